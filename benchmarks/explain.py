@@ -1,16 +1,16 @@
-"""Explanations against known costs: ``python benchmarks/explain.py FOLDER [--speed]``.
+"""Explanations against known costs: ``python benchmarks/explain.py FOLDER [--speed | --torch]``.
 
 With ``--speed``, FOLDER has the exports of one run: it is collected and then explained, and the output has
 the wall-clock and CPU times and the largest memory of both, and their ratio to the unit of
 ``benchmarks/collect.py`` for the largest export.
 
 Otherwise FOLDER has a folder for each planted cause with the profile of every rank (``rank*.sqlite``,
-``rank*.sqlite.xz`` or ``rank*.trace.json*``), and one called ``none`` without a cause. The
-difference of their elapsed times per step is what the cause costs under the profiler. Prints, for each, the
-median wall step, this cost, what the first finding says, the error of the unchanged replay of the median step
-and of the worst single step, the seconds that the explanation took, and the first finding. Then comes the
-reverse test: ``range:data+40ms`` in ``none``, which is a sleep of 40 ms in ``data`` on all ranks; and the
-generated programs of ``benchmarks/programs.py``.
+``rank*.sqlite.xz`` or ``rank*.trace.json*``, only these with ``--torch``), and one called ``none`` without a
+cause. The difference of their elapsed times per step is what the cause costs under the profiler. Prints, for
+each, the median wall step, this cost, what the first finding says with its interval, the error of the
+unchanged replay of the median step and of the worst single step, the seconds that the explanation took, and
+the first finding. Then comes the reverse test: ``range:data+40ms`` in ``none``, which is a sleep of 40 ms in
+``data`` on all ranks; and the generated programs of ``benchmarks/programs.py``.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from benchmarks.collect import FETCH, HPCPROF, cost  # noqa: E402
 from benchmarks.programs import explain_programs  # noqa: E402
 from hpcprof.analysis.explain.changes import parse_changes  # noqa: E402
 from hpcprof.analysis.explain.explain import Replayable, explain_run, replayable  # noqa: E402
+from hpcprof.analysis.explain.explanation import Finding  # noqa: E402
 from hpcprof.analysis.explain.inputs import ExplainInputs  # noqa: E402
 from hpcprof.analysis.explain.replay import Replay  # noqa: E402
 from hpcprof.analysis.explain.whatif import predict  # noqa: E402
@@ -48,7 +49,8 @@ def collected(cause: Path, work: Path) -> ExplainInputs:
     """Collect the profiles of a cause into a database, and return what explains them."""
     folder = work / cause.name
     folder.mkdir()
-    pattern = next(one for one in PATTERNS if any(cause.glob(one)))
+    patterns = PATTERNS[-1:] if "--torch" in sys.argv[2:] else PATTERNS
+    pattern = next(one for one in patterns if any(cause.glob(one)))
     for path in cause.glob(pattern):
         target = folder / path.name.removesuffix(".xz")
         if path.suffix == ".xz":
@@ -95,6 +97,14 @@ def speed(source: Path) -> None:
             print(f"{command:10}{figures}{spent.memory:7.0f}")
 
 
+def said(finding: Finding) -> str:
+    """Return what a finding saves with its interval, in ms."""
+    saving, low, high = (
+        (one or 0) / 1e6 for one in (finding.saving_ns, finding.saving_low_ns, finding.saving_high_ns)
+    )
+    return f"{saving:6.2f} {low:6.2f}..{high:6.2f} "
+
+
 def main() -> None:
     """Explain every cause of a folder, or measure how long one run takes."""
     source = Path(sys.argv[1])
@@ -104,6 +114,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         causes = sorted(path for path in source.iterdir() if path.is_dir() and path.name != "none")
+        if "--torch" in sys.argv[2:]:
+            causes = [path for path in causes if any(path.glob(PATTERNS[-1]))]
         clean = collected(source / "none", work)
         base = step_ms(clean)[1]
         print(HEAD)
@@ -114,7 +126,7 @@ def main() -> None:
             found = explain_run(inputs)[0].shown()
             took = time.perf_counter() - begun
             first = found[0] if found else None
-            says = f"{(first.saving_ns or 0) / 1e6:6.2f}" if first else f"{'-':>6}"
+            says = said(first) if first else f"{'-':>6}{'':16}"
             named = f"{first.cause.value}, {first.where}, ranks {list(first.ranks)}" if first else "none"
             figures = f"{step:7.2f} {elapsed - base:6.2f} {says} {median:7.2f} {worst:6.2f} {took:6.1f}"
             print(f"{cause.name:16} {figures}  {named}")

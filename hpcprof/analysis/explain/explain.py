@@ -263,12 +263,14 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     if error > _POOR_REPLAY_PCT and any(one.candidate.cause is Cause.CONTENTION for one in found):
         found = [one for one in found if one.candidate.cause is not Cause.CONTENTION]
         doubts.append(NotJudged("contention", f"a replay with it is {error:.1f} % off the measured step"))
+    uncertain = list(_too_uncertain(built, found, elapsed))
+    found = [one for one in found if not _is_due_to_profiler(one, elapsed)]
     replayed = [_finding(inputs, built, one, elapsed, trust) for one in found]
     findings = _by_steps(findings, replayed, {pause.step for pause in paused})
     hiding = tuple(_finding(inputs, built, one, elapsed, trust, hidden=True) for one in hidden)
     steps = max(len(series.wall), built.steps)
     summary = StepSummary(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3), elapsed, kinds)
-    doubts += [*_slow_hosts(built.graph, slow), *_too_uncertain(built, found, elapsed)]
+    doubts += [*_slow_hosts(built.graph, slow), *uncertain]
     waiting = unexplained_waiting(inputs, findings, elapsed, built.graph.is_pipeline, _loose_ranks(inputs))
     unjudged = (*waiting, *built.problems, *doubts, *pauses)
     return Explanation(_sorted(findings, elapsed, of_step), hiding, unjudged, summary), critical_path(replay)
@@ -370,19 +372,25 @@ def _finding(
     )
 
 
+def _is_due_to_profiler(one: Judged, wall: int) -> bool:
+    """Return whether a cause would not be shown without what the profiler adds to it."""
+    bar = LEAST_ESTIMATE_PCT / 100 * wall
+    return one.saving - one.interval.by_profiler < bar <= one.saving
+
+
 def _too_uncertain(built: Replayable, found: Sequence[Judged], wall: int) -> Iterator[NotJudged]:
     """Yield the causes that would be shown if the profiler cost nothing, or with more steps."""
-    least = LEAST_PCT / 100 * wall
+    bar, least = LEAST_ESTIMATE_PCT / 100 * wall, LEAST_PCT / 100 * wall
     for one in found:
         interval = one.interval
-        if 100 * one.saving < LEAST_ESTIMATE_PCT * wall or interval.low >= least:
+        if one.saving < bar:
             continue
         seems = f"in {one.candidate.where or built.step} it seems to cost {format_ns(one.saving)} of a step"
         cause = one.candidate.cause.value
-        if interval.low + interval.by_profiler >= least:
+        if _is_due_to_profiler(one, wall):
             reason = f"{seems}, but the profiler, which slows the host, may be the reason"
             yield NotJudged(cause, f"{reason}: compare with steps that are not profiled")
-        elif interval.steps_needed and built.graph.steps == built.steps:
+        elif interval.low < least and interval.steps_needed and built.graph.steps == built.steps:
             steps, last = interval.steps_needed, _FIRST_STEP + interval.steps_needed - 1
             yield NotJudged(
                 cause,

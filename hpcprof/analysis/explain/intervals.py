@@ -3,7 +3,7 @@
 Four things go into the interval of a saving. The steps differ (`half_width`). The replay is a model: its
 error for the unchanged run, and `MODEL_SHARE` of the saving. By how much communication slows kernels is an
 estimate: the saving is computed once more without that slowdown. The profiler slows the host: the saving is
-computed once more with quicker calls (`CALL_COST_NS`), and the interval reaches that far to this side.
+computed once more with quicker calls (`CALL_COST_NS`), and the difference counts on its side.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.analysis.statistics.student import student_quantile
 
 CONFIDENCE = 0.9
 
@@ -44,7 +45,7 @@ class Interval:
     ----------
     low, high : float
     by_profiler : float
-        By how much ``low`` is lower because of the profiler.
+        By how much less a step saves without the profiler.
     steps_needed : int or None
         How many steps would narrow the interval so that it can be shown; None if more steps do not help, or
         are not needed.
@@ -99,15 +100,15 @@ class Uncertainty:
         profiler = self._saving(quicker, change) - without if self.call_cost_ns else 0.0
         steps = half_width(by_step)
         model = float(np.hypot(contention, MODEL_SHARE * saving))
-        half = self.error + float(np.hypot(steps, model))
-        by_profiler = max(0.0, -profiler)
-        low = saving - half - by_profiler
+        half = float(np.hypot(steps, model))
+        below, above = (float(np.hypot(half, max(0.0, one))) for one in (-profiler, profiler))
+        low, high = saving - self.error - below, saving + self.error + above
         needed = None
         if low < self.least:
-            room = max(0.0, saving - self.error - by_profiler - self.least) ** 2 - model**2
+            room = max(0.0, saving - self.error - self.least) ** 2 - (below**2 - steps**2)
             enough = len(by_step) * steps**2 / room if room > 0 else _MOST_STEPS + 1
             needed = int(np.ceil(enough)) if enough <= _MOST_STEPS else None
-        return Interval(low, saving + half + max(0.0, profiler), by_profiler, needed)
+        return Interval(low, high, max(0.0, -profiler), needed)
 
     def _saving(self, times: Times, change: Callable[[Times], Times]) -> float:
         return self.time(times) - self.time(change(times))
@@ -123,12 +124,9 @@ def half_width(values: Floats) -> float:
     count = len(values)
     if count < 2:
         return 0.0
-    # Only intervals need scipy.
-    from scipy.special import stdtrit
-
     distance = values - np.median(values)
     deviation = 1.2533 * float(np.mean(np.abs(distance))) * np.sqrt(count / (count - 1))
-    student = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
+    student = float(student_quantile(count - 1, (1 + CONFIDENCE) / 2))
     return float(student * 1.2533 * deviation * _correlated(values) / np.sqrt(count))
 
 

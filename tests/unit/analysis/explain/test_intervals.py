@@ -68,7 +68,7 @@ def test_an_interval_contains_the_saving_without_the_profiler() -> None:
             replay.measured, without, float(np.median(by_step)), by_step
         )
         assert found.low <= low <= profiled <= found.high
-        assert found.by_profiler == pytest.approx(profiled - low, abs=100 * US)
+        assert (found.by_profiler > 0) == (cost > 0)
 
 
 def test_few_steps_that_differ_are_too_few_and_more_are_recommended() -> None:
