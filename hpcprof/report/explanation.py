@@ -312,16 +312,25 @@ def predicted(prediction: Prediction, changed: bool) -> list[str]:
     error = _replayed(prediction.replay_error_pct, prediction.steps, prediction.steps)
     interval = f"between {format_ns(prediction.low_ns)} and {format_ns(prediction.high_ns)}"
     if not changed:
-        said = f"The replayed step takes {format_ns(wall)} ({interval}); measured: {format_ns(measured)}."
-        return [said, error]
+        said = (
+            f"The replayed median step takes {format_ns(wall)} ({interval}); measured: {format_ns(measured)}."
+        )
+        return [said, _elapsed(prediction), error]
     difference = wall - measured
     share = f"{100 * abs(difference) / measured:.1f} %" if measured else "–"
     word = "more" if difference > 0 else "less"
     return [
-        f"A step would take {format_ns(wall)} ({interval}).",
+        f"The median step would take {format_ns(wall)} ({interval}).",
         f"That is {format_ns(abs(difference))} or {share} {word} than the measured {format_ns(measured)}.",
+        _elapsed(prediction),
         error,
     ]
+
+
+def _elapsed(prediction: Prediction) -> str:
+    """Return the elapsed time per step, by which `hpcprof explain` prices causes."""
+    times = (format_ns(one) for one in (prediction.elapsed_ns, prediction.measured_elapsed_ns))
+    return "Elapsed time per step: {}; measured: {}.".format(*times)
 
 
 def _heading(text: str, width: int, indent: int = 0) -> Iterator[Text]:

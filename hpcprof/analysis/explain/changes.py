@@ -80,6 +80,8 @@ class Prediction:
         How far the median of the unchanged replay is from the measured one.
     steps : int
         The number of steps that were replayed.
+    elapsed_ns, measured_elapsed_ns : int
+        The elapsed time per step, predicted and measured: the mean from front to front of the run.
     """
 
     wall_p50_ns: int
@@ -88,6 +90,8 @@ class Prediction:
     measured_p50_ns: int
     replay_error_pct: float
     steps: int
+    elapsed_ns: int
+    measured_elapsed_ns: int
 
 
 def parse_changes(texts: Sequence[str]) -> list[Change]:

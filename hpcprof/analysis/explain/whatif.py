@@ -46,12 +46,16 @@ def predict(inputs: ExplainInputs, changes: Sequence[Change]) -> Prediction:
     times = changed(replay.measured)
     measured = replay.walls(replay.graph.observed)
     unchanged = replay.walls(replay.unchanged)
-    predicted = replay.walls(replay.moments(times)) if changes else unchanged
+    moments = replay.moments(times) if changes else replay.unchanged
+    predicted = replay.walls(moments)
+    elapsed, base_elapsed, measured_elapsed = (
+        float(replay.elapsed(one).mean()) for one in (moments, replay.unchanged, replay.graph.observed)
+    )
     base, wall = float(np.median(unchanged)), float(np.median(predicted))
     error = base - float(np.median(measured))
     if times.is_nowhere_longer(replay.measured):
         # Contention is estimated, and the first and last steps are not typical.
-        wall = min(wall, base)
+        wall, elapsed = min(wall, base), min(elapsed, base_elapsed)
     uncertainty = Uncertainty(replay, replay.wall, abs(error))
     saving = uncertainty.of_saving(replay.measured, changed, base - wall, predicted.astype(float))
     return Prediction(
@@ -61,6 +65,8 @@ def predict(inputs: ExplainInputs, changes: Sequence[Change]) -> Prediction:
         measured_p50_ns=round(float(np.median(measured))),
         replay_error_pct=round(100 * error / float(np.median(measured)), 3),
         steps=built.graph.steps,
+        elapsed_ns=round(elapsed),
+        measured_elapsed_ns=round(measured_elapsed),
     )
 
 

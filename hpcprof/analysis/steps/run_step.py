@@ -28,8 +28,8 @@ _APART = 0.1
 _LEAST_SHARE, _FEWEST = 1 / 8, 3
 """A kind has at least this share of the steps, and so many of them; fewer are exceptions."""
 
-_VALLEY, _VALLEY_OF_FEW = 0.5, 1.2
-"""How empty the valley between two kinds is: at least 0.5 + 1.2 / √steps of the distance of their medians.
+_VALLEY, _VALLEY_OF_FEW = 0.4, 1.4
+"""How empty the valley between two kinds is: at least 0.4 + 1.4 / √steps of the distance of their medians.
 
 `benchmarks/step_kinds.py` shows what that makes of series with a single mode.
 """

@@ -82,13 +82,13 @@ def test_a_prediction_is_printed_with_the_error_of_the_replay(monkeypatch: pytes
 
     def known(run: object, store: object, texts: object) -> Prediction:
         given.append(texts)
-        return Prediction(87 * MS, 85 * MS, 89 * MS, 100 * MS, 0.6, 6)
+        return Prediction(87 * MS, 85 * MS, 89 * MS, 100 * MS, 0.6, 6, 80 * MS, 92 * MS)
 
     monkeypatch.setattr("hpcprof.results.explanation.what_if", known)
     words = ["run-1", "--set", "range:data*0", "--set", "comm*0"]
     done = CliRunner().invoke(whatif, words, catch_exceptions=False)
     assert (done.exit_code, given) == (0, [("range:data*0", "comm*0")])
     assert done.stdout.splitlines()[::2] == [
-        "A step would take 87.00 ms (between 85.00 ms and 89.00 ms).",
-        "A replay of 6 steps without any change is 0.6 % off the measured time.",
+        "The median step would take 87.00 ms (between 85.00 ms and 89.00 ms).",
+        "Elapsed time per step: 80.00 ms; measured: 92.00 ms.",
     ]

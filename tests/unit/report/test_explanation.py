@@ -199,10 +199,11 @@ def test_names_of_a_profile_cannot_steer_the_terminal() -> None:
 
 
 def test_a_prediction_says_its_interval_the_difference_and_the_error_of_the_replay() -> None:
-    faster = Prediction(87 * MS, 85 * MS, 89 * MS, 100 * MS, -0.6, 6)
+    faster = Prediction(87 * MS, 85 * MS, 89 * MS, 100 * MS, -0.6, 6, 80 * MS, 92 * MS)
     assert printed(prediction_text(faster, True, 100), 100) == [
-        "A step would take 87.00 ms (between 85.00 ms and 89.00 ms).",
+        "The median step would take 87.00 ms (between 85.00 ms and 89.00 ms).",
         "That is 13.00 ms or 13.0 % less than the measured 100.0 ms.",
+        "Elapsed time per step: 80.00 ms; measured: 92.00 ms.",
         "A replay of 6 steps without any change is 0.6 % off the measured time.",
     ]
     slower = replace(faster, wall_p50_ns=110 * MS)
@@ -210,7 +211,7 @@ def test_a_prediction_says_its_interval_the_difference_and_the_error_of_the_repl
 
 
 def test_a_replay_without_changes_is_not_called_a_prediction() -> None:
-    same = Prediction(100 * MS, 99 * MS, 101 * MS, 100 * MS, 0.2, 6)
+    same = Prediction(100 * MS, 99 * MS, 101 * MS, 100 * MS, 0.2, 6, 92 * MS, 92 * MS)
     said = printed(prediction_text(same, False, 50), 50)
     assert "would" not in " ".join(said)
     assert " ".join(said).endswith("A replay of 6 steps without any change is 0.2 % off the measured time.")

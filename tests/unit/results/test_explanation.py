@@ -30,7 +30,7 @@ from hpcprof.submit.runs.directory import Run
 from tests.unit.explanations import explained, finding
 
 PATH = {"rank": 0, "kind": "host", "name": "x", "range": "data", "ns_per_step": 7, "share_pct": 50.0}
-PREDICTION = Prediction(9, 8, 10, 10, 0.1, 5)
+PREDICTION = Prediction(9, 8, 10, 10, 0.1, 5, 9, 10)
 
 
 @dataclass
