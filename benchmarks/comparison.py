@@ -68,7 +68,7 @@ CASES = {
     "trend 0.2 %, 4 pairs (A B B A A B B A)": Case("ABBAABBA", trend=0.002),
     "trend 0.2 %, 4 pairs (A B B A A B B A), 10 earlier": Case("ABBAABBA", 10, trend=0.002),
 } | {
-    f"{kind}, {words}": Case(*conditions, kind)  # type: ignore[misc]
+    f"{kind}, {words}": Case(*conditions, kind)
     for kind in ("lognormal", "heavy tails", "outliers", "AR(0.5)", "AR(0.8)")
     for words, conditions in {
         "3 runs a side": (BLOCKS, 0),

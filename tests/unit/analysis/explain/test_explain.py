@@ -284,7 +284,7 @@ def test_a_range_that_copies_and_then_works_is_one_cause_at_its_whole_price(copi
     """As a checkpoint does; the host is so slow that neither alone hides behind the GPU."""
     copied = Launch(12 * MS // copies, category=Category.MEM, blocks=True)
     written = (copied,) * 2 + (Host(pause),) if copies == 2 else (copied, Host(pause)) * copies
-    step = [
+    step: list[Instruction] = [
         Place("forward", (Host(300 * US), Launch(300 * US)) * 60),
         StreamWait(17, 7),
         Launch(MS, 17, collective=True),
