@@ -12,6 +12,12 @@ _BARS = "▁▂▃▄▅▆▇█"
 _MOST_COMMIT = 12
 _MOST_VALUES = 4
 
+_BY_CHANCE = (
+    "If you look after each of 100 runs, about 2 % of histories without a change get a mark where runs vary "
+    "normally, 10 % with heavy tails, and half with skewed times."
+)
+"""By `benchmarks/history.py`."""
+
 MOST_CERTAIN = 0.999
 """The highest probability that is shown."""
 
@@ -64,6 +70,8 @@ def in_words(history: History) -> Iterator[str]:
     for point in history.points:
         if point.change_probability is not None:
             yield f"{_change(point)} from {visible(point.run)} on{_commit(point)}."
+    if any(point.change_probability is not None for point in history.points):
+        yield _BY_CHANCE
 
 
 def _change(point: HistoryPoint) -> str:
