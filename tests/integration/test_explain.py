@@ -11,7 +11,8 @@ from tests.integration.conftest import Database
 
 KEYS = {
     *("cause", "ranks", "where", "saving_ns", "saving_low_ns", "saving_high_ns", "share_pct"),
-    *("evidence", "remedy", "confidence"),
+    *("evidence", "evidence_text", "remedy", "confidence", "alternatives", "source", "culprit"),
+    *("kind", "steps"),
 }
 
 
