@@ -180,7 +180,9 @@ def test_a_profile_that_kills_three_workers_is_named_and_the_store_is_that_of_on
         return collect(run, store, lambda n, *_: done.append(n), executor, dask.workers)
 
     done: list[int] = []
-    (skipped,) = collected("dask.db", with_deaths(dask, tmp_path, [2])).skipped
+    found = collected("dask.db", with_deaths(dask, tmp_path, [2])).skipped
+    assert len(found) == 1, found
+    (skipped,) = found
     assert "rank00002.sqlite was not collected: three Dask workers that had it ended" in skipped
     assert done == list(range(1, RANKS + 1))
     # Rank 4 may have ended the worker on which rank 2 still waited; the last time rank 2 was alone.
