@@ -1,4 +1,4 @@
-"""What each part of one profile's collect costs: ``python benchmarks/analyses.py PROFILE``.
+"""The cost of each part of one profile's collect: ``python benchmarks/analyses.py PROFILE``.
 
 Prints for the reading, for each table of an nsys export within it, and for every analysis of one rank the
 seconds of CPU time, its share, and how much memory it needs beyond what was there. Everything runs in one

@@ -59,7 +59,7 @@ class Compared(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Whether both values differ by more than the tolerance."""
+        """Return whether both values differ by more than the tolerance."""
         if isinstance(self.a, (int, float)) and isinstance(self.b, (int, float)):
             return abs(self.a - self.b) > self.tolerance
         return bool(self.a != self.b)

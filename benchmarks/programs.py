@@ -46,7 +46,7 @@ HEAD = f"{'program':26} ranks seed  cost ms  says ms      interval ms     first 
 
 @dataclass(frozen=True)
 class Truth:
-    """What an explanation should find first.
+    """The finding that an explanation should have first.
 
     Attributes
     ----------

@@ -82,7 +82,7 @@ class MatchTask(RankTask):
 
 
 class _Matched(NamedTuple):
-    """What a task found: a file of matches, aligned clocks, and the value of each map over communicators."""
+    """A file of matches, the clocks that they align, and the values of the maps over communicators."""
 
     file: PartFile
     aligned: list[Aligned]

@@ -52,7 +52,7 @@ _HEAVY = [analysis.name for analysis in _OF_RANKS if analysis.memory_heavy]
 
 
 _LEAST_ADDRESS_SPACE = 800 << 20
-"""What numpy, pyarrow, scipy and a small profile need; with half of it, OpenBLAS loops and Arrow crashes."""
+"""The memory that libraries and a small profile need; with half of it, OpenBLAS loops and Arrow crashes."""
 
 _SMALL = 1 << 23
 """Of a smaller profile, threads and returned memory cost more than they save: a tenth of the CPU time."""

@@ -1,4 +1,4 @@
-"""What the ranks of a run have in common, computed once: matched operations, waits, and one clock.
+"""The communication of a run, computed once: matched operations, waits, and one clock.
 
 A collect computes it with the analyses over the ranks (`hpcprof.results.over_ranks`) and keeps it beside the
 events, in ``communication/run=ID``: ``part-N.parquet`` has the rows of `Matches`, those of some communicators
@@ -57,7 +57,7 @@ _written_size = lru_cache(1024)(format_bytes)
 
 
 class ClockSource(Enum):
-    """How the clock of a rank was aligned with that of the reference."""
+    """The way in which the clock of a rank was aligned with that of the reference."""
 
     COMMUNICATION = "communication"
     UTC = "utc"

@@ -1,4 +1,4 @@
-"""What ranks have in common: their collectives and messages, matched, and the clocks that these align."""
+"""Matches collectives and messages across ranks, and aligns the clocks of ranks by them."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ _WINDOW = 3
 """How many values on each side are neighbours: three of seven that are far off do not move their median."""
 
 _CORRELATIONS = (0.0, 0.5, 0.8)
-"""How much neighbouring runs resemble each other: one of these, which are as probable beforehand."""
+"""Possible correlations of neighbouring runs, equally probable beforehand."""
 
 _LAST = 3
 """The last level has at least so many values."""

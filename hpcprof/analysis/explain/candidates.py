@@ -154,7 +154,7 @@ class Candidates:
 
     @cached_property
     def _is_host_bound(self) -> bool:
-        """Whether the host would be too slow for the GPU even if it never waited for it."""
+        """True if the host would be too slow for the GPU even if it never waited for it."""
         removals, elapsed = self.removals, self.replay.elapsed
         waiting = np.union1d(removals.calls_in(WHOLE_STEP, (CallKind.WAIT,)), self._waiting_copies())
         free = removals.waits(self.replay.measured, waiting)

@@ -22,7 +22,7 @@ _WHILE = {
     "launch": "before work that was launched in time {place}",
     "dependency": "until work of another stream has ended {place}",
 }
-"""What a GPU waits for, by the cause of `idle_causes`."""
+"""Clauses about idle time, by the cause of `idle_causes`."""
 
 
 def in_words(tables: Mapping[str, pd.DataFrame], evidence: Evidence) -> str:

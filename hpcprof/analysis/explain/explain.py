@@ -67,7 +67,7 @@ _ESTIMATED = (Cause.SLOW_MATH, Cause.SMALL_KERNELS, Cause.EXPOSED_COMMUNICATION,
 """What a step would be without these is not known exactly, since something else takes their place."""
 
 _OF_OTHERS = (Cause.EXPOSED_COMMUNICATION, Cause.PIPELINE_BUBBLE)
-"""What looks like these may be waiting for ranks without a profile, or with another clock."""
+"""Causes that waiting for ranks without a profile, or with another clock, resembles."""
 
 _GOOD_REPLAY_PCT, _POOR_REPLAY_PCT = 1.0, 3.0
 _ODD_PCT = 1.0

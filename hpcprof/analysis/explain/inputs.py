@@ -64,7 +64,7 @@ class ExplainInputs:
 
     @property
     def coverage(self) -> str:
-        """How many ranks have a profile; empty if all have one."""
+        """A clause with the number of ranks that have a profile; empty if all have one."""
         known = len(self.ranks)
         has = "has" if known == 1 else "have"
         return f"{known} of {self.world:,} ranks {has} a profile" if known < self.world else ""

@@ -27,7 +27,7 @@ Twelve savings of `docs/explain.md` on which no profiler weighs are off by 7 % (
 11 % or less."""
 
 CALL_COST_NS = {"nsys": 3_000, "torch": 12_000}
-"""What a profiler adds to each call and the Python before it at most.
+"""The most that a profiler adds to each call and the Python before it.
 
 Without as much, the replays of a loop whose host decides take as long as the loop without a profiler."""
 

@@ -64,7 +64,7 @@ class Removals:
 
     @cached_property
     def long_gap(self) -> Mask:
-        """Which calls a thread reaches only after doing something else for long, for its rank.
+        """The calls that a thread reaches only after doing something else for long, for its rank.
 
         In a place that launches no kernels that is any time: there it is not what launching them takes.
         """
@@ -77,7 +77,7 @@ class Removals:
 
     @cached_property
     def long_call(self) -> Mask:
-        """Which calls take long by themselves, for their rank; those that allocate or free are not meant."""
+        """The calls that take long by themselves, for their rank, except those that allocate or free."""
         return self._long(self.call_times) & ~np.isin(self.graph.calls.kind, _ALLOCATING)
 
     @cached_property

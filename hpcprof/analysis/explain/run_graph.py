@@ -90,7 +90,7 @@ class RunGraph:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the last step ends where a further one begins, not with its own last operation."""
+        """True if the last step ends where a further one begins, not with its own last operation."""
         # Nodes of starts are odd, those of ends even.
         return bool(self.front[0, -1] % 2)
 

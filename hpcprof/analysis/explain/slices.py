@@ -25,7 +25,7 @@ _ON_GPU = {
     Cause.EXPOSED_COMMUNICATION: Category.COMM,
     Cause.PIPELINE_BUBBLE: Category.COMM,
 }
-"""What the operations of these causes do."""
+"""The operations of these causes, in words."""
 
 _OTHERS = 8
 """With how many other ranks the kernels of a late one are compared."""

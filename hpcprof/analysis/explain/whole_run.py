@@ -35,7 +35,7 @@ _SCHEDULE = (
     "No slow rank or stage explains most of that; the schedule of the pipeline does. What more microbatches "
     "or an interleaved schedule would save is not predicted"
 )
-"""Why ranks of a pipeline wait that none makes wait in each step."""
+"""The reason why ranks of a pipeline wait that none makes wait in each step."""
 
 _DAMAGED = (
     ("kernels", "instances"),

@@ -36,7 +36,7 @@ class Part(Enum):
     RANKS = "ranks"
     """Some ranks, each with its waits for others and its clock."""
     COMMUNICATORS = "communicators"
-    """What the ranks of some communicators have in common: matched operations and aligned clocks."""
+    """Matched operations and aligned clocks of the ranks of some communicators."""
 
 
 class SampleBasis(Enum):

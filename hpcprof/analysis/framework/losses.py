@@ -55,7 +55,7 @@ _READS: dict[str, frozenset[Subject]] = {
     "idle_threads": _WORK,
     "modules": _OPERATIONS | _CALLS | {Subject.OPERATOR, Subject.ARROW, Subject.MODULE},
 }
-"""What the analyses read that do not take over other analyses, which ``Analysis.computed_from`` lists."""
+"""Events that analyses read; those that are computed from others list these (``Analysis.computed_from``)."""
 
 _LAUNCHED = frozenset(
     {"launches", "range_gpu", "phases", "step_times", "idle", "queue_length", "rank_collectives"}

@@ -29,7 +29,7 @@ _LEAST_SHARE, _FEWEST = 1 / 8, 3
 """A kind has at least this share of the steps, and so many of them; fewer are exceptions."""
 
 _VALLEY, _VALLEY_OF_FEW = 0.4, 1.4
-"""How empty the valley between two kinds is: at least 0.4 + 1.4 / √steps of the distance of their medians.
+"""The least emptiness of the valley between two kinds: 0.4 + 1.4 / √steps of the distance of their medians.
 
 `benchmarks/step_kinds.py` shows what that makes of series with a single mode.
 """

@@ -84,7 +84,7 @@ class Steps(NamedTuple):
 
 @dataclass(frozen=True)
 class _Rank:
-    """What the page shows of a rank; ``pixel_ns`` is the length of what is too short to see."""
+    """The part of a rank that the page shows; ``pixel_ns`` is the length of what is too short to see."""
 
     rank: int
     windows: Sequence[Window]

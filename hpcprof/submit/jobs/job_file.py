@@ -50,7 +50,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     capture_steps: str | None = None
     """The measured steps to profile: 10-12, or 10-12,20-22."""
     stacks: bool | None = None
-    """Whether the profiler records call stacks."""
+    """True if the profiler is to record call stacks."""
     queue: str | None = None
     """The queue or partition."""
     account: str | None = None

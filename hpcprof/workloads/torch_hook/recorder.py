@@ -303,7 +303,7 @@ class Recorder:
             self._window.mark(self._steps)
 
     def _is_full(self, recording: Recording) -> bool:
-        """Whether a recording has a step, and lasts as long as it may."""
+        """Return whether a recording has a step, and lasts as long as it may."""
         began = recording.began
         return bool(recording.steps) and began is not None and time.monotonic() - began >= self._longest
 

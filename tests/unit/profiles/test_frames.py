@@ -31,7 +31,7 @@ def test_code_of_the_user_is_own(file: str) -> None:
         "/opt/venv/lib/python3.12/site-packages/torch/optim/adam.py",
         "/usr/lib/python3.12/threading.py",
         "/usr/lib/x86_64-linux-gnu/libc.so.6",
-        "/home/me/.pyenv/lib/libpython3.11.so.1.0",
+        "/home/me/python/lib/libpython3.11.so.1.0",
         "/opt/nvidia/nsight-systems/2025.3/target-linux-x64/libToolsInjection64.so",
         "/usr/bin/python3.12",
         "[kernel.kallsyms]",

@@ -29,7 +29,7 @@ PROGRAM = Program(
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """What the analyses over ranks read of a program in overlapping groups."""
+    """The rows that the analyses over ranks read, of a program in overlapping groups."""
     return store_program(tmp_path_factory.mktemp("ranks"), PROGRAM)[0]
 
 
@@ -41,7 +41,7 @@ def tables(store: Store, executor: Executor = serially) -> dict[str, AnalysisTab
 
 @pytest.fixture(scope="module")
 def at_once(store: Store) -> dict[str, AnalysisTable]:
-    """What matching the rows of all ranks at once gives."""
+    """The result of matching the rows of all ranks at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(over_ranks, "groups_of_communicators", lambda _: None)
         return tables(store)

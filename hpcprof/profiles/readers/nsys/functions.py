@@ -24,7 +24,7 @@ from hpcprof.profiles.timeline import Functions, Ints, concatenate, plausible
 _DOMAIN = "Python Backtrace"
 
 _HEAD = struct.Struct("<IIII")
-"""What a stack begins with: the state of the thread, a number, the number of frames, and padding."""
+"""The head of a stack: the state of the thread, a number, the number of frames, and padding."""
 
 _FRAME = np.dtype([("function", "<u8"), ("file", "<u8"), ("line", "<u4"), ("padding", "<u4")])
 """A frame, innermost first: two ids in StringIds, and the line that runs; the padding may hold anything."""
