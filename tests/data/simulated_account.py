@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.report.contents import Contents
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.analysis_table import ANALYSIS_VERSION, AnalysisTable
+from hpcprof.results.store.tables import ProfileRow
 from hpcprof.submit.runs.directory import Run
 from tests.data.parallel_program import Program, Simulation
 
@@ -28,12 +28,16 @@ def empty_tables() -> dict[str, AnalysisTable]:
 def contents_of(tables: dict[str, AnalysisTable]) -> Contents:
     """Return what a report shows of a run with these analyses; others have no rows."""
     ranks = set(tables["step_times"].columns["rank"]) if "step_times" in tables else {0}
-    profile = {"kind": "nsys", "profiler_version": None, "devices": ""}
-    profiles: dict[int, Any] = {
-        rank: SimpleNamespace(**profile, host=f"node-{rank // RANKS_A_HOST:03d}") for rank in ranks
-    }
+    profiles = {rank: _profile(rank) for rank in ranks}
     tables = empty_tables() | {name: _whole(name, table) for name, table in tables.items()}
     return Contents(Run("r", Path("r")), None, [], profiles, tables, [], [], str)
+
+
+def _profile(rank: int) -> ProfileRow:
+    host = f"node-{rank // RANKS_A_HOST:03d}"
+    return ProfileRow(
+        *("r", rank, "f", "0" * 64, 1, "nsys", host, "", None, None), analysis_version=ANALYSIS_VERSION
+    )
 
 
 def _whole(name: str, table: AnalysisTable) -> AnalysisTable:
