@@ -24,7 +24,7 @@ from hpcprof.common.logs import log_invocation
 SECTIONS = {
     "Submit and follow": {
         "submit": "Render a job's scripts and hand them to the scheduler.",
-        "run": "Submit a job, wait for it, collect its profiles and show the report.",
+        "run": "Submit a job, wait for it, collect and explain its profiles, and show the report.",
         "sweep": "Submit a run for every combination of parameters.",
         "resubmit": "Submit the job of a run again, unchanged.",
         "render": "Print or write the scripts that submit would use.",

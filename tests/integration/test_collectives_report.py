@@ -32,7 +32,8 @@ def test_a_report_tells_the_bus_bandwidth_and_who_is_late(
     report = hpcprof("report", str(profiles)).stdout
     flat = " ".join(report.split())
     assert "AllGather of 134.2 MB: 285.8 GB/s (n=43); ReduceScatter of 134.2 MB: 287.5 GB/s (n=43)" in flat
-    assert "stragglers none among 4 ranks (n=43 steps)" in flat
+    # The ranks drift for many steps at a time, which hides a lateness of up to 7.7 % of a step.
+    assert "stragglers unknown for 4 of 4 ranks: see" in flat
     assert all(len(line) <= 80 for line in report.splitlines())
     found = hpcprof("report", str(profiles), "--analysis", "skew", "--format", "json")
     # The clocks of these ranks jump by up to 70 us now and then: more than 1 % of a step of 3.7 ms.
