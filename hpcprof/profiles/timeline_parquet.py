@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
 from functools import cache, partial
 from pathlib import Path
@@ -115,7 +115,9 @@ class RankEvents:
     def discard(self) -> None:
         """Remove the tables of a timeline that could not be written as a whole."""
         for field in timeline_tables():
-            self.path(dataset_name(field)).unlink(missing_ok=True)
+            # Where a folder could not be made, none of its files was.
+            with suppress(FileNotFoundError, NotADirectoryError):
+                self.path(dataset_name(field)).unlink()
 
     def finish(self, timeline: Timeline, others: Mapping[str, pa.Table], *, events: bool = True) -> None:
         """Write other tables of the rank, and the description with which its files count.

@@ -207,7 +207,7 @@ def test_the_folder_of_the_seeds_readme_runs_as_it_stands(tmp_path: Path, hpcpro
     result = parse_result(path.read_text())
     assert len(result.step_ns) == 100
     assert result.training is not None
-    assert (result.training.unit, result.training.captured) == ("tokens", [[48, 52]])
+    assert (result.training.unit, result.training.captured) == ("tokens", [[40, 59]])
     assert result.training.bucket_bytes == [4 * (1000 * 4 + 4 * 4 + 4)]
 
 
