@@ -15,6 +15,7 @@ import numpy as np
 
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay, Times
+from hpcprof.analysis.statistics.confidence_intervals import widening
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.analysis.statistics.student import student_quantile
 
@@ -127,13 +128,6 @@ def half_width(values: Floats) -> float:
     distance = values - np.median(values)
     deviation = 1.2533 * float(np.mean(np.abs(distance))) * np.sqrt(count / (count - 1))
     student = float(student_quantile(count - 1, (1 + CONFIDENCE) / 2))
-    return float(student * 1.2533 * deviation * _correlated(values) / np.sqrt(count))
-
-
-def _correlated(values: Floats) -> float:
-    """Return by how much the interval is wider because neighbours are alike."""
-    centered = values - values.mean()
-    square = float(centered @ centered)
-    alike = float(centered[1:] @ centered[:-1]) / square if square else 0.0
-    alike = min(max(alike, 0.0), _MOST_CORRELATED)
-    return float(np.sqrt((1 + alike) / (1 - alike)))
+    return float(
+        student * 1.2533 * deviation * widening(values - values.mean(), _MOST_CORRELATED) / np.sqrt(count)
+    )

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hpcprof.analysis.statistics.confidence_intervals import widening
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.profiles.timeline import Ints
@@ -115,7 +116,4 @@ def _distance(wall: Floats) -> float:
 
 def _deviation(rest: Floats) -> float:
     """Return the standard deviation of what is left of steps, as if neighbours were independent."""
-    square = float(rest @ rest)
-    alike = float(rest[1:] @ rest[:-1]) / square if square else 0.0
-    alike = min(max(alike, 0.0), _MOST_ALIKE)
-    return 1.2533 * float(np.mean(np.abs(rest)) * np.sqrt((1 + alike) / (1 - alike)))
+    return 1.2533 * float(np.mean(np.abs(rest))) * widening(rest, _MOST_ALIKE)

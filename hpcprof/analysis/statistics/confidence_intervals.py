@@ -151,6 +151,17 @@ def correlated_freedom(freedom: Floats | float, correlation: Floats) -> Floats:
     return np.minimum((freedom * (1 - square) + 4 * square) / (1 + square), freedom)
 
 
+def widening(apart: Floats, most: float) -> float:
+    """Return by how much an interval is wider because neighbours are alike, up to a correlation of ``most``.
+
+    ``apart`` is how far each value of a series is from its level.
+    """
+    square = float(apart @ apart)
+    alike = float(apart[1:] @ apart[:-1]) / square if square else 0.0
+    alike = min(max(alike, 0.0), most)
+    return float(np.sqrt((1 + alike) / (1 - alike)))
+
+
 def series_interval(series: Floats, confidence: float, correlation: Floats) -> tuple[Floats, Floats]:
     """Return the ends of a confidence interval of the level of a series whose neighbours are alike.
 
