@@ -21,7 +21,7 @@ from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.readers.discovery import read_profile
-from hpcprof.profiles.readers.nsys.arrow_queries import ArrowQueries
+from hpcprof.profiles.readers.nsys.export import ExportTable
 from hpcprof.profiles.timeline import Timeline
 
 Measure = Callable[[str, Callable[[], Any]], Any]
@@ -45,7 +45,7 @@ def main() -> None:
     path = Path(sys.argv[1])
     cpu: dict[str, float] = defaultdict(float)
     memory: dict[str, float] = {}
-    fill = ArrowQueries._fill
+    from_pages = ExportTable._from_pages
 
     def timed(name: str, function: Callable[[], Any]) -> Any:
         began = time.process_time()
@@ -53,10 +53,10 @@ def main() -> None:
         cpu[name] += time.process_time() - began
         return result
 
-    def table(self: ArrowQueries, query: str, *arguments: Any) -> Any:
+    def table(self: ExportTable, *wanted: Any) -> Any:
         began = time.thread_time()
-        result = fill(self, query, *arguments)
-        cpu[f"  table {query.partition('FROM ')[2].split()[0]}"] += time.thread_time() - began
+        result = from_pages(self, *wanted)
+        cpu[f"  table {self.name}"] += time.thread_time() - began
         return result
 
     def weighed(name: str, function: Callable[[], Any]) -> Any:
@@ -66,7 +66,7 @@ def main() -> None:
         memory[name] = (tracemalloc.get_traced_memory()[1] - before) / 2**20
         return result
 
-    with patch.object(ArrowQueries, "_fill", table):
+    with patch.object(ExportTable, "_from_pages", table):
         events = run(path, timed)
     tracemalloc.start()
     run(path, weighed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,14 +32,17 @@ class BinaryColumn:
         return cls(np.frombuffer(b"".join(parts), np.uint8), end[:-1], end[1:], present)
 
     @classmethod
-    def from_arrow(cls, array: Any) -> BinaryColumn:
-        """Build the column from a pyarrow array, which it shares if that is of strings or binary values."""
-        if array.null_count == len(array):
-            return cls.from_values([None] * len(array))
-        _, offsets, content = array.cast("binary").buffers()
-        end = np.frombuffer(offsets, np.int32)[: len(array) + 1].astype(np.int64)
-        present = array.is_valid().to_numpy(zero_copy_only=False)
-        return cls(np.frombuffer(content, np.uint8), end[:-1], end[1:], present)
+    def concatenate(cls, columns: Sequence[BinaryColumn]) -> BinaryColumn:
+        """Join columns whose contents have no gaps, one behind the other."""
+        if not columns:
+            return cls.from_values([])
+        before = np.cumsum([0, *(len(column.content) for column in columns[:-1])])
+        return cls(
+            np.concatenate([column.content for column in columns]),
+            np.concatenate([column.begin + at for column, at in zip(columns, before, strict=True)]),
+            np.concatenate([column.end + at for column, at in zip(columns, before, strict=True)]),
+            np.concatenate([column.present for column in columns]),
+        )
 
     def __len__(self) -> int:
         return len(self.present)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain
@@ -14,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcprof.common.errors import DamagedInput, reading
-from hpcprof.profiles.readers.nsys.arrow_queries import ArrowQueries, ColumnQuery, TableColumns
 from hpcprof.profiles.readers.nsys.binary_column import BinaryColumn
+from hpcprof.profiles.readers.nsys.table_pages import StoredTable, TableColumns, TablePages, Wanted
 from hpcprof.profiles.timeline import NO_NAME, Ints
 
 MISSING = int(np.iinfo(np.int64).min)
@@ -49,13 +50,25 @@ class BulkColumns(NamedTuple):
     odd: dict[str, int]
 
 
+class _Query(NamedTuple):
+    """A query of integers, none NULL, and of texts or blobs, with the names of both."""
+
+    text: str
+    integers: tuple[str, ...]
+    binary: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class ExportTable:
-    """One table of an export, with the names of the columns that this version has."""
+    """One table of an export, with the names of the columns that this version has.
+
+    ``stored`` says where they lie in the file; None where SQLite has to read them.
+    """
 
     export: NsysExport
     name: str
     columns: frozenset[str]
+    stored: StoredTable | None
 
     def rows(
         self, expressions: Sequence[str], rest: str = "", parameters: Sequence[str | int] = ()
@@ -92,7 +105,7 @@ class ExportTable:
         """
         query = self._query(integers, texts)
         count = len(query.integers)
-        parts = list(zip(*self.export.rows(query.query), strict=True)) or [()] * (count + len(query.binary))
+        parts = list(zip(*self.export.rows(query.text), strict=True)) or [()] * (count + len(query.binary))
         numbers = {name: self._numbers(name, part) for name, part in zip(query.integers, parts, strict=False)}
         contents = map(BinaryColumn.from_values, parts[count:])
         return self._with_defaults(integers, texts, (numbers, dict(zip(query.binary, contents, strict=True))))
@@ -100,36 +113,40 @@ class ExportTable:
     def read_bulk(
         self, integers: Mapping[str, int | None], texts: Sequence[str] = (), blobs: Sequence[str] = ()
     ) -> BulkColumns:
-        """Do as `read` for a large table, through Arrow, and keep the rows with values that are not integers.
+        """Do as `read` for a large table, from its pages, and keep rows with values that are not integers.
 
         Such a value becomes `UNREADABLE` in a key column and counts as NULL in the others. ``blobs`` are NULL
         where they hold no blob.
         """
-        arrow = self.export.arrow
-        found = arrow and arrow.fetch(self._query(integers, texts, blobs))
+        self._require_keys(integers)
+        begun = self.export.begun.pop((self.name, *integers), None)
+        found = begun.result() if begun else self._from_pages(integers, texts, blobs)
         odd: dict[str, int] = {}
         if not found:
             query = self._query(integers, texts, blobs, lenient=True)
-            found = (arrow and arrow.fetch(query)) or self._by_python(query)
-            odd = self._odd(query.integers)
+            found, odd = self._by_python(query), self._odd(query.integers)
         return BulkColumns(*self._with_defaults(integers, [*texts, *blobs], found), odd)
 
     def begin_bulk(self, integers: Mapping[str, int | None]) -> None:
-        """Begin in other threads what `read_bulk` will be called for with the same integers alone."""
-        arrow = self.export.arrow
-        if arrow and arrow.parallel and (rowids := self._rowids()):
-            arrow.begin(self._query(integers, ()), *rowids)
+        """Begin in another thread what `read_bulk` will be called for with the same integers alone."""
+        if self.stored:
+            key = (self.name, *integers)
+            self.export.begun[key] = self.export.threads.submit(self._from_pages, integers, (), ())
 
-    def _rowids(self) -> tuple[int, int] | None:
-        """Return the least and the greatest rowid; None for a view, or where a column has this name."""
-        if "rowid" in map(str.lower, self.columns):
+    def _from_pages(
+        self, integers: Mapping[str, int | None], texts: Sequence[str], blobs: Sequence[str]
+    ) -> TableColumns | None:
+        """Decode the columns that the table has, None where SQLite has to read them."""
+        if not self.stored or not self.export.pages:
             return None
-        least, greatest = (f"(SELECT {one}(rowid) FROM {quoted(self.name)})" for one in ("min", "max"))
-        try:
-            first, last = next(self.export.rows(f"SELECT {least}, {greatest}"))
-        except sqlite3.OperationalError:  # no such column
-            return None
-        return None if first is None else (first, last)
+        nulls = {name: _null(default) for name, default in integers.items() if name in self.columns}
+        binary = dict.fromkeys(texts, True) | dict.fromkeys(blobs, False)
+        return self.export.pages.read(
+            self.stored, Wanted(nulls, {name: kept for name, kept in binary.items() if name in self.columns})
+        )
+
+    def _require_keys(self, integers: Mapping[str, int | None]) -> None:
+        self.require(*(name for name, default in integers.items() if default is REQUIRED))
 
     def _query(
         self,
@@ -137,9 +154,9 @@ class ExportTable:
         texts: Sequence[str],
         blobs: Sequence[str] = (),
         lenient: bool = False,
-    ) -> ColumnQuery:
+    ) -> _Query:
         """Select the columns that the table has, in one query: several could order the rows differently."""
-        self.require(*(name for name, default in integers.items() if default is REQUIRED))
+        self._require_keys(integers)
         defaults = {name: default for name, default in integers.items() if name in self.columns}
         integer = _lenient if lenient else _strict
         numbers = (
@@ -150,9 +167,8 @@ class ExportTable:
             for name in blobs
             if name in self.columns
         }
-        return ColumnQuery(
+        return _Query(
             f"SELECT {', '.join((*numbers, *contents.values()))} FROM {quoted(self.name)}",
-            f'SELECT count(*) AS "rows" FROM {quoted(self.name)}',
             tuple(defaults),
             tuple(contents),
         )
@@ -163,9 +179,9 @@ class ExportTable:
         counts = next(self.rows(sums))
         return {name: int(count) for name, count in zip(names, counts, strict=True) if count}
 
-    def _by_python(self, query: ColumnQuery) -> TableColumns:
+    def _by_python(self, query: _Query) -> TableColumns:
         """Execute a query whose numbers are all integers."""
-        rows = self.export.rows(query.query)
+        rows = self.export.rows(query.text)
         count = len(query.integers)
         if not query.binary:
             flat = np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, count)
@@ -201,12 +217,28 @@ class ExportTable:
 
 @dataclass(frozen=True)
 class NsysExport:
-    """An open export; ``arrow`` executes queries of large tables, None where Python's SQLite has to."""
+    """An open export.
+
+    Attributes
+    ----------
+    path : Path
+    connection : sqlite3.Connection
+    tables : frozenset of str
+        The names of its tables and views.
+    pages : TablePages or None
+        The pages of the file, None where it may change while it is read.
+    threads : ThreadPoolExecutor
+        Where large tables are decoded.
+    begun : dict
+        What is being decoded: the columns by the names of their table and themselves.
+    """
 
     path: Path
     connection: sqlite3.Connection
     tables: frozenset[str]
-    arrow: ArrowQueries | None
+    pages: TablePages | None
+    threads: ThreadPoolExecutor
+    begun: dict[tuple[str, ...], Future[TableColumns | None]] = field(default_factory=dict)
     _found_tables: dict[str, ExportTable | None] = field(default_factory=dict)
 
     def table(self, name: str) -> ExportTable | None:
@@ -223,13 +255,22 @@ class NsysExport:
         versions = [t for t in self.tables if t.startswith(name) and version.fullmatch(t)]
         versions.sort(key=lambda t: int(t.rpartition("_V")[2]), reverse=True)
         for candidate in [*(n for n in (name,) if n in self.tables), *versions]:
-            described = self.rows(f"PRAGMA table_xinfo({quoted(candidate)})")
-            found = ExportTable(
-                self, candidate, frozenset(name for _, name, *_, hidden in described if hidden != 1)
-            )
+            described = list(self.rows(f"PRAGMA table_xinfo({quoted(candidate)})"))
+            columns = frozenset(name for _, name, *_, hidden in described if hidden != 1)
+            found = ExportTable(self, candidate, columns, self._stored(candidate, described))
             if next(found.rows(["1"], "LIMIT 1"), None):
                 return found
         return None
+
+    def _stored(self, table: str, described: Sequence[Sequence[Any]]) -> StoredTable | None:
+        """Return where a table lies, given its rows of ``table_xinfo``; None if it is a view or computed."""
+        query = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?"
+        (root,) = next(self.rows(query, [table]), (0,))
+        if not root or any(hidden for *_, hidden in described):
+            return None
+        keys = [(name, kind.upper()) for _, name, kind, _, _, key, _ in described if key]
+        rowid = keys[0][0] if len(keys) == 1 and keys[0][1] == "INTEGER" else None
+        return StoredTable(root, {name: place for place, name, *_ in described}, rowid)
 
     def rows(self, query: str, parameters: Sequence[str | int] = ()) -> Iterator[Sequence[Any]]:
         """Execute a query."""
@@ -263,9 +304,14 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
+def _null(default: int | None) -> int:
+    """Return the value for NULL."""
+    return MISSING if default is REQUIRED else default
+
+
 def _strict(column: str, default: int | None) -> str:
     """Return a column in a query, with the value for NULL."""
-    return f"coalesce({column}, {MISSING if default is REQUIRED else default})"
+    return f"coalesce({column}, {_null(default)})"
 
 
 def _lenient(column: str, default: int | None) -> str:
@@ -309,17 +355,18 @@ def open_export(path: Path, threads: int = 2) -> Iterator[NsysExport]:
         # as_uri quotes what has a meaning in a URI: spaces, '?', '#' and '%'.
         uri = f"{path.absolute().as_uri()}?mode=ro"
         with (
+            closing(TablePages(path)) as pages,
             closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as connection,
-            closing(ArrowQueries(path, threads)) as arrow,
+            ThreadPoolExecutor(threads) as pool,
         ):
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
             # One transaction: no other process changes the file while it is read.
             connection.execute("BEGIN")
             listed = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")
             tables = frozenset(name for (name,) in listed)
-            # With a write-ahead log others may change the file, and each transaction sees its own state.
+            # With a write-ahead log others may change the file, and the log holds the newest pages.
             (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
-            yield NsysExport(path, connection, tables, None if journal == "wal" else arrow)
+            yield NsysExport(path, connection, tables, None if journal == "wal" else pages, pool)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         # Python's sqlite3 decodes the names of tables and columns itself.
         raise DamagedInput(

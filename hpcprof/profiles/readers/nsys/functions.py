@@ -15,7 +15,7 @@ import numpy as np
 
 from hpcprof.profiles.columns.unique import distinct, rows_by_key
 from hpcprof.profiles.frames import Frame, innermost_own, is_own
-from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, THREAD_BITS, NsysExport
+from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, THREAD_BITS, ExportTable, NsysExport
 from hpcprof.profiles.readers.nsys.nvtx_payloads import PAYLOAD_HEADER
 from hpcprof.profiles.readers.nsys.nvtx_ranges import DOMAIN_CREATE, MARK, Events
 from hpcprof.profiles.readers.string_table import StringTable
@@ -110,35 +110,32 @@ def _until_next(start: Ints, process: Ints, thread: Ints) -> Ints:
 
 
 def _cpu_samples(export: NsysExport, strings: StringTable) -> Functions:
-    samples = export.table("COMPOSITE_EVENTS")
-    if samples is None or not {"id", "start", "globalTid"} <= samples.columns:
+    samples, chains = export.table("COMPOSITE_EVENTS"), export.table("SAMPLING_CALLCHAINS")
+    if samples is None or chains is None or not {"id", "start", "globalTid"} <= samples.columns:
         return Functions.empty()
     columns = samples.read_bulk({"id": NO_ID, "start": NO_ID, "globalTid": NO_ID}).integers
     ids, start, thread = (columns[name] for name in ("id", "start", "globalTid"))
     end = _until_next(start, thread >> PROCESS_SHIFT, thread)
-    return _of_chains(export, "SAMPLING_CALLCHAINS", ids, (start, end, thread), strings)
+    return _of_chains(chains, ids, (start, end, thread), strings)
 
 
 def _stacks_of_calls(export: NsysExport, strings: StringTable) -> Functions:
-    calls = export.table("CUPTI_ACTIVITY_KIND_RUNTIME")
-    if calls is None or not {"callchainId", "start", "end", "globalTid"} <= calls.columns:
+    calls, chains = export.table("CUPTI_ACTIVITY_KIND_RUNTIME"), export.table("CUDA_CALLCHAINS")
+    if calls is None or chains is None or not {"callchainId", "start", "end", "globalTid"} <= calls.columns:
         return Functions.empty()
     columns = calls.read_bulk({"callchainId": 0, "start": NO_ID, "end": NO_ID, "globalTid": NO_ID}).integers
     rows = np.flatnonzero((columns["callchainId"] > 0) & plausible(columns["start"], columns["end"]))
     ids, *placed = (columns[name][rows] for name in ("callchainId", "start", "end", "globalTid"))
-    return _of_chains(export, "CUDA_CALLCHAINS", ids, placed, strings)
+    return _of_chains(chains, ids, placed, strings)
 
 
-def _of_chains(
-    export: NsysExport, table: str, ids: Ints, placed: Sequence[Ints], strings: StringTable
-) -> Functions:
+def _of_chains(chains: ExportTable, ids: Ints, placed: Sequence[Ints], strings: StringTable) -> Functions:
     """Return the innermost own function of stacks, given their ids, starts, ends and global threads."""
-    chains = export.table(table)
     wanted = ("id", "symbol", "module", "stackDepth")
-    if chains is None or not chains.columns >= {*wanted}:
+    if not chains.columns >= {*wanted}:
         return Functions.empty()
     columns = chains.read_bulk(dict.fromkeys(wanted, NO_ID)).integers
-    texts = export.strings(distinct(np.concatenate((columns["symbol"], columns["module"]))))
+    texts = chains.export.strings(distinct(np.concatenate((columns["symbol"], columns["module"]))))
     own = [
         number for number in distinct(columns["module"]).tolist() if is_own(Frame("", texts.get(number, "")))
     ]

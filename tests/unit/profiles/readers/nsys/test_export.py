@@ -1,4 +1,4 @@
-"""Columns of an export: what Arrow and Python's SQLite read is the same."""
+"""Columns of an export: those decoded from its pages are those that SQLite reads."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.readers.nsys import arrow_queries
-from hpcprof.profiles.readers.nsys.arrow_queries import ArrowQueries, ColumnQuery, TableColumns
 from hpcprof.profiles.readers.nsys.binary_column import BinaryColumn
 from hpcprof.profiles.readers.nsys.export import MISSING, REQUIRED, UNREADABLE, ExportTable, open_export
+from hpcprof.profiles.readers.nsys.table_pages import TableColumns, TablePages
 
 NULL = -(2**63) + 7
 LIMITS = [sign * 2**bits + more for bits in (7, 15, 31, 32, 47, 62) for sign in (1, -1) for more in (-1, 0)]
@@ -47,12 +46,12 @@ def read_bulk(
     integers: Mapping[str, int | None],
     texts: Sequence[str] = (),
     blobs: Sequence[str] = (),
-    arrow: bool = True,
+    pages: bool = True,
 ) -> list[list[Any]]:
-    """Return columns of the table ``t``, through Arrow or as where the driver refuses them."""
+    """Return columns of the table ``t``, from its pages or read by SQLite."""
     with open_export(path) as export, pytest.MonkeyPatch.context() as patch:
-        if not arrow:
-            patch.setattr(ArrowQueries, "fetch", lambda *_: None)
+        if not pages:
+            patch.setattr(TablePages, "read", lambda *_: None)
         table = export.table("t")
         if table is None:
             return [[] for _ in (*integers, *texts, *blobs)]
@@ -70,11 +69,11 @@ def listed(column: BinaryColumn) -> list[bytes | None]:
     return [column.content[begin:end].tobytes() if present else None for begin, end, present in rows]
 
 
-def arrow_reads(path: Path, integers: Mapping[str, int | None]) -> bool:
-    """Whether the driver reads these columns of the table ``t`` itself."""
-    refused: list[ColumnQuery] = []
+def is_decoded(path: Path, integers: Mapping[str, int | None]) -> bool:
+    """Whether these columns of the table ``t`` are read without SQLite."""
+    refused: list[object] = []
 
-    def no_other_way(table: ExportTable, query: ColumnQuery) -> TableColumns:
+    def no_other_way(table: ExportTable, query: object) -> TableColumns:
         refused.append(query)
         raise DamagedInput("")
 
@@ -84,11 +83,11 @@ def arrow_reads(path: Path, integers: Mapping[str, int | None]) -> bool:
     return not refused
 
 
-@pytest.mark.parametrize("arrow", [True, False])
+@pytest.mark.parametrize("pages", [True, False])
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(row, max_size=40), page=st.sampled_from([512, 4096, 65536]))
 def test_integers_texts_and_blobs_are_those_that_were_stored(
-    tmp_path: Path, arrow: bool, rows: list[tuple[Any, ...]], page: int
+    tmp_path: Path, pages: bool, rows: list[tuple[Any, ...]], page: int
 ) -> None:
     path = make(
         tmp_path / "t.sqlite",
@@ -99,14 +98,14 @@ def test_integers_texts_and_blobs_are_those_that_were_stored(
         database.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", rows)
     expected = [[*column] for column in zip(*rows, strict=True)] or [[], [], [], []]
     expected[:2] = [[NULL if value is None else value for value in column] for column in expected[:2]]
-    assert read_bulk(path, {"a": NULL, "b": NULL}, ["c"], ["d"], arrow) == expected
-    assert read_bulk(path, {"b": NULL}, arrow=arrow) == expected[1:2]
+    assert read_bulk(path, {"a": NULL, "b": NULL}, ["c"], ["d"], pages) == expected
+    assert read_bulk(path, {"b": NULL}, pages=pages) == expected[1:2]
 
 
-@pytest.mark.parametrize("arrow", [True, False])
-def test_a_table_of_several_batches_is_read_whole(tmp_path: Path, arrow: bool) -> None:
+@pytest.mark.parametrize("pages", [True, False])
+def test_a_table_of_several_batches_is_read_whole(tmp_path: Path, pages: bool) -> None:
     path = many_rows(tmp_path / "t.sqlite", 200_000)
-    found = read_bulk(path, {"c0": NULL, "c2": NULL}, arrow=arrow)
+    found = read_bulk(path, {"c0": NULL, "c2": NULL}, pages=pages)
     assert found == [[i * 1000 for i in range(1, 200_001)], [i * 3000 for i in range(1, 200_001)]]
 
 
@@ -121,12 +120,12 @@ def many_rows(path: Path, rows: int = 5000) -> Path:
     )
 
 
-@pytest.mark.parametrize("arrow", [True, False])
+@pytest.mark.parametrize("pages", [True, False])
 def test_a_key_column_without_a_value_is_missing_and_an_absent_column_has_its_default(
-    tmp_path: Path, arrow: bool
+    tmp_path: Path, pages: bool
 ) -> None:
     path = make(tmp_path / "t.sqlite", "CREATE TABLE t (start INTEGER)", "INSERT INTO t VALUES (5), (NULL)")
-    found = read_bulk(path, {"start": REQUIRED, "device": 3}, ["text"], ["data"], arrow)
+    found = read_bulk(path, {"start": REQUIRED, "device": 3}, ["text"], ["data"], pages)
     assert found == [[5, MISSING], [3, 3], [None, None], [None, None]]
 
 
@@ -141,12 +140,12 @@ def test_of_a_large_table_a_value_that_is_not_an_integer_is_counted_and_its_row_
     path = many_rows(tmp_path / "t.sqlite", 70_000)
     change(path, "ALTER TABLE t RENAME TO u", "CREATE TABLE t AS SELECT c0, +c1 AS c1 FROM u")
     change(path, f"UPDATE t SET c1 = {value} WHERE rowid = {row}")
-    for arrow in (True, False):
-        key, other = read_bulk(path, {"c0": REQUIRED, "c1": REQUIRED}, arrow=arrow)
+    for pages in (True, False):
+        key, other = read_bulk(path, {"c0": REQUIRED, "c1": REQUIRED}, pages=pages)
         assert len(key) == 70_000
         assert other[row - 1] == (UNREADABLE if found is None else found)
         assert other[row - 2] == (70_000 if row == 1 else row - 1) * 2000
-        assert read_bulk(path, {"c1": NULL}, arrow=arrow)[0][row - 1] == (NULL if found is None else found)
+        assert read_bulk(path, {"c1": NULL}, pages=pages)[0][row - 1] == (NULL if found is None else found)
     with open_export(path) as export:
         table = export.table("t")
         assert table is not None
@@ -166,8 +165,8 @@ def test_a_small_table_with_a_value_that_is_not_an_integer_is_damage(tmp_path: P
 def test_numbers_among_texts_become_texts(tmp_path: Path) -> None:
     path = make(tmp_path / "t.sqlite", "CREATE TABLE t (n, a)")
     change(path, "INSERT INTO t VALUES (1, NULL), (2, 'seven'), (3, 7), (4, x'41ff')")
-    for arrow in (True, False):
-        assert read_bulk(path, {"n": 0}, ["a"], arrow=arrow)[1] == [
+    for pages in (True, False):
+        assert read_bulk(path, {"n": 0}, ["a"], pages=pages)[1] == [
             None,
             "seven",
             "7",
@@ -178,15 +177,15 @@ def test_numbers_among_texts_become_texts(tmp_path: Path) -> None:
 def test_a_blob_column_holds_no_texts(tmp_path: Path) -> None:
     path = make(tmp_path / "t.sqlite", "CREATE TABLE t (n, a)")
     change(path, "INSERT INTO t VALUES (1, 'text'), (2, x'00ff'), (3, 7), (4, NULL)")
-    for arrow in (True, False):
-        assert read_bulk(path, {"n": 0}, blobs=["a"], arrow=arrow)[1] == [None, b"\0\xff", None, None]
+    for pages in (True, False):
+        assert read_bulk(path, {"n": 0}, blobs=["a"], pages=pages)[1] == [None, b"\0\xff", None, None]
 
 
 def test_texts_in_another_encoding_are_read(tmp_path: Path) -> None:
     utf16, table = "PRAGMA encoding = 'UTF-16le'", "CREATE TABLE t (n, a)"
     path = make(tmp_path / "t.sqlite", utf16, table, "INSERT INTO t VALUES (1, 'größer')")
-    for arrow in (True, False):
-        assert read_bulk(path, {"n": 0}, ["a"], arrow=arrow)[1] == ["größer"]
+    for pages in (True, False):
+        assert read_bulk(path, {"n": 0}, ["a"], pages=pages)[1] == ["größer"]
 
 
 def test_a_file_with_a_write_ahead_log_is_read_in_one_transaction(tmp_path: Path) -> None:
@@ -195,7 +194,7 @@ def test_a_file_with_a_write_ahead_log_is_read_in_one_transaction(tmp_path: Path
     with open_export(path) as export:
         table = export.table("t")
         assert table is not None
-        assert export.arrow is None
+        assert export.pages is None
         change(path, "DELETE FROM t WHERE c0 > 5000")
         assert len(table.read_bulk({"c0": NULL})[0]["c0"]) == 5000
 
@@ -241,13 +240,18 @@ def added_column(path: Path) -> Path:
     )
 
 
-@pytest.mark.parametrize("build", [computed, row_number, no_row_numbers, view, added_column])
-def test_whatever_computes_a_column_it_is_read(tmp_path: Path, build: Callable[[Path], Path]) -> None:
+@pytest.mark.parametrize(
+    ("build", "decoded"),
+    [(computed, False), (row_number, True), (no_row_numbers, False), (view, False), (added_column, False)],
+)
+def test_whatever_computes_a_column_it_is_read(
+    tmp_path: Path, build: Callable[[Path], Path], decoded: bool
+) -> None:
     path = build(tmp_path / "t.sqlite")
-    found = [read_bulk(path, {"start": -1, "twice": -1}, arrow=arrow) for arrow in (True, False)]
+    found = [read_bulk(path, {"start": -1, "twice": -1}, pages=pages) for pages in (True, False)]
     assert found[0] == found[1]
     assert (found[0][0], found[0][1][0]) == ([3, -1], 6)
-    assert arrow_reads(path, {"start": -1, "twice": -1})
+    assert is_decoded(path, {"start": -1, "twice": -1}) == decoded
 
 
 def column_rowid(path: Path) -> Path:
@@ -262,48 +266,43 @@ def far_apart(path: Path) -> Path:
     )
 
 
-def begun_bulk(path: Path, integers: Mapping[str, int | None], whole: bool = True) -> list[list[int]]:
-    """Return columns of the table ``t`` that three threads began to read; ``whole`` lets one query do it."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arrow_queries, "_WORTH_A_THREAD", 0)
-        patch.setattr(arrow_queries, "_SPAN", 64)
-        if not whole:
-            patch.setattr(ArrowQueries, "_whole", None)
-        with open_export(path, threads=3) as export:
-            table = export.table("t")
-            assert table is not None
-            table.begin_bulk(integers)
-            numbers = table.read_bulk(integers)[0]
-    return [numbers[name].tolist() for name in integers]
-
-
-@pytest.mark.parametrize(
-    "build", [computed, row_number, no_row_numbers, view, added_column, column_rowid, far_apart]
-)
-def test_threads_read_what_one_query_reads(tmp_path: Path, build: Callable[[Path], Path]) -> None:
+@pytest.mark.parametrize("build", [row_number, view, column_rowid, far_apart])
+def test_what_another_thread_began_to_read_is_the_same(tmp_path: Path, build: Callable[[Path], Path]) -> None:
     path = build(tmp_path / "t.sqlite")
     integers = {"start": -1, "twice": -1}
-    assert begun_bulk(path, integers) == read_bulk(path, integers)
+    with open_export(path, threads=3) as export:
+        table = export.table("t")
+        assert table is not None
+        table.begin_bulk(integers)
+        numbers = table.read_bulk(integers).integers
+    assert [numbers[name].tolist() for name in integers] == read_bulk(path, integers, pages=False)
 
 
 @pytest.mark.parametrize(
-    "deleted", ["0", "c0 < 2000", "c0 > 4000000", "c0 BETWEEN 60000 AND 300000", "c0 % 7"]
+    "deleted", ["0", "c0 < 2000", "c0 > 4000000", "c0 BETWEEN 60000 AND 300000", "c0 % 7", "1"]
 )
-def test_threads_that_share_a_table_keep_the_order_of_its_rows(tmp_path: Path, deleted: str) -> None:
+def test_rows_that_were_deleted_leave_no_gap(tmp_path: Path, deleted: str) -> None:
     path = many_rows(tmp_path / "t.sqlite")
     change(path, f"DELETE FROM t WHERE {deleted}")
     integers = {"c0": NULL, "c2": NULL}
-    assert begun_bulk(path, integers, whole=False) == read_bulk(path, integers)
+    assert read_bulk(path, integers) == read_bulk(path, integers, pages=False)
 
 
-def test_a_text_in_the_part_of_one_thread_is_counted_and_its_row_kept(tmp_path: Path) -> None:
-    path = many_rows(tmp_path / "t.sqlite")
-    change(path, "UPDATE t SET c1 = 'x' WHERE c0 = 3000000")
-    assert begun_bulk(path, {"c1": -1}) == read_bulk(path, {"c1": -1})
-    assert begun_bulk(path, {"c1": -1})[0].count(-1) == 1
+@pytest.mark.parametrize("page", [512, 4096])
+def test_records_that_go_on_in_other_pages_are_decoded(tmp_path: Path, page: int) -> None:
+    path = make(tmp_path / "t.sqlite", f"PRAGMA page_size = {page}", "CREATE TABLE t (text TEXT, c0 INTEGER)")
+    # Among these lengths are those just below and above what a page holds of a record.
+    rows = [("x" * length, length) for length in (0, 57, 58, *range(page - 60, page + 60), 3 * page, 99_999)]
+    with closing(sqlite3.connect(path)) as database, database:
+        database.executemany("INSERT INTO t VALUES (?, ?)", rows)
+    assert read_bulk(path, {"c0": NULL}, ["text"]) == [
+        [length for _, length in rows],
+        [text for text, _ in rows],
+    ]
+    assert is_decoded(path, {"c0": NULL})
 
 
-def test_in_a_damaged_file_arrow_never_reads_other_values_than_sqlite(tmp_path: Path) -> None:
+def test_a_damaged_file_is_never_decoded_to_other_values_than_sqlite_reads(tmp_path: Path) -> None:
     path = many_rows(tmp_path / "t.sqlite")
     whole = path.read_bytes()
     generator = random.Random(1)
@@ -314,7 +313,7 @@ def test_in_a_damaged_file_arrow_never_reads_other_values_than_sqlite(tmp_path: 
         size = generator.choice([1, 4, 64])
         content[at : at + size] = generator.randbytes(size)
         path.write_bytes(content)
-        found = [result_of(path, arrow) for arrow in (True, False)]
+        found = [result_of(path, pages) for pages in (True, False)]
         assert found[0] == found[1]
         equal += not isinstance(found[0], str)
         refused += isinstance(found[0], str)
@@ -322,9 +321,9 @@ def test_in_a_damaged_file_arrow_never_reads_other_values_than_sqlite(tmp_path: 
     assert refused > 10
 
 
-def result_of(path: Path, arrow: bool) -> str | list[list[Any]]:
+def result_of(path: Path, pages: bool) -> str | list[list[Any]]:
     """Return columns, or the sentence on what is wrong with the file."""
     try:
-        return read_bulk(path, {"c0": NULL, "c2": NULL}, arrow=arrow)
+        return read_bulk(path, {"c0": NULL, "c2": NULL}, pages=pages)
     except DamagedInput as error:
         return str(error)
