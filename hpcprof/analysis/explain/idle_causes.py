@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import partial
@@ -233,19 +234,27 @@ def _explained(timeline: Timeline, kinds: _Kinds, idle: Intervals) -> _Sums:
     gaps = _gaps(timeline, idle)
     lag = _usual_lag(gaps)
     threads, thread = threads_of(timeline.calls, gaps.call)
-    sums = []
-    for number, one in ((NONE, None), *enumerate(threads)):
-        rows = np.flatnonzero(thread == number)
-        if not len(rows):
-            continue
-        place, calling = _place(timeline, one), _calling(timeline, one, gaps.start[rows], gaps.launched[rows])
-        of_thread = _held_up(timeline, kinds, gaps.take(rows), calling)
-        for at_once in np.split(np.arange(len(rows)), range(_AT_ONCE, len(rows), _AT_ONCE)):
-            own = of_thread.take(at_once)
-            launches = _of_launches(timeline, kinds, own, place, lag)
-            host = _of_host(timeline, kinds, own, place, calling)
-            sums.append(_summed(concatenate(_Pieces, (launches, *host))))
+    sums = [
+        part
+        for number, one in ((NONE, None), *enumerate(threads))
+        for part in _of_thread(timeline, kinds, gaps.take(np.flatnonzero(thread == number)), one, lag)
+    ]
     return _added(concatenate(_Sums, sums))
+
+
+def _of_thread(
+    timeline: Timeline, kinds: _Kinds, gaps: _Gaps, thread: Thread | None, lag: int
+) -> Iterator[_Sums]:
+    """Return the sums of the pieces of gaps whose next operation a thread launches, for some at a time."""
+    if not len(gaps):
+        return
+    place, calling = _place(timeline, thread), _calling(timeline, thread, gaps.start, gaps.launched)
+    gaps = _held_up(timeline, kinds, gaps, calling)
+    for at_once in np.split(np.arange(len(gaps)), range(_AT_ONCE, len(gaps), _AT_ONCE)):
+        own = gaps.take(at_once)
+        launches = _of_launches(timeline, kinds, own, place, lag)
+        host = _of_host(timeline, kinds, own, place, calling)
+        yield _summed(concatenate(_Pieces, (launches, *host)))
 
 
 def _held_up(timeline: Timeline, kinds: _Kinds, gaps: _Gaps, calling: StepFunction) -> _Gaps:

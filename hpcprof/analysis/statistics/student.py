@@ -12,6 +12,8 @@ from hpcprof.analysis.statistics.grouped import Floats
 
 _MOST_ROUNDS, _MOST_TERMS = 100, 1_000
 _CLOSE = 1e-15
+_SMALL_STEP = 1e-9
+"""After so small a step of Newton's, the error left is that of the tail: each squares the one before."""
 _TINY = 1e-300
 _LARGE = 50.0
 
@@ -43,7 +45,7 @@ def student_quantile(freedom: ArrayLike, probability: float) -> Floats:
         density = constant * np.exp(-(v + 1) / 2 * np.log1p(t * t / v))
         step = (_tail(t, v) - (1 - probability)) / density
         t = t + step
-        if (np.abs(step) <= _CLOSE * t).all():
+        if (np.abs(step) <= _SMALL_STEP * t).all():
             break
     result[finite] = t
     return result
