@@ -47,8 +47,8 @@ _HASHED_AT_ONCE = 1 << 22
 _TO_IDENTIFY, _PER_RANK, _PER_BYTE, _TO_HASH = 0.002, 0.02, 3.3e-8, 1.5e-9
 
 _OF_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RANK]
-_HEAVY = [analysis.name for analysis in reversed(_OF_RANKS) if analysis.memory_heavy]
-"""The analyses that use most memory. Half of the threads begin with them, the others take part when idle."""
+_HEAVY = [analysis.name for analysis in _OF_RANKS if analysis.memory_heavy]
+"""The analyses that use most memory: half of the threads run one at a time, beside the others."""
 
 
 _LEAST_ADDRESS_SPACE = 800 << 20
@@ -186,13 +186,12 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
         return WithoutSteps(reason)
     with _executor(threads) as pool:
         heavy = deque(() if small else _HEAVY)
-        at_first = max(1, threads // 2)
-        groups = [pool.submit(_heavy_analyses, profile, task.rank, heavy) for _ in range(at_first)]
+        groups = [
+            pool.submit(_heavy_analyses, profile, task.rank, heavy) for _ in range(max(1, threads // 2))
+        ]
         kept = pool.submit(_keep_timeline, task, profile, sha256)
         others = [one.name for one in _OF_RANKS if small or not one.memory_heavy]
-        light = pool.map(lambda name: (name, _table(name, profile, task.rank)), others)
-        groups += [pool.submit(_heavy_analyses, profile, task.rank, heavy) for _ in range(threads - at_first)]
-        tables = dict(light)
+        tables = dict(pool.map(lambda name: (name, _table(name, profile, task.rank)), others))
         for group in groups:
             tables |= group.result()
     unkept = kept.result()
