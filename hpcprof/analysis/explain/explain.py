@@ -233,7 +233,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     """Return the findings of a run as figures, and its critical path."""
     series = steady_series(inputs.tables["step_account"])
     wall, elapsed, kinds = _measured(inputs)
-    numbers = kinds_of_steps(inputs.tables["step_account"]) if kinds else ()
+    numbers = kinds_of_steps(inputs.tables["step_account"]).tolist() if kinds else []
     of_step = dict(zip(series.steps.tolist(), numbers, strict=False))
     built = _replayable(inputs, timelines)
     of_steps, paused = of_series(inputs, series, timelines)

@@ -130,6 +130,7 @@ def test_the_kinds_of_steps_are_told_with_their_share() -> None:
     late = explain_run(inputs_of(simulate([[*slow, *usual]] * 2, 16)))[0]
     assert [one.steps for one in late.step.kinds] == [13, 3]
     assert (late.shown()[0].cause, late.shown()[0].kind) == (Cause.HOST_WORK, 2)
+    assert late.as_json()["findings"][0]["kind"] == 2
     # Steps that have more to do are no exceptions.
     assert Cause.STEP_SPIKES not in {one.cause for one in found.findings}
 
