@@ -157,7 +157,7 @@ def command(
 
 @dataclass(frozen=True)
 class _Pool:
-    """What reads the profiles, and the number of CPUs that it has; None for those of this machine."""
+    """The executor that reads the profiles, and its number of CPUs; None for those of this machine."""
 
     executor: Executor | None
     cpus: int | None
@@ -172,7 +172,7 @@ def _started(kind: str, jobs: int | None) -> Iterator[_Pool]:
 
 @dataclass(frozen=True)
 class _Dask:
-    """Which Dask cluster to use; ``placed`` has the options of its batch jobs, None for none."""
+    """The Dask cluster to use; ``placed`` has the options of its batch jobs, None for none."""
 
     address: str | None
     jobs: int | None

@@ -1,4 +1,4 @@
-"""What all commands share: ``-v``, the examples in their help, and how errors are reported."""
+"""Conventions of all commands: ``-v``, the examples in their help, and reporting errors."""
 
 from __future__ import annotations
 

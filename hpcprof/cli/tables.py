@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _GAP = 2
 _SHORTENED = 12
-"""How many characters of a column that is cut are shown at least."""
+"""The fewest characters shown of a column that is cut."""
 
 format_option = click.option(
     "--format",

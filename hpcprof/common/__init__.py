@@ -1,3 +1,3 @@
-"""What all rooms share and what knows nothing of the domain: errors, units, files, processes, logs."""
+"""Shared code that knows nothing of the domain: errors, units, files, processes, logs."""
 
 __version__ = "0.2.0"

@@ -41,7 +41,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _special(path: Path) -> bool:
-    """Whether a path is neither a file nor a directory, or links to an open file, as /dev/stdout does."""
+    """Return whether a path is no file or directory, or links to an open file, as /dev/stdout does."""
     if path.is_symlink() and str(path.readlink()).startswith("/proc/"):
         return True
     return path.exists() and not path.is_file() and not path.is_dir()

@@ -72,7 +72,7 @@ def _masked_values(text: str, names: re.Pattern[str]) -> str:
 
 
 def is_secret(name: str) -> bool:
-    """Whether the name of a variable or an option says that its value is a secret."""
+    """Return whether the name of a variable or an option says that its value is a secret."""
     words = [word.lower() for word in _WORD_BREAK.split(name) if word]
     if not words or words[-1] == "error":  # KeyError: 'x'
         return False

@@ -18,7 +18,7 @@ def packaged(name: str) -> Path:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a path is a folder that can be reached; `Path.is_dir` raises where access is denied."""
+    """Return whether a path is a folder that can be reached; `Path.is_dir` raises where access is denied."""
     try:
         return path.is_dir()
     except OSError:

@@ -1,4 +1,4 @@
-"""Where the events of a rank are in a Parquet dataset, and removing those of a run.
+"""Folders of a rank's events in a Parquet dataset, and removing those of a run.
 
 Each table is a folder that is partitioned by run and rank, as other programs expect it:
 ``kernels/run=ID/rank=0/events.parquet``. Beside the tables, ``origins/run=ID/rank=0.jsonl`` describes the

@@ -1,4 +1,4 @@
-"""What a kernel is, by its name: its class, by rules that the user can extend, and its family.
+"""Class and family of a kernel by its name, with rules that users can extend.
 
 ``~/.config/hpcprof/kernel_classes.yaml`` is a list of rules that are tried before those in this file::
 

@@ -1,4 +1,4 @@
-"""What Nsight Compute measured: hardware metrics of single kernel launches.
+"""Hardware metrics of single kernel launches, measured by Nsight Compute.
 
 There is no timeline, because ncu replays each launch on its own.
 """

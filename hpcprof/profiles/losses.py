@@ -1,4 +1,4 @@
-"""What a profile does not say: the rows, fields and events that are left out, counted by kind.
+"""Losses of a profile: the rows, fields and events that are left out, counted by kind.
 
 Readers count them, a collect stores and prints them, and reports show them beside each analysis that they
 touch (`hpcprof.analysis.framework.losses.touches`).
@@ -42,7 +42,7 @@ class LossKind(str, Enum):
 
 
 class Subject(str, Enum):
-    """What a loss is about; the values are for messages, in the singular."""
+    """The subject of a loss; the values are for messages, in the singular."""
 
     KERNEL = "kernel"
     MEMORY = "memory operation"

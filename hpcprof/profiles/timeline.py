@@ -40,7 +40,7 @@ TableT = TypeVar("TableT", bound="Table")
 
 
 class Category(IntEnum):
-    """What a GPU operation does: compute, communicate, or move memory."""
+    """The category of a GPU operation: it computes, communicates, or moves memory."""
 
     COMP = 0
     COMM = 1
@@ -48,14 +48,14 @@ class Category(IntEnum):
 
 
 class Style(IntEnum):
-    """How a range was opened: pushed and popped on one thread, or started and ended anywhere."""
+    """The style of a range: pushed and popped on one thread, or started and ended anywhere."""
 
     PUSH_POP = 0
     START_END = 1
 
 
 class SyncKind(IntEnum):
-    """What waits for what in a synchronization."""
+    """The kind of a synchronization: what waits for what."""
 
     EVENT = 0
     """The host waits for an event."""
@@ -272,7 +272,7 @@ class Synchronizations(Table):
 
 @dataclass(frozen=True)
 class Functions(Table):
-    """Where a thread is in the user's code, from stacks: its calls, which may be nested, or samples of it.
+    """Places of threads in the user's code, from stacks: calls, which may be nested, or samples.
 
     Only the innermost function of the user's own code counts, not those of libraries that it calls
     (`hpcprof.profiles.frames`). ``file`` is `NO_NAME`, and ``line`` is -1, if it is unknown.
@@ -319,7 +319,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a timeline comes from, and how it was recorded.
+    """The origin of a timeline, and the settings of its recording.
 
     ``kind`` is the name of the reader. ``rank`` is that in the profile, else in its file name, None if
     neither has one. ``start_utc_ns`` is the UTC time of the clock's zero in nanoseconds since 1970, None if

@@ -60,7 +60,7 @@ class _OriginOnly(msgspec.Struct):
 
 
 class _Described(msgspec.Struct):
-    """What the first line of a rank's description says of its files; the second holds everything else."""
+    """The first line of a rank's description, about its files; the second holds everything else."""
 
     version: int
     layout: dict[str, list[str]]

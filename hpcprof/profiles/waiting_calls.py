@@ -1,4 +1,4 @@
-"""What the names of API calls say about synchronizations.
+"""Synchronizations, as told by the names of API calls.
 
 Profilers do not tell all of them apart: nsys writes the type of an event for a wait of the host for a stream,
 and CUPTI that of a wait for a query of an event, which returns at once.

@@ -19,7 +19,7 @@ from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 
 @dataclass(frozen=True)
 class Removal:
-    """What is removed under one id: the directory of a run, rows in the store, or both.
+    """The removal of one id: the directory of a run, rows in the store, or both.
 
     Attributes
     ----------

@@ -48,7 +48,7 @@ Progress = Callable[[int, int, Path], None]
 
 @dataclass
 class Collected:
-    """What a collect did with each profile.
+    """The result of a collect: what it did with each profile.
 
     Attributes
     ----------

@@ -12,7 +12,7 @@ RANKS_A_TASK = 128
 
 @dataclass(frozen=True)
 class Survey:
-    """Which communicators some ranks have, and what else is known of them as a whole.
+    """The communicators of some ranks, and other facts of these ranks as a whole.
 
     ``exchanging`` are the communicators with sends and receives, and ``whole`` says that all rows have to be
     matched at once.

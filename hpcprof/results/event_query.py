@@ -36,7 +36,7 @@ Progress = Callable[[int, int, Path], None]
 _Keep = Callable[[Sequence[RankEvents]], dict[int, str]]
 
 MEMORY = "50%"
-"""How much of the machine's memory, or of what the job may use, a query takes before it writes to disk."""
+"""The share of the machine's or the job's memory that a query takes before it writes to disk."""
 
 _FIRST_VERSION = 2
 _PATIENCE_SECONDS = 0.05

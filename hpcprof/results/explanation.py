@@ -46,7 +46,7 @@ Progress = Callable[[int, int], None]
 """Called with the number of ranks read so far and that of all ranks; then the causes are judged."""
 
 _LISTED = 12
-"""How many valid names an error lists."""
+"""The most valid names that an error lists."""
 
 
 def kept_explanation(run: Run, store: Store) -> Explanation | None:

@@ -1,4 +1,4 @@
-"""What earlier collects found in profiles, so that a file that has not changed is not read again.
+"""Results of earlier collects, so that a file that has not changed is not read again.
 
 This is a cache of the user, one file for each folder of profiles (``~/.cache/hpcprof/profiles``), and no part
 of a store: two stores of the same profiles are equal. Where a stamp differs, a profile is read.
@@ -37,7 +37,7 @@ _HEADER_BYTES, _VERSIONS, _CHANGES = 100, slice(18, 20), slice(24, 28)
 
 
 class Stamp(msgspec.Struct, frozen=True, array_like=True):
-    """What the file system changes when a file is written or replaced."""
+    """The attributes of a file that change when it is written or replaced."""
 
     size: int
     modified_ns: int
@@ -86,7 +86,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 class _StoreState(msgspec.Struct, frozen=True, array_like=True):
-    """What differs once a store in SQLite has changed: ``changes`` is SQLite's own count of them."""
+    """The state of a store in SQLite, which differs once it has changed; ``changes`` is SQLite's count."""
 
     stamp: Stamp
     changes: int

@@ -27,7 +27,7 @@ STATES = (*(state.value for state in JobState), IMPORTED, MISSING)
 
 
 class Coverage(Enum):
-    """Whether the profiles of a run have been collected."""
+    """The part of a run's profiles that has been collected."""
 
     YES = "yes"
     PARTLY = "partly"
@@ -62,7 +62,7 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Selection:
-    """Which runs to list; empty values choose all. A run has to have one of the tags."""
+    """The choice of runs to list; empty values choose all. A run has to have one of the tags."""
 
     states: Sequence[str] = ()
     sites: Sequence[str] = ()
@@ -70,7 +70,7 @@ class Selection:
     since: datetime | None = None
 
     def includes(self, site: str | None, tags: Iterable[str], when: datetime | None) -> bool:
-        """Whether a run is listed if its state is one of `states`."""
+        """Return whether a run is listed if its state is one of `states`."""
         return (
             (not self.sites or site in self.sites)
             and (not self.tags or not set(self.tags).isdisjoint(tags))
@@ -189,7 +189,7 @@ def _collected(row: StoredRun) -> ListedRun:
 
 
 def _is_run(row: StoredRun) -> bool:
-    """Whether collected profiles are those of a run in another folder of runs."""
+    """Return whether collected profiles are those of a run in another folder of runs."""
     return (Path(row.path) / MANIFEST).is_file()
 
 

@@ -13,7 +13,7 @@ from hpcprof.results.store.store import RankResults, Store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 
 _MOST_RANKS, _MOST_ROWS, _MOST_SECONDS = 64, 50_000, 1.0
-"""What one transaction stores at most: rows take memory, and what waits is lost if the process is killed."""
+"""The most that one transaction stores: rows take memory, and waiting ones are lost in a kill."""
 
 
 @dataclass

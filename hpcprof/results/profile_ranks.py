@@ -1,4 +1,4 @@
-"""Which profile of a run belongs to which rank."""
+"""Ranks of the profiles of a run."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from hpcprof.results.store.tables import METADATA
 Value = int | float | str | None
 
 _STATEMENT_SECONDS = 600
-"""How long a statement may take on PostgreSQL, whose server others use too."""
+"""The most seconds of a statement on PostgreSQL, whose server others use too."""
 
 _HARMLESS = ("random", "clock_timestamp", "timeofday", "gen_random_uuid")
 """Volatile functions that change nothing."""

@@ -1,4 +1,4 @@
-"""How users name runs: finding what a name stands for, and printing commands that work as printed.
+"""Names of runs: resolving them, and printing commands that work as printed.
 
 A run is known by its directory or, once it has been collected, by its id in the results database. That id
 still serves where the directory is gone, or on another machine that uses the same database.

@@ -1,4 +1,4 @@
-"""Which range is the step of a run: what its ranks have in common, or what a user names."""
+"""The range that is the step of a run: the one that its ranks share, or that a user names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # numpy is not needed where no profile has changed
     from hpcprof.profiles.timeline import StepRange
 
 AUTO = "auto"
-"""What a user gives for ``--step-range`` to have the step found again."""
+"""The value of ``--step-range`` that lets the step be found again."""
 
 _NAMED = "--step-range"
 

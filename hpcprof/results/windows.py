@@ -1,4 +1,4 @@
-"""What happens on a rank in a window of time, or in some of its steps.
+"""Events of a rank in a window of time, or in some of its steps.
 
 The events that a collect kept are read group by group, so that a window takes time and memory for what is in
 it and not for the whole profile. Where none were kept, the profile is read.

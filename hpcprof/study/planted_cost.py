@@ -1,4 +1,4 @@
-"""What a plant of the workload ddp really costs: blocks of steps with and without it, without a profiler."""
+"""Real costs of injected faults of the workload ddp, by unprofiled blocks of steps with and without them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SETTLING = 4
 
 @dataclass(frozen=True)
 class Cost:
-    """What a plant costs in a step, with its 95 % interval, and the time of a step without it."""
+    """The cost of an injected fault in a step, with its 95 % interval, and the time of a step without it."""
 
     clean_ns: int
     cost_ns: int

@@ -40,11 +40,11 @@ class PlannedJob(Protocol):
 
     @property
     def profiled(self) -> bool:
-        """Whether it leaves profiles to collect."""
+        """True if it leaves profiles to collect."""
 
     @property
     def title(self) -> str:
-        """What tells it from the other runs."""
+        """The values that tell it from the other runs."""
 
 
 class StudyRecord(Protocol):

@@ -30,7 +30,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class MessageKind(Enum):
-    """What a message of a study is: a step taken, the state of a run, a program's output, or a warning."""
+    """The kind of a study's message: a step taken, the state of a run, a program's output, or a warning."""
 
     STEP = "step"
     STATE = "state"

@@ -24,7 +24,7 @@ STUDY: Literal["slowdown"] = "slowdown"
 
 
 class Alone(Enum):
-    """How a program runs without communication."""
+    """The way a program runs without communication."""
 
     HOOK = "hook"
     """The same ranks of the workload ddp, with a communication hook that sums no gradients."""

@@ -47,7 +47,7 @@ class StudyRun(PlannedRun, frozen=True, kw_only=True):
 
     @property
     def profiled(self) -> bool:
-        """Whether it leaves profiles to collect."""
+        """True if it leaves profiles to collect."""
         return True
 
     @property

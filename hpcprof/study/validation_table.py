@@ -41,7 +41,7 @@ class Validation:
 
     @property
     def certain(self) -> bool | None:
-        """Whether the plant costs enough to be found; None if its interval does not tell."""
+        """True if the plant costs enough to be found; None if its interval does not tell."""
         least = self.cost.clean_ns * LEAST_ESTIMATE_PCT / 100
         if self.planted.plant.cause is None or self.cost.high_ns < least:
             return False
@@ -49,7 +49,7 @@ class Validation:
 
     @property
     def named(self) -> bool:
-        """Whether the first finding has the cause, the range and the ranks of the plant."""
+        """True if the first finding has the cause, the range and the ranks of the plant."""
         plant, found = self.planted.plant, self.first
         if found is None or found.cause.value != plant.cause:
             return False
@@ -59,7 +59,7 @@ class Validation:
 
     @property
     def right(self) -> bool:
-        """Whether the plant is named if it costs enough, and nothing is if it does not."""
+        """True if the plant is named if it costs enough, and nothing is if it does not."""
         if self.explanation is None:
             return False
         quiet = self.first is None

@@ -80,7 +80,7 @@ class World:
 
     @property
     def one_node(self) -> bool:
-        """Whether all ranks run on one node."""
+        """True if all ranks run on one node."""
         return self.nodes == 1
 
     @property

@@ -28,7 +28,7 @@ NO_COLLECTIVES = "no rank has collectives"
 
 @dataclass(frozen=True)
 class Gaps:
-    """Why values of matched collectives or messages are null.
+    """Reasons for nulls in the values of matched collectives or messages.
 
     ``fused`` of them share a kernel; some have no size, no communicator, a communicator of unknown size, or
     no aligned clocks.

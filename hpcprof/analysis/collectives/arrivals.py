@@ -1,4 +1,4 @@
-"""When ranks arrive at collectives, how late by their own work, and what that costs in each step."""
+"""Arrivals of ranks at collectives, their own lateness, and its cost in each step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpcprof.profiles.timeline import Ints
 
 @dataclass(frozen=True)
 class Arrivals:
-    """When the n ranks arrived at the m collectives of one operation in one communicator.
+    """Arrivals of n ranks at the m collectives of one operation in one communicator.
 
     Attributes
     ----------

@@ -16,7 +16,7 @@ from hpcprof.profiles.timeline import Ints
 
 @dataclass(frozen=True)
 class RankClock:
-    """How the clock of a rank goes on the common clock.
+    """The clock of a rank relative to the common clock.
 
     Attributes
     ----------

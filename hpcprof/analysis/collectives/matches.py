@@ -152,7 +152,7 @@ def groups_of(matches: Matches) -> Iterator[MatchedGroup]:
 
 
 class RankWaits(NamedTuple):
-    """When the collectives and messages of a rank wait for others, and when no longer, on its own clock."""
+    """The times in which collectives and messages of a rank wait for others, on its own clock."""
 
     before: Intervals
     after: Intervals

@@ -30,7 +30,7 @@ _MESSAGES = b""
 
 
 class _Lateness(NamedTuple):
-    """What the lateness of a rank costs in each step, the median, and its interval, in ns."""
+    """The cost of a rank's lateness in each step, its median and interval, in ns."""
 
     costs: StepCosts
     median: float
@@ -242,7 +242,7 @@ def _step_time(times: pd.DataFrame) -> float | None:
 
 @dataclass
 class Counts:
-    """How often a rank took part in collectives and messages, was the last, and how long it waited, in ns.
+    """Counts of a rank's collectives and messages, of those it came to last, and its wait in ns.
 
     ``error`` is the largest uncertainty of the clocks.
     """

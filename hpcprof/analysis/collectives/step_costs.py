@@ -1,4 +1,4 @@
-"""What the lateness of ranks costs in each step, and the interval of the cost."""
+"""The cost of late ranks in each step, and its interval."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _ERRORS = 1.0
 """The correlation of steps may be larger than measured by so many standard errors."""
 
 _AT_ONCE = 512
-"""How many series are judged at a time: those of thousands of ranks take much memory."""
+"""The series judged at a time: those of thousands of ranks take much memory."""
 
 SeriesT = TypeVar("SeriesT", bound=Hashable)
 
 
 @dataclass(frozen=True)
 class StepCosts:
-    """What the lateness of one rank cost in each of its n steps, in ns.
+    """The cost of one rank's lateness in each of its n steps, in ns.
 
     Attributes
     ----------

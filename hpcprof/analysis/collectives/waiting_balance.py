@@ -1,4 +1,4 @@
-"""Which of the ranks that send each other messages communicate least: the others wait for them."""
+"""Ranks that wait least for messages: the others wait for them."""
 
 from __future__ import annotations
 

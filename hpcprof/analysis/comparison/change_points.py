@@ -1,4 +1,4 @@
-"""Where the level of a series of runs changes, with the probability of each change.
+"""Change points of a series of runs, with the probability of each.
 
 The series is a product partition (Barry and Hartigan 1993): it consists of segments, each with a level and a
 noise of its own. The posterior over all partitions is exact, by dynamic programming in O(n²). The prior of a
@@ -28,13 +28,13 @@ MOST_VALUES = 1000
 """So many values are looked at, which takes a second; of a longer series the last ones."""
 
 _PER_VALUE = 0.01
-"""How probable a change is before each value, before the values are known: once in a hundred runs."""
+"""The prior probability of a change before each value: once in a hundred runs."""
 
 _USUAL_CHANGE = 0.1
-"""How far levels lie apart, as a logarithm: most changes that people look for are below 10 %."""
+"""The prior distance of levels, as a logarithm: most changes of interest are below 10 %."""
 
 _FREEDOM = 4.0
-"""How much the noise of all values counts in the noise of a segment, as a number of values."""
+"""The weight of the noise of all values in that of a segment, as a number of values."""
 
 _OUTLYING = 3.0
 """A value is pulled in to so many standard deviations from the median of its neighbours."""
@@ -43,7 +43,7 @@ _IGNORED = 5.0
 """From so many standard deviations on, a value counts as that median: it says nothing of the level."""
 
 _WINDOW = 3
-"""How many values on each side are neighbours: three of seven that are far off do not move their median."""
+"""Neighbours on each side: three outliers of seven values do not move their median."""
 
 _CORRELATIONS = (0.0, 0.5, 0.8)
 """Possible correlations of neighbouring runs, equally probable beforehand."""

@@ -1,4 +1,4 @@
-"""Why launches of a kind take more or less time in a step: their count, mix of shapes and durations."""
+"""Effects of count, mix of shapes and durations on the time of launches in a step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CHANGED, NEW, GONE, RENAMED = "changed", "new", "gone", "renamed"
 
 
 class Launches(NamedTuple):
-    """How many launches there are in a step, and how long they take in all, in ns; means over steps."""
+    """Count of launches in a step and their total time in ns; means over steps."""
 
     number: float
     time: float

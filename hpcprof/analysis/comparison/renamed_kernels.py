@@ -1,4 +1,4 @@
-"""Which new kernel took the place of which one that is gone, as git groups renamed files."""
+"""Pairs of a kernel that is gone and the new one in its place, found as git finds renamed files."""
 
 from __future__ import annotations
 

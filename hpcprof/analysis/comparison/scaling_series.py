@@ -1,4 +1,4 @@
-"""Which runs of a program form a scaling series, and whether it is one of strong or of weak scaling."""
+"""Scaling series among the runs of a program: of strong or of weak scaling."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _PLACES = ("cuda_visible_devices", "world_size")
 
 _TOTAL = re.compile(r"global|total")
 _PER_RANK = re.compile(r"micro|local|per_(rank|device|gpu|accelerator|process|proc|worker|core|node)")
-"""How frameworks name sizes: global_batch_size, micro_batch_size, per_device_train_batch_size."""
+"""Names of sizes in frameworks: global_batch_size, micro_batch_size, per_device_train_batch_size."""
 
 
 class Kind(Enum):
-    """Whether the size of the whole problem stays the same, or the size per rank."""
+    """The kind of scaling: the size of the whole problem is constant, or the size per rank."""
 
     STRONG = "strong"
     WEAK = "weak"
@@ -70,7 +70,7 @@ class Series:
 
 
 class _Change(Enum):
-    """What the parameters of a series do when the ranks become more."""
+    """The change of a series' parameters as ranks are added."""
 
     GROW = "grow"
     SHRINK = "shrink"
@@ -138,7 +138,7 @@ def _irrelevant(name: str) -> bool:
 
 
 def _is_count(value: Scalar) -> bool:
-    """Whether a value can be a size: a whole number above 0, also as a text."""
+    """Return whether a value can be a size: a whole number above 0, also as a text."""
     return not isinstance(value, bool) and bool(re.fullmatch(r"0*[1-9]\d*", str(value)))
 
 

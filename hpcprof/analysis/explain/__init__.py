@@ -1,1 +1,1 @@
-"""Where the time of a step goes, and why."""
+"""The time of a step: its parts and their causes."""

@@ -1,4 +1,4 @@
-"""What might cost time in a run: every cause that its graph can show, with what the run is without it.
+"""Candidate causes: all that the graph of a run can show, each with the run without it.
 
 A candidate only says what could be taken out; whether it costs anything, a replay tells
 (`hpcprof.analysis.explain.findings`).

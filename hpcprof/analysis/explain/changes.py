@@ -24,7 +24,7 @@ FORMS: dict[str, str] = {
     "rank:2=median": "a rank that is like the others",
     "bandwidth*2": "the bandwidth of the network",
 }
-"""What can be changed: an example of each form, and what it is about."""
+"""Possible changes: an example of each form, and its subject."""
 
 _KINDS: tuple[ChangeKind, ...] = ("range", "gpu", "kernel", "comm", "copy", "api", "rank", "bandwidth")
 _RANGES = ("range", "gpu")

@@ -1,4 +1,4 @@
-"""How communication couples the ranks of a graph: it ends some time after the last rank has come."""
+"""Coupling of ranks by communication, which ends some time after the last rank has come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time of a step goes, and why the GPU waits."""
+"""Declarations: the parts of a step's time, and the causes of idle GPUs."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ NO_GPU = (
     "no rank has work on a GPU: only host work, ranks with extra host time and exposed communication are "
     "judged, by the account of the steps and without a replay"
 )
-"""Why a run on CPUs has no graph."""
+"""The reason why a run on CPUs has no graph."""
 
 _FEWEST_STEPS = 3
 _FIRST_STEP = 5
@@ -64,7 +64,7 @@ _RECURRING, _EXPLAINED = 3, 0.5
 """A cause in so many long steps that explains so much of them is named instead of these."""
 
 _ESTIMATED = (Cause.SLOW_MATH, Cause.SMALL_KERNELS, Cause.EXPOSED_COMMUNICATION, Cause.PIPELINE_BUBBLE)
-"""What a step would be without these is not known exactly, since something else takes their place."""
+"""Causes whose removal is not known exactly, since something else takes their place."""
 
 _OF_OTHERS = (Cause.EXPOSED_COMMUNICATION, Cause.PIPELINE_BUBBLE)
 """Causes that waiting for ranks without a profile, or with another clock, resembles."""

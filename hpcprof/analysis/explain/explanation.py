@@ -1,4 +1,4 @@
-"""What an explanation of a run consists of: findings, hidden costs, and what could not be judged.
+"""An explanation of a run: findings, hidden costs, and causes that could not be judged.
 
 Nothing here imports numpy or pandas, so that a kept explanation is shown quickly.
 """
@@ -28,7 +28,7 @@ Confidence = Literal["high", "medium", "low"]
 
 
 class Cause(str, Enum):
-    """Why a step takes longer than it needs to."""
+    """A cause that makes a step longer than it needs to be."""
 
     HOST_WORK = "host_work"
     HOST_BOUND = "host_bound"
@@ -182,7 +182,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class NotJudged:
-    """What could not be looked at: a cause, or a subject in words, with one sentence why."""
+    """A cause, or a subject in words, that could not be judged, with one sentence why."""
 
     what: str
     reason: str
@@ -236,7 +236,7 @@ class StepSummary:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Where the time of a step goes, and what would shorten it.
+    """The parts of a step's time, and the changes that would shorten it.
 
     Attributes
     ----------

@@ -95,7 +95,7 @@ class Search:
         self.wall = float(np.mean(replay.elapsed(replay.graph.observed)))
         measured, replayed = replay.walls(replay.graph.observed), replay.walls(replay.unchanged)
         self.error = abs(float(np.median(replayed) - np.median(measured)))
-        """How far the median of the unchanged replay is from the measured one, in ns."""
+        """The distance of the unchanged replay's median from the measured one, in ns."""
         self._uncertainty = Uncertainty(
             replay, self._mean, self.error, LEAST_PCT / 100 * self.wall, call_cost_ns
         )

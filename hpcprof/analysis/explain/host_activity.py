@@ -1,4 +1,4 @@
-"""What each thread of the host does at a moment: the innermost range and the outermost call."""
+"""Activity of host threads at a moment: the innermost range and the outermost call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why the GPU is idle: what the next operation waits for, nanosecond by nanosecond."""
+"""Causes of idle GPU time: what the next operation waits for, nanosecond by nanosecond."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _Bools = NDArray[np.bool_]
 
 
 class Cause(IntEnum):
-    """What the next operation waits for while the GPU is idle.
+    """The cause of idle time: what the next operation waits for.
 
     ``HOST``: the thread that launches it does something else. ``SYNC``: that thread was blocked until the GPU
     had no more work, so it had launched nothing ahead, for as long as it was blocked. ``ALLOCATION``: it
@@ -65,10 +65,10 @@ _BLOCKING = {
     CallKind.FREE: Cause.ALLOCATION,
     CallKind.WAIT: Cause.SYNC,
 }
-"""What holds a thread up that is in a call while the GPU becomes idle; a copy does too."""
+"""Calls that hold up a thread while the GPU becomes idle; a copy does too."""
 
 _AT_ONCE = 1 << 16
-"""How many gaps are explained at a time, which limits the memory."""
+"""The gaps explained at a time, which limits the memory."""
 
 _LAG_NS = 10_000
 """The time from a launch call to the start of the operation, where no operation shows it."""
@@ -127,7 +127,7 @@ class _Sums(Table):
 
 @dataclass(frozen=True)
 class _Where(Table):
-    """Where operations run, and what they are."""
+    """Places and categories of operations."""
 
     device: Ints
     stream: Ints
@@ -347,7 +347,7 @@ def _usual_lag(gaps: _Gaps) -> int:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a thread is: in its innermost range, else in that of the thread that marks the steps."""
+    """The place of a thread: its innermost range, else that of the thread that marks the steps."""
 
     own: StepFunction
     main: StepFunction

@@ -1,4 +1,4 @@
-"""What an explanation of a run is computed from."""
+"""Inputs of an explanation of a run."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class Pause:
-    """What a program does after a step and outside every step.
+    """The work of a program after a step and outside every step.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Where in the program a thread is: the path of its innermost range, below the range of the step."""
+"""Places in the program: the path of a thread's innermost range, below the range of the step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOWHERE = StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))
 
 @dataclass(frozen=True)
 class Places:
-    """Where each thread is at a moment, as a number of ``texts``; `NONE` outside every range.
+    """The place of each thread at a moment, as a number of ``texts``; `NONE` outside every range.
 
     A thread outside its own ranges is where the thread is that marks the steps.
     """

@@ -1,4 +1,4 @@
-"""What the host and the GPU of one rank do in the steps that are explained: the material of the graph.
+"""Activity of one rank's host and GPU in the steps that are explained: the material of the graph.
 
 Of the calls only those count that launch work, wait, allocate, or record an event, on threads that launch
 work. What a thread does between two of them is its own time.
@@ -26,7 +26,7 @@ _PACKED = np.array([1 << 32, 1 << 16, 1])
 
 
 class CallKind(IntEnum):
-    """What a call is in the graph."""
+    """The kind of a call in the graph."""
 
     LAUNCH = 0
     COPY = 1
@@ -95,7 +95,7 @@ class Work(Table):
 
 @dataclass(frozen=True)
 class HostPieces(Table):
-    """What a thread does before a call, since the call that it follows, divided by place; in ns."""
+    """The time of a thread between a call and the one before, divided by place; in ns."""
 
     call: Ints
     place: Ints

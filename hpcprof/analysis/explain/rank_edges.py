@@ -39,7 +39,7 @@ _LAUNCH_NS, _GAP_NS, _EVENT_NS, _RETURN_NS = 10_000, 1_500, 2_000, 5_000
 
 
 class EdgeKind(IntEnum):
-    """What passes between the two nodes of an edge."""
+    """The kind of an edge: what passes between its two nodes."""
 
     FIXED = 0
     """The target happens when it happened: nothing before it is known."""

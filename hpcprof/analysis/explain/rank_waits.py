@@ -1,4 +1,4 @@
-"""What the waiting calls and streams of a rank wait for: as the profile records it, or as it is inferred."""
+"""Targets of the waiting calls and streams of a rank, as recorded or as inferred."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LONGEST_CHAIN = 100
 
 
 class Waits:
-    """What the waiting calls and streams of a rank wait for: as recorded, else as inferred."""
+    """The work that calls and streams of a rank wait for: as recorded, else as inferred."""
 
     def __init__(self, activity: RankActivity) -> None:
         self.calls, self.work = activity.calls, activity.work

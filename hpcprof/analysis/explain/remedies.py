@@ -1,4 +1,4 @@
-"""What to do about a cause: what a practitioner would try first, with the option or the call to use."""
+"""Remedies: what a practitioner would try first, with the option or the call to use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run would be without a cause: the times of its graph with the cause taken out.
+"""Removals: the times of a run's graph with a cause taken out.
 
 Each function returns the changed times. What they change follows from what the cause means
 (`hpcprof.analysis.explain.explanation.MEANINGS`), not from how large the symptom is.
@@ -35,7 +35,7 @@ WHOLE_STEP = ""
 _LONG_NS = 100_000
 _LONG_TIMES = 10
 _CALL_NS = 5_000
-"""What is left of a call that no longer waits or allocates."""
+"""The time left of a call that no longer waits or allocates."""
 
 _ALLOCATING = (CallKind.ALLOCATE, CallKind.FREE)
 
@@ -97,7 +97,7 @@ class Removals:
 
     @cached_property
     def with_host(self) -> Mask:
-        """Which operations are copies between host and device, or may be: not those within a device."""
+        """Operations that are copies between host and device, or may be: not those within a device."""
         work = self.graph.work
         found: Mask = (work.category == Category.MEM) & (work.host_memory != HostMemory.NONE)
         return found

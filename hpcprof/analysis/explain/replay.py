@@ -93,7 +93,7 @@ class Replay:
 
     @cached_property
     def _plan(self) -> _Plan:
-        """How the nodes follow from each other."""
+        """The order in which nodes follow from each other."""
         graph = self.graph
         position = np.empty(len(graph.order), np.int64)
         position[graph.order] = np.arange(len(graph.order))
@@ -147,7 +147,7 @@ class Replay:
 
     @cached_property
     def unchanged(self) -> Ints:
-        """When each node happens with the times as they were measured."""
+        """The time of each node with the durations that were measured."""
         return self.moments(self.measured)
 
     def moments(self, times: Times, *, exact: bool = True) -> Ints:

@@ -80,7 +80,7 @@ class RunGraph:
 
     @property
     def is_pipeline(self) -> bool:
-        """Whether ranks send each other messages: they then are stages with different work."""
+        """True if ranks send each other messages: they then are stages with different work."""
         return any(one.op == MESSAGE for one in self.couplings)
 
     @property

@@ -1,4 +1,4 @@
-"""Where in the source the host work of a finding is, from the functions that stacks tell."""
+"""Source lines of the host work of a finding, from recorded stacks."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _NO_STEPS = "no rank has steps with work on the GPU"
 
 @dataclass(frozen=True)
 class BusyTime:
-    """When the GPUs of a process work, as exclusive sets of intervals; of several GPUs, when any does.
+    """Busy time of the GPUs of a process, as exclusive sets of intervals; any of several GPUs counts.
 
     In a profile without work on a GPU, operators are compute, and collectives of the host communication.
 

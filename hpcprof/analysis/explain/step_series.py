@@ -1,4 +1,4 @@
-"""What the times of the steps show by themselves: single steps that take longer, and a level that changes."""
+"""Outliers and change points in the times of the steps."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What an analysis is: its declaration, its outcome, how it is found and how its figures are checked."""
+"""Framework of the analyses: declaration, outcome, registry and checks of their figures."""

@@ -1,4 +1,4 @@
-"""How a package declares its analyses.
+"""Declarations of analyses by a package.
 
 Each package of analyses has a module ``declarations`` with a tuple ``ANALYSES``. Declarations import neither
 the functions nor numpy or pandas, so listing the analyses, making the store's tables and checking a name
@@ -22,7 +22,7 @@ class Kind(Enum):
 
 
 class Scope(Enum):
-    """What an analysis reads: one rank's profile, all ranks of a run, two sides of runs, or many runs."""
+    """The input of an analysis: one rank's profile, all ranks of a run, two sides of runs, or many runs."""
 
     RANK = "rank"
     RUN = "run"
@@ -40,7 +40,7 @@ class Part(Enum):
 
 
 class SampleBasis(Enum):
-    """Where a reader of an analysis finds how many samples its figures are made of."""
+    """The place of the number of samples behind the figures of an analysis."""
 
     COLUMNS = "columns"
     """Each row has a count, or is itself one sample."""
@@ -60,7 +60,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Analysis:
-    """What hpcprof knows of an analysis without importing it.
+    """The declaration of an analysis, known without importing it.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which losses of a profile touch which analyses.
+"""Analyses that a loss of a profile affects.
 
 This is the one place that says so; an analysis that is not listed is touched by every loss of its profiles.
 """
@@ -84,7 +84,7 @@ _WORDS = {
     "GPU": _OPERATIONS,
     "NVTX": frozenset({Subject.RANGE, Subject.COLLECTIVE}),
 }
-"""What a sentence of the profiler is about, by the words in it."""
+"""The subject of a sentence of the profiler, by the words in it."""
 
 
 def losses_of(analysis: Analysis, losses: Iterable[tuple[int, Loss]]) -> tuple[str, ...]:

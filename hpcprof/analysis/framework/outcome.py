@@ -1,4 +1,4 @@
-"""What an analysis returns, and how an analysis is run."""
+"""Results of analyses, and running one."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Where a GPU's time goes: compute, communication, copies and idle time."""
+"""GPU time: compute, communication, copies and idle time."""

@@ -1,4 +1,4 @@
-"""How the GPU's time divides: its parts, the overlap of communication and compute, and what runs together."""
+"""Breakdown of GPU time: its parts, overlap of communication and compute, and what runs together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the GPU's time divides, and why it waits."""
+"""Declarations: the breakdown of GPU time, and the causes of idle time."""
 
 from __future__ import annotations
 

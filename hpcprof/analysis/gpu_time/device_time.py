@@ -1,4 +1,4 @@
-"""How long each set of classes of operations runs on each device."""
+"""Time of each set of classes of operations on each device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the host does while it executes operators: it computes, communicates, or its threads are idle."""
+"""Host time in operators: computing, communicating, or with idle threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which operator is inside which, and which operator launched which work on the GPU."""
+"""Nesting of operators, and the GPU work that each launched."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class _Work(Table):
-    """What is needed of the operations on the GPU."""
+    """Columns of the operations on the GPU."""
 
     start: Ints
     end: Ints

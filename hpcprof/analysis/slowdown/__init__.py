@@ -1,1 +1,1 @@
-"""How much slower kernels are while communication runs."""
+"""Slowdown of kernels while communication runs."""

@@ -1,4 +1,4 @@
-"""How much slower kernels run while communication runs, against runs without communication."""
+"""Slowdown of kernels by communication, against runs without communication."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class RankRows:
 
     @property
     def uncorrected(self) -> bool:
-        """Whether there are rows but no control."""
+        """True if there are rows but no control."""
         return bool(self.rows) and all(row["name"] != CONTROL for row in self.rows)
 
 

@@ -1,4 +1,4 @@
-"""How the slowdown grows with the share of a kernel that communication covers."""
+"""Slowdown by the share of a kernel that communication covers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much slower kernels run while communication runs."""
+"""Declarations: the slowdown of kernels while communication runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much slower a kernel runs while communication runs, within one run."""
+"""Slowdown of kernels by communication, within one run."""
 
 from __future__ import annotations
 

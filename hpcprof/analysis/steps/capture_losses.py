@@ -1,4 +1,4 @@
-"""What only a whole timeline shows to be missing: launch calls, and the rest of a step that was cut."""
+"""Losses that only a whole timeline shows: launch calls, and the rest of a step that was cut."""
 
 from __future__ import annotations
 

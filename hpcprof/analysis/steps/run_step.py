@@ -35,7 +35,7 @@ _VALLEY, _VALLEY_OF_FEW = 0.4, 1.4
 """
 
 _CHANGES_OF_A_PHASE = 2
-"""Where a kind of steps begins and ends but once, it is a phase of the capture."""
+"""A kind of steps that begins and ends only once is a phase of the capture."""
 
 _TAIL = 10
 """The valley lies between the nearest tenths of two kinds: single steps may be between them."""

@@ -25,7 +25,7 @@ MIN_COVERAGE_PCT = 50.0
 """…and cover this share of the capture."""
 
 _LISTED, _JUDGED = 8, 32
-"""How many of the ranges that only repeat are listed, and how many unknown ranges are looked at."""
+"""The most repeating ranges listed, and the most unknown ranges looked at."""
 
 _MIN_MARKERS = 3
 """With the last step, which may be incomplete, so many markers make two steps."""
@@ -89,7 +89,7 @@ KNOWN: tuple[KnownRange, ...] = (
 """The ranges that are steps by their name, the first one decides."""
 
 OPTIMIZER = KnownRange("optimizer", re.compile(r"Optimizer\.step#\w+\.step"), marker=True)
-"""What torch.optim records in each iteration, as of Hugging Face's Trainer; used if nothing else is found."""
+"""The range of torch.optim in each iteration, as of Hugging Face's Trainer; used if nothing else is found."""
 
 _SOURCES = (*dict.fromkeys(known.source for known in KNOWN), AUTOMATIC, OPTIMIZER.source)
 _ALWAYS = KNOWN[:2]

@@ -1,4 +1,4 @@
-"""How a package declares a reader.
+"""Declarations of readers by a package.
 
 The package of a reader holds a `Reader` and imports neither numpy nor the reader itself, so that finding
 profiles stays quick. Other packages add a `Reader` by an entry point of the group ``hpcprof.readers``.
@@ -25,7 +25,7 @@ _SUFFIX = re.compile(
 
 
 class ProfileContent(Enum):
-    """What a profile holds, and so which analyses can be computed from it. The values are for messages."""
+    """The content of a profile, which decides its analyses. The values are for messages."""
 
     TIMELINE = "a timeline of Nsight Systems or PyTorch"
     KERNEL_REPORT = "a profile of Nsight Compute"
@@ -33,7 +33,7 @@ class ProfileContent(Enum):
 
 @dataclass(frozen=True)
 class Scrubber:
-    """How profiles of one kind are copied without what should not be shared.
+    """Copies profiles of one kind with private data removed.
 
     Parameters
     ----------
@@ -85,13 +85,13 @@ class Part:
 
     @property
     def first(self) -> bool:
-        """Whether it is the first rank in the profile."""
+        """True if it is the first rank in the profile."""
         return self.position == 0
 
 
 @dataclass(frozen=True)
 class Reader:
-    """What hpcprof knows of a kind of profiles without importing their reader.
+    """The declaration of a reader, known without importing it.
 
     References have the form ``module:name``; each function takes the path of a file and raises
     `hpcprof.common.errors.DamagedInput` for one that it cannot read.

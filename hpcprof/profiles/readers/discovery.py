@@ -1,4 +1,4 @@
-"""Which files are profiles, and which reader reads them."""
+"""Discovery of profiles and of their readers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # numpy is not needed to find profiles
 
 BUILT_IN = (NSYS, TORCH, NCU)
 PROFILES = ", ".join(reader.files for reader in BUILT_IN)
-"""What the built-in readers read, for people."""
+"""The formats of the built-in readers, for people."""
 
 # What editors, downloads and atomic writers leave while a file is not complete.
 _TEMPORARY = (".tmp", ".part", ".partial", "~")

@@ -259,7 +259,7 @@ def _numeric(fields: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 
 
 def _is_numeric(value: object) -> bool:
-    """Whether a value is a number, a text of numbers, or a list of such."""
+    """Return whether a value is a number, a text of numbers, or a list of such."""
     if isinstance(value, list):
         return all(map(_is_numeric, value))
     if isinstance(value, str):

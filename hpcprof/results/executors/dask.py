@@ -38,9 +38,9 @@ _LOST = (
 )
 
 _AHEAD = 2
-"""How many chunks each worker thread is given: with one in reserve, it never waits for the client."""
+"""The chunks that each worker thread is given: with one in reserve, it never waits for the client."""
 _LOOK_SECONDS = 2.0
-"""How often the client looks for new and for lost workers while it waits."""
+"""The seconds between two looks for new and for lost workers."""
 _PATIENCE_SECONDS = 600.0
 """For how long there may be no worker at all, nor any that waits in a queue."""
 _MISSED_SECONDS = 60

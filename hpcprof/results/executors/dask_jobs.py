@@ -24,11 +24,11 @@ from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.worker_jobs import WorkerJobs
 
 _ASK_SECONDS = 15
-"""How often the scheduler is asked about jobs at most."""
+"""The least seconds between two questions to the scheduler about jobs."""
 _SUBMIT_SECONDS = 300
 """For how long the scheduler may take to accept jobs."""
 _RESUBMISSIONS = 3
-"""How often a job may end, on average, before the collect gives up."""
+"""The most ends per job, on average, before the collect gives up."""
 _CLOCKS_DIFFER = timedelta(hours=1)
 
 

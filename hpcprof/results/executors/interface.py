@@ -1,4 +1,4 @@
-"""What runs one function over many tasks, and the simplest way: in this process.
+"""Interface of executors, which run one function over many tasks, and the simplest one: this process.
 
 Each executor yields every task with its result as soon as it has one, in any order. The function and the
 tasks must be picklable. An exception that the function raises is raised here.

@@ -1,4 +1,4 @@
-"""How many processes share the tasks, and which tasks each takes at a time.
+"""The number of processes that share the tasks, and the tasks that each takes at a time.
 
 The unit of work is the start of a worker: a Python process that imports what the tasks need. Both are work of
 one core, so that their ratio hardly depends on the machine.

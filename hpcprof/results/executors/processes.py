@@ -25,7 +25,7 @@ from hpcprof.results.executors.planning import chunks, one_start, worker_count
 _PATIENCE_SECONDS = 5.0
 _PAGES = Path("/proc/self/statm")
 _PIPE_BYTES = 1 << 20
-"""What a worker can send while this process is busy: as much as any user of Linux may have in a pipe."""
+"""Bytes that a worker can send while this process is busy: as many as any Linux user may have in a pipe."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # numpy is not needed to report from the store
     from hpcprof.analysis.framework.outcome import Outcome
 
 _BATCH = 10_000
-"""How many rows of an analysis that spans the ranks are turned into Python's values at a time."""
+"""The rows of an analysis over the ranks that are turned into Python's values at a time."""
 
 
 def delete_rank_analyses(connection: Connection, run_id: str, rank: int) -> None:
@@ -143,7 +143,7 @@ def read_columns(
 
 
 def has_run_analyses(connection: Connection, run_id: str) -> bool:
-    """Whether the analyses that span the ranks are stored: each has rows or a reason."""
+    """Return whether the analyses that span the ranks are stored: each has rows or a reason."""
     rows = [exists().where(table.c.run_id == run_id) for table in RUN_TABLES.values()]
     reason = exists().where(REASONS.c.run_id == run_id, REASONS.c.rank == WHOLE_RUN)
     return bool(connection.execute(select(or_(reason, *rows))).scalar())

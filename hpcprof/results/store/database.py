@@ -103,7 +103,7 @@ class Database:
         return self.url.get_backend_name() == "sqlite"
 
     def exists(self) -> bool:
-        """Whether the database has the tables; it is not created. Tables of an earlier version are migrated.
+        """Return whether the database has the tables, migrated if they are old; it is not created.
 
         Raises
         ------

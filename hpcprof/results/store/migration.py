@@ -59,7 +59,7 @@ def migrate(connection: Connection) -> None:
 
 
 def _has_changed(connection: Connection, table: str) -> bool:
-    """Whether a table of an analysis is missing or has other columns than those of this version."""
+    """Return whether a table of an analysis is missing or has other columns than those of this version."""
     columns = [column.name for column in METADATA.tables[table].columns]
     return not inspect(connection).has_table(table) or _columns(connection, table) != set(columns)
 

@@ -1,4 +1,4 @@
-"""What the store knows of each run, in one query: for lists, and on SQLite without loading SQLAlchemy."""
+"""Overview of the runs of a store in one query: for lists, and on SQLite without loading SQLAlchemy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hpcprof.common.errors import StoreError
 from hpcprof.submit.config import default_database
 
 _SECONDS = 4.0
-"""How long a list waits for a database that is locked, or a server that does not answer."""
+"""The most seconds that a list waits for a locked database, or a server that does not answer."""
 
 _QUERY = """\
 SELECT runs.id, runs.path, runs.site, runs.workload, runs.ranks,

@@ -67,7 +67,7 @@ if TYPE_CHECKING:  # numpy is not needed to report from the store
 
 @dataclass(frozen=True)
 class RunNotes:
-    """What is missing of a run: ``reasons`` by analysis and rank, and the losses of its profiles by rank."""
+    """Gaps of a run: ``reasons`` by analysis and rank, and the losses of its profiles by rank."""
 
     reasons: dict[str, dict[int, str]]
     losses: list[tuple[int, Loss]]
@@ -75,7 +75,7 @@ class RunNotes:
 
 @dataclass(frozen=True)
 class RankResults:
-    """What the store keeps of one rank: its profile, the analyses of it, and where it comes from."""
+    """The stored results of one rank: its profile, its analyses and its origin."""
 
     profile: ProfileRow
     tables: Mapping[str, AnalysisTable]
@@ -131,7 +131,7 @@ class Store:
         return self._database.url
 
     def exists(self) -> bool:
-        """Whether anything was ever collected into it; the database is not created."""
+        """Return whether anything was ever collected into it; the database is not created."""
         return self._database.exists()
 
     def prepare(self) -> None:
@@ -268,7 +268,7 @@ class Store:
             return _read_losses(connection, run_id)
 
     def has_run(self, run_id: str) -> bool:
-        """Whether the analyses that span the ranks of a run are stored.
+        """Return whether the analyses that span the ranks of a run are stored.
 
         `put_run` writes them, and `put_profiles` deletes them.
         """

@@ -139,7 +139,7 @@ class FactRow(msgspec.Struct, frozen=True):
 
 
 class LossRow(msgspec.Struct, frozen=True):
-    """What a profile lacks, with the fields of `hpcprof.profiles.losses.Loss`; ``total`` is its ``of``."""
+    """A loss of a profile, with the fields of `hpcprof.profiles.losses.Loss`; ``total`` is its ``of``."""
 
     run_id: str
     rank: int
@@ -152,7 +152,7 @@ class LossRow(msgspec.Struct, frozen=True):
 
 
 class ReasonRow(msgspec.Struct, frozen=True):
-    """Why an analysis has no rows, or nulls in its rows."""
+    """The reason why an analysis has no rows, or nulls in its rows."""
 
     run_id: str
     rank: int

@@ -77,7 +77,7 @@ class Parameters:
 
     @property
     def built_in(self) -> bool:
-        """Whether the model is built in."""
+        """True if the model is built in."""
         return self.model in MODELS
 
     @property
@@ -87,7 +87,7 @@ class Parameters:
 
     @property
     def replicas_differ(self) -> bool:
-        """Whether the parameters of the ranks diverge, because their gradients are not summed."""
+        """True if the parameters of the ranks diverge, because their gradients are not summed."""
         return self.no_sync or self.comm_hook == "noop"
 
     def validate(self, world_size: int) -> None:

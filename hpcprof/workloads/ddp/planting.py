@@ -1,4 +1,4 @@
-"""What the plants do to the training of a rank."""
+"""Injected faults of the training of a rank."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Ground:
 
 
 class Effect:
-    """What one plant does; a method that is not overridden does nothing.
+    """The effect of one injected fault; a method that is not overridden does nothing.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ from hpcprof.workloads.sequence_parallel.cost_model import (
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
 
 MATMULS = {"forward": "matmuls forward", "backward": "matmuls backward"}
-"""How the names of the probes of matmuls begin, by direction."""
+"""Prefixes of the names of the probes of matmuls, by direction."""
 LINKS = "links"
 """The name of the probe of the links, and of the phase in which it copies."""
 

@@ -54,12 +54,12 @@ class Parameters:
 
     @property
     def forward(self) -> bool:
-        """Whether a measured step includes the forward."""
+        """True if a measured step includes the forward."""
         return self.direction != "backward"
 
     @property
     def backward(self) -> bool:
-        """Whether a measured step includes the backward."""
+        """True if a measured step includes the backward."""
         return self.direction != "forward"
 
     @property
@@ -130,7 +130,7 @@ class Sweep:
 
     @property
     def swept(self) -> bool:
-        """Whether the points have names."""
+        """True if the points have names."""
         return "" not in self.points
 
     def validate(self, world_size: int) -> None:

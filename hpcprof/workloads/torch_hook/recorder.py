@@ -31,15 +31,15 @@ _LONGEST_DEFAULT_S = 10.0
 """After so long, the step that is being recorded is the last, unless the job chose the steps."""
 
 _WINDOWS_S = (0.0, 10.0, 60.0)
-"""When windows begin. Each replaces the one before: the later one shows less of the program's start."""
+"""The starts of windows. Each replaces the one before: the later one shows less of the program's start."""
 
 _WINDOW_S = 2.0
 _WINDOW_STEPS = 2
 _LONGEST_WINDOW_S = 10.0
-"""How long a window waits for that many steps, if the program has an optimizer."""
+"""The most seconds that a window waits for that many steps, if the program has an optimizer."""
 
 _QUIET_S = 60.0
-"""How long after its last optimizer step a program is taken for one without an optimizer."""
+"""The seconds after its last optimizer step from which on a program counts as one without an optimizer."""
 
 _GPUS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
 _CLAIM = ".hpcprof-torch"
@@ -139,12 +139,12 @@ class Recorder:
 
     @property
     def waits(self) -> bool:
-        """Whether `tick` is still to be called: for a window, or ahead of the walltime limit."""
+        """True if `tick` is still to be called: for a window, or ahead of the walltime limit."""
         more = self._window or self._windows
         return not self.closed and bool(more or (self._until < float("inf") and (self._span or self._spare)))
 
     def is_due(self) -> bool:
-        """Whether `tick` has anything to do. Called from another thread than the program's."""
+        """Return whether `tick` has anything to do. Called from another thread than the program's."""
         if time.time() >= self._until:
             return True
         if self._window is not None:
@@ -356,7 +356,7 @@ class Recorder:
             self._write_window(recording)
 
     def _is_worth_writing(self, window: Recording) -> bool:
-        """Whether a window shows any work, and neither the program nor another process writes a trace."""
+        """Return whether a window shows work, and neither the program nor another process writes a trace."""
         others = self._claim.exists() and not self._owns_claim
         if self._written is not None and window.seconds < _WINDOW_S / 2 and not window.steps:
             return False  # The program ended when it had just begun: the one before shows more.
@@ -377,7 +377,7 @@ class Recorder:
         return f"only {self._steps} optimizer step{'s' * (self._steps != 1)}"
 
     def _claimed(self) -> bool:
-        """Whether this process is the one of the rank whose steps are recorded: the first that takes some."""
+        """Return whether this process is the first of its rank that takes steps, and so is recorded."""
         distributed = self._torch.distributed
         several = self._alone and distributed.is_available() and distributed.is_initialized()
         # The only rank of the job may have started several processes, as torchrun does.
@@ -395,11 +395,11 @@ class Recorder:
         return True
 
     def _left_alone(self) -> bool:
-        """Whether the program says itself what is to be profiled."""
+        """Return whether the program says itself what is to be profiled."""
         return self._stands_back or _CAPTURE in sys.modules
 
     def _is_ready(self) -> bool:
-        """Whether a recording could see the program's GPU work, if it does any."""
+        """Return whether a recording could see the program's GPU work, if it does any."""
         if self._ready is None and (
             self._torch.cuda.is_initialized() or not any(path.exists() for path in _GPUS)
         ):
@@ -407,6 +407,6 @@ class Recorder:
         return self._ready is not None
 
     def _is_capturing(self) -> bool:
-        """Whether a CUDA graph is being captured, which starting and stopping would break."""
+        """Return whether a CUDA graph is being captured, which starting and stopping would break."""
         cuda = self._torch.cuda
         return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())

@@ -81,7 +81,7 @@ class Recording:
         self._profile.stop_trace()
 
     def has_operations(self) -> bool:
-        """Whether a stopped recording has any operation of PyTorch: a launcher's has none."""
+        """Return whether a stopped recording has any operation of PyTorch: a launcher's has none."""
         return any("::" in event.name() for event in self._profile.profiler.kineto_results.events())
 
     def write(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What Python runs when it starts, in the programs of a rank that the PyTorch profiler was chosen for.
+"""Start of Python in the programs of a rank that the PyTorch profiler was chosen for.
 
 It runs the ``sitecustomize`` that Python would have run otherwise, and then waits for the program to import
 torch. A program that does not is left alone. hpcprof copied this file into the run.

@@ -1,4 +1,4 @@
-"""What tells the recorder of a program's steps, profilers, time and end."""
+"""Signals to the recorder: a program's steps, profilers, time and end."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _watch_time(recorder: Recorder) -> None:
 
 
 def _is_helper() -> bool:
-    """Whether this process only serves another one, as data loaders and PyTorch's compilers do."""
+    """Return whether this process only serves another one, as data loaders and PyTorch's compilers do."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return multiprocessing.parent_process() is not None or str(getattr(main, "name", "")).startswith("torch.")
 

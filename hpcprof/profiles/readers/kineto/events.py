@@ -50,7 +50,7 @@ from hpcprof.profiles.timeline import (
 Categories = tuple[str, ...]
 
 Checks = dict[str, Mask]
-"""Which rows have a valid field, by the name of the field."""
+"""Masks of the rows with a valid field, by the name of the field."""
 Built = tuple[IntColumns, Checks]
 """Columns with one row per event, and which rows are valid: those that pass all checks."""
 
@@ -166,7 +166,7 @@ class Events:
 
     @property
     def foreign(self) -> bool:
-        """Whether there are events, and none has a category that PyTorch writes."""
+        """True if there are events, and none has a category that PyTorch writes."""
         known = self.count - sum(self._other.values()) + sum(self._devices().values())
         return self.count > 0 and not known
 

@@ -322,7 +322,7 @@ def _lenient(column: str, default: int | None) -> str:
 
 
 def _is_integer(column: str) -> str:
-    """Whether a value is an integer, also one that is stored as ``7.0`` or ``'7'``; NULL for NULL."""
+    """Return whether a value is an integer, also one that is stored as ``7.0`` or ``'7'``; NULL for NULL."""
     return f"CAST({column} AS BIGINT) = {column}"
 
 

@@ -1,4 +1,4 @@
-"""Where an nsys export comes from: rank, host, GPUs, versions, options of the capture and start time."""
+"""Origin of an nsys export: rank, host, GPUs, versions, options of the capture and start time."""
 
 from __future__ import annotations
 
