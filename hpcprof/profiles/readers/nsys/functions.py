@@ -9,22 +9,24 @@ from __future__ import annotations
 
 import html
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from hpcprof.profiles.columns.unique import distinct, rows_by_key
 from hpcprof.profiles.frames import Frame, innermost_own, is_own
 from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, THREAD_BITS, ExportTable, NsysExport
-from hpcprof.profiles.readers.nsys.nvtx_payloads import PAYLOAD_HEADER
+from hpcprof.profiles.readers.nsys.nvtx_payloads import PAYLOAD_HEADER, Key, Layout, layouts
 from hpcprof.profiles.readers.nsys.nvtx_ranges import DOMAIN_CREATE, MARK, Events
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import Functions, Ints, concatenate, plausible
 
-_DOMAIN = "Python Backtrace"
+_DOMAINS = ("Python Backtrace", "Python Periodic Sampling")
+"""The second is that of nsys 2025.3, whose samples have a schema and belong to the thread that is sampled."""
 
-_HEAD = struct.Struct("<IIII")
-"""The head of a stack: the state of the thread, a number, the number of frames, and padding."""
+_COUNT = struct.Struct("<I")
+_COUNT_OFFSET = 8
+"""The place of the number of frames in a payload without a schema: behind the thread's state and a number."""
 
 _FRAME = np.dtype([("function", "<u8"), ("file", "<u8"), ("line", "<u4"), ("padding", "<u4")])
 """A frame, innermost first: two ids in StringIds, and the line that runs; the padding may hold anything."""
@@ -57,13 +59,17 @@ def _python_samples(export: NsysExport, events: Events, strings: StringTable) ->
     columns = events.columns
     created = np.flatnonzero(columns["eventType"] == DOMAIN_CREATE)
     names = events.text.take(created).texts()
-    domains = [columns["domainId"][row] for row, name in zip(created, names, strict=True) if name == _DOMAIN]
+    domains = [columns["domainId"][row] for row, name in zip(created, names, strict=True) if name in _DOMAINS]
     chosen = (columns["eventType"] == MARK) & np.isin(columns["domainId"], domains)
     rows = np.flatnonzero(chosen & plausible(columns["start"], columns["start"]))
-    payload = events.payload.take(rows)
+    if not len(rows):
+        return Functions.empty()
+    payload, known = events.payload.take(rows), layouts(export)
     stacks = [
-        _frames(payload.content[begin:end].tobytes())
-        for begin, end in zip(payload.begin.tolist(), payload.end.tolist(), strict=True)
+        _frames(payload.content[begin:end].tobytes(), domain, known)
+        for domain, begin, end in zip(
+            columns["domainId"][rows].tolist(), payload.begin.tolist(), payload.end.tolist(), strict=True
+        )
     ]
     ids = [np.concatenate((one["function"], one["file"])) for one in stacks if one is not None]
     used = distinct(np.concatenate([np.empty(0, np.int64), *ids]).astype(np.int64))
@@ -71,24 +77,30 @@ def _python_samples(export: NsysExport, events: Events, strings: StringTable) ->
     frames = [None if one is None else _innermost(one, texts) for one in stacks]
     process = columns["globalTid"][rows] >> PROCESS_SHIFT
     category = columns["category"][rows]
-    # The marks come from a thread of nsys. Linux gives the main thread the number of its process.
-    thread = np.where(category == _MAIN, process & THREAD_BITS, -category)
+    # Marks with a category come from a thread of nsys. Linux gives the main thread the number of its process.
+    sampled = np.where(category == _MAIN, process & THREAD_BITS, -category)
+    thread = np.where(category == NO_ID, columns["globalTid"][rows] & THREAD_BITS, sampled)
     start = columns["start"][rows]
     return _functions(start, _until_next(start, process, thread), process, thread, frames, strings)
 
 
-def _frames(blob: bytes) -> np.ndarray[tuple[int], np.dtype[np.void]] | None:
+def _frames(
+    blob: bytes, domain: int, known: Mapping[Key, Layout]
+) -> np.ndarray[tuple[int], np.dtype[np.void]] | None:
     """Return the frames in the payload of a mark; None if it is no stack."""
     if len(blob) < PAYLOAD_HEADER.itemsize:
         return None
-    offset = int(np.frombuffer(blob, PAYLOAD_HEADER, 1)["offset"][0])
-    if offset + _HEAD.size > len(blob):
+    _, schema, _, offset = np.frombuffer(blob, PAYLOAD_HEADER, 1)[0].tolist()
+    count = known.get((domain, schema), {}).get("Frames count")
+    at = offset + (count.offset if count else _COUNT_OFFSET)
+    # Frames begin at a multiple of 8 bytes.
+    begin = offset + -(-(at + _COUNT.size - offset) // 8) * 8
+    if begin > len(blob):
         return None
-    _, _, count, _ = _HEAD.unpack_from(blob, offset)
-    begin = offset + _HEAD.size
-    if begin + count * _FRAME.itemsize > len(blob):
+    (frames,) = _COUNT.unpack_from(blob, at)
+    if begin + frames * _FRAME.itemsize > len(blob):
         return None
-    return np.frombuffer(blob, _FRAME, count, begin)
+    return np.frombuffer(blob, _FRAME, frames, begin)
 
 
 def _innermost(frames: np.ndarray[tuple[int], np.dtype[np.void]], texts: dict[int, str]) -> Frame | None:

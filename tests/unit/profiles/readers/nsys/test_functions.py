@@ -91,6 +91,39 @@ def test_the_samples_of_other_threads_do_not_name_their_thread(path: Path) -> No
     assert [(row[2], row[5]) for row in found(path)] == [(PROCESS, 1), (-2, 2)]
 
 
+def test_samples_with_a_schema_belong_to_the_thread_that_they_are_on(path: Path) -> None:
+    # The layout, the schema and the enumeration as nsys 2025.3.1 exports them.
+    connection = write(path)
+    connection.execute("UPDATE NVTX_EVENTS SET text = 'Python Periodic Sampling'")
+    connection.execute(
+        "CREATE TABLE NVTX_PAYLOAD_SCHEMA_ENTRIES (domainId INTEGER, schemaId INTEGER, idx INTEGER, "
+        "flags INTEGER, type INTEGER, name TEXT, offset INTEGER)"
+    )
+    connection.execute("CREATE TABLE NVTX_PAYLOAD_ENUMS (domainId INTEGER, schemaId INTEGER, size INTEGER)")
+    enum, frame, schema = (1 << 32) + 1, 1 << 32, (1 << 32) + 2
+    connection.execute("INSERT INTO NVTX_PAYLOAD_ENUMS VALUES (1, ?, 4)", (enum,))
+    entries = [
+        (0, None, 18, "Thread state ID", None),
+        (1, None, enum, "Thread state", 8),
+        (2, None, 16, "Frames count", 12),
+        (3, 48, frame, "Frames", 16),
+    ]
+    connection.executemany(
+        "INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES VALUES (1, ?, ?, ?, ?, ?, ?)",
+        [(schema, *entry) for entry in entries],
+    )
+    frames = [(1, 2, 50, 0), (3, 4, 12, 0)]
+    body = struct.pack("<QII", 1, 3, len(frames)) + b"".join(struct.pack("<QQII", *one) for one in frames)
+    blob = struct.pack("<4Q", 1, schema, len(body), 32) + body
+    connection.executemany(
+        "INSERT INTO NVTX_EVENTS VALUES (?, NULL, 34, NULL, ?, NULL, 1, NULL, ?)",
+        [(start, SAMPLER, blob) for start in (100, 110, 120)],
+    )
+    connection.commit()
+    thread = SAMPLER & 0xFFFFFF
+    assert found(path) == [(start, 10, thread, "load", "/home/me/train.py", 12) for start in (100, 110, 120)]
+
+
 @pytest.mark.parametrize("data", [b"", bytes(40), stack((3, 4, 12))[:-1], stack((1, 2, 3))])
 def test_a_damaged_payload_and_one_without_own_functions_are_left_out(path: Path, data: bytes) -> None:
     write(path, [(100, 1, data)]).commit()
