@@ -299,6 +299,39 @@ def nsys(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize(
+    ("level", "user", "permitted"),
+    [("2", 1000, True), ("3", 1000, False), (None, 1000, False), ("3", 0, True)],
+)
+def test_without_perf_events_the_run_goes_on_without_stacks_and_says_so_at_the_start(
+    shell: str, level: str | None, user: int, permitted: bool, nsys: Path, tmp_path: Path
+) -> None:
+    (nsys / "id").write_text(f"#!/bin/sh\necho {user}\n")
+    (nsys / "id").chmod(0o755)
+    paranoid, folder = tmp_path / "perf_event_paranoid", tmp_path / "run"
+    if level:
+        paranoid.write_text(f"{level}\n")
+    stacks = PROFILERS["nsys"].resolve({"stacks": "true"})
+    asked = job(profiler="nsys", profiler_options=stacks, arguments=["./solver"])
+    wrapper = rendered(asked, folder)["wrapper.sh"]
+    assert "/proc/sys/kernel/perf_event_paranoid" in wrapper
+    for name in ("state", "logs", "profiles"):
+        (folder / name).mkdir(parents=True)
+    (folder / "wrapper.sh").write_text(wrapper.replace("/proc/sys/kernel/perf_event_paranoid", str(paranoid)))
+    environment = {"PATH": f"{nsys}:{os.environ['PATH']}", **LAUNCHERS["Slurm"], "SLURM_LOCALID": "0"}
+    done = subprocess.run(
+        [shell, str(folder / "wrapper.sh"), "true"], env=environment, capture_output=True, text=True
+    )
+    flags = (nsys / "notes").read_text().splitlines()[0].split()
+    said = done.stderr + "".join(path.read_text() for path in (folder / "logs").iterdir())
+    assert ("--sample=process-tree" in flags, "--sample=none" in flags) == (permitted, not permitted)
+    refusal = (
+        f"refuses perf events (perf_event_paranoid is {level or 'unknown'}): call stacks are not recorded."
+    )
+    assert (refusal in said) == (not permitted)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
     ("version", "flag"),
     [
         ("\t--gpu-metrics-device=\n", "--gpu-metrics-device=2,3"),
