@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
+from hpcprof.analysis.framework.events import WORK, Events
+from hpcprof.profiles.losses import Subject
 
 COST_PCT = 5.0
 """A late rank is a straggler if its lateness costs at least this percentage of the step time."""
@@ -20,6 +22,7 @@ ANALYSES = (
             "exposed_ns step peer comm_peer"
         ),
         "hpcprof.analysis.collectives.per_rank:rank_collectives",
+        events=Events(WORK | {Subject.COLLECTIVE}, launches=True),
         main_columns=("rank", "op", "seq", "bytes", "start_ns", "exposed_ns", "step"),
         kept_with_events=True,
     ),

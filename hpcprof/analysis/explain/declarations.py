@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from hpcprof.analysis.framework.declaration import Analysis, Part, SampleBasis, Scope, columns
+from hpcprof.analysis.framework.events import OPERATIONS, RANGES, WORK, Events
+from hpcprof.profiles.losses import Subject
 
 UNEVEN = "uneven steps"
 """The name of ``uneven_ns`` of ``step_kinds``: elapsed time that a rank does not spend in steps."""
@@ -14,6 +16,7 @@ ANALYSES = (
         Scope.RANK,
         columns("rank step start_ns wall_ns compute_ns exposed_comm_ns exposed_mem_ns idle_ns"),
         "hpcprof.analysis.explain.step_account:step_parts",
+        events=Events(WORK, launches=True, steps=True),
         sort_by=("step",),
         kept_with_events=True,
     ),
@@ -23,6 +26,7 @@ ANALYSES = (
         Scope.RANK,
         columns("rank start_ns end_ns"),
         "hpcprof.analysis.explain.step_account:exposed_communication",
+        events=Events(OPERATIONS | RANGES | {Subject.OPERATOR}),
         sample_basis=SampleBasis.OPERATIONS,
         kept_with_events=True,
     ),
@@ -57,6 +61,7 @@ ANALYSES = (
         Scope.RANK,
         columns("rank cause:text range:text api:text idle_ns_per_step gaps"),
         "hpcprof.analysis.explain.idle_causes:idle_causes",
+        events=Events(WORK, launches=True, steps=True),
         sort_by=("-idle_ns_per_step",),
         memory_heavy=True,
     ),
@@ -66,6 +71,7 @@ ANALYSES = (
         Scope.RUN,
         columns("rank kind:text name:text range:text ns_per_step share_pct:float"),
         "hpcprof.analysis.explain.explanation:no_critical_path",
+        events=Events(WORK | {Subject.COLLECTIVE}, launches=True, steps=True),
         sort_by=("-ns_per_step",),
         sample_basis=SampleBasis.OPERATIONS,
     ),

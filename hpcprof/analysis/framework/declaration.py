@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
+from hpcprof.analysis.framework.events import Events
 from hpcprof.profiles.readers.declaration import ProfileContent
 
 
@@ -98,6 +99,9 @@ class Analysis:
         declared before it. For PAIR and STORE, the tables of each run that it reads.
     reads : ProfileContent
         The kind of profile that it is computed from.
+    events : Events or None
+        The events that it reads, which decide the losses that its table names; None stands for all. An
+        analysis that is computed from others is affected by their losses.
     sort_by : tuple of str
         The columns by which its rows are sorted, the first one decides; ``-name`` sorts downwards. These
         hold numbers and no null. Rows that compare equal keep the order in which the function returns them.
@@ -129,6 +133,7 @@ class Analysis:
     map_needs: tuple[str, ...] = field(default=(), kw_only=True)
     needs: tuple[str, ...] = field(default=(), kw_only=True)
     reads: ProfileContent = field(default=ProfileContent.TIMELINE, kw_only=True)
+    events: Events | None = field(default=None, kw_only=True)
     sort_by: tuple[str, ...] = field(default=(), kw_only=True)
     main_columns: tuple[str, ...] = field(default=(), kw_only=True)
     report_position: int | None = field(default=None, kw_only=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from hpcprof.analysis.framework.declaration import Analysis, SampleBasis, Scope, columns
+from hpcprof.analysis.framework.events import CALLS, KERNELS, OPERATIONS, RANGES, Events
+from hpcprof.profiles.losses import Subject
 
 ANALYSES = (
     Analysis(
@@ -14,6 +16,7 @@ ANALYSES = (
             "compute_pct:float exposed_comm_pct:float exposed_mem_pct:float idle_pct:float"
         ),
         "hpcprof.analysis.gpu_time.breakdown:breakdown",
+        events=Events(OPERATIONS | KERNELS),
         main_columns=("rank", "span_ns", "compute_pct", "exposed_comm_pct", "exposed_mem_pct", "idle_pct"),
         report_position=30,
         compared_by="compute_pct",
@@ -29,6 +32,7 @@ ANALYSES = (
             "compute_pct:float exposed_comm_pct:float exposed_mem_pct:float idle_pct:float"
         ),
         "hpcprof.analysis.gpu_time.breakdown:device_breakdown",
+        events=Events(OPERATIONS | KERNELS),
         sort_by=("device",),
         main_columns=(
             *("rank", "device", "span_ns", "compute_pct", "exposed_comm_pct", "exposed_mem_pct", "idle_pct"),
@@ -44,6 +48,7 @@ ANALYSES = (
         Scope.RANK,
         columns("rank comm_ns overlapped_ns overlap_pct:float"),
         "hpcprof.analysis.gpu_time.breakdown:overlap",
+        events=Events(OPERATIONS | KERNELS),
         report_position=40,
         compared_by="overlap_pct",
         sample_basis=SampleBasis.OPERATIONS,
@@ -54,6 +59,7 @@ ANALYSES = (
         Scope.RANK,
         columns("rank classes:text ns pct:float"),
         "hpcprof.analysis.gpu_time.breakdown:kernel_classes",
+        events=Events(OPERATIONS | KERNELS),
         sort_by=("-ns",),
         sample_basis=SampleBasis.OPERATIONS,
     ),
@@ -63,6 +69,7 @@ ANALYSES = (
         Scope.RANK,
         columns("rank device stream cause:text idle_ns share_pct:float"),
         "hpcprof.analysis.gpu_time.idle:idle",
+        events=Events(OPERATIONS | CALLS, launches=True),
         sort_by=("device", "stream"),
         sample_basis=SampleBasis.OPERATIONS,
         memory_heavy=True,
@@ -73,6 +80,7 @@ ANALYSES = (
         Scope.RANK,
         columns("rank device stream count mean:float stddev:float min p25:float p50:float p75:float max"),
         "hpcprof.analysis.gpu_time.queue_length:queue_length",
+        events=Events(OPERATIONS | CALLS, launches=True),
         sort_by=("device", "stream"),
         main_columns=("rank", "device", "stream", "count", "mean", "min", "p50", "max"),
         memory_heavy=True,
@@ -86,6 +94,7 @@ ANALYSES = (
             "idle_time_pctg:float compute_time_pctg:float non_compute_time_pctg:float"
         ),
         "hpcprof.analysis.gpu_time.hta_breakdown:hta_breakdown",
+        events=Events(OPERATIONS | RANGES | {Subject.MARK}),
         main_columns=(
             *("rank", "idle_time_pctg", "compute_time_pctg", "non_compute_time_pctg", "kernel_time_us"),
         ),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
+from hpcprof.analysis.framework.events import CALLS, OPERATIONS, WORK, Events
+from hpcprof.profiles.losses import Subject
 
 _TIMES = (
     "calls host_ns self_host_ns host_pct:float gpu_ops gpu_ns self_gpu_ns gpu_pct:float "
@@ -10,6 +12,7 @@ _TIMES = (
 )
 _MAIN = ("calls", "self_gpu_ns", "gpu_pct", "self_host_ns", "host_pct", "tflops", "peak_pct")
 _MODULE = "hpcprof.analysis.operators.operators"
+_EVENTS = Events(OPERATIONS | CALLS | {Subject.OPERATOR}, launches=True)
 
 ANALYSES = (
     Analysis(
@@ -18,6 +21,7 @@ ANALYSES = (
         Scope.RANK,
         columns(f"rank name:text {_TIMES}"),
         f"{_MODULE}:operators",
+        events=_EVENTS,
         sort_by=("-self_gpu_ns", "-self_host_ns"),
         main_columns=("rank", "name", *_MAIN),
         report_position=85,
@@ -31,6 +35,7 @@ ANALYSES = (
         Scope.RANK,
         columns(f"rank name:text input_dims:text input_types:text {_TIMES}"),
         f"{_MODULE}:operators_by_shape",
+        events=_EVENTS,
         sort_by=("-self_gpu_ns", "-self_host_ns"),
         main_columns=("rank", "name", "input_dims", *_MAIN),
     ),
@@ -43,6 +48,7 @@ ANALYSES = (
             "avg_ns:float med_ns:float min_ns max_ns stddev_ns:float"
         ),
         f"{_MODULE}:operator_kernels",
+        events=_EVENTS,
         sort_by=("-total_ns",),
         main_columns=("rank", "operator", "kernel", "instances", "total_ns", "time_pct", "med_ns"),
     ),
@@ -55,6 +61,7 @@ ANALYSES = (
             "gpu_ops gpu_ns backward_gpu_ns gpu_pct:float"
         ),
         "hpcprof.analysis.operators.modules:modules",
+        events=Events(OPERATIONS | CALLS | {Subject.ARROW, Subject.MODULE, Subject.OPERATOR}, launches=True),
         sort_by=("-gpu_ns", "-host_ns"),
         main_columns=("rank", "name", "calls", "gpu_ns", "host_ns", "host_pct"),
     ),
@@ -64,6 +71,7 @@ ANALYSES = (
         Scope.RANK,
         columns("rank pid tid operators span_ns busy_ns idle_ns idle_pct:float"),
         "hpcprof.analysis.operators.host_time:idle_threads",
+        events=Events(WORK, steps=True),
         sort_by=("-busy_ns",),
         main_columns=("rank", "tid", "operators", "span_ns", "busy_ns", "idle_pct"),
     ),

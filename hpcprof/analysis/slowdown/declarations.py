@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
+from hpcprof.analysis.framework.events import IN_RANGES, OPERATIONS, RANGES, SHAPES, Events
 
 _RATIO = (
     "alone_n alone_med_ns:float overlapped_n overlapped_med_ns:float "
@@ -17,6 +18,7 @@ ANALYSES = (
         Scope.RANK,
         columns(f"rank name:text grid:text block:text {_RATIO}"),
         "hpcprof.analysis.slowdown.within_run:slowdown",
+        events=Events(OPERATIONS | RANGES, fields=SHAPES),
         main_columns=_MAIN_COLUMNS,
         report_position=70,
         first_rank_only=True,
@@ -28,6 +30,7 @@ ANALYSES = (
         Scope.PAIR,
         columns(f"rank name:text grid:text block:text {_RATIO} overlap_pct:float"),
         "hpcprof.analysis.slowdown.against_baseline:slowdown_pairs",
+        events=Events(IN_RANGES, fields=SHAPES),
         main_columns=_MAIN_COLUMNS,
     ),
     Analysis(
@@ -36,6 +39,7 @@ ANALYSES = (
         Scope.PAIR,
         columns(f"rank family:text covered:text overlap_pct:float {_RATIO}"),
         "hpcprof.analysis.slowdown.by_overlap:slowdown_by_overlap",
+        events=Events(IN_RANGES, fields=SHAPES),
         main_columns=(
             *("rank", "family", "covered", "overlap_pct", "overlapped_n", "slowdown", "ci_low", "ci_high"),
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpcprof.analysis.framework.declaration import Analysis, SampleBasis, Scope, columns
+from hpcprof.analysis.framework.events import IN_RANGES, RANGES, Events
 
 ANALYSES = (
     Analysis(
@@ -11,6 +12,7 @@ ANALYSES = (
         Scope.RANK,
         columns("rank range:text source:text instances coverage_pct:float chosen"),
         "hpcprof.analysis.steps.step_ranges:step_ranges",
+        events=Events(RANGES),
         main_columns=("rank", "range", "chosen", "source", "instances", "coverage_pct"),
     ),
     Analysis(
@@ -19,6 +21,7 @@ ANALYSES = (
         Scope.RANK,
         columns("rank phase:text steps p50_ns p95_ns p99_ns mean_ns stddev_ns gpu_span_p50_ns"),
         "hpcprof.analysis.steps.phases:phases",
+        events=Events(IN_RANGES, launches=True, steps=True),
         main_columns=(
             *("rank", "phase", "steps", "p50_ns", "gpu_span_p50_ns", "p95_ns", "mean_ns"),
             "stddev_ns",
@@ -31,6 +34,7 @@ ANALYSES = (
         Scope.RANK,
         columns("rank step phase:text wall_ns"),
         "hpcprof.analysis.steps.phases:phase_times",
+        events=Events(IN_RANGES, launches=True, steps=True),
         sort_by=("step",),
         kept_with_events=True,
     ),
@@ -40,6 +44,7 @@ ANALYSES = (
         Scope.RANK,
         columns("rank step wall_ns gpu_span_ns"),
         "hpcprof.analysis.steps.steps:step_times",
+        events=Events(IN_RANGES, launches=True, steps=True),
         sort_by=("step",),
     ),
     Analysis(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
+from hpcprof.analysis.framework.events import CALLS, COPIES, IN_RANGES, KERNELS, RANGES, SHAPES, SIZES, Events
+from hpcprof.profiles.losses import Subject
 
 
 def _statistics(prefix: str = "") -> str:
@@ -24,6 +26,7 @@ ANALYSES = (
         Scope.RANK,
         columns(f"rank name:text instances {_SUMMARY} class:text"),
         "hpcprof.analysis.summaries.kernels:kernels",
+        events=Events(KERNELS),
         sort_by=("-total_ns", "instances"),
         main_columns=("rank", "name", "class", "instances", "total_ns", "time_pct", "med_ns"),
         report_position=80,
@@ -35,6 +38,7 @@ ANALYSES = (
         Scope.RANK,
         columns(f"rank name:text instances {_SUMMARY} class:text grid:text block:text"),
         "hpcprof.analysis.summaries.kernels:kernels_by_shape",
+        events=Events(KERNELS, fields=SHAPES),
         sort_by=("-total_ns", "instances"),
         main_columns=("rank", "name", "grid", "block", "instances", "total_ns", "med_ns"),
     ),
@@ -44,6 +48,7 @@ ANALYSES = (
         Scope.RANK,
         columns(f"rank operation:text count {_SUMMARY} total_bytes"),
         "hpcprof.analysis.summaries.memory:memops",
+        events=Events(COPIES, fields=SIZES),
         sort_by=("-total_ns",),
         main_columns=("rank", "operation", "count", "total_ns", "time_pct", "med_ns", "total_bytes"),
     ),
@@ -56,6 +61,7 @@ ANALYSES = (
             + " ".join(_statistics(part) for part in ("total_", "api_", "queue_", "kernel_"))
         ),
         "hpcprof.analysis.summaries.api_calls:launches",
+        events=Events(CALLS | KERNELS, launches=True),
         sort_by=("-total_avg_ns",),
         main_columns=("rank", "name", "count", "api_med_ns", "queue_med_ns", "kernel_med_ns"),
         memory_heavy=True,
@@ -66,6 +72,7 @@ ANALYSES = (
         Scope.RANK,
         columns(f"rank name:text num_calls {_SUMMARY}"),
         "hpcprof.analysis.summaries.api_calls:api",
+        events=Events(CALLS),
         sort_by=("-total_ns",),
         main_columns=("rank", "name", "num_calls", "total_ns", "time_pct", "med_ns"),
         report_position=130,
@@ -77,6 +84,7 @@ ANALYSES = (
         Scope.RANK,
         columns(f"rank range:text style:text instances {_SUMMARY}"),
         "hpcprof.analysis.summaries.nvtx_ranges:ranges",
+        events=Events(RANGES),
         sort_by=("-total_ns",),
         main_columns=("rank", "range", "instances", "total_ns", "time_pct", "med_ns"),
         report_position=120,
@@ -92,6 +100,7 @@ ANALYSES = (
             + " gpu_ops avg_gpu_ops:float avg_range_lvl:float avg_num_child:float"
         ),
         "hpcprof.analysis.summaries.nvtx_gpu_projection:range_gpu",
+        events=Events(IN_RANGES, launches=True),
         sort_by=("-proj_total_ns",),
         main_columns=("rank", "range", "instances", "proj_total_ns", "proj_med_ns", "gpu_ops"),
         report_position=110,
@@ -104,6 +113,7 @@ ANALYSES = (
         Scope.RANK,
         columns("rank device:text count " + _held("allocated") + " " + _held("reserved")),
         "hpcprof.analysis.summaries.memory:memory_usage",
+        events=Events(frozenset({Subject.ALLOCATION, Subject.EVENT})),
         main_columns=("rank", "device", "count", "allocated_max_bytes", "reserved_max_bytes"),
     ),
 )
