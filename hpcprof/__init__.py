@@ -14,11 +14,35 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
+    from hpcprof.common.errors import DamagedInput, HpcprofError, SchedulerError, StoreError, UsageError
     from hpcprof.results.api import Results
     from hpcprof.results.collect import Collected, Progress
+    from hpcprof.results.history import History
     from hpcprof.submit.runs.directory import Run
 
-__all__ = ["__version__", "collect_profiles", "open", "submit_job"]
+__all__ = [
+    "DamagedInput",
+    "HpcprofError",
+    "SchedulerError",
+    "StoreError",
+    "UsageError",
+    "__version__",
+    "collect_profiles",
+    "histories",
+    "open",
+    "open_baseline",
+    "set_baseline",
+    "submit_job",
+]
+
+
+def __getattr__(name: str) -> type[Exception]:
+    if not name.startswith("_") and name in __all__:
+        from hpcprof.common import errors
+
+        found: type[Exception] = getattr(errors, name)
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def submit_job(
@@ -113,11 +137,11 @@ def submit_job(
 
     Raises
     ------
-    hpcprof.common.errors.UsageError
+    hpcprof.UsageError
         For the first value that is wrong: it is named, with what would be valid. Nothing was submitted.
-    hpcprof.common.errors.SchedulerError
+    hpcprof.SchedulerError
         If the scheduler did not accept the job.
-    hpcprof.common.errors.HpcprofError
+    hpcprof.HpcprofError
         With ``wait``, if the run did not succeed: which rank failed, and its last lines.
     """
     from pathlib import Path
@@ -179,7 +203,7 @@ def open(
 
     Raises
     ------
-    hpcprof.common.errors.UsageError
+    hpcprof.UsageError
         If there is no such run, or the database cannot be used.
     """
     from hpcprof.results.api import open_results
@@ -227,9 +251,9 @@ def collect_profiles(
 
     Raises
     ------
-    hpcprof.common.errors.UsageError
+    hpcprof.UsageError
         If there is no such run, the database cannot be used, or no profile has the range.
-    hpcprof.common.errors.HpcprofError
+    hpcprof.HpcprofError
         If there are no profiles, or two have the same rank; then nothing is stored.
     """
     from hpcprof.results import collect
@@ -237,3 +261,90 @@ def collect_profiles(
     return collect.collect_profiles(
         run, runs_dir=runs_dir, db=db, jobs=jobs, progress=progress, step_range=step_range, program=program
     )
+
+
+def histories(
+    program: str | None = None,
+    metric: str = "step_ns",
+    *,
+    runs_dir: str | os.PathLike[str] | None = None,
+    db: str | None = None,
+) -> list[History]:
+    """Return a metric of the runs of a program over time, as ``hpcprof history`` does.
+
+    Parameters
+    ----------
+    program : str, optional
+        The program; by default the one that all runs share.
+    metric : str
+        The metric: ``step_ns`` is the time of a step in ns.
+    runs_dir, db
+        As for `open`.
+
+    Returns
+    -------
+    list of hpcprof.results.history.History
+        One for each setup of the program.
+
+    Raises
+    ------
+    hpcprof.UsageError
+        If there is no such metric or program, or the database cannot be used.
+    """
+    from hpcprof.results import history
+    from hpcprof.results.api import located
+
+    runs, store = located(runs_dir, db)
+    return history.histories(store, runs, program, metric)
+
+
+def set_baseline(
+    name: str,
+    runs: Sequence[str],
+    *,
+    runs_dir: str | os.PathLike[str] | None = None,
+    db: str | None = None,
+) -> None:
+    """Name runs as a baseline, as ``hpcprof baseline set`` does.
+
+    Parameters
+    ----------
+    name : str
+    runs : sequence of str
+        Runs as for `open`.
+    runs_dir, db
+        As for `open`.
+
+    Raises
+    ------
+    hpcprof.UsageError
+        If a run does not exist or cannot be compared, or the database cannot be used.
+    """
+    from hpcprof.results import named_baselines
+    from hpcprof.results.api import located
+
+    folder, store = located(runs_dir, db)
+    named_baselines.set_baseline(name, runs, store, folder)
+
+
+def open_baseline(
+    name: str, *, runs_dir: str | os.PathLike[str] | None = None, db: str | None = None
+) -> list[Results]:
+    """Open the runs of a baseline, for ``results.against("compare", *open_baseline("main"))``.
+
+    Parameters
+    ----------
+    name : str
+    runs_dir, db
+        As for `open`.
+
+    Raises
+    ------
+    hpcprof.UsageError
+        If there is no such baseline, one of its runs is gone, or the database cannot be used.
+    """
+    from hpcprof.results.api import Results, located
+    from hpcprof.results.named_baselines import baseline_runs
+
+    runs, store = located(runs_dir, db)
+    return [Results(run, store) for run in baseline_runs(name, store, runs)]

@@ -221,9 +221,14 @@ def open_results(
     run: str | os.PathLike[str], runs_dir: str | os.PathLike[str] | None, db: str | None
 ) -> Results:
     """See `hpcprof.open`."""
-    runs = runs_directory(Path(runs_dir) if runs_dir else None)
-    store = open_store(db, runs)
+    runs, store = located(runs_dir, db)
     return Results(find_known_run(os.fspath(run), runs, store), store)
+
+
+def located(runs_dir: str | os.PathLike[str] | None, db: str | None) -> tuple[Path, Store]:
+    """Return the folder of runs and the store that a user names, or the defaults."""
+    runs = runs_directory(Path(runs_dir) if runs_dir else None)
+    return runs, open_store(db, runs)
 
 
 def _type_of(values: Sequence[Value]) -> str | None:

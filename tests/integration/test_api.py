@@ -181,3 +181,17 @@ def test_the_notebook_runs_from_beginning_to_end(profiles: Path, tmp_path: Path)
     shown = json.dumps(notebook)
     assert "matmul_1" in shown
     assert "nvjet_sm90" in shown
+
+
+def test_the_public_names_import_neither_numpy_nor_pandas_until_they_are_used() -> None:
+    program = (
+        "import sys, hpcprof\n"
+        "assert issubclass(hpcprof.UsageError, hpcprof.HpcprofError)\n"
+        "from hpcprof.plugins import analyses, profilers, readers, schedulers\n"
+        "assert not {'numpy', 'pandas', 'sqlalchemy'} & {*sys.modules}\n"
+        "from hpcprof.plugins import data\n"
+        "for module in (hpcprof, analyses, data, profilers, readers, schedulers):\n"
+        "    for name in module.__all__:\n"
+        "        getattr(module, name)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -15,9 +15,8 @@ DATA = Path(__file__).parents[1] / "data"
 _ANALYSES = """
 import pandas as pd
 
-from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
-from hpcprof.profiles.readers.declaration import ProfileContent
+from hpcprof.plugins.analyses import Analysis, ProfileContent, Scope, columns
+from hpcprof.plugins.data import Outcome, no_rows
 
 LONGEST = Analysis(
     "longest", "Longest kernels", Scope.RANK, columns("rank kernel:text ns"), "extras_analyses:longest",
@@ -96,7 +95,7 @@ def test_an_analysis_of_another_package_that_cannot_be_used_is_an_error(
 ) -> None:
     assert hpcprof("collect", str(profiles)).returncode == 0
     for name, expected in {
-        "wrong": "the plug-in 'wrong' is not an hpcprof.analysis.framework.declaration.Analysis",
+        "wrong": "the plug-in 'wrong' is not an hpcprof.plugins.analyses.Analysis",
         "gone": "'gone' comes from package extras, which cannot be loaded",
         "longes": "longest",  # among the close matches
     }.items():
@@ -111,10 +110,9 @@ _BATCH = '''\
 import subprocess
 from pathlib import Path
 
-from hpcprof.common.errors import UsageError
-from hpcprof.submit.profilers import OUTPUT, Profiler
-from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
-from hpcprof.submit.schedulers.scheduler import Scheduler
+from hpcprof import UsageError
+from hpcprof.plugins.profilers import OUTPUT, Profiler
+from hpcprof.plugins.schedulers import JobState, JobStatus, Scheduler, SchedulerClient
 
 HERE = Path(__file__).parent / "extras_batch_files"
 
@@ -239,7 +237,7 @@ def test_a_package_that_cannot_be_used_is_one_sentence(hpcprof: Hpcprof, tmp_pat
     assert done.stderr.startswith("hpcprof: 'missing' comes from package extras, which cannot be loaded")
     done = hpcprof("submit", "--dry-run", "--profiler", "seven", "--", "true")
     assert done.returncode == 2
-    assert "the plug-in 'seven' is not an hpcprof.submit.profilers.Profiler: 7." in done.stderr
+    assert "the plug-in 'seven' is not an hpcprof.plugins.profilers.Profiler: 7." in done.stderr
 
 
 _READERS = '''\
@@ -247,9 +245,9 @@ _READERS = '''\
 
 import numpy as np
 
-from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.readers.declaration import ProfileContent, Reader
-from hpcprof.profiles.timeline import (
+from hpcprof import DamagedInput
+from hpcprof.plugins.readers import ProfileContent, Reader
+from hpcprof.plugins.data import (
     ApiCalls, Category, Kernels, MemoryOperations, Origin, Ranges, Timeline
 )
 
@@ -324,6 +322,4 @@ def test_a_reader_of_another_package_is_loaded_only_for_files_that_no_built_in_r
     (profiles / "7-mine.kernels").write_text("work 100 350\n")
     done = hpcprof("collect", str(profiles))
     assert done.returncode == 2
-    assert (
-        "the plug-in 'lines' is not an hpcprof.profiles.readers.declaration.Reader: 'lines'." in done.stderr
-    )
+    assert "the plug-in 'lines' is not an hpcprof.plugins.readers.Reader: 'lines'." in done.stderr

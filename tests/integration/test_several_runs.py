@@ -17,6 +17,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+import hpcprof as library
 import hpcprof as package
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.common.errors import UsageError
@@ -193,6 +194,18 @@ def test_a_regression_against_a_named_baseline_is_an_error_in_github_and_a_failu
     assert suite.attrib | counts == suite.attrib
     failure = suite.find("testcase/failure")
     assert failure is not None and "ratio 1.2000" in failure.attrib["message"]
+
+
+def test_a_program_reads_baselines_and_histories(
+    slower: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = library.open(slower[0]).against("compare", *library.open_baseline("main"))
+    assert rows[rows["metric"] == "own_step_p50_ns"]["n_a"].tolist() == [3]
+    library.set_baseline("slow", slower)
+    assert [run.id.partition("-")[0] for run in library.open_baseline("slow")] == slower
+    with pytest.raises(library.UsageError, match="no run in runs has a step time"):
+        library.histories(metric="speed")
 
 
 def test_baselines_are_listed_and_removed_and_wrong_names_are_one_sentence(

@@ -67,9 +67,7 @@ def _from_plugin(name: str) -> Analysis | None:
     if declared is None:
         return None
     if not isinstance(declared, Analysis) or declared.name != name:
-        raise UsageError(
-            f"the plug-in {name!r} is not an hpcprof.analysis.framework.declaration.Analysis of that name."
-        )
+        raise UsageError(f"the plug-in {name!r} is not an hpcprof.plugins.analyses.Analysis of that name.")
     missing = [need for need in declared.needs if need not in ANALYSES]
     if missing:
         raise UsageError(f"the plug-in {name!r} needs {', '.join(missing)}, which hpcprof does not have.")

@@ -47,7 +47,7 @@ def _added_readers() -> list[Reader]:
     for name in plugin_names(READERS):
         reader = load_plugin(READERS, name)
         if not isinstance(reader, Reader):
-            raise UsageError(f"the plug-in {name!r} is not an {Reader.__module__}.Reader: {reader!r}.")
+            raise UsageError(f"the plug-in {name!r} is not an hpcprof.plugins.readers.Reader: {reader!r}.")
         readers.append(reader)
     return readers
 

@@ -68,5 +68,5 @@ def find_profiler(name: str) -> Profiler:
     if found is None:
         raise unknown("profiler", name, profiler_names())
     if not isinstance(found, Profiler):
-        raise UsageError(f"the plug-in {name!r} is not an hpcprof.submit.profilers.Profiler: {found!r}.")
+        raise UsageError(f"the plug-in {name!r} is not an hpcprof.plugins.profilers.Profiler: {found!r}.")
     return found

@@ -1,0 +1,26 @@
+"""Schedulers and their clients, for the entry points of the group ``hpcprof.schedulers``."""
+
+from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
+from hpcprof.submit.schedulers.run_state import Record, status_from_record
+from hpcprof.submit.schedulers.scheduler import (
+    DaskJobs,
+    FurtherFile,
+    JobArrays,
+    Rendering,
+    Scheduler,
+    Shortcoming,
+)
+
+__all__ = [
+    "DaskJobs",
+    "FurtherFile",
+    "JobArrays",
+    "JobState",
+    "JobStatus",
+    "Record",
+    "Rendering",
+    "Scheduler",
+    "SchedulerClient",
+    "Shortcoming",
+    "status_from_record",
+]
