@@ -33,7 +33,7 @@ from tests.data.many_ranks import write_all, write_program
 from tests.data.parallel_program import Program
 from tests.integration.test_collect_processes import dump, start_collect, wait_until
 
-pytest.importorskip("distributed", reason="there is no Dask")
+WorkerPlugin: Any = pytest.importorskip("distributed", reason="there is no Dask").WorkerPlugin
 pytestmark = pytest.mark.slow
 
 RANKS = 6
@@ -190,6 +190,48 @@ def test_a_profile_that_kills_three_workers_is_named_and_the_store_is_that_of_on
     (folder / "rank00002.sqlite").unlink()
     collected("one.db", serially)
     assert dump(tmp_path / "dask.db") == dump(tmp_path / "one.db")
+
+
+class EndsBetweenTasks(WorkerPlugin):  # type: ignore[misc]
+    """Ends workers that have a result which the scheduler does not know of yet, the first times."""
+
+    def __init__(self, deaths: Path, times: int) -> None:
+        self.deaths, self.times = deaths, times
+
+    def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:
+        if finish == "memory":
+            before = len(self.deaths.read_text())
+            if before < self.times:
+                self.deaths.write_text("x" * (before + 1))
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.fixture
+def ended_between_tasks(dask: OnDask, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A file with the number of workers that ended between tasks."""
+    deaths = tmp_path / "deaths"
+    deaths.touch()
+    dask.client.register_plugin(EndsBetweenTasks(deaths, request.param), name="ends between tasks")
+    yield deaths
+    dask.client.unregister_worker_plugin("ends between tasks")
+
+
+@pytest.mark.parametrize("ended_between_tasks", [4], indirect=True)
+def test_a_task_is_not_lost_because_its_worker_ended_when_it_was_over(
+    dask: OnDask, ended_between_tasks: Path
+) -> None:
+    assert list(dask(square, [3])) == [(3, 9)]
+    assert ended_between_tasks.read_text() == "xxxx"
+
+
+@pytest.mark.parametrize("ended_between_tasks", [100], indirect=True)
+def test_workers_that_keep_ending_between_tasks_are_given_up(
+    dask: OnDask, ended_between_tasks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcprof.results.executors.dask._SPARED", 1)
+    with pytest.raises(HpcprofError, match=r"the workers of the Dask cluster on this machine keep ending"):
+        list(dask(square, [3]))
+    assert ended_between_tasks.read_text() == "xxxx"
 
 
 def test_collect_prints_the_dashboard_and_its_progress(

@@ -33,9 +33,10 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 _LOST = (
-    "three Dask workers that had it ended, the last one while it had nothing else, as happens when memory "
+    "three Dask workers that had it ended, the last one while it ran nothing else, as happens when memory "
     "runs out"
 )
+_KEPT = "What was collected is kept: collect again for the rest."
 
 _AHEAD = 2
 """The chunks that each worker thread is given: with one in reserve, it never waits for the client."""
@@ -50,6 +51,8 @@ Dask ends a worker that takes longer to start again as soon as it is there, and 
 begun then counts as one that killed it. Imports from a file system of many nodes take several seconds.
 """
 _CONNECT_SECONDS = 20
+_SPARED = 10
+"""How many workers in a row may end without running the only task that they have."""
 
 _SAME = ("python", "distributed", "hpcprof")
 """The packages whose versions must be the same here and on the workers."""
@@ -95,12 +98,14 @@ class OnDask:
 
         The second time it is a chunk of its own. The third time nothing else runs, so that no task is lost
         because another one ended the worker that both were on: Dask does not tell which of a worker's tasks
-        ran when it ended, and which waited.
+        ran when it ended, and which waited. Nor does it tell whether the last one ran, so the worker notes
+        that; the third try is repeated if the worker ended before or after.
 
         Raises
         ------
         HpcprofError
-            If the cluster is lost, has no worker for long, or a worker does not see a folder.
+            If the cluster is lost, has no worker for long, its workers keep ending, or one does not see a
+            folder.
         """
         work = [self.work(task) for task in tasks]
         left = [[tasks[number] for number in chunk] for chunk in chunks(work, self.workers)]
@@ -122,11 +127,12 @@ class OnDask:
         waiting, ended = deque(chunks), SimpleQueue[Any]()
         # Dask drops a task whose future is dropped: the one in the queue is not enough.
         running: dict[Any, tuple[Future[Any], list[TaskT]]] = {}
-        watch = _Watch(self)
+        watch, spared = _Watch(self), 0
         while waiting or running:
             for _ in range(min(len(waiting), self._at_once(alone) - len(running))):
                 chunk = waiting.popleft()
-                future = self.client.submit(_run, function, chunk, self.folders, pure=False)
+                run = _run_and_note if alone else _run
+                future = self.client.submit(run, function, chunk, self.folders, pure=False)
                 running[future.key] = future, chunk
                 future.add_done_callback(ended.put)
             try:
@@ -137,7 +143,24 @@ class OnDask:
             future, chunk = running.pop(key)
             results = self._results(future, watch)
             del future  # The worker frees its results.
+            if results is None and alone and not self._ran(key):
+                spared += 1
+                if spared > _SPARED:
+                    raise HpcprofError(f"the workers of {self.name} keep ending between tasks. {_KEPT}")
+                waiting.append(chunk)
+                continue
+            spared = 0
             yield chunk, results
+
+    def _ran(self, key: Any) -> bool:
+        """Return whether a task ran when its worker ended, and forget it."""
+        from distributed import Event
+
+        runs = Event(key, self.client)
+        with self._connected():
+            ran = bool(runs.is_set())
+            runs.clear()
+        return ran
 
     def _at_once(self, alone: bool) -> int:
         return 1 if alone else max(1, _AHEAD * self.threads())
@@ -196,8 +219,7 @@ class _Watch:
             self.seen = time.monotonic()
         elif time.monotonic() - self.seen > _PATIENCE_SECONDS:
             raise HpcprofError(
-                f"{self.dask.name} has had no worker for {_PATIENCE_SECONDS / 60:.0f} minutes. What was "
-                "collected is kept: collect again for the rest."
+                f"{self.dask.name} has had no worker for {_PATIENCE_SECONDS / 60:.0f} minutes. {_KEPT}"
             )
 
 
@@ -373,6 +395,20 @@ def _run(
                 "system with the profiles."
             )
     return [_result(function, task) for task in chunk]
+
+
+def _run_and_note(
+    function: Callable[[TaskT], ResultT], chunk: Sequence[TaskT], folders: Sequence[Path]
+) -> list[ResultT | Lost]:
+    """Run tasks on a worker; the scheduler knows of an event with the key of the chunk while they run."""
+    from distributed import Event, get_worker
+
+    runs = Event(get_worker().get_current_task())
+    runs.set()
+    try:
+        return _run(function, chunk, folders)
+    finally:
+        runs.clear()
 
 
 def _result(function: Callable[[TaskT], ResultT], task: TaskT) -> ResultT | Lost:
