@@ -6,12 +6,15 @@ it and not for the whole profile. Where none were kept, the profile is read.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcprof.analysis.steps.streams import NO_CALL, OperationTimes, launch_calls
 from hpcprof.common.errors import HpcprofError
@@ -22,6 +25,7 @@ from hpcprof.profiles.timeline import Allocations, Ints, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents, overlapping
 from hpcprof.results.kept_events import keep_timeline
 from hpcprof.results.rank_tables import rank_table_rows
+from hpcprof.results.run_communication import RunClocks
 from hpcprof.results.step_choice import StoredStepRanges, stored_step_ranges
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
@@ -46,6 +50,36 @@ class RankSteps:
     number: Ints
     start: Ints
     end: Ints
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return len(self.number)
+
+    def take(self, which: slice | NDArray[np.bool_]) -> RankSteps:
+        """Return some of the steps."""
+        return RankSteps(self.number[which], self.start[which], self.end[which])
+
+    def only(self, numbers: Sequence[int]) -> RankSteps:
+        """Return the steps with these numbers."""
+        return self.take(np.isin(self.number, numbers))
+
+    def on_common_clock(self, rank: int, clocks: RunClocks) -> RankSteps:
+        """Return the steps of a rank on the clock that all ranks share."""
+        return RankSteps(self.number, clocks.to_common(rank, self.start), clocks.to_common(rank, self.end))
+
+    def rows(self, zero: int = 0) -> list[list[int]]:
+        """Return number, start and end of each step, as times since ``zero``."""
+        rows: list[list[int]] = np.column_stack((self.number, self.start - zero, self.end - zero)).tolist()
+        return rows
+
+
+def steps_of_ranks(events: Iterable[RankEvents]) -> dict[int, RankSteps]:
+    """Return the steps of those ranks that have some, by rank."""
+    rows = rank_table_rows(events, "step_parts", ("step", "start_ns", "wall_ns"), lost=[])
+    rank, number, start, wall = (rows[name].to_numpy(np.int64) for name in rows.columns)
+    whole = RankSteps(number, start, start + wall)
+    bounds = np.flatnonzero(np.diff(rank, prepend=-1, append=-1)).tolist()
+    return {int(rank[low]): whole.take(slice(low, high)) for low, high in pairwise(bounds)}
 
 
 class RunWindows:
@@ -141,9 +175,8 @@ class RunWindows:
 
     def steps(self, rank: int) -> RankSteps:
         """Return the steps of a rank, which may be none."""
-        rows = rank_table_rows([self._kept[rank]], "step_parts", lost=[])
-        number, start, wall = (rows[name].to_numpy(np.int64) for name in ("step", "start_ns", "wall_ns"))
-        return RankSteps(number, start, start + wall)
+        nothing = np.array([], np.int64)
+        return steps_of_ranks([self._kept[rank]]).get(rank, RankSteps(nothing, nothing, nothing))
 
     def read_steps(self, rank: int, first: int, last: int) -> Timeline:
         """Read the events of the steps of a rank from ``first`` to ``last``.
@@ -177,7 +210,7 @@ class RunWindows:
 
 
 def _has(steps: RankSteps) -> str:
-    if not len(steps.number):
+    if not len(steps):
         return "it has no steps"
     return f"its steps are {steps.number.min()} to {steps.number.max()}"
 

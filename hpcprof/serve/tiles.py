@@ -23,12 +23,12 @@ import numpy as np
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles.event_folders import EVENTS
 from hpcprof.profiles.timeline import Timeline
-from hpcprof.report.page.timeline_data import Window, median_and_worst, step_windows
+from hpcprof.report.page.timeline_data import median_and_worst
 from hpcprof.results.malloc import return_freed_memory
 from hpcprof.results.over_ranks import run_communication
 from hpcprof.results.run_communication import RankCommunication, RunClocks, RunCommunication
 from hpcprof.results.store.store import Store
-from hpcprof.results.windows import RunWindows
+from hpcprof.results.windows import RankSteps, RunWindows, steps_of_ranks
 from hpcprof.serve.rank_slices import Part, Parts, described_tracks, encoded_tile, part_of
 from hpcprof.serve.tile_cache import TileCache, tile_key
 from hpcprof.submit.runs.directory import Run
@@ -108,26 +108,21 @@ class RunTiles:
         return self._run_communication.clocks
 
     @cached_property
-    def _steps(self) -> dict[int, list[Window]]:
+    def _steps(self) -> dict[int, RankSteps]:
         """The steps of each rank on the common clock."""
-        found = {}
-        for rank, windows in step_windows(self._store, self._run.id).items():
-            if rank in self._clocks.clocks:
-                stamps = self._clocks.to_common(rank, np.array([w[1:] for w in windows]).reshape(-1))
-                pairs = zip(windows, stamps.reshape(-1, 2).tolist(), strict=True)
-                found[rank] = [Window(window.step, *pair) for window, pair in pairs]
-        return found
+        found = steps_of_ranks(self._store.rank_events(self._run.id).values())
+        clocks = self._clocks
+        return {r: own.on_common_clock(r, clocks) for r, own in found.items() if r in clocks.clocks}
 
     @cached_property
     def _extent(self) -> Extent:
         if not self._windows.profiles:
             raise HpcprofError(f"{self._run.id} has no timeline: no profile of it holds one.")
-        every = [window for windows in self._steps.values() for window in windows]
-        if every:
+        if every := self._steps.values():
             # A step's work is launched before it begins.
-            around = max(window.end - window.start for window in every)
-            first = min(window.start for window in every) - around
-            last = max(window.end for window in every) + around
+            around = max(int((own.end - own.start).max()) for own in every)
+            first = min(int(own.start.min()) for own in every) - around
+            last = max(int(own.end.max()) for own in every) + around
         else:
             first, last = self._whole()
         span = 1 << max(math.ceil(math.log2(max(1, last - first))), 1)
@@ -176,10 +171,7 @@ class RunTiles:
                 {
                     "rank": rank,
                     "uncertainty_ns": clocks.uncertainty_ns(rank) if several else 0,
-                    "steps": [
-                        [step, start - extent.zero, end - extent.zero]
-                        for step, start, end in self._steps.get(rank, ())
-                    ],
+                    "steps": self._steps[rank].rows(extent.zero) if rank in self._steps else [],
                     "tracks": None if alike else self._tracks([rank]),
                 }
                 for rank in ranks

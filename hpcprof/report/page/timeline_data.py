@@ -33,10 +33,9 @@ from hpcprof.report.page.timeline_tracks import (
     rank_tracks,
 )
 from hpcprof.results.over_ranks import run_communication
-from hpcprof.results.rank_tables import rank_table_rows
 from hpcprof.results.run_communication import RankCommunication, RunClocks
 from hpcprof.results.store.store import Store
-from hpcprof.results.windows import RunWindows
+from hpcprof.results.windows import RankSteps, RunWindows, steps_of_ranks
 from hpcprof.submit.runs.directory import Run
 
 BUDGET = 1_800_000
@@ -63,16 +62,8 @@ _DETAILS = (_Detail(0, 0), _Detail(0, 1), _Detail(0, 10), _Detail(1, 10), _Detai
 """From all that there is to the least; a page takes the first that fits."""
 
 
-class Window(NamedTuple):
-    """A step of a rank on the clock of its profile."""
-
-    step: int
-    start: int
-    end: int
-
-
-Windows = Mapping[int, Sequence[Window]]
-"""The steps of each rank, by rank."""
+Windows = Mapping[int, RankSteps]
+"""The steps of each rank on the clock of its profile, by rank."""
 
 
 class Steps(NamedTuple):
@@ -87,7 +78,7 @@ class _Rank:
     """The part of a rank that the page shows; ``pixel_ns`` is the length of what is too short to see."""
 
     rank: int
-    windows: Sequence[Window]
+    windows: RankSteps
     tracks: RankTracks
     strings: Sequence[str]
     communication: RankCommunication
@@ -117,18 +108,18 @@ def timeline_data(run: Run, store: Store, budget: int = BUDGET) -> dict[str, Any
     short ones are merged, first outside the median and the worst step; then the other steps are left out,
     then ranks, and ``notes`` says so. Without ranks, ``notes`` says why there is nothing to show.
     """
-    windows = step_windows(store, run.id)
+    windows = steps_of_ranks(store.rank_events(run.id).values())
     if not windows:
         return _nothing("No steps were found, so there is no step to show.")
     communication, reader = run_communication(run, store), RunWindows(run, store)
     clocks = communication.clocks
     steps = median_and_worst(windows)
-    known = [rank for rank in clocks.clocks if any(window.step in steps for window in windows.get(rank, ()))]
+    known = [rank for rank in clocks.clocks if rank in windows and len(windows[rank].only(steps))]
     ranks, note = chosen_ranks(known, deviations(store, run.id, windows))
     whole = sum(reader.rows(rank) or 0 for rank in ranks) <= MOST_EVENTS
     found, missing = [], []
     for rank in ranks:
-        shown = [window for window in windows[rank] if whole or window.step in steps]
+        shown = windows[rank] if whole else windows[rank].only(steps)
         try:
             found.append(_rank(reader, rank, shown, communication.of_rank(rank)))
         except HpcprofError as error:
@@ -141,24 +132,15 @@ def timeline_data(run: Run, store: Store, budget: int = BUDGET) -> dict[str, Any
     return _assembled(found, clocks, steps, notes, budget)
 
 
-def step_windows(store: Store, run_id: str) -> dict[int, list[Window]]:
-    """Return the steps of each rank with work on its GPU, or on the host without one."""
-    found: dict[int, list[Window]] = {}
-    names = ("rank", "step", "start_ns", "wall_ns")
-    rows = rank_table_rows(store.rank_events(run_id).values(), "step_parts", names, lost=[])
-    for rank, step, start, wall in zip(*(rows[name].tolist() for name in names), strict=True):
-        found.setdefault(rank, []).append(Window(step, start, start + wall))
-    return found
-
-
 def median_and_worst(windows: Windows) -> Steps:
     """Return the step of median and that of greatest wall time; that of a step is the maximum over ranks."""
-    longest: dict[int, int] = {}
-    for window in (window for of_rank in windows.values() for window in of_rank):
-        longest[window.step] = max(longest.get(window.step, 0), window.end - window.start)
-    by_time = sorted(longest, key=lambda step: (longest[step], step))
-    worst = min(step for step in longest if longest[step] == longest[by_time[-1]])
-    return Steps(by_time[(len(by_time) - 1) // 2], worst)
+    number = np.concatenate([own.number for own in windows.values()])
+    wall = np.concatenate([own.end - own.start for own in windows.values()])
+    by_time = np.lexsort((wall, number))
+    last = np.flatnonzero(np.diff(number[by_time], append=-1))
+    steps, longest = number[by_time][last], wall[by_time][last]
+    middle = np.argsort(longest, kind="stable")[(len(steps) - 1) // 2]
+    return Steps(int(steps[middle]), int(steps[np.argmax(longest)]))
 
 
 def deviations(store: Store, run_id: str, windows: Windows) -> dict[int, float]:
@@ -168,7 +150,7 @@ def deviations(store: Store, run_id: str, windows: Windows) -> dict[int, float]:
         for row in store.read(run_id, "skew_summary").rows
         if row["lateness_p50_ns"] is not None
     }
-    return late or {rank: median(end - start for _, start, end in own) for rank, own in windows.items()}
+    return late or {rank: float(np.median(own.end - own.start)) for rank, own in windows.items()}
 
 
 def chosen_ranks(ranks: Sequence[int], measure: Mapping[int, float]) -> tuple[list[int], list[str]]:
@@ -189,7 +171,7 @@ def _assembled(
     ranks: Sequence[_Rank], clocks: RunClocks, steps: Steps, notes: Sequence[str], budget: int
 ) -> dict[str, Any]:
     """Return the data of a page's timeline within the budget."""
-    zero = min(_common(clocks, rank.rank, window.start) for rank in ranks for window in rank.windows)
+    zero = min(int(clocks.to_common(rank.rank, rank.windows.start).min()) for rank in ranks)
     texts = _Texts()
     kept, shown, more = _fit(ranks, steps, budget, lambda rank: _encoded(rank, clocks, zero, texts))
     return {
@@ -202,9 +184,7 @@ def _assembled(
             {
                 "rank": of.rank,
                 "uncertainty_ns": clocks.uncertainty_ns(of.rank) if len(ranks) > 1 else 0,
-                "steps": [
-                    [w.step, *(_common(clocks, of.rank, at) - zero for at in w[1:])] for w in shown[of.rank]
-                ],
+                "steps": shown[of.rank].on_common_clock(of.rank, clocks).rows(zero),
                 "tracks": kept[of.rank],
             }
             for of in sorted(ranks, key=lambda of: of.rank)
@@ -217,13 +197,7 @@ def _nothing(why: str) -> dict[str, Any]:
     return {"notes": [why], "median": NONE, "worst": NONE, "strings": [], "short": {}, "ranks": []}
 
 
-def _common(clocks: RunClocks, rank: int, stamp: int) -> int:
-    return int(clocks.to_common(rank, np.array([stamp]))[0])
-
-
-def _rank(
-    reader: RunWindows, rank: int, windows: Sequence[Window], communication: RankCommunication
-) -> _Rank:
+def _rank(reader: RunWindows, rank: int, windows: RankSteps, communication: RankCommunication) -> _Rank:
     """Read what a rank did in its steps, and on the host since the first call that launched work of theirs.
 
     Raises
@@ -231,9 +205,9 @@ def _rank(
     HpcprofError
         If the rank cannot be read.
     """
-    timelines = [reader.read_steps(rank, first, last) for first, last in spans([w.step for w in windows])]
+    timelines = [reader.read_steps(rank, first, last) for first, last in spans(windows.number.tolist())]
     tracks = joined([rank_tracks(timeline, len(timelines) == 1) for timeline in timelines])
-    pixel_ns = max(window.end - window.start for window in windows) // _PIXELS
+    pixel_ns = int((windows.end - windows.start).max()) // _PIXELS
     return _Rank(rank, windows, tracks, timelines[0].strings.tolist(), communication, pixel_ns)
 
 
@@ -300,8 +274,8 @@ def _reduced(rank: _Rank, steps: Steps, detail: _Detail) -> _Rank:
     """Return a rank with its slices merged, and without the steps that ``detail`` leaves out."""
     if detail == _DETAILS[0]:
         return rank
-    chosen = [window for window in rank.windows if window.step in steps]
-    extents = [_with_launches(rank.tracks, window) for window in chosen]
+    chosen = rank.windows.only(steps)
+    extents = [_with_launches(rank.tracks, start, end) for _, start, end in chosen.rows()]
     tracks = []
     for track in rank.tracks.tracks:
         own = track.slices
@@ -314,7 +288,7 @@ def _reduced(rank: _Rank, steps: Steps, detail: _Detail) -> _Rank:
     return replace(rank, windows=windows, tracks=replace(rank.tracks, tracks=tracks))
 
 
-def _with_launches(tracks: RankTracks, window: Window) -> tuple[int, int]:
+def _with_launches(tracks: RankTracks, start: int, end: int) -> tuple[int, int]:
     """Return the extent of a step, from the first call on that launched work of it."""
     on_gpu, calls = set[int](), []
     for track in tracks.tracks:
@@ -322,10 +296,10 @@ def _with_launches(tracks: RankTracks, window: Window) -> tuple[int, int]:
         if track.kind is TrackKind.CALLS:
             calls.append(own)
         else:
-            on_gpu.update(own.launch[(own.start >= window.start) & (own.start < window.end)].tolist())
+            on_gpu.update(own.launch[(own.start >= start) & (own.start < end)].tolist())
     launches = np.array(sorted(on_gpu - {NONE}), np.int64)
-    first = [own.start[np.isin(own.launch, launches)].min(initial=window.start) for own in calls]
-    return int(min([window.start, *first])), window.end
+    first = [own.start[np.isin(own.launch, launches)].min(initial=start) for own in calls]
+    return int(min([start, *first])), end
 
 
 def _encoded(rank: _Rank, clocks: RunClocks, zero: int, texts: _Texts) -> list[dict[str, Any]]:

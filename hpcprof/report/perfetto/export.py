@@ -123,8 +123,7 @@ class _Source:
     def _steps(self, rank: int, steps: tuple[int, int] | None) -> RankSteps:
         found = self._windows.steps(rank)
         first, last = steps or _EVER
-        chosen = (found.number >= first) & (found.number <= last)
-        return RankSteps(found.number[chosen], found.start[chosen], found.end[chosen])
+        return found.take((found.number >= first) & (found.number <= last))
 
     def _in_trace(self, rank: int, stamps: Ints) -> Ints:
         return self.clocks.to_common(rank, stamps) + self._begin

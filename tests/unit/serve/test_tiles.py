@@ -13,10 +13,10 @@ import pytest
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline
-from hpcprof.report.page.timeline_data import step_windows
 from hpcprof.report.page.timeline_tracks import SliceKind, TrackKind, rank_tracks
 from hpcprof.results.collect import update_run
 from hpcprof.results.over_ranks import run_communication
+from hpcprof.results.rank_tables import read_rank_table
 from hpcprof.results.windows import RunWindows
 from hpcprof.serve import tiles as module
 from hpcprof.serve.tile_cache import TileCache
@@ -94,9 +94,11 @@ def test_the_overview_has_the_steps_of_all_ranks_on_one_clock(tiles: RunTiles) -
     clocks = tiles._clocks
     for rank in overview["ranks"]:
         number = rank["rank"]
-        own = [one[1:] for one in step_windows(tiles._store, RUN)[number]]
-        expected = clocks.to_common(number, np.array(own)) - tiles._extent.zero
-        assert [step[1:] for step in rank["steps"]] == expected.tolist()
+        own = read_rank_table(tiles._store.rank_events(RUN)[number], "step_parts")
+        start = own["start_ns"].to_numpy()
+        stamps = clocks.to_common(number, np.stack((start, start + own["wall_ns"].to_numpy())))
+        steps = zip(own["step"].to_pylist(), *(stamps - tiles._extent.zero).tolist(), strict=True)
+        assert rank["steps"] == [[*step] for step in steps] and len(rank["steps"]) > 2
         assert rank["uncertainty_ns"] == clocks.uncertainty_ns(number)
     assert 0 < overview["end"] <= overview["span"]
     kinds = [track["kind"] for track in overview["ranks"][0]["tracks"]]

@@ -14,11 +14,9 @@ import pytest
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.report.page.timeline_data import (
     Steps,
-    Window,
     chosen_ranks,
     median_and_worst,
     spans,
-    step_windows,
     timeline_data,
 )
 from hpcprof.results.collect import update_run
@@ -26,6 +24,7 @@ from hpcprof.results.over_ranks import run_communication
 from hpcprof.results.store.database import store_url
 from hpcprof.results.store.store import Store
 from hpcprof.results.timelines import find_timelines
+from hpcprof.results.windows import RankSteps, steps_of_ranks
 from hpcprof.submit.runs.directory import Run
 from tests.data.parallel_program import Program
 from tests.data.stored_program import RUN, store_program
@@ -123,7 +122,8 @@ def slices(data: dict[str, Any], step: int) -> int:
 
 def test_all_steps_are_in_the_page(stored: Stored) -> None:
     data = timeline_data(*stored)
-    every = {window.step for windows in step_windows(stored.store, RUN).values() for window in windows}
+    found = steps_of_ranks(stored.store.rank_events(RUN).values())
+    every = {number for steps in found.values() for number in steps.number.tolist()}
     assert len(every) > 2
     assert [{step for step, *_ in of_rank["steps"]} for of_rank in data["ranks"]] == 3 * [every]
 
@@ -179,10 +179,14 @@ def test_without_steps_the_data_say_so(tmp_path: Path) -> None:
     assert data["notes"] == ["No steps were found, so there is no step to show."]
 
 
+def steps(*rows: tuple[int, int, int]) -> RankSteps:
+    return RankSteps(*np.array(rows).T)
+
+
 def test_the_time_of_a_step_is_that_of_its_slowest_rank() -> None:
     windows = {
-        0: [Window(0, 0, 10), Window(1, 10, 22), Window(2, 22, 33)],
-        1: [Window(0, 0, 50), Window(2, 60, 70)],
+        0: steps((0, 0, 10), (1, 10, 22), (2, 22, 33)),
+        1: steps((0, 0, 50), (2, 60, 70)),
     }
     assert median_and_worst(windows) == Steps(median=1, worst=0)
 
