@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,8 +37,10 @@ from hpcprof.results.run_communication import (
     run_clocks,
     write_matches,
 )
-from hpcprof.results.store.store import Store
-from hpcprof.submit.runs.directory import Run
+
+if TYPE_CHECKING:  # the workers do without
+    from hpcprof.results.store.store import Store
+    from hpcprof.submit.runs.directory import Run
 
 _OVER_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
 _RANKS_AT_ONCE = 16

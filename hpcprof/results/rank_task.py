@@ -32,6 +32,7 @@ PRELOAD = (
     "hpcprof.analysis.steps.capture_losses",
     "hpcprof.profiles.parts",
     "hpcprof.results.kept_events",
+    "hpcprof.results.over_ranks",
     *(reader.read.partition(":")[0] for reader in BUILT_IN),
     *sorted({analysis.function.partition(":")[0] for analysis in ANALYSES.values()}),
 )

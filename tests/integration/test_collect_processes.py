@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.cli.collect import ProgressBar
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.discovery import read_profile
@@ -69,6 +70,18 @@ def wait_until(condition: Callable[[], object], seconds: float = 120) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def test_workers_of_all_phases_find_what_they_need_imported_and_no_database() -> None:
+    program = (
+        "import sys; from importlib import import_module; from hpcprof.results.rank_task import PRELOAD; "
+        "[import_module(name) for name in PRELOAD]; print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    imported = {*done.stdout.split()}
+    maps = {analysis.map.partition(":")[0] for analysis in ANALYSES.values() if analysis.map}
+    assert {"hpcprof.results.over_ranks", *maps} < imported
+    assert "sqlalchemy" not in imported
 
 
 def test_several_processes_make_the_store_that_one_makes(
