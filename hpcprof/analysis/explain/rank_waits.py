@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from itertools import pairwise
+from operator import itemgetter
 
 import numpy as np
 
@@ -14,10 +15,6 @@ from hpcprof.profiles.timeline import Ints, SyncKind
 
 ODD_NS = 10_000
 """A later start than the known edges explain is kept as it is, with what it is due to unknown."""
-
-
-_LONGEST_CHAIN = 100
-"""So many streams pass on an event to each other at most."""
 
 
 class Waits:
@@ -36,8 +33,7 @@ class Waits:
         self._numbers = activity.streams[:, 1].tolist()
         self._recorded = _recorded(activity)
         self._devices = activity.streams[:, 0].tolist()
-        self._waits_on: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
-        self._found: dict[tuple[int, int, int], list[int]] = {}
+        self._passed_on: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
         self._records = np.flatnonzero(self.calls.kind == CallKind.RECORD)
         self._of_correlation = dict(
             zip(
@@ -47,35 +43,34 @@ class Waits:
             )
         )
 
+        # An event is recorded before the wait for it, so what its stream had to wait for is known by then.
         for call, (kind, device, stream, source, record) in sorted(self._recorded.items()):
-            if kind == SyncKind.STREAM_WAIT:
-                moment = int(self.calls.start[call])
-                wait = (moment, source, self._recorded_at(record, moment))
-                self._waits_on.setdefault((device, stream), []).append(wait)
+            moment = int(self.calls.start[call])
+            recorded = self._recorded_at(record, moment)
+            if kind == SyncKind.STREAM_WAIT and recorded < moment:
+                of_source = self._recording(device, stream, source, recorded)
+                own, others = self._before(device, stream, moment), self._before(of_source, source, recorded)
+                passed_on = self._passed_on.setdefault((device, stream), [])
+                passed_on.append((moment, self._latest([*own, *others])))
 
     def _numbered(self, device: int, stream: int) -> int | None:
         """Return the number of a stream; profilers may number the device of a wait within its process."""
         alone = self._numbers.index(stream) if self._numbers.count(stream) == 1 else None
         return self._stream.get((device, stream), alone)
 
-    def _before(self, device: int, stream: int, moment: int, depth: int = 0) -> list[int]:
+    def _before(self, device: int, stream: int, moment: int) -> list[int]:
         """Return the operations that end when all is done that a stream was given before a moment.
 
         These are the last operation on it, and what it was told to wait for since then: an event on a stream
         without work of its own passes on the waits of that stream. Of each stream, the last one is enough.
         """
-        key = (device, stream, moment)
-        if key not in self._found:
-            number = self._numbered(device, stream)
-            found = [] if number is None else self._last_on(number, moment)
-            since = int(self.calls.start[self.work.call[found[0]]]) if found else 0
-            waits = self._waits_on.get((device, stream), [])
-            for waited, source, recorded in waits[bisect(waits, (since,)) : bisect(waits, (moment,))]:
-                if since < waited and recorded < waited and depth < _LONGEST_CHAIN:
-                    of_source = self._recording(device, stream, source, recorded)
-                    found = self._latest([*found, *self._before(of_source, source, recorded, depth + 1)])
-            self._found[key] = found
-        return self._found[key]
+        number = self._numbered(device, stream)
+        found = [] if number is None else self._last_on(number, moment)
+        waits = self._passed_on.get((device, stream), [])
+        last = bisect(waits, moment, key=itemgetter(0)) - 1
+        if last >= 0 and (not found or self.calls.start[self.work.call[found[0]]] < waits[last][0]):
+            return waits[last][1]
+        return found
 
     def _latest(self, work: list[int]) -> list[int]:
         """Return the operation of each stream that ends last."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -117,9 +118,11 @@ def test_a_rank_with_the_times_of_the_others_holds_nobody_up(late: str) -> None:
     assert np.median(walls(replay, change)) == pytest.approx(np.median(walls(without)), rel=0.01)
 
 
-def test_a_stream_without_work_passes_on_what_it_waits_for() -> None:
+@pytest.mark.parametrize("streams", [1, 150], ids=["one stream", "many streams"])
+def test_streams_without_work_pass_on_what_they_wait_for(streams: int) -> None:
     def program(kernel: int) -> list[Instruction]:
-        passed_on = (StreamWait(21, 17), StreamWait(7, 21))
+        chain = [17, *range(21, 21 + streams), 7]
+        passed_on = [StreamWait(stream, source) for source, stream in pairwise(chain)]
         return [
             forward(kernel, 2 * MS),
             StreamWait(17, 7),
