@@ -14,13 +14,14 @@ RANKS_A_TASK = 128
 class Survey:
     """The communicators of some ranks, and other facts of these ranks as a whole.
 
-    ``exchanging`` are the communicators with sends and receives, and ``whole`` says that all rows have to be
-    matched at once.
+    ``exchanging`` are the communicators with sends and receives, ``size`` is the largest number of ranks that
+    these ranks recorded, and ``whole`` says that all rows have to be matched at once.
     """
 
     members: Mapping[str, set[int]]
     exchanging: set[str]
     worlds: set[float | None]
+    size: int
     whole: bool
 
 

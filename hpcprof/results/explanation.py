@@ -205,7 +205,8 @@ def explain_inputs(run: Run, store: Store) -> ExplainInputs:
         clocks=communication.clocks.aligned,
         clock_errors=communication.clocks.errors,
         matches=communication.matches,
-        world_size=_world_size(run),
+        arrivals=communication.arrivals,
+        world_size=max(_world_size(run), communication.size),
         gpus=_gpus(run, store),
     )
 
@@ -219,8 +220,12 @@ class _Tables(Mapping[str, "pd.DataFrame"]):
 
     def __getitem__(self, name: str) -> pd.DataFrame:
         from hpcprof.analysis.framework.outcome import outcome_from_columns
+        from hpcprof.results.rank_tables import RANK_TABLES, rank_table_rows
 
-        if name not in self._read:
+        if name in RANK_TABLES and name not in self._read:
+            events = self._store.rank_events(self._run_id).values()
+            self._read[name] = rank_table_rows(events, name, lost=[])
+        elif name not in self._read:
             columns = self._store.read(self._run_id, name).columns
             self._read[name] = outcome_from_columns(ANALYSES[name], columns).rows
         return self._read[name]
@@ -232,13 +237,13 @@ class _Tables(Mapping[str, "pd.DataFrame"]):
         return len(ANALYSES)
 
 
-def _world_size(run: Run) -> int | None:
-    """Return the number of ranks of a run; a single rank may have started others itself (torchrun)."""
+def _world_size(run: Run) -> int:
+    """Return the number of ranks of a run, 0 if unknown: a single rank may have started others (torchrun)."""
     results = read_results(run.path).ranks
     if results:
         return results[0].world_size
     ranks = run.manifest.job.ranks if run.manifest else 1
-    return ranks if ranks > 1 else None
+    return ranks if ranks > 1 else 0
 
 
 def _losses(run: Run, store: Store) -> dict[int, tuple[Loss, ...]]:

@@ -46,7 +46,8 @@ _OVER_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is S
 _RANKS_AT_ONCE = 16
 _UNTOLD = "SendRecv"
 _TABLE = "rank_collectives"
-_SURVEYED = ("op", "comm_id", "world_ranks")
+_SIZES = ("world_ranks", "comm_ranks")
+_SURVEYED = ("op", "comm_id", *_SIZES)
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def _matched(
     temporary: tempfile.TemporaryDirectory[str] | None = None,
 ) -> tuple[RunCommunication, dict[str, list[Any]]]:
     """Match what the ranks have in common, and return it with the values of the maps over communicators."""
-    tasks = _match_tasks(events, folder, executor)
+    tasks, size = _match_tasks(events, folder, executor)
     done = dict(_run(_match, tasks, executor))
     found = [done[task] for task in tasks if done[task].values]
     profiles = store.profiles(run_id)
@@ -171,17 +172,22 @@ def _matched(
     )
     values = {name: [part.values[name] for part in found] for name in _maps(Part.COMMUNICATORS)}
     files = [part.file for part in found]
-    return RunCommunication(folder, files, clocks, events, temporary), values
+    return RunCommunication(folder, files, clocks, events, size, temporary), values
 
 
-def _match_tasks(events: Mapping[int, RankEvents], folder: Path, executor: Executor) -> list[MatchTask]:
-    """Return a task for each few groups of ranks that share communicators, or one for all ranks."""
+def _match_tasks(
+    events: Mapping[int, RankEvents], folder: Path, executor: Executor
+) -> tuple[list[MatchTask], int]:
+    """Return a task for each few groups of ranks that share communicators, or one for all ranks.
+
+    The number is the largest number of ranks that a rank recorded.
+    """
     chunks = [RankTask(tuple(events[rank] for rank in some), folder) for some in rank_chunks(sorted(events))]
     surveys = [survey for _, survey in _run(_survey, chunks, executor)]
     groups = groups_of_communicators(surveys)
     if groups is None:
         groups = [Group(tuple(sorted(events)), frozenset(), frozenset())]
-    return [
+    tasks = [
         MatchTask(
             tuple(events[rank] for rank in ranks),
             folder,
@@ -192,6 +198,7 @@ def _match_tasks(events: Mapping[int, RankEvents], folder: Path, executor: Execu
         )
         for number, (ranks, names, exchanging) in enumerate(groups)
     ]
+    return tasks, max((survey.size for survey in surveys), default=0)
 
 
 def _mapped_over_ranks(
@@ -257,6 +264,7 @@ def _survey(task: RankTask) -> Survey:
         members,
         set(names[known & rows["op"].isin(POINT_TO_POINT)].tolist()),
         {None if world != world else world for world in worlds},
+        int(np.nan_to_num(rows[[*_SIZES]].to_numpy(float)).max(initial=0)),
         bool((~known).any() or (rows["op"] == _UNTOLD).any()),
     )
 

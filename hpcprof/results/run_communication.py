@@ -8,7 +8,8 @@ in each, ``clocks.parquet`` the clocks, and ``description.json``, which is writt
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from functools import cached_property, lru_cache
@@ -23,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hpcprof.analysis.collectives.common_clock import Aligned, Alignment, RankClock, connect
-from hpcprof.analysis.collectives.matches import UNKNOWN, Matches
+from hpcprof.analysis.collectives.matches import UNKNOWN, Arrivals, Matches, arrivals_of
 from hpcprof.common.atomic import replacing, write_atomically
 from hpcprof.common.errors import StoreError
 from hpcprof.common.units import format_bytes, named_ranks
@@ -36,7 +37,7 @@ VERSION = 1
 """Raised when matches or clocks are computed in another way: they are then computed again."""
 
 _DESCRIPTION, _CLOCKS = "description.json", "clocks.parquet"
-_GROUP = 1 << 16
+_GROUP, _BATCH = 1 << 16, 1 << 18
 _COLLECTIVE = ("op", "comm_id", "seq", "bytes")
 _TIMES = ("start_ns", "end_ns", "arrived_ns")
 _OPTIONAL = ("peer", "arrived")
@@ -246,6 +247,7 @@ class _Description(msgspec.Struct):
     sources: dict[int, ClockSource]
     errors: dict[int, float]
     start_utc_ns: int | None
+    size: int
 
 
 def identity(events: Mapping[int, RankEvents]) -> str:
@@ -300,7 +302,10 @@ def read_matches(folder: Path, parts: Sequence[PartFile], ranks: Sequence[int] |
     wanted = None if ranks is None else np.array(sorted(ranks), np.int64)
     chosen = [p for p in parts if wanted is None or not {*p.ranks}.isdisjoint(wanted.tolist())]
     tables = [_read_part(folder / part.name, wanted) for part in chosen]
-    whole = pa.concat_tables(tables) if tables else MATCH_SCHEMA.empty_table()
+    return _matches(pa.concat_tables(tables) if tables else MATCH_SCHEMA.empty_table())
+
+
+def _matches(whole: pa.Table) -> Matches:
     columns = {}
     for field, column in _COLUMNS.items():
         values = whole.column(column)
@@ -321,6 +326,13 @@ def _read_part(path: Path, ranks: Ints | None) -> pa.Table:
     return table.filter(pa.array(np.isin(table.column("rank").to_numpy(), ranks)))
 
 
+def _batches(path: Path) -> Iterator[Matches]:
+    """Read a file of matches, some rows at a time."""
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(_BATCH, columns=MATCH_SCHEMA.names, use_threads=False):
+            yield _matches(pa.Table.from_batches([batch]))
+
+
 class RunCommunication:
     """The communication of a run, from the files in a folder.
 
@@ -328,6 +340,8 @@ class RunCommunication:
     ----------
     clocks : RunClocks
     parts : tuple of PartFile
+    size : int
+        The largest number of ranks that the collectives of a rank tell, profiled or not; 0 if none does.
     lost : StoreError or None
         The reason why nothing could be matched.
     """
@@ -338,10 +352,11 @@ class RunCommunication:
         parts: Sequence[PartFile],
         clocks: RunClocks,
         events: Mapping[int, RankEvents],
+        size: int = 0,
         temporary: tempfile.TemporaryDirectory[str] | None = None,
         lost: StoreError | None = None,
     ) -> None:
-        self.clocks, self.parts, self.lost = clocks, tuple(parts), lost
+        self.clocks, self.parts, self.size, self.lost = clocks, tuple(parts), size, lost
         self._folder, self._events = folder, events
         # The folder is removed with this object.
         self._temporary = temporary
@@ -354,10 +369,27 @@ class RunCommunication:
         StoreError
             If the files are gone or damaged, or nothing could be matched.
         """
+        with self._reading():
+            return read_matches(self._folder, self.parts, ranks)
+
+    def arrivals(self) -> Iterator[Arrivals]:
+        """Yield who came last to what all ranks have in common, file by file and some rows at a time.
+
+        Raises
+        ------
+        StoreError
+            As `matches`.
+        """
+        with self._reading():
+            for part in self.parts:
+                yield arrivals_of(_batches(self._folder / part.name))
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
         if self.lost is not None:
             raise self.lost
         try:
-            return read_matches(self._folder, self.parts, ranks)
+            yield
         except (OSError, pa.ArrowException) as error:
             raise StoreError(f"{self._folder} cannot be read: {error}. Collect the run again.") from error
 
@@ -398,6 +430,7 @@ class RunCommunication:
             dict(clocks.sources),
             dict(clocks.errors),
             clocks.start_utc_ns,
+            self.size,
         )
         write_atomically(self._folder / _DESCRIPTION, msgspec.json.encode(described).decode())
         names = {_CLOCKS, _DESCRIPTION, *(part.name for part in self.parts)}
@@ -416,7 +449,7 @@ def load_communication(folder: Path, events: Mapping[int, RankEvents]) -> RunCom
     except (OSError, msgspec.MsgspecError, pa.ArrowException, KeyError):
         return None
     whole = RunClocks(clocks, described.sources, described.errors, described.start_utc_ns)
-    return RunCommunication(folder, described.parts, whole, events)
+    return RunCommunication(folder, described.parts, whole, events, described.size)
 
 
 def _clock_table(clocks: Mapping[int, RankClock]) -> pa.Table:

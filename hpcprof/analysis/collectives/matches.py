@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from hpcprof.analysis.collectives.waiting_balance import partner_waits
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.profiles.collective_operations import WAITING
 from hpcprof.profiles.columns.intervals import Intervals, union_of
+from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import Ints
 
 UNKNOWN = -1
@@ -149,6 +150,51 @@ def groups_of(matches: Matches) -> Iterator[MatchedGroup]:
             start,
             np.maximum(waited.reshape(count, size).min(axis=1), 0),
         )
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """Who came last to n operations that ranks have in common, and who takes part in which groups of them.
+
+    Only operations are here of which it is known when all came.
+
+    Attributes
+    ----------
+    last : ndarray of int64, shape (n,)
+        The rank for which the others waited.
+    waited, longest : ndarray of int64, shape (n,)
+        How long they did in all, and at most, in ns.
+    collective : ndarray of bool, shape (n,)
+        Whether this is no message.
+    group, member : ndarray of int64
+        The number of a group, and a rank that takes part in it, whatever is known of its operations.
+    """
+
+    last: Ints
+    waited: Ints
+    longest: Ints
+    collective: NDArray[np.bool_]
+    group: Ints
+    member: Ints
+
+
+def arrivals_of(batches: Iterable[Matches]) -> Arrivals:
+    """Summarize matches of some communicators, which may be any number of rows at a time."""
+    # Of each match: its number, the rank that waits least, how long it does, all together and at most.
+    rows, collective = np.empty((5, 0), np.int64), np.empty(0, bool)
+    members = [np.empty((0, 2), np.int64)]
+    for batch in batches:
+        members.append(numbered_rows(batch.group, batch.rank)[0])
+        known = batch.take(batch.arrived != UNKNOWN)
+        waited = np.maximum(known.arrived - known.start, 0)
+        both = np.concatenate((rows, np.stack((known.match, known.rank, waited, waited, waited))), axis=1)
+        order = np.lexsort((both[2], both[0]))
+        first = np.flatnonzero(np.diff(both[0][order], prepend=UNKNOWN))
+        collective = np.concatenate((collective, known.op != MESSAGE))[order][first]
+        if len(first):
+            summed = np.add.reduceat(both[3][order], first), np.maximum.reduceat(both[4][order], first)
+            rows = np.stack((*both[:3, order[first]], *summed))
+    return Arrivals(rows[1], rows[3], rows[4], collective, *np.concatenate(members).T)
 
 
 class RankWaits(NamedTuple):

@@ -124,8 +124,7 @@ class _Timelines(Mapping[int, Timeline]):
 def _replayable(inputs: ExplainInputs, every: Mapping[int, Timeline]) -> Replayable | str:
     if not every:
         return "no rank has a timeline"
-    matches = inputs.matches() if len(every) > 1 else None
-    ranks = inputs.ranks if matches is None else replayed_ranks(inputs.ranks, matches)
+    ranks = replayed_ranks(inputs.ranks, inputs.arrivals())
     timelines = {rank: every[rank] for rank in ranks}
     fronts = {rank: step_fronts(timeline) for rank, timeline in timelines.items()}
     without = [rank for rank, front in fronts.items() if not len(front)]
@@ -141,9 +140,9 @@ def _replayable(inputs: ExplainInputs, every: Mapping[int, Timeline]) -> Replaya
     activities = {rank: rank_activity(one, chosen, fronts[rank]) for rank, one in timelines.items()}
     edges = {rank: rank_edges(activity) for rank, activity in activities.items()}
     begin = {rank: int(one.work.start[one.front[0]]) for rank, one in activities.items()}
-    matched = () if matches is None else groups_of(of_ranks(matches, ranks))
+    matched = [*groups_of(of_ranks(inputs.matches(ranks), ranks))] if len(ranks) > 1 else []
     clock = common_clock(inputs.clocks, inputs.clock_errors, begin)
-    graph = run_graph(activities, edges, clock, [*matched])
+    graph = run_graph(activities, edges, clock, matched)
     problems = _problems(inputs, graph, len({len(front) for front in fronts.values()}) > 1)
     first = timelines[ranks[0]]
     step = first.step_range.name if first.step_range else ""

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # neither numpy nor pandas is needed to name the inputs
     import pandas as pd
 
     from hpcprof.analysis.collectives.common_clock import RankClock
-    from hpcprof.analysis.collectives.matches import Matches
+    from hpcprof.analysis.collectives.matches import Arrivals, Matches
     from hpcprof.profiles.losses import Loss
     from hpcprof.profiles.timeline import Gpu, Timeline
-
-_SIZES = ("world_ranks", "comm_ranks")
-"""The columns of ``rank_collectives`` with a number of ranks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +34,11 @@ class ExplainInputs:
     clock_errors : mapping of int to float
         How far off these may be, in ns.
     matches : callable
-        Returns what the ranks have in common with each other.
-    world_size : int or None
-        The number of ranks that the run recorded, profiled or not; None if it did not.
+        Returns what some ranks have in common with others.
+    arrivals : callable
+        Yields who came last to what the ranks have in common, for some communicators at a time.
+    world_size : int
+        The number of ranks that the run or its profiles recorded, profiled or not; 0 if none did.
     gpus : mapping of int to tuple of Gpu
         By rank, the GPUs that its profile lists.
     """
@@ -51,20 +49,14 @@ class ExplainInputs:
     losses: Mapping[int, tuple[Loss, ...]]
     clocks: Mapping[int, RankClock]
     clock_errors: Mapping[int, float]
-    matches: Callable[[], Matches]
-    world_size: int | None
+    matches: Callable[[Sequence[int]], Matches]
+    arrivals: Callable[[], Iterable[Arrivals]]
+    world_size: int
     gpus: Mapping[int, tuple[Gpu, ...]]
-
-    @cached_property
-    def world(self) -> int:
-        """The number of ranks that ran, as far as the run and its profiles say."""
-        rows = self.tables["rank_collectives"]
-        profiled = (int(one) for name in _SIZES for one in rows[name].dropna().unique()) if len(rows) else ()
-        return max(self.world_size or 0, len(self.ranks), *profiled)
 
     @property
     def coverage(self) -> str:
         """A clause with the number of ranks that have a profile; empty if all have one."""
         known = len(self.ranks)
         has = "has" if known == 1 else "have"
-        return f"{known} of {self.world:,} ranks {has} a profile" if known < self.world else ""
+        return f"{known} of {self.world_size:,} ranks {has} a profile" if known < self.world_size else ""

@@ -7,11 +7,12 @@ counts at which the last one came.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from hpcprof.analysis.collectives.matches import MESSAGE, UNKNOWN, Matches
+from hpcprof.analysis.collectives.matches import MESSAGE, Arrivals, Matches
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.timeline import Ints
 
@@ -22,7 +23,9 @@ _PARTS = 4
 """A replay has at least so many parts: ranks that belong together take no more than this share of it."""
 
 
-def replayed_ranks(ranks: Sequence[int], matches: Matches, most: int = MOST_RANKS) -> tuple[int, ...]:
+def replayed_ranks(
+    ranks: Sequence[int], arrivals: Iterable[Arrivals], most: int = MOST_RANKS
+) -> tuple[int, ...]:
     """Return the ranks to replay, in ascending order.
 
     Half of them are in the parts of the run that others wait for most, and half in parts at equal distances.
@@ -31,16 +34,20 @@ def replayed_ranks(ranks: Sequence[int], matches: Matches, most: int = MOST_RANK
     ----------
     ranks : sequence of int
         The ranks with a timeline, in ascending order.
-    matches : Matches
-        Of all ranks.
+    arrivals : iterable of Arrivals
+        Of all ranks, each of some communicators; not read if all ranks are replayed.
     most : int
         How many ranks are replayed. If there are no more, all are.
     """
     if len(ranks) <= most:
         return tuple(ranks)
     every = np.array(ranks)
-    part = _parts(every, matches, most // _PARTS)
-    caused = np.bincount(part, waits_caused(every, matches))
+    caused_by, members = np.zeros(len(every)), [np.empty(0, np.int64)]
+    for some in arrivals:
+        caused_by += waits_caused(every, some)
+        members.append(_members(every, some))
+    part = _parts(len(every), np.concatenate(members), most // _PARTS)
+    caused = np.bincount(part, caused_by)
     awaited = np.argsort(-caused, kind="stable")[: np.count_nonzero(caused)]
     chosen = _filled([], awaited, part, most // 2)
     room = most - np.count_nonzero(np.isin(part, chosen))
@@ -58,17 +65,10 @@ def of_ranks(matches: Matches, ranks: Sequence[int]) -> Matches:
     return matches.take(inside)
 
 
-def waits_caused(ranks: Ints, matches: Matches) -> Floats:
+def waits_caused(ranks: Ints, arrivals: Arrivals) -> Floats:
     """Return how long others waited for each rank, being the last one to come, in ns; shape (ranks,)."""
-    known = matches.take((matches.arrived != UNKNOWN) & np.isin(matches.rank, ranks))
-    if not len(known):
-        return np.zeros(len(ranks))
-    waited = np.maximum(known.arrived - known.start, 0)
-    order = np.lexsort((waited, known.match, known.group))
-    group, match = known.group[order], known.match[order]
-    first = np.flatnonzero(np.append(True, (group[1:] != group[:-1]) | (match[1:] != match[:-1])))
-    last_rank = np.searchsorted(ranks, known.rank[order[first]])
-    return np.bincount(last_rank, np.add.reduceat(waited[order], first), len(ranks)).astype(float)
+    place, there = _places(ranks, arrivals.last)
+    return np.bincount(place[there], arrivals.waited[there], len(ranks)).astype(float)
 
 
 def _filled(chosen: Sequence[int], wanted: Ints, part: Ints, room: int) -> list[int]:
@@ -82,18 +82,27 @@ def _filled(chosen: Sequence[int], wanted: Ints, part: Ints, room: int) -> list[
     return found
 
 
-def _parts(ranks: Ints, matches: Matches, most: int) -> Ints:
+def _members(ranks: Ints, arrivals: Arrivals) -> Ints:
+    """Return the ranks of each group: its number times the number of ranks, and the place of the rank."""
+    place, there = _places(ranks, arrivals.member)
+    found: Ints = np.unique(arrivals.group[there] * len(ranks) + place[there])
+    return found
+
+
+def _places(ranks: Ints, wanted: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+    """Return the places of ranks among others, and whether they are there."""
+    place = np.minimum(np.searchsorted(ranks, wanted), len(ranks) - 1)
+    return place, ranks[place] == wanted
+
+
+def _parts(ranks: int, members: Ints, most: int) -> Ints:
     """Return the number of the part of each rank: ranks that the smallest groups join, at most so many."""
-    position = np.searchsorted(ranks, matches.rank)
-    position[position == len(ranks)] = 0
-    there = ranks[position] == matches.rank
-    members = np.unique(matches.group[there] * len(ranks) + position[there])
-    _, first, size = np.unique(members // len(ranks), return_index=True, return_counts=True)
-    parts = [[rank] for rank in range(len(ranks))]
+    _, first, size = np.unique(members // ranks, return_index=True, return_counts=True)
+    parts = [[rank] for rank in range(ranks)]
     for group in np.argsort(size, kind="stable").tolist():
         if size[group] > most:
             break
-        rows = members[first[group] : first[group] + size[group]] % len(ranks)
+        rows = members[first[group] : first[group] + size[group]] % ranks
         joined = {id(parts[rank]): parts[rank] for rank in rows.tolist()}
         if len(joined) > 1 and sum(map(len, joined.values())) <= most:
             whole = [rank for part in joined.values() for rank in part]

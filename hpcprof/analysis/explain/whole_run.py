@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from hpcprof.analysis.collectives.matches import MESSAGE, UNKNOWN, Matches
+from hpcprof.analysis.collectives.matches import Arrivals
 from hpcprof.analysis.explain.evidence import largest, step_evidence
 from hpcprof.analysis.explain.explanation import WAITING, Cause, Evidence, Finding, NotJudged
 from hpcprof.analysis.explain.findings import estimated_finding
@@ -20,7 +20,6 @@ from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.common.units import counted, format_ns, named_ranks
-from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.losses import Loss
 from hpcprof.profiles.timeline import Timeline
 
@@ -127,7 +126,7 @@ def _why_waiting(inputs: ExplainInputs, findings: Sequence[Finding], pipeline: b
         return f"Why is unknown: the clocks of {counted(loose, 'rank')} cannot be aligned"
     slowest = next((one for one in findings if one.cause is Cause.PIPELINE_BUBBLE), None)
     if not pipeline:
-        return f"No slow rank explains most of that{_last_to_arrive(inputs.matches())}"
+        return f"No slow rank explains most of that{_last_to_arrive(inputs.arrivals())}"
     if slowest is None:
         return _SCHEDULE
     stage, saved = named_ranks(slowest.ranks, _NAMED), format_ns(slowest.saving_ns or 0)
@@ -135,17 +134,13 @@ def _why_waiting(inputs: ExplainInputs, findings: Sequence[Finding], pipeline: b
     return f"{_SCHEDULE}. {balanced}"
 
 
-def _last_to_arrive(matches: Matches) -> str:
+def _last_to_arrive(arrivals: Iterable[Arrivals]) -> str:
     """Return who is last most often at the collectives with the longest waits; empty if that is unknown."""
-    known = matches.take((matches.arrived != UNKNOWN) & (matches.op != MESSAGE))
-    if not len(known):
+    found = [some for some in arrivals if some.collective.any()]
+    if not found:
         return ""
-    _, match = numbered_rows(known.group, known.match)
-    waited = known.arrived - known.start
-    longest = np.zeros(int(match.max()) + 1)
-    np.maximum.at(longest, match, waited)
-    order = np.lexsort((waited, match))
-    last = known.rank[order[np.append(True, np.diff(match[order]) > 0)]][longest >= longest.mean()]
+    longest = np.concatenate([some.longest[some.collective] for some in found])
+    last = np.concatenate([some.last[some.collective] for some in found])[longest >= longest.mean()]
     ranks, times = np.unique(last, return_counts=True)
     often = f"{times.max():,} of the {counted(len(last), 'collective')} with the longest waits"
     return f": the last one to arrive is rank {ranks[times.argmax()]} in {often}"

@@ -130,7 +130,7 @@ def test_the_graph_gets_the_ranks_tables_losses_and_gpus_of_the_run(
     assert list(inputs.losses) == [0]
     assert "57 of 172 kernels" in inputs.losses[0][0].sentence
     assert inputs.gpus[1] == (Gpu(0, "NVIDIA H200", sm_count=132),)
-    assert inputs.world_size is None
+    assert inputs.world_size == 0
 
 
 def test_an_explanation_of_an_earlier_version_counts_only_where_the_run_is_out_of_reach(

@@ -7,8 +7,10 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from hpcprof.analysis.collectives.matches import MESSAGE, UNKNOWN
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import StoreError
 from hpcprof.results import over_ranks
@@ -110,6 +112,29 @@ def test_the_matches_of_some_ranks_are_those_among_all(kept: RunCommunication) -
         assert getattr(inside, name)[key].tolist() == getattr(some, name)[own].tolist()
 
 
+@pytest.mark.parametrize("batch", [1 << 18, 7])
+def test_who_came_last_is_read_some_rows_at_a_time(
+    kept: RunCommunication, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcprof.results.run_communication._BATCH", batch)
+    (found,) = kept.arrivals()
+    every = kept.matches()
+    rows = pd.DataFrame({name: getattr(every, name) for name in ("match", "rank", "op", "start", "arrived")})
+    rows = rows[rows["arrived"] != UNKNOWN].assign(waited=rows["arrived"] - rows["start"])
+    by_match = rows.sort_values("waited", kind="stable").groupby("match")
+    assert found.last.tolist() == by_match["rank"].first().tolist()
+    assert found.waited.tolist() == by_match["waited"].sum().tolist()
+    assert found.longest.tolist() == by_match["waited"].max().tolist()
+    assert found.collective.tolist() == (by_match["op"].first() != MESSAGE).tolist()
+    assert len(found.last) > 50
+    members = {*zip(found.group.tolist(), found.member.tolist(), strict=True)}
+    assert members == {*zip(every.group.tolist(), every.rank.tolist(), strict=True)}
+
+
+def test_the_number_of_ranks_of_the_program_is_kept(kept: RunCommunication) -> None:
+    assert kept.size == RANKS
+
+
 def test_files_of_other_profiles_do_not_count_and_damaged_ones_are_computed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,3 +186,5 @@ def test_a_rank_whose_rows_are_gone_is_no_rank_without_communication(tmp_path: P
     assert len(found.of_rank(0).start) == 0
     with pytest.raises(StoreError, match=r"of rank 2 of .* are not in .*: collect the run again"):
         found.matches()
+    with pytest.raises(StoreError, match=r"of rank 2 of .* are not in .*: collect the run again"):
+        next(found.arrivals())

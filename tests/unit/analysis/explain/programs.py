@@ -15,7 +15,7 @@ import pandas as pd
 
 from hpcprof.analysis.collectives.common_clock import Alignment, connect
 from hpcprof.analysis.collectives.communication import communication
-from hpcprof.analysis.collectives.matches import matches_of
+from hpcprof.analysis.collectives.matches import arrivals_of, matches_of
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
@@ -346,7 +346,9 @@ class _Tables(dict[str, pd.DataFrame]):
 def inputs_of(timelines: Mapping[int, Timeline]) -> ExplainInputs:
     """Return what an explanation of these timelines is computed from; ranks may be missing."""
     tables = _Tables(timelines)
-    found = communication([tables["rank_collectives"]])
+    rows = tables["rank_collectives"]
+    sizes = pd.concat([rows["comm_ranks"], rows["world_ranks"]])
+    found = communication([rows])
     clocks = next(iter(connect(found.aligned)), Alignment({}, {}))
     return ExplainInputs(
         ranks=tuple(timelines),
@@ -355,7 +357,8 @@ def inputs_of(timelines: Mapping[int, Timeline]) -> ExplainInputs:
         losses={},
         clocks=clocks.clocks,
         clock_errors=clocks.uncertainty,
-        matches=lambda: matches_of(found),
-        world_size=len(timelines),
+        matches=lambda _: matches_of(found),
+        arrivals=lambda: [arrivals_of([matches_of(found)])],
+        world_size=max([len(timelines), *sizes.dropna().astype(int)]),
         gpus={rank: one.origin.gpus for rank, one in timelines.items()},
     )

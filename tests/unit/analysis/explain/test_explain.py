@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from hpcprof.analysis.explain.explain import explain_run
@@ -308,6 +309,17 @@ def test_lost_events_are_shown_by_an_analysis_that_they_touch() -> None:
     (shown,) = incomplete.evidence
     calls = inputs.tables["api"]["num_calls"].max()
     assert (shown.analysis, shown.rank, shown.key, shown.value) == ("api", 0, "num_calls", calls)
+
+
+def test_the_collectives_of_all_ranks_are_not_read_if_all_have_a_profile() -> None:
+    inputs = inputs_of(simulate([training(), training(data=[Host(40 * MS)])], STEPS))
+
+    class OtherTables(dict[str, pd.DataFrame]):
+        def __missing__(self, name: str) -> pd.DataFrame:
+            assert name != "rank_collectives"
+            return inputs.tables[name]
+
+    assert explain_run(replace(inputs, tables=OtherTables()))[0].findings
 
 
 def test_without_the_profile_of_a_rank_the_explanation_says_so() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hpcprof.analysis.collectives.matches import MESSAGE, UNKNOWN, Matches, groups_of
+from hpcprof.analysis.collectives.matches import MESSAGE, UNKNOWN, Arrivals, Matches, arrivals_of, groups_of
 from hpcprof.analysis.explain.rank_sample import of_ranks, replayed_ranks, waits_caused
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.profiles.timeline import Ints
@@ -41,13 +41,23 @@ def program(late: dict[int, int], ranks: int = RANKS) -> Matches:
     return Matches.concatenate([*tensor, *data])
 
 
+def arrivals(matches: Matches) -> list[Arrivals]:
+    """Return who came last in each half of the groups, from batches that cut operations."""
+    low = matches.group <= np.median(matches.group)
+    halves = [matches.take(low), matches.take(~low)]
+    return [
+        arrivals_of(half.take(np.arange(at, min(at + 7, len(half)))) for at in range(0, len(half), 7))
+        for half in halves
+    ]
+
+
 def test_all_ranks_of_a_run_that_is_not_large_are_replayed() -> None:
-    assert replayed_ranks(range(128), program({}, 128)) == tuple(range(128))
+    assert replayed_ranks(range(128), arrivals(program({}, 128))) == tuple(range(128))
 
 
 @pytest.mark.parametrize("culprit", [0, 77, 254])
 def test_the_rank_that_others_wait_for_is_replayed_with_its_whole_small_group(culprit: int) -> None:
-    found = replayed_ranks(range(RANKS), program({culprit: 300, 13: 2, 140: 1}), 64)
+    found = replayed_ranks(range(RANKS), arrivals(program({culprit: 300, 13: 2, 140: 1})), 64)
     assert len(found) == 64 and list(found) == sorted(found)
     first = culprit // TENSOR * TENSOR
     assert {*range(first, first + TENSOR)} <= {*found}
@@ -57,18 +67,18 @@ def test_the_rank_that_others_wait_for_is_replayed_with_its_whole_small_group(cu
 
 
 def test_where_nobody_waits_the_ranks_are_spread_over_the_run() -> None:
-    found = np.array(replayed_ranks(range(RANKS), program({}), 64))
+    found = np.array(replayed_ranks(range(RANKS), arrivals(program({})), 64))
     assert len(found) == 64 and found[0] == 0 and found[-1] == RANKS - 1
     assert np.diff(found).max() <= 5 * TENSOR
 
 
 def test_without_matches_single_ranks_are_spread_over_the_run() -> None:
-    found = np.array(replayed_ranks([10 * one for one in range(RANKS)], Matches.concatenate([]), 64))
+    found = np.array(replayed_ranks([10 * one for one in range(RANKS)], [], 64))
     assert len(found) == 64 and np.diff(found).max() <= 50
 
 
 def test_the_last_rank_to_come_causes_the_waiting_of_all_others() -> None:
-    caused = waits_caused(np.arange(RANKS), program({9: 100}))
+    caused = np.sum([waits_caused(np.arange(RANKS), one) for one in arrivals(program({9: 100}))], axis=0)
     assert caused[9] == STEPS * 100 * (TENSOR - 1 + RANKS // TENSOR - 1)
     assert caused.sum() == caused[9]
 
