@@ -26,8 +26,8 @@ run: $(VENV)/.installed
 check: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/python -m pytest --quiet --numprocesses 2 tests/unit
+	$(BIN)/mypy --num-workers 2
+	$(BIN)/python -m pytest --quiet --numprocesses 2 --dist worksteal tests/unit
 
 # Three files of tests at a time, since many tests wait; those of one file share what they start.
 test: $(VENV)/.installed
@@ -53,7 +53,7 @@ bench: $(VENV)/.installed
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/python -m pytest -q tests/integration/test_shellcheck.py
 
 # The site lies in build/docs; a warning is an error.

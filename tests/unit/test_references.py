@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import click
-import pytest
 
 from hpcprof.cli.main import COMMANDS, cli
 
@@ -25,13 +24,27 @@ NOT_MODULES = {
 """Names that look like those of modules and are none."""
 
 
-def strings(source: str) -> set[str]:
-    """Return the references in all strings of a module, docstrings included."""
-    found = set()
+def references(source: str) -> set[str]:
+    """Return what a module names in its strings, docstrings included, and what it imports from hpcprof.
+
+    Imports inside functions and for type checkers alone are not reached by importing the module.
+    """
+    strings, imported = set(), set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            found |= set(REFERENCE.findall(node.value))
-    return found - NOT_MODULES
+            strings |= set(REFERENCE.findall(node.value))
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hpcprof"):
+            imported |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return imported | (strings - NOT_MODULES)
+
+
+def resolves(reference: str) -> bool:
+    """Return whether a reference names something that exists."""
+    try:
+        resolve(reference)
+    except (ImportError, AttributeError):
+        return False
+    return True
 
 
 def resolve(reference: str) -> object:
@@ -47,19 +60,10 @@ def resolve(reference: str) -> object:
     return getattr(found, name) if name else found
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_name_in_a_string_resolves(path: Path) -> None:
-    for reference in strings(path.read_text(encoding="utf-8")):
-        resolve(reference)
-
-
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_import_names_something_that_exists(path: Path) -> None:
-    """Imports inside functions and for type checkers alone are not reached by importing the module."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hpcprof"):
-            for alias in node.names:
-                resolve(f"{node.module}.{alias.name}")
+def test_every_name_in_a_string_or_an_import_resolves() -> None:
+    found = {str(path.relative_to(ROOT)): references(path.read_text(encoding="utf-8")) for path in MODULES}
+    missing = {name for name in set().union(*found.values()) if not resolves(name)}
+    assert not {path: names & missing for path, names in found.items() if names & missing}
 
 
 def test_every_command_has_its_module() -> None:

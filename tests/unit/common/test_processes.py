@@ -16,7 +16,8 @@ ALLOWED = {"common/processes.py", "submit/schedulers/local/supervisor.py"}
 
 
 def imports_subprocess(path: Path) -> bool:
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    text = path.read_text(encoding="utf-8")
+    nodes = list(ast.walk(ast.parse(text))) if "subprocess" in text else []
     names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     return "subprocess" in names | {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
 

@@ -50,7 +50,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("trace", TRACES)
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(chunk=st.integers(1, 20_000) | st.integers(20_000, 300_000))
 def test_the_size_of_the_pieces_does_not_matter(
     trace: str, chunk: int, monkeypatch: pytest.MonkeyPatch

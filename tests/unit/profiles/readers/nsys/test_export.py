@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
@@ -132,13 +133,20 @@ def test_a_key_column_without_a_value_is_missing_and_an_absent_column_has_its_de
 ODD = ["1.5", "-0.5", "9.5e18", "9e999", "'soon'", "''", "x'00'", "x'37'", "'9223372036854775808'"]
 
 
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of more rows than a batch has, whose column c1 may hold any value."""
+    path = many_rows(tmp_path_factory.mktemp("large") / "t.sqlite", 70_000)
+    change(path, "ALTER TABLE t RENAME TO u", "CREATE TABLE t AS SELECT c0, +c1 AS c1 FROM u", "DROP TABLE u")
+    return path
+
+
 @pytest.mark.parametrize("row", [1, 70_000])
 @pytest.mark.parametrize(("value", "found"), [*((odd, None) for odd in ODD), ("'7'", 7), ("7.0", 7)])
 def test_of_a_large_table_a_value_that_is_not_an_integer_is_counted_and_its_row_kept(
-    tmp_path: Path, row: int, value: str, found: int | None
+    large: Path, tmp_path: Path, row: int, value: str, found: int | None
 ) -> None:
-    path = many_rows(tmp_path / "t.sqlite", 70_000)
-    change(path, "ALTER TABLE t RENAME TO u", "CREATE TABLE t AS SELECT c0, +c1 AS c1 FROM u")
+    path = Path(shutil.copy(large, tmp_path))
     change(path, f"UPDATE t SET c1 = {value} WHERE rowid = {row}")
     for pages in (True, False):
         key, other = read_bulk(path, {"c0": REQUIRED, "c1": REQUIRED}, pages=pages)
