@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +18,11 @@ import pytest
 import hpcprof
 from hpcprof.profiles.readers.results import parse_result
 from hpcprof.workloads.schema import RankResult
+from tests.integration.rank_server import ADDRESS
 
-WORKLOAD = [sys.executable, "-m", "hpcprof.workloads.sequence_parallel"]
+PYTHON = [sys.executable, "-IS", str(Path(__file__).with_name("rank_server.py"))]
+"""The interpreter of a rank that `mpi` starts."""
+WORKLOAD = [*PYTHON, "-m", "hpcprof.workloads.sequence_parallel"]
 # Enough for ranks that share one busy core, and far less than the half hour that gloo waits for a lost rank.
 LIMIT_S = 480
 
@@ -48,6 +55,27 @@ def need_mpich() -> Path:
     return mpiexec
 
 
+@functools.cache
+def rank_server() -> str:
+    """Return the address of the server of ranks, which ends with this process."""
+    address = str(Path(tempfile.mkdtemp()) / "ranks")
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.integration.rank_server", "--serve", address],
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+    def end() -> None:
+        server.communicate()
+        shutil.rmtree(Path(address).parent)
+
+    atexit.register(end)
+    assert server.stdout is not None and server.stdout.readline() == "ready\n"
+    return address
+
+
 def mpi(
     ranks: int,
     command: Sequence[str],
@@ -58,7 +86,7 @@ def mpi(
     mpiexec = need_mpich()
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HPCPROF_")}
     root = Path(hpcprof.__file__).parents[1]
-    environment |= {"PYTHONPATH": str(root), **variables}
+    environment |= {"PYTHONPATH": str(root), ADDRESS: rank_server(), **variables}
     done = subprocess.run(
         [str(mpiexec), "-iface", "lo", "-n", str(ranks), *command],
         cwd=folder,

@@ -15,11 +15,11 @@ import hpcprof
 from hpcprof.profiles.readers.results import parse_result
 from hpcprof.workloads.schema import Training
 from tests.conftest import Hpcprof
-from tests.integration.mpi import Finished, mpi
+from tests.integration.mpi import PYTHON, Finished, mpi
 
 pytestmark = pytest.mark.slow
 
-WORKLOAD = [sys.executable, "-m", "hpcprof.workloads.ddp"]
+WORKLOAD = [*PYTHON, "-m", "hpcprof.workloads.ddp"]
 SMALL = ["--epochs", "2", "--steps-per-epoch", "8", "--bucket-cap-mb", "0.3"]
 
 # A model file that uses torch, DDP and transformer without importing them.
@@ -307,7 +307,9 @@ def test_a_schedule_on_one_rank_chooses_among_all_measured_steps(tmp_path: Path,
 def test_without_mpi4py_the_remedy_is_said(tmp_path: Path) -> None:
     (tmp_path / "mpi4py.py").write_text("raise ImportError('No module named mpi4py')")
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(hpcprof.__file__).parents[1]}"}
-    done = subprocess.run(WORKLOAD, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, *WORKLOAD[3:]], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 1
     (sentence,) = done.stderr.splitlines()
     assert "Ranks started by MPI need mpi4py" in sentence and "torchrun" in sentence

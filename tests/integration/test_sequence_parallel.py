@@ -8,14 +8,13 @@ import itertools
 import json
 import math
 import re
-import sys
 from pathlib import Path
 
 import pytest
 
 from hpcprof.profiles.readers.results import parse_result
 from hpcprof.workloads.schema import summarize
-from tests.integration.mpi import WORKLOAD, Finished, mpi
+from tests.integration.mpi import PYTHON, WORKLOAD, Finished, mpi
 
 pytestmark = pytest.mark.slow
 
@@ -190,7 +189,7 @@ def driver(folder: Path, damage: str) -> list[str]:
         "    torch.mm = damaged\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
-    return [sys.executable, str(script), *SMALL]
+    return [*PYTHON, str(script), *SMALL]
 
 
 def test_a_rank_that_raises_ends_the_whole_job(tmp_path: Path) -> None:
@@ -292,7 +291,7 @@ def test_each_wrong_matmul_of_the_backward_on_one_rank_fails_the_run(tmp_path: P
         "    return mm(a, b, out=out).mul_(1.01) if wrong else mm(a, b, out=out)\n"
     )
     swept = [*UNSWEPT, "--direction", "backward", "--sweep", f"hidden-size={','.join(map(str, sizes))}"]
-    run = mpi(2, [*driver(tmp_path, damage)[:2], *swept], tmp_path)
+    run = mpi(2, [*driver(tmp_path, damage)[:4], *swept], tmp_path)
     assert run.code == 1
     assert "the results are wrong: relative error" in run.stderr
     points = zip(*(result.points for result in run.results()), strict=True)
@@ -465,7 +464,7 @@ def test_a_point_whose_results_are_wrong_fails_the_sweep_with_its_name_and_the_o
     tmp_path: Path,
 ) -> None:
     damage = "def damaged(a, b, out):\n    mm(a, b, out=out).mul_(1.01 if out.shape[1] == 48 else 1)\n"
-    command = [*driver(tmp_path, damage)[:2], *UNSWEPT, "--sweep", "hidden-size=32,48,64"]
+    command = [*driver(tmp_path, damage)[:4], *UNSWEPT, "--sweep", "hidden-size=32,48,64"]
     run = mpi(2, command, tmp_path)
     assert run.code == 1
     (sentence,) = run.said
@@ -484,7 +483,7 @@ def test_float32_is_float32_also_at_a_point_after_tf32(tmp_path: Path) -> None:
         "        print('rank 1 multiplies in', now, flush=True)\n"
         "    return mm(a, b, out=out)\n"
     )
-    run = mpi(2, [*driver(tmp_path, damage)[:2], *UNSWEPT, "--sweep", "dtype=tf32,float32"], tmp_path)
+    run = mpi(2, [*driver(tmp_path, damage)[:4], *UNSWEPT, "--sweep", "dtype=tf32,float32"], tmp_path)
     assert run.code == 0, run.stderr
     said = [line for line in run.stdout.splitlines() if line.startswith("rank 1 multiplies")]
     assert said == ["rank 1 multiplies in high", "rank 1 multiplies in highest"]
@@ -518,6 +517,6 @@ SHAPES = Path(__file__).with_name("random_shapes.py")
 
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_every_mode_is_right_for_shapes_of_all_sizes(ranks: int, tmp_path: Path) -> None:
-    run = mpi(ranks, [sys.executable, str(SHAPES)], tmp_path)
+    run = mpi(ranks, [*PYTHON, str(SHAPES)], tmp_path)
     assert run.code == 0, run.stderr
     assert run.stdout.startswith("right: ")
