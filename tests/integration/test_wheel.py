@@ -59,11 +59,18 @@ def test_the_installed_wheel_renders_and_submits_without_torch_and_mpi(wheel: Pa
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-compile"]
     subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), str(wheel)], check=True)
 
+    # The programs of this machine, without an MPI that it may have.
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for path in (*Path("/usr/bin").iterdir(), *Path("/bin").iterdir()):
+        if not path.name.startswith(("mpi", "orte", "prte")) and not (programs / path.name).is_symlink():
+            (programs / path.name).symlink_to(path)
+
     def hpcprof(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(environment / "bin/hpcprof"), *arguments],
             cwd=tmp_path,
-            env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "LANG": os.environ.get("LANG", "C.UTF-8")},
+            env={"PATH": str(programs), "HOME": str(tmp_path), "LANG": os.environ.get("LANG", "C.UTF-8")},
             capture_output=True,
             text=True,
         )
