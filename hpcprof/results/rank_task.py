@@ -27,7 +27,6 @@ if TYPE_CHECKING:  # only a changed profile needs these modules at run time
     from hpcprof.profiles.timeline_parquet import RankEvents
 
 PRELOAD = (
-    "hpcprof.analysis.framework.crosschecks",
     "hpcprof.analysis.framework.outcome",
     "hpcprof.analysis.steps.capture_losses",
     "hpcprof.profiles.parts",
@@ -196,14 +195,8 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
         for group in groups:
             tables |= group.result()
     unkept = kept.result()
-    doubts = _contradictions(tables)
-    tables |= {name: AnalysisTable({}, {task.rank: sentence}) for name, sentence in doubts.items()}
     _keep_tables(task, profile, sha256, tables, with_timeline=task.keeps_timeline and not unkept)
-    warnings = [f"{task.path}: {sentence}." for sentence in dict.fromkeys(doubts.values())]
-    warnings = [*unkept, *warnings]
-    return ProfileResults(
-        sha256, before[0], profile.origin, _for_database(tables), _losses(profile), tuple(warnings)
-    )
+    return ProfileResults(sha256, before[0], profile.origin, _for_database(tables), _losses(profile), unkept)
 
 
 def _for_database(tables: Mapping[str, AnalysisTable]) -> dict[str, AnalysisTable]:
@@ -269,12 +262,6 @@ def _sha256(path: Path) -> str:
         while count := file.readinto(buffer):
             digest.update(buffer[:count])
     return digest.hexdigest()
-
-
-def _contradictions(tables: Mapping[str, AnalysisTable]) -> dict[str, str]:
-    from hpcprof.analysis.framework.crosschecks import contradictions
-
-    return contradictions({name: table.columns for name, table in tables.items()})
 
 
 def _keep_timeline(task: ProfileTask, profile: Timeline | KernelReport, sha256: str) -> tuple[str, ...]:

@@ -21,7 +21,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hpcprof.analysis.framework.crosschecks import contradictions
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
@@ -30,6 +29,7 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.losses import LossKind, Subject
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import LATEST, LONGEST, Timeline
+from tests.crosschecks import contradictions
 
 pytestmark = pytest.mark.slow
 
@@ -126,8 +126,8 @@ def rows_of(path: Path, table: str, where: str = "TRUE") -> int:
 
 
 def check_parts(results: dict[str, pd.DataFrame]) -> None:
-    """The checks of every collect find nothing, and totals agree between the tables of kernels."""
-    assert contradictions({name: Outcome(rows).columns() for name, rows in results.items()}) == {}
+    """The analyses contradict nothing, and totals agree between the tables of kernels."""
+    assert contradictions({name: Outcome(rows).columns() for name, rows in results.items()}) == []
     totals = [results[name]["total_ns"].sum() if len(results[name]) else 0 for name in _KERNEL_TABLES]
     assert totals[0] == totals[1]
 

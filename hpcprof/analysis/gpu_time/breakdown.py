@@ -50,7 +50,7 @@ def _divided(devices: list[DeviceTime]) -> dict[str, int | float | None]:
 
 
 def _parts(device: DeviceTime) -> tuple[int, ...]:
-    """Return the time of each of `PARTS`; `hpcprof.analysis.framework.crosschecks` checks their sum."""
+    """Return the time of each of `PARTS`; they add up to the span."""
     return (
         device.running([Category.COMP]),
         device.running([Category.COMM], without=[Category.COMP]),

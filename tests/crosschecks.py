@@ -1,7 +1,4 @@
-"""Checks that the analyses of a rank agree with themselves and with each other.
-
-Each collect runs them. They read the columns as they are stored, so they cover every step up to the store.
-"""
+"""Checks that the analyses of a rank agree with themselves and with each other."""
 
 from __future__ import annotations
 
@@ -16,25 +13,14 @@ from hpcprof.analysis.steps.phases import distribution
 AnalysisColumns = Mapping[str, Sequence[Any]]
 
 _TOTALS = ("instances", "total_ns")
-_REPORT = "this is an error of hpcprof, please report it"
 _DOUBLE = 1 + 1e-12
 _STATISTICS = ("p50_ns", "p95_ns", "p99_ns", "mean_ns")
 
 
-def contradictions(results: Mapping[str, AnalysisColumns]) -> dict[str, str]:
-    """Return a sentence for each analysis of a rank that contradicts itself or another one.
-
-    Parameters
-    ----------
-    results : mapping
-        The columns of each analysis, by its name.
-    """
-    found: dict[str, str] = {}
+def contradictions(results: Mapping[str, AnalysisColumns]) -> list[str]:
+    """Return a sentence for each contradiction in the columns of the analyses of a rank."""
     checks = (_breakdown, _kernels, _phases, _step_parts, _idle_causes)
-    for names, sentence in (broken for check in checks for broken in check(results)):
-        for name in names:
-            found.setdefault(name, sentence)
-    return found
+    return [sentence for check in checks for sentence in check(results)]
 
 
 def _rows(columns: AnalysisColumns) -> Iterator[dict[str, Any]]:
@@ -42,30 +28,26 @@ def _rows(columns: AnalysisColumns) -> Iterator[dict[str, Any]]:
         yield dict(zip(columns, row, strict=True))
 
 
-def _breakdown(results: Mapping[str, AnalysisColumns]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _breakdown(results: Mapping[str, AnalysisColumns]) -> Iterator[str]:
     """Check that the parts are not negative and add up to the span, to the nanosecond."""
     for row in _rows(results["breakdown"]):
         parts = [row[f"{part}_ns"] for part in PARTS]
         if min(parts) < 0 or sum(parts) != row["span_ns"]:
             yield (
-                ("breakdown",),
                 f"the parts of breakdown ({', '.join(map(str, parts))} ns) do not add up to its span of "
-                f"{row['span_ns']} ns: {_REPORT}",
+                f"{row['span_ns']} ns"
             )
 
 
-def _kernels(results: Mapping[str, AnalysisColumns]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _kernels(results: Mapping[str, AnalysisColumns]) -> Iterator[str]:
     """Check that both tables count and add up the same kernels."""
     for column in _TOTALS:
         totals = [sum(results[name][column]) for name in ("kernels", "kernels_by_shape")]
         if totals[0] != totals[1]:
-            yield (
-                ("kernels", "kernels_by_shape"),
-                f"kernels and kernels_by_shape differ in {column} ({totals[0]} and {totals[1]}): {_REPORT}",
-            )
+            yield f"kernels and kernels_by_shape differ in {column} ({totals[0]} and {totals[1]})"
 
 
-def _phases(results: Mapping[str, AnalysisColumns]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _phases(results: Mapping[str, AnalysisColumns]) -> Iterator[str]:
     """Check that no phase takes longer than its step, and that the phases and the rest add up to the steps.
 
     The times of a phase in n steps cannot exceed those of the n longest steps, sorted by length, so neither
@@ -79,39 +61,28 @@ def _phases(results: Mapping[str, AnalysisColumns]) -> Iterator[tuple[tuple[str,
         fits = row["steps"] <= len(times)
         limits = distribution(longest) if fits else {}
         if not fits or any(row[name] > limits[name] * _DOUBLE + 1 for name in _STATISTICS):
-            yield (
-                ("phases", "step_times"),
-                f"the phase {row['phase']} takes longer than its steps: {_REPORT}",
-            )
+            yield f"the phase {row['phase']} takes longer than its steps"
     total, whole = sum(row["steps"] * row["mean_ns"] for row in found), int(times.sum())
     # Each mean is rounded to a whole nanosecond.
     if found and abs(total - whole) > sum(row["steps"] for row in found) + whole * (_DOUBLE - 1):
-        yield (
-            ("phases", "step_times"),
-            f"the phases add up to {total} ns, the steps to {whole} ns: {_REPORT}",
-        )
+        yield f"the phases add up to {total} ns, the steps to {whole} ns"
 
 
-def _step_parts(results: Mapping[str, AnalysisColumns]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _step_parts(results: Mapping[str, AnalysisColumns]) -> Iterator[str]:
     """Check that the parts of each step are not negative and add up to its wall time, to the nanosecond."""
     for row in _rows(results["step_parts"]):
         parts = [row[f"{part}_ns"] for part in PARTS]
         if min(parts) < 0 or sum(parts) != row["wall_ns"]:
             yield (
-                ("step_parts",),
                 f"the parts of step {row['step']} ({', '.join(map(str, parts))} ns) do not add up to its "
-                f"wall time of {row['wall_ns']} ns: {_REPORT}",
+                f"wall time of {row['wall_ns']} ns"
             )
 
 
-def _idle_causes(results: Mapping[str, AnalysisColumns]) -> Iterator[tuple[tuple[str, ...], str]]:
+def _idle_causes(results: Mapping[str, AnalysisColumns]) -> Iterator[str]:
     """Check that the causes of idle time add up to the idle time of the steps; each mean is rounded."""
     steps = results["step_parts"]["idle_ns"]
     per_step = results["idle_causes"]["idle_ns_per_step"]
     total, whole = sum(per_step) * len(steps), sum(steps)
     if per_step and abs(total - whole) > len(per_step) * len(steps):
-        yield (
-            ("idle_causes",),
-            f"the causes of idle time add up to {total} ns, the idle time of the steps to {whole} ns: "
-            f"{_REPORT}",
-        )
+        yield f"the causes of idle time add up to {total} ns, the idle time of the steps to {whole} ns"
