@@ -215,11 +215,6 @@ def _has(steps: RankSteps) -> str:
     return f"its steps are {steps.number.min()} to {steps.number.max()}"
 
 
-def read_window(run: Run, store: Store, rank: int, start_ns: int, end_ns: int) -> Timeline:
-    """Read one window of a rank; see `RunWindows.read`, which is quicker for several."""
-    return RunWindows(run, store).read(rank, start_ns, end_ns)
-
-
 def cut(timeline: Timeline, start_ns: int, end_ns: int, tables: tuple[str, ...] = ()) -> Timeline:
     """Return a timeline with those rows that overlap a window, of some tables or by default of all."""
     found = {}

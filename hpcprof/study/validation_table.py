@@ -65,9 +65,6 @@ class Validation:
         quiet = self.first is None
         return self.named if self.certain else quiet if self.certain is False else quiet or self.named
 
-    def _without_finding(self) -> str:
-        return NOTHING if self.explanation else "no explanation"
-
     def row(self) -> Row:
         """Return the row of the table."""
         plant, found, cost = self.planted.plant, self.first, self.cost

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.profiles.columns.unique import distinct
@@ -45,12 +43,6 @@ def number_texts(
 
 def _none_first(text: str | None) -> tuple[bool, str]:
     return text is not None, text or ""
-
-
-def text_column(values: Iterable[str | None]) -> pd.Series[Any]:
-    """Return a column of text in which None marks a missing value; pandas would turn it into NaN."""
-    column: pd.Series[Any] = pd.Series(object_array(values), dtype="object")
-    return column
 
 
 def object_array(values: Iterable[object]) -> NDArray[np.object_]:

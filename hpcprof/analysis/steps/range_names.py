@@ -20,7 +20,6 @@ from hpcprof.profiles.timeline import NO_NAME, Ints, Ranges, Timeline
 PROFILER_STEP = "ProfilerStep#N"
 """The one name of the steps that the PyTorch profiler marks."""
 
-_PROFILER_STEP = re.compile(r"ProfilerStep#\d+")
 # What torch.autograd.profiler.emit_nvtx appends to a name (torch/csrc/profiler/util.cpp, getNvtxStr).
 _EMITTED = re.compile(
     r"(?:, seq = \d+)?(?:, op_id = \d+)(?:, sizes = .*)?(?:, input_op_ids = .*)?$", re.DOTALL

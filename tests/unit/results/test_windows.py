@@ -21,7 +21,7 @@ from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Table, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.kept_events import keep_timeline
-from hpcprof.results.windows import RunWindows, cut, read_window
+from hpcprof.results.windows import RunWindows, cut
 from hpcprof.submit.runs.directory import Run
 from tests.data import generated_exports
 from tests.data.parallel_program import Program
@@ -150,7 +150,7 @@ def test_the_events_of_steps_include_the_calls_that_launched_them(windows: RunWi
 def test_a_window_of_a_profile_without_kept_events_is_read_from_the_profile(windows: RunWindows) -> None:
     steps = windows.steps(RANK)
     start, end = int(steps.start[5]), int(steps.end[5])
-    found = read_window(windows._run, windows._store, RANK, start, end)
+    found = windows.read(RANK, start, end)
     _assert_same_events(found, cut(windows._profile(RANK), start, end))
     assert len(found.kernels) == 100
 
