@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar, cast, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 
@@ -67,38 +67,6 @@ class RangeArguments(OperatorArguments, gc=False):
     """
 
     finished: bool = True
-
-
-_RECORD = (
-    *("Collective name", "In msg nelems", "Out msg nelems", "dtype", "Group size", "Process Group Name"),
-    *("In split size", "Dst Rank", "Src Rank"),
-)
-
-
-def _with_record(kind: type[ValueT]) -> type[ValueT]:
-    """Return a type of arguments that also has those by which PyTorch records a collective, if any."""
-    record = [
-        (f"record_{i}", Any, msgspec.field(name=name, default=msgspec.UNSET))
-        for i, name in enumerate(_RECORD)
-    ]
-    name = f"Recorded{kind.__name__}"
-    return cast("type[ValueT]", msgspec.defstruct(name, record, bases=(cast(Any, kind),), gc=False))
-
-
-if TYPE_CHECKING:  # A type checker cannot know types that are made at run time.
-    RecordedKernelArguments = KernelArguments
-    RecordedOperatorArguments = OperatorArguments
-else:
-    RecordedKernelArguments = _with_record(KernelArguments)
-    RecordedOperatorArguments = _with_record(OperatorArguments)
-
-
-def record_arguments(arguments: Any) -> dict[str, Any]:
-    """Return the arguments that record a collective by their names in the trace; empty if there are none."""
-    if arguments.record_0 is msgspec.UNSET:
-        return {}
-    found = zip(_RECORD, msgspec.structs.astuple(arguments)[-len(_RECORD) :], strict=True)
-    return {name: value for name, value in found if value is not msgspec.UNSET}
 
 
 class AllocatorArguments(msgspec.Struct, gc=False):

@@ -60,11 +60,6 @@ class Recorded(NamedTuple):
 def recorded(written: bytes, correlation: int = NO_CORRELATION) -> Recorded | None:
     """Return the record in the arguments of a kernel or a call, None if there is none."""
     arguments = (parsed_object(written) or {}) if _COLLECTIVE in written else {}
-    return record_of(arguments, correlation)
-
-
-def record_of(arguments: Mapping[str, Any], correlation: int = NO_CORRELATION) -> Recorded | None:
-    """Do as `recorded` with arguments that are parsed."""
     name = arguments.get("Collective name")
     if not isinstance(name, str):
         return None

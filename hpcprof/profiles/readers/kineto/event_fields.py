@@ -1,4 +1,4 @@
-"""Columns of numbers from the fields of events, which are decoded or as they are written."""
+"""Columns of numbers from the fields of events as they are written."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 from collections.abc import Sequence
 from itertools import chain
 from operator import attrgetter
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -28,18 +27,16 @@ def column(arguments: Sequence[object], name: str, otherwise: int) -> Ints:
     return np.array([otherwise if value is None else value for value in values], np.int64)
 
 
-def integers(values: Sequence[Any]) -> tuple[Ints, Mask]:
-    """Return the integers in a field of all events, decoded or as they are written, and which are valid."""
-    written = values if isinstance(values[0], msgspec.Raw) else None
-    numbers = values if written is None else _INTEGERS(written)
+def integers(written: Sequence[msgspec.Raw]) -> tuple[Ints, Mask]:
+    """Return the integers in a field of all events as they are written, and which are valid."""
+    numbers = _INTEGERS(written)
     if (whole := _complete(numbers)) is not None:
         return whole, np.ones(len(whole), np.bool_)
-    assert written is not None  # A decoded field has a value.
     found = [_spelled(bytes(text)) if v is None else v for v, text in zip(numbers, written, strict=True)]
     return np.array([value or 0 for value in found], np.int64), present(found)
 
 
-def told(values: Sequence[int | None], otherwise: Sequence[Any]) -> tuple[Ints, Mask]:
+def told(values: Sequence[int | None], otherwise: Sequence[msgspec.Raw]) -> tuple[Ints, Mask]:
     """Return the values, with those of another field in place of None, and which are valid."""
     if (whole := _complete(values)) is not None:
         return whole, np.ones(len(whole), np.bool_)

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -25,16 +24,14 @@ from hpcprof.profiles.readers.kineto.arguments import (
     RangeArguments,
     ValueT,
     WaitArguments,
-    record_arguments,
 )
 from hpcprof.profiles.readers.kineto.arrows import CATEGORIES as FORWARD_BACKWARD
 from hpcprof.profiles.readers.kineto.arrows import COLUMNS as ARROWS
-from hpcprof.profiles.readers.kineto.collectives import CALL, GroupCall, Recorded, record_of, recorded
+from hpcprof.profiles.readers.kineto.collectives import CALL, GroupCall, Recorded, recorded
 from hpcprof.profiles.readers.kineto.event_fields import column, integers, none_written, shapes, told
 from hpcprof.profiles.readers.kineto.json_stream import Batch, Event
 from hpcprof.profiles.readers.kineto.stamps import Mask, present, times
 from hpcprof.profiles.readers.kineto.synchronizations import COLUMNS, waits
-from hpcprof.profiles.readers.kineto.typed_events import PYTHON, SKIPPED, TYPES
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
     HOST,
@@ -101,7 +98,16 @@ _OWN = "own function"
 _FUNCTION = re.compile(r"(?P<file>.+)\((?P<line>\d+)\): (?P<function>.+)")
 """The name of a function of Python."""
 
-_NOT_READ = {PYTHON, *SKIPPED}
+_PYTHON = "python_function"
+"""The category of functions of Python, of which a timeline holds some."""
+
+_NOT_READ = {
+    _PYTHON,
+    *("external_correlation", "overhead", "collective_comm", "Trace"),
+    *("ac2g", "async", "async_cpu_to_gpu", "async_gpu"),
+    *("cuda_event", "cuda_profiler_range"),
+}
+"""The categories of libkineto (ActivityType.h) and of arrows between events that a timeline leaves out."""
 
 _OTHER_DEVICE = re.compile(
     r"(?!cpu_|cuda_|gpu_)[a-z]\w*_(runtime|driver|op|memcpy|memset|sync|ccp_events|insight|counters"
@@ -109,7 +115,6 @@ _OTHER_DEVICE = re.compile(
 )
 """The categories of devices that are not read: ``xpu_runtime``, ``mtia_ccp_events``, ``hpu_op``…"""
 
-_CATEGORIES: dict[type, str] = {kind: category for category, kind in TYPES.items()}
 _Kind = tuple[Categories, TableRows, Callable[[list[Event]], Built], Subject]
 """The categories of one kind of events, their table, what builds its columns, and their name."""
 
@@ -183,10 +188,7 @@ class Events:
             for category in categories
         }
         self.count += len(batch)
-        if batch and type(batch[0]) in _CATEGORIES:
-            _sort_typed(cast("list[Event]", batch), by_category)
-        else:
-            self._sort(batch, by_category)
+        self._sort(batch, by_category)
         for (_, table, build, subject), events in zip(self._kinds, by_kind, strict=True):
             if events:
                 columns, checks = build(events)
@@ -223,9 +225,7 @@ class Events:
 
     def _timed(self, events: list[Event]) -> Built:
         name = self.strings.add_all([event.name for event in events])
-        complete = np.ones(len(events), np.bool_)
-        if isinstance(events[0], Event):  # Typed ones are complete.
-            complete = np.array([event.ph == "X" for event in events], np.bool_)
+        complete = np.array([event.ph == "X" for event in events], np.bool_)
         start, started = times([event.ts for event in events])
         duration, lasts = times([event.dur for event in events])
         end = start + duration
@@ -249,9 +249,7 @@ class Events:
 
     def _operators(self, events: list[Event]) -> Built:
         columns, checks = self._on_host(events)
-        arguments = [event.args for event in events]
-        if isinstance(arguments[0], msgspec.Raw):
-            arguments = [a or _NO_INPUTS for a in _OPERATORS(arguments)]
+        arguments = [a or _NO_INPUTS for a in _OPERATORS([event.args for event in events])]
         values = [a.values for a in arguments]
         if not none_written(values):
             values = [
@@ -263,7 +261,7 @@ class Events:
 
     def _keep_group_calls(self, events: list[Event], columns: IntColumns, checks: Checks) -> None:
         for row in np.flatnonzero(_passed(checks) & (columns["name"] == self.strings.add(CALL))).tolist():
-            if record := _record(events[row].args):
+            if record := recorded(bytes(events[row].args)):
                 start, end, process, thread = (int(columns[name][row]) for name in _HOST[1:])
                 self.group_calls.append(GroupCall(process, thread, start, end, record))
 
@@ -291,8 +289,8 @@ class Events:
         """Build the kernels, and keep the record of those that communicate."""
         arguments = self._arguments(_KERNEL, events, Subject.KERNEL)
         columns, checks = self._on_gpu(events, arguments)
-        for row in _recording(events, _passed(checks)):
-            if record := _record(events[row].args, int(columns["correlation"][row])):
+        for row in np.flatnonzero(_passed(checks)).tolist():
+            if record := recorded(bytes(events[row].args), int(columns["correlation"][row])):
                 self.collectives.append(record)
         columns |= {
             "grid": shapes([a.grid for a in arguments]),
@@ -331,36 +329,21 @@ class Events:
     def _arguments(
         self, decode: ArgumentsDecoder[ValueT], events: list[Event], subject: Subject
     ) -> Sequence[ValueT]:
-        """Decode the arguments of events unless they are, and count the odd ones."""
-        found = [event.args for event in events]
-        if not isinstance(found[0], msgspec.Raw):
-            return found
-        arguments, odd = decode(found)
+        """Decode the arguments of events, and count the odd ones."""
+        arguments, odd = decode([event.args for event in events])
         for name, count in odd.items():
             self._lost[LossKind.FIELD, subject, name] += count
         return arguments
 
 
-def _sort_typed(batch: list[Event], by_category: dict[str | None, list[Event]]) -> None:
-    """Add events whose types tell their categories to the list of their category."""
-    functions: list[Event] = []
-    ignored: list[Event] = []
-    lists = {**by_category, PYTHON: functions}
-    add_to = {kind: lists.get(category, ignored).append for kind, category in _CATEGORIES.items()}
-    for event in batch:
-        add_to[event.__class__](event)
-    by_category[_MODULE] += filter(is_module, functions)
-    by_category[_OWN] += filter(is_own_function, functions)
-
-
 def is_module(event: Event) -> bool:
     """Return whether an event is a call of a module."""
-    return event.cat == PYTHON and (event.name or "").startswith(_MODULE)
+    return event.cat == _PYTHON and (event.name or "").startswith(_MODULE)
 
 
 def is_own_function(event: Event) -> bool:
     """Return whether an event is a call of a function of the user's own code."""
-    frame = frame_of(event.name or "") if event.cat == PYTHON else None
+    frame = frame_of(event.name or "") if event.cat == _PYTHON else None
     return frame is not None and is_own(frame)
 
 
@@ -375,21 +358,6 @@ def _passed(checks: Checks) -> Mask:
     """Return which rows pass all checks."""
     passed: Mask = np.logical_and.reduce([*checks.values()])
     return passed
-
-
-def _recording(events: list[Event], valid: Mask) -> list[int]:
-    """Return the rows of valid kernels that may have the record of a collective."""
-    rows: list[int] = np.flatnonzero(valid).tolist()
-    if isinstance(events[0].args, msgspec.Raw):
-        return rows
-    return [row for row in rows if events[row].args.record_0 is not msgspec.UNSET]
-
-
-def _record(arguments: Any, correlation: int = NO_CORRELATION) -> Recorded | None:
-    """Return the record of a collective in arguments, decoded or as they are written."""
-    if isinstance(arguments, msgspec.Raw):
-        return recorded(bytes(arguments), correlation)
-    return record_of(record_arguments(arguments), correlation)
 
 
 def _allocations(events: list[Event]) -> Built:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO
 
 import msgspec
 
 _CHUNK = 8 << 20
-_PIECE = 1 << 18
 _LARGEST = 64 << 20
 """The most bytes before the events and in one event: with more, a file is not a trace."""
 
@@ -31,12 +30,6 @@ class NotATrace(Exception):
     """A file is not a trace; the message is the rest of a sentence that begins with the file's name."""
 
 
-if TYPE_CHECKING:  # What a decoder of its own returns may have it decoded.
-    _Written: TypeAlias = Any
-else:
-    _Written = msgspec.Raw
-
-
 class Event(msgspec.Struct, gc=False):
     """An event. Values other than text stay as they are written, so that no digit is lost."""
 
@@ -45,15 +38,14 @@ class Event(msgspec.Struct, gc=False):
     name: str | None = None
     ts: msgspec.Raw = NO_VALUE
     dur: msgspec.Raw = NO_VALUE
-    pid: _Written = NO_VALUE
-    tid: _Written = NO_VALUE
-    id: _Written = NO_VALUE
-    args: _Written = NO_ARGUMENTS
+    pid: msgspec.Raw = NO_VALUE
+    tid: msgspec.Raw = NO_VALUE
+    id: msgspec.Raw = NO_VALUE
+    args: msgspec.Raw = NO_ARGUMENTS
 
 
 Batch = list[Event | None]
 """Events in the trace's order; None is one that is not a JSON object."""
-_Decoder = msgspec.json.Decoder[Batch]
 
 _TEXTS = ("ph", "cat", "name")
 
@@ -69,18 +61,15 @@ class TraceStream:
     """The events of a trace in batches, and its other ``properties``.
 
     From the first batch on, ``properties`` holds those before the events; after the last batch, all of them.
-    Events are of ``kind``, whose fields beyond those of `Event` hold values as they are written, unless
-    ``decoder`` can decode the whole batch. Reading raises `NotATrace`, and whatever reading the file raises.
+    Events are of ``kind``, whose fields beyond those of `Event` hold values as they are written. Reading
+    raises `NotATrace`, and whatever reading the file raises.
     """
 
-    def __init__(
-        self, file: BinaryIO, kind: type[Event] = Event, decoder: msgspec.json.Decoder[Batch] | None = None
-    ) -> None:
+    def __init__(self, file: BinaryIO, kind: type[Event] = Event) -> None:
         self.properties: dict[str, Any] = {}
         self._file = file
         self._kind = kind
-        self._decoder = decoder
-        self._of_kind: _Decoder = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
+        self._decoder: msgspec.json.Decoder[Batch] = msgspec.json.Decoder(list[kind])  # type: ignore[valid-type]
         self._head = b""
 
     def batches(self) -> Iterator[Batch]:
@@ -135,25 +124,10 @@ class TraceStream:
 
     def _decoded(self, text: bytes) -> list[Batch]:
         """Parse events separated by commas; without a batch if one is incomplete or a field is unusual."""
-        batches = self._typed(text, self._decoder) if self._decoder else []
-        if not batches and (whole := _events(text, self._of_kind)) is not None:
-            batches = [whole]
-        return batches
-
-    def _typed(self, text: bytes, decoder: _Decoder) -> list[Batch]:
-        """Parse events by the decoder where it can; without a batch if a piece is not whole."""
-        batches: list[Batch] = []
-        typed = False
-        for piece in _pieces(text):
-            batch = _events(piece, decoder)
-            was_typed, typed = typed, batch is not None
-            if batch is None and (batch := _events(piece, self._of_kind)) is None:
-                return []
-            if batches and typed is was_typed:
-                batches[-1] += batch
-            else:
-                batches.append(batch)
-        return batches
+        try:
+            return [self._decoder.decode(b"".join((b"[", text, b"]")))]
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return []
 
     def _finish(self, tail: bytes) -> None:
         """Read the properties around the events; ``tail`` is the text after the list read so far."""
@@ -177,29 +151,9 @@ def _parsed(text: bytes) -> Any:
         raise NotATrace(f"is not valid JSON: {error}.") from None
 
 
-def _pieces(text: bytes) -> Iterator[bytes]:
-    """Cut events into pieces, so that an unusual one costs time only in its piece."""
-    begin = 0
-    while len(text) - begin > _PIECE:
-        until, after = _last_event(text, begin + _PIECE)
-        if until <= begin:
-            break
-        yield text[begin:until]
-        begin = after
-    yield text[begin:]
-
-
-def _events(text: bytes, decoder: _Decoder) -> Batch | None:
-    """Parse events separated by commas; None if one is incomplete or a field is unusual."""
-    try:
-        return decoder.decode(b"".join((b"[", text, b"]")))
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        return None
-
-
-def _last_event(text: bytes, until: int | None = None) -> tuple[int, int]:
+def _last_event(text: bytes) -> tuple[int, int]:
     """Return where the last complete event probably ends and the next begins: at ``}``, a comma and ``{``."""
-    at = len(text) if until is None else until
+    at = len(text)
     for _ in range(_BRACES):
         at = text.rfind(b"{", 0, at)
         if at < 0:

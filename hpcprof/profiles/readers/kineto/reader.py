@@ -26,7 +26,6 @@ from hpcprof.profiles.readers.kineto.events import Events, frame_of
 from hpcprof.profiles.readers.kineto.host_collectives import host_collectives, is_work, only_group
 from hpcprof.profiles.readers.kineto.json_stream import NotATrace, TraceStream
 from hpcprof.profiles.readers.kineto.synchronizations import synchronizations
-from hpcprof.profiles.readers.kineto.typed_events import DECODER
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
     NO_NAME,
@@ -166,7 +165,7 @@ def _load(path: Path) -> tuple[Events, dict[str, Any]]:
     """Return the events, and the other properties of the trace."""
     events = Events()
     with open_trace(path) as file, damage_as_sentence(path):
-        stream = TraceStream(file, decoder=DECODER)
+        stream = TraceStream(file)
         for batch in stream.batches():
             events.add(batch)
         if events.foreign and "schemaVersion" not in stream.properties:

@@ -64,7 +64,7 @@ def test_the_size_of_the_pieces_does_not_matter(
 @pytest.mark.parametrize("trace", TRACES)
 def test_parsing_event_by_event_gives_the_same(trace: str, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = content(read(DATA / trace))
-    monkeypatch.setattr(json_stream, "_events", lambda *_: None)
+    monkeypatch.setattr(json_stream.TraceStream, "_decoded", lambda *_: [])
     assert content(read(DATA / trace)) == expected
 
 

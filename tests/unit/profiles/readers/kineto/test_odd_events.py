@@ -1,8 +1,7 @@
-"""Events that are decoded in one pass, and those that cannot be."""
+"""Events with odd fields, and those around them."""
 
 from __future__ import annotations
 
-import gzip
 import json
 from dataclasses import fields
 from pathlib import Path
@@ -13,11 +12,8 @@ import pytest
 
 from hpcprof.profiles.event_columns import TEXTS, timeline_tables
 from hpcprof.profiles.readers.kineto import json_stream, reader
-from hpcprof.profiles.readers.kineto.json_stream import Event, TraceStream
-from hpcprof.profiles.readers.kineto.typed_events import DECODER
 from hpcprof.profiles.timeline import Timeline
 
-DATA = Path(__file__).parents[4] / "data"
 CALL = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 2, "ts": 1.5, "dur": 2}
 OPERATOR = {**CALL, "cat": "cpu_op", "name": "aten::mm", "args": {"Input Dims": [[2, 3]]}}
 KERNEL = {**CALL, "cat": "kernel", "name": "gemm", "args": {"device": 0, "stream": 7, "correlation": 3}}
@@ -57,27 +53,17 @@ def contents(timeline: Timeline) -> dict[str, Any]:
 
 
 def same_both_ways(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Return what is read of a trace, and check that it is the same without the decoder."""
-    typed = contents(reader.read(path))
-    monkeypatch.setattr(reader, "DECODER", None)
-    assert contents(reader.read(path)) == typed
-    return typed
-
-
-@pytest.mark.parametrize("name", ["ddp_step_rank0", "operators_rank0", "pipeline_rank1", "allocator_rank0"])
-@pytest.mark.parametrize("piece", [1 << 12, 1 << 18])
-def test_a_trace_is_the_same_however_its_events_are_decoded(
-    name: str, piece: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(json_stream, "_PIECE", piece)
-    assert same_both_ways(DATA / f"{name}.pt.trace.json.gz", monkeypatch)
+    """Return what is read of a trace, and check that it is the same event by event."""
+    found = contents(reader.read(path))
+    monkeypatch.setattr(json_stream.TraceStream, "_decoded", lambda *_: [])
+    assert contents(reader.read(path)) == found
+    return found
 
 
 @pytest.mark.parametrize("odd", ODD, ids=json.dumps)
 def test_an_odd_event_changes_nothing_for_the_others(
     odd: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_stream, "_PIECE", 300)
     usual = [CALL, OPERATOR, KERNEL] * 4
     path = write(tmp_path / "rank0.pt.trace.json", *usual, odd, *usual)
     found = same_both_ways(path, monkeypatch)
@@ -90,11 +76,3 @@ def test_a_single_event_without_a_thread_is_left_out(tmp_path: Path) -> None:
     timeline = reader.read(write(tmp_path / "rank0.pt.trace.json", alone))
     assert len(timeline.calls) == 0
     assert [(loss.detail, loss.count) for loss in timeline.origin.losses] == [("tid", 1)]
-
-
-def test_most_events_of_a_trace_are_decoded_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_stream, "_PIECE", 1 << 14)
-    with gzip.open(DATA / "ddp_step_rank0.pt.trace.json.gz") as file:
-        batches = [*TraceStream(file, decoder=DECODER).batches()]  # type: ignore[arg-type]
-    written = sum(isinstance(event, Event) for batch in batches for event in batch)
-    assert written < 0.05 * sum(map(len, batches))
