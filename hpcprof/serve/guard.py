@@ -7,10 +7,10 @@ import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -87,7 +87,8 @@ class Access:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self.accepts(token.strip()):
             return True
-        return _equal(_cookies(headers).get(self.cookie, ""), self.session)
+        cookies = cookie_parser("; ".join(headers.getlist("cookie")))
+        return _equal(cookies.get(self.cookie, ""), self.session)
 
 
 def host_name(host: str) -> str:
@@ -204,16 +205,6 @@ def _same_origin(scope: Scope, headers: Headers) -> bool:
         return False
     navigates = headers.get("sec-fetch-mode") == "navigate" and scope["method"] in _READS
     return navigates or headers.get("sec-fetch-site", "none") in ("none", "same-origin")
-
-
-def _cookies(headers: Headers) -> dict[str, str]:
-    found: SimpleCookie = SimpleCookie()
-    try:
-        for text in headers.getlist("cookie"):
-            found.load(text)
-    except CookieError:
-        return {}
-    return {name: morsel.value for name, morsel in found.items()}
 
 
 def _equal(given: str, expected: str) -> bool:
