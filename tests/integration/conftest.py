@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import lzma
 import os
 import secrets
@@ -93,6 +94,10 @@ def unpack(folder: Path) -> Path:
     """Put the exports of two ranks into a new folder."""
     folder.mkdir()
     for rank in (0, 1):
-        packed = DATA / f"sp_bf16_rank{rank}.sqlite.xz"
-        (folder / f"rank{rank}.sqlite").write_bytes(lzma.decompress(packed.read_bytes()))
+        (folder / f"rank{rank}.sqlite").write_bytes(_unpacked(rank))
     return folder
+
+
+@functools.cache
+def _unpacked(rank: int) -> bytes:
+    return lzma.decompress((DATA / f"sp_bf16_rank{rank}.sqlite.xz").read_bytes())

@@ -12,7 +12,7 @@ from hpcprof.submit.launchers import find_mpiexec
 from hpcprof.submit.runs.directory import all_runs
 from tests.conftest import Hpcprof
 from tests.data.many_ranks import write_all
-from tests.integration.test_local_scheduler import until
+from tests.waiting import until
 
 RANKS = 4
 

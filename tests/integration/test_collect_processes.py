@@ -8,8 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,6 +21,7 @@ from hpcprof.results import rank_task
 from hpcprof.results.rank_task import ProfileTask, analyze_profile
 from tests.conftest import INTERRUPTED, Hpcprof
 from tests.data.many_ranks import write_all
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
@@ -63,13 +62,6 @@ def run(hpcprof: Hpcprof, tmp_path: Path) -> Path:
 def dump(database: Path) -> list[str]:
     with sqlite3.connect(database) as store:
         return sorted(store.iterdump())
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_workers_of_all_phases_find_what_they_need_imported_and_no_database() -> None:
@@ -138,7 +130,7 @@ def start_collect(folder: Path, *options: str) -> tuple[subprocess.Popen[str], P
 
 def test_a_process_that_is_killed_costs_its_rank_only(folder: Path, hpcprof: Hpcprof) -> None:
     collecting, stuck = start_collect(folder)
-    wait_until(stuck.exists)
+    until(stuck.exists)
     os.kill(int(stuck.read_text()), signal.SIGKILL)
     printed, said = collecting.communicate(timeout=480)
     assert collecting.returncode == 1

@@ -31,7 +31,8 @@ from hpcprof.submit.runs.directory import Run, all_runs
 from tests.conftest import INTERRUPTED, Hpcprof
 from tests.data.many_ranks import write_all, write_program
 from tests.data.parallel_program import Program
-from tests.integration.test_collect_processes import dump, start_collect, wait_until
+from tests.integration.test_collect_processes import dump, start_collect
+from tests.waiting import until
 
 WorkerPlugin: Any = pytest.importorskip("distributed", reason="there is no Dask").WorkerPlugin
 pytestmark = pytest.mark.slow
@@ -249,14 +250,14 @@ def test_collect_prints_the_dashboard_and_its_progress(
 
 def test_ctrl_c_ends_the_workers_and_says_one_line(folder: Path) -> None:
     collecting, stuck = start_collect(folder, "--executor", "dask")
-    wait_until(stuck.exists)
+    until(stuck.exists)
     worker = int(stuck.read_text())
     os.killpg(collecting.pid, signal.SIGINT)
     _, said = collecting.communicate(timeout=480)
     assert collecting.returncode in INTERRUPTED, said
     assert said.splitlines()[-1] == "hpcprof: interrupted."
     assert "Traceback" not in said, said
-    wait_until(lambda: not Path(f"/proc/{worker}/exe").exists())
+    until(lambda: not Path(f"/proc/{worker}/exe").exists())
 
 
 def full_disk(folder: Path) -> list[str]:
@@ -336,7 +337,7 @@ def test_results_that_went_with_their_worker_are_computed_again_by_another() -> 
 
         results = OnDask(client, 1, look_after=replace_lost)(square, range(2))
         first = next(results)
-        wait_until(lambda: not any(client.processing().values()))
+        until(lambda: not any(client.processing().values()))
         own.sync(own.workers[0].close)
         assert sorted([first, *results]) == [(0, 0), (1, 1)]
 
@@ -372,12 +373,12 @@ def test_a_scheduler_that_is_lost_is_named(tmp_path: Path) -> None:
 
 
 def _close_when(begun: Path, cluster: Any) -> None:
-    wait_until(begun.exists)
+    until(begun.exists)
     # To close the cluster itself takes until its worker has given up the task.
     cluster.sync(cluster.scheduler.close)
 
 
 def _signal_and_wait(folder: Path, number: int) -> int:
     (folder / "began").touch()
-    wait_until((folder / "end").exists)
+    until((folder / "end").exists)
     return number

@@ -19,7 +19,7 @@ from tests.integration.slurm_cluster import Cluster
 from tests.integration.test_collect_processes import dump
 from tests.integration.test_schedulers import running_slurm as running_slurm
 from tests.integration.test_schedulers import slurm as slurm
-from tests.integration.test_schedulers import until
+from tests.waiting import until
 
 # To import dask-jobqueue here would change what Ctrl-C does in all tests of this process.
 pytestmark = [

@@ -16,6 +16,7 @@ import pytest
 from hpcprof.common.errors import DamagedInput
 from hpcprof.results.executors.interface import Lost, serially
 from hpcprof.results.executors.processes import Processes
+from tests.waiting import until
 
 
 def square(number: int) -> int:
@@ -119,7 +120,7 @@ import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from hpcprof.results.executors.processes import Processes
-from test_executors import linger
+from tests.integration.test_executors import linger
 if __name__ == "__main__":
     try:
         list(Processes(2)(linger, [Path(sys.argv[1])] * 4))
@@ -136,24 +137,17 @@ def alive(process: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-def wait_until(condition: object, seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_process_outlives_the_first_however_it_ends(tmp_path: Path, how: signal.Signals) -> None:
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
     first = subprocess.Popen(
-        [sys.executable, str(script), str(tmp_path), str(Path(__file__).parent)], start_new_session=True
+        [sys.executable, str(script), str(tmp_path), str(Path(__file__).parents[2])], start_new_session=True
     )
-    wait_until(lambda: len(list(tmp_path.glob("*.running"))) == 2)
+    until(lambda: len(list(tmp_path.glob("*.running"))) == 2)
     others = [int(path.stem) for path in tmp_path.glob("*.running")]
     # A terminal sends Ctrl-C to all processes.
     os.killpg(first.pid, how) if how is signal.SIGINT else first.send_signal(how)
     assert first.wait(120) == (130 if how is signal.SIGINT else -how)
-    wait_until(lambda: not any(map(alive, others)))
+    until(lambda: not any(map(alive, others)))
     assert len(list(tmp_path.glob("*.running"))) == 2

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site
 from tests.integration.test_wrapper import SHELLS, job, rendered
+from tests.waiting import until
 
 STARTED = "2026-11-22T09:00:00Z"
 FOREVER = "trap 'exit 143' TERM; while :; do sleep 0.05; done"
@@ -102,13 +101,6 @@ def processes_with(variable: str) -> list[int]:
             if variable.encode() in place.read_bytes().split(b"\0"):
                 found.append(int(place.parts[2]))
     return found
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.02)
 
 
 both = pytest.mark.parametrize("shell", SHELLS)

@@ -7,8 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,17 +14,11 @@ import pytest
 from hpcprof.submit.runs.directory import all_runs
 from hpcprof.submit.schedulers.local.supervisor import end_processes, processes_of
 from tests.conftest import INTERRUPTED, Hpcprof
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
 WAIT_FOR_GO = 'while [ ! -e "$HPCPROF_RUN_DIR/go" ]; do sleep 0.05; done'
-
-
-def until(condition: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.02)
 
 
 def started(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:

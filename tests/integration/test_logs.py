@@ -14,7 +14,7 @@ import pytest
 
 from hpcprof.cli.main import COMMANDS
 from tests.conftest import Hpcprof
-from tests.integration.test_local_scheduler import until
+from tests.waiting import until
 
 STANDIN = Path(__file__).parents[1] / "standins" / "pbs"
 QSTAT = re.compile(r"^\$ qstat .*  \[exit code 0, \d+\.\d\d s\]$", re.MULTILINE)

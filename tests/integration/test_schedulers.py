@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -35,6 +35,7 @@ from tests.data.many_ranks import write_all
 from tests.integration.mpi import need_mpich
 from tests.integration.slurm_cluster import Cluster, Unavailable, cluster, free_ports
 from tests.integration.test_failing_ranks import NSYS
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -53,13 +54,6 @@ launcher: {{name: mpiexec}}
 environment: {{{", ".join(f'{name}: "{value}"' for name, value in ROOT_VARIABLES.items())}, \
 OMPI_MCA_rmaps_base_oversubscribe: "1"}}
 """
-
-
-def until(condition: Callable[[], bool], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.1)
 
 
 @contextmanager
@@ -377,7 +371,7 @@ def test_a_collect_is_a_job_that_waits_for_its_run(
     assert the_run().id == run.id
     assert state(collect) is JobState.QUEUED
     (run.path / "go").touch()
-    until(lambda: state(collect).ended, 240)
+    until(lambda: state(collect).ended)
     assert state(collect) is JobState.COMPLETED, (collect.path / "logs/rank00000.err").read_text()
     assert "3 profiles collected, 0 unchanged, 0 skipped" in (collect.path / "logs/rank00000.out").read_text()
     assert "0 profiles collected, 3 unchanged" in hpcprof("collect").stdout
@@ -645,7 +639,7 @@ def test_a_hundred_members_are_polled_by_one_question(
     calls = counted({"pbs": "qstat", "slurm": "squeue"}[plain], tmp_path, monkeypatch)
     assert len(states(runs)) == 100
     assert len(calls.read_text().splitlines()) == 1
-    until(lambda: states(runs) == ["completed"] * 100, seconds=240)
+    until(lambda: states(runs) == ["completed"] * 100)
 
 
 def test_pbs_a_job_that_can_never_run_says_so(pbs: Path, hpcprof: Hpcprof) -> None:
@@ -920,7 +914,7 @@ def test_slurm_members_of_an_array_are_mpi_programs_whose_profiles_are_collected
     done = hpcprof("sweep", "--site", "slurm", *shape, *program)
     assert done.returncode == 0, done.stderr
     runs = find_runs(done.stdout.split()[-1], Path("runs"))
-    until(lambda: all(status(run).state.ended for run in runs), seconds=240)
+    until(lambda: all(status(run).state.ended for run in runs))
     assert states(runs) == ["completed", "completed"]
     for run, hidden in zip(runs, (64, 128), strict=True):
         results = [json.loads(path.read_text()) for path in sorted((run.path / "results").iterdir())]
@@ -983,7 +977,7 @@ def test_slurm_a_hundred_jobs_are_polled_by_one_squeue(
         polls += 1
         return all(status.state is JobState.COMPLETED for status in scheduler.poll(many).values())
 
-    until(all_completed, seconds=240)
+    until(all_completed)
     assert len(calls.read_text().splitlines()) == polls
     assert len(all_runs(Path("runs"))) == 100
 
@@ -994,7 +988,7 @@ def test_slurm_a_controller_that_does_not_answer_leaves_the_state_unknown(
     hpcprof("submit", "--site", "slurm", "--", "sleep", "300")
     lines = slurm.configuration.read_text().splitlines()
     elsewhere = tmp_path / "slurm.conf"
-    changed = {"SlurmctldPort": "9", "MessageTimeout": "10"}
+    changed = {"SlurmctldPort": "9", "MessageTimeout": "100"}
     pairs = [line.partition("=") for line in lines]
     elsewhere.write_text("\n".join("".join((k, e, changed.get(k, v))) for k, e, v in pairs))
     with monkeypatch.context() as away:
@@ -1002,8 +996,8 @@ def test_slurm_a_controller_that_does_not_answer_leaves_the_state_unknown(
         state, detail = last(hpcprof)
         began = time.monotonic()
         assert poll([the_run()], seconds=2)[the_run().id].state is JobState.UNKNOWN
-        # Of the 10 s for which squeue waits; the rest is for a busy machine.
-        assert time.monotonic() - began < 8
+        # Of the 100 s for which squeue waits; the rest is for a busy machine.
+        assert time.monotonic() - began < 80
     assert (state, detail) == ("unknown", "squeue did not answer within 4 s.")
     assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
 

@@ -25,7 +25,7 @@ from playwright.sync_api import Browser
 
 import hpcprof as package
 from tests.integration.chromium import open_page
-from tests.integration.test_collect_processes import wait_until
+from tests.waiting import until
 
 DATA = Path(__file__).parents[1] / "data"
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -310,7 +310,7 @@ def test_the_list_renews_itself_until_all_runs_have_ended(
     def listed() -> list[str]:
         return [run["state"] for run in server.json("/api/runs?search=patient")["runs"]]
 
-    wait_until(lambda: listed() == ["running"])
+    until(lambda: listed() == ["running"])
     opened = open_page(browser, f"{server.address}runs?search=patient")
     opened.page.clock.install()
     opened.page.reload()
@@ -318,7 +318,7 @@ def test_the_list_renews_itself_until_all_runs_have_ended(
     rows = opened.page.locator("table.runs tbody")
     assert rows.get_by_text("running", exact=True).count() == 1
     (tmp_path / "told").touch()
-    wait_until(lambda: listed() == ["completed"])
+    until(lambda: listed() == ["completed"])
     opened.page.clock.run_for(15_000)
     rows.get_by_text("completed", exact=True).wait_for()
     asked = len(opened.requests)

@@ -9,7 +9,7 @@ import pytest
 
 from hpcprof.submit.runs.directory import all_runs
 from tests.conftest import Hpcprof
-from tests.integration.test_local_scheduler import until
+from tests.waiting import until
 
 
 def test_a_sweep_submits_a_run_for_every_combination(hpcprof: Hpcprof, tmp_path: Path) -> None:
