@@ -16,11 +16,12 @@ from hpcprof.submit.runs.failures import (
     describe_status,
     failed_ranks,
     full_disk,
+    last_output,
     profiler_complaint,
     profiler_of,
     tail,
 )
-from hpcprof.submit.schedulers.base import JobStatus
+from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import cancel, poll
 
 _FIRST_SECONDS = 0.2
@@ -157,6 +158,10 @@ class _Log:
 def describe_failure(run: Run, status: JobStatus) -> list[str]:
     """Return the lines that explain why a run did not succeed, a sentence first."""
     lines = [f"{run.id} {status}"]
+    if status.state is JobState.ENDED:
+        for name, said in last_output(run):
+            lines += [f"{name}:", *(f"  {line}" for line in said)]
+        return lines
     failures = failed_ranks(run)
     for failure in failures[:1]:
         lines += [str(failure), *(f"  {line}" for line in failure.last_lines)]

@@ -23,6 +23,7 @@ from hpcprof.serve.guard import LOCAL_NAMES, Access, all_names
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.launchers import ROOT_VARIABLES
 from hpcprof.submit.runs.directory import Run, all_runs, find_run, find_runs
+from hpcprof.submit.runs.failures import describe_status
 from hpcprof.submit.runs.live_steps import read_live_steps
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.pbs.client import PbsClient
@@ -707,6 +708,29 @@ def test_pbs_without_history_a_job_that_leaves_no_finished_file_has_failed_after
     assert sum('"-x"' in line for line in words) == 1
     monkeypatch.setattr("hpcprof.submit.schedulers.run_state.UNRECORDED_SECONDS", -1.0)
     assert (state(run), status(run).reason.partition(":")[0]) == (JobState.FAILED, "ended without a record")
+
+
+def test_pbs_without_history_a_plain_script_has_ended_with_its_output_as_evidence(
+    pbs_without_history: Path, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = tmp_path / "mine.sh.j2"
+    mine.write_text("#!/bin/bash\necho all done\n")
+    loaded = load_site("pbs")
+    job = make_job(loaded, arguments=["true"], walltime="5m")
+    run = submit(loaded, job, Path("runs"), ["hpcprof"], mine)
+    seen = []
+
+    def gone() -> bool:
+        seen.append(state(run))
+        return "does not list it" in status(run).reason
+
+    until(gone)
+    assert seen == sorted(seen, key=[JobState.QUEUED, JobState.RUNNING].index)
+    until((run.path / "logs/job.out").exists)
+    monkeypatch.setattr("hpcprof.submit.schedulers.run_state.UNRECORDED_SECONDS", -1.0)
+    shown = poll([run])[run.id]
+    assert str(shown).startswith("ended: result unknown: the scheduler no longer lists it")
+    assert describe_status(run, shown).endswith("it last printed 'all done'")
 
 
 def test_pbs_without_history_the_doctor_says_what_is_lost(

@@ -104,7 +104,16 @@ def describe_status(run: Run, status: JobStatus) -> str:
     parts = [status.reason, str(failure) if failure else ""]
     if status.state is JobState.FAILED:
         parts.append(full_disk(run))
+    if status.state is JobState.ENDED:
+        said = [line.strip() for _, lines in last_output(run) for line in lines if line.strip()]
+        parts.append(f"it last printed {said[-1]!r}" if said else "it left no output")
     return "; ".join(part for part in parts if part)
+
+
+def last_output(run: Run) -> list[tuple[str, list[str]]]:
+    """Return the logs of job.sh that have any output, by name, each with its last lines."""
+    logs = [(name, tail(run.path / "logs" / name)) for name in ("job.err", "job.out")]
+    return [(name, lines) for name, lines in logs if lines]
 
 
 def profiler_of(run: Run) -> Profiler | None:

@@ -13,7 +13,10 @@ from hpcprof.submit.runs.directory import Run
 
 
 class JobState(Enum):
-    """The state of a job. ``UNKNOWN`` means that the scheduler did not answer."""
+    """The state of a job.
+
+    ``ENDED`` means that its result is unknown, and ``UNKNOWN`` that the scheduler did not answer.
+    """
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -21,6 +24,7 @@ class JobState(Enum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     TIMEOUT = "timeout"
+    ENDED = "ended"
     UNKNOWN = "unknown"
 
     @property
@@ -31,11 +35,15 @@ class JobState(Enum):
 
 @dataclass(frozen=True)
 class JobStatus:
-    """A job's state, the reason for it, and the exit code of an ended job."""
+    """A job's state, the reason for it, and the exit code of an ended job.
+
+    A provisional status is one that a later answer of the scheduler, or a file that arrives late, may change.
+    """
 
     state: JobState
     reason: str = ""
     exit_code: int | None = None
+    provisional: bool = False
 
     def __str__(self) -> str:
         return f"{self.state.value}: {self.reason}" if self.reason else self.state.value

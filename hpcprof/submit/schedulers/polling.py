@@ -6,13 +6,9 @@ from collections.abc import Sequence
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.runs.directory import Run
-from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
+from hpcprof.submit.schedulers.base import JobStatus, SchedulerClient
 from hpcprof.submit.schedulers.command import all_answers_within
-from hpcprof.submit.schedulers.final_status import (
-    keep_final_status,
-    read_final_status,
-    status_by_finished_file,
-)
+from hpcprof.submit.schedulers.final_status import read_final_status, status_now
 from hpcprof.submit.schedulers.registry import find_scheduler
 
 
@@ -44,9 +40,9 @@ LISTING_SECONDS = 4.0
 def poll(runs: Sequence[Run], seconds: float | None = None) -> dict[str, JobStatus]:
     """Return the status of each submitted run by run id; adopted folders are left out.
 
-    The schedulers are asked only about runs without a final status, which is then kept in the run. While a
-    scheduler does not answer, a run with a ``finished`` file has the status that the file gives. With
-    ``seconds``, a run about which its scheduler has not answered in this time is unknown.
+    The schedulers are asked only about runs without a final status, which is then kept in the run
+    (`hpcprof.submit.schedulers.final_status.status_now`). With ``seconds``, a run about which its scheduler
+    has not answered in this time is unknown.
     """
     states: dict[str, JobStatus] = {}
     still_open: list[Run] = []
@@ -59,13 +55,7 @@ def poll(runs: Sequence[Run], seconds: float | None = None) -> dict[str, JobStat
     with all_answers_within(seconds):
         for group in _by_scheduler(still_open):
             answers = client_of(group[0]).poll(group)
-            for run in group:
-                status = answers[run.id]
-                if status.state is JobState.UNKNOWN:
-                    status = status_by_finished_file(run) or status
-                else:
-                    keep_final_status(run, status)
-                states[run.id] = status
+            states.update({run.id: status_now(run, answers[run.id]) for run in group})
     return states
 
 

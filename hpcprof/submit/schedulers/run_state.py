@@ -6,6 +6,7 @@ import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.submit.jobs.walltime import format_walltime
@@ -29,6 +30,7 @@ SUBMITTING_SECONDS = 150.0
 """How long a submission may take until the scheduler lists the job: its command may take 120 s."""
 
 _UNFINISHED_FILE = "unfinished"
+_SEEN_FILE = "seen"
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,8 @@ def _from_record(run: Run, record: Record) -> JobStatus:
     if not record.state.ended:
         with suppress(OSError):  # it is listed: a later absence is waited for anew
             (run.path / "state" / _UNFINISHED_FILE).unlink(missing_ok=True)
+            if record.state is not JobState.UNKNOWN and not records(run, "started"):
+                write_atomically(run.path / "state" / _SEEN_FILE, f"{record.state.value}\n")
     if record.preempted and run.manifest.site.preemption is Preemption.REQUEUE:
         return JobStatus(JobState.QUEUED, "preempted by another job; it will run again")
     if record.state is JobState.COMPLETED:
@@ -146,7 +150,8 @@ def _completed(run: Run, record: Record) -> JobStatus:
         return JobStatus(JobState.COMPLETED, record.reason, 0)
     if _still_awaited(run, record.ended_seconds):
         return JobStatus(JobState.RUNNING, "the job has ended; its finished file has not arrived yet")
-    return JobStatus(JobState.FAILED, "job.sh ended without its finished file", record.exit_code)
+    reason = "job.sh ended without its finished file"
+    return JobStatus(JobState.FAILED, reason, record.exit_code, provisional=True)
 
 
 def _failed(run: Run, record: Record) -> JobStatus:
@@ -166,11 +171,44 @@ def _without_record(run: Run) -> JobStatus:
     started = run.state_file("started") is not None
     if not started and not run.job_id:
         return status_of_submission(run)
+    if not records(run, "finished"):
+        return _without_trace(run)
     if _still_awaited(run, None):
-        state = JobState.RUNNING if started else JobState.QUEUED
+        state = JobState.RUNNING if started else _last_sign(run)[0]
         return JobStatus(state, "the scheduler does not list it; its finished file has not arrived yet")
-    how = "left no finished file" if started else "never started"
-    return JobStatus(JobState.FAILED, f"ended without a record: the scheduler does not list it, and it {how}")
+    how = "left no finished file" if started or not records(run, "started") else "never started"
+    reason = f"ended without a record: the scheduler does not list it, and it {how}"
+    return JobStatus(JobState.FAILED, reason, provisional=True)
+
+
+def _without_trace(run: Run) -> JobStatus:
+    """Return the status of a job that the scheduler does not list and whose script records no end."""
+    state, age = _last_sign(run)
+    if age < UNRECORDED_SECONDS:
+        reason = "the scheduler does not list it; its record is awaited for a minute"
+        return JobStatus(state, reason)
+    return unknown_result("the scheduler no longer lists it")
+
+
+def unknown_result(why: str) -> JobStatus:
+    """Return the status of a job that has ended in a way that nothing shows."""
+    reason = f"result unknown: {why}, and its script records no exit code"
+    return JobStatus(JobState.ENDED, reason, provisional=True)
+
+
+def _last_sign(run: Run) -> tuple[JobState, float]:
+    """Return the furthest state that was seen of a job without state files, and how long ago.
+
+    The scheduler called it queued or running, or there is output of it.
+    """
+    assert run.manifest is not None
+    state, last = JobState.QUEUED, datetime.fromisoformat(run.manifest.created).timestamp()
+    for path in (run.path / "state" / _SEEN_FILE, *(run.path / "logs").glob("*")):
+        with suppress(OSError):
+            last = max(last, path.stat().st_mtime)
+            if path.name != _SEEN_FILE or run.state_file(_SEEN_FILE) == JobState.RUNNING.value:
+                state = JobState.RUNNING
+    return state, time.time() - last
 
 
 def status_of_submission(run: Run) -> JobStatus:

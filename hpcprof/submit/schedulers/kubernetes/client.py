@@ -18,7 +18,7 @@ from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
 from hpcprof.submit.schedulers.command import seconds_left
 from hpcprof.submit.schedulers.kubernetes.manifest import MPIJOB_FILE, object_name
-from hpcprof.submit.schedulers.run_state import status_of_submission
+from hpcprof.submit.schedulers.run_state import records, status_of_submission, unknown_result
 
 _LABEL = "hpcprof/run"
 _CANCELLED = "cancelled"
@@ -104,7 +104,7 @@ def status_from_objects(run: Run, objects: Mapping[str, Objects]) -> JobStatus:
     if present.state is JobState.COMPLETED and finished not in (None, "0"):
         return JobStatus(JobState.FAILED, f"exit code {finished}", int(finished or 0))
     if present.state is JobState.COMPLETED and finished is None and run.state_file("started") is not None:
-        return JobStatus(JobState.FAILED, "job.sh ended without its finished file", 0)
+        return JobStatus(JobState.FAILED, "job.sh ended without its finished file", 0, provisional=True)
     if present.state is JobState.QUEUED and run.state_file("started") is not None:
         return JobStatus(JobState.RUNNING)
     return present
@@ -121,9 +121,10 @@ def _without_record(run: Run) -> JobStatus:
         return JobStatus(JobState.FAILED, f"exit code {finished}", int(finished))
     if not run.job_id:
         return status_of_submission(run)
-    return JobStatus(
-        JobState.FAILED, f"the MPIJob {_name(run)} was deleted, and the run has no finished file"
-    )
+    gone = f"the MPIJob {_name(run)} was deleted"
+    if not records(run, "finished"):
+        return unknown_result(gone)
+    return JobStatus(JobState.FAILED, f"{gone}, and the run has no finished file", provisional=True)
 
 
 def _objects(run: Run) -> dict[str, Objects]:

@@ -37,6 +37,7 @@ from hpcprof.submit.schedulers.run_state import (
     records,
     status_from_record,
     status_of_submission,
+    unknown_result,
 )
 
 _START_SECONDS = 30.0
@@ -135,9 +136,12 @@ def local_status(run: Run) -> JobStatus:
         return _ended(Outcome("exited", int(finished)), run)
     if processes_of(run.path):
         return JobStatus(JobState.RUNNING, "its supervisor was killed, so nothing enforces the walltime")
+    if not records(run, "finished"):
+        return unknown_result("its supervisor has disappeared")
     return JobStatus(
         JobState.FAILED,
         "its process has disappeared without a finished file: it was killed, or the machine restarted",
+        provisional=True,
     )
 
 

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.runs.failures import describe_status
 from hpcprof.submit.runs.intent import note_intent
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.run_state import (
@@ -21,6 +22,7 @@ from hpcprof.submit.schedulers.run_state import (
     status_from_record,
 )
 from hpcprof.submit.sites.model import Preemption
+from hpcprof.submit.waiting import describe_failure
 from tests.submitted_run import MakeRun
 
 ENDED = Record(JobState.COMPLETED, "", 0, ended_seconds=2.0)
@@ -90,6 +92,63 @@ def test_absence_from_the_queue_alone_is_first_waited_for_and_then_a_failure(mak
     assert (
         gone.reason == "ended without a record: the scheduler does not list it, and it left no finished file"
     )
+
+
+PLAIN = "#!/bin/sh\necho hello\n"
+
+
+def plain_run(make_run: MakeRun, seconds_ago: float = 3600) -> Run:
+    """Return a run with a script of the user's, submitted some time ago."""
+    run = make_run()
+    assert run.manifest is not None
+    (run.path / "job.sh").write_text(PLAIN)
+    (run.path / "logs").mkdir()
+    created = datetime.now(timezone.utc) - timedelta(seconds=seconds_ago)
+    return replace(run, manifest=msgspec.structs.replace(run.manifest, created=created.isoformat()))
+
+
+def grow_old(run: Run, *names: str) -> None:
+    for name in names:
+        os.utime(run.path / name, (1, 1))
+
+
+def test_a_plain_script_that_the_scheduler_has_forgotten_has_ended_with_an_unknown_result(
+    make_run: MakeRun,
+) -> None:
+    run = plain_run(make_run)
+    status = status_from_record(run, None)
+    assert (status.state, status.provisional) == (JobState.ENDED, True)
+    assert status.reason == (
+        "result unknown: the scheduler no longer lists it, and its script records no exit code"
+    )
+    assert describe_status(run, status) == f"{status.reason}; it left no output"
+    (run.path / "logs/job.out").write_text("epoch 1\nall done\n")
+    assert describe_status(run, status) == f"{status.reason}; it last printed 'all done'"
+    assert describe_failure(run, status)[1:] == ["job.out:", "  epoch 1", "  all done"]
+
+
+def test_a_plain_script_does_not_go_back_from_running_to_queued(make_run: MakeRun) -> None:
+    run = plain_run(make_run)
+    assert status_from_record(run, Record(JobState.QUEUED, "Priority")).state is JobState.QUEUED
+    assert status_from_record(run, None).state is JobState.QUEUED
+    assert status_from_record(run, Record(JobState.RUNNING)).state is JobState.RUNNING
+    assert status_from_record(run, None).state is JobState.RUNNING
+    grow_old(run, "state/seen")
+    assert status_from_record(run, None).state is JobState.ENDED
+
+
+def test_the_output_of_a_plain_script_shows_that_it_has_started(make_run: MakeRun) -> None:
+    run = plain_run(make_run, seconds_ago=1)
+    assert status_from_record(run, None).state is JobState.QUEUED
+    (run.path / "logs/job.out").touch()
+    assert status_from_record(run, None).state is JobState.RUNNING
+
+
+def test_a_script_that_records_only_its_end_is_not_said_to_have_never_started(make_run: MakeRun) -> None:
+    run = make_run(unfinished="1")
+    (run.path / "job.sh").write_text('echo "$?" >"$run_dir/state/finished"\n')
+    status = status_from_record(run, None)
+    assert (status.state, "left no finished file" in status.reason) == (JobState.FAILED, True)
 
 
 def test_a_job_that_never_started_and_is_not_known_is_a_failure_in_the_end(make_run: MakeRun) -> None:

@@ -3,7 +3,7 @@ import { duration } from "../units.js";
 
 const PAUSE = 2000;
 const MOST_ROWS = 20;
-const ENDED = ["completed", "failed", "cancelled", "timeout"];
+const ENDED = ["completed", "failed", "cancelled", "timeout", "ended"];
 
 /** Follows a run. */
 export function followLive(element) {
