@@ -81,8 +81,13 @@ def new(name: str, template: str, probe: bool) -> None:
     An existing file is never overwritten.
     """
     from hpcprof.submit.doctor import Machine
+    from hpcprof.submit.schedulers.polling import check_answers
+    from hpcprof.submit.schedulers.registry import find_scheduler
     from hpcprof.submit.sites.probe import add_mpi, new_site
 
+    parent = load_site(template)
+    if find_scheduler(parent.scheduler).installed:
+        check_answers(parent, "no site was written")
     path = new_site(name, template, Path("site_configs"))
     click.echo(f"MPI: {add_mpi(path, Machine(load_site_file(path), Path('runs'), probe=probe))}")
     click.echo(f"wrote {path}; after your changes, run: hpcprof sites check {path}")

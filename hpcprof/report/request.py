@@ -21,7 +21,7 @@ from hpcprof.results.run_names import find_known_run, find_known_runs
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run, typed_name
 from hpcprof.submit.schedulers.base import JobState
-from hpcprof.submit.schedulers.polling import poll
+from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def make_report(
     whole = analysis is None or request.html is not None
     unexplained = explain(run, store) if whole else ""
     threshold = COST_PCT if request.threshold is None else request.threshold
-    contents = gather(run, store, poll([run]).get(run.id), threshold, unexplained)
+    contents = gather(run, store, poll([run], LISTING_SECONDS).get(run.id), threshold, unexplained)
     if request.html is not None:
         # Only this format needs the libraries of pages.
         from hpcprof.report.page.page import html_report
@@ -172,7 +172,7 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], 
     exists = store.exists()
     stored = {run.id: store.profiles(run.id) if exists else {} for run in runs}
     missing = [run for run in runs if not stored[run.id]]
-    statuses = poll(missing)
+    statuses = poll(missing, LISTING_SECONDS)
     for run in missing:
         status = statuses.get(run.id)
         if status is not None and status.state in (JobState.QUEUED, JobState.RUNNING):

@@ -186,7 +186,7 @@ def _removal(run: Run, runs_dir: Path, stored: Mapping[str, StoredRun], db: str 
         raise HpcprofError(
             f"{job.id} is {status.state.value}: end it first, with hpcprof cancel {typed_name(job.path)}."
         )
-    return _ended(run, poll([run])[run.id], stored)
+    return _ended(run, poll([run], LISTING_SECONDS)[run.id], stored)
 
 
 def _gc_missing(runs_dir: Path, db: str | None) -> str:

@@ -19,7 +19,7 @@ from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.runs.directory import Manifest, Run
 from hpcprof.submit.schedulers.base import JobState
-from hpcprof.submit.schedulers.polling import poll
+from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.sites.model import Launcher, LauncherName, Site
 from hpcprof.submit.submission import submit
@@ -57,7 +57,7 @@ def submit_collect(
         If the scheduler did not accept the job.
     """
     site, job = make_collect_job(runs, database, place)
-    states = poll(runs)
+    states = poll(runs, LISTING_SECONDS)
     left = [str(run.path) for run in runs if states[run.id].state in (JobState.QUEUED, JobState.RUNNING)]
     waiting = msgspec.structs.replace(job, after=left)
     return submit(site, waiting, runs[0].path / FOLDER, command_line)

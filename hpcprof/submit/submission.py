@@ -21,7 +21,7 @@ from hpcprof.submit.runs import directory as runs
 from hpcprof.submit.runs.intent import note_intent, remove_intent
 from hpcprof.submit.schedulers.base import JobState, SchedulerClient
 from hpcprof.submit.schedulers.command import Refused
-from hpcprof.submit.schedulers.polling import poll
+from hpcprof.submit.schedulers.polling import check_answers, poll
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import WRAPPER
 from hpcprof.submit.sites.model import Site
@@ -47,9 +47,10 @@ def submit(
     UsageError
         If a template, or a run to wait for, is wrong.
     SchedulerError
-        If the scheduler did not accept the job. A job that it refused leaves no run directory; if it did not
-        answer, the directory remains, since it may have taken the job.
+        If the scheduler cannot be reached, or did not accept the job: this leaves no run directory. If it
+        stopped answering meanwhile, the directory remains, since it may have taken the job.
     """
+    check_answers(site, "nothing was submitted")
     client = find_scheduler(site.scheduler).client()
     after = _job_ids(job, runs_directory, client)
     # Rendered once to find mistakes in a template before anything is made.
@@ -63,7 +64,7 @@ def submit(
         note_intent(run)
     if script is None:
         log_command([*launch_command(site, job), WRAPPER], "for job.sh to run")
-    with _removed_if_refused(run.path):
+    with _handing_over([run], run.path):
         job_id = client.submit(run, after)
     return _submitted(run, job_id)
 
@@ -124,6 +125,7 @@ def submit_array(
     SchedulerError
         If the scheduler did not accept the array, as `submit` says.
     """
+    check_answers(site, "nothing was submitted")
     client = find_scheduler(site.scheduler).client()
     after = _job_ids(jobs[0], runs_directory, client)
     largest = client.largest_array()
@@ -146,7 +148,7 @@ def submit_array(
             write_atomically(path, script)
         for member in members:
             note_intent(member)
-    with _removed_if_refused(sweep, *directories):
+    with _handing_over(members, sweep, *directories):
         ids = client.submit_array(path, members, after)
     return [_submitted(run, job_id) for run, job_id in zip(members, ids, strict=True)]
 
@@ -163,13 +165,20 @@ def _removed_on_failure(*directories: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _removed_if_refused(*directories: Path) -> Iterator[None]:
-    """Remove the directories of runs whose job the scheduler refuses, so that they are not listed."""
+def _handing_over(members: Sequence[runs.Run], *directories: Path) -> Iterator[None]:
+    """Remove directories if the scheduler refuses the job of these runs; note any other error in the runs.
+
+    Without an answer the scheduler may have the job. A run that has an error is not queued, unless it does.
+    """
     try:
         yield
     except Refused:
         for directory in directories:
             shutil.rmtree(directory, ignore_errors=True)
+        raise
+    except BaseException as error:
+        for run in members:
+            note_intent(run, str(error) or "it was interrupted")
         raise
 
 

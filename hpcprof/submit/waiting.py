@@ -22,7 +22,7 @@ from hpcprof.submit.runs.failures import (
     tail,
 )
 from hpcprof.submit.schedulers.base import JobState, JobStatus
-from hpcprof.submit.schedulers.polling import cancel, poll
+from hpcprof.submit.schedulers.polling import LISTING_SECONDS, cancel, poll
 
 _FIRST_SECONDS = 0.2
 _LONGEST_SECONDS = 10.0
@@ -85,7 +85,8 @@ def watch(runs: Sequence[Run]) -> Iterator[dict[str, JobStatus]]:
     """Poll runs until all have ended, and yield the status of each by run id when one of them changes."""
     last: dict[str, JobStatus] = {}
     for pause in poll_seconds():
-        states = poll(runs)
+        # The first answer comes soon; a slow scheduler has the time that it needs for the others.
+        states = poll(runs, None if last else LISTING_SECONDS)
         if states != last:
             yield states
             last = states
@@ -108,7 +109,7 @@ def cancel_and_wait(runs: Sequence[Run]) -> dict[str, JobStatus]:
     cancel(runs)
     began = asked = time.monotonic()
     for pause in poll_seconds():
-        states = poll(runs)
+        states = poll(runs, _CANCEL_SECONDS)
         left = [run for run in runs if not states[run.id].state.ended]
         if not left:
             return states

@@ -97,6 +97,8 @@ class Cluster:
     """A running cluster; a command finds it by ``SLURM_CONF``."""
 
     configuration: Path
+    start_controller: Callable[[], None]
+    end_controller: Callable[[], None]
     nodes: int = _NODES
 
     def command(self, *arguments: str) -> str:
@@ -105,6 +107,16 @@ class Cluster:
         done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=_SECONDS)
         assert done.returncode == 0, f"{arguments}: {done.stderr}"
         return done.stdout
+
+    @contextmanager
+    def without_controller(self) -> Iterator[None]:
+        """End the controller for a while; jobs go on."""
+        self.end_controller()
+        try:
+            yield
+        finally:
+            self.start_controller()
+            _until(lambda: _answers(self), self.configuration.parent)
 
     def idle_nodes(self) -> int:
         """Return how many nodes wait for work."""
@@ -139,12 +151,13 @@ def cluster(folder: Path, *programs: str, min_job_age: int = 60) -> Iterator[Clu
     configuration = _configure(folder, ports, accounting, min_job_age)
     environment = {**os.environ, "SLURM_CONF": str(configuration)}
     with ExitStack() as daemons:
+        controller = daemons.enter_context(ExitStack())
 
-        def start(*command: str) -> None:
-            log = daemons.enter_context((folder / f"{command[0]}.stderr").open("ab"))
+        def start(*command: str, until: ExitStack = daemons) -> None:
+            log = until.enter_context((folder / f"{command[0]}.stderr").open("ab"))
             program = [_find(command[0]) or command[0], *command[1:]]
             process = subprocess.Popen(program, env=environment, stdout=log, stderr=log)
-            daemons.callback(_end, process)
+            until.callback(_end, process)
 
         start(
             "munged",
@@ -159,10 +172,10 @@ def cluster(folder: Path, *programs: str, min_job_age: int = 60) -> Iterator[Clu
         _until(lambda: (folder / "munge.socket").exists(), folder)
         if accounting:
             _account(folder, ports[-2:], start, environment)
-        start("slurmctld", "-D")
+        start("slurmctld", "-D", until=controller)
         for number in range(1, _NODES + 1):
             start("slurmd", "-D", "-N", f"n{number}")
-        running = Cluster(configuration)
+        running = Cluster(configuration, lambda: start("slurmctld", "-D", until=controller), controller.close)
         _until(lambda: _answers(running) and running.idle_nodes() == _NODES, folder)
         try:
             yield running

@@ -21,6 +21,7 @@ from hpcprof.submit.mpi_types import (
     parse_mpi_types,
     two_ranks,
 )
+from hpcprof.submit.schedulers.polling import LISTING_SECONDS
 from hpcprof.submit.sites.model import LauncherName, Site
 
 _NAME = "MPI"
@@ -200,6 +201,9 @@ def _allocation(machine: Machine) -> Iterator[list[str]]:
         yield ["--overlap"]
         return
     site = machine.site
+    question = machine.scheduler.question(site)
+    if not machine.run(question, seconds=LISTING_SECONDS).ok:
+        raise _NotGranted("Slurm does not answer")
     where = [f"{site.queue_directive}={site.queue}"] if site.queue else []
     shape = ["--nodes=1", "--ntasks=2", f"--time={_MINUTES}", "--job-name=hpcprof-probe"]
     command = ["salloc", "--no-shell", f"--immediate={_QUEUE_SECONDS}", *shape, *where, *_directives(site)]

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from hpcprof.submit.doctor.machine import Finding, Machine, Status
+from hpcprof.submit.schedulers.polling import LISTING_SECONDS
 
 _TORCH = (
     "import json, torch; d = torch.distributed; "
@@ -30,9 +31,10 @@ def scheduler(machine: Machine) -> Finding:
         remedy = f"Load the {title} module of the site, or use a login node of {machine.site.name}."
         return Finding(name, Status.BROKEN, f"{_listed(missing)} not on the PATH.", remedy)
     question = site_scheduler.question(machine.site)
-    answer = machine.run(question) if question else None
+    answer = machine.run(question, seconds=LISTING_SECONDS) if question else None
     if answer is not None and not answer.ok:
-        observation = f"{' '.join(question)} failed: {answer.why}."
+        why = answer.why if answer.stderr.strip() else answer.stdout.partition("\n")[0]
+        observation = f"{' '.join(question)} failed: {why or answer.why}."
         return Finding(name, Status.BROKEN, observation, site_scheduler.silence_remedy)
     shortcoming = site_scheduler.shortcoming(answer.stdout) if answer is not None else None
     if shortcoming is not None:

@@ -14,6 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from hpcprof.common.atomic import write_atomically
+from hpcprof.common.processes import Identity
 from hpcprof.submit.runs.directory import JOB_ID_FILE, Run
 
 _INTENT_FILE = "submitting"
@@ -21,22 +22,32 @@ _INTENT_FILE = "submitting"
 
 @dataclass(frozen=True)
 class Intent:
-    """Who is submitting a run, or was when it ended. ``owner`` is the user's name, or else the number."""
+    """Who is submitting a run, or was when it ended.
+
+    ``owner`` is the user's name, or else the number. ``error`` says why the submission failed; it is empty as
+    long as that is not known.
+    """
 
     owner: str
     since: datetime
     host: str
-    pid: int
+    process: Identity
+    error: str = ""
 
     def age_seconds(self) -> float:
         """Return how long ago the submission began."""
         return (datetime.now(timezone.utc) - self.since).total_seconds()
 
+    def alive(self) -> bool | None:
+        """Whether the process still runs; None if it is on another machine."""
+        return self.process.alive() if self.host == platform.node() else None
 
-def note_intent(run: Run) -> None:
-    """Note that this process is about to hand a run to the scheduler."""
+
+def note_intent(run: Run, error: str = "") -> None:
+    """Note that this process is about to hand a run to the scheduler, or why that has failed."""
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    write_atomically(run.path / "state" / _INTENT_FILE, f"{now} {platform.node()} {os.getpid()}\n")
+    line = f"{now} {platform.node()} {Identity.of(os.getpid())}"
+    write_atomically(run.path / "state" / _INTENT_FILE, f"{line}\n{error}\n")
 
 
 def read_intent(run: Run) -> Intent | None:
@@ -45,8 +56,12 @@ def read_intent(run: Run) -> Intent | None:
         return None
     path = run.path / "state" / _INTENT_FILE
     try:
-        since, host, pid = (run.state_file(_INTENT_FILE) or "").split()
-        return Intent(_owner(path), datetime.fromisoformat(since), host, int(pid))
+        line, _, error = (run.state_file(_INTENT_FILE) or "").partition("\n")
+        since, host, *process = line.split()
+        identity = Identity.parse(" ".join(process))
+        if identity is None:
+            return None
+        return Intent(_owner(path), datetime.fromisoformat(since), host, identity, error)
     except (ValueError, OSError):
         return None
 

@@ -88,7 +88,7 @@ def run_scheduler_command(
     try:
         return run_command(arguments, timeout=seconds, directory=directory, environment=environment)
     except CommandTimedOut:
-        raise Unreachable(f"{program} did not answer within {seconds:.0f} s.") from None
+        raise Unreachable(f"{program} did not answer within {round(seconds, 1):g} s.") from None
     except CommandNotStarted as error:
         advice = "." if shutil.which(program) else "; is this a login node of the site?"
         raise SchedulerError(f"cannot start {program}: {error.reason}{advice}") from None

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.runs.directory import Run
-from hpcprof.submit.schedulers.base import JobStatus, SchedulerClient
-from hpcprof.submit.schedulers.command import all_answers_within
+from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
+from hpcprof.submit.schedulers.command import (
+    Unreachable,
+    all_answers_within,
+    complaint,
+    run_scheduler_command,
+)
 from hpcprof.submit.schedulers.final_status import read_final_status, status_now
 from hpcprof.submit.schedulers.registry import find_scheduler
+from hpcprof.submit.sites.model import Site
 
 
 def client_of(run: Run) -> SchedulerClient:
@@ -33,8 +41,48 @@ def _by_scheduler(runs: Sequence[Run]) -> list[list[Run]]:
     return list(groups.values())
 
 
-LISTING_SECONDS = 4.0
-"""How long a command that shows states waits for all schedulers together: it answers within 5 s."""
+LISTING_SECONDS = 3.5
+"""How long a command waits for all schedulers together, so that it answers within 5 s."""
+
+_SILENT_SECONDS = 5.0
+"""For how long a scheduler that was silent is not asked again by a command that is to answer soon."""
+
+_silent: dict[str, tuple[float, str]] = {}
+"""When a scheduler did not answer in time, and in which words."""
+
+
+def check_answers(site: Site, otherwise: str) -> None:
+    """Check that the scheduler of a site answers, before commands that wait for it for minutes.
+
+    Raises
+    ------
+    Unreachable
+        If it does not; the message ends with ``otherwise``.
+    """
+    scheduler = find_scheduler(site.scheduler)
+    question = scheduler.question(site)
+    if not question:
+        return
+    try:
+        _check_silence(scheduler.name)
+        with all_answers_within(LISTING_SECONDS):
+            done = run_scheduler_command(question)
+    except Unreachable as error:
+        _silent[scheduler.name] = time.monotonic(), str(error)
+        why = str(error).rstrip(".")
+    else:
+        if done.exit_code == 0:
+            return
+        said = done.stderr.strip() or done.stdout.partition("\n")[0]
+        why = f"{scheduler.title} did not answer: {complaint(said)}"
+    raise Unreachable(f"{why}; {otherwise}.")
+
+
+def _check_silence(scheduler: str) -> None:
+    """Raise `Unreachable` if a scheduler has let the time for all answers pass a short while ago."""
+    when, words = _silent.get(scheduler, (-math.inf, ""))
+    if time.monotonic() - when < _SILENT_SECONDS:
+        raise Unreachable(words)
 
 
 def poll(runs: Sequence[Run], seconds: float | None = None) -> dict[str, JobStatus]:
@@ -54,9 +102,27 @@ def poll(runs: Sequence[Run], seconds: float | None = None) -> dict[str, JobStat
             states[run.id] = final
     with all_answers_within(seconds):
         for group in _by_scheduler(still_open):
-            answers = client_of(group[0]).poll(group)
+            answers = _ask(group, seconds)
             states.update({run.id: status_now(run, answers[run.id]) for run in group})
     return states
+
+
+def _ask(group: Sequence[Run], seconds: float | None) -> dict[str, JobStatus]:
+    """Ask a scheduler about runs; if the time is limited, not again shortly after it was silent."""
+    client = client_of(group[0])
+    if seconds is None:
+        return client.poll(group)
+    assert group[0].manifest is not None
+    name, began = group[0].manifest.site.scheduler, time.monotonic()
+    try:
+        _check_silence(name)
+    except Unreachable as error:
+        return {run.id: JobStatus(JobState.UNKNOWN, str(error)) for run in group}
+    answers = client.poll(group)
+    first = answers[group[0].id]
+    if first.state is JobState.UNKNOWN and time.monotonic() - began > 0.9 * seconds:
+        _silent[name] = time.monotonic(), first.reason
+    return answers
 
 
 def cancel(runs: Sequence[Run]) -> None:
@@ -73,4 +139,6 @@ def cancel(runs: Sequence[Run]) -> None:
         if run.manifest is None:
             raise UsageError(f"{run.path} is a folder of profiles that hpcprof did not submit.")
     for group in _by_scheduler([run for run in runs if read_final_status(run) is None]):
+        assert group[0].manifest is not None
+        check_answers(group[0].manifest.site, f"{group[0].id} was not cancelled")
         client_of(group[0]).cancel(*group)

@@ -27,7 +27,7 @@ UNRECORDED_SECONDS = 60.0
 """How long to wait for the ``finished`` file of a job that the scheduler does not list."""
 
 SUBMITTING_SECONDS = 150.0
-"""How long a submission may take until the scheduler lists the job: its command may take 120 s."""
+"""How long a submission on another machine may take until the scheduler lists the job."""
 
 _UNFINISHED_FILE = "unfinished"
 _SEEN_FILE = "seen"
@@ -216,8 +216,11 @@ def status_of_submission(run: Run) -> JobStatus:
     intent = read_intent(run)
     if intent is None:
         return JobStatus(JobState.FAILED, "it was not submitted")
-    client = f"process {intent.pid} on {intent.host}"
-    if intent.age_seconds() < SUBMITTING_SECONDS:
+    if intent.error:
+        return JobStatus(JobState.FAILED, f"it was not submitted: {intent.error}")
+    client = f"process {intent.process.pid} on {intent.host}"
+    alive = intent.alive()
+    if alive or (alive is None and intent.age_seconds() < SUBMITTING_SECONDS):
         return JobStatus(JobState.QUEUED, f"being submitted by {client}; the scheduler does not list it yet")
     return JobStatus(
         JobState.FAILED, f"{client} ended while it submitted the run, and the scheduler has no job of it"

@@ -8,6 +8,7 @@ adds one by an entry point of the group ``hpcprof.schedulers`` that names the su
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,6 +178,11 @@ class Scheduler:
     def template(self) -> str:
         """The template of job.sh."""
         return f"job/{self.name}.sh.j2"
+
+    @property
+    def installed(self) -> bool:
+        """Whether this machine has its commands: if not, its sites are other machines."""
+        return all(shutil.which(command) for command in self.commands)
 
     def client(self) -> SchedulerClient:
         """Return the client, which speaks to the scheduler; import its module here, not at the top."""

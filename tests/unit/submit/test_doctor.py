@@ -18,6 +18,8 @@ from hpcprof.submit.doctor.machine import Answer
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import Site
 
+DOWN = "Slurmctld(primary) at head is DOWN\n********\n** RESTORE SLURMCTLD DAEMON TO SERVICE **\n********\n"
+
 
 def made_up(
     answers: dict[str, Answer] | None = None,
@@ -28,7 +30,7 @@ def made_up(
     """Return a machine that has the commands and files given, and plenty of space."""
     known = answers or {}
 
-    def run(words: Sequence[str], environment: object = None) -> Answer:
+    def run(words: Sequence[str], environment: object = None, seconds: float = 0) -> Answer:
         return known[Path(words[0]).name]
 
     values: dict[str, Any] = {
@@ -69,16 +71,16 @@ CASES: list[tuple[str, Callable[[Machine], Finding], Machine, Status, str]] = [
     (
         "Slurm that answers",
         software.scheduler,
-        made_up({**SLURM, "sinfo": Answer(0, "gpu*\n")}, site="generic-slurm"),
+        made_up({**SLURM, "scontrol": Answer(0, "Slurmctld(primary) at head is UP\n")}, site="generic-slurm"),
         Status.OK,
         "Slurm answers",
     ),
     (
         "Slurm without its controller",
         software.scheduler,
-        made_up({**SLURM, "sinfo": Answer(1, stderr="slurm_load: Unable to contact")}, site="generic-slurm"),
+        made_up({**SLURM, "scontrol": Answer(1, DOWN)}, site="generic-slurm"),
         Status.BROKEN,
-        "Unable to contact",
+        "scontrol ping failed: Slurmctld(primary) at head is DOWN.",
     ),
     (
         "PBS without job history",

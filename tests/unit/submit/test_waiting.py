@@ -47,7 +47,7 @@ def test_each_state_and_all_output_of_rank_0_is_reported_once(
         ("three", JobStatus(JobState.COMPLETED)),
     ]
 
-    def poll(runs: list[Run]) -> dict[str, JobStatus]:
+    def poll(runs: list[Run], seconds: float | None = None) -> dict[str, JobStatus]:
         printed, status = states.pop(0)
         with log.open("a") as file:
             file.write(printed)
@@ -107,7 +107,7 @@ def polled(monkeypatch: pytest.MonkeyPatch, *states: JobState) -> list[str]:
     done: list[str] = []
     left = iter(states)
 
-    def poll(runs: list[Run]) -> dict[str, JobStatus]:
+    def poll(runs: list[Run], seconds: float | None = None) -> dict[str, JobStatus]:
         done.append("poll")
         return {"r": JobStatus(next(left))}
 

@@ -16,7 +16,7 @@ from hpcprof.common.errors import HpcprofError, SchedulerError
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
-from hpcprof.submit.schedulers.command import seconds_left
+from hpcprof.submit.schedulers.command import Refused, seconds_left
 from hpcprof.submit.schedulers.kubernetes.manifest import MPIJOB_FILE, object_name
 from hpcprof.submit.schedulers.run_state import records, status_of_submission, unknown_result
 
@@ -49,7 +49,10 @@ class KubernetesClient(SchedulerClient):
         if name is None:
             # kubectl creates what it can: without the operator, the ConfigMap alone.
             _kubectl(run, "delete", f"configmap/{object_name(run.id)}", "--ignore-not-found")
-            raise SchedulerError(f"kubectl did not accept {run.id}: {last_line(done.stderr)}")
+            # After a time limit the job may have been created all the same.
+            refused = done.exit_code != 0 and "timeout" not in done.stderr.lower()
+            kind = Refused if refused else SchedulerError
+            raise kind(f"kubectl did not accept {run.id}: {last_line(done.stderr)}")
         return name
 
     def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
@@ -160,7 +163,9 @@ def _kubectl(run: Run, *arguments: str, text: str = "") -> Completed:
             f"cannot start kubectl: {error.reason}; install it, or load its module."
         ) from None
     except CommandTimedOut:
-        raise SchedulerError(f"kubectl {arguments[0]} did not answer within {seconds:.0f} s.") from None
+        raise SchedulerError(
+            f"kubectl {arguments[0]} did not answer within {round(seconds, 1):g} s."
+        ) from None
 
 
 class Condition(msgspec.Struct, frozen=True):

@@ -18,15 +18,15 @@ from pathlib import Path
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import SchedulerError
-from hpcprof.common.processes import CommandNotStarted, start_in_background
+from hpcprof.common.processes import CommandNotStarted, Identity, start_in_background
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
+from hpcprof.submit.schedulers.command import Refused
 from hpcprof.submit.schedulers.local.supervisor import (
     BEHIND,
     ENDED,
     GRACE_SECONDS,
     SUPERVISOR,
-    Identity,
     Outcome,
     end_processes,
     processes_of,
@@ -72,13 +72,13 @@ class LocalClient(SchedulerClient):
             # python -m searches the working directory: the user's files must not be found.
             process = start_in_background(command, Path("/"))
         except CommandNotStarted as error:
-            raise SchedulerError(f"cannot start the job: {error.reason}.") from None
+            raise Refused(f"cannot start the job: {error.reason}.") from None
         deadline = time.monotonic() + _START_SECONDS
         while run.state_file(SUPERVISOR) is None:
             ended = process.poll() is not None and run.state_file(SUPERVISOR) is None
             if ended or time.monotonic() > deadline:
                 process.kill()
-                raise SchedulerError(f"the local supervisor of {run.id} did not start.")
+                raise Refused(f"the local supervisor of {run.id} did not start.")
             time.sleep(0.005)
         return str(process.pid)
 

@@ -1,7 +1,7 @@
 """The supervisor of a local job: starts job.sh, enforces the walltime, ends every process.
 
 It is started as ``python -m hpcprof.submit.schedulers.local.supervisor RUN_DIRECTORY WALLTIME_SECONDS`` in a
-session of its own. It imports only the standard library, to start in a few milliseconds.
+session of its own. It imports little more than the standard library, to start in a few milliseconds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcprof.common.atomic import write_atomically
+from hpcprof.common.processes import Identity
 
 SUPERVISOR = "supervisor"
 ENDED = "ended"
@@ -28,39 +29,6 @@ _QUEUE_SECONDS = 0.2
 """The pause between two looks at the run ahead: short beside a measurement, and without load on it."""
 
 _MARK = "HPCPROF_JOB_DIRECTORY"
-
-
-@dataclass(frozen=True)
-class Identity:
-    """A process, identified by its pid, its start time in ticks and the boot."""
-
-    pid: int
-    start_ticks: str
-    boot_id: str
-
-    @staticmethod
-    def of(pid: int) -> Identity | None:
-        """Return the identity of a process, None if it does not exist or is a zombie."""
-        try:
-            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-            boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-        except OSError:
-            return None
-        # proc(5): after the name, field 3 is the state and field 22 the start time.
-        return None if fields[0] == "Z" else Identity(pid, fields[19], boot_id)
-
-    @staticmethod
-    def parse(text: str | None) -> Identity | None:
-        """Read what `str` wrote."""
-        parts = (text or "").split()
-        return Identity(int(parts[0]), parts[1], parts[2]) if len(parts) == 3 else None
-
-    def __str__(self) -> str:
-        return f"{self.pid} {self.start_ticks} {self.boot_id}"
-
-    def alive(self) -> bool:
-        """Whether the process is still running."""
-        return Identity.of(self.pid) == self
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def parse_qsub(code: int, out: str, error: str) -> str:
     own = _complaint(error if code else f"{error}\n{out}")
     meaning = "an option or directive is wrong" if code == _USAGE else _QSUB.get(code, "")
     # Without an answer, or with one that cannot be read, the job may have been accepted all the same.
-    refused = code != 0 and not any(words in error for words in _SILENT)
+    refused = code != 0 and "Connection timed out" not in error
     kind = Refused if refused else SchedulerError
     raise kind(f"qsub did not accept the job: {f'{meaning}: ' if meaning else ''}{own}.")
 

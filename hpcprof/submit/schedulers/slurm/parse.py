@@ -22,6 +22,8 @@ SACCT_FIELDS = ("JobID", "State", "ExitCode", "End")
 
 _JOB_ID = re.compile(r"\d+(;\S+)?")
 _ARRAY_LIMITS = re.compile(r"MaxArraySize\s*=\s*(\d+)|\bmax_array_tasks=(\d+)")
+# sbatch has not reached the controller, so that no job can have been accepted.
+_NOT_REACHED = "Unable to contact slurm controller (connect failure)"
 _SILENT = (
     "Unable to contact slurm controller",
     "Problem talking to database",
@@ -50,7 +52,7 @@ def parse_sbatch(code: int, out: str, error: str) -> str:
         return ids[-1]
     reason = _complaint(error if code else f"{error}\n{out}")
     # Without an answer, or with one that cannot be read, the job may have been accepted all the same.
-    refused = code != 0 and not any(words in error for words in _SILENT)
+    refused = code != 0 and (_NOT_REACHED in error or not any(words in error for words in _SILENT))
     raise (Refused if refused else SchedulerError)(f"sbatch did not accept the job: {reason}.")
 
 

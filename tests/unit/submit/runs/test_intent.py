@@ -24,8 +24,23 @@ def test_an_intent_names_the_process_that_submits(new: Run) -> None:
     note_intent(new)
     intent = read_intent(new)
     assert intent is not None
-    assert (intent.host, intent.pid, intent.owner) == (platform.node(), os.getpid(), new.path.owner())
+    assert (intent.host, intent.process.pid, intent.owner) == (platform.node(), os.getpid(), new.path.owner())
     assert intent.age_seconds() < 60
+    assert (intent.alive(), intent.error) == (True, "")
+
+
+def test_an_intent_knows_a_process_that_has_ended_but_not_one_of_another_machine(new: Run) -> None:
+    note_intent(new, "sbatch did not answer\nwithin 4 s.")
+    note = new.path / "state/submitting"
+    ended = note.read_text().replace(f" {os.getpid()} ", f" {os.getppid()} ")
+    note.write_text(ended)  # another process has the number now: its start time differs
+    intent = read_intent(new)
+    assert intent is not None
+    assert (intent.alive(), intent.error) == (False, "sbatch did not answer\nwithin 4 s.")
+    note.write_text(ended.replace(platform.node(), "login7"))
+    intent = read_intent(new)
+    assert intent is not None
+    assert intent.alive() is None
 
 
 def test_the_id_that_the_job_noted_ends_the_intent(new: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
@@ -172,18 +173,38 @@ def test_a_run_whose_submission_failed_says_so(make_run: MakeRun) -> None:
     assert (status.state, status.reason) == (JobState.FAILED, "it was not submitted")
 
 
-def test_a_run_whose_client_ended_while_it_submitted_is_a_failure_in_the_end(make_run: MakeRun) -> None:
+ENDED_CLIENT = "process 4711 on {} ended while it submitted the run, and the scheduler has no job of it"
+
+
+def test_a_run_whose_client_ended_while_it_submitted_has_failed(make_run: MakeRun) -> None:
     run = make_run(job_id="")
     note_intent(run)
     status = status_from_record(run, None)
     assert status.state is JobState.QUEUED
     assert status.reason.startswith(f"being submitted by process {os.getpid()} on ")
-    began = datetime.now(timezone.utc) - timedelta(seconds=SUBMITTING_SECONDS + 1)
-    (run.path / "state/submitting").write_text(f"{began.isoformat()} login1 4711\n")
+    note = run.path / "state/submitting"
+    note.write_text(note.read_text().replace(f" {os.getpid()} ", " 4711 "))
+    status = status_from_record(run, None)
+    assert (status.state, status.reason) == (JobState.FAILED, ENDED_CLIENT.format(platform.node()))
+
+
+def test_a_client_on_another_machine_is_waited_for_a_while(make_run: MakeRun) -> None:
+    run = make_run(job_id="")
+    for seconds, state in ((5, JobState.QUEUED), (SUBMITTING_SECONDS + 1, JobState.FAILED)):
+        began = datetime.now(timezone.utc) - timedelta(seconds=seconds)
+        (run.path / "state/submitting").write_text(f"{began.isoformat()} login1 4711 1 boot\n")
+        status = status_from_record(run, None)
+        assert status.state is state
+    assert status.reason == ENDED_CLIENT.format("login1")
+
+
+def test_a_submission_that_failed_is_not_queued_while_its_process_lives_on(make_run: MakeRun) -> None:
+    run = make_run(job_id="")
+    note_intent(run, "sbatch did not answer within 120 s.")
     status = status_from_record(run, None)
     assert (status.state, status.reason) == (
         JobState.FAILED,
-        "process 4711 on login1 ended while it submitted the run, and the scheduler has no job of it",
+        "it was not submitted: sbatch did not answer within 120 s.",
     )
 
 
