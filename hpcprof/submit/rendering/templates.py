@@ -39,7 +39,7 @@ from hpcprof.submit.rendering.inheritance import inheritance
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, WRAPPER, Rendering, Scheduler
 from hpcprof.submit.sites.model import Site
-from hpcprof.workloads import catalogue
+from hpcprof.workloads import catalogue, torch_hook, uncaught
 
 # Placeholders in a profiler's arguments for values that only the rank knows, and the wrapper's variables.
 _PLACES = {
@@ -109,6 +109,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     flags = profiler.flags(job.target, job.profiler_options)
     launcher = LAUNCHERS[site.launcher.name]
     start_up = profiler.start_up(job.target) if profiled else {}
+    hook = _exception_hook() if job.ranks > 1 else {}
     tools = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}
     values: dict[str, Any] = {
         "site": rank_devices(site, job, scheduler.masks_gpus),
@@ -138,6 +139,8 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         "profiler_time_limit": profiler.time_limit(job.target, job.profiler_options),
         "profiler_suffix": profiler.suffix,
         "start_up": START_UP if start_up else "",
+        # A profiler with a start-up module of its own has it on the ranks that it profiles.
+        "hook": START_UP if hook and hook.items() <= {**hook, **start_up}.items() else "",
         "profiler_environment": profiler.environment(job.target, job.profiler_options),
         "profiler_afterwards": [
             _found(words, tools) for words in profiler.afterwards(job.target, job.profiler_options)
@@ -146,10 +149,17 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     script = rendering.template.name if rendering.template else scheduler.template
     names = {JOB_SCRIPT: script, WRAPPER: "rank/wrapper.sh.j2"}
     texts = {file: _render(environment, template, values) for file, template in names.items()}
-    texts |= {f"{START_UP}/{path}": text for path, text in start_up.items()}
+    texts |= {f"{START_UP}/{path}": text for path, text in {**hook, **start_up}.items()}
     for further in scheduler.further_files(site, job, run_id, texts):
         texts[further.name] = _render(environment, further.template, {**values, **further.values})
     return texts
+
+
+def _exception_hook() -> dict[str, str]:
+    """Return the modules that end an MPI program after an uncaught exception, by path in `START_UP`."""
+    start = Path(torch_hook.__file__).with_name("sitecustomize.py")
+    files = {start.name: start, "hpcprof_uncaught.py": Path(uncaught.__file__)}
+    return {name: path.read_text(encoding="utf-8") for name, path in files.items()}
 
 
 def _mpi_trial(site: Site, job: Job, program: Sequence[str]) -> dict[str, Sequence[str]]:

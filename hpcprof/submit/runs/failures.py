@@ -37,12 +37,15 @@ class RankFailure:
         The end of its output.
     first : bool
         Whether the rank noted that it failed before all others.
+    exception : str
+        The uncaught Python exception that ended it, if it noted one.
     """
 
     rank: int
     exit_code: int | None
     last_lines: list[str]
     first: bool = False
+    exception: str = ""
 
     def __str__(self) -> str:
         code = (
@@ -52,7 +55,9 @@ class RankFailure:
         return f"{who}: {code}{self._cause()}"
 
     def _cause(self) -> str:
-        """Return why, in brackets, if the exit code or the last lines tell."""
+        """Return why, in brackets, if the rank has noted it or the exit code or the last lines tell."""
+        if self.exception:
+            return f" ({self.exception})"
         if found := _NO_SPACE.search("\n".join(self.last_lines)):
             return f" ({found[1] or found[0].lower()})"
         with suppress(ValueError):
@@ -79,7 +84,7 @@ def failed_ranks(run: Run) -> list[RankFailure]:
         return code is None, (code or 0) > _SIGNALLED, rank
 
     others = [r for r in sorted(failed, key=blame) if first is None or r != first.rank]
-    return [*([first] if first else []), *(RankFailure(r, codes.get(r), _last_words(run, r)) for r in others)]
+    return [*([first] if first else []), *(_failure(run, rank, codes.get(rank)) for rank in others)]
 
 
 def first_failed_rank(run: Run) -> RankFailure | None:
@@ -91,7 +96,12 @@ def first_failed_rank(run: Run) -> RankFailure | None:
     if len(note) != 2 or not all(map(str.isdigit, note)):
         return None
     rank, exit_code = map(int, note)
-    return RankFailure(rank, exit_code, _last_words(run, rank), first=True)
+    return _failure(run, rank, exit_code, first=True)
+
+
+def _failure(run: Run, rank: int, exit_code: int | None, first: bool = False) -> RankFailure:
+    exception = run.state_file(f"rank{rank:05d}.exception") or ""
+    return RankFailure(rank, exit_code, _last_words(run, rank), first, exception)
 
 
 def describe_status(run: Run, status: JobStatus) -> str:

@@ -1,7 +1,8 @@
-"""Start of Python in the programs of a rank that the PyTorch profiler was chosen for.
+"""Start of Python in the programs of a rank.
 
-It runs the ``sitecustomize`` that Python would have run otherwise, and then waits for the program to import
-torch. A program that does not is left alone. hpcprof copied this file into the run.
+It runs the ``sitecustomize`` that Python would have run otherwise. Of several ranks it then watches for the
+exception that ends one of them. In a rank that the PyTorch profiler was chosen for, it waits for the program
+to import torch. hpcprof copied this file into the run.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = "hpcprof_torch_hook"
+_UNCAUGHT = "hpcprof_uncaught"
 
 
 def run_next() -> None:
@@ -76,4 +78,7 @@ if __name__ == "sitecustomize":
     try:
         run_next()
     finally:
-        sys.meta_path.insert(0, TorchFinder())
+        if os.path.isdir(os.path.join(_FOLDER, _PACKAGE)) and os.environ.get("HPCPROF_PROFILER") != "none":
+            sys.meta_path.insert(0, TorchFinder())
+        if os.path.isfile(os.path.join(_FOLDER, f"{_UNCAUGHT}.py")):
+            importlib.import_module(_UNCAUGHT).install()

@@ -174,7 +174,8 @@ def test_everything_that_a_user_sets_arrives_intact(arguments: list[str], name: 
     command_line = ["hpcprof", "submit", *arguments]
     rendered = texts(arguments=["program", *arguments], name=name, command_line=command_line)
     job, config_map = yaml.safe_load_all(rendered["mpijob.yaml"])
-    assert config_map["data"] == {file: rendered[file] for file in ("job.sh", "wrapper.sh")}
+    del rendered["mpijob.yaml"]
+    assert config_map["data"] == {file.replace("/", "."): text for file, text in rendered.items()}
     annotations = job["metadata"]["annotations"]
     assert annotations["hpcprof/job-name"] == name
     assert shlex.split(annotations["hpcprof/command-line"]) == command_line

@@ -1,0 +1,124 @@
+"""An uncaught exception in one rank of a Python program with MPI, under a real mpiexec."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcprof.submit.rendering.templates import _exception_hook
+from tests.integration.mpi import Finished, mpi
+
+START = """\
+import atexit, code, os, sys, traceback
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+atexit.register(lambda: open(f"handler{world.rank}", "w").close())
+world.Barrier()
+"""
+ONE_FAILS = "if world.rank == 1: raise ValueError('no such batch')\nworld.Barrier()\n"
+GRACE = 1.0
+
+
+@pytest.fixture
+def run_directory(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    for name, text in _exception_hook().items():
+        (folder / "hook").mkdir(parents=True, exist_ok=True)
+        shortened = text.replace("GRACE_SECONDS = 20.0", f"GRACE_SECONDS = {GRACE}")
+        assert shortened != text or name == "sitecustomize.py"
+        (folder / "hook" / name).write_text(shortened)
+    (folder / "state").mkdir()
+    (folder / "state/started").write_text("now\n")
+    return folder
+
+
+def ranks(run_directory: Path, program: str, **variables: str) -> Finished:
+    """Run a program on two ranks with the hook, in the folder above the run."""
+    script = run_directory.parent / "program.py"
+    script.write_text(START + program)
+    wrapper = 'HPCPROF_RANK=$PMI_RANK exec "$@"'
+    return mpi(
+        2,
+        ["sh", "-c", wrapper, "sh", sys.executable, str(script)],
+        run_directory.parent,
+        PYTHONPATH=f"{run_directory}/hook",
+        HPCPROF_RUN_DIR=str(run_directory),
+        HPCPROF_WORLD_SIZE="2",
+        **variables,
+    )
+
+
+def notes(run_directory: Path) -> dict[str, str]:
+    """Return what the ranks have noted."""
+    return {
+        p.name: p.read_text().rstrip("\n") for p in (run_directory / "state").iterdir() if p.stem != "started"
+    }
+
+
+NAMED = {"rank00001.exception": "ValueError: no such batch", "failed.now": "1 1"}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        ONE_FAILS,
+        # Its own hook does not call the one before it.
+        f"sys.excepthook = traceback.print_exception\n{ONE_FAILS}",
+        # An exit handler that waits for ever.
+        f"atexit.register(lambda: world.rank == 1 and world.Barrier())\n{ONE_FAILS}",
+    ],
+)
+@pytest.mark.parametrize("watched", ["", "1"])
+def test_an_exception_in_one_rank_ends_the_program_and_is_named(
+    program: str, watched: str, run_directory: Path
+) -> None:
+    done = ranks(run_directory, program, **({"HPCPROF_WATCHED": watched} if watched else {}))
+    assert done.code != 0
+    assert notes(run_directory) == NAMED
+    assert "ValueError: no such batch" in done.stderr
+
+
+def test_the_programs_own_exit_handlers_run_before_it_is_ended(run_directory: Path) -> None:
+    ranks(run_directory, ONE_FAILS)
+    assert (run_directory.parent / "handler1").exists()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        # Tracebacks of errors that the program has handled.
+        "try: 1 / 0\nexcept ZeroDivisionError: traceback.print_exc(); sys.excepthook(*sys.exc_info())\n",
+        "code.InteractiveInterpreter().runsource('1 / 0')\n",
+        # A helper process that fails.
+        "child = os.fork()\nif child == 0: 1 / 0\nos.waitpid(child, 0)\n",
+        "sys.exit(3)\n",
+        "raise KeyboardInterrupt\n",
+        "MPI.Finalize()\nif world is not None: raise ValueError\n",
+    ],
+)
+def test_what_does_not_end_a_rank_or_leaves_mpi_alone_is_no_failure(
+    program: str, run_directory: Path
+) -> None:
+    with_hook = ranks(run_directory, program)
+    assert notes(run_directory) == {}
+    (run_directory / "hook/sitecustomize.py").unlink()
+    assert with_hook.code == ranks(run_directory, program).code
+
+
+def test_ranks_that_fail_together_end_as_without_the_hook(run_directory: Path) -> None:
+    done = ranks(run_directory, "raise ValueError(world.rank)\n")
+    assert notes(run_directory) == {f"rank0000{rank}.exception": f"ValueError: {rank}" for rank in (0, 1)}
+    assert done.code == 1
+    assert all((run_directory.parent / f"handler{rank}").exists() for rank in (0, 1))
+
+
+def test_the_hook_runs_under_python_3_8_and_without_hpcprof() -> None:
+    for text in _exception_hook().values():
+        tree: Any = ast.parse(text, feature_version=(3, 8))
+        modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        modules += [a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names]
+        assert {name.partition(".")[0] for name in modules} <= set(sys.stdlib_module_names)
