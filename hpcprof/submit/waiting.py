@@ -17,6 +17,7 @@ from hpcprof.submit.runs.failures import (
     failed_ranks,
     full_disk,
     last_output,
+    launch_failure,
     profiler_complaint,
     profiler_of,
     tail,
@@ -163,7 +164,9 @@ def describe_failure(run: Run, status: JobStatus) -> list[str]:
         for name, said in last_output(run):
             lines += [f"{name}:", *(f"  {line}" for line in said)]
         return lines
-    failures = failed_ranks(run)
+    unstarted = launch_failure(run)
+    failures = [] if unstarted else failed_ranks(run)
+    lines += [unstarted] if unstarted else []
     for failure in failures[:1]:
         lines += [str(failure), *(f"  {line}" for line in failure.last_lines)]
     if full := full_disk(run):

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from hpcprof.common.errors import UsageError
 from hpcprof.submit.profilers import Profiler, find_profiler
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus
+from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, WRAPPER
 
 TAIL_LINES = 12
 _SIGNALLED = 128  # a shell reports a program that signal n killed as 128 + n
@@ -22,6 +24,29 @@ _NO_SPACE = re.compile(
     r"|No space left on device|Disk quota exceeded|(?:disk|database) is full",
     re.MULTILINE,
 )
+_MPICH_ABORT = re.compile(
+    r"^Abort\((?P<code>-?\d+)\) on node \d+ .*application called MPI_Abort", re.MULTILINE
+)
+_OPEN_MPI_ABORT = re.compile(
+    r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator MPI_COMM_WORLD"
+    r".{0,200}?errorcode:? (?P<code>-?\d+)",
+    re.DOTALL | re.IGNORECASE,
+)
+_LAUNCH_FAILURES = {
+    re.compile(
+        r"(?:unrecogni[sz]ed|unknown|invalid|illegal|ambiguous|bad) (?:\w+ )?(?:option|argument)"
+        r"|option requires",
+        re.IGNORECASE,
+    ): "the launcher refused an option",
+    re.compile(
+        r"\bssh(?:d|pass)?: |Host key verification failed|Permission denied \(|execvp error on file \S*ssh\b"
+        r"|\bssh\S* .*(?:not found|No such file)",
+    ): "ssh to another node failed",
+    _NO_SPACE: "a disk is full",
+}
+"""What a launcher prints when it fails, and what that means."""
+_JOB_ERRORS = 200
+"""How many lines of the errors of job.sh are looked at."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +57,15 @@ class RankFailure:
     ----------
     rank : int
     exit_code : int or None
-        None if the rank was killed before it could leave one.
+        None if the rank did not leave one.
     last_lines : list of str
         The end of its output.
     first : bool
         Whether the rank noted that it failed before all others.
     exception : str
         The uncaught Python exception that ended it, if it noted one.
+    how : str
+        How it ended without an exit code, or else that it aborted the program; empty if neither is known.
     """
 
     rank: int
@@ -46,11 +73,10 @@ class RankFailure:
     last_lines: list[str]
     first: bool = False
     exception: str = ""
+    how: str = ""
 
     def __str__(self) -> str:
-        code = (
-            "left no exit code (it was killed)" if self.exit_code is None else f"exit code {self.exit_code}"
-        )
+        code = self.how or f"exit code {self.exit_code}"
         who = f"rank {self.rank} failed first" if self.first else f"rank {self.rank}"
         return f"{who}: {code}{self._cause()}"
 
@@ -69,22 +95,84 @@ class RankFailure:
 def failed_ranks(run: Run) -> list[RankFailure]:
     """Return the ranks that failed, the likely culprit first.
 
-    The rank that failed first leaves a note. Without one, a rank with an exit code of its own comes before
-    ranks that a signal ended, since launchers end the others by a signal, and those before ranks without an
-    exit code.
+    The rank that failed first leaves a note, or MPI says which one has aborted the program. Without either,
+    a rank with an exit code of its own comes before ranks that a signal ended, since launchers end the others
+    by a signal, and those before ranks without an exit code.
     """
-    if run.manifest is None or run.state_file("started") is None:
+    if run.manifest is None or not _starts_ranks(run):
         return []
     codes = run.rank_exit_codes()
     failed = [rank for rank in range(run.manifest.job.ranks) if codes.get(rank) != 0]
-    first = first_failed_rank(run)
+    first, aborted = first_failed_rank(run), _aborting_rank(run, failed)
 
-    def blame(rank: int) -> tuple[bool, bool, int]:
+    def blame(rank: int) -> tuple[bool, bool, bool, int]:
         code = codes.get(rank)
-        return code is None, (code or 0) > _SIGNALLED, rank
+        return rank != (aborted or (None,))[0], code is None, (code or 0) > _SIGNALLED, rank
 
     others = [r for r in sorted(failed, key=blame) if first is None or r != first.rank]
-    return [*([first] if first else []), *(_failure(run, rank, codes.get(rank)) for rank in others)]
+    culprit = first.rank if first is not None else aborted[0] if aborted is not None else None
+    full = _NO_SPACE.search("\n".join(_job_errors(run))) is not None or bool(full_disk(run))
+
+    def how(rank: int) -> str:
+        if aborted is not None and aborted[0] == rank:
+            return f"called MPI_Abort with code {aborted[1]}"
+        if codes.get(rank) is not None:
+            return ""
+        if not _has_started(run, rank):
+            return "was not started"
+        if full:
+            return "left no exit code, as no space was left for it"
+        if culprit is not None:
+            return f"was ended with rank {culprit}"
+        return "left no exit code (it was killed)"
+
+    return [
+        *([first] if first else []),
+        *(_failure(run, rank, codes.get(rank), how=how(rank)) for rank in others),
+    ]
+
+
+def _starts_ranks(run: Run) -> bool:
+    """Whether job.sh has begun, and starts ranks by the wrapper: only then its files tell how they ended."""
+    try:
+        script = (run.path / JOB_SCRIPT).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        script = WRAPPER  # the script is gone: hpcprof made it
+    return WRAPPER in script and run.state_file("started") is not None
+
+
+def _has_started(run: Run, rank: int) -> bool:
+    """Whether the wrapper of a rank has begun to start its program."""
+    stem = f"rank{rank:05d}"
+    return any((run.path / "logs" / f"{stem}.{log}").exists() for log in ("err", "out", "profiler"))
+
+
+def _aborting_rank(run: Run, ranks: Sequence[int]) -> tuple[int, int] | None:
+    """Return which rank has called MPI_Abort, and with which code, as the MPI library says; None if none."""
+    if found := _OPEN_MPI_ABORT.search("\n".join(_job_errors(run))):
+        return int(found["rank"]), int(found["code"])
+    for rank in ranks:
+        text = "\n".join(tail(run.path / "logs" / f"rank{rank:05d}.err"))
+        if found := _MPICH_ABORT.search(text) or _OPEN_MPI_ABORT.search(text):
+            return rank, int(found["code"])
+    return None
+
+
+def _job_errors(run: Run) -> list[str]:
+    return tail(run.path / "logs" / "job.err", _JOB_ERRORS)
+
+
+def launch_failure(run: Run) -> str:
+    """Return why no rank of a job was started, as a sentence; empty if some were, or job.sh did not start."""
+    if run.manifest is None or not _starts_ranks(run) or run.rank_exit_codes():
+        return ""
+    if any(_has_started(run, rank) for rank in range(run.manifest.job.ranks)):
+        return ""
+    lines = [line.strip() for line in _job_errors(run) if line.strip()]
+    for pattern, kind in _LAUNCH_FAILURES.items():
+        if said := next(filter(pattern.search, lines), ""):
+            return f"no rank was started: {kind} ({said.rstrip('.')})"
+    return f"no rank was started: {lines[-1].rstrip('.')}" if lines else "no rank was started"
 
 
 def first_failed_rank(run: Run) -> RankFailure | None:
@@ -99,9 +187,9 @@ def first_failed_rank(run: Run) -> RankFailure | None:
     return _failure(run, rank, exit_code, first=True)
 
 
-def _failure(run: Run, rank: int, exit_code: int | None, first: bool = False) -> RankFailure:
+def _failure(run: Run, rank: int, exit_code: int | None, first: bool = False, how: str = "") -> RankFailure:
     exception = run.state_file(f"rank{rank:05d}.exception") or ""
-    return RankFailure(rank, exit_code, _last_words(run, rank), first, exception)
+    return RankFailure(rank, exit_code, _last_words(run, rank), first, exception, how)
 
 
 def describe_status(run: Run, status: JobStatus) -> str:
@@ -109,9 +197,10 @@ def describe_status(run: Run, status: JobStatus) -> str:
     failure: RankFailure | None = None
     if status.state is JobState.RUNNING:
         failure = first_failed_rank(run)
-    elif status.state is JobState.FAILED:
+    unstarted = launch_failure(run) if status.state is JobState.FAILED else ""
+    if status.state is JobState.FAILED and not unstarted:
         failure = next(iter(failed_ranks(run)), None)
-    parts = [status.reason, str(failure) if failure else ""]
+    parts = [status.reason, unstarted or (str(failure) if failure else "")]
     if status.state is JobState.FAILED:
         parts.append(full_disk(run))
     if status.state is JobState.ENDED:

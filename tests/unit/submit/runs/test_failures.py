@@ -20,6 +20,7 @@ from hpcprof.submit.runs.failures import (
 )
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.sites.files import load_site
+from hpcprof.submit.waiting import describe_failure
 
 
 def make_run(path: Path, ranks: int, profiler: str = "none") -> Run:
@@ -46,6 +47,7 @@ def test_a_rank_with_an_exit_code_of_its_own_is_blamed_before_those_that_were_en
     for rank, code in {0: 0, 1: 143, 3: 2, 4: 1}.items():
         (tmp_path / f"state/rank{rank:05d}.exit").write_text(f"{code}\n")
     (tmp_path / "logs/rank00003.err").write_text("".join(f"line {number}\n" for number in range(20)))
+    (tmp_path / "logs/rank00002.out").touch()
     failures = failed_ranks(run)
     assert [str(failure) for failure in failures] == [
         "rank 3: exit code 2",
@@ -107,10 +109,87 @@ def test_a_full_disk_under_the_run_is_said_where_no_rank_could_say_it(
 ) -> None:
     run = make_run(tmp_path, ranks=1)
     assert full_disk(run) == ""
+    (tmp_path / "logs/rank00000.out").touch()
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_bavail=0))
     assert describe_status(run, JobStatus(JobState.FAILED, "exit code 1")) == (
-        f"exit code 1; rank 0: left no exit code (it was killed); no space is left on {tmp_path}"
+        f"exit code 1; rank 0: left no exit code, as no space was left for it; no space is left on {tmp_path}"
     )
+
+
+FAILED = JobStatus(JobState.FAILED, "exit code 255", 255)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "srun: unrecognized option '--foo'\nTry \"srun --help\" for more information\n",
+            "the launcher refused an option (srun: unrecognized option '--foo')",
+        ),
+        (
+            "[mpiexec@vm] match_arg (args.c:166): unrecognized argument foo\n[mpiexec@vm] main: error\n",
+            "the launcher refused an option ([mpiexec@vm] match_arg (args.c:166): unrecognized argument foo)",
+        ),
+        (
+            "ssh: connect to host n2 port 22: Connection refused\n[mpiexec@vm] main: error\n",
+            "ssh to another node failed (ssh: connect to host n2 port 22: Connection refused)",
+        ),
+        (
+            "Host key verification failed.\nORTE was unable to reliably start one or more daemons.\n",
+            "ssh to another node failed (Host key verification failed)",
+        ),
+        (
+            "mkdir: cannot create: No space left on device\n",
+            "a disk is full (mkdir: cannot create: No space left on device)",
+        ),
+        ("srun: error: Unable to create step\n", "srun: error: Unable to create step"),
+    ],
+)
+def test_a_launcher_that_starts_no_rank_is_said_to_have_failed_and_no_rank_was_killed(
+    said: str, reason: str, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, ranks=4)
+    (tmp_path / "logs/job.err").write_text(said)
+    assert describe_status(run, FAILED) == f"exit code 255; no rank was started: {reason}"
+    assert describe_failure(run, FAILED)[1] == f"no rank was started: {reason}"
+
+
+MPICH_ABORT = (
+    "Abort(5) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 5) - process 1\n"
+)
+OPEN_MPI_ABORT = """\
+--------------------------------------------------------------------------
+MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD
+{}
+
+NOTE: invoking MPI_ABORT causes Open MPI to kill all MPI processes.
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ("rank00001.err", MPICH_ABORT),
+        ("job.err", OPEN_MPI_ABORT.format("with errorcode 5.")),
+        ("job.err", OPEN_MPI_ABORT.format("  Proc: [[61445,1],1]\n  Errorcode: 5")),
+    ],
+)
+def test_ranks_that_another_one_aborted_were_ended_with_it(log: str, said: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=3)
+    for rank in range(2):
+        (tmp_path / f"logs/rank{rank:05d}.out").touch()
+    (tmp_path / "logs" / log).write_text(said)
+    assert [str(failure) for failure in failed_ranks(run)] == [
+        "rank 1: called MPI_Abort with code 5",
+        "rank 0: was ended with rank 1",
+        "rank 2: was not started",
+    ]
+
+
+def test_nothing_is_said_of_ranks_that_a_script_of_the_users_starts_in_its_own_way(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=2)
+    (tmp_path / "job.sh").write_text("record started now\nmpiexec ./program\nrecord finished $?\n")
+    assert describe_status(run, FAILED) == "exit code 255"
 
 
 def test_a_run_that_has_not_started_has_no_failed_ranks(tmp_path: Path) -> None:
