@@ -13,6 +13,7 @@ from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.common.logs import log_command
 from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.jobs.presence import check_present
 from hpcprof.submit.jobs.request import JobRequest
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.array_script import member_directory
@@ -50,6 +51,8 @@ def submit(
         If the scheduler cannot be reached, or did not accept the job: this leaves no run directory. If it
         stopped answering meanwhile, the directory remains, since it may have taken the job.
     """
+    if template is None and script is None:
+        check_present(site, job)
     check_answers(site, "nothing was submitted")
     client = find_scheduler(site.scheduler).client()
     after = _job_ids(job, runs_directory, client)
@@ -125,6 +128,8 @@ def submit_array(
     SchedulerError
         If the scheduler did not accept the array, as `submit` says.
     """
+    for job in jobs if template is None else ():
+        check_present(site, job)
     check_answers(site, "nothing was submitted")
     client = find_scheduler(site.scheduler).client()
     after = _job_ids(jobs[0], runs_directory, client)

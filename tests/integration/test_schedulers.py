@@ -660,6 +660,15 @@ def test_pbs_a_server_that_does_not_answer_leaves_the_state_unknown(pbs: Path, h
     assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
 
 
+def test_pbs_a_dead_node_of_a_running_job_is_said(pbs: Path, hpcprof: Hpcprof) -> None:
+    hpcprof("submit", "--site", "pbs", "--", "sleep", "300")
+    until(lambda: last(hpcprof) == ("running", ""))
+    recorded = Path(__file__).parents[1] / "data/schedulers/pbs/pbsnodes_l.txt"
+    (pbs / "nodes-down").write_text(recorded.read_text().replace("pn4", "pn1"))
+    assert last(hpcprof) == ("running", "pn1 is down, so that the job cannot go on")
+    assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
+
+
 def test_pbs_an_array_is_cancelled_to_the_last_member_after_another_was_cancelled(
     pbs: Path, hpcprof: Hpcprof
 ) -> None:

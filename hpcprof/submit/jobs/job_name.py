@@ -48,6 +48,12 @@ def command_options(command: Sequence[str]) -> dict[str, str]:
     return options
 
 
+def script_of(command: Sequence[str]) -> str:
+    """Return the file of Python or of a shell that an interpreter or torchrun runs; empty if none."""
+    script = _script_command(command)[0]
+    return script if script != command[0] and script.endswith(_SCRIPT_SUFFIXES) else ""
+
+
 def runs_python(command: Sequence[str]) -> bool:
     """Return whether a command is a program in Python, which an interpreter or a launcher of PyTorch runs."""
     names = (PurePath(word).name for word in command)

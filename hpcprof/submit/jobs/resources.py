@@ -37,6 +37,11 @@ def parse_memory(text: str, option: str = "--mem") -> str:
     return match["number"] + match["unit"].upper()
 
 
+def mebibytes(memory: str) -> float:
+    """Return an amount that `parse_memory` has returned in MiB."""
+    return int(memory[:-1]) * 1024.0 ** ("KMGT".index(memory[-1]) - 1)
+
+
 def check_resources(job: Job, site: Site, given: Mapping[str, str]) -> None:
     """Check what a job asks of its nodes; ``given`` are the options of the site that the user gave.
 
@@ -122,6 +127,8 @@ def _check_scheduler(job: Job, site: Site) -> None:
 def _check_node(job: Job, site: Site) -> None:
     node, ranks = site.node, job.ranks_per_node
     cpus = node.cores * node.threads if node.cores else None
+    if job.mem and node.memory and mebibytes(job.mem) > mebibytes(parse_memory(node.memory)):
+        raise UsageError(f"--mem {job.mem}: a node of {site.name} has {node.memory}; ask for at most that.")
     asked = (("cpus_per_rank", "CPUs", 1, cpus), ("gpus_per_rank", "GPUs", 0, node.gpus))
     for field, what, least, limit in asked:
         count = getattr(job, field)

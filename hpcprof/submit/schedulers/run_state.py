@@ -51,6 +51,8 @@ class Record:
         Whether another job took its nodes; the site's policy decides what happens then.
     node_lost : bool
         Whether it waits because a node that ran it was lost.
+    nodes : frozenset of str
+        The nodes that it runs on, where they must be asked for to see that one is down.
     """
 
     state: JobState
@@ -59,6 +61,7 @@ class Record:
     ended_seconds: float | None = None
     preempted: bool = False
     node_lost: bool = False
+    nodes: frozenset[str] = frozenset()
 
 
 def status_from_record(run: Run, record: Record | None) -> JobStatus:

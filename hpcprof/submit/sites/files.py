@@ -11,6 +11,7 @@ from hpcprof.common.decode import decode
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.paths import packaged, user_config
 from hpcprof.common.yaml_file import read_mapping
+from hpcprof.submit.jobs.resources import parse_memory
 from hpcprof.submit.jobs.walltime import parse_walltime
 from hpcprof.submit.launchers import LAUNCHERS, STARTERS
 from hpcprof.submit.profilers import PROFILERS, profiler_names
@@ -129,6 +130,11 @@ def _problems(site: Site) -> Iterator[tuple[str, str]]:
         except UsageError as error:
             yield key, str(error).rstrip(".")
     yield from _queue_problems(site)
+    if site.node.memory:
+        try:
+            parse_memory(site.node.memory, "node.memory")
+        except UsageError as error:
+            yield f"node.memory = {site.node.memory!r}", str(error).rstrip(".").partition(": ")[2]
     for name in site.profilers:
         if name not in PROFILERS and name not in profiler_names():
             yield f"profilers = {name!r}", f"there is no such profiler; valid: {', '.join(profiler_names())}"

@@ -30,11 +30,18 @@ class Machine:
     accounts: tuple[str, ...] = ()
 
 
-def most_common_node(nodes: Sequence[Node]) -> Node:
-    """Return the shape that most nodes with GPUs have; without GPUs, the shape that most nodes have."""
+def most_common_node(nodes: Sequence[Node], mebibytes: Sequence[int]) -> Node:
+    """Return the shape that most nodes with GPUs have; without GPUs, the shape that most nodes have.
+
+    ``mebibytes`` is the memory of the nodes. Nodes of one shape differ in it, so the node has the largest.
+    """
     chosen = [node for node in nodes if node.gpus] or nodes
     counted = Counter(map(msgspec.json.encode, chosen))
-    return msgspec.json.decode(counted.most_common(1)[0][0], type=Node) if counted else Node()
+    if not counted:
+        return Node()
+    node = msgspec.json.decode(counted.most_common(1)[0][0], type=Node)
+    most = max(mebibytes, default=0)
+    return msgspec.structs.replace(node, memory=f"{most}M") if most else node
 
 
 def parse_count(value: object) -> int | None:

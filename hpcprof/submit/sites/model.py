@@ -101,6 +101,8 @@ class Node(_Model, frozen=True):
     """The number of GPUs that ranks can be given; tiles or dies count if they are separate devices."""
     gpu: str = ""
     """The model of the GPUs, for people."""
+    memory: str = ""
+    """The most memory that a job can have on a node, as in 512G; --mem is checked against it."""
     vendor: Vendor = Vendor.NVIDIA
     """The maker of the GPUs: nvidia, amd or intel. nsys and ncu need nvidia."""
 

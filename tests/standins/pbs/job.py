@@ -131,7 +131,7 @@ def run_members(array_id: str) -> None:
 
 def run_script(job_id: str) -> None:
     comment = f"Job run at {time.strftime('%a %b %d at %H:%M')} on (pn1:ncpus=1)"
-    job = server.change(job_id, job_state="R", substate=42, comment=comment)
+    job = server.change(job_id, job_state="R", substate=42, comment=comment, exec_vnode="(pn1:ncpus=1)")
     nodes = server.FOLDER / f"{job_id}.nodes"
     nodes.write_text("localhost\n")
     files = [server.FOLDER / f"{job_id}.{suffix}" for suffix in ("OU", "ER")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import ClassVar
@@ -16,6 +17,7 @@ from hpcprof.submit.schedulers.pbs.parse import (
     array_of,
     has_no_history,
     member_of,
+    parse_down_nodes,
     parse_job_name,
     parse_largest_array,
     parse_qdel,
@@ -87,7 +89,7 @@ class PbsClient(BatchClient):
                 raise
             except SchedulerError as error:  # of this job alone
                 found.update(dict.fromkeys(group, Record(JobState.UNKNOWN, str(error))))
-        return found
+        return _on_dead_nodes(found)
 
     def submitted_from(self, script: Path, owner: str) -> str:
         """Look for the script among the user's jobs of its name, of which qselect prints the ids alone."""
@@ -125,6 +127,22 @@ class PbsClient(BatchClient):
         """Ask for the server's max_array_size."""
         done = ask_again_while_silent(lambda: run_scheduler_command(["qstat", "-B", "-f", "-F", "json"]))
         return parse_largest_array(done.exit_code, done.stdout, done.stderr)
+
+
+def _on_dead_nodes(records: Mapping[str, Record]) -> Mapping[str, Record]:
+    """Name the dead nodes of jobs that run: PBS calls a job running until its first node is given up."""
+    if not any(record.nodes for record in records.values()):
+        return records
+    try:
+        down = parse_down_nodes(run_scheduler_command(["pbsnodes", "-l"]).stdout)
+    except SchedulerError:  # the states are known all the same
+        return records
+    found = {}
+    for job_id, record in records.items():
+        lost = " and ".join(sorted(record.nodes & down))
+        words = f"{lost} {'are' if ' and ' in lost else 'is'} down, so that the job cannot go on"
+        found[job_id] = replace(record, reason=words) if lost else record
+    return found
 
 
 def _pick(records: Mapping[str, Record], job_ids: Sequence[str]) -> dict[str, Record]:

@@ -173,6 +173,15 @@ def parse_qdel(code: int, out: str, error: str) -> None:
         raise SchedulerError(f"qdel did not delete the job: {_complaint(error or out)}.")
 
 
+def parse_down_nodes(out: str) -> frozenset[str]:
+    """Return the nodes that are down, of those that ``pbsnodes -l`` lists with state and comment.
+
+    Jobs on nodes that are only offline go on.
+    """
+    lines = [line.split() for line in out.splitlines()]
+    return frozenset(words[0] for words in lines if len(words) > 1 and "down" in words[1].split(","))
+
+
 def array_of(job_id: str) -> str:
     """Return the id of a member's array; other ids are returned unchanged."""
     return re.sub(r"\[\d+\]", "[]", job_id, count=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import msgspec
@@ -12,9 +13,15 @@ from hpcprof.submit.sites.model import Node, Queue
 
 
 def probe_pbs(ask: Ask) -> Machine:
-    """Return the queues from qstat and the nodes from pbsnodes."""
+    """Return the queues from qstat and the nodes from pbsnodes; no queue has more nodes than there are."""
     queues = parse_qstat_queues(ask(["qstat", "-Q", "-f", "-F", "json"])).queues
-    return Machine(queues, node=parse_pbsnodes(ask(["pbsnodes", "-a", "-F", "json"])))
+    text = ask(["pbsnodes", "-a", "-F", "json"])
+    if count := len(_json_object(text, "nodes")):
+        queues = {
+            name: msgspec.structs.replace(queue, max_nodes=min(queue.max_nodes or count, count))
+            for name, queue in queues.items()
+        }
+    return Machine(queues, node=parse_pbsnodes(text))
 
 
 def parse_qstat_queues(text: str) -> Machine:
@@ -42,12 +49,19 @@ def parse_qstat_queues(text: str) -> Machine:
 
 def parse_pbsnodes(text: str) -> Node:
     """Return the most common node in the output of ``pbsnodes -a -F json``."""
-    nodes = []
+    nodes, memory = [], []
     for entry in _json_object(text, "nodes").values():
         resources = entry.get("resources_available", {})
         gpus = parse_count(resources.get("ngpus")) or None
         nodes.append(Node(cores=parse_count(resources.get("ncpus")), gpus=gpus))
-    return most_common_node(nodes)
+        memory.append(_mebibytes(str(resources.get("mem", ""))))
+    return most_common_node(nodes, memory)
+
+
+def _mebibytes(text: str) -> int:
+    """Return PBS's ``24682416kb`` in MiB; 0 if the text is no size."""
+    match = re.fullmatch(r"(\d+)([kmgt]?)b", text)
+    return int(match[1]) * 1024 ** " kmgt".index(match[2] or " ") // 1024**2 if match else 0
 
 
 def _json_object(text: str, key: str) -> dict[str, dict[str, Any]]:

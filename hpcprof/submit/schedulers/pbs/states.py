@@ -19,6 +19,7 @@ its node's daemon died            93       -20
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Mapping
 
@@ -47,6 +48,9 @@ _HOLDS = {
     "s": "held by the system",
     "p": "held: its password is wrong",
 }
+
+# (n1:ncpus=4+n2[0]:ncpus=4)+(n3:ncpus=8)
+_VNODE = re.compile(r"[(+]([^\s:()+]+):")
 
 _QUEUED = {"T": "being moved to another queue", "W": "its start time has not been reached"}
 
@@ -79,7 +83,8 @@ def record_from_attributes(job: Mapping[str, str], asked_at: float | None) -> Re
     if state == "R" or state in _RUNNING:
         # After qdel the job still has state R for seconds; only the comment shows the deletion.
         dying = "terminated by" in comment
-        return Record(JobState.RUNNING, "being deleted" if dying else _RUNNING.get(state, ""))
+        nodes = frozenset(_VNODE.findall(job.get("exec_vnode", "")))
+        return Record(JobState.RUNNING, "being deleted" if dying else _RUNNING.get(state, ""), nodes=nodes)
     if state == "M":
         return Record(JobState.UNKNOWN, "it was moved to another server")
     return Record(JobState.UNKNOWN, f"PBS calls its state {state or 'nothing'}")

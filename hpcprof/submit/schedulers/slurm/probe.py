@@ -106,8 +106,9 @@ def parse_sinfo(text: str) -> Machine:
 
 def parse_scontrol_nodes(text: str) -> Node:
     """Return the most common node in the output of ``scontrol show nodes``."""
-    nodes = []
+    nodes, memory = [], []
     for block in _blocks(text):
+        memory.append(parse_count(block.get("RealMemory")) or 0)
         threads = parse_count(block.get("ThreadsPerCore")) or 1
         cpus = parse_count(block.get("CPUEfctv")) or parse_count(block.get("CPUTot"))
         gpus = _GPU.findall(block.get("Gres", ""))
@@ -121,7 +122,7 @@ def parse_scontrol_nodes(text: str) -> Node:
                 vendor=Vendor.AMD if model.lower().startswith("mi") else Vendor.NVIDIA,
             )
         )
-    return most_common_node(nodes)
+    return most_common_node(nodes, memory)
 
 
 def _blocks(text: str) -> Iterable[dict[str, str]]:

@@ -14,6 +14,7 @@ from hpcprof.submit.schedulers.pbs.parse import (
     array_of,
     has_no_history,
     member_of,
+    parse_down_nodes,
     parse_job_history,
     parse_job_name,
     parse_largest_array,
@@ -26,7 +27,7 @@ from hpcprof.submit.schedulers.pbs.parse import (
 )
 from hpcprof.submit.schedulers.pbs.states import record_from_attributes
 from hpcprof.submit.schedulers.run_state import Record
-from tests.unit.submit.schedulers.recorded import recorded, recorded_json
+from tests.unit.submit.schedulers.recorded import recorded, recorded_json, recorded_machine
 
 
 def job(name: str, job_id: str | None = None) -> Record:
@@ -50,6 +51,14 @@ def test_the_script_of_a_job_is_the_last_argument_of_its_qsub() -> None:
 def test_a_jobs_name_is_that_of_its_directives() -> None:
     assert parse_job_name("#!/bin/bash\n#PBS -N train\n#PBS -l select=1 -N  other\n# -N no\n") == "other"
     assert parse_job_name("#!/bin/bash\n#PBS -l select=1\n") == ""
+
+
+def test_a_running_job_has_nodes_of_which_those_that_are_down_are_known() -> None:
+    assert job("qstat_f_json_mixed", "203").nodes == {"pn1", "pn2"}
+    attributes = {"job_state": "R", "exec_vnode": "(a[0]:ncpus=1+a[1]:ncpus=1)+(b:ncpus=1:mem=4gb)"}
+    assert record_from_attributes(attributes, None).nodes == {"a[0]", "a[1]", "b"}
+    assert parse_down_nodes(recorded_machine("../schedulers/pbs/pbsnodes_l.txt")) == {"pn4"}
+    assert parse_down_nodes("n1 offline\nn2 state-unknown,down lost\n") == {"n2"}
 
 
 def test_qselect_prints_ids_of_jobs_and_arrays_or_none() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcprof.submit.schedulers.pbs.probe import parse_pbsnodes, parse_qstat_queues
+from hpcprof.submit.schedulers.pbs.probe import parse_pbsnodes, parse_qstat_queues, probe_pbs
 from hpcprof.submit.sites.model import Node, Queue
 from tests.unit.submit.schedulers.recorded import recorded_machine
 
@@ -18,8 +18,19 @@ def test_queues_of_pbs_have_limits_and_routes_and_a_disabled_one_is_left_out() -
     }
 
 
-def test_nodes_of_pbs_have_cores_and_gpus() -> None:
-    assert parse_pbsnodes(recorded_machine("pbsnodes_json.json")) == Node(cores=8, gpus=4)
+def test_nodes_of_pbs_have_cores_gpus_and_memory() -> None:
+    assert parse_pbsnodes(recorded_machine("pbsnodes_json.json")) == Node(cores=8, gpus=4, memory="24103M")
+
+
+def test_no_queue_of_pbs_has_more_nodes_than_there_are() -> None:
+    files = {"qstat": "qstat_Q_json.json", "pbsnodes": "pbsnodes_json.json"}
+    found = probe_pbs(lambda command: recorded_machine(files[command[0]]))
+    assert {name: queue.max_nodes for name, queue in found.queues.items()} == {
+        "workq": 4,
+        "debug": 2,
+        "small": 4,
+        "prod": 4,
+    }
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"Queue": []}', "\n\n"])

@@ -23,8 +23,17 @@ def test_sinfo_says_the_same_where_scontrol_is_closed() -> None:
     assert said == parse_scontrol_partitions(recorded_machine("scontrol_show_partition.txt"))
 
 
-def test_nodes_of_slurm_have_cores_and_gpus() -> None:
-    assert parse_scontrol_nodes(recorded_machine("scontrol_show_nodes.txt")) == Node(cores=8, gpus=4)
+def test_nodes_of_slurm_have_cores_gpus_and_memory() -> None:
+    found = parse_scontrol_nodes(recorded_machine("scontrol_show_nodes.txt"))
+    assert found == Node(cores=8, gpus=4, memory="16000M")
+
+
+def test_nodes_of_one_shape_count_together_whatever_memory_they_have() -> None:
+    sizes = {"n1": (8, 1001), "n2": (8, 1003), "n3": (64, 500), "n4": (64, 500), "n5": (8, 1002)}
+    text = "".join(
+        f"NodeName={name} CPUTot={cpus} RealMemory={size}\n" for name, (cpus, size) in sizes.items()
+    )
+    assert parse_scontrol_nodes(text) == Node(cores=8, memory="1003M")
 
 
 @pytest.mark.parametrize(

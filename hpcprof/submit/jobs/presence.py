@@ -1,0 +1,102 @@
+"""Programs and profilers that are not there, found before a job waits in a queue for them."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shutil
+from pathlib import Path
+
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.jobs.job_name import script_of
+from hpcprof.submit.profilers import find_profiler
+from hpcprof.submit.schedulers.registry import find_scheduler
+from hpcprof.submit.sites.model import Site
+from hpcprof.workloads import catalogue
+
+_ACTIVATE = re.compile(r"(?:source|\.)\s+(?P<folder>[^\s$`]+/bin)/activate")
+_ADDED_PATH = re.compile(r"export PATH=(?P<folder>[^\s$`:\"']+):\"?\$\{?PATH\}?\"?")
+
+_ELSEWHERE = "; if only the nodes have it, name its folder under setup in the site"
+
+
+def check_present(site: Site, job: Job) -> None:
+    """Check that the program and the profiler of a job exist, as far as this machine can tell.
+
+    Nothing is checked for a site that is another machine, or whose jobs run in an image. What modules and
+    set-up lines add to the PATH is not known, unless these activate a virtual environment or name a folder.
+
+    Raises
+    ------
+    UsageError
+        If one does not.
+    """
+    scheduler = find_scheduler(site.scheduler)
+    if scheduler.runs_in_image or not (scheduler.runs_here or (scheduler.commands and scheduler.installed)):
+        return
+    folders = _added_folders(site)
+    complete = folders is not None and not site.modules
+    path = os.pathsep.join([*(folders or []), site.environment.get("PATH") or os.environ.get("PATH", "")])
+    elsewhere = (
+        "" if scheduler.runs_here else "; if only the nodes have it, name its folder under setup in the site"
+    )
+    own = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}
+    for tool in find_profiler(job.profiler).command[:1] if job.profiled_ranks else ():
+        word = own.get(tool, tool)
+        if complete and shutil.which(word, path=path) is None:
+            raise UsageError(
+                f"--profiler {job.profiler}: {word} is not on the PATH; install it, or load its "
+                f"module{elsewhere}."
+            )
+    if job.workload is None:
+        _check_program(job, path if complete else None, elsewhere)
+        if folders is not None:
+            _check_script(job)
+
+
+def _added_folders(site: Site) -> list[str] | None:
+    """Return what the set-up lines of a site put first on the PATH; None if one does more than that."""
+    folders: list[str] = []
+    for line in site.setup:
+        match = _ACTIVATE.fullmatch(line.strip()) or _ADDED_PATH.fullmatch(line.strip())
+        if match is None:
+            return None
+        folders.insert(0, match["folder"])
+    return folders
+
+
+def _check_program(job: Job, path: str | None, elsewhere: str) -> None:
+    program = job.arguments[0]
+    file = Path(job.directory, program)
+    if "/" in program:
+        if not file.exists() and not Path(program).is_absolute():
+            raise UsageError(f"{program}: there is no such file in {job.directory}.")
+        if file.is_file() and not os.access(file, os.X_OK):
+            raise UsageError(f"{program} is not executable: chmod +x it, or name what runs it before it.")
+    elif path is not None and shutil.which(program, path=path) is None:
+        if file.is_file():
+            advice = f"; write ./{program}, or name what runs it, as in python {program}"
+        else:
+            near = difflib.get_close_matches(program, _commands(path), 1, 0.75)
+            advice = f" (did you mean {near[0]}?)" if near else elsewhere
+        raise UsageError(f"{program} is not on the PATH{advice}.")
+
+
+def _check_script(job: Job) -> None:
+    """Check that the script exists which an interpreter is to run."""
+    script = script_of(job.arguments)
+    if script and not Path(job.directory, script).exists():
+        raise UsageError(f"{script}: there is no such file in {job.directory}.")
+
+
+def _commands(path: str) -> list[str]:
+    """Return the names of the files in the folders of a PATH."""
+    names: set[str] = set()
+    for folder in path.split(os.pathsep):
+        try:
+            names.update(os.listdir(folder or "."))  # noqa: PTH208 (names alone, of thousands of files)
+        except OSError:
+            continue
+    return sorted(names)

@@ -1,0 +1,87 @@
+"""Programs and profilers that are not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.jobs.builder import make_job
+from hpcprof.submit.jobs.presence import check_present
+from hpcprof.submit.sites.files import load_site
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with Slurm's commands, python and bash, and with two scripts in the working directory."""
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name in ("sbatch", "squeue", "scancel", "python", "bash", "torchrun"):
+        (commands / name).write_text("#!/bin/sh\n")
+        (commands / name).chmod(0o755)
+    (tmp_path / "train.py").touch()
+    monkeypatch.setenv("PATH", str(commands))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def check(*program: str, site: str = "generic-slurm", profiler: str = "none", **changes: Any) -> None:
+    loaded = msgspec.structs.replace(load_site(site), **changes)
+    check_present(loaded, make_job(loaded, arguments=list(program), profiler=profiler, walltime="5m"))
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        ("pyhton train.py", r"pyhton is not on the PATH \(did you mean python\?\)\."),
+        ("no-such-solver", r"no-such-solver is not on the PATH; if only the nodes have it, name its folder"),
+        ("train.py", r"train.py is not on the PATH; write \./train.py, or name what runs it"),
+        ("./train.py", r"\./train.py is not executable"),
+        ("./solver", r"\./solver: there is no such file in "),
+        ("python -u tarin.py --lr 1", r"tarin.py: there is no such file in "),
+        ("torchrun --nproc-per-node 2 tarin.py", r"tarin.py: there is no such file in "),
+        ("bash run.sh", r"run.sh: there is no such file in "),
+    ],
+)
+def test_a_program_that_is_not_there_is_named(program: str, says: str, here: Path) -> None:
+    with pytest.raises(UsageError, match=says):
+        check(*program.split())
+
+
+@pytest.mark.parametrize(
+    "program",
+    ["python train.py", "python -m tarin", "python -c x.py", "bash -c run.sh", "/opt/only/on/nodes"],
+)
+def test_a_program_that_is_there_or_may_be_is_accepted(program: str, here: Path) -> None:
+    check(*program.split())
+
+
+def test_a_profiler_that_is_not_there_is_named(here: Path) -> None:
+    with pytest.raises(UsageError, match=r"--profiler nsys: nsys is not on the PATH; install it"):
+        check("python", "train.py", profiler="nsys")
+
+
+def test_what_modules_and_setup_lines_bring_is_not_known_unless_they_name_a_folder(here: Path) -> None:
+    check("solver", modules=["solver/1.0"])
+    check("solver", setup=[". /opt/solver/env.sh"])
+    own = here / "venv/bin"
+    own.mkdir(parents=True)
+    for setup in (f"source {own}/activate", f'export PATH={own}:"$PATH"'):
+        with pytest.raises(UsageError, match="solver is not on the PATH"):
+            check("solver", setup=[setup])
+    (own / "solver").write_text("#!/bin/sh\n")
+    (own / "solver").chmod(0o755)
+    check("solver", setup=[f"source {own}/activate"])
+
+
+@pytest.mark.parametrize("site", ["polaris", "kubernetes", "generic-pbs"])
+def test_a_site_that_is_another_machine_or_has_images_is_not_checked(site: str, here: Path) -> None:
+    loaded = load_site(site)
+    options = {k: (o.valid or ["x"])[0] for k, o in loaded.options.items() if o.required}
+    job = make_job(
+        loaded, arguments=["pyhton"], options=options, account="me", queue=next(iter(loaded.queues), "")
+    )
+    check_present(loaded, job)
