@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import click
@@ -77,8 +78,9 @@ def new(name: str, template: str, probe: bool) -> None:
     """Write ./site_configs/NAME.yaml, with what this machine's commands show.
 
     Queues and nodes come from scontrol and sinfo, or qstat and pbsnodes, accounts from sacctmgr, GPUs from
-    nvidia-smi. With --probe, or inside a job, two ranks show which type of srun --mpi connects MPI programs.
-    An existing file is never overwritten.
+    nvidia-smi. PBS passes no environment on, so the active one goes into the site (modules, setup). With
+    --probe two ranks in a job show which launcher runs, or which type of srun --mpi connects MPI programs. An
+    existing file is never overwritten.
     """
     from hpcprof.submit.doctor import Machine
     from hpcprof.submit.schedulers.polling import check_answers
@@ -88,6 +90,6 @@ def new(name: str, template: str, probe: bool) -> None:
     parent = load_site(template)
     if find_scheduler(parent.scheduler).installed:
         check_answers(parent, "no site was written")
-    path = new_site(name, template, Path("site_configs"))
+    path = new_site(name, template, Path("site_configs"), environment=os.environ)
     click.echo(f"MPI: {add_mpi(path, Machine(load_site_file(path), Path('runs'), probe=probe))}")
     click.echo(f"wrote {path}; after your changes, run: hpcprof sites check {path}")

@@ -77,6 +77,17 @@ def wait_until_ended(
     return status
 
 
+def poll_until(run: Run, seconds: float) -> JobStatus:
+    """Poll the scheduler until a run has ended, for at most ``seconds``, and return its last status."""
+    began = time.monotonic()
+    for pause in poll_seconds():
+        status = poll([run])[run.id]
+        if status.state.ended or time.monotonic() - began > seconds:
+            break
+        time.sleep(pause)
+    return status
+
+
 def describe_change(status: JobStatus, seconds: float) -> str:
     """Return a line about a change of state, ``seconds`` after the beginning of the wait."""
     return f"{status} (after {format_duration(seconds)})" if seconds >= 1 else str(status)

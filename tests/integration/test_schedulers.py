@@ -660,6 +660,24 @@ def test_pbs_a_server_that_does_not_answer_leaves_the_state_unknown(pbs: Path, h
     assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
 
 
+def test_pbs_a_new_site_has_the_active_environment_and_the_probe_names_the_launcher_of_jobs(
+    pbs: Path, hpcprof: Hpcprof, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mpiexec = need_mpich()
+    monkeypatch.setenv("VIRTUAL_ENV", sys.prefix)
+    monkeypatch.setenv("COLUMNS", "300")
+    monkeypatch.setenv("FI_TCP_IFACE", "lo")
+    done = hpcprof("sites", "new", "found", "--from", "generic-pbs", "--probe")
+    assert f"MPI: Jobs run {mpiexec}, which starts 2 ranks of one job." in done.stdout, done.stderr
+    assert load_site("found").setup == [f"source {sys.prefix}/bin/activate"]
+    assert f"Jobs run {mpiexec}; no ranks" in " ".join(hpcprof("doctor", "--site", "found").stdout.split())
+    # Without it, the job has the PATH of its node.
+    monkeypatch.setenv("PATH", f"{sys.prefix}/bin:{os.environ['PATH']}")
+    said = " ".join(hpcprof("doctor", "--site", "generic-pbs").stdout.split())
+    assert f"{mpiexec} was found, but PBS passes no environment on" in said
+    assert not list(Path().glob(".hpcprof-probe-*"))
+
+
 def test_pbs_a_dead_node_of_a_running_job_is_said(pbs: Path, hpcprof: Hpcprof) -> None:
     hpcprof("submit", "--site", "pbs", "--", "sleep", "300")
     until(lambda: last(hpcprof) == ("running", ""))

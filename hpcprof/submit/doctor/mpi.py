@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
+from hpcprof.common.errors import HpcprofError
 from hpcprof.submit.doctor.machine import Answer, Finding, Machine, Status
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.resources import job_directives
@@ -22,6 +28,7 @@ from hpcprof.submit.mpi_types import (
     two_ranks,
 )
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS
+from hpcprof.submit.sites.environment import active_environment, active_prefix, added_folders
 from hpcprof.submit.sites.model import LauncherName, Site
 
 _NAME = "MPI"
@@ -66,12 +73,10 @@ def _mpiexec(machine: Machine) -> Finding:
     launcher = machine.site.launcher.name
     command = "mpirun" if launcher is LauncherName.OPENMPI else "mpiexec"
     mpiexec = machine.mpiexec() if launcher is LauncherName.MPIEXEC else machine.which(command)
+    if not (machine.scheduler.runs_here or machine.in_job):
+        return _probe_in_job(machine) if machine.probe else _launcher_of_jobs(machine, command, mpiexec)
     if mpiexec is None:
-        remedy = "Load the site's MPI module, or install hpcprof[workloads]."
-        return Finding(_NAME, Status.ABSENT, f"{command} is not on the PATH.", remedy)
-    if not machine.starts_ranks:
-        observation = f"{mpiexec} was found, and no ranks were started."
-        return Finding(_NAME, Status.OK, observation, "Add --probe to start two ranks.")
+        return _absent(command)
     answer = machine.run([mpiexec, "-n", "2", machine.python, "-c", _RANKS], _OPEN_MPI)
     ranks = sorted(re.findall(r"rank \d+ of \d+", answer.stdout))
     if answer.ok and ranks == ["rank 0 of 2", "rank 1 of 2"]:
@@ -91,6 +96,79 @@ def _mpiexec(machine: Machine) -> Finding:
         return Finding(_NAME, status, f"{mpiexec} is Open MPI's, which refuses to run as root.", ROOT_REMEDY)
     remedy = "Repair or reinstall MPI." if machine.scheduler.runs_here else "Try it in a job on the site."
     return Finding(_NAME, status, f"{mpiexec} does not start 2 ranks: {answer.why}.", remedy)
+
+
+def _absent(command: str) -> Finding:
+    remedy = "Load the site's MPI module, or install hpcprof[workloads]."
+    return Finding(_NAME, Status.ABSENT, f"{command} is not on the PATH.", remedy)
+
+
+def _launcher_of_jobs(machine: Machine, command: str, here: str | None) -> Finding:
+    """Say which launcher a job finds, which need not be that of this shell."""
+    site, probe = machine.site, "Add --probe to start two ranks."
+    if not machine.scheduler.passes_environment and site.launcher.name is not LauncherName.MPIEXEC:
+        folders = added_folders(site)
+        in_jobs = shutil.which(command, path=os.pathsep.join(folders)) if folders else None
+        if in_jobs is not None:
+            return Finding(_NAME, Status.OK, f"Jobs run {in_jobs}; no ranks were started.", probe)
+        if site.modules or folders is None:
+            observation = f"Jobs run the {command} of the site's modules and setup; no ranks were started."
+            return Finding(_NAME, Status.OK, observation, probe)
+        prefix = active_prefix(machine.environment)
+        if prefix and here is not None and here.startswith(f"{prefix}/"):
+            lines = json.dumps(active_environment(machine.environment)["setup"])
+            observation = (
+                f"{here} was found, but {machine.scheduler.title} passes no environment on: a job runs the "
+                f"{command} that its node has on the PATH, if any."
+            )
+            return Finding(_NAME, Status.WARNING, observation, f"Add to the site: setup: {lines}.")
+    if here is None:
+        return _absent(command)
+    return Finding(_NAME, Status.OK, f"{here} was found, and no ranks were started.", probe)
+
+
+def _probe_in_job(machine: Machine) -> Finding:
+    """Start two ranks as a job of the site does: with its environment, modules, set-up lines and launcher."""
+    # Submitting needs modules that no other check needs.
+    from hpcprof.submit.submission import submit
+    from hpcprof.submit.waiting import cancel_and_wait, describe_failure, poll_until
+
+    folder = Path(tempfile.mkdtemp(prefix=".hpcprof-probe-", dir=_nearest(machine.runs)))
+    try:
+        job = make_job(
+            machine.site, arguments=[machine.python, "-c", _RANKS], ranks_per_node=2, walltime=f"{_MINUTES}m"
+        )
+        run = submit(machine.site, job, folder, ["hpcprof", "doctor", "--probe"])
+        status = poll_until(run, _QUEUE_SECONDS)
+        if not status.state.ended:
+            cancel_and_wait([run])
+            why = f"the job is {status} after {_QUEUE_SECONDS} s"
+            return Finding(_NAME, Status.WARNING, f"No ranks were started: {why}.", "Try again later.")
+        launcher = run.state_file("launcher") or job.arguments[0]
+        logs = "".join(path.read_text(errors="replace") for path in sorted(run.path.glob("logs/rank*.out")))
+        said = sorted(re.findall(r"rank \d+ of \d+", logs))
+        if said == ["rank 0 of 2", "rank 1 of 2"]:
+            return Finding(_NAME, Status.OK, f"Jobs run {launcher}, which starts 2 ranks of one job.")
+        remedy = (
+            "Name the modules or the environment of the MPI that mpi4py uses in the site (modules, setup)."
+        )
+        if said == ["rank 0 of 1", "rank 0 of 1"]:
+            observation = f"Jobs run {launcher}, which starts 2 jobs of one rank: mpi4py has another MPI."
+            return Finding(_NAME, Status.BROKEN, observation, remedy)
+        why = " ".join(line.strip() for line in describe_failure(run, status)[1:3]) or str(status)
+        return Finding(_NAME, Status.BROKEN, f"Jobs run {launcher}, which fails: {why}.", remedy)
+    except HpcprofError as error:
+        return Finding(
+            _NAME, Status.WARNING, f"No ranks were started: {error}", "Try it with hpcprof submit."
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _nearest(folder: Path) -> Path:
+    """Return a folder, or the nearest one above it that exists."""
+    folder = folder.absolute()
+    return next(path for path in (folder, *folder.parents) if path.is_dir())
 
 
 def _without_mpi4py(machine: Machine) -> Finding:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import shutil
 from pathlib import Path
 
@@ -13,11 +12,9 @@ from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.job_name import script_of
 from hpcprof.submit.profilers import find_profiler
 from hpcprof.submit.schedulers.registry import find_scheduler
+from hpcprof.submit.sites.environment import added_folders
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue
-
-_ACTIVATE = re.compile(r"(?:source|\.)\s+(?P<folder>[^\s$`]+/bin)/activate")
-_ADDED_PATH = re.compile(r"export PATH=(?P<folder>[^\s$`:\"']+):\"?\$\{?PATH\}?\"?")
 
 _ELSEWHERE = "; if only the nodes have it, name its folder under setup in the site"
 
@@ -36,7 +33,7 @@ def check_present(site: Site, job: Job) -> None:
     scheduler = find_scheduler(site.scheduler)
     if scheduler.runs_in_image or not (scheduler.runs_here or (scheduler.commands and scheduler.installed)):
         return
-    folders = _added_folders(site)
+    folders = added_folders(site)
     complete = folders is not None and not site.modules
     path = os.pathsep.join([*(folders or []), site.environment.get("PATH") or os.environ.get("PATH", "")])
     elsewhere = (
@@ -54,17 +51,6 @@ def check_present(site: Site, job: Job) -> None:
         _check_program(job, path if complete else None, elsewhere)
         if folders is not None:
             _check_script(job)
-
-
-def _added_folders(site: Site) -> list[str] | None:
-    """Return what the set-up lines of a site put first on the PATH; None if one does more than that."""
-    folders: list[str] = []
-    for line in site.setup:
-        match = _ACTIVATE.fullmatch(line.strip()) or _ADDED_PATH.fullmatch(line.strip())
-        if match is None:
-            return None
-        folders.insert(0, match["folder"])
-    return folders
 
 
 def _check_program(job: Job, path: str | None, elsewhere: str) -> None:

@@ -141,6 +141,8 @@ class Scheduler:
         Options of its sites that ask for the same as a field of a job, by that field.
     node_request : NodeRequest
         How GPUs that a user asks for are requested at a site that does not say it.
+    passes_environment : bool
+        Whether a job has the environment of the shell that submits it.
     masks_gpus : bool
         Whether a job sees only the GPUs that it was given.
     commands : sequence of str
@@ -167,6 +169,7 @@ class Scheduler:
     no_resources: ClassVar[str] = "cannot be asked for that"
     resource_options: ClassVar[Mapping[str, str]] = {}
     node_request: ClassVar[NodeRequest] = NodeRequest.NONE
+    passes_environment: ClassVar[bool] = True
     masks_gpus: ClassVar[bool] = False
     commands: ClassVar[Sequence[str]] = ()
     job_id_variable: ClassVar[str] = ""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -19,6 +21,7 @@ from hpcprof.submit.doctor.mpi import Probe, mpi, probe_srun
 from hpcprof.submit.mpi_types import OPTION
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import Scheduler
+from hpcprof.submit.sites.environment import active_environment
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.machine import Ask
 from hpcprof.submit.sites.model import LauncherName, Node
@@ -39,8 +42,16 @@ def ask_machine(command: list[str]) -> str:
     return done.stdout if done.exit_code == 0 else ""
 
 
-def new_site(name: str, template: str, folder: Path, ask: Ask = ask_machine) -> Path:
+def new_site(
+    name: str,
+    template: str,
+    folder: Path,
+    ask: Ask = ask_machine,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Path:
     """Write ``folder/NAME.yaml``, a site that extends the site ``template``, and return its path.
+
+    Where jobs do not have the environment of the shell, the site has what is active in ``environment``.
 
     Raises
     ------
@@ -49,8 +60,13 @@ def new_site(name: str, template: str, folder: Path, ask: Ask = ask_machine) -> 
     """
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} cannot name a site: use letters, digits, - and .")
-    scheduler = find_scheduler(load_site(template).scheduler)
+    parent = load_site(template)
+    scheduler = find_scheduler(parent.scheduler)
     text = site_text(template, scheduler, ask)
+    if not (scheduler.passes_environment or parent.modules or parent.setup):
+        found = active_environment(environment)
+        text += "# A job does not have the environment of your shell. In it was active:\n" if found else ""
+        text += "".join(f"{key}: {_flow(lines)}\n" for key, lines in found.items())
     path = folder / f"{name}.yaml"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -128,9 +128,13 @@ CASES: list[tuple[str, Callable[[Machine], Finding], Machine, Status, str]] = [
         "is Open MPI's, which refuses to run as root",
     ),
     (
-        "a login node that starts no ranks",
+        "a node of a job that starts no ranks",
         mpi.mpi,
-        made_up({"mpiexec": Answer(1, stderr="not on a compute node")}, site="generic-pbs", probe=True),
+        made_up(
+            {"mpiexec": Answer(1, stderr="not on a compute node")},
+            site="generic-pbs",
+            environment={"PBS_JOBID": "1.pbs"},
+        ),
         Status.WARNING,
         "not on a compute node",
     ),

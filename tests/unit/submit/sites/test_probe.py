@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from hpcprof.cli.sites import command
 from hpcprof.common.errors import UsageError
+from hpcprof.submit.sites.environment import added_folders
 from hpcprof.submit.sites.files import load_site_file
 from hpcprof.submit.sites.model import Node, Required
 from hpcprof.submit.sites.probe import new_site, parse_nvidia_smi
@@ -109,6 +110,21 @@ def test_a_machine_that_shows_nothing_still_gets_a_site(tmp_path: Path) -> None:
     path = new_site("mine", "generic-slurm", tmp_path, Shown({}))
     assert "# From: nothing that this machine shows" in path.read_text(encoding="utf-8")
     assert load_site_file(path).launcher.name.value == "srun"
+
+
+@pytest.mark.parametrize("template", ["generic-pbs", "generic-slurm"])
+def test_what_is_active_goes_into_a_site_whose_jobs_do_not_have_it(tmp_path: Path, template: str) -> None:
+    (tmp_path / "my env/bin").mkdir(parents=True)
+    (tmp_path / "my env/bin/activate").touch()
+    active = {"LOADEDMODULES": "gcc/12.2:openmpi/4.1", "VIRTUAL_ENV": f"{tmp_path}/my env"}
+    site = load_site_file(new_site("mine", template, tmp_path, Shown({}), active))
+    pbs = template == "generic-pbs"
+    assert site.modules == (["gcc/12.2", "openmpi/4.1"] if pbs else [])
+    assert site.setup == ([f"source '{tmp_path}/my env/bin/activate'"] if pbs else [])
+    conda = {"CONDA_PREFIX": "/opt/conda/envs/mine"}
+    site = load_site_file(new_site("other", template, tmp_path, Shown({}), conda))
+    assert site.setup == (['export PATH=/opt/conda/envs/mine/bin:"$PATH"'] if pbs else [])
+    assert added_folders(site) == (["/opt/conda/envs/mine/bin"] if pbs else [])
 
 
 def test_an_existing_site_is_never_overwritten(tmp_path: Path) -> None:

@@ -1,0 +1,44 @@
+"""The environment that is active in this shell, and what a site file says to have it in a job."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from hpcprof.submit.sites.model import Site
+
+_ACTIVATE = re.compile(r"(?:source|\.)\s+(?P<folder>[^\s$`]+/bin)/activate")
+_ADDED_PATH = re.compile(r"export PATH=(?P<folder>[^\s$`:\"']+):\"?\$\{?PATH\}?\"?")
+
+
+def added_folders(site: Site) -> list[str] | None:
+    """Return what the set-up lines of a site put first on the PATH; None if one does more than that."""
+    folders: list[str] = []
+    for line in site.setup:
+        match = _ACTIVATE.fullmatch(line.strip()) or _ADDED_PATH.fullmatch(line.strip())
+        if match is None:
+            return None
+        folders.insert(0, match["folder"])
+    return folders
+
+
+def active_prefix(environment: Mapping[str, str]) -> str:
+    """Return the folder of the active virtual or conda environment, or of hpcprof's own; empty for none."""
+    own = sys.prefix if sys.prefix != sys.base_prefix else ""
+    return environment.get("VIRTUAL_ENV") or environment.get("CONDA_PREFIX") or own
+
+
+def active_environment(environment: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the keys of a site by which a job has the modules and the environment that are active here."""
+    modules = [name for name in environment.get("LOADEDMODULES", "").split(":") if name]
+    prefix = active_prefix(environment)
+    folder = f"{prefix}/bin"
+    setup = []
+    if prefix and Path(folder, "activate").is_file():
+        setup = [f"source {shlex.quote(f'{folder}/activate')}"]
+    elif prefix:
+        setup = [f'export PATH={shlex.quote(folder)}:"$PATH"']
+    return {key: value for key, value in (("modules", modules), ("setup", setup)) if value}
