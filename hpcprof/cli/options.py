@@ -234,10 +234,16 @@ def _pairs_option(
 
 
 def show_remarks(site: Site, jobs: Sequence[Job]) -> None:
-    """Print what a user should know before submitting, one line each, on standard error."""
-    from hpcprof.submit.jobs.checks import remarks
+    """Print what a user should know before submitting, one line each, on standard error.
 
-    for sentence in dict.fromkeys(sentence for job in jobs for sentence in remarks(job, site)):
+    That the facts about a site are second hand is printed once a day.
+    """
+    from hpcprof.common.daily import is_due
+    from hpcprof.submit.jobs.checks import remarks, second_hand
+
+    facts = second_hand(site)
+    known = [facts] if facts and is_due(facts) else []
+    for sentence in dict.fromkeys([*known, *(sentence for job in jobs for sentence in remarks(job, site))]):
         click.echo(f"hpcprof: note: {sentence}.", err=True)
 
 

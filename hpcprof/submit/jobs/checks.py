@@ -113,12 +113,15 @@ def execution_queue(job: Job, site: Site) -> str:
     return next((name for name in routes if not _broken_limit(job, site.queues[name])), job.queue)
 
 
+def second_hand(site: Site) -> str:
+    """Return a sentence without a full stop if the facts about a site are second hand; empty otherwise."""
+    source = f": {site.source}" if site.source else ""
+    return "" if site.verified else f"the facts about site {site.name} are second hand{source}"
+
+
 def remarks(job: Job, site: Site) -> list[str]:
     """Return what a user should know before submitting a checked job, as sentences without a full stop."""
     found = []
-    if not site.verified:
-        source = f": {site.source}" if site.source else ""
-        found.append(f"the facts about site {site.name} are second hand{source}")
     shown = find_scheduler(site.scheduler).job_name(job.name)
     if shown != job.name:
         found.append(f"the scheduler shows the job {job.name!r} as {shown}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from click.testing import CliRunner
 
 from hpcprof.cli.submit import command as submit
 from hpcprof.cli.sweep import command as sweep
+from hpcprof.common.daily import is_due
 
 POLARIS = ["--site", "polaris", "--account", "a", "-o", "filesystems=home", "--queue", "preemptable"]
 
@@ -24,6 +26,31 @@ def test_a_dry_run_notes_second_hand_facts_on_standard_error() -> None:
     assert done.stderr.startswith("hpcprof: note: the facts about site perlmutter are second hand: NERSC")
     assert done.stderr.count("\n") == 1
     assert "second hand" not in done.stdout
+
+
+def test_second_hand_facts_are_noted_once_a_day_for_each_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    def noted(site: str) -> bool:
+        done = CliRunner().invoke(submit, ["--dry-run", "--site", site, "--account", "a", "--", "true"])
+        assert done.exit_code == 0, done.output
+        return "second hand" in done.stderr
+
+    assert [noted(site) for site in ("perlmutter", "perlmutter", "juwels-booster", "perlmutter")] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    later = time.time() + 24 * 3600 + 1
+    monkeypatch.setattr("hpcprof.common.daily.time.time", lambda: later)
+    assert noted("perlmutter")
+
+
+def test_second_hand_facts_are_noted_each_time_where_nothing_can_be_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    assert is_due("a note")
+    assert is_due("a note")
 
 
 def test_a_sweep_notes_the_queue_once_for_all_its_runs() -> None:

@@ -179,7 +179,7 @@ def test_a_site_can_name_the_profilers_that_work_there() -> None:
         ("polaris", {"queue": "prod", "nodes": 30}, ["queue prod routes this job to medium"]),
         ("polaris", {"queue": "preemptable"}, ["queue preemptable: jobs are killed without warning"]),
         ("polaris", {"name": "n" * 237}, [f"shows the job '{'n' * 237}' as {'n' * 15}"]),
-        ("sophia", {"queue": "by-node"}, ["the facts about site sophia are second hand: ALCF"]),
+        ("sophia", {"queue": "by-node"}, []),
         ("polaris", {}, []),
     ],
 )
