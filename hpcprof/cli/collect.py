@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -128,14 +128,15 @@ def command(
     _check_options(executor, submit, dask_address, given)
     if not (submit or step_range or program) and _nothing_new(runs or ("last",), runs_dir, db):
         return
-    from hpcprof.results.run_names import find_known_runs, runs_to_collect
+    from hpcprof.results.run_names import find_runs_to_collect
+    from hpcprof.results.run_profiles import told_apart
     from hpcprof.results.store.store import open_store
     from hpcprof.submit.runs.directory import typed_name
 
     store = open_store(db, runs_dir)
-    found = [
-        run for named in find_known_runs(runs or ("last",), runs_dir, store) for run in runs_to_collect(named)
-    ]
+    found = find_runs_to_collect(runs or ("last",), runs_dir, store)
+    for sentence in told_apart(found):
+        click.echo(f"hpcprof: {sentence}", err=True)
     if submit:
         from hpcprof.submit.collect_job import CollectPlacement, submit_collect
 
@@ -225,22 +226,30 @@ def _check_options(executor: str, submit: bool, address: str | None, placed: Seq
 
 def _nothing_new(references: Sequence[str], runs_dir: Path, db: str | None) -> bool:
     """Say so and return True if neither the profiles of all runs nor the store have changed."""
-    from hpcprof.profiles.readers.discovery import find_profiles
+    from hpcprof.profiles.event_folders import EVENTS
     from hpcprof.results.known_files import settled
-    from hpcprof.results.run_names import runs_to_collect
+    from hpcprof.results.last_collected import note_collected
+    from hpcprof.results.run_profiles import profiles_of, runs_to_collect
     from hpcprof.submit.config import database_file, default_database
-    from hpcprof.submit.runs.directory import find_runs, update_files
+    from hpcprof.submit.runs.directory import MANIFEST, open_run, submitted_ids, update_files
 
     store = database_file(db or default_database(), runs_dir)
-    if store is None:
-        return False
-    try:
-        named = [run for reference in references for run in find_runs(reference, runs_dir)]
-    except UsageError:  # The store may know the name.
-        return False
+    named = []
+    for reference in references:
+        name = reference
+        if name == "last" and not (runs_dir / EVENTS).is_dir():  # else a run from elsewhere may be the last
+            name = next(reversed(submitted_ids(runs_dir)), name)
+        places = (runs_dir / name, Path(name))
+        there = [place for place in places if name and (place / MANIFEST).is_file()] or [places[1]]
+        if store is None or not there[0].is_dir():  # The store may know the name.
+            return False
+        named.append(open_run(there[0]))
+    assert store is not None
     found = []
     for run in (run for one in named for run in runs_to_collect(one)):
-        files = find_profiles(run.path)
+        if run.files is not None:
+            return False
+        files = profiles_of(run)
         known = settled(run.id, files, store)
         if known is None:
             return False
@@ -249,6 +258,7 @@ def _nothing_new(references: Sequence[str], runs_dir: Path, db: str | None) -> b
         with ProgressBar() as progress:
             for done, path in enumerate(read, 1):
                 progress(done, len(read), path)
+        note_collected(run, runs_dir)
         for sentence in (*update_files(run), *losses):
             click.echo(f"hpcprof: {sentence}", err=True)
         click.echo(_summary(run, 0, len(read), 0, store))
@@ -305,22 +315,25 @@ def collect_and_tell(
     from hpcprof.results.executors.planning import usable_cpus
     from hpcprof.results.executors.processes import Processes
     from hpcprof.results.rank_task import PRELOAD, work_of
+    from hpcprof.results.run_profiles import readable
 
     jobs = cpus or usable_cpus()
     here = Processes(jobs, PRELOAD, work_of, if_quicker=cpus is None)
-    with ProgressBar() as progress:
-        summary = collect(run, store, progress, executor or here, jobs, step_range, program)
-    for sentence in summary.warnings:
-        click.echo(f"hpcprof: {sentence}", err=True)
-    for sentence in summary.losses:
-        click.echo(f"hpcprof: {sentence}", err=True)
-    for sentence in summary.skipped:
-        click.echo(f"hpcprof: skipped: {sentence}", err=True)
+    with readable(run) as (run_to_read, unpacked):
+        if unpacked.files:
+            click.echo(f"hpcprof: {run.id}: {unpacked.sentence}", err=True)
+        if not run_to_read.files and unpacked.skipped:
+            raise HpcprofError(" ".join(unpacked.skipped))
+        with ProgressBar(unpacked.named) as progress:
+            summary = collect(run_to_read, store, progress, executor or here, jobs, step_range, program)
+    skipped = [*unpacked.skipped, *summary.skipped]
+    for sentence in (*summary.warnings, *summary.losses, *(f"skipped: {one}" for one in skipped)):
+        click.echo(f"hpcprof: {unpacked.named(sentence)}", err=True)
     if click.get_current_context().find_root().params.get("debug"):
         click.echo("".join(summary.tracebacks), err=True, nl=False)
-    counts = len(summary.read), len(summary.unchanged), len(summary.skipped)
+    counts = len(summary.read), len(summary.unchanged), len(skipped)
     click.echo(_summary(run, *counts, store), err=aside)
-    return not summary.skipped
+    return not skipped
 
 
 def _summary(run: Run, read: int, unchanged: int, skipped: int, store: object) -> str:
@@ -331,16 +344,17 @@ def _summary(run: Run, read: int, unchanged: int, skipped: int, store: object) -
 class ProgressBar(ProgressLine):
     """Shows the finished ranks on standard error: a bar on a terminal, elsewhere up to 100 lines."""
 
-    def __init__(self) -> None:
+    def __init__(self, named: Callable[[str], str] = str) -> None:
         super().__init__(lambda: self._bar, on_error_output=True, kept=True)
         self._bar = ""
+        self._named = named
         self._began = time.monotonic()
 
     def __call__(self, done: int, ranks: int, path: Path) -> None:
         """Show that the profile at ``path`` is finished, as number ``done`` of ``ranks``."""
         if not self.drawn:
             if done % max(1, ranks // 100) == 0 or done == ranks:
-                click.echo(f"{path} ({done} of {ranks})", err=True)
+                click.echo(f"{self._named(str(path))} ({done} of {ranks})", err=True)
             return
         rate = done / max(time.monotonic() - self._began, 1e-9)
         left = format_duration((ranks - done) / rate)

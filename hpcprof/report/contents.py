@@ -17,7 +17,7 @@ from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.results.analysis_table import AnalysisTable, Row
 from hpcprof.results.explanation import kept_explanation
-from hpcprof.results.run_names import command_line, with_commands
+from hpcprof.results.run_names import command_line, typed_run, with_commands
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.submit.runs.directory import Run
@@ -167,7 +167,7 @@ def gather(
         explaining=command_line(store, "explain", run.id) if _has_timeline(profiles) else "",
         explanation=kept_explanation(run, store) if profiles else None,
         unexplained=unexplained,
-        collect=command_line(store, "collect", str(run.path)),
+        collect=command_line(store, "collect", typed_run(run)),
     )
 
 

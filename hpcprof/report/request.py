@@ -11,13 +11,13 @@ from hpcprof.analysis.framework.declaration import Analysis, Scope
 from hpcprof.analysis.framework.lookup import find_analysis, find_analysis_across_runs
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError, writing
-from hpcprof.profiles.readers.discovery import find_profiles
 from hpcprof.report.contents import VERDICTS, Contents, gather, sample_sizes
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.earlier_figures import earlier_version
 from hpcprof.results.explanation import explain_for_report
 from hpcprof.results.on_demand import read_or_compute
 from hpcprof.results.run_names import find_known_run, find_known_runs
+from hpcprof.results.run_profiles import profiles_of
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run, typed_name
 from hpcprof.submit.schedulers.base import JobState
@@ -182,5 +182,5 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], 
             )
     for run in runs:
         profiles = stored[run.id].values()
-        if (not profiles or earlier_version(profiles)) and find_profiles(run.path):
+        if (not profiles or earlier_version(profiles)) and profiles_of(run):
             collect(run)

@@ -11,7 +11,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError, writing
 from hpcprof.results.analysis_table import Row
-from hpcprof.results.run_names import command_line, with_commands
+from hpcprof.results.run_names import command_line, typed_run, with_commands
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run
 
@@ -45,7 +45,7 @@ def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]
         If the run has not been collected, a file cannot be written, or pyarrow is not installed.
     """
     if not store.exists() or not store.profiles(run.id):
-        collecting = command_line(store, "collect", str(run.path))
+        collecting = command_line(store, "collect", typed_run(run))
         raise HpcprofError(f"{run.id} has not been collected: run {collecting} first.")
     write = _parquet if form == "parquet" else _csv
     stored = {name: with_commands(store.read(run.id, name), run, store) for name in ANALYSES}

@@ -14,11 +14,11 @@ from hpcprof.analysis.framework.outcome import analyze_pair, analyze_runs, as_de
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.profiles.readers.discovery import find_profiles
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.baseline import check_comparable, earlier_runs
 from hpcprof.results.run_inputs import run_data
 from hpcprof.results.run_names import command_line, typed_run
+from hpcprof.results.run_profiles import profiles_of
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run, all_runs
 
@@ -159,9 +159,9 @@ def _inputs(runs: Sequence[Run], store: Store, needs: Iterable[str]) -> list[Run
         data = run_data(run, store, needs)
         collected = store.exists() and store.profiles(run.id)
         if not collected and not len(data.own_step_ns):
-            if not find_profiles(run.path):
+            if not profiles_of(run):
                 raise HpcprofError(f"{run.id} has no profiles and no step times: nothing can be compared.")
-            collecting = command_line(store, "collect", str(run.path))
+            collecting = command_line(store, "collect", typed_run(run))
             raise HpcprofError(f"{run.id} has not been collected: run {collecting} first.")
         found.append(data)
     return found

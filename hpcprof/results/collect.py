@@ -18,11 +18,12 @@ from hpcprof.common.units import counted
 from hpcprof.profiles.event_folders import origin_path
 from hpcprof.profiles.losses import over_ranks
 from hpcprof.profiles.readers.declaration import ProfileContent
-from hpcprof.profiles.readers.discovery import PROFILES, content_of, find_profiles
+from hpcprof.profiles.readers.discovery import PROFILES, content_of
 from hpcprof.results.analysis_table import ANALYSIS_VERSION
 from hpcprof.results.executors.interface import Executor, Lost, serially
 from hpcprof.results.executors.processes import Processes
 from hpcprof.results.known_files import KnownFile, remember, remember_settled, unchanged_files
+from hpcprof.results.last_collected import note_collected
 from hpcprof.results.pending_results import PendingResults
 from hpcprof.results.profile_ranks import RankedProfiles, profiles_by_rank
 from hpcprof.results.rank_task import (
@@ -35,7 +36,8 @@ from hpcprof.results.rank_task import (
     analyze_profile,
     work_of,
 )
-from hpcprof.results.run_names import find_known_runs, runs_to_collect
+from hpcprof.results.run_names import find_runs_to_collect
+from hpcprof.results.run_profiles import is_unpacked, profiles_of, readable
 from hpcprof.results.step_choice import is_current, stored_step_ranges, wanted_step_range
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
@@ -97,14 +99,15 @@ def collect_profiles(
     """Read the profiles of runs into the results database; see `hpcprof.collect_profiles`."""
     runs = runs_directory(Path(runs_dir) if runs_dir else None)
     store = open_store(db, runs)
-    named = [run] if isinstance(run, Run) else find_known_runs([os.fspath(run)], runs, store)
-    found = [one for each in named for one in runs_to_collect(each)]
+    found = [run] if isinstance(run, Run) else find_runs_to_collect([os.fspath(run)], runs, store)
     store.prepare()
     executor = serially if jobs is None else Processes(jobs, PRELOAD, work_of)
     whole = Collected()
     for one in found:
         try:
-            whole.add(collect(one, store, progress, executor, jobs or 1, step_range, program))
+            with readable(one) as (run_to_read, unpacked):
+                whole.skipped += unpacked.skipped
+                whole.add(collect(run_to_read, store, progress, executor, jobs or 1, step_range, program))
         except StoreError:
             raise
         except HpcprofError as error:
@@ -152,7 +155,7 @@ def collect(
     UsageError
         If no profile has the range; then no timeline is stored.
     """
-    files = find_profiles(run.path)
+    files = profiles_of(run)
     if not files:
         place = f"{run.path} or its profiles/" if run.manifest else run.path
         raise HpcprofError(f"no profiles ({PROFILES}) in {place}{profiler_complaint(run)}.")
@@ -164,7 +167,8 @@ def collect(
     collection = _Collection(row, ranks_known, store, summary, pending)
     if not store.profiles(run.id):
         _prepare(executor, files)
-    known = unchanged_files(files)
+    # The cache is of whole folders.
+    known = unchanged_files(files) if run.files is None else {}
     identities = {file: one.identity for file, one in known.items()}
     profiles = profiles_by_rank(files, executor, jobs, identities)
     for damage in profiles.damaged:
@@ -179,13 +183,15 @@ def collect(
     with pending:
         for task, result in executor(analyze_profile, collection.tasks_again(tasks, step_range)):
             collection.take(task, result)
-    remember(collection.known_files(profiles))
+    if run.files is None:
+        remember(collection.known_files(profiles))
     summary.warnings += _world_size_warnings(run, collection.world_sizes)
     if summary.read or summary.unchanged:
         collection.describe_run()
         update_run(run.id, store, executor)
         summary.losses = over_ranks(store.losses(run.id))
-    if not (summary.read or summary.skipped or summary.warnings):
+        note_collected(run, store.runs_dir or runs_directory())
+    if run.files is None and not (summary.read or summary.skipped or summary.warnings):
         read = [task.path for task in tasks]
         database = Path(store.url.database or "")
         remember_settled(run.id, files, database, read, summary.losses, row.events or "")
@@ -368,7 +374,7 @@ def _tasks(
                 rank,
                 sha256,
                 folder,
-                run.manifest is not None,
+                run.manifest is not None or is_unpacked(run),
                 run.id,
                 threads,
                 part,

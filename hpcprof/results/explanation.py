@@ -24,7 +24,7 @@ from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.results.analysis_table import ANALYSIS_VERSION, AnalysisTable
 from hpcprof.results.earlier_figures import earlier_version
-from hpcprof.results.run_names import command_line
+from hpcprof.results.run_names import command_line, typed_run
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run
 
@@ -183,7 +183,7 @@ def explain_inputs(run: Run, store: Store) -> ExplainInputs:
     from hpcprof.results.run_inputs import run_data
 
     profiles = store.profiles(run.id) if store.exists() else {}
-    collecting = command_line(store, "collect", str(run.path))
+    collecting = command_line(store, "collect", typed_run(run))
     if not profiles:
         raise HpcprofError(f"{run.id} has not been collected: run {collecting} first.")
     earlier = earlier_version(profiles.values())

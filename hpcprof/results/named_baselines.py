@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.results.run_inputs import run_data
-from hpcprof.results.run_names import command_line, find_known_run, find_known_runs
+from hpcprof.results.run_names import command_line, find_known_run, find_known_runs, typed_run
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import BaselineRow
 from hpcprof.submit.runs.directory import Run, open_run
@@ -57,7 +57,7 @@ def set_baseline(name: str, references: Sequence[str], store: Store, runs_dir: P
             raise UsageError(f"{run.id} is listed twice; repeats must be distinct runs.")
         data = run_data(run, store, ("steps_summary",))
         if data.own_p50_ns is None and not len(data.tables["steps_summary"]):
-            collecting = command_line(store, "collect", str(run.path))
+            collecting = command_line(store, "collect", typed_run(run))
             raise UsageError(f"{run.id} has no step time to compare with: run {collecting} first.")
     store.prepare()
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -9,9 +9,10 @@ from hpcprof.analysis.framework.losses import losses_of
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.readers.declaration import ProfileContent
-from hpcprof.profiles.readers.discovery import content_of, find_profiles, read_profile
+from hpcprof.profiles.readers.discovery import content_of, read_profile
 from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable
 from hpcprof.results.run_names import with_commands
+from hpcprof.results.run_profiles import profiles_of
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run
 
@@ -57,7 +58,7 @@ def _rank_by_rank(analysis: Analysis, run: Run, store: Store) -> AnalysisTable:
     ranks = [rank for rank, profile in profiles.items() if content_of(profile.kind) is analysis.reads]
     if not ranks:
         reasons[WHOLE_RUN] = f"{analysis.name} needs {analysis.reads.value}, and no rank has one"
-    paths = {} if timelines else profiles_by_rank(find_profiles(run.path)).paths
+    paths = {} if timelines else profiles_by_rank(profiles_of(run)).paths
     for rank in sorted(ranks):
         if not timelines and rank not in paths:
             raise HpcprofError(

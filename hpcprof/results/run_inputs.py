@@ -18,7 +18,7 @@ from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.profiles.timeline import Ints, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
-from hpcprof.results.run_names import command_line
+from hpcprof.results.run_names import command_line, typed_run
 from hpcprof.results.step_choice import StoredStepRanges, stored_step_ranges
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow, RunRow
@@ -61,7 +61,7 @@ def run_data(run: Run, store: Store, needs: Iterable[str]) -> RunData:
         ),
         submitted=datetime.fromisoformat(run.manifest.created) if run.manifest else None,
         options=run.manifest.job.program_options if run.manifest else {},
-        collect_command=command_line(store, "collect", str(run.path)),
+        collect_command=command_line(store, "collect", typed_run(run)),
     )
 
 

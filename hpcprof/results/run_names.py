@@ -6,18 +6,30 @@ still serves where the directory is gone, or on another machine that uses the sa
 
 from __future__ import annotations
 
-import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.profiles.readers.discovery import find_profiles
+from hpcprof.common.paths import is_folder
+from hpcprof.results.last_collected import last_collected
+from hpcprof.results.run_profiles import restored, runs_in, runs_of_files, runs_to_collect, several_runs
 from hpcprof.submit.config import default_database
-from hpcprof.submit.runs.directory import MANIFEST, Run, find_run, find_runs, open_run, runs_directory
+from hpcprof.submit.runs.directory import (
+    ARRAY_SCRIPT,
+    MANIFEST,
+    Run,
+    find_run,
+    find_runs,
+    matching_ids,
+    open_run,
+    runs_directory,
+    submission_time,
+    submitted_ids,
+)
 
 if TYPE_CHECKING:  # a run that has a directory is found without a database
     from hpcprof.results.analysis_table import AnalysisTable
@@ -25,40 +37,96 @@ if TYPE_CHECKING:  # a run that has a directory is found without a database
 
 
 def find_known_run(reference: str, runs_dir: Path, store: Store) -> Run:
-    """Return the run that a user named, in the folder of runs or by its id in the store.
+    """Return the run that a user named, in the folder of runs, by its id in the store, or by its path.
+
+    ``last`` is the last run of any kind: submitted, or collected from elsewhere.
 
     Raises
     ------
     UsageError
         If the name matches nothing, or several runs.
     """
-    try:
-        return find_run(reference, runs_dir)
-    except UsageError:
-        paths = _stored_paths(store)
-        # Not found there either, the error lists the names of both.
-        return stored_run(reference, runs_dir, paths) or find_run(reference, runs_dir, list(paths))
+    found = find_known_runs([reference], runs_dir, store)
+    if len(found) == 1:
+        return found[0]
+    if found[0].manifest is None:
+        raise UsageError(f"{several_runs(found)}: name one of them.")
+    return find_run(reference, runs_dir)
 
 
 def find_known_runs(references: Sequence[str], runs_dir: Path, store: Store) -> list[Run]:
     """Return the runs that a user named, as `find_known_run` does; a sweep is all of its runs.
+
+    A folder with profiles of several profilers is one run for each of them.
 
     Raises
     ------
     UsageError
         If a name matches nothing, or several runs.
     """
-    found: list[Run] = []
-    for reference in references:
-        try:
-            found += find_runs(reference, runs_dir)
-        except UsageError:
-            found.append(find_known_run(reference, runs_dir, store))
-    return found
+    stored = _stored_paths(store)
+    return [run for reference in references for run in _known_runs(reference, runs_dir, store, stored)]
+
+
+def find_runs_to_collect(references: Sequence[str], runs_dir: Path, store: Store) -> list[Run]:
+    """Return the runs that a user wants to have collected: files of one folder are one run.
+
+    Raises
+    ------
+    UsageError
+        As `find_known_runs`.
+    """
+    files = [Path(reference) for reference in references if _is_profile(reference)]
+    others = [reference for reference in references if not _is_profile(reference)]
+    named = find_known_runs(others, runs_dir, store)
+    return [*runs_of_files(files), *(run for one in named for run in runs_to_collect(one))]
+
+
+def _is_profile(reference: str) -> bool:
+    return Path(reference).is_file() and Path(reference).name != ARRAY_SCRIPT
+
+
+def _known_runs(reference: str, runs_dir: Path, store: Store, stored: Mapping[str, str]) -> list[Run]:
+    elsewhere = _elsewhere(runs_dir, stored)
+    submitted = submitted_ids(runs_dir)
+    path = Path(reference)
+    if reference == "last":
+        last = last_collected(runs_dir, elsewhere)
+        if last is None or (submitted and last.time <= submission_time(runs_dir / submitted[-1])):
+            return [_last_submitted(runs_dir)]
+        return [_from_store(last.run_id, stored, store)]
+    if reference in elsewhere:
+        return [_from_store(reference, stored, store)]
+    if reference in submitted:
+        return [open_run(runs_dir / reference)]
+    if _is_profile(reference):
+        return runs_of_files([path])
+    if reference and is_folder(path) and (runs := runs_in(path)):
+        return runs
+    matching = matching_ids(reference, [*submitted, *elsewhere]) if "/" not in reference else []
+    if len(matching) == 1 and matching[0] in elsewhere:
+        return [_from_store(matching[0], stored, store)]
+    if len(matching) > 1 and not elsewhere.isdisjoint(matching):
+        raise UsageError(f"run {reference!r} is ambiguous: it matches {', '.join(matching)}.")
+    try:
+        return find_runs(reference, runs_dir)
+    except UsageError:
+        # Not found there either, the error lists the names of both.
+        return [find_run(reference, runs_dir, list(stored))]
+
+
+def _last_submitted(runs_dir: Path) -> Run:
+    try:
+        return find_run("last", runs_dir)
+    except UsageError:
+        raise UsageError(
+            f"no runs in {runs_dir} yet: submit one with hpcprof submit, or open profiles with "
+            "hpcprof open PATH."
+        ) from None
 
 
 def stored_run(reference: str, runs_dir: Path, paths: Mapping[str, str]) -> Run | None:
-    """Return the collected run that an id or a prefix of one names; None if there is none.
+    """Return the collected run that an id or another name of one stands for; None if there is none.
 
     Parameters
     ----------
@@ -71,19 +139,26 @@ def stored_run(reference: str, runs_dir: Path, paths: Mapping[str, str]) -> Run 
     Raises
     ------
     UsageError
-        If the prefix matches several runs.
+        If the name matches several runs.
     """
-    elsewhere = [name for name in paths if not (runs_dir / name / MANIFEST).is_file()]
-    ids = [name for name in elsewhere if reference and name.startswith(reference)]
-    if reference in ids:
-        ids = [reference]
+    ids = matching_ids(reference, [name for name in paths if name in _elsewhere(runs_dir, paths)])
     if len(ids) > 1:
         raise UsageError(f"{reference!r} is ambiguous in the results database: it matches {', '.join(ids)}.")
     return _opened(ids[0], Path(paths[ids[0]])) if ids else None
 
 
+def _elsewhere(runs_dir: Path, paths: Iterable[str]) -> set[str]:
+    """Return the collected runs that are not in the folder of runs."""
+    return {name for name in paths if not (runs_dir / name / MANIFEST).is_file()}
+
+
 def _stored_paths(store: Store) -> dict[str, str]:
     return {row.id: row.path for row in store.runs()} if store.exists() else {}
+
+
+def _from_store(run_id: str, paths: Mapping[str, str], store: Store) -> Run:
+    run = _opened(run_id, Path(paths[run_id]))
+    return restored(run, [profile.file for profile in store.profiles(run_id).values()])
 
 
 def _opened(run_id: str, path: Path) -> Run:
@@ -93,27 +168,6 @@ def _opened(run_id: str, path: Path) -> Run:
         if run.id == run_id:
             return run
     return Run(run_id, path)
-
-
-def runs_to_collect(run: Run) -> list[Run]:
-    """Return a run, or the runs and folders of profiles below a folder that has no profiles of its own.
-
-    Hidden folders, links to folders, and the folders inside a run are not searched. A run without profiles
-    is left out.
-    """
-    if run.manifest is not None or find_profiles(run.path):
-        return [run]
-    found = []
-    for place, folders, files in os.walk(run.path):
-        folder = Path(place)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        own = MANIFEST in files
-        if (own or folder.name != "profiles") and find_profiles(folder):
-            found.append(open_run(folder))
-            own = True
-        if own:
-            folders.clear()
-    return found or [run]
 
 
 def command_line(store: Store, command: str, *words: str) -> str:
@@ -137,13 +191,17 @@ def _store_options(store: Store) -> list[str]:
 
 
 def typed_run(run: Run) -> str:
-    """Return a name of a run that every command accepts: its path, or its id where that is gone."""
-    return str(run.path) if run.path.is_dir() else run.id
+    """Return a name of a run that every command accepts: its path, or its id where that is not enough."""
+    if not run.path.is_dir():
+        return run.id
+    if run.files is None or open_run(run.path).id == run.id:
+        return str(run.path)
+    return str(run.files[0]) if len(run.files) == 1 else run.id
 
 
 def with_commands(table: AnalysisTable, run: Run, store: Store) -> AnalysisTable:
     """Complete the commands in the reasons of an analysis: they are stored without run and database."""
-    collect = command_line(store, "collect", str(run.path))
+    collect = command_line(store, "collect", typed_run(run))
     return replace(
         table, reasons={rank: _completed(text, run, collect) for rank, text in table.reasons.items()}
     )

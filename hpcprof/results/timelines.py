@@ -10,10 +10,11 @@ from typing import cast
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.paths import is_folder
 from hpcprof.profiles.readers.declaration import Part, ProfileContent
-from hpcprof.profiles.readers.discovery import find_profiles, read_profile, reader_of
+from hpcprof.profiles.readers.discovery import read_profile, reader_of
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.results.known_files import unchanged_files
 from hpcprof.results.profile_ranks import profiles_by_rank
+from hpcprof.results.run_profiles import profiles_of
 from hpcprof.submit.runs.directory import Run
 
 
@@ -49,7 +50,7 @@ def find_timelines(run: Run) -> Timelines:
     """
     if not is_folder(run.path):
         raise HpcprofError(f"the timelines of {run.id} cannot be read: there is no folder {run.path} here.")
-    files = find_profiles(run.path)
+    files = profiles_of(run)
     known = {file: one.identity for file, one in unchanged_files(files).items()}
     found = profiles_by_rank(files, known=known)
     paths = {rank: path for rank, path in sorted(found.paths.items()) if _has_timeline(path)}

@@ -7,7 +7,7 @@ import platform
 import re
 import secrets
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -36,6 +36,8 @@ JOB_ID_FILE = "job_id"
 _LISTED_RUNS = 12
 _GIT_SECONDS = 10.0
 _MEMBER = re.compile(r"(?P<sweep>.+-[0-9a-f]{4})\.\d+")
+_ID = re.compile(r"(?:\d{8}-\d{6}-)?(?P<name>.+)-(?P<key>(?:[0-9a-f]{4}|[0-9a-f]{8})(?:\.\d+)?)", re.DOTALL)
+"""An id: the time of a submission, the name of the job or of the folder, and a key of hexadecimal digits."""
 
 
 class GitState(msgspec.Struct, frozen=True):
@@ -63,11 +65,15 @@ class Manifest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Run:
-    """A run directory, or a folder of profiles that hpcprof did not make (``manifest`` is None)."""
+    """A run directory, or a folder of profiles that hpcprof did not make (``manifest`` is None).
+
+    ``files`` are its profiles if it is not all profiles of the folder that hpcprof can read as they are.
+    """
 
     id: str
     path: Path
     manifest: Manifest | None = None
+    files: tuple[Path, ...] | None = None
 
     @property
     def job_id(self) -> str:
@@ -190,8 +196,7 @@ def open_run(path: Path) -> Run:
     """Open a run directory, or adopt a folder of profiles, whose id is made from its path."""
     path = path.absolute()
     if not (path / MANIFEST).is_file():
-        digest = sha256(os.fsencode(path.resolve())).hexdigest()[:8]
-        return Run(f"{path.name or 'root'}-{digest}", path)
+        return Run(adopted_id(path.name, path), path)
     try:
         manifest = msgspec.json.decode((path / MANIFEST).read_bytes(), type=Manifest)
     except (OSError, msgspec.MsgspecError) as error:
@@ -202,6 +207,12 @@ def open_run(path: Path) -> Run:
             f"this hpcprof ({__version__}) reads version {SCHEMA_VERSION}."
         )
     return Run(manifest.id, path, manifest)
+
+
+def adopted_id(name: str, path: Path, *files: str) -> str:
+    """Return the id of profiles that hpcprof did not make: those in a folder, or some files in it."""
+    parts = [os.fsencode(path.resolve()), *map(os.fsencode, files)]
+    return f"{name or 'root'}-{sha256(bytes(1).join(parts)).hexdigest()[:8]}"
 
 
 def all_runs(runs: Path, skipped: list[str] | None = None) -> list[Run]:
@@ -221,6 +232,17 @@ def all_runs(runs: Path, skipped: list[str] | None = None) -> list[Run]:
                 raise
             skipped.append(str(error))
     return found
+
+
+def submitted_ids(runs: Path) -> list[str]:
+    """Return the names of the run directories in a folder, oldest first."""
+    return [manifest.parent.name for manifest in _manifests(runs)]
+
+
+def submission_time(path: Path) -> float:
+    """Return when a run was submitted, in seconds since 1970."""
+    manifest = open_run(path).manifest
+    return datetime.fromisoformat(manifest.created).timestamp() if manifest else 0.0
 
 
 def _manifests(runs: Path) -> list[Path]:
@@ -253,12 +275,32 @@ def find_runs(reference: str, runs: Path) -> list[Run]:
 
 def _members(reference: str, ids: Sequence[str]) -> list[str]:
     """Return the ids of the members of the only sweep that matches, in the order of their indices."""
-    matching = [name for name in ids if reference and name.startswith(reference)]
+    matching = matching_ids(reference, ids)
     sweeps = {sweep_of(name) for name in matching}
     sweep = sweeps.pop() if len(sweeps) == 1 else None
-    if sweep is None or not sweep.startswith(reference):
+    if sweep is None or not matching_ids(reference, [sweep]):
         return []
     return sorted(matching, key=lambda name: int(name.rpartition(".")[2]))
+
+
+def matching_ids(reference: str, ids: Iterable[str]) -> list[str]:
+    """Return the ids that a name stands for: those that match it in the closest way, in their order.
+
+    A whole id comes before the name of a job or folder, this before the beginning of an id, then come the
+    beginning of an id without its time, and of its key.
+    """
+    every = dict.fromkeys(ids)
+    if not reference:
+        return []
+    parts = {name: _ID.fullmatch(name) for name in every}
+    ways: list[Callable[[str], bool]] = [
+        lambda name: name == reference,
+        lambda name: (match := parts[name]) is not None and match["name"] == reference,
+        lambda name: name.startswith(reference),
+        lambda name: (match := parts[name]) is not None and name[match.start("name") :].startswith(reference),
+        lambda name: (match := parts[name]) is not None and match["key"].startswith(reference),
+    ]
+    return next((found for way in ways if (found := [name for name in every if way(name)])), [])
 
 
 def find_run(reference: str, runs: Path, others: Sequence[str] = ()) -> Run:
@@ -267,7 +309,7 @@ def find_run(reference: str, runs: Path, others: Sequence[str] = ()) -> Run:
     Parameters
     ----------
     reference : str
-        A run id, a unique prefix of one, a path, or ``last``.
+        A run id, another name that matches one id (`matching_ids`), a path, or ``last``.
     runs : Path
         The folder of runs.
     others : sequence of str
@@ -287,7 +329,7 @@ def find_run(reference: str, runs: Path, others: Sequence[str] = ()) -> Run:
     if reference in ids:
         return open_run(runs / reference)
     if "/" not in reference:
-        matching = [name for name in ids if reference and name.startswith(reference)]
+        matching = matching_ids(reference, ids)
         if len(matching) == 1:
             return open_run(runs / matching[0])
         if members := _members(reference, ids):
@@ -296,15 +338,13 @@ def find_run(reference: str, runs: Path, others: Sequence[str] = ()) -> Run:
                 f"{sweep} is a sweep of {len(members)} runs: name one of them, for example {first}."
             )
         if len(matching) > 1:
-            raise UsageError(
-                f"run prefix {reference!r} is ambiguous in {runs}: it matches {', '.join(matching)}."
-            )
+            raise UsageError(f"run {reference!r} is ambiguous in {runs}: it matches {', '.join(matching)}.")
     path = Path(reference)
     # An empty name, as a quoted variable that is not set, would be the current folder.
     if reference and path.is_dir():
         return open_run(path)
     if path.is_file():
-        raise UsageError(f"{path} is a file: name the folder of profiles that contains it.")
+        raise UsageError(f"{path} is a file, and not the folder of a run.")
     where = f" (it is neither a folder nor a run in {runs})"
     raise unknown("run", reference, dict.fromkeys([*ids, *others]), where, listed=_LISTED_RUNS)
 

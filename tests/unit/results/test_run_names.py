@@ -12,9 +12,9 @@ from hpcprof.results.run_names import (
     command_line,
     find_known_run,
     find_known_runs,
-    runs_to_collect,
     stored_run,
 )
+from hpcprof.results.run_profiles import runs_to_collect
 from hpcprof.results.store.database import store_url
 from hpcprof.results.store.store import RankResults, Store
 from hpcprof.results.store.tables import ProfileRow, RunRow

@@ -1,0 +1,133 @@
+"""Compressed profiles (``rank0.sqlite.xz``), unpacked into a private folder while they are read."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import tempfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from hpcprof.common.errors import DamagedInput
+from hpcprof.common.units import counted, format_bytes
+from hpcprof.profiles.readers.declaration import Reader
+from hpcprof.profiles.readers.discovery import reader_of
+
+SUFFIXES = (".xz", ".gz", ".zst")
+
+LARGEST_RATIO = 200
+"""A file may become this many times larger: exports of nsys become 5 to 15 times larger, and bombs 1000."""
+
+ALWAYS_ALLOWED = 1_000_000_000
+"""A file may become this large, in bytes, whatever its size is."""
+
+_CHUNK = 1 << 20
+
+
+@dataclass
+class Unpacked:
+    """Files to read instead of compressed profiles, by these, and a sentence for each that is damaged."""
+
+    files: dict[Path, Path] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+
+    @property
+    def sentence(self) -> str:
+        """What was unpacked, and where to."""
+        size = sum(path.stat().st_size for path in self.files.values())
+        return (
+            f"unpacked {counted(len(self.files), 'file')} ({format_bytes(size)}) into a private temporary "
+            "folder, which is removed when they have been read"
+        )
+
+    def named(self, sentence: str) -> str:
+        """Return a sentence with the names of the compressed files in place of those that were read."""
+        for original, file in self.files.items():
+            sentence = sentence.replace(str(file), str(original))
+        return sentence
+
+
+def reader_of_compressed(path: Path) -> Reader | None:
+    """Return the reader of the profile in a compressed file, by its name; None for all other files.
+
+    What a reader takes as it is, such as ``.trace.json.gz``, does not count as compressed.
+    """
+    if path.suffix.lower() not in SUFFIXES or path.name.startswith(".") or reader_of(path) is not None:
+        return None
+    return reader_of(path.with_suffix(""))
+
+
+@contextmanager
+def unpacking(files: Sequence[Path]) -> Iterator[Unpacked]:
+    """Unpack files into a private folder, and remove it after the block.
+
+    A file that is damaged, or becomes larger than `LARGEST_RATIO` and `ALWAYS_ALLOWED` permit, is left out.
+
+    Raises
+    ------
+    DamagedInput
+        If the folder cannot be made.
+    """
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="hpcprof-", ignore_cleanup_errors=True)
+    except OSError as error:
+        place = tempfile.gettempdir()
+        raise DamagedInput(f"cannot unpack into {place}: {error.strerror}; set TMPDIR.") from None
+    with folder as place:
+        found = Unpacked()
+        for number, file in enumerate(files):
+            # Files of several folders may have the same name.
+            target = Path(place) / str(number) / file.stem
+            try:
+                _unpack(file, target)
+                found.files[file] = target
+            except DamagedInput as damage:
+                target.unlink(missing_ok=True)
+                found.skipped.append(str(damage))
+        yield found
+
+
+def _unpack(file: Path, target: Path) -> None:
+    try:
+        most = max(ALWAYS_ALLOWED, LARGEST_RATIO * file.stat().st_size)
+        source = _opened(file)
+    except OSError as error:
+        raise DamagedInput(f"{file} cannot be read: {error.strerror or error}.") from None
+    with source:
+        target.parent.mkdir()
+        with target.open("xb") as output:
+            while chunk := _next(file, source):
+                if output.tell() + len(chunk) > most:
+                    raise DamagedInput(
+                        f"{file} ({format_bytes(file.stat().st_size)}) was not unpacked: it becomes larger "
+                        f"than {format_bytes(most)}; if that is right, unpack it yourself."
+                    )
+                try:
+                    output.write(chunk)
+                except OSError as error:
+                    raise DamagedInput(
+                        f"{file} cannot be unpacked into {target.parents[1]}: {error.strerror}; set TMPDIR "
+                        "to another folder, or unpack it yourself."
+                    ) from None
+
+
+def _opened(file: Path) -> IO[bytes] | Any:
+    if file.suffix.lower() == ".xz":
+        return lzma.open(file)
+    if file.suffix.lower() == ".gz":
+        return gzip.open(file)
+    import pyarrow as pa  # slow to import
+
+    return pa.CompressedInputStream(pa.OSFile(str(file)), "zstd")
+
+
+def _next(file: Path, source: IO[bytes] | Any) -> bytes:
+    try:
+        return bytes(source.read(_CHUNK))
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        first = str(error).splitlines()[0].rstrip(".")
+        raise DamagedInput(f"{file} is damaged or truncated: {first}.") from None

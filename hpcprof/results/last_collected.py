@@ -1,0 +1,48 @@
+"""The run that was collected last from elsewhere than the folder of runs.
+
+Each collect of such a run touches an empty folder ``timeline/collected/run=ID`` among the runs: the database
+has no times, so that to collect again writes the same rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from hpcprof.profiles.event_folders import EVENTS, ORIGINS, run_key
+from hpcprof.submit.runs.directory import Run
+
+_COLLECTED = "collected"
+
+
+class LastCollected(NamedTuple):
+    """A run, and when it was collected, in seconds since 1970; 0 if that is unknown."""
+
+    time: float
+    run_id: str
+
+
+def note_collected(run: Run, runs_dir: Path) -> None:
+    """Note that a run was collected now, if it is elsewhere; without the right to write, it is not noted."""
+    if run.path.parent.absolute() == runs_dir.absolute() and run.manifest is not None:
+        return
+    folder = runs_dir / EVENTS / _COLLECTED / run_key(run.id)
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        os.utime(folder)
+
+
+def last_collected(runs_dir: Path, run_ids: Iterable[str]) -> LastCollected | None:
+    """Return which of some runs was collected last; None if there are none."""
+    return max((LastCollected(_collected(runs_dir, run_id), run_id) for run_id in run_ids), default=None)
+
+
+def _collected(runs_dir: Path, run_id: str) -> float:
+    # Earlier versions of hpcprof left only the second one, and only for timelines.
+    for kind in (_COLLECTED, ORIGINS):
+        with suppress(OSError):
+            return (runs_dir / EVENTS / kind / run_key(run_id)).stat().st_mtime
+    return 0.0

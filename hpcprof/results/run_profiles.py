@@ -1,0 +1,174 @@
+"""The profiles of a run, and the runs that folders and files of profiles are.
+
+Profiles of a folder that hpcprof did not make are one run for each profiler, because each sees other times.
+Files that are named alone are a run of their own, unless they are all that the folder has.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from hpcprof.common.errors import UsageError
+from hpcprof.common.paths import is_folder
+from hpcprof.common.units import counted
+from hpcprof.profiles.compressed import Unpacked, reader_of_compressed, unpacking
+from hpcprof.profiles.readers.discovery import PROFILES, find_profiles, reader_of
+from hpcprof.submit.runs.directory import MANIFEST, Run, adopted_id, open_run
+
+
+def profiles_of(run: Run) -> list[Path]:
+    """Return the profiles of a run, sorted."""
+    return find_profiles(run.path) if run.files is None else [*run.files]
+
+
+def is_unpacked(run: Run) -> bool:
+    """Return whether profiles of a run are elsewhere than in its folder, for as long as they are read."""
+    places = (run.path, run.path / "profiles")
+    return run.files is not None and any(file.parent not in places for file in run.files)
+
+
+@contextmanager
+def readable(run: Run) -> Iterator[tuple[Run, Unpacked]]:
+    """Unpack the compressed profiles of a run for the block, which gets the run to read."""
+    compressed = [file for file in run.files or () if reader_of_compressed(file)]
+    if not compressed:
+        yield run, Unpacked()
+        return
+    with unpacking(compressed) as found:
+        files = [found.files.get(file, file) for file in run.files or ()]
+        left = [file for file in files if not reader_of_compressed(file)]
+        yield replace(run, files=tuple(left)), found
+
+
+def runs_in(folder: Path) -> list[Run]:
+    """Return the runs that a folder is: one, or one for each profiler; none if it has no profiles."""
+    folder = folder.absolute()
+    if (folder / MANIFEST).is_file():
+        return [open_run(folder)]
+    native = find_profiles(folder)
+    return _runs_of(folder, [*native, *_compressed(folder, native)], native)
+
+
+def runs_of_files(files: Sequence[Path]) -> list[Run]:
+    """Return the runs that files are: those of one folder and profiler are one run.
+
+    Raises
+    ------
+    UsageError
+        If a file is not a profile.
+    """
+    by_folder: dict[Path, list[Path]] = {}
+    for file in dict.fromkeys(file.absolute() for file in files):
+        if _kind(file) is None:
+            raise UsageError(
+                f"{file} is not a profile that hpcprof reads: valid are {PROFILES}, also as .xz, .gz or .zst."
+            )
+        by_folder.setdefault(file.parent, []).append(file)
+    found = []
+    for folder, named in by_folder.items():
+        whole = {run.files or tuple(find_profiles(folder)): run for run in runs_in(folder)}
+        for kind in dict.fromkeys(map(_kind, named)):
+            of_kind = tuple(sorted(file for file in named if _kind(file) == kind))
+            name = f"{folder.name}-{of_kind[0].name.partition('.')[0]}" if len(of_kind) == 1 else folder.name
+            own = Run(adopted_id(name, folder, *(file.name for file in of_kind)), folder, files=of_kind)
+            found.append(whole.get(of_kind, own))
+    return found
+
+
+def runs_below(folder: Path) -> list[Run]:
+    """Return the runs and folders of profiles below a folder.
+
+    Hidden folders, links to folders, and the folders inside a run are not searched. A run without profiles
+    is left out.
+    """
+    found = []
+    for place, folders, files in os.walk(folder):
+        here = Path(place)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        own = MANIFEST in files
+        if (own or here.name != "profiles") and (runs := [run for run in runs_in(here) if profiles_of(run)]):
+            found += runs
+            own = True
+        if own:
+            folders.clear()
+    return found
+
+
+def runs_to_collect(run: Run) -> list[Run]:
+    """Return a run, those of each profiler in its folder, or else those below it."""
+    if run.manifest is not None or run.files is not None:
+        return [run]
+    return runs_in(run.path) or runs_below(run.path) or [run]
+
+
+def several_runs(runs: Sequence[Run]) -> str:
+    """Return, without a period, a sentence that names the runs of a folder with several profilers."""
+    each = [f"{run.id} ({counted(len(f), f'{_kind(f[0])} profile')})" for run in runs if (f := run.files)]
+    return f"{runs[0].path} is {len(runs)} runs, one for each profiler: {' and '.join(each)}"
+
+
+def told_apart(runs: Sequence[Run]) -> list[str]:
+    """Return a sentence for each folder that is several runs."""
+    folders: dict[Path, list[Run]] = {}
+    for run in runs:
+        if run.files:
+            folders.setdefault(run.path, []).append(run)
+    return [f"{several_runs(of_folder)}." for of_folder in folders.values() if len(of_folder) > 1]
+
+
+def restored(run: Run, names: Sequence[str]) -> Run:
+    """Return a run of the store with its profiles, given their names there, unless they are all."""
+    if run.manifest is not None or not is_folder(run.path):
+        return run
+    same = next((one for one in runs_in(run.path) if one.id == run.id), None)
+    if same is not None or open_run(run.path).id == run.id:
+        return same or run
+    native = find_profiles(run.path)
+    present = [file for file in native if not _names(file).isdisjoint(names)]
+    present += [file for file in _compressed(run.path, native) if file.stem in names]
+    return replace(run, files=tuple(present))
+
+
+def _runs_of(folder: Path, files: Sequence[Path], native: Sequence[Path]) -> list[Run]:
+    by_kind: dict[str, list[Path]] = {}
+    for file in sorted(files):
+        by_kind.setdefault(_kind(file) or "", []).append(file)
+    if len(by_kind) < 2:
+        alone = tuple(sorted(files)) if len(files) > len(native) else None
+        return [Run(open_run(folder).id, folder, files=alone)] if files else []
+    return [
+        Run(adopted_id(f"{folder.name}-{kind}", folder, kind), folder, files=tuple(of_kind))
+        for kind, of_kind in by_kind.items()
+    ]
+
+
+def _compressed(folder: Path, native: Sequence[Path]) -> list[Path]:
+    """Return the compressed profiles of a folder that are not there unpacked too."""
+    place = folder / "profiles" if is_folder(folder / "profiles") else folder
+    if not is_folder(place):
+        return []
+    there = {name for file in native for name in _names(file)}
+    found = []
+    for path in sorted(place.iterdir()):
+        reader = reader_of_compressed(path)
+        # Whether a table is one of ncu is seen only in what it contains.
+        unclear = reader and reader.shared_suffixes and path.stem.lower().endswith(reader.shared_suffixes)
+        if reader and not unclear and path.stem not in there and path.is_file():
+            found.append(path)
+    return found
+
+
+def _kind(file: Path) -> str | None:
+    reader = reader_of(file) or reader_of_compressed(file)
+    return reader.name if reader else None
+
+
+def _names(file: Path) -> set[str]:
+    """Return the name of a profile, and of what a reader makes from it."""
+    reader = reader_of(file)
+    made = reader.reports.get(file.suffix.lower(), ()) if reader else ()
+    return {file.name, *(file.with_suffix(suffix).name for suffix in made)}
