@@ -37,6 +37,7 @@ SECTIONS = {
         "gc": "Remove old runs, and collected rows whose run is gone.",
     },
     "Collect and ask": {
+        "open": "Show what profiles say: collect, explain and report them.",
         "collect": "Read profiles into the results database.",
         "report": "Report where the time of a run went.",
         "explain": "Explain what a step's time is lost to, and what each cause costs.",

@@ -22,7 +22,7 @@ SUFFIXES = (".xz", ".gz", ".zst")
 LARGEST_RATIO = 200
 """A file may become this many times larger: exports of nsys become 5 to 15 times larger, and bombs 1000."""
 
-ALWAYS_ALLOWED = 1_000_000_000
+ALWAYS_ALLOWED = 100_000_000
 """A file may become this large, in bytes, whatever its size is."""
 
 _CHUNK = 1 << 20

@@ -137,10 +137,16 @@ def remove(removals: Sequence[Removal], runs_dir: Path, db: str | None = None) -
         yield removal
 
 
+def page_path(runs_dir: Path, run_id: str) -> Path:
+    """Return the file of the page that ``hpcprof open`` shows."""
+    return runs_dir / "pages" / f"{run_id}.html"
+
+
 def _remove_events(runs_dir: Path, run_id: str) -> None:
-    """Remove the events that a query kept of profiles of another tool."""
+    """Remove the page and the kept events of profiles of another tool."""
     folder = runs_dir / EVENTS
     try:
+        page_path(runs_dir, run_id).unlink(missing_ok=True)
         remove_run_events(folder, run_id)
     except OSError as error:
         raise HpcprofError(f"cannot remove {error.filename}: {error.strerror}.") from None

@@ -162,8 +162,9 @@ def _correlation(owner: Ints, shift: Floats, variance: Floats) -> tuple[Ints, Fl
     total = np.zeros_like(variance)
     for lag in range(max(1, int(several.max(initial=0))), 0, -1):
         inside = np.flatnonzero((owner[lag:] == owner[:-lag]) & (lag <= np.maximum(several, 1)[owner[lag:]]))
-        products = np.bincount(owner[inside], shift[inside] * shift[inside + lag], len(clusters))
-        found = np.divide(products, variance, out=np.zeros_like(variance), where=variance > 0)
+        with np.errstate(invalid="ignore"):  # where a row has no interval
+            products = np.bincount(owner[inside], shift[inside] * shift[inside + lag], len(clusters))
+            found = np.divide(products, variance, out=np.zeros_like(variance), where=variance > 0)
         total += found
     # The last one is that of the next clusters.
     correlation = neighbour_correlation(found, total, clusters)
