@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -77,6 +77,80 @@ def show_what_fits(columns: Mapping[str, Sequence[str]], order: Sequence[str], s
     return [name for name in order if name not in shown]
 
 
+def show_values(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows of values so that no figure is cut.
+
+    Where the terminal is narrow, names are shortened, the last column wraps if it is text, and then columns
+    are left out: texts that are the same in all rows, then other texts but one, then figures, each from the
+    right. What is no terminal gets everything. A sentence on standard error says what is not shown.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    from hpcprof.profiles.kernel_names import labels
+
+    values = [list(row) for row in rows]
+    by_column = [[row[at] for row in values] for at in range(len(columns))]
+    cells = [[_cell(one) for one in of_column] for of_column in by_column]
+    texts = [any(isinstance(one, str) for one in of_column) for of_column in by_column]
+    out = console()
+    needed = [max(map(len, (name, *of_column))) for name, of_column in zip(columns, cells, strict=True)]
+    whole = sum(needed) + _GAP * len(needed)
+    if not (out.is_terminal or "COLUMNS" in os.environ) or whole - _GAP <= out.width:
+        out, room = console(max(whole, 1)), whole
+    else:
+        room = out.width + _GAP
+    varied = [len(values) < 2 or len(set(of_column)) > 1 for of_column in cells]
+    kept = _columns_that_fit(needed, texts, varied, room)
+    left = room - sum(needed[at] + _GAP for at in kept if not texts[at])
+    widths = dict(zip(kept, (needed[at] for at in kept), strict=True))
+    names = [at for at in kept if texts[at]]
+    for place, at in enumerate(sorted(names, key=lambda at: needed[at])):
+        widths[at] = min(needed[at], left // (len(names) - place) - _GAP)
+        left -= widths[at] + _GAP
+    shortened = []
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
+    for at in kept:
+        wraps = texts[at] and at == len(columns) - 1
+        if texts[at] and not wraps and max(map(len, cells[at]), default=0) > widths[at]:
+            shown = labels(dict.fromkeys(cells[at]), widths[at])
+            cells[at] = [shown[cell] for cell in cells[at]]
+            shortened.append(columns[at])
+        justify: Literal["left", "right"] = "left" if texts[at] else "right"
+        table.add_column(
+            Text(columns[at]), justify=justify, no_wrap=not wraps, overflow="fold", width=widths[at]
+        )
+    for row in zip(*(cells[at] for at in kept), strict=True):
+        table.add_row(*map(Text, row))
+    out.print(table)
+    hidden = [name for at, name in enumerate(columns) if at not in kept]
+    notes = [f"not shown: {', '.join(hidden)}"] if hidden else []
+    notes += [f"shortened: {', '.join(shortened)}"] if shortened else []
+    if notes:
+        click.echo(f"{'; '.join(notes)} (whole with --format csv)", err=True)
+
+
+def _cell(value: object) -> str:
+    from hpcprof.common.units import visible
+
+    if value is None:
+        return "–"
+    return min(str(value), f"{value:.9g}", key=len) if isinstance(value, float) else visible(str(value))
+
+
+def _columns_that_fit(
+    needed: Sequence[int], texts: Sequence[bool], varied: Sequence[bool], room: int
+) -> list[int]:
+    """Return the columns to show in so many characters, by position: figures whole, texts shortened."""
+    kept = list(range(len(needed)))
+    least = [min(width, _SHORTENED) if text else width for width, text in zip(needed, texts, strict=True)]
+    best = min((at for at in kept if texts[at]), key=lambda at: not varied[at], default=-1)
+    leaving = sorted((at for at in kept if at != best), key=lambda at: (not texts[at], varied[at], -at))
+    while len(kept) > 1 and sum(least[at] + _GAP for at in kept) > room:
+        kept.remove(leaving.pop(0))
+    return kept
+
+
 def console(width: int | None = None) -> Console:
     """Return standard output as a terminal; names in a profile are neither markup nor emoji."""
     from rich.console import Console
@@ -127,6 +201,4 @@ def write_rows(form: str, columns: Sequence[str], rows: Iterable[Sequence[object
         writer.writerow(columns)
         writer.writerows(rows)
     else:
-        from hpcprof.common.units import visible
-
-        show([["–" if value is None else visible(str(value)) for value in row] for row in rows], columns)
+        show_values(columns, rows)

@@ -1,0 +1,74 @@
+"""Tables on the terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from hpcprof.cli.tables import show_values, write_rows
+
+KERNELS = [f"void at::native::elementwise_kernel<{way}, {'Functor' * 12}>(T1)" for way in ("add", "mul")]
+COLUMNS = ("run_id", "name", "instances", "total_ns")
+ROWS = [("train-1234abcd", name, 240, 201_199_822 + at) for at, name in enumerate(KERNELS)]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_figures_stay_whole_and_names_different(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    show_values(COLUMNS[1:], [row[1:] for row in ROWS])
+    shown, said = capsys.readouterr()
+    lines = shown.splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert [line.split()[-2:] for line in lines[1:]] == [["240", "201199822"], ["240", "201199823"]]
+    assert len({line.split()[0] for line in lines[1:]}) == 2
+    assert said == "shortened: name (whole with --format csv)\n"
+
+
+def test_a_text_that_is_the_same_in_all_rows_is_left_out_first(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    show_values(COLUMNS, ROWS)
+    shown, said = capsys.readouterr()
+    assert shown.split()[:3] == ["name", "instances", "total_ns"]
+    assert said.startswith("not shown: run_id; shortened: name")
+
+
+def test_figures_are_left_out_last_and_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    show_values(("a", "b", "c"), [(10**11, 10**12, 10**13), (1, 2, 3)])
+    shown, said = capsys.readouterr()
+    assert shown.split() == ["a", "b", "100000000000", "1000000000000", "1", "2"]
+    assert said == "not shown: c (whole with --format csv)\n"
+
+
+def test_what_is_no_terminal_gets_everything(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    show_values(COLUMNS, ROWS)
+    shown, said = capsys.readouterr()
+    assert all(name in shown for name in KERNELS)
+    assert not said
+
+
+def test_a_last_column_of_text_wraps(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    reason = "no compute kernel is covered by communication to 90 % or more"
+    show_values(("rank", "reason"), [(0, reason)])
+    shown, said = capsys.readouterr()
+    assert " ".join(shown.split()).endswith(reason)
+    assert not said
+
+
+def test_values_of_csv_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    write_rows("csv", COLUMNS, ROWS)
+    assert [*csv.reader(io.StringIO(capsys.readouterr().out))][1][1] == KERNELS[0]
