@@ -14,6 +14,7 @@ from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.tables import console, format_option, show_what_fits, write_rows
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import writing
+from hpcprof.common.units import counted
 
 if TYPE_CHECKING:
     from hpcprof.results.history import History
@@ -86,6 +87,12 @@ def command(
         with writing(html):
             write_atomically(html, html_history(found, skipped))
         click.echo(f"wrote {html}", err=form != "table")
+    if alone := sum(not one.program_known for one in found):
+        click.echo(
+            f"The program of {counted(alone, 'run')} is not known, so that each is alone: name it with "
+            "hpcprof collect RUN --program NAME.",
+            err=True,
+        )
     if note := left_out(without, metric):
         click.echo(note, err=True)
     exit_naming(skipped)

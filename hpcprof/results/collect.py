@@ -15,7 +15,7 @@ from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput, HpcprofError, StoreError, UsageError
 from hpcprof.common.units import counted
-from hpcprof.profiles.event_folders import origin_path
+from hpcprof.profiles.event_folders import origin_path, remove_run_events
 from hpcprof.profiles.losses import over_ranks
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import PROFILES, content_of
@@ -185,6 +185,8 @@ def collect(
             collection.take(task, result)
     if run.files is None:
         remember(collection.known_files(profiles))
+    if run.manifest is None and row.program is None and summary.read:
+        _check_same_program(run, store, executor, [task for task in tasks if task.path in collection.read])
     summary.warnings += _world_size_warnings(run, collection.world_sizes)
     if summary.read or summary.unchanged:
         collection.describe_run()
@@ -212,6 +214,29 @@ def update_run(run_id: str, store: Store, executor: Executor = serially) -> None
         sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run_id).items()}
         if store.put_run(run_id, analyze_over_ranks(run_id, store, executor), sha256):
             return
+
+
+def _check_same_program(run: Run, store: Store, executor: Executor, read: list[ProfileTask]) -> None:
+    """Check that all ranks of a run are of one program, and remove the results of those just read if not.
+
+    Raises
+    ------
+    HpcprofError
+        If they are not.
+    """
+    from hpcprof.results.same_program import check_same_program
+
+    try:
+        check_same_program(run.id, store, executor)
+    except HpcprofError:
+        new = {task.rank for task in read}
+        if new >= store.profiles(run.id).keys():
+            store.delete_run(run.id)
+            remove_run_events(store.events_folder(run.path), run.id)
+        else:
+            store.delete_ranks(run.id, sorted(new))
+            update_run(run.id, store, executor)
+        raise
 
 
 def _prepare(executor: Executor, files: list[Path]) -> None:

@@ -79,12 +79,15 @@ class History:
     points : tuple of HistoryPoint
     apart : mapping of str to str
         What tells the series from the others, by the name of the fact or argument.
+    program_known : bool
+        Whether the program is known; else the run is alone, with its id as the program.
     """
 
     metric: str
     setup: str
     points: tuple[HistoryPoint, ...]
     apart: Mapping[str, str] = field(default_factory=dict)
+    program_known: bool = True
 
 
 def histories(
@@ -142,7 +145,7 @@ def histories(
         raise UsageError(f"no run {'matches' if tags or program else f'in {runs_dir} has a step time'}.")
     told = _told_apart(list(groups))
     found = [
-        History(metric, _described(setup, apart), _marked(points), apart)
+        History(metric, _described(setup, apart), _marked(points), apart, setup.program_known)
         for (setup, points), apart in zip(groups.items(), told, strict=True)
     ]
     return sorted(found, key=lambda history: (-len(history.points), history.setup))
@@ -176,21 +179,24 @@ class _Setup:
 
     facts: tuple[tuple[str, str], ...]
     arguments: frozenset[tuple[str, str]]
+    program_known: bool
 
 
 def _setup(data: RunData) -> _Setup:
-    """Return the series to which a run belongs.
+    """Return the series to which a run belongs; without a known program it is alone.
 
     Arguments are those that the program recorded, which have the defaults too, else those of its command.
     """
-    facts = tuple((name, str(data.facts[name])) for name in _ALIKE if data.facts[name] is not None)
+    known = data.facts["program"] is not None
+    described = data.facts if known else {**data.facts, "program": data.id}
+    facts = tuple((name, str(described[name])) for name in _ALIKE if described[name] is not None)
     recorded = {name: value for name, value in data.parameters.items() if name != _MODE}
     arguments = relevant(recorded or data.options)
     if _MODE in data.parameters:
         arguments[_MODE] = data.parameters[_MODE]
     # A program may have arguments with the names of facts.
     named = {f"argument {name}" if name in _ALIKE else name: value for name, value in arguments.items()}
-    return _Setup(facts, frozenset((name, str(value)) for name, value in named.items()))
+    return _Setup(facts, frozenset((name, str(value)) for name, value in named.items()), known)
 
 
 def _told_apart(setups: Sequence[_Setup]) -> list[dict[str, str]]:

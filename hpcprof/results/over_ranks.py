@@ -162,7 +162,7 @@ def _matched(
 ) -> tuple[RunCommunication, dict[str, list[Any]]]:
     """Match what the ranks have in common, and return it with the values of the maps over communicators."""
     tasks, size = _match_tasks(events, folder, executor)
-    done = dict(_run(_match, tasks, executor))
+    done = dict(run_tasks(_match, tasks, executor))
     found = [done[task] for task in tasks if done[task].values]
     profiles = store.profiles(run_id)
     clocks = run_clocks(
@@ -183,7 +183,7 @@ def _match_tasks(
     The number is the largest number of ranks that a rank recorded.
     """
     chunks = [RankTask(tuple(events[rank] for rank in some), folder) for some in rank_chunks(sorted(events))]
-    surveys = [survey for _, survey in _run(_survey, chunks, executor)]
+    surveys = [survey for _, survey in run_tasks(_survey, chunks, executor)]
     groups = groups_of_communicators(surveys)
     if groups is None:
         groups = [Group(tuple(sorted(events)), frozenset(), frozenset())]
@@ -209,7 +209,7 @@ def _mapped_over_ranks(
     for some in rank_chunks(sorted(events)):
         clocks = {rank: found.clocks.aligned[rank] for rank in some if rank in found.clocks.aligned}
         tasks.append(RankTask(tuple(events[rank] for rank in some), folder, found.parts, clocks))
-    done = dict(_run(_map_ranks, tasks, executor))
+    done = dict(run_tasks(_map_ranks, tasks, executor))
     return {name: [done[task][name] for task in tasks] for name in _maps(Part.RANKS)}
 
 
@@ -218,7 +218,7 @@ def _maps(over: Part) -> dict[str, tuple[str, ...]]:
     return {one.map: one.map_needs for one in _OVER_RANKS if one.map and one.map_over is over}
 
 
-def _run(
+def run_tasks(
     function: Callable[[TaskT], ResultT | None], tasks: Sequence[TaskT], executor: Executor
 ) -> Iterator[tuple[TaskT, ResultT]]:
     """Yield each task with its result, in any order; what another process cannot compute, this one does.

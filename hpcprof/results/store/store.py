@@ -288,10 +288,7 @@ class Store:
         """
         with self._database.writing(run.id) as connection:
             for one in found:
-                of_rank = {"run_id": plain(run.id), "rank": one.profile.rank}
-                if delete(connection, [PROFILES], of_rank):  # else nothing else of the rank is stored
-                    delete(connection, [GPUS, FACTS, LOSSES], of_rank)
-                    delete_rank_analyses(connection, run.id, one.profile.rank)
+                self._delete_rank(connection, run.id, one.profile.rank)
             delete_run_analyses(connection, run.id)
             connection.execute(RUNS.delete().where(RUNS.c.id == run.id))
             insert_rows(connection, RUNS, [run])
@@ -388,6 +385,26 @@ class Store:
         with self._database.writing(f"baseline {name}") as connection:
             delete(connection, [BASELINES], {"name": name})
             insert_rows(connection, BASELINES, rows)
+
+    def delete_ranks(self, run_id: str, ranks: Sequence[int]) -> None:
+        """Delete the profiles and the analyses of some ranks, in one transaction.
+
+        Raises
+        ------
+        StoreError
+            If the rows cannot be deleted; then none of them is.
+        """
+        with self._database.writing(run_id) as connection:
+            for rank in ranks:
+                self._delete_rank(connection, run_id, rank)
+            delete_run_analyses(connection, run_id)
+
+    @staticmethod
+    def _delete_rank(connection: Connection, run_id: str, rank: int) -> None:
+        of_rank = {"run_id": plain(run_id), "rank": rank}
+        if delete(connection, [PROFILES], of_rank):  # else nothing else of the rank is stored
+            delete(connection, [GPUS, FACTS, LOSSES], of_rank)
+            delete_rank_analyses(connection, run_id, rank)
 
     def delete_run(self, run_id: str) -> None:
         """Delete everything that the store has of a run, in one transaction.

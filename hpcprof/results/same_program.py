@@ -1,0 +1,190 @@
+"""Tells whether the ranks in a folder that hpcprof did not make are of one program.
+
+All ranks of a program have the same number of ranks, and what they call together they call alike: the same
+collective operations in like proportions, in a communicator of all ranks also of like sizes. Ranks that call
+nothing together run the same kernels, at least in part. Profiles of two programs in one folder differ in
+that, and nothing about them may be averaged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hpcprof.common.errors import HpcprofError
+from hpcprof.profiles.collective_operations import POINT_TO_POINT
+from hpcprof.profiles.timeline_parquet import RankEvents
+from hpcprof.results.communicator_groups import rank_chunks
+from hpcprof.results.executors.interface import Executor, serially
+from hpcprof.results.over_ranks import RankTask, run_tasks
+from hpcprof.results.rank_tables import rank_table_rows
+from hpcprof.results.store.store import Store
+
+_ALIKE = 0.5
+"""The least part of their calls that two ranks of a program have in common."""
+
+_SOME_KERNELS = 0.1
+"""The least part of the time of their kernels that they have in common."""
+
+_FEWEST = 4
+"""Fewer calls say nothing."""
+
+_APART_NS = 60 * 10**9
+"""Clocks of nodes differ by less."""
+
+_UNEQUAL = {"AlltoAll", "AlltoAllV", "AllGatherV", "Gather", "Scatter"}
+"""Operations whose sizes may differ between ranks."""
+
+_HASH = re.compile("0x[0-9a-f]{16}")
+"""The id of a communicator that no other communicator has; others are names, which programs share."""
+
+_COLUMNS = ("op", "comm_id", "bytes", "comm_ranks", "start_ns", "end_ns")
+
+
+@dataclass(frozen=True)
+class Calls:
+    """What a rank called together with others.
+
+    ``operations`` and ``sizes`` count its calls by operation, and by operation and size; ``world_sizes``
+    those of communicators of all ranks. ``span_ns`` is from the first to the last, on the clock of the
+    profile.
+    """
+
+    ranks: int | None = None
+    communicators: frozenset[str] = frozenset()
+    operations: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    world_sizes: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    span_ns: tuple[int, int] | None = None
+
+
+def check_same_program(run_id: str, store: Store, executor: Executor = serially) -> None:
+    """Compare the ranks of a collected run with each other.
+
+    Raises
+    ------
+    HpcprofError
+        If they are of different programs.
+    """
+    events = store.rank_events(run_id)
+    if len(events) < 2:
+        return
+    chunks = ([events[rank] for rank in some] for some in rank_chunks(sorted(events)))
+    tasks = [RankTask(tuple(some), some[0].folder) for some in chunks]
+    calls: dict[int, Calls] = {}
+    for _, found in run_tasks(_calls_of_ranks, tasks, executor):
+        calls |= found
+    profiles = store.profiles(run_id)
+    starts = {rank: profiles[rank].start_utc_ns for rank in calls}
+    kernels = _Kernels(run_id, store)
+    programs: list[int] = []
+    for rank in sorted(calls):
+        whys = [
+            _difference(calls[one], calls[rank], starts[one], starts[rank])
+            or kernels.difference(one, rank, calls)
+            for one in programs
+        ]
+        if all(whys):
+            programs.append(rank)
+            if len(programs) > 1:
+                first, other = (f"rank {one} ({profiles[one].file})" for one in (programs[0], rank))
+                raise HpcprofError(
+                    f"{other} is of another program than {first}: {whys[0]}. Put the profiles of each "
+                    "program into a folder of its own or, if they ran together, name the program with "
+                    "--program NAME."
+                )
+
+
+def _calls_of_ranks(task: RankTask) -> dict[int, Calls]:
+    rows = rank_table_rows(task.events, "rank_collectives", _COLUMNS)
+    own = dict(iter(rows.groupby("rank")))
+    return {one.rank: _calls(one, own.get(one.rank)) for one in task.events}
+
+
+def _calls(events: RankEvents, rows: Any) -> Calls:
+    ranks = events.world_size()
+    if rows is None:
+        return Calls(ranks)
+    rows = rows[~rows["op"].isin(POINT_TO_POINT)]
+    sized = rows[rows["bytes"].notna() & ~rows["op"].isin(_UNEQUAL)]
+    return Calls(
+        ranks,
+        frozenset(name for name in rows["comm_id"].dropna().unique() if _HASH.fullmatch(name)),
+        Counter(rows["op"]),
+        _by_size(sized),
+        _by_size(sized[sized["comm_ranks"] == ranks]),
+        (int(rows["start_ns"].min()), int(rows["end_ns"].max())) if len(rows) else None,
+    )
+
+
+def _by_size(rows: Any) -> dict[tuple[str, int], int]:
+    return Counter(zip(rows["op"], rows["bytes"].astype(int), strict=True))
+
+
+def _difference(one: Calls, other: Calls, start: int | None, other_start: int | None) -> str:
+    """Return in words why two ranks are of different programs by what they call; empty if they may not be."""
+    if one.ranks is not None and other.ranks is not None and one.ranks != other.ranks:
+        return f"it ran on {other.ranks} ranks, the other on {one.ranks}"
+    if not one.communicators.isdisjoint(other.communicators):
+        return ""
+    if _common(one.operations, other.operations) < _ALIKE:
+        return f"it calls {_named(other.operations)}, the other {_named(one.operations)}"
+    alike = _common(one.world_sizes, other.world_sizes)
+    if _apart(one, other, start, other_start):
+        alike = min(alike, _common(one.sizes, other.sizes))
+    return "its collective operations have other sizes" if alike < _ALIKE else ""
+
+
+def _apart(one: Calls, other: Calls, start: int | None, other_start: int | None) -> bool:
+    """Return whether two ranks were certainly not recorded at the same time."""
+    if start is None or other_start is None or one.span_ns is None or other.span_ns is None:
+        return False
+    gap = max(start + one.span_ns[0], other_start + other.span_ns[0]) - min(
+        start + one.span_ns[1], other_start + other.span_ns[1]
+    )
+    return gap > _APART_NS
+
+
+def _common(one: Mapping[Any, float], other: Mapping[Any, float], fewest: float = _FEWEST) -> float:
+    """Return which part two counts have in common; 1 if one of them is too small to tell."""
+    whole, of_other = sum(one.values()), sum(other.values())
+    if min(whole, of_other) < fewest:
+        return 1.0
+    return sum(min(count / whole, other.get(key, 0) / of_other) for key, count in one.items())
+
+
+def _named(operations: Mapping[str, int]) -> str:
+    return " and ".join(name for name, _ in Counter(operations).most_common(2))
+
+
+class _Kernels:
+    """The time of each kernel by rank, read when it is asked for."""
+
+    def __init__(self, run_id: str, store: Store) -> None:
+        self._run_id, self._store = run_id, store
+        self._times: dict[int, dict[str, float]] | None = None
+
+    def difference(self, one: int, other: int, calls: Mapping[int, Calls]) -> str:
+        """Return in words why two ranks are of different programs by their kernels, as `_difference`."""
+        if not calls[one].communicators.isdisjoint(calls[other].communicators):
+            return ""
+        if min(sum(calls[rank].world_sizes.values()) for rank in (one, other)) >= _FEWEST:
+            return ""  # They call the same together.
+        times = self._of_ranks()
+        common = _common(times.get(one, {}), times.get(other, {}), fewest=1)
+        return "they have no kernels in common" if common < _SOME_KERNELS else ""
+
+    def _of_ranks(self) -> dict[int, dict[str, float]]:
+        if self._times is None:
+            self._times = {}
+            rows = self._store.read_columns(self._run_id, "kernels", None, ["rank", "name", "total_ns"])
+            for rank, name, total in _rows(rows):
+                self._times.setdefault(rank, {})[name] = total
+        return self._times
+
+
+def _rows(columns: Mapping[str, Sequence[Any]]) -> Iterable[tuple[int, str, float]]:
+    return zip(columns["rank"], columns["name"], columns["total_ns"], strict=True)
