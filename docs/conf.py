@@ -15,6 +15,7 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
+    "sphinx_copybutton",
     "command_reference",
 ]
 exclude_patterns = ["data"]
@@ -22,6 +23,8 @@ smartquotes = False  # two dashes are an option
 
 myst_heading_anchors = 3
 myst_enable_extensions = ["deflist"]
+
+copybutton_exclude = ".linenos, .gp, .go"  # of a console only what is typed
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the NumPy docstrings have the types already, in words

@@ -1,22 +1,23 @@
 """The profiles of a run, and the runs that folders and files of profiles are.
 
-Profiles of a folder that hpcprof did not make are one run for each profiler, because each sees other times.
+A folder that hpcprof did not make is one run, or one for each profiler if several profiled the same rank.
 Files that are named alone are a run of their own, unless they are all that the folder has.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from hpcprof.common.errors import UsageError
+from hpcprof.common.errors import DamagedInput, UsageError
 from hpcprof.common.paths import is_folder
 from hpcprof.common.units import counted
 from hpcprof.profiles.compressed import Unpacked, reader_of_compressed, unpacking
-from hpcprof.profiles.readers.discovery import PROFILES, find_profiles, reader_of
+from hpcprof.profiles.readers.declaration import rank_from_name
+from hpcprof.profiles.readers.discovery import PROFILES, find_profiles, identify_rank, reader_of
 from hpcprof.submit.runs.directory import MANIFEST, Run, adopted_id, open_run
 
 
@@ -45,7 +46,7 @@ def readable(run: Run) -> Iterator[tuple[Run, Unpacked]]:
 
 
 def runs_in(folder: Path) -> list[Run]:
-    """Return the runs that a folder is: one, or one for each profiler; none if it has no profiles."""
+    """Return the runs that a folder is: one, or several as above; none if it has no profiles."""
     folder = folder.absolute()
     if (folder / MANIFEST).is_file():
         return [open_run(folder)]
@@ -137,13 +138,35 @@ def _runs_of(folder: Path, files: Sequence[Path], native: Sequence[Path]) -> lis
     by_kind: dict[str, list[Path]] = {}
     for file in sorted(files):
         by_kind.setdefault(_kind(file) or "", []).append(file)
-    if len(by_kind) < 2:
+    if not _share_ranks(by_kind.values()):
         alone = tuple(sorted(files)) if len(files) > len(native) else None
         return [Run(open_run(folder).id, folder, files=alone)] if files else []
     return [
         Run(adopted_id(f"{folder.name}-{kind}", folder, kind), folder, files=tuple(of_kind))
         for kind, of_kind in by_kind.items()
     ]
+
+
+def _share_ranks(groups: Iterable[Sequence[Path]]) -> bool:
+    """Return whether a rank has a profile in several groups."""
+    of_groups = [*groups]
+    if len(of_groups) < 2:
+        return False
+    ranks = [rank for files in of_groups for rank in {_rank(file) for file in files}]
+    return len(set(ranks)) < len(ranks)
+
+
+def _rank(file: Path) -> int | None:
+    """Return the rank of a profile; for one that cannot be read as it is, that in its name."""
+    reader = reader_of(file)
+    if reader is None:
+        return rank_from_name(file.with_suffix(""))
+    if file.suffix.lower() in reader.reports:
+        return rank_from_name(file)
+    try:
+        return identify_rank(file)
+    except DamagedInput:
+        return rank_from_name(file)
 
 
 def _compressed(folder: Path, native: Sequence[Path]) -> list[Path]:

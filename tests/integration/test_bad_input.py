@@ -238,7 +238,7 @@ def test_names_of_any_text_reach_every_report_as_text(
         kernel = {"ph": "X", "cat": "kernel", "pid": 0, "tid": 7, "ts": 1.0, "dur": 2.0}
         events = [{**kernel, "name": name, "ts": 10.0 * i} for i, name in enumerate(NAMES)]
         (folder / "rank00000.trace.json").write_text(json.dumps({"traceEvents": events}))
-    assert hpcprof("collect", str(folder)).returncode == 0
+    assert hpcprof("collect", str(folder), "--program", "any").returncode == 0
     assert set(NAMES) <= set(totals(hpcprof, folder, 0))
     assert NAMES[1] in hpcprof("report", str(folder), "--analysis", "kernels", "--format", "csv").stdout
     shown = hpcprof("report", str(folder), "--html", "report.html")
@@ -289,16 +289,20 @@ def test_a_profile_of_another_number_of_ranks_than_the_run_has_is_named(hpcprof:
     assert {row["rank"] for row in rows(hpcprof, run, "kernels")} == {0, 1, 2}
 
 
-def test_a_profile_of_another_number_of_ranks_than_the_others_is_named(
+def test_a_profile_of_another_number_of_ranks_than_the_others_is_refused(
     hpcprof: Hpcprof, folder: Path
 ) -> None:
     for rank, size in enumerate((4, 4, 16)):
         with_size(folder / f"rank{rank:05d}.sqlite", size)
     done = hpcprof("collect", "--jobs", "1", str(folder))
-    path = folder / "rank00002.sqlite"
-    assert sentences(done.stderr) == [
-        f"hpcprof: {path} has 16 ranks, but most others have 4: is it from another run?"
-    ]
+    assert done.returncode == 1
+    (said,) = sentences(done.stderr)
+    assert said.startswith(
+        "hpcprof: rank 2 (rank00002.sqlite) is of another program than rank 0 (rank00000.sqlite): it ran on "
+        "16 ranks, the other on 4."
+    )
+    assert hpcprof("list").stdout == "no runs in runs\n"
+    assert hpcprof("collect", "--jobs", "1", str(folder), "--program", "train").returncode == 0
 
 
 def in_namespace(commands: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:

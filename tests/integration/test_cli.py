@@ -134,7 +134,7 @@ def test_every_command_that_is_listed_exists_and_is_described_as_its_help_says(h
         (["status", "nothing"], 2, "unknown run 'nothing'"),
         (["collect", ""], 2, "unknown run ''"),
         (["collect", "./nowhere"], 2, "unknown run './nowhere'"),
-        (["collect", __file__], 2, "is a file: name the folder of profiles that contains it"),
+        (["collect", __file__], 2, "is not a profile that hpcprof reads"),
         (["collect", ".", "--db", "."], 2, "--db .: that is a folder"),
         (["render", "--save", "", "--", "true"], 1, "cannot write to .: Is a directory"),
         (["submit", "--wait", "--", "echo", "\udcff"], 2, "is not valid UTF-8"),

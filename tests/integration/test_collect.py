@@ -160,7 +160,7 @@ def test_json_rows_have_exactly_the_keys_of_their_analysis(
     for rank in (0, 1):
         shutil.copy(DATA / f"pipeline_rank{rank}.pt.trace.json.gz", pipeline / f"rank{rank}.pt.trace.json.gz")
     for folder in (profiles, pipeline):
-        hpcprof("collect", str(folder))
+        hpcprof("collect", str(folder), "--program", "any")
         hpcprof("explain", str(folder))
     # In this process, since there are many.
     monkeypatch.chdir(profiles.parent)
@@ -212,8 +212,21 @@ def test_two_profiles_of_one_rank_are_refused_and_both_named(
     assert not any('INSERT INTO "profiles"' in line for line in dump(tmp_path))
 
 
-def test_a_rank_has_one_profile_whatever_its_kind(hpcprof: Hpcprof, profiles: Path) -> None:
+def test_two_profiles_of_a_rank_are_refused_but_those_of_two_profilers_are_two_runs(
+    hpcprof: Hpcprof, profiles: Path
+) -> None:
     shutil.copy(DATA / "ncu/sp.details.csv.gz", profiles / "rank1.csv.gz")
+    done = hpcprof("collect", str(profiles))
+    assert done.returncode == 0
+    assert f"{profiles} is 2 runs, one for each profiler" in done.stderr
+    assert "2 profiles collected" in done.stdout
+    assert "1 profile collected" in done.stdout
+    asked = hpcprof("report", str(profiles))
+    assert asked.returncode == 2
+    assert "name one of them" in asked.stderr
+    by_name = hpcprof("report", f"{profiles.name}-ncu", "--analysis", "ncu_kernels", "--format", "csv")
+    assert by_name.returncode == 0, by_name.stderr
+    shutil.copy(profiles / "rank1.sqlite", profiles / "again_rank1.sqlite")
     done = hpcprof("collect", str(profiles))
     assert done.returncode == 1
     assert "two profiles of rank 1" in done.stderr
