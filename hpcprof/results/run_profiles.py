@@ -143,7 +143,7 @@ def _runs_of(folder: Path, files: Sequence[Path], native: Sequence[Path]) -> lis
         return [Run(open_run(folder).id, folder, files=alone)] if files else []
     return [
         Run(adopted_id(f"{folder.name}-{kind}", folder, kind), folder, files=tuple(of_kind))
-        for kind, of_kind in by_kind.items()
+        for kind, of_kind in sorted(by_kind.items())
     ]
 
 

@@ -83,7 +83,7 @@ def check_same_program(run_id: str, store: Store, executor: Executor = serially)
     programs: list[int] = []
     for rank in sorted(calls):
         whys = [
-            _difference(calls[one], calls[rank], starts[one], starts[rank])
+            difference(calls[one], calls[rank], starts[one], starts[rank])
             or kernels.difference(one, rank, calls)
             for one in programs
         ]
@@ -124,7 +124,7 @@ def _by_size(rows: Any) -> dict[tuple[str, int], int]:
     return Counter(zip(rows["op"], rows["bytes"].astype(int), strict=True))
 
 
-def _difference(one: Calls, other: Calls, start: int | None, other_start: int | None) -> str:
+def difference(one: Calls, other: Calls, start: int | None, other_start: int | None) -> str:
     """Return in words why two ranks are of different programs by what they call; empty if they may not be."""
     if one.ranks is not None and other.ranks is not None and one.ranks != other.ranks:
         return f"it ran on {other.ranks} ranks, the other on {one.ranks}"
@@ -168,7 +168,7 @@ class _Kernels:
         self._times: dict[int, dict[str, float]] | None = None
 
     def difference(self, one: int, other: int, calls: Mapping[int, Calls]) -> str:
-        """Return in words why two ranks are of different programs by their kernels, as `_difference`."""
+        """Return in words why two ranks are of different programs by their kernels, as `difference`."""
         if not calls[one].communicators.isdisjoint(calls[other].communicators):
             return ""
         if min(sum(calls[rank].world_sizes.values()) for rank in (one, other)) >= _FEWEST:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.runs.directory import Run, find_run, find_runs, log_files, sweep_of
+from hpcprof.submit.runs.directory import Run, find_run, find_runs, log_files, matching_ids, sweep_of
 
 
 def a_run(folder: Path, run_id: str) -> None:
@@ -52,6 +52,43 @@ def test_what_fits_several_sweeps_is_refused_and_so_is_a_sweep_for_one_run(sweep
         UsageError, match=r"-77aa is a sweep of 2 runs: name one of them, for example .*77aa\.0"
     ):
         find_run("20261121-15", sweep)
+
+
+IDS = [
+    "20261121-143005-train-3fa9",
+    "20261121-150000-train-long-77aa",
+    "train-0dbb1234",
+    "train-fsdp-0c0ffee0",
+    "other-3f001122",
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("20261121-143005-train-3fa9", IDS[:1]),
+        ("train-fsdp", IDS[3:4]),  # the exact name of a folder beats longer ones
+        ("train", [IDS[0], IDS[2]]),
+        ("train-l", IDS[1:2]),
+        ("train-3", IDS[:1]),
+        ("0dbb", IDS[2:3]),
+        ("77aa", IDS[1:2]),
+        ("3f", [IDS[0], IDS[4]]),
+        ("20261121-14", IDS[:1]),
+        ("oth", IDS[4:]),
+        ("rain", []),
+        ("", []),
+    ],
+)
+def test_a_name_matches_ids_in_the_closest_way(name: str, found: list[str]) -> None:
+    assert matching_ids(name, IDS) == found
+
+
+def test_a_job_or_a_key_that_means_one_run_finds_it(sweep: Path) -> None:
+    assert find_run("abcd.7", sweep).id == "20261121-160000-abcd.7-12ef"
+    assert find_run("12ef", sweep).id == "20261121-160000-abcd.7-12ef"
+    assert len(find_runs("77aa", sweep)) == 2
+    assert find_run("77aa.1", sweep).id == "20261121-150000-train-77aa.1"
 
 
 def test_the_logs_of_a_rank_are_those_of_its_program_or_the_profilers_if_that_never_started_it(
