@@ -194,7 +194,7 @@ def open(
     Parameters
     ----------
     run : str or path
-        A run id, a unique prefix of one, ``last``, or the path of a run or of any folder of profiles.
+        A run id, a name that means one run, ``last``, or the path of a run or of any folder of profiles.
     runs_dir : str or path, optional
         The folder of runs; else ``$HPCPROF_RUNS``, else the personal default, else ``runs``.
     db : str, optional

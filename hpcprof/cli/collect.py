@@ -103,15 +103,16 @@ def command(
 ) -> None:
     """Read profiles into the results database.
 
-    RUN is a run id, a unique prefix of one, a path, or last (the default); or a sweep that was submitted
-    as an array, for all its runs. A path may be any folder of profiles (*.sqlite or *.nsys-rep of Nsight
-    Systems, *.ncu-rep[z] or *.csv[.gz] of Nsight Compute, *.trace.json[.gz] of PyTorch). Profiles that have
-    not changed since the last collect are not read again.
+    RUN is a run id, a name that means one run, a path, or last (the default); or a sweep that was submitted
+    as an array, for all its runs. A path may be a profile or any folder of profiles (*.sqlite or *.nsys-rep of
+    Nsight Systems, *.ncu-rep[z] or *.csv[.gz] of Nsight Compute, *.trace.json[.gz] of PyTorch), also
+    compressed as .xz, .gz or .zst. Profiles that have not changed since the last collect are not read again.
 
     Steps are found by their names or by how they repeat (hpcprof report --analysis step_ranges). If another
     range is the step of your program, name it with --step-range; later collects of the run use it too.
 
-    --program names what ran in profiles of another tool, for scaling and compare.
+    --program names what ran in profiles of another tool, for scaling, compare and history. All profiles of a
+    folder then are its ranks; without it, ranks of different programs are refused.
 
     A folder without profiles of its own stands for all runs and folders of profiles below it.
 

@@ -101,7 +101,7 @@ def command(
 ) -> None:
     """Compare runs B with runs A: whether steps are slower, and what explains it.
 
-    A is the baseline and B the candidate. Each is a run id, a unique prefix of one, or a path; a sweep
+    A is the baseline and B the candidate. Each is a run id, a name that means one run, or a path; a sweep
     means all of its runs. Confidence intervals come from the variation between runs, so they need at least
     two runs per side. With one run per side there are figures but no verdict. Earlier runs of the same job
     in the folder of runs count as further runs of A if they are like those of A. With --baseline, all runs

@@ -57,7 +57,7 @@ def command(runs_dir: Path, db: str | None, form: str, fail_on: tuple[str, ...],
     lower bound. Costs that hide behind the GPU, and what could not be judged, follow.
 
     The first explanation of a run reads its timelines; it is then kept in the results database. RUN is a run
-    id, a unique prefix of one, a path, or last (the default).
+    id, a name that means one run, a path, or last (the default).
     """
     from hpcprof.analysis.explain.gates import parse_gate
     from hpcprof.report.request import find_collected_run

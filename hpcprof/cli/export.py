@@ -37,7 +37,7 @@ def command(
 ) -> None:
     """Write results and timelines for other programs.
 
-    RUN is a run id, a unique prefix of one, a path, or last (the default). Existing files of the same
+    RUN is a run id, a name that means one run, a path, or last (the default). Existing files of the same
     names in DIR are replaced.
 
     ui.perfetto.dev opens both kinds of timelines. perfetto is one file of all ranks of a collected run, on

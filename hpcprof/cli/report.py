@@ -87,7 +87,7 @@ def command(
     If nothing of a run has been collected yet, its profiles are collected first. A report of a whole run also
     explains it, as hpcprof explain does.
 
-    RUN is a run id, a unique prefix of one, a path, or last (the default). Several are accepted by an
+    RUN is a run id, a name that means one run, a path, or last (the default). Several are accepted by an
     analysis with --against, as repeats, and by scaling, which covers all runs where none is named.
     """
     from hpcprof.report.request import AnalysisReport, ReportRequest, make_report

@@ -25,7 +25,7 @@ from hpcprof.submit.waiting import watch
 def command(runs_dir: Path, watching: bool, runs: tuple[str, ...]) -> None:
     """Show the state of runs.
 
-    RUN is a run id, a unique prefix of one, a path, or last (the default). An array sweep stands for all
+    RUN is a run id, a name that means one run, a path, or last (the default). An array sweep stands for all
     its runs.
 
     A job whose program marks its steps shows how far they are and how long they take, and when a rank

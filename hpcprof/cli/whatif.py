@@ -40,7 +40,7 @@ def command(runs_dir: Path, db: str | None, changes: tuple[str, ...], run: str) 
     The run is replayed with the changes: what waits on something that becomes shorter starts earlier. Without
     --set it is replayed as it was. How far that is from the measured step is printed with every prediction.
 
-    RUN is a run id, a unique prefix of one, a path, or last (the default).
+    RUN is a run id, a name that means one run, a path, or last (the default).
     """
     from hpcprof.analysis.explain.changes import parse_changes
     from hpcprof.cli.tables import console

@@ -259,7 +259,7 @@ def sweep_of(run_id: str) -> str | None:
 def find_runs(reference: str, runs: Path) -> list[Run]:
     """Return the runs that a user named: all members of a sweep, in order, or the run of `find_run`.
 
-    A sweep is named by its id, a unique prefix of it, or the path of its directory.
+    A sweep is named by its id, a name that means it alone, or the path of its directory.
 
     Raises
     ------
