@@ -24,7 +24,10 @@ smartquotes = False  # two dashes are an option
 myst_heading_anchors = 3
 myst_enable_extensions = ["deflist"]
 
-copybutton_exclude = ".linenos, .gp, .go"  # of a console only what is typed
+# Of a console only what is typed is copied.
+copybutton_prompt_text = "$ "
+copybutton_line_continuation_character = "\\"
+copybutton_copy_empty_lines = False
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # the NumPy docstrings have the types already, in words

@@ -104,8 +104,8 @@ def command(
     """Read profiles into the results database.
 
     RUN is a run id, a name that means one run, a path, or last (the default); or a sweep that was submitted
-    as an array, for all its runs. A path may be a profile or any folder of profiles (*.sqlite or *.nsys-rep of
-    Nsight Systems, *.ncu-rep[z] or *.csv[.gz] of Nsight Compute, *.trace.json[.gz] of PyTorch), also
+    as an array, for all its runs. A path may be a profile or any folder of profiles (*.sqlite or *.nsys-rep
+    of Nsight Systems, *.ncu-rep[z] or *.csv[.gz] of Nsight Compute, *.trace.json[.gz] of PyTorch), also
     compressed as .xz, .gz or .zst. Profiles that have not changed since the last collect are not read again.
 
     Steps are found by their names or by how they repeat (hpcprof report --analysis step_ranges). If another

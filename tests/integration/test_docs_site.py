@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
 from hpcprof.cli.main import COMMANDS
 
@@ -45,3 +46,19 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
 def test_every_command_has_a_section(site: Path) -> None:
     text = (site / "reference/commands.html").read_text(encoding="utf-8")
     assert set(COMMANDS) <= set(re.findall(r'<section id="hpcprof-([\w-]+)">', text))
+
+
+def test_copy_buttons_take_the_commands_without_prompts_and_output(site: Path, browser: Browser) -> None:
+    page = browser.new_context().new_page()
+    # Instead of the clipboard, which a file has no access to.
+    page.add_init_script(
+        "navigator.clipboard = undefined; document.addEventListener('copy', () => {"
+        "const area = document.activeElement; window.copied = area.value || String(getSelection()) })"
+    )
+    page.goto((site / "tutorial/first-report.html").as_uri())
+    copied = []
+    for button in page.locator("div.highlight-console button.copybtn").all():
+        button.dispatch_event("click")
+        copied.append(page.evaluate("window.copied").split("\n"))
+    assert copied[0] == ["python3 -m venv hpcprof-env", ". hpcprof-env/bin/activate", "pip install ."]
+    assert copied[1] == ["hpcprof open examples/first-report"]
