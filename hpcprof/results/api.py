@@ -22,6 +22,7 @@ from hpcprof.results.explanation import explain, what_if
 from hpcprof.results.on_demand import read_or_compute
 from hpcprof.results.query import Value
 from hpcprof.results.run_names import find_known_run
+from hpcprof.results.run_profiles import readable
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.timelines import find_timelines
 from hpcprof.submit.runs.directory import Run, runs_directory
@@ -66,7 +67,10 @@ class Results:
             If there are no profiles, two have the same rank, or none has the range.
         """
         self.store.prepare()
-        return collect(self.run, self.store, step_range=step_range, program=program)
+        with readable(self.run) as (run, unpacked):
+            found = collect(run, self.store, step_range=step_range, program=program)
+        found.skipped += unpacked.skipped
+        return found
 
     def analysis(self, name: str) -> pd.DataFrame:
         """Return an analysis as a table.
