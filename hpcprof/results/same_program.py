@@ -79,12 +79,14 @@ def check_same_program(run_id: str, store: Store, executor: Executor = serially)
         calls |= found
     profiles = store.profiles(run_id)
     starts = {rank: profiles[rank].start_utc_ns for rank in calls}
+    # Profilers may name a kernel differently.
+    kinds = {rank: profiles[rank].kind for rank in calls}
     kernels = _Kernels(run_id, store)
     programs: list[int] = []
     for rank in sorted(calls):
         whys = [
             difference(calls[one], calls[rank], starts[one], starts[rank])
-            or kernels.difference(one, rank, calls)
+            or (kinds[one] == kinds[rank] and kernels.difference(one, rank, calls))
             for one in programs
         ]
         if all(whys):
