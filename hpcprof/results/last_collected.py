@@ -7,6 +7,7 @@ has no times, so that to collect again writes the same rows.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -32,7 +33,8 @@ def note_collected(run: Run, runs_dir: Path) -> None:
     folder = runs_dir / EVENTS / _COLLECTED / run_key(run.id)
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-        os.utime(folder)
+        now = time.time()  # a file server may have another clock than the manifests of runs
+        os.utime(folder, (now, now))
 
 
 def last_collected(runs_dir: Path, run_ids: Iterable[str]) -> LastCollected | None:

@@ -92,7 +92,8 @@ def _known_runs(reference: str, runs_dir: Path, store: Store, stored: Mapping[st
     path = Path(reference)
     if reference == "last":
         last = last_collected(runs_dir, elsewhere)
-        if last is None or (submitted and last.time <= submission_time(runs_dir / submitted[-1])):
+        # A submission is dated in whole seconds.
+        if last is None or (submitted and int(last.time) <= submission_time(runs_dir / submitted[-1])):
             return [_last_submitted(runs_dir)]
         return [_from_store(last.run_id, stored, store)]
     if reference in elsewhere:
