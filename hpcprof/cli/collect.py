@@ -130,12 +130,16 @@ def command(
     if not (submit or step_range or program) and _nothing_new(runs or ("last",), runs_dir, db):
         return
     from hpcprof.results.run_names import find_runs_to_collect
-    from hpcprof.results.run_profiles import told_apart
+    from hpcprof.results.run_profiles import runs_to_collect, told_apart
     from hpcprof.results.store.store import open_store
-    from hpcprof.submit.runs.directory import typed_name
+    from hpcprof.submit.runs.directory import find_runs, typed_name
 
     store = open_store(db, runs_dir)
-    found = find_runs_to_collect(runs or ("last",), runs_dir, store)
+    if submit:  # without the database, which only the job needs
+        found = [run for name in runs or ("last",) for run in find_runs(name, runs_dir)]
+        found = [one for run in found for one in runs_to_collect(run)]
+    else:
+        found = find_runs_to_collect(runs or ("last",), runs_dir, store)
     for sentence in told_apart(found):
         click.echo(f"hpcprof: {sentence}", err=True)
     if submit:

@@ -7,9 +7,10 @@ still serves where the directory is gone, or on another machine that uses the sa
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,7 +65,7 @@ def find_known_runs(references: Sequence[str], runs_dir: Path, store: Store) -> 
     UsageError
         If a name matches nothing, or several runs.
     """
-    stored = _stored_paths(store)
+    stored = cache(partial(_stored_paths, store))
     return [run for reference in references for run in _known_runs(reference, runs_dir, store, stored)]
 
 
@@ -86,10 +87,20 @@ def _is_profile(reference: str) -> bool:
     return Path(reference).is_file() and Path(reference).name != ARRAY_SCRIPT
 
 
-def _known_runs(reference: str, runs_dir: Path, store: Store, stored: Mapping[str, str]) -> list[Run]:
-    elsewhere = _elsewhere(runs_dir, stored)
+def _known_runs(
+    reference: str, runs_dir: Path, store: Store, stored_paths: Callable[[], Mapping[str, str]]
+) -> list[Run]:
     submitted = submitted_ids(runs_dir)
     path = Path(reference)
+    # What is there is found without the database, which may be out of reach.
+    if reference in submitted:
+        return [open_run(runs_dir / reference)]
+    if _is_profile(reference):
+        return runs_of_files([path])
+    if reference != "last" and reference and is_folder(path) and (runs := runs_in(path)):
+        return runs
+    stored = stored_paths()
+    elsewhere = _elsewhere(runs_dir, stored)
     if reference == "last":
         last = last_collected(runs_dir, elsewhere)
         # A submission is dated in whole seconds.
@@ -98,12 +109,6 @@ def _known_runs(reference: str, runs_dir: Path, store: Store, stored: Mapping[st
         return [_from_store(last.run_id, stored, store)]
     if reference in elsewhere:
         return [_from_store(reference, stored, store)]
-    if reference in submitted:
-        return [open_run(runs_dir / reference)]
-    if _is_profile(reference):
-        return runs_of_files([path])
-    if reference and is_folder(path) and (runs := runs_in(path)):
-        return runs
     matching = matching_ids(reference, [*submitted, *elsewhere]) if "/" not in reference else []
     if len(matching) == 1 and matching[0] in elsewhere:
         return [_from_store(matching[0], stored, store)]
