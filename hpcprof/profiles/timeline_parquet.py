@@ -154,6 +154,10 @@ class RankEvents:
         rows = self._rows()
         return rows if rows is not None and dataset_name(STEPPED) in rows else None
 
+    def written_rows(self) -> dict[str, int]:
+        """Return the number of rows of each table that there is, with or without events."""
+        return self._rows() or {}
+
     def written(self) -> bool:
         """Return whether there are files of this profile and version."""
         return self._rows() is not None

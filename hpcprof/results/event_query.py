@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -79,11 +79,8 @@ def find_events(
     store: Store,
     executor: Executor = serially,
     progress: Progress | None = None,
-    keep: bool = True,
 ) -> EventFiles:
     """Find the events of runs; profiles whose events were not kept are read once, and theirs are kept.
-
-    Without ``keep`` nothing is written, and such profiles are missing.
 
     Raises
     ------
@@ -92,7 +89,32 @@ def find_events(
     """
     found = EventFiles()
     for run in runs:
-        _find_events(run, store, partial(_keep, run, store, executor, progress) if keep else _not_kept, found)
+        _find_events(run, store, partial(_keep, run, store, executor, progress), None, found)
+    return _with_any(found)
+
+
+def find_kept_events(runs: Sequence[tuple[Run, Path, Mapping[int, str]]], store: Store) -> EventFiles:
+    """Find the events of runs that are kept; nothing is written.
+
+    Parameters
+    ----------
+    runs : sequence of (Run, Path, mapping of int to str)
+        The folder has the events that a run itself has none of, but no other tables; the mapping says by rank
+        why there are none either.
+    store : Store
+
+    Raises
+    ------
+    HpcprofError
+        If a run has not been collected, or no rank has events.
+    """
+    found = EventFiles()
+    for run, spare, reasons in runs:
+        _find_events(run, store, partial(_not_kept, reasons), spare, found)
+    return _with_any(found)
+
+
+def _with_any(found: EventFiles) -> EventFiles:
     if not found.files:
         raise HpcprofError(found.missing[0])
     return found
@@ -267,7 +289,7 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _find_events(run: Run, store: Store, keep: _Keep, found: EventFiles) -> None:
+def _find_events(run: Run, store: Store, keep: _Keep, spare: Path | None, found: EventFiles) -> None:
     """Add the events of a run; ``keep`` is called with those that are not kept, and returns why not."""
     profiles = store.profiles(run.id) if store.exists() else {}
     if not profiles:
@@ -280,6 +302,13 @@ def _find_events(run: Run, store: Store, keep: _Keep, found: EventFiles) -> None
     reasons = keep([events for events in wanted if rows[events] is None])
     for events in wanted:
         counts = rows[events] or events.rows()
+        if counts is None and spare is not None:
+            beside = replace(events, folder=spare)
+            counts, others = events.written_rows(), beside.rows()
+            if others is None:
+                continue
+            new = {table: count for table, count in others.items() if table not in counts}
+            found.files.append((beside, new))
         if counts is not None:
             found.files.append((events, counts))
             # A process that was killed may have kept some of its ranks.
@@ -289,9 +318,8 @@ def _find_events(run: Run, store: Store, keep: _Keep, found: EventFiles) -> None
         found.missing.append(f"the events of {named_ranks(ranks)} of {run.id} are missing: {reason}.")
 
 
-def _not_kept(lacking: Sequence[RankEvents]) -> dict[int, str]:
-    reason = "they are kept only once hpcprof query --events has asked for them"
-    return {events.rank: reason for events in lacking}
+def _not_kept(reasons: Mapping[int, str], lacking: Sequence[RankEvents]) -> dict[int, str]:
+    return {events.rank: reasons.get(events.rank, "they were not kept") for events in lacking}
 
 
 def _keep(

@@ -100,22 +100,18 @@ class _Query(msgspec.Struct, forbid_unknown_fields=True):
 
 
 async def ask_sql(request: Request) -> Response:
-    """Execute a SELECT; other threads execute it, so that no other request waits."""
+    """Execute a SELECT; others may wait for their turn, but no other request does."""
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
         raise UsageError("send the query as application/json.")
     try:
         asked = msgspec.json.decode(await request.body(), type=_Query)
     except msgspec.MsgspecError as error:
         raise UsageError(f"the query is not valid: {error}.") from None
-    return await run_in_threadpool(_ask, request, asked)
-
-
-def _ask(request: Request, asked: _Query) -> Response:
     here = served(request)
-    runs = [here.catalogue.find(run) for run in asked.runs[:MOST_RUNS]]
-    reply = here.desk.ask(asked.sql, runs or None)
+    runs = [await run_in_threadpool(here.catalogue.find, run) for run in asked.runs[:MOST_RUNS]]
+    reply = await here.desk.ask(asked.sql, runs or None)
     if request.query_params.get("format") == "csv":
-        return as_csv("query", reply.columns, reply.rows)
+        return await run_in_threadpool(as_csv, "query", reply.columns, reply.rows)
     return _encoded(msgspec.json.encode(reply))
 
 

@@ -24,9 +24,9 @@ from hpcprof.serve import across_runs, api, pages
 from hpcprof.serve.catalogue import Catalogue, UnknownRun
 from hpcprof.serve.context import Served, as_json, served
 from hpcprof.serve.guard import Access, Guard
-from hpcprof.serve.sql import SqlDesk, TooManyQueries
+from hpcprof.serve.sql import SqlDesk
 from hpcprof.serve.tile_cache import TileCache
-from hpcprof.serve.tiles import Tiles
+from hpcprof.serve.tiles import AskAgain, Tiles
 
 THREADS = 12
 """How many requests are worked on at a time; PostgreSQL's pool has 15 connections."""
@@ -82,7 +82,7 @@ def serve_store(runs_dir: Path, db: str | None, access: Access) -> ASGIApp:
     """
     store = open_store(db, runs_dir, read_only=True)
     tiles = Tiles(store, TileCache(user_cache() / "tiles"))
-    return make_app(Catalogue(runs_dir, db, store), tiles, SqlDesk(runs_dir, db), access)
+    return make_app(Catalogue(runs_dir, db, store), tiles, SqlDesk(runs_dir, db, tiles), access)
 
 
 @asynccontextmanager
@@ -92,14 +92,14 @@ async def _few_threads(app: Starlette) -> AsyncIterator[None]:
 
 
 def _explain(request: Request, error: Exception) -> Response:
-    statuses = ((UnknownRun, 404), (UsageError, 400), (TooManyQueries, 429), (StoreError, 503))
+    statuses = ((UnknownRun, 404), (UsageError, 400), (AskAgain, 429), (StoreError, 503))
     status = next((status for kind, status in statuses if isinstance(error, kind)), 404)
     return _answer(request, str(error), status)
 
 
 def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    what = {404: "there is no such page.", 405: "this address cannot be used in that way."}
+    what = {404: "page not found.", 405: "method not allowed."}
     return _answer(request, what.get(error.status_code, f"{error.detail}"), error.status_code)
 
 

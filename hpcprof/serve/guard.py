@@ -134,7 +134,7 @@ class Guard:
         try:
             await self._app(scope, _limited(receive), send_guarded)
         except _TooLarge:
-            await _sentence(413, f"a request may have {MOST_BODY_BYTES:,} bytes.")(
+            await _sentence(413, f"the request exceeds {MOST_BODY_BYTES:,} bytes.")(
                 scope, receive, send_guarded
             )
 
@@ -142,12 +142,12 @@ class Guard:
         """Return why a request is refused, whoever sends it."""
         headers = Headers(scope=scope)
         if not self._access.serves(headers.get("host", "")):
-            return _sentence(400, "this server is not known by that name: see hpcprof serve --allow-host.")
+            return _sentence(400, "host not allowed; add it with hpcprof serve --allow-host.")
         if len(scope.get("raw_path", b"")) + len(scope["query_string"]) > MOST_ADDRESS_BYTES:
-            return _sentence(414, f"an address may have {MOST_ADDRESS_BYTES:,} bytes.")
+            return _sentence(414, f"the address exceeds {MOST_ADDRESS_BYTES:,} bytes.")
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > MOST_BODY_BYTES:
-            return _sentence(413, f"a request may have {MOST_BODY_BYTES:,} bytes.")
+            return _sentence(413, f"the request exceeds {MOST_BODY_BYTES:,} bytes.")
         if not _same_origin(scope, headers):
             return _sentence(403, "requests of other sites are refused.")
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
@@ -21,10 +21,12 @@ from hpcprof.report.page.blocks import DIST
 from hpcprof.report.page.page import html_report
 from hpcprof.report.terminal import remarks
 from hpcprof.results import event_query, query
+from hpcprof.results.listing import Coverage
 from hpcprof.results.run_names import with_commands
 from hpcprof.serve.across_runs import comparisons
 from hpcprof.serve.catalogue import Filters, shown_filters
 from hpcprof.serve.context import as_html, contents_of, run_address, served
+from hpcprof.serve.sql import SECONDS
 from hpcprof.submit.jobs.walltime import format_walltime
 
 EXAMPLES = (
@@ -153,18 +155,36 @@ def live_page(request: Request) -> Response:
 
 def sql_page(request: Request) -> Response:
     """Offer to ask the results database, or the events of runs, in SQL."""
-    tables: dict[str, list[str]] = {}
-    for answer in (query.schema(), event_query.schema()):
-        for table, name, *_ in answer.rows:
-            tables.setdefault(str(table), []).append(str(name))
+    runs = [run.listed for run in served(request).catalogue.listing().runs]
+    collected = [run for run in runs if run.collected in (Coverage.YES, Coverage.PARTLY)]
+    # A run with steps has a timeline, and so events.
+    newest = next((run.run for run in collected if run.step_p50_ns), collected[0].run if collected else "")
     return served(request).page(
         "sql",
         title="SQL",
         examples=EXAMPLES,
-        tables=tables,
+        newest=newest,
+        seconds=SECONDS,
+        schemas=(
+            ("Tables of results", _columns_by_table(query.schema())),
+            ("Tables of events, which need runs", _columns_by_table(event_query.schema())),
+        ),
         sql=request.query_params.get("sql", ""),
-        runs=request.query_params.get("runs", ""),
+        runs="\n".join(_named_runs(request.query_params.getlist("runs"), {run.run for run in runs})),
     )
+
+
+def _named_runs(texts: Sequence[str], known: Set[str]) -> Iterator[str]:
+    """Yield the ids in an address; those of earlier versions have several in one text."""
+    for text in texts:
+        yield from [text] if text in known else text.split()
+
+
+def _columns_by_table(schema: query.Answer) -> dict[str, list[str]]:
+    tables: dict[str, list[str]] = {}
+    for table, name, *_ in schema.rows:
+        tables.setdefault(str(table), []).append(str(name))
+    return tables
 
 
 def static_file(request: Request) -> Response:

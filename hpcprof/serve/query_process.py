@@ -6,7 +6,9 @@ killed, without harm to the pages of others.
 
 from __future__ import annotations
 
+import re
 import resource
+import signal
 import sys
 from itertools import islice
 from pathlib import Path
@@ -15,7 +17,8 @@ from typing import Any
 import msgspec
 
 from hpcprof.common.errors import HpcprofError
-from hpcprof.results.event_query import asking, find_events
+from hpcprof.results.event_query import asking, find_kept_events
+from hpcprof.results.kept_events import event_schemas
 from hpcprof.results.query import query
 from hpcprof.results.store.store import open_store
 from hpcprof.submit.runs.directory import MANIFEST, Run, open_run
@@ -23,18 +26,29 @@ from hpcprof.submit.runs.directory import MANIFEST, Run, open_run
 _MEMORY_BYTES = 4 << 30
 _EVENTS_MEMORY = "1GiB"
 _FILE_BYTES = 4 << 30
+_NO_TABLE = re.compile(r'(?:no such table: |relation ")(\w+)')  # SQLite's words, and PostgreSQL's
+
+
+class AskedRun(msgspec.Struct, frozen=True):
+    """A run whose events are asked.
+
+    ``spare`` is the folder of the events that it has none of itself, and ``missing`` says by rank why that
+    has none either.
+    """
+
+    run: str
+    path: str
+    spare: str
+    missing: dict[int, str]
 
 
 class Question(msgspec.Struct, frozen=True):
-    """A query and its limits.
-
-    ``runs`` has the ids and paths of the runs whose events are asked; None asks the results database.
-    """
+    """A query and its limits. Without ``runs`` it asks the results database."""
 
     sql: str
     db: str | None
     runs_dir: str
-    runs: list[tuple[str, str]] | None
+    runs: list[AskedRun] | None
     seconds: int
     most_rows: int
     most_bytes: int
@@ -55,7 +69,7 @@ def answer(question: Question) -> Reply:
     try:
         found = _results(question) if question.runs is None else _events(question, question.runs)
     except HpcprofError as error:
-        return Reply(error=str(error))
+        return Reply(error=_of_events(str(error)) if question.runs is None else str(error))
     except UnicodeEncodeError:
         return Reply(error="the SQL is not valid UTF-8.")
     except MemoryError:
@@ -68,9 +82,10 @@ def answer(question: Question) -> Reply:
 
 def limit(seconds: int) -> None:
     """Limit what this process may take."""
+    # Whoever asks ends the process after this time, unless it has ended itself.
+    signal.alarm(seconds)
     for kind, most in (
         (resource.RLIMIT_AS, _MEMORY_BYTES),
-        (resource.RLIMIT_CPU, 2 * seconds),
         (resource.RLIMIT_FSIZE, _FILE_BYTES),
         (resource.RLIMIT_CORE, 0),
     ):
@@ -85,15 +100,24 @@ def _results(question: Question) -> Reply:
     return Reply(found.columns, found.rows)
 
 
-def _events(question: Question, runs: list[tuple[str, str]]) -> Reply:
+def _of_events(error: str) -> str:
+    """Return an error, or what to do if it is about a table that only events have."""
+    missing = _NO_TABLE.search(error)
+    if missing is None or missing[1] not in event_schemas():
+        return error
+    return f"{missing[1]} is a table of events: name the runs to read them from."
+
+
+def _events(question: Question, runs: list[AskedRun]) -> Reply:
     store = open_store(question.db, Path(question.runs_dir), read_only=True)
-    found = find_events([_opened(*run) for run in runs], store, keep=False)
+    found = find_kept_events([(_opened(one), Path(one.spare), one.missing) for one in runs], store)
     with asking(question.sql, found, _EVENTS_MEMORY) as asked:
         return Reply(asked.columns, list(islice(asked.rows, question.most_rows + 1)), notes=found.missing)
 
 
-def _opened(run_id: str, path: str) -> Run:
-    return open_run(Path(path)) if (Path(path) / MANIFEST).is_file() else Run(run_id, Path(path))
+def _opened(asked: AskedRun) -> Run:
+    path = Path(asked.path)
+    return open_run(path) if (path / MANIFEST).is_file() else Run(asked.run, path)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -231,6 +232,34 @@ class RunTiles:
         return_freed_memory()
         return part
 
+    def keep_events(self, until: float) -> tuple[Path, dict[int, str]]:
+        """Keep the events of all ranks that the run has none of, until a moment of the monotonic clock.
+
+        Returns
+        -------
+        folder : Path
+            Where these events are.
+        missing : dict of int to str
+            By rank, why its profile cannot be read.
+
+        Raises
+        ------
+        AskAgain
+            If there was not time for all of them.
+        """
+        missing = {}
+        for number, rank in enumerate(self._windows.profiles):
+            if number and time.monotonic() > until:
+                whole = len(self._windows.profiles)
+                raise AskAgain(
+                    f"the events of {number} of {whole} ranks of {self._run.id} have been read: ask again."
+                )
+            try:
+                self._keep(rank)
+            except HpcprofError as error:
+                missing[rank] = str(error).rstrip(".")
+        return self._cache.folder(self._key) / EVENTS, missing
+
     def _keep(self, rank: int) -> None:
         """Keep the events of a rank in the cache if no collect did: to read a profile takes much longer."""
         if self._windows.keep(rank):
@@ -239,6 +268,10 @@ class RunTiles:
 
 
 _FOREVER = 1 << 61
+
+
+class AskAgain(HpcprofError):
+    """The server is busy; the same request succeeds later."""
 
 
 class Tiles:

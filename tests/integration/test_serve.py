@@ -235,15 +235,35 @@ def test_sql_reads_the_results_and_the_events_of_runs(server: Server, run_id: st
     status, found = post(server, "SELECT rank, idle_pct FROM analysis_breakdown WHERE rank < 2", [])
     assert (status, found["columns"], found["truncated"]) == (200, ["rank", "idle_pct"], False)
     assert {row[0] for row in found["rows"]} == {0, 1}
-    # The server itself keeps no events.
-    status, found = post(server, "SELECT count(*) FROM kernels", [run_id])
-    assert (status, "hpcprof query --events" in found["error"]) == (400, True)
+    # The collect kept no events of these profiles; the server reads them into its cache, not into the runs.
+    assert not (server.place / "runs/timeline/kernels").exists()
+    status, text = post(server, "SELECT count(*) FROM kernels", [run_id], "?format=csv")
+    assert status == 200
+    assert not (server.place / "runs/timeline/kernels").exists()
+    for table in ("steps", "matches"):
+        status, found = post(server, f"SELECT count(*) FROM {table}", [run_id])
+        assert (status, found["rows"][0][0] > 0) == (200, True)
     command = [sys.executable, "-m", "hpcprof", "query", "--events", "SELECT count(*) FROM kernels", HOSTILE]
     kept = subprocess.run(
         [*command, "--format", "csv"], cwd=server.place, check=True, capture_output=True, text=True
     )
-    status, text = post(server, "SELECT count(*) FROM kernels", [run_id], "?format=csv")
-    assert (status, text) == (200, kept.stdout)
+    assert text == kept.stdout
+
+
+def test_each_example_of_the_sql_page_has_rows(server: Server, run_id: str, browser: Browser) -> None:
+    opened = open_page(browser, f"{server.address}sql")
+    examples = opened.page.locator("[data-example]")
+    assert examples.count() == 3
+    for number in range(examples.count()):
+        examples.nth(number).click()
+        opened.page.get_by_role("status").filter(has_text=re.compile(r"^[1-9]\d* rows?\.")).wait_for()
+        assert not opened.page.get_by_role("alert").is_visible()
+        opened.page.evaluate("document.querySelector('[data-sql-note]').textContent = ''")
+    assert opened.page.get_by_label("Runs, for events").input_value() == run_id
+    # The address holds the query and its runs.
+    again = open_page(browser, opened.page.url)
+    again.page.get_by_role("cell").first.wait_for()
+    assert opened.complaints == []
 
 
 def test_a_query_comes_from_a_page_of_this_server(server: Server) -> None:

@@ -1,53 +1,106 @@
-"""How many queries are executed, and which are refused at once."""
+"""How many queries are executed, which wait, and which are refused at once."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event, Lock
 
+import anyio
 import pytest
 
 from hpcprof.common.errors import UsageError
+from hpcprof.common.processes import CommandTimedOut
 from hpcprof.results.store.store import open_store
+from hpcprof.serve import sql as sql_module
 from hpcprof.serve.query_process import Question, Reply, answer
-from hpcprof.serve.sql import MOST_CHARACTERS, SqlDesk, TooManyQueries
+from hpcprof.serve.sql import MOST_CHARACTERS, SECONDS, SqlDesk
+from hpcprof.serve.tile_cache import TileCache
+from hpcprof.serve.tiles import AskAgain, Tiles
+
+
+def tiles(folder: Path) -> Tiles:
+    """Tiles without any run."""
+    return Tiles(open_store(None, folder, read_only=True), TileCache(folder / "tiles"))
 
 
 class Desk(SqlDesk):
-    """A desk whose queries ask another one, before they answer."""
+    """A desk whose queries wait until one of them goes on, and count how many run."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, None, tiles(folder), lambda: self.now)
+        self.now = 0.0
+        self.running = self.most = 0
+        self.two, self.go_on, self._lock = Event(), Event(), Lock()
 
     def _execute(self, sql: str, runs: object) -> Reply:
-        if sql.startswith("ask "):
-            return self.ask(sql.removeprefix("ask "), None)
+        with self._lock:
+            self.running += 1
+            self.most = max(self.most, self.running)
+            if self.running == 2:
+                self.two.set()
+        assert self.go_on.wait(60)
+        with self._lock:
+            self.running -= 1
         if sql == "fail":
             raise UsageError("wrong")
-        return Reply(["a"])
+        return Reply([sql])
 
 
-def test_two_queries_run_at_a_time() -> None:
-    desk = Desk(Path(), None)
-    assert desk.ask("ask SELECT", None).columns == ["a"]
-    with pytest.raises(TooManyQueries):
-        desk.ask("ask ask SELECT", None)
-    # Their places are free again.
-    assert desk.ask("ask SELECT", None).columns == ["a"]
+def test_two_queries_run_at_a_time_and_others_wait_for_their_turn(tmp_path: Path) -> None:
+    desk, answered = Desk(tmp_path), list[str]()
+
+    async def ask(sql: str) -> None:
+        answered.extend((await desk.ask(sql, None)).columns)
+
+    async def ask_all() -> None:
+        async with anyio.create_task_group() as group:
+            for number in range(5):
+                group.start_soon(ask, f"SELECT {number}")
+            # Queries that wait take no thread from the pages.
+            assert await anyio.to_thread.run_sync(desk.two.wait, 60)
+            assert answered == []
+            desk.go_on.set()
+
+    anyio.run(ask_all)
+    assert sorted(answered) == [f"SELECT {number}" for number in range(5)]
+    assert desk.most == 2
 
 
-def test_sixty_queries_run_a_minute() -> None:
-    now = [0.0]
-    desk = Desk(Path(), None, lambda: now[0])
+def test_sixty_queries_run_a_minute(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.go_on.set()
     for _ in range(60):
         with pytest.raises(UsageError):
-            desk.ask("fail", None)
-    with pytest.raises(TooManyQueries):
-        desk.ask("SELECT", None)
-    now[0] = 60.0
-    assert desk.ask("SELECT", None)
+            anyio.run(desk.ask, "fail", None)
+    with pytest.raises(AskAgain):
+        anyio.run(desk.ask, "SELECT", None)
+    desk.now = 60.0
+    assert anyio.run(desk.ask, "SELECT", None).columns == ["SELECT"]
 
 
 @pytest.mark.parametrize("sql", ["", " \n", "x" * (MOST_CHARACTERS + 1), "SELECT '\udcff'"])
-def test_sql_that_cannot_be_asked_starts_no_process(sql: str) -> None:
+def test_sql_that_cannot_be_asked_starts_no_process(sql: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError):
-        SqlDesk(Path(), None).ask(sql, None)
+        anyio.run(SqlDesk(tmp_path, None, tiles(tmp_path)).ask, sql, None)
+
+
+def test_a_query_that_takes_too_long_is_ended_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, object] = {}
+
+    def run_command(command: object, *, timeout: float, environment: dict[str, str], **_: object) -> None:
+        asked.update(timeout=timeout)
+        spill = Path(environment["TMPDIR"]) / "spill"
+        spill.write_text("rows")
+        asked.update(spill=spill)
+        raise CommandTimedOut("python", timeout)
+
+    monkeypatch.setattr(sql_module, "run_command", run_command)
+    with pytest.raises(UsageError, match=f"took {SECONDS} s, the limit"):
+        anyio.run(SqlDesk(tmp_path, None, tiles(tmp_path)).ask, "SELECT 1", None)
+    assert asked["timeout"] == SECONDS
+    assert not Path(str(asked["spill"])).parent.exists()
 
 
 @pytest.mark.parametrize(
@@ -66,6 +119,12 @@ def test_sql_that_does_more_than_read_is_refused(tmp_path: Path, sql: str, says:
     assert says in answer(Question(sql, None, str(tmp_path), None, 30, 10, 1000)).error
     assert [path.name for path in tmp_path.iterdir()] == ["hpcprof.db"]
     assert (tmp_path / "hpcprof.db").read_bytes() == before
+
+
+def test_a_table_of_events_needs_runs(tmp_path: Path) -> None:
+    open_store(None, tmp_path).prepare()
+    question = Question("SELECT count(*) FROM kernels", None, str(tmp_path), None, 30, 10, 1000)
+    assert answer(question).error == "kernels is a table of events: name the runs to read them from."
 
 
 def test_an_answer_is_cut_to_its_limits(tmp_path: Path) -> None:

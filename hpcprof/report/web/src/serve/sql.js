@@ -9,7 +9,8 @@ export function askSql(form) {
   for (const button of document.querySelectorAll("[data-example]")) {
     button.addEventListener("click", () => {
       sql.value = button.dataset.example;
-      (button.dataset.events === undefined ? sql : runs).focus();
+      runs.value = button.dataset.runs;
+      ask(form);
     });
   }
   form.addEventListener("submit", (event) => {
@@ -22,7 +23,7 @@ export function askSql(form) {
 
 function query(form) {
   const { sql, runs } = form.elements;
-  return { sql: sql.value, runs: runs.value.split(/\s+/).filter(Boolean) };
+  return { sql: sql.value, runs: runs.value.split("\n").map((run) => run.trim()).filter(Boolean) };
 }
 
 async function send(form, format = "") {
@@ -43,19 +44,21 @@ async function send(form, format = "") {
 }
 
 async function ask(form) {
-  const named = new URLSearchParams({ sql: form.elements.sql.value, runs: form.elements.runs.value });
+  const { sql, runs } = query(form);
+  const named = new URLSearchParams([["sql", sql], ...runs.map((run) => ["runs", run])]);
   history.replaceState(null, "", `?${named}`);
   const note = document.querySelector("[data-sql-note]");
-  note.textContent = "Asking …";
+  note.textContent = "Running …";
   await guarded(async () => {
     const { columns, rows, truncated, notes } = await (await send(form)).json();
-    const table = document.querySelector("[data-sql-table]");
-    table.hidden = false;
+    const place = document.querySelector("[data-sql-table]");
+    const table = place.querySelector("table");
+    place.hidden = false;
     table.tHead.replaceChildren(row(columns, "th"));
     table.tBodies[0].replaceChildren(...rows.slice(0, MOST_SHOWN).map((values) => row(values)));
     const more = rows.length > MOST_SHOWN ? `; the first ${MOST_SHOWN} are shown, the CSV has them all` : "";
-    const cut = truncated ? " (there are more: the query was cut)" : "";
-    note.textContent = [`${rows.length} rows${cut}${more}.`, ...notes].join(" ");
+    const cut = truncated ? " (the limit: there are more)" : "";
+    note.textContent = [`${rows.length} ${rows.length === 1 ? "row" : "rows"}${cut}${more}.`, ...notes].join(" ");
   });
 }
 
