@@ -51,7 +51,7 @@ _FINDING_EXIT = 3
 )
 @click.argument("run", default="last", metavar="[RUN]", shell_complete=complete_runs)
 def command(runs_dir: Path, db: str | None, form: str, fail_on: tuple[str, ...], run: str) -> None:
-    """Explain what a step's time is lost to, and what each cause costs.
+    """Explain where step time is lost, and what each cause costs.
 
     A finding is shown if a replay of the run without it shortens the step by at least 3 %, and by 1 % at the
     lower bound. Costs that hide behind the GPU, and what could not be judged, follow.

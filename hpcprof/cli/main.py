@@ -40,7 +40,7 @@ SECTIONS = {
         "open": "Show what profiles say: collect, explain and report them.",
         "collect": "Read profiles into the results database.",
         "report": "Report where the time of a run went.",
-        "explain": "Explain what a step's time is lost to, and what each cause costs.",
+        "explain": "Explain where step time is lost, and what each cause costs.",
         "whatif": "Predict the step time of a run with changed times.",
         "compare": "Compare runs B with runs A: whether steps are slower, and what explains it.",
         "history": "Show a metric of all runs of a program over time, and where it changed.",

@@ -80,15 +80,15 @@ def command(request: JobRequest, dry_run: bool, wait: bool, source: str | None, 
 
 def _summary(site: Site, job: Job) -> str:
     profiled = job.profiled_ranks
-    chosen = f"{len(profiled)} of {job.ranks} ranks" if profiled else "no rank"
+    profiler = f"{job.profiler} on {len(profiled)} of {job.ranks} ranks" if profiled else "none"
     if profiled and len(profiled) <= 16:
-        chosen += f" ({', '.join(map(str, profiled))})"
+        profiler += f" ({', '.join(map(str, profiled))})"
     return "\n".join(
         (
             f"site       {site.name} ({site.scheduler})",
             f"job        {job.name}: {job.nodes} x {job.ranks_per_node} ranks, "
             f"walltime {format_walltime(job.walltime)}",
-            f"profiler   {job.profiler} on {chosen}",
+            f"profiler   {profiler}",
         )
     )
 

@@ -111,19 +111,19 @@ def over_ranks(found: Iterable[tuple[int, Loss]]) -> list[str]:
     found : iterable of (int, Loss)
         The losses, each with its rank.
     """
-    return [f"{named_ranks(ranks)}: {loss.sentence}" for ranks, loss in _summed(found)]
+    return [f"{named_ranks(ranks)}: {loss.sentence}" for ranks, loss in summed(found)]
 
 
 def in_short(found: Iterable[tuple[int, Loss]]) -> list[str]:
     """Do as `over_ranks`, with one sentence for all losses of the same ranks."""
     alike: dict[tuple[int, ...], list[str]] = {}
-    for ranks, loss in _summed(found):
+    for ranks, loss in summed(found):
         alike.setdefault(ranks, []).append(loss.sentence)
     return [f"{named_ranks(ranks)}: {'; '.join(sentences)}" for ranks, sentences in alike.items()]
 
 
-def _summed(found: Iterable[tuple[int, Loss]]) -> list[tuple[tuple[int, ...], Loss]]:
-    """Return the sum of the losses of each kind, subject and detail, and their ranks."""
+def summed(found: Iterable[tuple[int, Loss]]) -> list[tuple[tuple[int, ...], Loss]]:
+    """Return the sum of the losses of each kind, subject and detail over the ranks, with these ranks."""
     alike: dict[tuple[LossKind, Subject, str], list[tuple[int, Loss]]] = {}
     for rank, loss in found:
         alike.setdefault((loss.kind, loss.subject, loss.detail), []).append((rank, loss))
@@ -188,7 +188,7 @@ def _process(loss: Loss) -> str:
 
 
 def _numbered(loss: Loss) -> str:
-    return "one profile holds several ranks, which are numbered by process id: it does not tell their ranks"
+    return "one profile holds several ranks, numbered by process id: their ranks are not recorded"
 
 
 def _merged(loss: Loss) -> str:

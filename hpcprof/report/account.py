@@ -27,7 +27,7 @@ IDLE_CAUSES = {
     "allocation": "idle: allocation",
     "copy": "idle: blocking copy",
     "launch": "idle: launch",
-    "dependency": "idle: other stream",
+    "dependency": "idle: dependency",
     "unknown": "idle: unknown cause",
 }
 """What idle time is called, by its cause."""

@@ -12,7 +12,7 @@ from hpcprof.report.formatting import format_value, header
 from hpcprof.report.page.page import render_page
 from hpcprof.report.page.page_tables import PageTable, page_table
 from hpcprof.report.page.side_accounts import side_accounts
-from hpcprof.report.terminal import remarks
+from hpcprof.report.terminal import reasons
 from hpcprof.results.across_runs import DIFFERENCES
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.store.store import Store
@@ -45,11 +45,12 @@ def html_comparison(
     accounts, parts_of_step = side_accounts(
         *(compared.differences[name].rows for name in ("step_difference", "idle_difference"))
     )
+    differences = [compared.differences[name] for name in DIFFERENCES]
     return render_page(
         template,
         [
             _metrics(compared),
-            *(_table(ACROSS_RUNS[name], compared.differences[name]) for name in DIFFERENCES),
+            *(_table(ACROSS_RUNS[name], table) for name, table in zip(DIFFERENCES, differences, strict=True)),
         ],
         data,
         _PARTS,
@@ -61,7 +62,8 @@ def html_comparison(
         differing=compared.differing,
         remarks=[
             *([conclusion] if found and conclusion else []),
-            *remarks(compared.differences[DIFFERENCES[0]]),
+            *reasons(compared.differences[DIFFERENCES[0]]),
+            *dict.fromkeys(loss for table in (compared.table, *differences) for loss in table.losses),
         ],
         **values,
     )
@@ -80,7 +82,7 @@ def _table(analysis: Analysis, table: AnalysisTable) -> PageTable:
     headers = [header(column.name) for column in analysis.columns]
     rest = f"hpcprof report RUN --analysis {analysis.name} --against RUN"
     return page_table(
-        analysis.name, analysis.title, analysis.columns, headers, table.rows, rest, remarks(table)
+        analysis.name, analysis.title, analysis.columns, headers, table.rows, rest, reasons(table)
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
@@ -12,6 +12,7 @@ from hpcprof.analysis.framework.declaration import SampleBasis
 from hpcprof.analysis.framework.registry import ANALYSES, FULL_REPORT
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted, named_ranks
+from hpcprof.profiles.losses import in_short
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
@@ -67,7 +68,7 @@ class Contents:
     ``in_full`` returns the command that shows an analysis with all its rows, ``explaining`` is the one that
     explains the run, and ``collect`` the one that collects it again. ``explanation`` is what the store keeps
     of the run's, and ``unexplained`` says why it could not be computed. A rank whose lateness costs at least
-    ``threshold`` percent of a step is a straggler.
+    ``threshold`` percent of a step is a straggler. ``losses`` says once what the profiles of the run lack.
     """
 
     run: Run
@@ -83,6 +84,7 @@ class Contents:
     explanation: Explanation | None = None
     unexplained: str = ""
     collect: str = "hpcprof collect"
+    losses: Sequence[str] = ()
 
     def shown(self) -> dict[str, AnalysisTable]:
         """Return the analyses of the full report that read a kind of profile that the run has.
@@ -168,6 +170,7 @@ def gather(
         explanation=kept_explanation(run, store) if profiles else None,
         unexplained=unexplained,
         collect=command_line(store, "collect", typed_run(run)),
+        losses=in_short(store.losses(run.id)) if profiles else (),
     )
 
 

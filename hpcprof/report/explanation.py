@@ -36,7 +36,7 @@ _OF_SINGLE_STEPS = (Cause.STEP_SPIKES, Cause.STEP_DRIFT)
 _SUBJECTS = {cause.value: name for cause, name in NAMES.items()}
 """What could not be judged may be a cause."""
 
-HIDDEN = "Hidden behind the GPU: removing these costs gains about nothing"
+HIDDEN = "Hidden behind the GPU: removing these costs would not shorten the step"
 """The heading of the hidden costs."""
 
 
@@ -120,7 +120,7 @@ def conclusion(explanation: Explanation) -> list[str]:
     """Return what a step takes, what it would take without the findings, and how exact that is."""
     step = explanation.step
     if step.priced_ns is None or step.wall_p50_ns is None:
-        said = ["No step was found, so that no saving can be estimated."]
+        said = ["No step was found, so savings are unknown."]
     else:
         said = [f"A step takes {format_ns(step.priced_ns)} ({_measured(step)}).", *_kinds(step)]
         said += _gains(explanation, step.priced_ns)
@@ -151,12 +151,19 @@ def _gains(explanation: Explanation, wall_ns: int) -> list[str]:
         return [_nothing(explanation)]
     said = []
     replayed = [finding for finding in priced if finding.cause not in _OF_SINGLE_STEPS]
-    names = [named(finding, explanation) for finding in replayed]
+    names = [_remedied(finding, explanation) for finding in replayed]
     if replayed:
-        said.append(f"Without {names[0]} it would take about {_without(wall_ns, replayed[:1])}.")
+        said.append(f"{_capital(names[0])} it would take about {_without(wall_ns, replayed[:1])}.")
     if len(replayed) > 1:
-        said.append(f"Also without {' and '.join(names[1:])}: about {_without(wall_ns, replayed)}.")
+        said.append(f"Also {' and '.join(names[1:])}: about {_without(wall_ns, replayed)}.")
     return said
+
+
+def _remedied(finding: Finding, explanation: Explanation) -> str:
+    """Return the state of a run whose finding is remedied: ``without host work in data on all ranks``."""
+    if finding.cause is Cause.SLOW_MATH:
+        return f"with tensor cores{located(finding, explanation)}"
+    return f"without {named(finding, explanation)}"
 
 
 def _nothing(explanation: Explanation) -> str:
@@ -228,7 +235,7 @@ def _on_ranks(ranks: Sequence[int], explanation: Explanation) -> str:
 def saved(finding: Finding) -> str:
     """Return the saving of a finding with its interval and its share of the step."""
     if finding.saving_ns is None:
-        return "what it costs cannot be estimated"
+        return "cost unknown"
     text = f"{format_ns(finding.saving_ns)} of each step"
     if finding.share_pct is not None:
         text += f", {finding.share_pct:.1f} %"
@@ -283,8 +290,7 @@ def evidence(finding: Finding) -> list[tuple[str, list[str]]]:
 def hidden_cost(finding: Finding, explanation: Explanation) -> str:
     """Return a hidden cost as one line."""
     cost = "" if finding.cost_ns is None else f": {format_ns(finding.cost_ns)} of host time per step"
-    gain = f"; removing it would save {format_ns(finding.saving_ns)}" if finding.saving_ns else ""
-    return f"{named(finding, explanation)}{cost}{gain}"
+    return f"{named(finding, explanation)}{cost}"
 
 
 def in_short(explanation: Explanation) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -25,6 +25,9 @@ ROWS = 16
 
 _BESIDE = 60
 """From this width in characters on, facts are beside their labels."""
+
+LACKING = "What the profiles lack"
+"""The heading of the losses of a run."""
 
 FAILURES = 3
 """The number of failed ranks that a report shows with their last lines."""
@@ -52,12 +55,13 @@ def _full_report(contents: Contents, width: int) -> Iterator[RenderableType]:
     empty: dict[str, list[str]] = {}
     for name, table in parts.items():
         if not table.count:
-            empty.setdefault("; ".join(_reasons(table)), []).append(name)
+            empty.setdefault("; ".join(reasons(table)), []).append(name)
     if empty:
         yield Text("\nNot available", style="bold")
         yield from (Text(f"{', '.join(names)}: {why}") for why, names in empty.items())
-        lost = dict.fromkeys(loss for table in parts.values() if not table.count for loss in table.losses)
-        yield from (Text(line) for line in _losses(lost))
+    if contents.losses:
+        yield Text(f"\n{LACKING}", style="bold")
+        yield from (Text(line) for line in contents.losses)
 
 
 def _accounts(accounts: Sequence[Account], width: int) -> Iterator[RenderableType]:
@@ -120,15 +124,10 @@ def _headers(keys: Sequence[str]) -> str:
 
 def remarks(table: AnalysisTable) -> list[str]:
     """Return why rows or values are missing, and in one line what the profiles lack."""
-    return [*_reasons(table), *_losses(table.losses)]
+    return [*reasons(table), *([f"losses: {'; '.join(table.losses)}"] if table.losses else [])]
 
 
-def _losses(sentences: Collection[str]) -> list[str]:
-    """Return what the profiles lack as one line, or none."""
-    return [f"losses: {'; '.join(sentences)}"] if sentences else []
-
-
-def _reasons(table: AnalysisTable) -> list[str]:
+def reasons(table: AnalysisTable) -> list[str]:
     """Return why rows or values are missing: the sentence of the first rank, and the number of others."""
     if not table.reasons:
         return []
@@ -155,7 +154,7 @@ def _part(analysis: Analysis, contents: Contents, width: int) -> Iterator[Render
         if hidden > 0:
             yield more_rows(counted(hidden, "more row"), contents.in_full(analysis.name))
     samples = sample_sizes(analysis.name, contents.analyses)
-    yield from (Text(line) for line in (samples, *remarks(table)) if line)
+    yield from (Text(line) for line in (samples, *reasons(table)) if line)
 
 
 def _over_ranks(analysis: Analysis, table: AnalysisTable, width: int) -> Iterator[RenderableType]:

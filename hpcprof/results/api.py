@@ -114,7 +114,7 @@ class Results:
         return _frame(analysis, over_pair(analysis, [self.run], [other.run for other in others], self.store))
 
     def explain(self) -> Explanation:
-        """Explain what the time of a step is lost to, and what each cause costs.
+        """Explain where step time is lost, and what each cause costs.
 
         `Explanation.shown` returns the findings that ``hpcprof explain`` shows, `Explanation.as_json` all of
         them as dictionaries. The first call reads the timelines; the results database keeps the explanation.

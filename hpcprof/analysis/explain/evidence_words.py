@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from hpcprof.analysis.explain.explanation import Evidence
 from hpcprof.common.units import counted, format_ns
-from hpcprof.profiles.kernel_names import short_name
+from hpcprof.profiles.kernel_names import labels, short_name
 
 if TYPE_CHECKING:  # a report of kept findings needs no pandas
     import pandas as pd
 
 Row = Mapping[str, Any]
+
+_LONGEST_NAME = 60
 
 _WHILE = {
     "host": "while the host is {place}",
@@ -82,12 +84,17 @@ def _copies(row: Row) -> str:
 
 def _kernel_time(row: Row) -> str:
     runs = _several(row["instances"], "run")
-    return f"{runs} of {short_name(row['name'])} take {format_ns(row['total_ns'])} in all"
+    return f"{runs} of {_kernel(row)} take {format_ns(row['total_ns'])} in all"
+
+
+def _kernel(row: Row) -> str:
+    name = short_name(row["name"])
+    return labels([name], _LONGEST_NAME)[name]
 
 
 def _kernel_count(row: Row) -> str:
     runs = _several(row["instances"], "run")
-    return f"{runs} of {short_name(row['name'])}, {format_ns(row['avg_ns'])} each on average"
+    return f"{runs} of {_kernel(row)}, {format_ns(row['avg_ns'])} each on average"
 
 
 def _lateness(row: Row) -> str:
@@ -95,7 +102,7 @@ def _lateness(row: Row) -> str:
 
 
 def _beside(row: Row) -> str:
-    return f"{short_name(row['name'])} takes {row['slowdown']:.2f} times as long beside communication"
+    return f"{_kernel(row)} takes {row['slowdown']:.2f} times as long beside communication"
 
 
 def _ranks(row: Row) -> str:

@@ -175,8 +175,8 @@ def _problems(inputs: ExplainInputs, graph: RunGraph, unequal: bool) -> Iterator
         yield NotJudged(
             "late ranks",
             f"the clocks of {loose:,} of {counted(known, 'rank')} cannot be aligned with "
-            "the others, so whether one of these is late is unknown: that takes 5 all-reduces, all-gathers, "
-            "barriers or messages",
+            "the others, and these ranks may be late: alignment takes 5 all-reduces, all-gathers, barriers "
+            "or messages",
         )
     if len(graph.ranks) < known:
         yield NotJudged(
@@ -185,7 +185,10 @@ def _problems(inputs: ExplainInputs, graph: RunGraph, unequal: bool) -> Iterator
             "with their groups, and some that stand for the rest; findings name only these ranks, or all",
         )
     if unequal:
-        yield NotJudged("the last steps", "the ranks recorded different numbers of steps; those of all count")
+        yield NotJudged(
+            "the last steps",
+            "the ranks recorded different numbers of steps; only steps present on all ranks are used",
+        )
     if graph.inferred_waits:
         yield NotJudged(
             "recorded waits",

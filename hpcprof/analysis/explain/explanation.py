@@ -58,7 +58,7 @@ NAMES: dict[Cause, str] = {
     Cause.LATE_RANK_GPU: "extra GPU time",
     Cause.EXPOSED_COMMUNICATION: "exposed communication",
     Cause.PIPELINE_BUBBLE: "pipeline imbalance",
-    Cause.SLOW_MATH: "matrix products without tensor cores",
+    Cause.SLOW_MATH: "slow matrix products",
     Cause.CONTENTION: "contention with communication",
     Cause.STEP_SPIKES: "spikes",
     Cause.STEP_DRIFT: "drift of the step time",
@@ -77,7 +77,7 @@ MEANINGS: dict[Cause, str] = {
     Cause.LATE_RANK_GPU: "the other ranks wait for a rank whose GPU has more work, or is slower",
     Cause.EXPOSED_COMMUNICATION: "communication that no compute hides",
     Cause.PIPELINE_BUBBLE: "pipeline stages wait for a slower stage",
-    Cause.SLOW_MATH: "matrix multiplications without tensor cores",
+    Cause.SLOW_MATH: "matrix products do not use the tensor cores",
     Cause.CONTENTION: "communication slows the kernels beside it",
     Cause.STEP_SPIKES: "single steps take much longer than the others",
     Cause.STEP_DRIFT: "the step time changes during the capture",
@@ -243,7 +243,7 @@ class Explanation:
     findings : tuple of Finding
         The most costly first; those whose saving cannot be estimated last.
     hidden : tuple of Finding
-        Costs on the host that hide behind the GPU: removing them would gain about nothing.
+        Costs on the host that hide behind the GPU: removing them would not shorten the step.
     not_judged : tuple of NotJudged
     step : StepSummary
     """

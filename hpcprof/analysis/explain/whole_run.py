@@ -20,7 +20,7 @@ from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.common.units import counted, format_ns, named_ranks
-from hpcprof.profiles.losses import Loss
+from hpcprof.profiles.losses import Loss, summed
 from hpcprof.profiles.timeline import Timeline
 
 _OF_OTHERS = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU, Cause.PIPELINE_BUBBLE)
@@ -152,7 +152,8 @@ def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
     if not lacking and not inputs.coverage:
         return
     missing = _missing_ranks(inputs) if inputs.coverage else ()
-    sentences = list(dict.fromkeys(loss.sentence for rank in lacking for loss in inputs.losses[rank]))
+    found = [(rank, loss) for rank in lacking for loss in inputs.losses[rank]]
+    sentences = [loss.sentence for _, loss in summed(found)]
     if inputs.coverage:
         sentences.insert(0, inputs.coverage)
     damaged = [one for rank in lacking for one in _damaged(inputs, rank, inputs.losses[rank])]

@@ -13,6 +13,7 @@ from statistics import median
 from typing import Any
 
 from hpcprof.common.units import counted, format_ns, named_ranks, visible
+from hpcprof.report.account import IDLE_CAUSES
 from hpcprof.report.contents import Contents
 from hpcprof.report.many_ranks import DEVIATING, MOST_IN_FULL
 from hpcprof.report.page.kernel_charts import kernel_charts
@@ -28,7 +29,7 @@ _PARTS = (
     ("exposed_mem", "copies"),
     ("idle", "idle"),
     ("exposed_comm", "exposed communication"),
-    ("wait_for_peer", "waiting for other ranks"),
+    ("wait_for_peer", "waiting for peers"),
 )
 _OWN = ("compute", "exposed_mem", "idle")
 """What a rank does by itself; the rest it spends with or for other ranks."""
@@ -153,7 +154,7 @@ def _breakdown(contents: Contents) -> Chart | None:
         "id": "account",
         "title": "GPU time by rank",
         "note": "The parts add up to the span from the first to the last GPU operation. "
-        f"Communication includes waiting for other ranks, so a late rank has the least of it. {note}",
+        f"Communication includes waiting for peers, so a late rank has the least of it. {note}",
         "unit": "ns",
         "stacked": True,
         "rows": [
@@ -260,7 +261,7 @@ def _idle(contents: Contents) -> Chart | None:
         "stacked": False,
         "rows": [
             {
-                "label": " · ".join(filter(None, (key[0], visible(key[1])))),
+                "label": " · ".join(filter(None, (_cause(key[0]), visible(key[1])))),
                 "parts": [["idle", round(means[key])]],
                 "detail": _most(totals[key]) if len(ranks) > 1 else "",
                 "tick": max(totals[key].values()) if len(ranks) > 1 else None,
@@ -276,9 +277,14 @@ _IDLE = {
     "copy": "spent on copies that block",
     "allocation": "spent on memory allocation",
     "launch": "spent on late starts of launched work",
-    "dependency": "spent waiting for another stream",
+    "dependency": "spent on dependencies between streams",
     "unknown": "without a recorded launch",
 }
+
+
+def _cause(cause: str) -> str:
+    """Return a cause of idle time as the account calls it."""
+    return IDLE_CAUSES.get(cause, cause).removeprefix("idle: ")
 
 
 def _most(values: Mapping[int, int]) -> str:

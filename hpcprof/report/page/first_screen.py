@@ -136,7 +136,7 @@ def first_screen(contents: Contents, places: Collection[tuple[int, int]] = ()) -
         else [],
         hidden=[hidden_cost(one, explanation) for one in explanation.hidden] if explanation else [],
         not_judged=unjudged(explanation) if explanation else [],
-        losses=list(dict.fromkeys(loss for table in contents.shown().values() for loss in table.losses)),
+        losses=list(contents.losses),
         failures=contents.failures[:FAILURES],
         warnings=contents.warnings,
         facts=facts(contents, findings=explanation is None)[1:],
@@ -174,7 +174,9 @@ def _slices(account: Account) -> list[Slice]:
 def _card(
     finding: Finding, explanation: Explanation, contents: Contents, places: Collection[tuple[int, int]]
 ) -> Card:
-    where = located(finding, explanation).removeprefix(":").strip()
+    # What was lost has a section of its own.
+    lost = finding.cause is Cause.CAPTURE_INCOMPLETE
+    where = "" if lost else located(finding, explanation).strip()
     culprit = finding.culprit
     shown = culprit is not None and (not places or (culprit.rank, culprit.step) in places)
     rank, step = (culprit.rank, culprit.step) if culprit and shown else costliest(finding, contents, places)

@@ -38,7 +38,7 @@ _ACCOUNT = (
         "Exposed communication",
         "Communication runs and no compute, and all ranks are there.",
     ),
-    ("wait_for_peer", "Waiting for other ranks", "Communication waits for its last rank; no compute runs."),
+    ("wait_for_peer", "Waiting for peers", "Communication waits for its last rank; no compute runs."),
     ("exposed_mem", "Copies", "Only copies and sets run."),
     ("idle", "Idle", "Nothing runs on the GPU."),
 )

@@ -18,6 +18,7 @@ from hpcprof.report.page.first_screen import first_screen
 from hpcprof.report.page.heat_map import heat_map
 from hpcprof.report.page.page_scrub import PRIVATE_FACTS, SAID, Clean, scrubbed, shared_name
 from hpcprof.report.page.page_tables import PageTable, analysis_tables
+from hpcprof.report.terminal import LACKING
 from hpcprof.results.store.store import Store
 
 PARTS = (("timeline", "Timeline"), ("heat-map", "Ranks and steps"), ("charts", "Charts"))
@@ -68,6 +69,7 @@ def html_report(
         scrub_note=SAID if scrub else "",
         explained=contents.explanation is not None,
         hidden_title=HIDDEN,
+        lacking_title=LACKING,
         **values,
     )
 

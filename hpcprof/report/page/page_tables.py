@@ -13,7 +13,7 @@ from hpcprof.profiles.kernel_names import labels
 from hpcprof.report.contents import Contents, sample_sizes
 from hpcprof.report.formatting import cell, header
 from hpcprof.report.many_ranks import deviating, measure, spans_many_ranks, spread
-from hpcprof.report.terminal import remarks
+from hpcprof.report.terminal import reasons
 from hpcprof.results.analysis_table import Row
 
 MOST_ROWS = 2000
@@ -47,7 +47,7 @@ class PageTable:
 def analysis_tables(name: str, contents: Contents) -> Iterator[PageTable]:
     """Yield an analysis of a run as a table of its page; of many ranks, as how they differ."""
     analysis, stored = ANALYSES[name], contents.analyses[name]
-    notes = [line for line in (sample_sizes(name, contents.analyses), *remarks(stored)) if line]
+    notes = [line for line in (sample_sizes(name, contents.analyses), *reasons(stored)) if line]
     if not spans_many_ranks(analysis, stored):
         yield _of_analysis(analysis, stored.rows, contents.in_full(name), notes)
         return

@@ -48,7 +48,7 @@ def test_the_conclusion_comes_first_and_then_each_finding_with_its_evidence() ->
         "   evidence    rank 0: the GPU is idle for 13.00 ms of a step while the host is in data",
         "               hpcprof report a-run-with-quite-a-long-name --analysis idle_causes",
         "",
-        "Hidden behind the GPU: removing these costs gains about nothing",
+        "Hidden behind the GPU: removing these costs would not shorten the step",
         "   host work in data on all ranks: 20.00 ms of host time per step",
         "",
         "Not judged",
@@ -61,6 +61,14 @@ def test_what_all_findings_cost_together_is_said_where_there_are_several() -> No
     several = explained(finding(13), finding(7, cause=Cause.HOST_SYNC), *others)
     assert written(several).conclusion[1:3] == [
         "Without host work in data on all ranks it would take about 87.00 ms, 13.0 % less.",
+        "Also without host synchronization in data on all ranks: about 80.00 ms, 20.0 % less.",
+    ]
+
+
+def test_what_a_remedy_adds_is_not_called_absent() -> None:
+    slow = explained(finding(13, cause=Cause.SLOW_MATH), finding(7, cause=Cause.HOST_SYNC))
+    assert written(slow).conclusion[1:3] == [
+        "With tensor cores in data on all ranks it would take about 87.00 ms, 13.0 % less.",
         "Also without host synchronization in data on all ranks: about 80.00 ms, 20.0 % less.",
     ]
 
@@ -165,7 +173,7 @@ def test_a_finding_without_an_estimate_claims_no_saving() -> None:
     unknown = explained(finding(None, cause=Cause.CAPTURE_INCOMPLETE))
     said = written(unknown)
     assert not any("Without" in sentence for sentence in said.conclusion)
-    assert ("saving", "what it costs cannot be estimated") in said.findings[0].described
+    assert ("saving", "cost unknown") in said.findings[0].described
     no_steps = replace(unknown, step=replace(STEP, wall_p50_ns=None, replay_error_pct=None))
     assert written(no_steps).conclusion == ["No step was found, so that no saving can be estimated."]
 

@@ -15,7 +15,7 @@ export const COLOURS = {
   idle: "var(--idle)",
   communication: "var(--exposed-comm)",
   "exposed communication": "var(--exposed-comm)",
-  "waiting for other ranks": "var(--wait)",
+  "waiting for peers": "var(--wait)",
   allocated: "var(--compute)",
   "reserved beyond that": "var(--idle)",
 };

@@ -82,10 +82,10 @@ def test_the_late_rank_is_the_one_that_works_longest_though_it_waits_least(ranks
     assert "A late rank waits least" in made["note"]
     shown = {row["rank"]: dict(row["parts"]) for row in made["rows"]}
     assert len(shown) == min(ranks, 11)
-    assert shown[3]["waiting for other ranks"] == min(p["waiting for other ranks"] for p in shown.values())
+    assert shown[3]["waiting for peers"] == min(p["waiting for peers"] for p in shown.values())
     # What a rank does by itself comes first, so that the bars compare it.
     assert [name for name, _ in made["rows"][0]["parts"]] == [
-        *("compute", "copies", "idle", "exposed communication", "waiting for other ranks")
+        *("compute", "copies", "idle", "exposed communication", "waiting for peers")
     ]
 
 
@@ -127,7 +127,7 @@ def test_idle_time_is_that_of_the_mean_rank_by_cause_and_range() -> None:
     )
     assert made["title"] == "Idle time: 75 % of 4.000 µs a step is spent waiting for the host in data"
     assert [(row["label"], row["parts"][0][1], row["tick"]) for row in made["rows"]] == [
-        ("host · data", 3_000, 6_000),
+        ("host is busy · data", 3_000, 6_000),
         ("launch", 1_000, 2_000),
     ]
 

@@ -62,4 +62,4 @@ def test_the_first_screen_refers_to_the_tables_behind_it() -> None:
 
 def test_a_saving_that_cannot_be_estimated_is_said() -> None:
     screen = first_screen(replace(contents(finding(None)), analyses={}))
-    assert screen.cards[0].saving == "what it costs cannot be estimated"
+    assert screen.cards[0].saving == "cost unknown"

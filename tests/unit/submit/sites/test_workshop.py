@@ -21,7 +21,7 @@ ROWS = re.findall(r"^\| `(\w+\.\w+)` \| [^|]+ \| `(hpcprof [^`]+)` \|$", README,
 
 # Nodes, and what --dry-run says of the profiler: as the scripts did it, or meant to.
 EXPECTED = {
-    "qsub_polaris_sequence_parallelism.sh": (1, "none on no rank"),
+    "qsub_polaris_sequence_parallelism.sh": (1, "profiler   none\n"),
     "qsub_profile_polaris_sequence_parallelism.sh": (2, "nsys on 8 of 8 ranks"),
     "nsys_wrapper.sh": (2, "nsys on 2 of 8 ranks (0, 4)"),
     "qsub_nsys_wrapper_polaris_sequence_parallelism.sh": (2, "nsys on 2 of 8 ranks (0, 4)"),
