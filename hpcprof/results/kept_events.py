@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pyarrow as pa
 
 from hpcprof.analysis.framework.outcome import analyze_rank
-from hpcprof.analysis.steps.step_ranges import step_numbers
+from hpcprof.analysis.steps.step_ranges import step_numbers, steps_of
 from hpcprof.analysis.steps.streams import launch_starts
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.errors import HpcprofError, damage_named
@@ -100,8 +99,7 @@ def finish(
         If a file cannot be written.
     """
     times = step_intervals(timeline)
-    count = np.arange(len(times.start))
-    steps = pa.table([count, times.start, times.end], schema=_STEP_COLUMNS)
+    steps = pa.table([steps_of(timeline).number, times.start, times.end], schema=_STEP_COLUMNS)
     events.finish(timeline, {_STEPS: steps, **arrow_tables(tables)}, events=with_timeline)
 
 

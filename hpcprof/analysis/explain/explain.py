@@ -41,6 +41,7 @@ from hpcprof.analysis.explain.run_graph import RunGraph, run_graph
 from hpcprof.analysis.explain.slow_math import slow_products, tensor_core_gain
 from hpcprof.analysis.explain.whole_run import of_capture, of_series, unexplained_waiting
 from hpcprof.analysis.steps.run_step import kinds_of_steps, steady_series
+from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.units import counted, format_ns, named_ranks
 from hpcprof.profiles.timeline import Ints, Timeline
 
@@ -88,6 +89,8 @@ class Replayable:
         The kind of the profiles.
     problems : tuple of NotJudged
         What the graph lacks.
+    numbers : tuple of int
+        The program's numbers of the steps.
     """
 
     graph: RunGraph
@@ -95,6 +98,12 @@ class Replayable:
     step: str
     profiler: str
     problems: tuple[NotJudged, ...]
+    numbers: tuple[int, ...] = ()
+
+    def number(self, place: int) -> int:
+        """Return the program's number of a step, which may be the one after the last."""
+        beyond = max(0, place - len(self.numbers) + 1)
+        return self.numbers[place - beyond] + beyond if self.numbers else place
 
 
 def replayable(inputs: ExplainInputs) -> Replayable | str:
@@ -146,7 +155,8 @@ def _replayable(inputs: ExplainInputs, every: Mapping[int, Timeline]) -> Replaya
     problems = _problems(inputs, graph, len({len(front) for front in fronts.values()}) > 1)
     first = timelines[ranks[0]]
     step = first.step_range.name if first.step_range else ""
-    return Replayable(graph, steps, step or "step", first.origin.kind, tuple(problems))
+    numbers = tuple(steps_of(first).number.tolist())
+    return Replayable(graph, steps, step or "step", first.origin.kind, tuple(problems), numbers)
 
 
 def _window(fronts: Sequence[Ints], operations: int) -> slice | None:
@@ -369,7 +379,7 @@ def _finding(
         remedy=remedy(candidate.cause, candidate.where, ranks),
         confidence=confidence,
         cost_ns=round(candidate.own_ns) if hidden else None,
-        steps=one.steps,
+        steps=tuple(built.number(place) for place in one.steps),
         alternatives=tuple(_finding(inputs, built, other, wall, trust) for other in one.alternatives),
     )
 

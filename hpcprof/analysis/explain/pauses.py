@@ -55,7 +55,10 @@ def pauses_of(timeline: Timeline) -> dict[int, Pause]:
     times = step_intervals(timeline)
     ended = np.maximum(times.gpu_end, steps.ranges.end)
     length = np.where(times.on_gpu, np.maximum(times.end - ended, 0), 0)
-    return {step: Pause(step, name, int(length[step])) for step, (_, name) in longest.items()}
+    number = steps.number.tolist()
+    return {
+        number[place]: Pause(number[place], name, int(length[place])) for place, (_, name) in longest.items()
+    }
 
 
 def _between(timeline: Timeline) -> list[tuple[int, str, int]]:

@@ -12,7 +12,7 @@ from hpcprof.analysis.explain.explanation import Cause, Culprit
 from hpcprof.analysis.explain.places import Places, is_inside, places_of
 from hpcprof.analysis.explain.slow_math import runs_without_tensor_cores
 from hpcprof.analysis.explain.sources import CALLS
-from hpcprof.analysis.steps.step_ranges import shown_name
+from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.analysis.steps.wall_time import StepTimes, step_intervals
 from hpcprof.profiles.columns.unique import numbered
@@ -54,7 +54,11 @@ def culprit_of(
     known = [rank for rank in ranks if rank in timelines]
     only = {rank: _slowest_kernel(rank, timelines) for rank in known if cause is Cause.LATE_RANK_GPU}
     found = [_longest(rank, timelines[rank], cause, where, only.get(rank)) for rank in known]
-    return max((one for one in found if one), key=lambda one: (one.step > 0, one.duration_ns), default=None)
+    steps = [steps_of(timelines[rank]).number for rank in known]
+    first = min((int(number[0]) for number in steps if len(number)), default=0)
+    return max(
+        (one for one in found if one), key=lambda one: (one.step > first, one.duration_ns), default=None
+    )
 
 
 def _slowest_kernel(rank: int, timelines: Mapping[int, Timeline]) -> str | None:
@@ -94,7 +98,7 @@ def _longest(rank: int, timeline: Timeline, cause: Cause, where: str, kernel: st
     row = int(np.lexsort((end - start, step > 0))[-1])
     return Culprit(
         rank,
-        int(step[row]),
+        int(steps_of(timeline).number[step[row]]),
         timeline.names(name[row : row + 1])[0] or "",
         int(start[row] - steps.start[step[row]]),
         int(end[row] - start[row]),

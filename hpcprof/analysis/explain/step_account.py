@@ -16,7 +16,7 @@ from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.gpu_time.device_time import working_intervals
 from hpcprof.analysis.operators.host_time import host_communication, host_compute, measured_on_host
 from hpcprof.analysis.steps import run_step
-from hpcprof.analysis.steps.step_ranges import no_steps
+from hpcprof.analysis.steps.step_ranges import no_steps, steps_of
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.intervals import Intervals, coverage, difference, intersection, union_of
@@ -82,7 +82,7 @@ def step_parts(timeline: Timeline) -> Outcome:
     working, communication, memory = (coverage(times.start, times.end, one) for one in sets)
     wall = times.end - times.start
     rows = {
-        "step": np.arange(len(wall)),
+        "step": steps_of(timeline).number,
         "start_ns": times.start,
         "wall_ns": wall,
         "compute_ns": working - communication - memory,

@@ -73,7 +73,7 @@ def phase_times(timeline: Timeline) -> Outcome:
     names = [*found.names, REST]
     return Outcome(
         {
-            "step": wall.step[rows],
+            "step": steps_of(timeline).number[wall.step[rows]],
             "phase": [names[p] for p in wall.phase[rows].tolist()],
             "wall_ns": wall.length[rows],
         }

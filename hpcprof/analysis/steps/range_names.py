@@ -46,11 +46,14 @@ class RangeNames:
         element is that of `NO_NAME`.
     counted : ndarray of bool, shape (names,)
         Which names stand for several texts that differ in their counter.
+    number : ndarray of int64, shape (strings + 1,)
+        The counter of each text, 0 without one.
     """
 
     names: tuple[str, ...]
     of_text: Ints
     counted: NDArray[np.bool_]
+    number: Ints
 
 
 def plain_name(name: str) -> str:
@@ -88,7 +91,8 @@ def range_names(timeline: Timeline) -> RangeNames:
     names = sorted(set(shown))
     place = {name: i for i, name in enumerate(names)}
     of_text[used] = [place[name] for name in shown]
-    return RangeNames(tuple(names), of_text, np.isin(np.array(names, object), families[real]))
+    counted = np.isin(np.array(names, object), families[real])
+    return RangeNames(tuple(names), of_text, counted, number_of_text)
 
 
 def _counters(names: list[str]) -> tuple[list[str], Ints]:

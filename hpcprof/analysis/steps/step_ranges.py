@@ -44,6 +44,8 @@ class Steps:
         The rows of these ranges in the timeline.
     ranges : Ranges
         The steps on the host. Each is the range or, if the range only marks a step, the time until the next.
+    number : ndarray of int64, shape (steps,)
+        The program's own number of each step, which increases; from 0 where the ranges have none.
     marker : bool
         Whether the ranges only mark the steps.
     """
@@ -51,6 +53,7 @@ class Steps:
     name: str
     rows: Ints
     ranges: Ranges
+    number: Ints
     marker: bool = False
 
     def __len__(self) -> int:
@@ -76,16 +79,35 @@ def steps_of(timeline: Timeline) -> Steps:
         # The last one marks a step that may not be complete.
         rows = rows[:-1]
         ranges = replace(ranges.take(slice(-1)), end=ranges.start[1:])
-    return Steps(name if len(rows) else "", rows, ranges, marker)
+    return Steps(name if len(rows) else "", rows, ranges, _own_numbers(timeline, rows), marker)
+
+
+def _own_numbers(timeline: Timeline, rows: Ints) -> Ints:
+    """Return the counters in the names of steps, or their places if these do not count steps.
+
+    A counter has the same distance from step to step. That of PyTorch's profiler has gaps where it pauses.
+    """
+    places = np.arange(len(rows))
+    names, texts = range_names(timeline), timeline.ranges.name[rows]
+    family, number = names.of_text[texts], names.number[texts]
+    if not len(rows) or np.any(family != family[0]) or not names.counted[family[0]]:
+        return places
+    distance = np.diff(number)
+    if names.names[family[0]] == PROFILER_STEP:
+        return number if np.all(distance > 0) else places
+    return number if np.all(distance == distance[:1]) and np.all(distance > 0) else places
 
 
 def step_numbers(timeline: Timeline, moment: Ints) -> Ints:
     """Return the number of the step that was open on the host at each moment, or `OUTSIDE`."""
-    ranges = steps_of(timeline).ranges
+    steps = steps_of(timeline)
+    ranges = steps.ranges
+    if not len(steps):
+        return np.full(len(moment), OUTSIDE)
     at = np.searchsorted(ranges.start, moment, side="right") - 1
     inside = at >= 0
     inside[inside] = moment[inside] <= ranges.end[at[inside]]
-    return np.where(inside, at, OUTSIDE)
+    return np.where(inside, steps.number[at], OUTSIDE)
 
 
 def step_ranges(timeline: Timeline) -> Outcome:

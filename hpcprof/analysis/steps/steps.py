@@ -11,14 +11,14 @@ import pandas as pd
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.steps.phases import distribution
 from hpcprof.analysis.steps.run_step import step_series, whole_steps
-from hpcprof.analysis.steps.step_ranges import no_steps
+from hpcprof.analysis.steps.step_ranges import no_steps, steps_of
 from hpcprof.analysis.steps.wall_time import GPU_SPAN_PCT, StepTimes, step_intervals
 from hpcprof.common.units import counted, format_ns
 from hpcprof.profiles.timeline import Timeline
 
 
 def step_times(timeline: Timeline) -> Outcome:
-    """Return the times of each step; ``step`` numbers the steps from 0 in the order of time.
+    """Return the times of each step; ``step`` is the program's own number, else counts from 0.
 
     ``wall_ns`` is the time from the front of the step to that of the next one
     (`hpcprof.analysis.steps.wall_time.wall_intervals`). ``gpu_span_ns`` is the time from the start of the
@@ -29,7 +29,7 @@ def step_times(timeline: Timeline) -> Outcome:
         return no_rows(no_steps(timeline))
     span = (times.gpu_end - times.gpu_start).astype(object)
     span[~times.on_gpu] = None
-    rows = {"step": np.arange(len(span)), "wall_ns": times.end - times.start, "gpu_span_ns": span}
+    rows = {"step": steps_of(timeline).number, "wall_ns": times.end - times.start, "gpu_span_ns": span}
     return Outcome(rows, _on_host(timeline, times))
 
 

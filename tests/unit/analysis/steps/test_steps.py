@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 
+from hpcprof.analysis.explain.step_account import step_parts
 from hpcprof.analysis.steps.phases import phases
+from hpcprof.analysis.steps.step_ranges import OUTSIDE, step_numbers
 from hpcprof.analysis.steps.steps import step_times, steps, steps_summary
 from hpcprof.profiles.timeline import Timeline
 from tests.unit.analysis.timelines import COMP, timeline
@@ -37,6 +40,28 @@ def test_profiler_steps_are_steps_where_none_is_named_iteration(torch_step: Time
     names = phases(torch_step).rows["phase"].tolist()
     assert "DistributedDataParallel.forward" in names
     assert "nccl:all_reduce" not in names
+
+
+@pytest.mark.parametrize(
+    ("names", "numbers"),
+    [
+        # A counter of the program is the number of its steps, with the gaps of PyTorch's schedules.
+        (["ProfilerStep#7"], [7]),
+        (["ProfilerStep#5", "ProfilerStep#6", "ProfilerStep#15"], [5, 6, 15]),
+        (["step 100", "step 110", "step 120", "step 130", "step 140"], [100, 110, 120, 130, 140]),
+        # Without one, and where the number counts something else, steps are counted from 0.
+        (["iteration", "iteration", "iteration"], [0, 1, 2]),
+        (["at 17", "at 20", "at 30", "at 31", "at 50"], [0, 1, 2, 3, 4]),
+    ],
+)
+def test_steps_have_the_numbers_of_the_program(names: list[str], numbers: list[int]) -> None:
+    ranges = [(100 * place, 100 * place + 90, name) for place, name in enumerate(names)]
+    work = [(start + 20, start + 80, COMP, start + 10) for start, _, _ in ranges]
+    made = timeline(work, ranges)
+    assert step_times(made).rows["step"].tolist() == numbers
+    assert step_parts(made).rows["step"].tolist() == numbers
+    moments = np.array([start + 10 for start, _, _ in ranges] + [95])
+    assert step_numbers(made, moments).tolist() == [*numbers, OUTSIDE]
 
 
 def test_launches_of_other_threads_count_in_a_phase() -> None:
