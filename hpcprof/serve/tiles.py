@@ -34,7 +34,7 @@ from hpcprof.serve.rank_slices import Part, Parts, described_tracks, encoded_til
 from hpcprof.serve.tile_cache import TileCache, tile_key
 from hpcprof.submit.runs.directory import Run
 
-LAYOUT = 2
+LAYOUT = 3
 """Raised whenever tiles of the same profiles would be others."""
 
 MOST_RANKS = 64

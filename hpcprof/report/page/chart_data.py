@@ -193,11 +193,9 @@ def _phases(contents: Contents) -> Chart | None:
             }
         )
     note = (
-        "Each point is the median step of a rank, the line is the median rank. "
+        "The bar is the median step of the median rank, the line reaches from the fastest to the slowest. "
         f"n = {counted(min(row['steps'] for row in rows), 'step')} on {counted(ranks, 'rank')}."
     )
-    if ranks > MOST_IN_FULL:
-        note += f" The bar reaches over all ranks; points are the {DEVIATING} that deviate most."
     return {
         "kind": "phases",
         "id": "phases",

@@ -18,7 +18,7 @@ from hpcprof.results.analysis_table import Row
 TOP_KERNELS = 12
 LABEL = 44
 _LONGEST_NAME = 400
-_POINTS = 16
+_POINTS = 6
 """The most ranks of which one kernel has a point."""
 
 _TOTAL = "(total)"

@@ -52,7 +52,10 @@ class TrackKind(Enum):
 
 
 class SliceKind(IntEnum):
-    """What a slice is, which decides its colour."""
+    """What a slice is, which decides its colour.
+
+    The kind of merged slices is `MERGED` plus the kind that takes most of their time.
+    """
 
     COMPUTE = 0
     COMMUNICATION = 1
@@ -60,7 +63,7 @@ class SliceKind(IntEnum):
     RANGE = 3
     CALL = 4
     WAIT = 5
-    MERGED = 6
+    MERGED = 8
 
 
 @dataclass(frozen=True)
@@ -189,8 +192,8 @@ def merge_short(slices: Slices, shortest: int | Ints) -> Slices:
 
     The length may be another one for each slice, shape (n,).
 
-    A merged slice runs from the start of its first to the end of its last one and has the kind `MERGED`, the
-    first one's name and no launch.
+    A merged slice runs from the start of its first to the end of its last one. Its kind is `MERGED` plus the
+    one that takes most of the time, its name is that of the first one, and it has no launch.
     """
     order = np.lexsort((slices.start, slices.depth))
     own = slices.take(order)
@@ -206,11 +209,21 @@ def merge_short(slices: Slices, shortest: int | Ints) -> Slices:
     merged = replace(
         merged,
         end=np.where(several, own.end[last], merged.end),
-        kind=np.where(several, int(SliceKind.MERGED), merged.kind),
+        kind=np.where(several, int(SliceKind.MERGED) | _prevailing_kinds(own, first, count), merged.kind),
         launch=np.where(several, NONE, merged.launch),
         info=np.where(several, NONE, merged.info),
     )
     return merged.take(_by_start(merged.start, merged.end))
+
+
+def _prevailing_kinds(slices: Slices, first: Ints, count: Ints) -> Ints:
+    """Return the kind that takes most time in each group of ``count`` slices from ``first`` on."""
+    group = np.repeat(np.arange(len(first)), count)
+    time = np.zeros((len(first), int(SliceKind.MERGED)), np.int64)
+    # Slices of a damaged profile may take no time.
+    np.add.at(time, (group, slices.kind % int(SliceKind.MERGED)), slices.end - slices.start + 1)
+    kinds: Ints = time.argmax(axis=1)
+    return kinds
 
 
 def _range_tracks(timeline: Timeline) -> Iterator[Track]:

@@ -3,6 +3,8 @@ import * as Plot from "@observablehq/plot";
 import { LABELS, axisOf, legend, rowLabels, seriesColour, styled } from "./chart_parts.js";
 import { duration, durationTicks, durationTickValues, percent } from "./units.js";
 
+/** The height of a point of a row with several. */
+const POINT = 8;
 const SYMBOLS = ["circle", "diamond2", "square", "triangle"];
 const RATES = [[1e12, "TFLOP/s"], [1e9, "GFLOP/s"], [1e6, "MFLOP/s"], [1, "FLOP/s"]];
 
@@ -28,15 +30,16 @@ export function intervals(chart, width) {
   const labels = rowLabels(rows, width);
   const points = rows.flatMap((row) => row.points.map((point, number) => ({ ...point, label: row.full ?? row.label, at: apart(row, number, labels) })));
   const { names, colour, symbol } = withColours(points);
+  const domain = rangeWithOne(points);
   const drawing = styled(
     {
       title: chart.title,
       note: chart.note,
       width,
-      height: rows.length * (labels.height + 6) + 50,
+      height: rows.length * Math.max(labels.height + 6, POINT * Math.max(...rows.map((row) => row.points.length))) + 50,
       ...labels.margins,
       marginRight: 24,
-      x: { domain: rangeWithOne(points), nice: true, axis: null },
+      x: { domain, axis: null },
       y: labels.scale,
       symbol: { type: "identity" },
     },
@@ -46,8 +49,9 @@ export function intervals(chart, width) {
       Plot.ruleX([1], { stroke: "currentColor" }),
       Plot.link(
         points.filter(({ low }) => low !== null),
-        { x1: "low", x2: "high", y1: "at", y2: "at", stroke: (point) => colour(point.series), strokeWidth: 1.5 },
+        { x1: "low", x2: "high", y1: "at", y2: "at", stroke: (point) => colour(point.series), strokeWidth: 1.5, clip: true },
       ),
+      ...beyond(points, domain, colour),
       Plot.dot(points, {
         x: "value",
         y: "at",
@@ -72,11 +76,27 @@ function ofInterval({ value, low, high }) {
   return `${value.toFixed(3)}, ${interval}`;
 }
 
+/** Marks the intervals that are cut where the axis ends. */
+function beyond(points, [least, most], colour) {
+  const arrow = (cut, x, text, textAnchor) =>
+    Plot.text(points.filter(cut), { x, y: "at", text: () => text, textAnchor, fill: (point) => colour(point.series) });
+  return [
+    arrow(({ high }) => high !== null && high > most, most, "▸", "end"),
+    arrow(({ low }) => low !== null && low < least, least, "◂", "start"),
+  ];
+}
+
+/**
+ * Returns the range of an axis of ratios, from 0 at the least: it holds 1 and all values. One wide interval does not
+ * press them together; intervals get as much room beside the values as these take.
+ */
 function rangeWithOne(points) {
-  const values = [1, ...points.flatMap(({ value, low, high }) => [value, low ?? value, high ?? value])];
+  const values = [1, ...points.map(({ value }) => value)];
   const [least, most] = [Math.min(...values), Math.max(...values)];
-  const space = 0.05 * (most - least) || 0.05;
-  return [least - space, most + space];
+  const room = most - least || 0.05;
+  const low = Math.max(least - room, Math.min(least, ...points.map((point) => point.low ?? least)) - 0.05 * room);
+  const high = Math.min(most + room, Math.max(most, ...points.map((point) => point.high ?? most)) + 0.05 * room);
+  return [Math.max(0, low), high];
 }
 
 /** Ratios over a share in percent. */
@@ -90,8 +110,8 @@ export function scatter(chart, width) {
       height: 380,
       marginLeft: 56,
       marginBottom: 42,
-      x: { domain: [-4, 104], axis: null },
-      y: { domain: rangeWithOne(chart.points), nice: true, axis: null },
+      x: { domain: [0, 100], axis: null, insetLeft: 10, insetRight: 10 },
+      y: { domain: rangeWithOne(chart.points), axis: null },
       symbol: { type: "identity" },
     },
     [
@@ -101,7 +121,7 @@ export function scatter(chart, width) {
       Plot.ruleY([1], { stroke: "currentColor" }),
       Plot.link(
         chart.points.filter(({ low }) => low !== null),
-        { x1: "x", x2: "x", y1: "low", y2: "high", stroke: (point) => colour(point.series) },
+        { x1: "x", x2: "x", y1: "low", y2: "high", stroke: (point) => colour(point.series), clip: true },
       ),
       Plot.dot(chart.points, {
         x: "x",
@@ -211,7 +231,7 @@ function panelOf(chart, panel, labels, width, last) {
   );
   const known = points.flatMap(({ value, low, high }) => [value, low, high]).filter((value) => value !== null);
   const [least, most] = [Math.min(...known), Math.max(...known)];
-  const domain = [panel.unit === "ratio" ? least - 0.05 * (most - least || 1) : 0, most * 1.05 || 1];
+  const domain = [panel.unit === "ratio" ? Math.max(0, least - 0.05 * (most - least || 1)) : 0, most * 1.05 || 1];
   const ticks = written.ticks?.(...domain, 5);
   const every = Math.max(1, Math.ceil(labels.length / Math.max(1, (width - 90) / 90)));
   return styled(

@@ -3,6 +3,10 @@ import * as Plot from "@observablehq/plot";
 import { COLOURS, EM, LABELS, axisOf, legend, rowLabels, styled } from "./chart_parts.js";
 import { bytes, bytesTicks, duration, durationTicks, durationTickValues } from "./units.js";
 
+/** Ranks whose phase differs by less than this share of the median are alike. */
+const LIKE = 0.02;
+const MOST_SAID = 8;
+
 const series = (name) => COLOURS[name] ?? "var(--series-1)";
 
 /** Bars, one for each row: of one value, or of parts that add up. */
@@ -145,72 +149,73 @@ function stepTicks(numbers, width) {
   return ticks;
 }
 
-/** How much more each rank spends in a phase than the median rank. */
+/** The time of each phase: a bar up to the median rank, a line from the fastest to the slowest, and who stands out. */
 export function phases(chart, width) {
-  const rows = chart.phases.map((phase, place) => ({ ...phase, label: `${phase.label}, ${duration(phase.median_ns)}`, place }));
-  const points = rows.flatMap((row) =>
-    row.points.map(([rank, value, p95]) => ({ ...row, rank, value, p95, more: value - row.median_ns })),
-  );
-  // Noise should not fill the width: the axis reaches at least 2 % of the step.
-  const least = 0.02 * rows.reduce((total, row) => total + row.median_ns, 0);
-  const reach = 1.12 * Math.max(1, least, ...rows.flatMap((row) => [row.high_ns - row.median_ns, row.median_ns - row.low_ns]));
-  const far = rows
-    .map((row) => outlier(points.filter((point) => point.place === row.place)))
-    .filter((point) => point && Math.abs(point.more) > 0.3 * reach);
+  const rows = chart.phases.map((phase, place) => ({ ...phase, place, far: outlier(phase) }));
+  const most = Math.max(1, ...rows.map(({ high_ns: high }) => high));
   const labels = rowLabels(rows, width);
   const middle = (row) => row.place + labels.middle;
-  const ticks = durationTickValues(0, reach, Math.max(2, labels.ticks / 2));
-  const format = durationTicks(reach);
+  const said = (row) => [duration(row.median_ns), ...(row.far ? [`rank ${row.far.rank}: ${duration(row.far.value)}`] : [])].join(" · ");
+  const space = labels.wide ? 16 + 7 * Math.max(...rows.map((row) => said(row).length)) : 74;
   return [
     styled(
       {
         title: chart.title,
         note: chart.note,
         width,
-        height: rows.length * labels.height + 50,
+        height: rows.length * labels.height + 46,
         ...labels.margins,
-        marginRight: 24,
-        x: { domain: [-reach, reach], axis: null },
+        marginRight: space,
+        x: { domain: [0, most], axis: null },
         y: labels.scale,
       },
       [
-        axisOf(
-          "x",
-          [...ticks.slice(1).map((tick) => -tick), ...ticks],
-          (ns) => (ns === 0 ? "0" : `${ns < 0 ? "−" : "+"}${format(Math.abs(ns))}`),
-          "time a step, compared with the median rank",
-        ),
-        Plot.ruleX([0], { stroke: "currentColor" }),
-        Plot.link(rows, {
-          x1: (row) => row.low_ns - row.median_ns,
-          x2: (row) => row.high_ns - row.median_ns,
-          y1: middle,
-          y2: middle,
-          stroke: "var(--series-1)",
-          strokeOpacity: 0.35,
-          strokeWidth: 6,
-          strokeLinecap: "round",
-        }),
-        Plot.dot(points, {
-          x: "more",
-          y: middle,
-          r: 4,
-          fill: (point) => (far.includes(point) ? "var(--wait)" : "var(--series-1)"),
-          stroke: "var(--background)",
-          title: (point) => `rank ${point.rank}, ${point.label}\nmedian ${duration(point.value)}, p95 ${duration(point.p95)}`,
+        axisOf("x", durationTickValues(0, most, labels.ticks), durationTicks(most)),
+        Plot.rect(rows, {
+          x1: 0,
+          x2: "median_ns",
+          y1: (row) => row.place + labels.top,
+          y2: (row) => row.place + labels.bottom,
+          fill: "var(--series-1)",
+          title: ofPhase,
           tip: true,
         }),
-        Plot.text(far, { ...LABELS, x: "more", y: middle, text: (point) => `rank ${point.rank}`, dy: -11 }),
+        Plot.link(
+          rows.filter((row) => row.high_ns > row.low_ns),
+          { x1: "low_ns", x2: "high_ns", y1: middle, y2: middle, stroke: "currentColor", strokeWidth: 1.5 },
+        ),
+        Plot.dot(
+          rows.filter(({ far }) => far),
+          { x: (row) => row.far.value, y: middle, r: 4.5, fill: "var(--wait)", stroke: "var(--background)" },
+        ),
+        Plot.text(rows, {
+          x: (row) => Math.max(row.high_ns, row.median_ns),
+          y: middle,
+          text: (row) => (labels.wide ? said(row) : duration(row.median_ns)),
+          textAnchor: "start",
+          dx: 8,
+          fill: "currentColor",
+        }),
         ...labels.marks,
       ],
     ),
   ];
 }
 
-/** Returns the point furthest from the median; of two that are as far, as those of two ranks are, the one with more. */
-function outlier(points) {
-  const [least, most] = [Math.min, Math.max].map((end) => points.find(({ more }) => more === end(...points.map((one) => one.more))));
-  return most && most.more >= -0.99 * least.more ? most : least;
+function ofPhase(phase) {
+  const ranks = phase.points.slice(0, MOST_SAID).map(([rank, value, p95]) => `rank ${rank}: median ${duration(value)}, p95 ${duration(p95)}`);
+  return [phase.label, ...ranks, ...(phase.points.length > MOST_SAID ? ["…"] : [])].join("\n");
+}
+
+/**
+ * Returns the rank that is furthest from the median; of two that are as far, as those of two ranks are, the one with
+ * more. Ranks that differ by little are alike.
+ */
+function outlier({ points, median_ns: median }) {
+  const away = points.map(([rank, value]) => ({ rank, value, more: value - median }));
+  const [least, most] = [Math.min, Math.max].map((end) => away.find(({ more }) => more === end(...away.map((one) => one.more))));
+  const far = most && most.more >= -0.99 * least.more ? most : least;
+  return far && Math.abs(far.more) > LIKE * median && far.more !== 0 ? far : null;
 }
 
 /** The modes of a benchmark and the bound that none of them beats. */

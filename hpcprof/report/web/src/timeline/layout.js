@@ -34,9 +34,29 @@ export class Layout {
     this.arrange();
   }
 
-  /** Folds or unfolds all ranks. */
+  /** Folds or unfolds all ranks and tracks. */
   foldAll(folded) {
     this.foldedRanks = new Set(folded ? this.ranks.map(({ rank }) => rank) : []);
+    if (!folded) this.foldedTracks.clear();
+    this.arrange();
+  }
+
+  /** Folds until all rows fit into a height: calls, then ranges with the most levels first, and last all ranks but one. */
+  fit(height) {
+    const open = this.ranks.filter(({ rank }) => !this.foldedRanks.has(rank));
+    const levels = open.flatMap(({ tracks }) => tracks.filter(({ kind }) => kind === "ranges").map((track) => track.levels));
+    const depths = [...new Set(levels)].sort((a, b) => b - a);
+    const stages = [({ kind }) => kind === "calls", ...depths.map((depth) => (track) => track.kind === "ranges" && track.levels >= depth)];
+    for (const folds of stages) {
+      if (this.height <= height) return;
+      for (const { rank, tracks } of open) {
+        for (const { id } of tracks.filter(folds)) this.foldedTracks.add(`${rank}/${id}`);
+      }
+      this.arrange();
+    }
+    if (this.height <= height || open.length < 2) return;
+    this.foldedTracks.clear();
+    this.foldedRanks = new Set(this.ranks.slice(1).map(({ rank }) => rank));
     this.arrange();
   }
 

@@ -4,6 +4,7 @@ import { isPrinting } from "../theme.js";
 import { Colours } from "./colours.js";
 import { RULER } from "./layout.js";
 import { ruler } from "./ruler.js";
+import { MERGED } from "./source.js";
 
 const SMALLEST_LABEL = 32;
 const MERGED_PIXELS = 2;
@@ -148,7 +149,7 @@ export class Painter {
       if (high <= reach) continue;
       const from = Math.max(this.x(level.start[place]), reach, 0);
       const row = level.row[place];
-      const fills = colours.fills[slices.kind[row]];
+      const fills = colours.fills[slices.kind[row] % MERGED];
       const sparse = level.busy[place] < 0.5 * (level.end[place] - level.start[place]);
       const wide = level.count[place] === 1 && high - from > WIDE;
       const shade = wide ? Colours.shade(slices.name[row]) : 0;
@@ -188,7 +189,7 @@ export class Painter {
       const drawn = Math.max(right - left, 2);
       const row = finest.row[place];
       const shade = Colours.shade(model.slices.name[row]);
-      const fills = colours.fills[model.slices.kind[row]];
+      const fills = colours.fills[model.slices.kind[row] % MERGED];
       context.fillStyle = fills.shades[shade];
       context.fillRect(left, y, drawn, height);
       context.fillStyle = colours.text;

@@ -2,7 +2,7 @@
 import { count, duration, percent } from "../units.js";
 import { button, make } from "./dom.js";
 import { exact } from "./ruler.js";
-import { KINDS } from "./source.js";
+import { KINDS, MERGED } from "./source.js";
 
 const MOST_NAMES = 50;
 
@@ -33,7 +33,7 @@ export class Panel {
     const step = this.timeline.stepAt(rank, slices.start[row]);
     const facts = [
       ["Name", model.name(row)],
-      ["Kind", KINDS[slices.kind[row]].word],
+      ["Kind", worded(slices.kind[row])],
       ["Start", exact(slices.start[row])],
       ["Duration", `${duration(slices.end[row] - slices.start[row])} (${count(slices.end[row] - slices.start[row])} ns)`],
       ["Rank", `${rank}`],
@@ -76,7 +76,7 @@ export class Panel {
         ...[`${of.rank}`, of.label, count(of.count), duration(of.time), percent(of.time / span)],
       ])),
       table("Time by name", ["Name", "Kind", "Slices", "Time", "Mean"], shown.map((of) => [
-        ...[of.name, KINDS[of.kind].word, count(of.count), duration(of.time), duration(of.time / of.count)],
+        ...[of.name, worded(of.kind), count(of.count), duration(of.time), duration(of.time / of.count)],
       ])),
       more > 0 ? make("p", { className: "note", textContent: hidden }) : "",
     );
@@ -95,6 +95,7 @@ function table(title, headers, rows) {
   return make("div", { className: "scroll", tabIndex: 0, role: "region", "aria-label": title }, make("table", {}, caption, make("thead", {}, head), make("tbody", {}, ...body)));
 }
 
+const worded = (kind) => `${KINDS[kind % MERGED].word}${kind >= MERGED ? ", several short ones" : ""}`;
 const folded = (name) => (name.length > 48 ? `${name.slice(0, 47)}…` : name);
 
 /** Copies a text; where a page may not, it is selected, so that the reader can. */

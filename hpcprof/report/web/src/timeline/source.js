@@ -44,7 +44,7 @@
  * @property {Record<number, string>} short
  * @property {Float64Array} start @property {Float64Array} end
  * @property {Uint8Array} depth
- * @property {Uint8Array} kind an index of `KINDS`
+ * @property {Uint8Array} kind an index of `KINDS`, and `MERGED`
  * @property {Int32Array} name @property {Int32Array} info
  * @property {Int32Array} launch @property {Int32Array} collective
  * @property {{row: Int32Array, number: Int32Array}} messages
@@ -61,8 +61,10 @@ export const KINDS = [
   { word: "Ranges", colour: "--overlap" },
   { word: "API calls", colour: "--idle" },
   { word: "Waiting for the GPU", colour: "--wait" },
-  { word: "Several short ones", colour: "--series-4" },
 ];
+
+/** The kind of merged slices is this and the kind that takes most of their time. */
+export const MERGED = 8;
 
 /**
  * Returns the extent of a step over its ranks; where their clocks are too far apart for that to show anything, that of

@@ -12,6 +12,7 @@ import { Painter } from "./painter.js";
 import { Panel } from "./panel.js";
 import { light, linksOf, lit, sums } from "./queries.js";
 import { TrackModel } from "./slices.js";
+import { MERGED } from "./source.js";
 import { legend, Toolbar } from "./toolbar.js";
 import { View } from "./view.js";
 
@@ -23,6 +24,9 @@ const AROUND = 20;
 const SAME_SHARE = 0.05;
 const SAME_NS = 20_000;
 const MOST_ON_PAPER = 8000;
+
+/** Returns how high a timeline may be on the screen. */
+const mostHeight = () => Math.max(240, Math.round(0.7 * window.innerHeight));
 
 /** A timeline in an element. */
 export class Timeline {
@@ -58,6 +62,7 @@ export class Timeline {
     this.ranks = new Map(ranks.map((rank) => [rank.rank, rank]));
     this.view = new View(start, end);
     this.layout = new Layout(ranks, this.options.open ?? (ranks.length <= OPEN_RANKS ? ranks.length : 1));
+    this.layout.fit(mostHeight());
     this.#build();
     if (places.length) this.view.frame(places[0].start, places[0].end);
     this.options.linked?.join(this.view, this.options.anchor ?? places[0]?.start ?? start);
@@ -134,7 +139,7 @@ export class Timeline {
 
   #resize() {
     const { layout, scroller } = this;
-    const most = isPrinting() ? MOST_ON_PAPER : Math.max(240, Math.round(0.7 * window.innerHeight));
+    const most = isPrinting() ? MOST_ON_PAPER : mostHeight();
     scroller.style.height = `${Math.min(layout.height + 4, most)}px`;
     const width = widthIn(scroller) - this.gutter.element.offsetWidth;
     if (width <= 0) return;
@@ -199,7 +204,7 @@ export class Timeline {
       if (this.models.get(key)?.slices !== slices) this.models.set(key, new TrackModel(slices));
     }
     if (this.selected) this.#findAgain(before);
-    const kinds = new Set([...this.models.values()].flatMap(({ slices }) => [...new Set(slices.kind)]));
+    const kinds = new Set([...this.models.values()].flatMap(({ slices }) => [...new Set(slices.kind)].map((kind) => kind % MERGED)));
     this.legend.replaceChildren(legend(kinds));
     if (this.found) this.search(this.found.text);
     if (this.wanted) this.#selectWanted();
@@ -304,6 +309,7 @@ export class Timeline {
     const [start, end] = [slices.start[row], slices.end[row]];
     const { view, layout, scroller } = this;
     if (layout.foldedRanks.has(rank)) this.fold(rank);
+    if (layout.foldedTracks.has(`${rank}/${track}`)) this.fold(rank, track);
     if (start < view.start || end > view.end) {
       const span = Math.max(view.span, 1.2 * (end - start));
       view.show((start + end - span) / 2, (start + end + span) / 2);
