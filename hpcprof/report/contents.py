@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.explain.explanation import Explanation
-from hpcprof.analysis.framework.declaration import SampleBasis
+from hpcprof.analysis.framework.declaration import Analysis, SampleBasis
 from hpcprof.analysis.framework.registry import ANALYSES, FULL_REPORT
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted, named_ranks
@@ -28,6 +28,9 @@ from hpcprof.workloads.schema import RankResult
 
 VERDICTS = ("skew", "skew_summary")
 """The analyses that judge how late ranks are."""
+
+_ABOUT_GPUS = frozenset({"gpu", "mem"})
+"""Words in the names of columns about GPUs and what is copied to them."""
 
 _COUNTS = (("kernels", "instances", "kernel"), ("memops", "count", "memory operation"))
 
@@ -104,6 +107,23 @@ class Contents:
         columns = self.analyses[name].columns
         pairs = set(zip(columns.get("rank", ()), columns.get(column, ()), strict=True))
         return len(pairs) > len({rank for rank, _ in pairs})
+
+    def declared(self, name: str) -> Analysis:
+        """Return an analysis; of a run without GPUs, without the empty columns about GPUs."""
+        analysis = ANALYSES[name]
+        if any(profile.devices for profile in self.profiles.values()):
+            return analysis
+        values = self.analyses[name].columns
+        unused = {
+            column.name
+            for column in analysis.columns
+            if _ABOUT_GPUS.intersection(column.name.split("_")) and not any(values.get(column.name, ()))
+        }
+        return replace(
+            analysis,
+            columns=tuple(column for column in analysis.columns if column.name not in unused),
+            main_columns=tuple(column for column in analysis.main_columns if column not in unused),
+        )
 
     def rows(self, analysis: str) -> list[Row]:
         """Return the rows of an analysis; none where no profile has been collected."""

@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcprof.analysis.framework.declaration import Analysis
-from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.units import counted
 from hpcprof.report.account import Account, account_lines, account_title, accounts_of_steps
 from hpcprof.report.contents import Contents, sample_sizes
@@ -51,7 +50,7 @@ def _full_report(contents: Contents, width: int) -> Iterator[RenderableType]:
     parts = contents.shown()
     for name, table in parts.items():
         if table.count:
-            yield from _part(ANALYSES[name], contents, width)
+            yield from _part(contents.declared(name), contents, width)
     empty: dict[str, list[str]] = {}
     for name, table in parts.items():
         if not table.count:

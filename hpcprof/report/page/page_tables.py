@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcprof.analysis.framework.declaration import Analysis, Column, Kind
-from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.units import counted
 from hpcprof.profiles.kernel_names import labels
 from hpcprof.report.contents import Contents, sample_sizes
@@ -46,7 +45,7 @@ class PageTable:
 
 def analysis_tables(name: str, contents: Contents) -> Iterator[PageTable]:
     """Yield an analysis of a run as a table of its page; of many ranks, as how they differ."""
-    analysis, stored = ANALYSES[name], contents.analyses[name]
+    analysis, stored = contents.declared(name), contents.analyses[name]
     notes = [line for line in (sample_sizes(name, contents.analyses), *reasons(stored)) if line]
     if not spans_many_ranks(analysis, stored):
         yield _of_analysis(analysis, stored.rows, contents.in_full(name), notes)

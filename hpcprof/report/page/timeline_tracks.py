@@ -221,7 +221,7 @@ def _prevailing_kinds(slices: Slices, first: Ints, count: Ints) -> Ints:
     group = np.repeat(np.arange(len(first)), count)
     time = np.zeros((len(first), int(SliceKind.MERGED)), np.int64)
     # Slices of a damaged profile may take no time.
-    np.add.at(time, (group, slices.kind % int(SliceKind.MERGED)), slices.end - slices.start + 1)
+    np.add.at(time, (group, slices.kind % int(SliceKind.MERGED)), np.maximum(slices.end - slices.start, 1))
     kinds: Ints = time.argmax(axis=1)
     return kinds
 

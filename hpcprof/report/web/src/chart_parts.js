@@ -8,6 +8,8 @@ const CHARACTER = 7.6;
 /** The width of 1 em of a label as Plot measures texts, with room for wider fonts. */
 export const EM = 13.5;
 const MOST_LABEL = 320;
+/** The most of the width that labels take, so that there is room for bars. */
+export const MOST_SHARE = 0.3;
 
 export const COLOURS = {
   compute: "var(--compute)",
@@ -102,7 +104,7 @@ export function legend(names, colours) {
 export function rowLabels(rows, width) {
   const longest = Math.max(...rows.map(({ label }) => label.length), 4);
   const wide = width >= WIDE;
-  const marginLeft = wide ? Math.min(MOST_LABEL, 16 + longest * CHARACTER) : 4;
+  const marginLeft = wide ? Math.min(MOST_LABEL, MOST_SHARE * width, 16 + longest * CHARACTER) : 4;
   const room = (wide ? marginLeft - 10 : width - 10) / EM;
   const at = wide ? { dx: -8, textAnchor: "end", x: null, frameAnchor: "left" } : { textAnchor: "start", frameAnchor: "left" };
   const [top, bottom] = wide ? [0.14, 0.86] : [0.46, 0.94];
@@ -123,7 +125,7 @@ export function rowLabels(rows, width) {
     top,
     bottom,
     middle: (top + bottom) / 2,
-    ticks: Math.max(2, Math.floor((width - marginLeft) / 90)),
+    ticks: (space) => Math.max(2, Math.floor((width - marginLeft - space) / 90)),
     marks: [mark],
     wide,
   };

@@ -62,7 +62,7 @@ function drawWaterfall({ parts, from, to, names = ["A", "B"], title, note }, wid
       y: labels.scale,
     },
     [
-      axisOf("x", durationTickValues(low, most, labels.ticks), durationTicks(most), low > 0 ? "time of a step (the axis does not begin at 0)" : "time of a step"),
+      axisOf("x", durationTickValues(low, most, labels.ticks(90)), durationTicks(most), low > 0 ? "time of a step (the axis does not begin at 0)" : "time of a step"),
       Plot.rectX(rows, {
         x1: (row) => Math.max(low, row.low),
         x2: "high",

@@ -44,8 +44,8 @@ export function intervals(chart, width) {
       symbol: { type: "identity" },
     },
     [
-      Plot.gridX({ stroke: "var(--line)", strokeOpacity: 1, ticks: labels.ticks }),
-      Plot.axisX({ anchor: "bottom", ticks: labels.ticks, tickSize: 0, label: chart.axis, labelAnchor: "center", labelArrow: "none" }),
+      Plot.gridX({ stroke: "var(--line)", strokeOpacity: 1, ticks: labels.ticks(24) }),
+      Plot.axisX({ anchor: "bottom", ticks: labels.ticks(24), tickSize: 0, label: chart.axis, labelAnchor: "center", labelArrow: "none" }),
       Plot.ruleX([1], { stroke: "currentColor" }),
       Plot.link(
         points.filter(({ low }) => low !== null),

@@ -1,6 +1,6 @@
 // The charts of times: of steps, phases, accounts, modes, and whatever divides into bars.
 import * as Plot from "@observablehq/plot";
-import { COLOURS, EM, LABELS, axisOf, legend, rowLabels, styled } from "./chart_parts.js";
+import { COLOURS, EM, LABELS, MOST_SHARE, axisOf, legend, rowLabels, styled } from "./chart_parts.js";
 import { bytes, bytesTicks, duration, durationTicks, durationTickValues } from "./units.js";
 
 /** Ranks whose phase differs by less than this share of the median are alike. */
@@ -19,7 +19,7 @@ export function bars(chart, width) {
   const names = [...new Set(parts.map(({ name }) => name))].filter((name) => parts.some((part) => part.name === name && part.value));
   const labels = rowLabels(rows, width);
   const said = (row) => (labels.wide && row.detail ? `${written(row.total)} · ${row.detail}` : written(row.total));
-  const space = labels.wide ? Math.min(320, 16 + Math.max(...rows.map((row) => said(row).length)) * 7) : 74;
+  const space = labels.wide ? Math.min(320, MOST_SHARE * width, 16 + Math.max(...rows.map((row) => said(row).length)) * 7) : 74;
   const drawing = styled(
     {
       title: chart.title,
@@ -32,7 +32,7 @@ export function bars(chart, width) {
       y: labels.scale,
     },
     [
-      axisOf("x", tickValues(most, labels.ticks, inBytes), ticksOf(most)),
+      axisOf("x", tickValues(most, labels.ticks(space), inBytes), ticksOf(most)),
       Plot.rect(parts, {
         x1: "low",
         x2: "high",
@@ -156,7 +156,7 @@ export function phases(chart, width) {
   const labels = rowLabels(rows, width);
   const middle = (row) => row.place + labels.middle;
   const said = (row) => [duration(row.median_ns), ...(row.far ? [`rank ${row.far.rank}: ${duration(row.far.value)}`] : [])].join(" · ");
-  const space = labels.wide ? 16 + 7 * Math.max(...rows.map((row) => said(row).length)) : 74;
+  const space = labels.wide ? Math.min(MOST_SHARE * width, 16 + 7 * Math.max(...rows.map((row) => said(row).length))) : 74;
   return [
     styled(
       {
@@ -170,7 +170,7 @@ export function phases(chart, width) {
         y: labels.scale,
       },
       [
-        axisOf("x", durationTickValues(0, most, labels.ticks), durationTicks(most)),
+        axisOf("x", durationTickValues(0, most, labels.ticks(space)), durationTicks(most)),
         Plot.rect(rows, {
           x1: 0,
           x2: "median_ns",
@@ -229,6 +229,7 @@ export function modes(chart, width) {
   }));
   const most = Math.max(chart.bound_ns ?? 0, ...chart.p95_ns);
   const labels = rowLabels(rows, width);
+  const space = labels.wide ? 190 : 70;
   const at = (share) => (row) => row.place + share;
   const bound = chart.bound_ns
     ? [
@@ -245,12 +246,12 @@ export function modes(chart, width) {
         height: rows.length * labels.height + 64,
         ...labels.margins,
         marginTop: 26,
-        marginRight: labels.wide ? 190 : 70,
+        marginRight: space,
         x: { domain: [0, most], axis: null },
         y: labels.scale,
       },
       [
-        axisOf("x", durationTickValues(0, most, labels.ticks), durationTicks(most)),
+        axisOf("x", durationTickValues(0, most, labels.ticks(space)), durationTicks(most)),
         Plot.rect(rows, { x1: 0, x2: "p50", y1: at(labels.top), y2: at(labels.bottom), fill: "var(--series-1)" }),
         Plot.link(rows, { x1: "p50", x2: "p95", y1: at(labels.middle), y2: at(labels.middle), stroke: "currentColor" }),
         ...bound,

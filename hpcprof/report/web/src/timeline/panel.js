@@ -10,7 +10,7 @@ const MOST_NAMES = 50;
 export class Panel {
   constructor(timeline) {
     this.timeline = timeline;
-    this.element = make("div", { className: "timeline-panel", role: "region", "aria-label": "Selected in the timeline" });
+    this.element = make("div", { className: "timeline-panel", role: "region", "aria-label": `${timeline.options.title}: what is selected` });
     this.clear();
   }
 
