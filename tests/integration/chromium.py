@@ -101,6 +101,18 @@ def open_page(browser: Browser, page: Path | str, **options: Any) -> OpenPage:
     return opened
 
 
+def barriers(opened: OpenPage, web_packages: Path) -> list[str]:
+    """Return what axe finds on a page in light and dark, which must be open with ``bypass_csp``."""
+    page = opened.page
+    page.add_script_tag(path=web_packages / "node_modules/axe-core/axe.min.js")
+    found = []
+    for rules in ({}, {"runOnly": ["color-contrast"]}):
+        done = page.evaluate("(options) => axe.run(options)", {"resultTypes": ["violations"], **rules})
+        found += [f"{one['id']}: {one['nodes'][0]['html']}" for one in done["violations"]]
+        page.locator('[data-action="theme"]').click()
+    return found
+
+
 @pytest.fixture(scope="session")
 def web_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sources of the pages' script in a folder of its own, with the packages that its lock file names."""

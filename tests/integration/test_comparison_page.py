@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from tests.integration.chromium import open_page
+from tests.integration.chromium import barriers, open_page
 from tests.page_blocks import blocks
 
 DATA = Path(__file__).parents[1] / "data"
@@ -59,6 +59,10 @@ def test_a_comparison_shows_accounts_and_a_waterfall_that_add_up_and_runs_nothin
     account, waterfall = (opened.page.locator(one).bounding_box() for one in ("#account", "svg >> nth=0"))
     assert account and waterfall and account["y"] < waterfall["y"]
     assert opened.page.locator("#account .account").count() == 2
+
+
+def test_no_barrier_is_on_the_page(page: Path, browser: Browser, web_packages: Path) -> None:
+    assert barriers(open_page(browser, page, bypass_csp=True), web_packages) == []
 
 
 def test_both_timelines_show_their_median_steps_below_each_other_and_move_together(

@@ -15,7 +15,7 @@ from hpcprof.report.contents import Contents
 from hpcprof.report.page.page import html_report
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.failures import RankFailure
-from tests.integration.chromium import open_page
+from tests.integration.chromium import barriers, open_page
 
 DATA = Path(__file__).parents[1] / "data"
 HOSTILE = (
@@ -98,15 +98,39 @@ def test_nothing_runs_off_a_phone_and_a_finding_leads_to_its_table(page: Path, b
     assert opened.locator("#table-step_account").get_attribute("open") is not None
 
 
-def test_no_serious_barrier_is_on_the_page(page: Path, browser: Browser, web_packages: Path) -> None:
-    for scheme in ("light", "dark"):
-        opened = open_page(browser, page, color_scheme=scheme, bypass_csp=True).page
-        assert opened.locator("html").get_attribute("data-theme") == scheme
-        opened.locator("#table-kernels summary").click()
-        opened.add_script_tag(path=web_packages / "node_modules/axe-core/axe.min.js")
-        found = opened.evaluate("axe.run()")["violations"]
-        serious = [one for one in found if one["impact"] in ("serious", "critical")]
-        assert not serious, [(one["id"], one["nodes"][0]["html"]) for one in serious]
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_barrier_is_on_the_page(page: Path, browser: Browser, web_packages: Path, width: int) -> None:
+    opened = open_page(browser, page, viewport={"width": width, "height": 800}, bypass_csp=True)
+    assert barriers(opened, web_packages) == []
+
+
+def test_the_legends_of_a_printed_page_keep_their_colours(page: Path, browser: Browser) -> None:
+    opened = open_page(browser, page).page
+    opened.emulate_media(media="print")
+    patches = opened.locator(".swatch, .timeline-colour, figure .legend span")
+    assert patches.count() > 10
+    kept = patches.evaluate_all("all => all.map((one) => getComputedStyle(one).printColorAdjust)")
+    assert set(kept) == {"exact"}
+
+
+def test_the_button_of_a_finding_selects_what_is_to_blame(tmp_path: Path, browser: Browser) -> None:
+    (tmp_path / "profiles").mkdir()
+    for rank in (0, 1):
+        packed = DATA / f"planted_late_rank_gpu_rank{rank}.sqlite.xz"
+        (tmp_path / "profiles" / f"rank{rank}.sqlite").write_bytes(lzma.decompress(packed.read_bytes()))
+    command = [sys.executable, "-m", "hpcprof", "report", "profiles", "--html", "report.html"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    opened = open_page(browser, tmp_path / "report.html")
+    button = opened.page.get_by_role("button", name="Show rank").first
+    rank, step, name = (button.get_attribute(f"data-{of}") for of in ("rank", "step", "name"))
+    button.click()
+    selected = opened.page.get_by_role("region", name="what is selected")
+    facts = dict(
+        zip(selected.locator("dt").all_inner_texts(), selected.locator("dd").all_inner_texts(), strict=True)
+    )
+    assert [facts["Name"], facts["Rank"], facts["Step"]] == [name, rank, step]
+    timeline = opened.page.locator(".timeline-scroller").bounding_box()
+    assert timeline and timeline["y"] < 900
 
 
 def test_on_paper_every_table_is_open_and_no_button_is_there(page: Path, browser: Browser) -> None:

@@ -24,7 +24,7 @@ import pytest
 from playwright.sync_api import Browser
 
 import hpcprof as package
-from tests.integration.chromium import open_page
+from tests.integration.chromium import barriers, open_page
 from tests.waiting import until
 
 DATA = Path(__file__).parents[1] / "data"
@@ -264,6 +264,28 @@ def test_each_example_of_the_sql_page_has_rows(server: Server, run_id: str, brow
     again = open_page(browser, opened.page.url)
     again.page.get_by_role("cell").first.wait_for()
     assert opened.complaints == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["runs", "history", "sql", "runs/{run}", "runs/{run}/live", "runs/{run}/tables/kernels", "missing"],
+)
+def test_no_barrier_is_on_any_page(
+    server: Server, run_id: str, browser: Browser, web_packages: Path, path: str
+) -> None:
+    address = f"{server.address}{path.format(run=quote(run_id, safe=''))}"
+    opened = open_page(browser, address, viewport={"width": 390, "height": 800}, bypass_csp=True)
+    assert barriers(opened, web_packages) == []
+
+
+def test_a_phone_shows_the_state_and_the_step_of_each_run(
+    server: Server, run_id: str, browser: Browser
+) -> None:
+    opened = open_page(browser, f"{server.address}runs", viewport={"width": 390, "height": 800}).page
+    row = opened.get_by_role("row").filter(has=opened.get_by_role("link", name=run_id, exact=True))
+    for text in ("imported", "126.2 ms"):
+        box = row.get_by_role("cell", name=text).bounding_box()
+        assert box and box["x"] + box["width"] <= 390
 
 
 def test_a_query_comes_from_a_page_of_this_server(server: Server) -> None:

@@ -9,7 +9,7 @@ const CHARACTER = 7.6;
 export const EM = 13.5;
 const MOST_LABEL = 320;
 /** The most of the width that labels take, so that there is room for bars. */
-export const MOST_SHARE = 0.3;
+export const MOST_SHARE = 0.34;
 
 export const COLOURS = {
   compute: "var(--compute)",
@@ -125,7 +125,7 @@ export function rowLabels(rows, width) {
     top,
     bottom,
     middle: (top + bottom) / 2,
-    ticks: (space) => Math.max(2, Math.floor((width - marginLeft - space) / 90)),
+    ticks: (space) => Math.max(2, Math.floor((width - marginLeft - space) / 70)),
     marks: [mark],
     wide,
   };

@@ -3,7 +3,7 @@ import * as Plot from "@observablehq/plot";
 import { COLOURS, EM, LABELS, MOST_SHARE, axisOf, legend, rowLabels, styled } from "./chart_parts.js";
 import { bytes, bytesTicks, duration, durationTicks, durationTickValues } from "./units.js";
 
-/** Ranks whose phase differs by less than this share of the median are alike. */
+/** Ranks whose phase differs by less than this share of the step are alike. */
 const LIKE = 0.02;
 const MOST_SAID = 8;
 
@@ -151,7 +151,8 @@ function stepTicks(numbers, width) {
 
 /** The time of each phase: a bar up to the median rank, a line from the fastest to the slowest, and who stands out. */
 export function phases(chart, width) {
-  const rows = chart.phases.map((phase, place) => ({ ...phase, place, far: outlier(phase) }));
+  const step = chart.phases.reduce((total, phase) => total + phase.median_ns, 0);
+  const rows = chart.phases.map((phase, place) => ({ ...phase, place, far: outlier(phase, LIKE * step) }));
   const most = Math.max(1, ...rows.map(({ high_ns: high }) => high));
   const labels = rowLabels(rows, width);
   const middle = (row) => row.place + labels.middle;
@@ -209,13 +210,13 @@ function ofPhase(phase) {
 
 /**
  * Returns the rank that is furthest from the median; of two that are as far, as those of two ranks are, the one with
- * more. Ranks that differ by little are alike.
+ * more. Ranks that differ by less than `alike` are none.
  */
-function outlier({ points, median_ns: median }) {
+function outlier({ points, median_ns: median }, alike) {
   const away = points.map(([rank, value]) => ({ rank, value, more: value - median }));
   const [least, most] = [Math.min, Math.max].map((end) => away.find(({ more }) => more === end(...away.map((one) => one.more))));
   const far = most && most.more >= -0.99 * least.more ? most : least;
-  return far && Math.abs(far.more) > LIKE * median && far.more !== 0 ? far : null;
+  return far && Math.abs(far.more) > alike ? far : null;
 }
 
 /** The modes of a benchmark and the bound that none of them beats. */
