@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hpcprof.submit.jobs.request import JobRequest
 
 _FIRST = (
-    *("plant", "cost_ns", "first_finding", "right", "saving_ns", "error_ns", "expected"),
+    *("fault", "cost_ns", "first_finding", "right", "saving_ns", "error_ns", "expected"),
     *("finding_range", "finding_ranks"),
 )
 """The columns that a narrow terminal shows, the most telling first."""
@@ -28,7 +28,7 @@ _FIRST = (
     "validate",
     epilog=examples(
         "hpcprof study validate --ranks-per-node 2 -- --model gpt2 --precision bf16",
-        "hpcprof study validate --plants gc,late_rank_gpu:matmuls=4,rank=0 … -- --model gpt2",
+        "hpcprof study validate --faults gc,late_rank_gpu:matmuls=4,rank=0 … -- --model gpt2",
         "hpcprof study validate --profiler torch --ranks-per-node 2 -- --device cpu",
         "hpcprof study validate --resume runs/20261121-132501-validate-5755",
     ),
@@ -36,24 +36,24 @@ _FIRST = (
 @job_options
 @db_option
 @click.option(
-    "--plants",
+    "--faults",
     multiple=True,
     metavar="CAUSE[:KEY=VALUE,…],…",
-    help="Causes to plant. Repeatable.  [default: all that the training can have]",
+    help="Faults to inject. Repeatable.  [default: all that the training can have]",
 )
 @click.option(
     "--block-steps",
     type=click.IntRange(min=4),
     default=10,
     show_default=True,
-    help="Steps of a block with or without a plant.",
+    help="Steps of a block with or without a fault.",
 )
 @click.option(
     "--repeats",
     type=click.IntRange(1, 1000),
     default=3,
     show_default=True,
-    help="Times that each plant has two blocks with it and two without it.",
+    help="Times that each fault has two blocks with it and two without it.",
 )
 @click.option("--resume", metavar="FOLDER", help="Continue the study in this folder, as it was planned.")
 @click.pass_context
@@ -62,17 +62,17 @@ def validate(
     /,
     request: JobRequest,
     db: str | None,
-    plants: tuple[str, ...],
+    faults: tuple[str, ...],
     block_steps: int,
     repeats: int,
     resume: str | None,
 ) -> None:
-    """Check what explain finds: plant known causes in a training, and measure what each really costs.
+    """Check what explain finds: inject known faults into a training, and measure what each really costs.
 
-    The first run trains without a profiler. For each plant, blocks of steps with and without it alternate:
-    their difference is what it costs. Then a run for each plant is profiled on every rank, under Nsight
+    The first run trains without a profiler. For each fault, blocks of steps with and without it alternate:
+    their difference is what it costs. Then a run for each fault is profiled on every rank, under Nsight
     Systems or with --profiler torch, and explained. The table compares the first finding and its predicted
-    saving with the plant and its cost. It is written as validation.csv into the study's folder.
+    saving with the fault and its cost. It is written as validation.csv into the study's folder.
 
     The program is the workload ddp; the study sets its number of steps. --resume keeps the runs that have
     succeeded, waits for one that has not ended, and makes the others.
@@ -86,7 +86,7 @@ def validate(
         with WaitingLine() as line:
             study = run_validation(
                 request,
-                plants=split_plants(plants),
+                faults=split_faults(faults),
                 block_steps=block_steps,
                 repeats=repeats,
                 db=db,
@@ -96,15 +96,15 @@ def validate(
     _show(study)
 
 
-def split_plants(texts: tuple[str, ...]) -> list[str]:
-    """Return the plants in texts that list them with commas; commas also separate the keys of a plant."""
-    plants: list[str] = []
+def split_faults(texts: tuple[str, ...]) -> list[str]:
+    """Return the faults in texts that list them with commas; commas also separate the keys of a fault."""
+    faults: list[str] = []
     for part in ",".join(texts).split(","):
-        if plants and "=" in part and ":" not in part:
-            plants[-1] += f",{part}"
+        if faults and "=" in part and ":" not in part:
+            faults[-1] += f",{part}"
         else:
-            plants.append(part)
-    return plants if texts else []
+            faults.append(part)
+    return faults if texts else []
 
 
 def _show(study: ValidationStudy) -> None:

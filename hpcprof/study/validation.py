@@ -1,4 +1,4 @@
-"""The study that validates explanations: plants with measured costs against what explain finds."""
+"""The study that validates explanations: faults with measured costs against what explain finds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcprof.study.runs import MessageKind, Progress, StudyRuns, prepared_store
 if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.analysis.explain.explanation import Explanation
     from hpcprof.results.store.store import Store
-    from hpcprof.study.planted_cost import Cost
+    from hpcprof.study.fault_cost import Cost
     from hpcprof.study.validation_record import ValidationRecord, ValidationRun
     from hpcprof.study.validation_table import Validation
     from hpcprof.submit.jobs.request import JobRequest
@@ -38,7 +38,7 @@ class ValidationStudy:
     folder : Path
         The folder of the study; `resume_validation` accepts it.
     found : list of Validation
-        The plants in the order in which they were given.
+        The faults in the order in which they were given.
     """
 
     folder: Path
@@ -48,29 +48,29 @@ class ValidationStudy:
 def run_validation(
     request: JobRequest,
     *,
-    plants: Sequence[str] = (),
+    faults: Sequence[str] = (),
     block_steps: int = 10,
     repeats: int = 3,
     db: str | None = None,
     progress: Progress | None = None,
     command_line: Sequence[str] | None = None,
 ) -> ValidationStudy:
-    """Compare what plants cost with what `hpcprof explain` finds, as ``hpcprof study validate`` does.
+    """Compare what faults cost with what `hpcprof explain` finds, as ``hpcprof study validate`` does.
 
-    The first run measures the cost of each plant without a profiler, and then one run for each is profiled.
+    The first run measures the cost of each fault without a profiler, and then one run for each is profiled.
     Every job is checked before the first is submitted. Ctrl-C and SIGTERM cancel the run that is waited for.
 
     Parameters
     ----------
     request : JobRequest
         The job, a training of the workload ddp. Its profiler is ``nsys`` (the default) or ``torch``.
-    plants : sequence of str
-        The plants, as `hpcprof.workloads.ddp.plants.parse_plant` reads them; by default all that the
+    faults : sequence of str
+        The faults, as `hpcprof.workloads.ddp.faults.parse_fault` reads them; by default all that the
         training can have.
     block_steps : int
-        The steps of a block with or without a plant.
+        The steps of a block with or without a fault.
     repeats : int
-        How often each plant has two blocks with it and two without it.
+        How often each fault has two blocks with it and two without it.
     db : str, optional
         The results database; see `hpcprof.open`.
     progress : callable, optional
@@ -81,13 +81,13 @@ def run_validation(
     Raises
     ------
     UsageError
-        If the request or a plant is wrong; then nothing is submitted.
+        If the request or a fault is wrong; then nothing is submitted.
     hpcprof.study.runs.RunFailed, hpcprof.study.runs.NoProfile, hpcprof.study.runs.StudyInterrupted
         If the study ends early; `resume_validation` continues it.
     """
     from hpcprof.study.resumable import begin
 
-    record = _plan(request, plants, block_steps, repeats)
+    record = _plan(request, faults, block_steps, repeats)
     runs_dir = request.runs_dir
     store = prepared_store(db, runs_dir)
     return begin(
@@ -130,7 +130,7 @@ def resume_validation(
     return _complete(record, store, path, progress, command_line)
 
 
-def _plan(request: JobRequest, plants: Sequence[str], block_steps: int, repeats: int) -> ValidationRecord:
+def _plan(request: JobRequest, faults: Sequence[str], block_steps: int, repeats: int) -> ValidationRecord:
     """Return the runs that the study needs, with their checked jobs."""
     from hpcprof.study.validation_record import (
         ValidationRecord,
@@ -138,13 +138,13 @@ def _plan(request: JobRequest, plants: Sequence[str], block_steps: int, repeats:
         profiled_arguments,
         timed_arguments,
     )
-    from hpcprof.workloads.ddp.plants import parse_plant
+    from hpcprof.workloads.ddp.faults import parse_fault
 
     request = _training(request)
     site, job = replace(request, profiler="none").resolve()
-    given = dict.fromkeys(parse_plant(text).text for text in plants)
+    given = dict.fromkeys(parse_fault(text).text for text in faults)
     wanted = list(given) or _possible(request.program, job.ranks)
-    for period, text in ((parse_plant(text).period, text) for text in wanted):
+    for period, text in ((parse_fault(text).period, text) for text in wanted):
         if period > block_steps:
             raise UsageError(f"--block-steps {block_steps}: {text} needs blocks of at least {period} steps.")
     runs = []
@@ -166,34 +166,34 @@ def _training(request: JobRequest) -> JobRequest:
     Raises
     ------
     UsageError
-        If it is not for a training of the workload ddp that the study may plant.
+        If it is not for a training of the workload ddp into which the study may inject faults.
     """
     from hpcprof.workloads.ddp.options import parse
 
     request = request.merged()
     if request.workload not in (None, _WORKLOAD):
-        raise UsageError(f"--workload {request.workload}: only the workload {_WORKLOAD} has plants.")
+        raise UsageError(f"--workload {request.workload}: only the workload {_WORKLOAD} has faults.")
     if request.profiler not in (None, "none", *_PROFILERS):
         raise UsageError(f"--profiler {request.profiler}: use {' or '.join(_PROFILERS)}.")
-    if parse(request.program).plant:
-        raise UsageError("--plant: the study plants one cause after another; name them with --plants.")
+    if parse(request.program).fault:
+        raise UsageError("--fault: the study injects one fault after another; name them with --faults.")
     profiler = request.profiler if request.profiler in _PROFILERS else _PROFILERS[0]
     ranks = request.profile_ranks or "all"
     return replace(request, workload=_WORKLOAD, profiler=profiler, profile_ranks=ranks)
 
 
 def _possible(program: Sequence[str], ranks: int) -> list[str]:
-    """Return all plants that a training can have."""
+    """Return all faults that a training can have."""
+    from hpcprof.workloads.ddp.faults import FAULTS, parse_fault
     from hpcprof.workloads.ddp.options import parse
-    from hpcprof.workloads.ddp.plants import PLANTS, parse_plant
 
     found = []
-    for name in PLANTS:
+    for name in FAULTS:
         try:
-            parse((*program, "--plant", name)).validate(ranks)
+            parse((*program, "--fault", name)).validate(ranks)
         except UsageError:
             continue
-        found.append(parse_plant(name).text)
+        found.append(parse_fault(name).text)
     return found
 
 
@@ -216,10 +216,10 @@ def _complete(
 def _validate(
     record: ValidationRecord, store: Store, runs_dir: Path, explain: Explain, runs: StudyRuns
 ) -> list[Validation]:
-    """Compare the cost of each plant with the explanation of its run."""
+    """Compare the cost of each fault with the explanation of its run."""
     from hpcprof.study.validation_table import Validation
     from hpcprof.submit.runs.directory import open_run
-    from hpcprof.workloads.ddp.plants import parse_plant
+    from hpcprof.workloads.ddp.faults import parse_fault
 
     costs = _costs((one for one in record.runs if not one.profiled), runs_dir)
     found = []
@@ -230,22 +230,22 @@ def _validate(
         try:
             explanation = explain(open_run(runs_dir / planned.run), store)
         except HpcprofError as error:
-            runs.tell(f"{planned.plants[0]}: {error}", MessageKind.WARNING)
-        plant = parse_plant(planned.plants[0])
-        found.append(Validation(plant, costs[plant.text], explanation, planned.job.ranks))
+            runs.tell(f"{planned.faults[0]}: {error}", MessageKind.WARNING)
+        fault = parse_fault(planned.faults[0])
+        found.append(Validation(fault, costs[fault.text], explanation, planned.job.ranks))
     return found
 
 
 def _costs(timed: Iterable[ValidationRun], runs_dir: Path) -> dict[str, Cost]:
     from hpcprof.profiles.readers.results import parse_result
-    from hpcprof.study.planted_cost import planted_costs
+    from hpcprof.study.fault_cost import fault_costs
     from hpcprof.workloads.schema import file_name
 
     costs = {}
     for planned in timed:
         path = runs_dir / planned.run / "results" / file_name(0)
         try:
-            costs.update(planted_costs(parse_result(path.read_bytes())))
+            costs.update(fault_costs(parse_result(path.read_bytes())))
         except OSError as error:
             raise HpcprofError(f"{path} cannot be read: {error.strerror}.") from None
     return costs

@@ -9,7 +9,7 @@ import msgspec
 
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.sites.model import Site
-from hpcprof.workloads.ddp.plants import BLOCKS
+from hpcprof.workloads.ddp.faults import BLOCKS
 
 _CAPTURED = 20
 _STEPS = 24
@@ -20,24 +20,25 @@ class ValidationRun(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    plants : list of str
-        The plants of the run, as they are written.
+    faults : list of str
+        The faults of the run, as they are written.
     profiled : bool
-        Whether a profiler records the run. Else it measures what the plants cost, in blocks.
+        Whether a profiler records the run. Else it measures what the faults cost, in blocks.
     job : Job
     run : str
         The id of the run; empty until it is submitted.
     """
 
-    plants: list[str]
+    # Under the name that 0.2 wrote.
+    faults: list[str] = msgspec.field(name="plants")
     profiled: bool
     job: Job
     run: str = ""
 
     @property
     def title(self) -> str:
-        """The plant, or that the costs of all are measured."""
-        return self.plants[0] if self.profiled else "costs of all plants, without a profiler"
+        """The fault, or that the costs of all are measured."""
+        return self.faults[0] if self.profiled else "costs of all faults, without a profiler"
 
 
 class ValidationRecord(msgspec.Struct, frozen=True):
@@ -58,22 +59,22 @@ class ValidationRecord(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, runs=runs)
 
 
-def timed_arguments(plants: Sequence[str], block_steps: int, repeats: int) -> list[str]:
-    """Return the options of the run that measures the costs of all plants, each in ``repeats`` epochs."""
+def timed_arguments(faults: Sequence[str], block_steps: int, repeats: int) -> list[str]:
+    """Return the options of the run that measures the costs of all faults, each in ``repeats`` epochs."""
     return [
-        *_planted(plants),
-        "--plant-blocks",
-        *_epochs(measured=repeats * len(plants), steps=BLOCKS * block_steps),
+        *_injected(faults),
+        "--fault-blocks",
+        *_epochs(measured=repeats * len(faults), steps=BLOCKS * block_steps),
     ]
 
 
-def profiled_arguments(plant: str) -> list[str]:
-    """Return the options of a run with one plant that is short enough to profile."""
-    return [*_planted([plant]), *_epochs(measured=1, steps=_STEPS), "--capture-steps", str(_CAPTURED)]
+def profiled_arguments(fault: str) -> list[str]:
+    """Return the options of a run with one fault that is short enough to profile."""
+    return [*_injected([fault]), *_epochs(measured=1, steps=_STEPS), "--capture-steps", str(_CAPTURED)]
 
 
-def _planted(plants: Sequence[str]) -> list[str]:
-    return [word for plant in plants for word in ("--plant", plant)]
+def _injected(faults: Sequence[str]) -> list[str]:
+    return [word for fault in faults for word in ("--fault", fault)]
 
 
 def _epochs(measured: int, steps: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""The table of a study that validates explanations: what each plant costs, and what was found."""
+"""The table of a study that validates explanations: what each fault costs, and what was found."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT, Explanation
 from hpcprof.analysis.framework.declaration import Column, columns
 from hpcprof.common.units import counted
 from hpcprof.results.analysis_table import Row
-from hpcprof.study.planted_cost import Cost
-from hpcprof.workloads.ddp.plants import Planted
+from hpcprof.study.fault_cost import Cost
+from hpcprof.workloads.ddp.faults import InjectedFault
 
 COLUMNS: tuple[Column, ...] = columns(
-    "plant:text clean_step_ns cost_ns cost_low_ns cost_high_ns expected:text expected_range:text "
+    "fault:text clean_step_ns cost_ns cost_low_ns cost_high_ns expected:text expected_range:text "
     "expected_ranks:text first_finding:text finding_range:text finding_ranks:text saving_ns saving_low_ns "
     "saving_high_ns error_ns right:text"
 )
-"""The columns of the table, one row for each plant."""
+"""The columns of the table, one row for each fault."""
 
 NOTHING = "none"
 
 
 @dataclass(frozen=True)
 class Validation:
-    """One plant: its true cost and the explanation of a run with it; None if there is none."""
+    """One fault: its true cost and the explanation of a run with it; None if there is none."""
 
-    planted: Planted
+    injected: InjectedFault
     cost: Cost
     explanation: Explanation | None
     ranks: int
@@ -41,25 +41,25 @@ class Validation:
 
     @property
     def certain(self) -> bool | None:
-        """True if the plant costs enough to be found; None if its interval does not tell."""
+        """True if the fault costs enough to be found; None if its interval does not tell."""
         least = self.cost.clean_ns * LEAST_ESTIMATE_PCT / 100
-        if self.planted.plant.cause is None or self.cost.high_ns < least:
+        if self.injected.fault.cause is None or self.cost.high_ns < least:
             return False
         return True if self.cost.low_ns >= least else None
 
     @property
     def named(self) -> bool:
-        """True if the first finding has the cause, the range and the ranks of the plant."""
-        plant, found = self.planted.plant, self.first
-        if found is None or found.cause.value != plant.cause:
+        """True if the first finding has the cause, the range and the ranks of the fault."""
+        fault, found = self.injected.fault, self.first
+        if found is None or found.cause.value != fault.cause:
             return False
-        ranks = self.planted.ranks or tuple(range(self.ranks))
+        ranks = self.injected.ranks or tuple(range(self.ranks))
         parts = re.split(r"\s*[/>]\s*", found.where)
-        return sorted(found.ranks) == list(ranks) and (not plant.where or plant.where in parts)
+        return sorted(found.ranks) == list(ranks) and (not fault.where or fault.where in parts)
 
     @property
     def right(self) -> bool:
-        """True if the plant is named if it costs enough, and nothing is if it does not."""
+        """True if the fault is named if it costs enough, and nothing is if it does not."""
         if self.explanation is None:
             return False
         quiet = self.first is None
@@ -67,18 +67,18 @@ class Validation:
 
     def row(self) -> Row:
         """Return the row of the table."""
-        plant, found, cost = self.planted.plant, self.first, self.cost
-        expected = plant.cause is not None and self.certain is not False
+        fault, found, cost = self.injected.fault, self.first, self.cost
+        expected = fault.cause is not None and self.certain is not False
         saving = found.saving_ns if found else None
         return {
-            "plant": self.planted.text,
+            "fault": self.injected.text,
             "clean_step_ns": cost.clean_ns,
             "cost_ns": cost.cost_ns,
             "cost_low_ns": cost.low_ns,
             "cost_high_ns": cost.high_ns,
-            "expected": plant.cause if expected else NOTHING,
-            "expected_range": plant.where if expected else "",
-            "expected_ranks": _listed(self.planted.ranks, self.ranks) if expected else "",
+            "expected": fault.cause if expected else NOTHING,
+            "expected_range": fault.where if expected else "",
+            "expected_ranks": _listed(self.injected.ranks, self.ranks) if expected else "",
             "first_finding": found.cause.value
             if found
             else NOTHING

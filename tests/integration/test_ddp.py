@@ -159,12 +159,12 @@ def test_every_way_of_summing_keeps_the_replicas_equal(option: str, tmp_path: Pa
     assert all(result.correctness and result.correctness.passed for result in run.results())
 
 
-def test_plants_take_turns_by_epoch_and_cost_time_in_half_of_its_steps(tmp_path: Path) -> None:
-    plants = ["--plant", "late_rank_host:ms=2000", "--plant", "exposed_communication", "--plant-blocks"]
-    run = mpi(2, [*WORKLOAD, *SMALL, *plants, "--epochs", "3", "--warmup-epochs", "1"], tmp_path)
+def test_faults_take_turns_by_epoch_and_cost_time_in_half_of_its_steps(tmp_path: Path) -> None:
+    faults = ["--fault", "late_rank_host:ms=2000", "--fault", "exposed_communication", "--fault-blocks"]
+    run = mpi(2, [*WORKLOAD, *SMALL, *faults, "--epochs", "3", "--warmup-epochs", "1"], tmp_path)
     assert (run.code, run.stderr) == (0, "")
     first, second = run.results()
-    assert first.parameters["plant"] == "late_rank_host:ms=2000,rank=1 exposed_communication"
+    assert first.parameters["fault"] == "late_rank_host:ms=2000,rank=1 exposed_communication"
     # Sums that begin late are the same sums.
     assert first.correctness and first.correctness.passed
     slept = [time >= 2_000_000_000 for time in second.phase_ns["data"]]

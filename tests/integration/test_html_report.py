@@ -122,13 +122,13 @@ def test_the_button_of_a_finding_selects_what_is_to_blame(tmp_path: Path, browse
     subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     opened = open_page(browser, tmp_path / "report.html")
     button = opened.page.get_by_role("button", name="Show rank").first
-    rank, step, name = (button.get_attribute(f"data-{of}") for of in ("rank", "step", "name"))
+    blamed = [button.get_attribute(f"data-{of}") for of in ("name", "rank", "step")]
     button.click()
     selected = opened.page.get_by_role("region", name="what is selected")
     facts = dict(
         zip(selected.locator("dt").all_inner_texts(), selected.locator("dd").all_inner_texts(), strict=True)
     )
-    assert [facts["Name"], facts["Rank"], facts["Step"]] == [name, rank, step]
+    assert [facts["Name"], facts["Rank"], facts["Step"]] == blamed
     timeline = opened.page.locator(".timeline-scroller").bounding_box()
     assert timeline and timeline["y"] < 900
 

@@ -19,7 +19,7 @@ from tests.conftest import Hpcprof
 pytestmark = pytest.mark.slow
 
 STUDY = ["--profiler", "torch", "--ranks-per-node", "2", "--repeats", "1", "--block-steps", "4"]
-PLANTS = ["host_work:ms=100", "late_rank_host:ms=100,rank=1"]
+FAULTS = ["host_work:ms=100", "late_rank_host:ms=100,rank=1"]
 MS = 1_000_000
 
 
@@ -34,24 +34,24 @@ def finding(cause: str, ranks: tuple[int, ...]) -> Explanation:
     return Explanation((found,), (), (), StepSummary(110 * MS, 10, 2, 10, 0.1))
 
 
-def test_plants_are_measured_profiled_and_found_once(
+def test_faults_are_measured_profiled_and_found_once(
     hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = hpcprof("study", "validate", *STUDY, "--plants", ",".join(PLANTS), "--", "--device", "cpu")
+    done = hpcprof("study", "validate", *STUDY, "--faults", ",".join(FAULTS), "--", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     (folder,) = tmp_path.glob("runs/*-validate-*")
     runs = json.loads((folder / "study.json").read_text())["runs"]
-    assert [(run["plants"], run["profiled"]) for run in runs] == [
-        (PLANTS, False),
-        *(([plant], True) for plant in PLANTS),
+    assert [(run["faults"], run["profiled"]) for run in runs] == [
+        (FAULTS, False),
+        *(([fault], True) for fault in FAULTS),
     ]
     rows = table(folder)
-    assert [row["plant"] for row in rows] == PLANTS
+    assert [row["fault"] for row in rows] == FAULTS
     for row, ranks in zip(rows, ("all", "1"), strict=True):
         # The ranks sleep 100 ms, and a step takes few: a busy machine makes the others longer, too.
         assert int(row["cost_low_ns"]) < int(row["cost_ns"]) < int(row["cost_high_ns"])
         assert int(row["cost_ns"]) > 50 * MS
-        assert row["expected"] == row["plant"].partition(":")[0]
+        assert row["expected"] == row["fault"].partition(":")[0]
         assert (row["expected_range"], row["expected_ranks"]) == ("data", ranks)
         found = [row[key] for key in ("first_finding", "finding_range", "finding_ranks", "right")]
         assert found == [row["expected"], "data", ranks, "yes"]
@@ -73,7 +73,7 @@ def test_plants_are_measured_profiled_and_found_once(
     assert [one.right for one in again.found] == [True, False]
     assert again.found[0].row()["error_ns"] == 90 * MS - int(rows[0]["cost_ns"])
     assert again.found[1].row()["first_finding"] == "no explanation"
-    assert f"{PLANTS[1]}: no clocks" in [message.text for message in said]
+    assert f"{FAULTS[1]}: no clocks" in [message.text for message in said]
 
 
 def test_a_study_of_another_kind_is_not_continued(hpcprof: Hpcprof, tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def _captured(
     scheduled = any(world.comm.allgather(own))
     around = (
         ((0, measured - 1),)
-        if scheduled or parameters.plant_blocks
+        if scheduled or parameters.fault_blocks
         else middle_steps(parameters.capture_steps, measured - steps, measured)
     )
     chosen = environment.capture_steps or around
@@ -268,7 +268,7 @@ def _measure(
         # Otherwise the first measured steps would use buckets that DDP rebuilds later.
         source = batches(itertools.cycle(loader), _STEPS_TO_REBUILD)
         for index in range(_STEPS_TO_REBUILD):
-            trainer.planting.begin_step(-1, index, _STEPS_TO_REBUILD)
+            trainer.fault_injection.begin_step(-1, index, _STEPS_TO_REBUILD)
             trainer.step(source, f"warm-up step {index}", warmup, contextlib.nullcontext)
     train = functools.partial(_epoch, trainer, loader, steps, parameters.warmup)
     for epoch in range(parameters.warmup):
@@ -296,7 +296,7 @@ def _epoch(
 ) -> None:
     source = batches(loader, steps)
     for index in range(steps):
-        trainer.planting.begin_step(epoch - warmup_epochs, index, steps)
+        trainer.fault_injection.begin_step(epoch - warmup_epochs, index, steps)
         with around_step(), timer.step():
             trainer.step(source, f"epoch {epoch}, step {index}", timer, around_backward)
 

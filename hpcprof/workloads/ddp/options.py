@@ -9,15 +9,15 @@ from pathlib import Path
 
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.workloads.arguments import WorkloadParser
-from hpcprof.workloads.ddp.model_file import check_model_file
-from hpcprof.workloads.ddp.plants import (
+from hpcprof.workloads.ddp.faults import (
     BLOCKS,
     check_device,
     check_rank,
-    describe_plants,
-    parse_plant,
-    parse_plants,
+    describe_faults,
+    parse_fault,
+    parse_faults,
 )
+from hpcprof.workloads.ddp.model_file import check_model_file
 from hpcprof.workloads.ddp.settings import GLOBAL, LOCAL, read_settings
 from hpcprof.workloads.placement import BACKENDS, DEVICES
 
@@ -44,8 +44,8 @@ class Parameters:
 
     ``model`` is the name of a built-in model or the path of a model file. The measured steps are those of the
     epochs after ``warmup_epochs``; None means all epochs but the last. Of these, ``capture_steps`` in the
-    middle of the last epoch are profiled, unless the job selects others. ``plant`` holds the plants as
-    `hpcprof.workloads.ddp.plants.parse_plants` reads them. ``tools`` holds the paths of ``python``, ``nsys``
+    middle of the last epoch are profiled, unless the job selects others. ``fault`` holds the faults as
+    `hpcprof.workloads.ddp.faults.parse_faults` reads them. ``tools`` holds the paths of ``python``, ``nsys``
     and ``ncu`` that a settings file names.
     """
 
@@ -64,8 +64,8 @@ class Parameters:
     static_graph: bool = False
     compile: bool = False
     precision: str = "fp32"
-    plant: str = ""
-    plant_blocks: bool = False
+    fault: str = ""
+    fault_blocks: bool = False
     seed: int = 0
     timeout: int = 600
     backend: str = "auto"
@@ -104,8 +104,8 @@ class Parameters:
                 f"world_size is {self.world_size} in {LOCAL} or {GLOBAL}, but the job has {ranks}: change "
                 "--nodes and --ranks-per-node, or remove the key."
             )
-        for planted in parse_plants(self.plant):
-            check_rank(planted, world_size)
+        for injected in parse_faults(self.fault):
+            check_rank(injected, world_size)
 
     def validate_profiled(self) -> None:
         """Accept every profiled run: all of them can be profiled."""
@@ -127,7 +127,7 @@ def _parser() -> WorkloadParser:
         _PROGRAM,
         "Train a model with PyTorch's DistributedDataParallel, and profile some of its steps.",
         default,
-        epilog=f"Plants, with the defaults of their keys:\n{describe_plants()}",
+        epilog=f"Faults, with the defaults of their keys:\n{describe_faults()}",
     )
     parser.add_argument(
         "--input",
@@ -169,17 +169,20 @@ def _parser() -> WorkloadParser:
         "precision of matrix multiplications; bf16 by autocast",
     )
     parser.add_argument(
-        "--plant",
+        "--fault",
         action="append",
-        type=parse_plant,
+        type=parse_fault,
         metavar="CAUSE[:KEY=VALUE,…]",
         help="make every step lose time by a known cause (listed below), to check what a diagnosis finds; "
         "repeatable",
     )
+    # The name in 0.2, whose studies can be resumed.
+    parser.add_argument("--plant", dest="fault", action="append", type=parse_fault, help=argparse.SUPPRESS)
+    parser.add_argument("--plant-blocks", dest="fault_blocks", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument(
-        "--plant-blocks",
+        "--fault-blocks",
         action="store_true",
-        help="measure what the plants cost: they take turns by epoch, and each is there in the first and the "
+        help="measure what the faults cost: they take turns by epoch, and each is there in the first and the "
         "last quarter of the steps only",
     )
     parser.number("--seed", 0, "seed of the random weights and data", maximum=_MAX_SEED)
@@ -204,8 +207,8 @@ def parse(arguments: Sequence[str]) -> Parameters:
     if folder is not None:
         settings = read_settings(folder)
         given = {"model": str(settings.model), **settings.parameters, **given, "tools": settings.tools}
-    if "plant" in given:
-        given["plant"] = " ".join(planted.text for planted in given["plant"])
+    if "fault" in given:
+        given["fault"] = " ".join(injected.text for injected in given["fault"])
     parameters = Parameters(**given)
     if parameters.warmup >= parameters.epochs:
         raise UsageError(
@@ -220,50 +223,50 @@ def parse(arguments: Sequence[str]) -> Parameters:
         if not parameters.model.endswith(".py"):
             raise unknown("model", parameters.model, MODELS, " (the name of a model file ends with .py)")
         check_model_file(Path(parameters.model))
-    _check_plants(parameters)
+    _check_faults(parameters)
     check_on_device(parameters, parameters.device)
     return parameters
 
 
-def _check_plants(parameters: Parameters) -> None:
-    """Check that the plants can show in the training that the other options describe.
+def _check_faults(parameters: Parameters) -> None:
+    """Check that the faults can show in the training that the other options describe.
 
     Raises
     ------
     UsageError
         One of them cannot.
     """
-    names = {planted.plant.name for planted in parse_plants(parameters.plant)}
+    names = {injected.fault.name for injected in parse_faults(parameters.fault)}
     if "slow_math" in names and parameters.precision == "fp32":
         raise UsageError(
-            "--plant slow_math changes nothing with --precision fp32: add --precision tf32 or bf16."
+            "--fault slow_math changes nothing with --precision fp32: add --precision tf32 or bf16."
         )
     if "exposed_communication" in names and (parameters.replicas_differ or parameters.comm_hook == "builtin"):
         given = "--no-sync" if parameters.no_sync else f"--comm-hook {parameters.comm_hook}"
         raise UsageError(
-            f"--plant exposed_communication does not work with {given}: use --comm-hook allreduce or bf16."
+            f"--fault exposed_communication does not work with {given}: use --comm-hook allreduce or bf16."
         )
-    if parameters.plant_blocks:
+    if parameters.fault_blocks:
         if not names:
-            raise UsageError("--plant-blocks needs a --plant.")
+            raise UsageError("--fault-blocks needs a --fault.")
         if parameters.built_in:
             check_blocks(parameters, parameters.steps_per_epoch)
 
 
 def check_blocks(parameters: Parameters, steps: int) -> None:
-    """Check that an epoch of ``steps`` steps can be divided into the blocks of ``--plant-blocks``.
+    """Check that an epoch of ``steps`` steps can be divided into the blocks of ``--fault-blocks``.
 
     Raises
     ------
     UsageError
         It has too few steps.
     """
-    if parameters.plant_blocks and steps < BLOCKS:
-        raise UsageError(f"--plant-blocks needs epochs of at least {BLOCKS} steps, but they have {steps}.")
+    if parameters.fault_blocks and steps < BLOCKS:
+        raise UsageError(f"--fault-blocks needs epochs of at least {BLOCKS} steps, but they have {steps}.")
 
 
 def check_on_device(parameters: Parameters, device: str) -> None:
-    """Check that the precision and the plants suit a type of device; ``auto`` suits all of them.
+    """Check that the precision and the faults suit a type of device; ``auto`` suits all of them.
 
     Raises
     ------
@@ -272,4 +275,4 @@ def check_on_device(parameters: Parameters, device: str) -> None:
     """
     if device == "cpu" and parameters.precision == "tf32":
         raise UsageError("--precision tf32 needs a GPU. On a CPU, use fp32 or bf16.")
-    check_device(parse_plants(parameters.plant), device)
+    check_device(parse_faults(parameters.fault), device)

@@ -15,9 +15,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.workloads.capture import annotate
+from hpcprof.workloads.ddp.fault_injection import (
+    Arithmetic,
+    FaultInjection,
+    Ground,
+    Hook,
+    LateSums,
+    layers_of,
+)
+from hpcprof.workloads.ddp.faults import parse_faults
 from hpcprof.workloads.ddp.options import Parameters
-from hpcprof.workloads.ddp.planting import Arithmetic, Ground, Hook, LateSums, Planting, layers_of
-from hpcprof.workloads.ddp.plants import parse_plants
 from hpcprof.workloads.ddp.program import Program, configured_ddp, ddp_replaced_by
 from hpcprof.workloads.timing import Timer
 
@@ -38,8 +45,8 @@ Around = Callable[[], contextlib.AbstractContextManager[None]]
 class Trainer:
     """A model with its optimizer; `step` trains on one batch.
 
-    ``arithmetic`` is the precision of the forward pass, and ``planting`` changes the steps. ``losses`` holds
-    the loss of each step, as tensors that are not synchronized yet.
+    ``arithmetic`` is the precision of the forward pass, and ``fault_injection`` changes the steps. ``losses``
+    holds the loss of each step, as tensors that are not synchronized yet.
     """
 
     program: Program
@@ -48,7 +55,7 @@ class Trainer:
     optimizer: Any
     no_sync: bool
     arithmetic: Arithmetic
-    planting: Planting
+    fault_injection: FaultInjection
     losses: list[Any] = field(default_factory=list)
 
     def step(self, source: Iterator[Any], where: str, timer: Timer, around_backward: Around) -> None:
@@ -71,12 +78,12 @@ class Trainer:
                 inputs = next(source, _END)
             if inputs is _END:
                 raise HpcprofError(f"{where}: the loader yields fewer batches than its length promises.")
-            self.planting.in_data()
+            self.fault_injection.in_data()
         with self.ddp.no_sync() if self.no_sync else contextlib.nullcontext():
             with timer.phase("forward"), errors_in(f"{where}: forward_pass raised"):
                 with self.arithmetic.around_forward():
                     output = self.program.forward_pass(self.model, inputs)
-                self.planting.in_forward()
+                self.fault_injection.in_forward()
             with around_backward(), timer.phase("backward"), errors_in(f"{where}: backward_pass raised"):
                 returned = self.program.backward_pass(output)
         with timer.phase("optimizer"), errors_in(f"{where}: the optimizer raised"):
@@ -88,7 +95,7 @@ class Trainer:
 
 
 def make_trainer(parameters: Parameters, program: Program, rank: Any, device: torch.device) -> Trainer:
-    """Create the model, wrap it in DDP unless it is, register the communication hook, and place the plants.
+    """Create the model, wrap it in DDP unless it is, register the communication hook, and inject the faults.
 
     Raises
     ------
@@ -117,7 +124,7 @@ def make_trainer(parameters: Parameters, program: Program, rank: Any, device: to
         optimizer=optimizer,
         no_sync=parameters.no_sync,
         arithmetic=arithmetic,
-        planting=Planting(parse_plants(parameters.plant), ground, parameters.plant_blocks),
+        fault_injection=FaultInjection(parse_faults(parameters.fault), ground, parameters.fault_blocks),
     )
 
 

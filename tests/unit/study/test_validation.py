@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.cli.study_validate import split_plants
+from hpcprof.cli.study_validate import split_faults
 from hpcprof.common.errors import UsageError
 from hpcprof.study.validation import run_validation
 from hpcprof.study.validation_record import profiled_arguments, timed_arguments
@@ -14,45 +14,45 @@ from hpcprof.submit.jobs.request import JobRequest
 from hpcprof.workloads.ddp.options import parse
 
 
-def test_commas_separate_plants_and_the_keys_of_a_plant() -> None:
-    assert split_plants(("gc,late_rank_host:ms=5,rank=0,none", "host_work")) == [
+def test_commas_separate_faults_and_the_keys_of_a_fault() -> None:
+    assert split_faults(("gc,late_rank_host:ms=5,rank=0,none", "host_work")) == [
         "gc",
         "late_rank_host:ms=5,rank=0",
         "none",
         "host_work",
     ]
-    assert split_plants(()) == []
+    assert split_faults(()) == []
 
 
-def test_the_timed_run_has_an_epoch_for_each_plant_and_repeat() -> None:
+def test_the_timed_run_has_an_epoch_for_each_fault_and_repeat() -> None:
     given = parse(timed_arguments(["gc:objects=9", "host_work:ms=5"], block_steps=6, repeats=3))
-    assert (given.plant, given.plant_blocks) == ("gc:objects=9 host_work:ms=5", True)
+    assert (given.fault, given.fault_blocks) == ("gc:objects=9 host_work:ms=5", True)
     assert (given.epochs - given.warmup, given.steps_per_epoch) == (6, 24)
 
 
-def test_a_profiled_run_has_one_plant_and_few_steps() -> None:
+def test_a_profiled_run_has_one_fault_and_few_steps() -> None:
     given = parse(profiled_arguments("gc:objects=9"))
-    assert (given.plant, given.plant_blocks) == ("gc:objects=9", False)
+    assert (given.fault, given.fault_blocks) == ("gc:objects=9", False)
     assert given.capture_steps <= given.steps_per_epoch == 24
 
 
 @pytest.mark.parametrize(
-    ("request_", "plants", "says"),
+    ("request_", "faults", "says"),
     [
-        (JobRequest(workload="sequence-parallel"), [], "only the workload ddp has plants."),
+        (JobRequest(workload="sequence-parallel"), [], "only the workload ddp has faults."),
         (JobRequest(profiler="ncu"), [], "--profiler ncu: use nsys or torch."),
-        (JobRequest(("--plant", "gc")), [], "name them with --plants."),
+        (JobRequest(("--fault", "gc")), [], "name them with --faults."),
         (JobRequest(("--precison", "bf16")), [], "unknown option '--precison' of ddp"),
-        (JobRequest(), ["gcc"], "unknown plant 'gcc'; did you mean 'gc'?"),
+        (JobRequest(), ["gcc"], "unknown fault 'gcc'; did you mean 'gc'?"),
         (JobRequest(), ["late_rank_host"], "the job has 1 rank, so there is no rank 1."),
         (JobRequest(("--device", "cpu")), ["slow_math"], "slow_math changes nothing with --precision fp32"),
     ],
 )
 def test_what_is_wrong_is_one_sentence_before_anything_is_submitted(
-    request_: JobRequest, plants: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request_: JobRequest, faults: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as caught:
-        run_validation(request_, plants=plants)
+        run_validation(request_, faults=faults)
     assert says in str(caught.value) and "\n" not in str(caught.value)
     assert not list(tmp_path.glob("runs/*"))

@@ -1,13 +1,13 @@
-"""What is right: the plant is named if it costs enough, and nothing is if it does not."""
+"""What is right: the fault is named if it costs enough, and nothing is if it does not."""
 
 from __future__ import annotations
 
 import pytest
 
 from hpcprof.analysis.explain.explanation import Cause, Explanation, Finding, StepSummary
-from hpcprof.study.planted_cost import Cost
+from hpcprof.study.fault_cost import Cost
 from hpcprof.study.validation_table import COLUMNS, Validation, summary
-from hpcprof.workloads.ddp.plants import parse_plant
+from hpcprof.workloads.ddp.faults import parse_fault
 
 MS = 1_000_000
 
@@ -16,10 +16,10 @@ def finding(cause: str, ranks: tuple[int, ...], where: str, saving: int | None) 
     return Finding(Cause(cause), ranks, where, saving, saving, saving, None, (), "", "high")
 
 
-def validation(plant: str, cost: tuple[int, int, int], *findings: Finding) -> Validation:
+def validation(fault: str, cost: tuple[int, int, int], *findings: Finding) -> Validation:
     explanation = Explanation(findings, (), (), StepSummary(100 * MS, 10, 2, 10, 0.1))
     value, low, high = (figure * MS for figure in cost)
-    return Validation(parse_plant(plant), Cost(100 * MS, value, low, high), explanation, 2)
+    return Validation(parse_fault(fault), Cost(100 * MS, value, low, high), explanation, 2)
 
 
 LATE = finding("late_rank_host", (1,), "iteration/data", 12 * MS)
@@ -27,7 +27,7 @@ HOST = finding("host_work", (0, 1), "data", 12 * MS)
 
 
 @pytest.mark.parametrize(
-    ("plant", "cost", "findings", "right"),
+    ("fault", "cost", "findings", "right"),
     [
         ("late_rank_host", (13, 12, 14), [LATE], True),
         ("late_rank_host", (13, 12, 14), [], False),
@@ -39,7 +39,7 @@ HOST = finding("host_work", (0, 1), "data", 12 * MS)
         # The first one counts; one without an estimate is no prediction.
         ("host_work", (13, 12, 14), [finding("slow_math", (0, 1), "", 9 * MS), HOST], False),
         ("host_work", (13, 12, 14), [finding("capture_incomplete", (0, 1), "", None), HOST], True),
-        # It costs less than what is shown: nothing is to be found, or the plant if the interval allows it.
+        # It costs less than what is shown: nothing is to be found, or the fault if the interval allows it.
         ("gc", (0, -1, 1), [], True),
         ("gc", (0, -1, 1), [HOST], False),
         ("gc", (3, 1, 5), [], True),
@@ -50,20 +50,20 @@ HOST = finding("host_work", (0, 1), "data", 12 * MS)
     ],
 )
 def test_a_first_finding_is_right_or_not(
-    plant: str, cost: tuple[int, int, int], findings: list[Finding], right: bool
+    fault: str, cost: tuple[int, int, int], findings: list[Finding], right: bool
 ) -> None:
-    assert validation(plant, cost, *findings).right is right
+    assert validation(fault, cost, *findings).right is right
 
 
 def test_a_finding_below_the_bar_is_no_finding() -> None:
     assert validation("none", (0, 0, 0), finding("host_work", (0, 1), "data", 2 * MS)).right
 
 
-def test_a_row_says_what_was_planted_what_it_costs_and_what_was_found() -> None:
+def test_a_row_says_what_was_injected_what_it_costs_and_what_was_found() -> None:
     row = validation("late_rank_host:ms=9", (13, 12, 14), LATE).row()
     assert list(row) == [column.name for column in COLUMNS]
     assert row == {
-        "plant": "late_rank_host:ms=9,rank=1", "clean_step_ns": 100 * MS,
+        "fault": "late_rank_host:ms=9,rank=1", "clean_step_ns": 100 * MS,
         "cost_ns": 13 * MS, "cost_low_ns": 12 * MS, "cost_high_ns": 14 * MS,
         "expected": "late_rank_host", "expected_range": "data", "expected_ranks": "1",
         "first_finding": "late_rank_host", "finding_range": "iteration/data", "finding_ranks": "1",
@@ -83,7 +83,7 @@ def test_what_is_hidden_is_expected_to_stay_unnamed() -> None:
 
 
 def test_a_run_that_cannot_be_explained_is_not_right() -> None:
-    found = Validation(parse_plant("none"), Cost(100 * MS, 0, 0, 0), None, 2)
+    found = Validation(parse_fault("none"), Cost(100 * MS, 0, 0, 0), None, 2)
     assert (found.right, found.row()["first_finding"]) == (False, "no explanation")
 
 

@@ -1,4 +1,4 @@
-"""What the plants do to a training, without a GPU and without other ranks."""
+"""What the faults do to a training, without a GPU and without other ranks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from hpcprof.workloads.ddp import planting
-from hpcprof.workloads.ddp.planting import Arithmetic, Ground, LateSums, Planting, layers_of
-from hpcprof.workloads.ddp.plants import PLANTS, parse_plants
+from hpcprof.workloads.ddp import fault_injection
+from hpcprof.workloads.ddp.fault_injection import Arithmetic, FaultInjection, Ground, LateSums, layers_of
+from hpcprof.workloads.ddp.faults import FAULTS, parse_faults
 
 CPU = torch.device("cpu")
 
@@ -52,28 +52,30 @@ def _usual_arithmetic() -> Iterator[None]:
     torch.backends.cudnn.allow_tf32 = convolutions
 
 
-def test_every_plant_has_an_effect() -> None:
-    assert planting.EFFECTS.keys() == PLANTS.keys()
+def test_every_fault_has_an_effect() -> None:
+    assert fault_injection.EFFECTS.keys() == FAULTS.keys()
 
 
 def test_a_sleep_is_in_every_step_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     times = slept(monkeypatch)
     for rank in (0, 1):
-        plants = Planting(parse_plants("host_work:ms=7 late_rank_host:ms=9,rank=1"), ground(rank), False)
+        faults = FaultInjection(
+            parse_faults("host_work:ms=7 late_rank_host:ms=9,rank=1"), ground(rank), False
+        )
         for step in range(2):
-            plants.begin_step(-1, step, 2)
-            plants.in_data()
+            faults.begin_step(-1, step, 2)
+            faults.in_data()
     assert times == [0.007] * 2 + [0.007, 0.009] * 2
 
 
 def test_spikes_come_every_so_many_steps_of_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     times = slept(monkeypatch)
-    plants = Planting(parse_plants("step_spikes:ms=6,every=2"), ground(), True)
+    faults = FaultInjection(parse_faults("step_spikes:ms=6,every=2"), ground(), True)
     spiked = []
     for step in range(20):
-        plants.begin_step(0, step, 20)
+        faults.begin_step(0, step, 20)
         before = len(times)
-        plants.in_data()
+        faults.in_data()
         spiked += [step] * (len(times) - before)
     # Five steps a block; each counts anew.
     assert spiked == [1, 3, 16, 18]
@@ -81,11 +83,11 @@ def test_spikes_come_every_so_many_steps_of_a_block(monkeypatch: pytest.MonkeyPa
 
 def test_blocks_take_turns_by_epoch_and_leave_the_warm_up_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     times = slept(monkeypatch)
-    plants = Planting(parse_plants("host_work:ms=1 host_work:ms=2"), ground(), True)
+    faults = FaultInjection(parse_faults("host_work:ms=1 host_work:ms=2"), ground(), True)
     for epoch in range(-1, 3):
         for step in range(8):
-            plants.begin_step(epoch, step, 8)
-            plants.in_data()
+            faults.begin_step(epoch, step, 8)
+            faults.in_data()
     assert times == [0.001] * 4 + [0.002] * 4 + [0.001] * 4
 
 
@@ -93,35 +95,35 @@ def test_garbage_is_collected_among_many_objects(monkeypatch: pytest.MonkeyPatch
     place = ground()
     gc.collect()
     before = len(gc.get_objects())
-    plants = Planting(parse_plants("gc:objects=50000"), place, False)
+    faults = FaultInjection(parse_faults("gc:objects=50000"), place, False)
     assert len(gc.get_objects()) - before >= 50_000
     collected: list[None] = []
     monkeypatch.setattr(gc, "collect", lambda: collected.append(None))
-    plants.begin_step(0, 0, 1)
-    plants.in_data()
+    faults.begin_step(0, 0, 1)
+    faults.in_data()
     assert len(collected) == 1
 
 
-def test_each_layer_is_read_while_the_plant_acts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_layer_is_read_while_the_fault_acts(monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[torch.Tensor] = []
     monkeypatch.setattr(torch.Tensor, "item", lambda tensor: reads.append(tensor))
     place = ground()
-    plants = Planting(parse_plants("host_sync"), place, True)
+    faults = FaultInjection(parse_faults("host_sync"), place, True)
     counts = []
     for step in range(4):
-        plants.begin_step(0, step, 4)
+        faults.begin_step(0, step, 4)
         reads.clear()
         torch.nn.Sequential(*place.layers)(torch.ones(1, 4))
         counts.append(len(reads))
     assert counts == [2, 0, 0, 2]
 
 
-def test_parameters_are_updated_one_by_one_while_the_plant_acts() -> None:
+def test_parameters_are_updated_one_by_one_while_the_fault_acts() -> None:
     place = ground()
-    plants = Planting(parse_plants("small_kernels"), place, True)
+    faults = FaultInjection(parse_faults("small_kernels"), place, True)
     found = []
     for step in range(4):
-        plants.begin_step(0, step, 4)
+        faults.begin_step(0, step, 4)
         found.append(place.optimizer.param_groups[0]["foreach"])
     assert found == [False, None, None, False]
 
@@ -130,18 +132,18 @@ def test_matrices_are_multiplied_on_one_rank_only(monkeypatch: pytest.MonkeyPatc
     made: list[None] = []
     monkeypatch.setattr(torch, "mm", lambda *_, out: made.append(None))
     for rank in (0, 1):
-        plants = Planting(parse_plants("late_rank_gpu:matmuls=3,size=4,rank=1"), ground(rank), False)
-        plants.begin_step(0, 0, 1)
-        plants.in_forward()
+        faults = FaultInjection(parse_faults("late_rank_gpu:matmuls=3,size=4,rank=1"), ground(rank), False)
+        faults.begin_step(0, 0, 1)
+        faults.in_forward()
         assert len(made) == 3 * rank
 
 
 def test_slow_math_switches_the_precision_off_and_back() -> None:
     place = ground(precision="tf32")
-    plants = Planting(parse_plants("slow_math"), place, True)
+    faults = FaultInjection(parse_faults("slow_math"), place, True)
     found = []
     for step in range(4):
-        plants.begin_step(0, step, 4)
+        faults.begin_step(0, step, 4)
         found.append((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
     assert found == [("highest", False), ("high", True), ("high", True), ("highest", False)]
 
@@ -166,10 +168,10 @@ def test_sums_are_held_back_until_the_last_bucket() -> None:
         return done
 
     sums = LateSums(hook)
-    plants = Planting(parse_plants("exposed_communication"), ground(sums=sums), True)
+    faults = FaultInjection(parse_faults("exposed_communication"), ground(sums=sums), True)
     buckets = [Bucket(0, last=False), Bucket(1, last=True)]
     for step, late in enumerate((True, False, False, True)):
-        plants.begin_step(0, step, 4)
+        faults.begin_step(0, step, 4)
         started.clear()
         results = [sums.start(None, buckets[0])]
         assert started == ([] if late else [0])

@@ -1,7 +1,7 @@
-"""Plants: known causes of lost time that the training can be given, to check what a diagnosis finds.
+"""Faults: known causes of lost time that the training can be given, to check what a diagnosis finds.
 
 They are declared here with the standard library only, for the submit side; what they do on the ranks is in
-`hpcprof.workloads.ddp.planting`.
+`hpcprof.workloads.ddp.fault_injection`.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from dataclasses import dataclass, field
 from hpcprof.common.errors import UsageError, unknown
 
 BLOCKS = 4
-"""The blocks of a measured epoch under ``--plant-blocks``: with the plant, twice without it, and with it."""
+"""The blocks of a measured epoch under ``--fault-blocks``: with the fault, twice without it, and with it."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """A value of a plant: a whole number from ``minimum``."""
+    """A value of a fault: a whole number from ``minimum``."""
 
     default: int
     minimum: int = 1
 
 
 @dataclass(frozen=True)
-class Plant:
-    """A cause that can be planted, and what a diagnosis should say about it.
+class Fault:
+    """A cause that can be injected, and what a diagnosis should say about it.
 
     Attributes
     ----------
@@ -51,11 +51,11 @@ class Plant:
 
 _LATE = Key(default=1, minimum=0)
 
-PLANTS: dict[str, Plant] = {
-    plant.name: plant
-    for plant in (
-        Plant("none", "nothing, to see what is found in the training as it is", None, on_cpu=True),
-        Plant(
+FAULTS: dict[str, Fault] = {
+    fault.name: fault
+    for fault in (
+        Fault("none", "nothing, to see what is found in the training as it is", None, on_cpu=True),
+        Fault(
             "host_work",
             "sleep for MS milliseconds in the data phase, as a slow loader does",
             "host_work",
@@ -63,7 +63,7 @@ PLANTS: dict[str, Plant] = {
             {"ms": Key(40)},
             on_cpu=True,
         ),
-        Plant(
+        Fault(
             "gc",
             "collect garbage among OBJECTS Python objects in the data phase",
             "host_work",
@@ -71,24 +71,24 @@ PLANTS: dict[str, Plant] = {
             {"objects": Key(400_000)},
             on_cpu=True,
         ),
-        Plant("host_sync", "read a value with .item() after each layer of the forward pass", "host_sync",
+        Fault("host_sync", "read a value with .item() after each layer of the forward pass", "host_sync",
               "forward"),
-        Plant(
+        Fault(
             "device_allocation",
             "allocate MB megabytes and empty the allocator's cache in the data phase",
             "device_allocation",
             keys={"mb": Key(512)},
         ),
-        Plant(
+        Fault(
             "blocking_copy",
             "copy MB megabytes from pageable memory to the GPU in the data phase",
             "blocking_copy",
             "data",
             {"mb": Key(96)},
         ),
-        Plant("small_kernels", "update the parameters one by one instead of together", "small_kernels",
+        Fault("small_kernels", "update the parameters one by one instead of together", "small_kernels",
               "optimizer"),
-        Plant(
+        Fault(
             "late_rank_host",
             "sleep for MS milliseconds in the data phase of rank RANK alone",
             "late_rank_host",
@@ -96,22 +96,22 @@ PLANTS: dict[str, Plant] = {
             {"ms": Key(40), "rank": _LATE},
             on_cpu=True,
         ),
-        Plant(
+        Fault(
             "late_rank_gpu",
             "multiply bfloat16 matrices of SIZE x SIZE MATMULS times in the forward pass of rank RANK alone",
             "late_rank_gpu",
             "forward",
             {"matmuls": Key(8), "size": Key(8192), "rank": _LATE},
         ),
-        Plant(
+        Fault(
             "exposed_communication",
             "sum the gradients after the backward pass instead of beside it",
             "exposed_communication",
             "backward",
             on_cpu=True,
         ),
-        Plant("slow_math", "multiply matrices in fp32 without TF32, whatever --precision says", "slow_math"),
-        Plant(
+        Fault("slow_math", "multiply matrices in fp32 without TF32, whatever --precision says", "slow_math"),
+        Fault(
             "step_spikes",
             "sleep for MS milliseconds in the data phase of every EVERY-th step",
             "step_spikes",
@@ -122,17 +122,17 @@ PLANTS: dict[str, Plant] = {
 
 
 @dataclass(frozen=True)
-class Planted:
-    """A plant with its values."""
+class InjectedFault:
+    """A fault with its values."""
 
-    plant: Plant
+    fault: Fault
     values: Mapping[str, int]
 
     @property
     def text(self) -> str:
-        """The plant as `parse_plant` reads it, with all values."""
+        """The fault as `parse_fault` reads it, with all values."""
         values = ",".join(f"{key}={value}" for key, value in self.values.items())
-        return f"{self.plant.name}:{values}" if values else self.plant.name
+        return f"{self.fault.name}:{values}" if values else self.fault.name
 
     @property
     def period(self) -> int:
@@ -145,68 +145,68 @@ class Planted:
         return (self.values["rank"],) if "rank" in self.values else ()
 
 
-def parse_plant(text: str) -> Planted:
+def parse_fault(text: str) -> InjectedFault:
     """Parse ``CAUSE[:KEY=VALUE[,KEY=VALUE]…]``; keys that are not given have their defaults.
 
     Raises
     ------
     UsageError
-        The plant or a key is unknown, or a value is wrong.
+        The fault or a key is unknown, or a value is wrong.
     """
     name, colon, rest = text.partition(":")
-    if name not in PLANTS:
-        raise unknown("plant", name, PLANTS)
-    plant = PLANTS[name]
-    values = {key: known.default for key, known in plant.keys.items()}
+    if name not in FAULTS:
+        raise unknown("fault", name, FAULTS)
+    fault = FAULTS[name]
+    values = {key: known.default for key, known in fault.keys.items()}
     for part in rest.split(",") if colon else ():
         key, _, value = part.partition("=")
-        if key not in plant.keys:
-            raise unknown("key", key, plant.keys, f" of plant {name}")
-        least = plant.keys[key].minimum
+        if key not in fault.keys:
+            raise unknown("key", key, fault.keys, f" of fault {name}")
+        least = fault.keys[key].minimum
         if not (value.isascii() and value.isdecimal()) or int(value) < least:
             raise UsageError(
-                f"plant {name}: {key} is {value!r}, but must be a whole number from {least}, such as "
-                f"{key}={plant.keys[key].default}."
+                f"fault {name}: {key} is {value!r}, but must be a whole number from {least}, such as "
+                f"{key}={fault.keys[key].default}."
             )
         values[key] = int(value)
-    return Planted(plant, values)
+    return InjectedFault(fault, values)
 
 
-def parse_plants(text: str) -> tuple[Planted, ...]:
-    """Parse plants that are separated by spaces."""
-    return tuple(parse_plant(part) for part in text.split())
+def parse_faults(text: str) -> tuple[InjectedFault, ...]:
+    """Parse faults that are separated by spaces."""
+    return tuple(parse_fault(part) for part in text.split())
 
 
-def check_device(plants: Sequence[Planted], device: str) -> None:
-    """Check that plants make sense on a type of device.
+def check_device(faults: Sequence[InjectedFault], device: str) -> None:
+    """Check that faults make sense on a type of device.
 
     Raises
     ------
     UsageError
         One of them needs a GPU.
     """
-    for planted in plants:
-        if device == "cpu" and not planted.plant.on_cpu:
-            valid = ", ".join(name for name, plant in PLANTS.items() if plant.on_cpu)
-            raise UsageError(f"--plant {planted.plant.name} needs a GPU. On a CPU you can plant {valid}.")
+    for injected in faults:
+        if device == "cpu" and not injected.fault.on_cpu:
+            valid = ", ".join(name for name, fault in FAULTS.items() if fault.on_cpu)
+            raise UsageError(f"--fault {injected.fault.name} needs a GPU. On a CPU you can inject {valid}.")
 
 
-def check_rank(planted: Planted, world_size: int) -> None:
-    """Check that a job of ``world_size`` ranks has the rank that a plant slows, and others to wait for it.
+def check_rank(injected: InjectedFault, world_size: int) -> None:
+    """Check that a job of ``world_size`` ranks has the rank that a fault slows, and others to wait for it.
 
     Raises
     ------
     UsageError
         It does not.
     """
-    for rank in planted.ranks:
+    for rank in injected.ranks:
         if rank >= world_size:
             ranks = f"{world_size} rank{'s' * (world_size != 1)}"
-            raise UsageError(f"--plant {planted.text}: the job has {ranks}, so there is no rank {rank}.")
+            raise UsageError(f"--fault {injected.text}: the job has {ranks}, so there is no rank {rank}.")
 
 
-def in_planted_block(step: int, steps: int) -> bool:
-    """Return whether step ``step`` of an epoch of ``steps`` steps is in a block with the plant."""
+def in_block_with_fault(step: int, steps: int) -> bool:
+    """Return whether step ``step`` of an epoch of ``steps`` steps is in a block with the fault."""
     return block_of(step, steps) in (0, BLOCKS - 1)
 
 
@@ -215,9 +215,9 @@ def block_of(step: int, steps: int) -> int:
     return step * BLOCKS // steps
 
 
-def describe_plants() -> str:
-    """Return one line for each plant: its name with the defaults of its keys, and what it does."""
+def describe_faults() -> str:
+    """Return one line for each fault: its name with the defaults of its keys, and what it does."""
     return "\n".join(
-        f"{parse_plant(name).text}: {plant.does}{' (also on a CPU)' * plant.on_cpu}"
-        for name, plant in PLANTS.items()
+        f"{parse_fault(name).text}: {fault.does}{' (also on a CPU)' * fault.on_cpu}"
+        for name, fault in FAULTS.items()
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hpcprof.workloads.ddp.plants import Planted, in_planted_block
+from hpcprof.workloads.ddp.faults import InjectedFault, in_block_with_fault
 
 Hook = Callable[[Any, Any], Any]
 
@@ -77,7 +77,7 @@ class LateSums:
 
 @dataclass(frozen=True)
 class Ground:
-    """The training of a rank, which plants change.
+    """The training of a rank, which faults change.
 
     ``layers`` are those of the model, in order. ``sums`` starts the communication of its buckets; None if
     DistributedDataParallel does that itself.
@@ -98,7 +98,7 @@ class Effect:
     ----------
     ground : Ground
     values : mapping of str to int
-        The values of the plant.
+        The values of the fault.
     """
 
     def __init__(self, ground: Ground, values: Any) -> None:
@@ -224,28 +224,28 @@ EFFECTS: dict[str, type[Effect]] = {
     "slow_math": _SlowMath,
     "step_spikes": _Spikes,
 }
-"""The effect of each plant."""
+"""The effect of each fault."""
 
 
-class Planting:
-    """The plants of a training; they act in all steps or, with ``blocks``, in half of the measured ones.
+class FaultInjection:
+    """The faults of a training; they act in all steps or, with ``blocks``, in half of the measured ones.
 
     Parameters
     ----------
-    plants : sequence of Planted
+    faults : sequence of InjectedFault
     ground : Ground
     blocks : bool
-        Whether each measured epoch has one plant, in the first and the last quarter of its steps, and is
-        left alone in between. The plants take turns.
+        Whether each measured epoch has one fault, in the first and the last quarter of its steps, and is
+        left alone in between. The faults take turns.
     """
 
-    def __init__(self, plants: Sequence[Planted], ground: Ground, blocks: bool) -> None:
-        self._effects = [EFFECTS[one.plant.name](ground, one.values) for one in plants]
+    def __init__(self, faults: Sequence[InjectedFault], ground: Ground, blocks: bool) -> None:
+        self._effects = [EFFECTS[one.fault.name](ground, one.values) for one in faults]
         self._blocks = blocks
         self._acting: list[Effect] = []
 
     def begin_step(self, epoch: int, step: int, steps: int) -> None:
-        """Switch plants on and off for a step.
+        """Switch faults on and off for a step.
 
         Parameters
         ----------
@@ -256,8 +256,8 @@ class Planting:
         """
         wanted = self._effects
         if self._blocks:
-            planted = epoch >= 0 and in_planted_block(step, steps)
-            wanted = [self._effects[epoch % len(self._effects)]] if planted else []
+            injected = epoch >= 0 and in_block_with_fault(step, steps)
+            wanted = [self._effects[epoch % len(self._effects)]] if injected else []
         for effect in self._acting:
             if effect not in wanted:
                 effect.switch(False)

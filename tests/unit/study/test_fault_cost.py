@@ -1,4 +1,4 @@
-"""The cost of a plant, from blocks of steps with and without it."""
+"""The cost of a fault, from blocks of steps with and without it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from hpcprof.common.errors import HpcprofError
-from hpcprof.study.planted_cost import planted_costs
+from hpcprof.study.fault_cost import fault_costs
 from hpcprof.workloads.schema import RankResult, summarize
 
 MS = 1_000_000
 
 
-def result(times: list[int], plant: str, epochs: int, warmup: int | None) -> RankResult:
+def result(times: list[int], fault: str, epochs: int, warmup: int | None) -> RankResult:
     return RankResult(
         schema_version=2,
         workload="ddp",
@@ -24,7 +24,7 @@ def result(times: list[int], plant: str, epochs: int, warmup: int | None) -> Ran
         host="node",
         device="cpu",
         backend="gloo",
-        parameters={"plant": plant, "plant_blocks": True, "epochs": epochs, "warmup_epochs": warmup},
+        parameters={"fault": fault, "fault_blocks": True, "epochs": epochs, "warmup_epochs": warmup},
         versions={},
         profiler="none",
         step_ns=times,
@@ -36,15 +36,15 @@ def result(times: list[int], plant: str, epochs: int, warmup: int | None) -> Ran
     )
 
 
-def epoch(planted: int, clean: int, steps: int = 4) -> list[int]:
-    return [*[planted] * steps, *[clean] * 2 * steps, *[planted] * steps]
+def epoch(injected: int, clean: int, steps: int = 4) -> list[int]:
+    return [*[injected] * steps, *[clean] * 2 * steps, *[injected] * steps]
 
 
-def test_each_plant_has_the_difference_of_its_own_epochs() -> None:
+def test_each_fault_has_the_difference_of_its_own_epochs() -> None:
     times = (
         epoch(30 * MS, 10 * MS) + epoch(15 * MS, 10 * MS) + epoch(34 * MS, 12 * MS) + epoch(17 * MS, 12 * MS)
     )
-    costs = planted_costs(result(times, "host_work:ms=20 gc:objects=9", epochs=5, warmup=1))
+    costs = fault_costs(result(times, "host_work:ms=20 gc:objects=9", epochs=5, warmup=1))
     assert list(costs) == ["host_work:ms=20", "gc:objects=9"]
     sleep, collector = costs.values()
     assert (sleep.clean_ns, sleep.cost_ns) == (11 * MS, 21 * MS)
@@ -58,26 +58,26 @@ def test_the_first_quarter_of_a_block_and_single_slow_steps_do_not_count() -> No
         return [500 * MS, 500 * MS, *[level * MS] * 3, 400 * MS, *[(level + 2) * MS] * 2]
 
     times = [*block(30), *block(10), *block(10), *block(30)]
-    (cost,) = planted_costs(result(times, "host_work", epochs=2, warmup=None)).values()
+    (cost,) = fault_costs(result(times, "host_work", epochs=2, warmup=None)).values()
     assert (cost.clean_ns, cost.cost_ns, cost.low_ns, cost.high_ns) == (11 * MS, *[20 * MS] * 3)
 
 
-def test_a_plant_that_acts_in_some_steps_costs_its_mean() -> None:
+def test_a_fault_that_acts_in_some_steps_costs_its_mean() -> None:
     spiked = [10 * MS, 10 * MS, 10 * MS, 10 * MS, 110 * MS]
     times = [*spiked, *[10 * MS] * 10, *spiked]
-    (cost,) = planted_costs(result(times, "step_spikes:every=5", epochs=2, warmup=1)).values()
+    (cost,) = fault_costs(result(times, "step_spikes:every=5", epochs=2, warmup=1)).values()
     assert (cost.clean_ns, cost.cost_ns) == (10 * MS, 20 * MS)
 
 
-def test_only_whole_periods_of_such_a_plant_count() -> None:
+def test_only_whole_periods_of_such_a_fault_count() -> None:
     rest = [10 * MS, 10 * MS, 10 * MS]
     spiked = [10 * MS, 10 * MS, 10 * MS, 10 * MS, 110 * MS]
     times = [*rest, *spiked, *[10 * MS] * 16, *rest, *spiked]
-    (cost,) = planted_costs(result(times, "step_spikes:every=5", epochs=2, warmup=1)).values()
+    (cost,) = fault_costs(result(times, "step_spikes:every=5", epochs=2, warmup=1)).values()
     assert (cost.clean_ns, cost.cost_ns) == (10 * MS, 20 * MS)
 
 
 def test_a_run_without_blocks_has_no_costs() -> None:
     given = result([MS] * 8, "gc", epochs=2, warmup=1)
     with pytest.raises(HpcprofError, match="no blocks of steps"):
-        planted_costs(replace(given, parameters={**given.parameters, "plant_blocks": False}))
+        fault_costs(replace(given, parameters={**given.parameters, "fault_blocks": False}))

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, welch_interval
 from hpcprof.common.errors import HpcprofError
-from hpcprof.workloads.ddp.plants import BLOCKS, block_of, in_planted_block, parse_plants
+from hpcprof.workloads.ddp.faults import BLOCKS, block_of, in_block_with_fault, parse_faults
 from hpcprof.workloads.schema import RankResult
 
 _SETTLING = 4
@@ -27,11 +27,11 @@ class Cost:
     high_ns: int
 
 
-def planted_costs(result: RankResult) -> dict[str, Cost]:
-    """Return the cost of each plant of a run with ``--plant-blocks``, by the plant's text.
+def fault_costs(result: RankResult) -> dict[str, Cost]:
+    """Return the cost of each fault of a run with ``--fault-blocks``, by the fault's text.
 
-    Of each block of steps counts the median, or the mean where the plant acts in some steps only. The cost is
-    the difference of the means of the blocks with and without the plant, and its interval Welch's.
+    Of each block of steps counts the median, or the mean where the fault acts in some steps only. The cost is
+    the difference of the means of the blocks with and without the fault, and its interval Welch's.
 
     Parameters
     ----------
@@ -43,20 +43,20 @@ def planted_costs(result: RankResult) -> dict[str, Cost]:
     HpcprofError
         If the run has no such blocks.
     """
-    plants = parse_plants(str(result.parameters.get("plant", "")))
-    if not plants or not result.parameters.get("plant_blocks") or not result.latency_ns:
-        raise HpcprofError("the run has no blocks of steps with and without a plant.")
+    faults = parse_faults(str(_parameter(result, "fault") or ""))
+    if not faults or not _parameter(result, "fault_blocks") or not result.latency_ns:
+        raise HpcprofError("the run has no blocks of steps with and without a fault.")
     epochs = list(_epochs(result))
     costs = {}
-    for number, planted in enumerate(plants):
+    for number, injected in enumerate(faults):
         figures = [
-            figure for epoch in epochs[number :: len(plants)] for figure in _blocks(epoch, planted.period)
+            figure for epoch in epochs[number :: len(faults)] for figure in _blocks(epoch, injected.period)
         ]
         with_it = np.array([figure for on, figure in figures if on])
         without = np.array([figure for on, figure in figures if not on])
         low, high = welch_interval(with_it, without, CONFIDENCE)
         cost = float(with_it.mean() - without.mean())
-        costs[planted.text] = Cost(round(float(without.mean())), round(cost), round(low), round(high))
+        costs[injected.text] = Cost(round(float(without.mean())), round(cost), round(low), round(high))
     return costs
 
 
@@ -71,16 +71,22 @@ def _epochs(result: RankResult) -> Iterator[Sequence[int]]:
         yield times[epoch * steps : (epoch + 1) * steps]
 
 
-def _blocks(epoch: Sequence[int], period: int) -> Iterator[tuple[bool, float]]:
-    """Yield for each block of an epoch whether it has the plant, and the time of its step.
+def _parameter(result: RankResult, name: str) -> object:
+    """Return a parameter, also of a result of 0.2, which calls a fault a plant."""
+    parameters = result.parameters
+    return parameters.get(name, parameters.get(name.replace("fault", "plant")))
 
-    A plant acts in every ``period``-th step of a block. Only whole periods count, the last ones of the block.
+
+def _blocks(epoch: Sequence[int], period: int) -> Iterator[tuple[bool, float]]:
+    """Yield for each block of an epoch whether it has the fault, and the time of its step.
+
+    A fault acts in every ``period``-th step of a block. Only whole periods count, the last ones of the block.
     """
     steps = len(epoch)
     for block in range(BLOCKS):
         rows = [row for row in range(steps) if block_of(row, steps) == block]
-        planted = in_planted_block(rows[0], steps)
+        injected = in_block_with_fault(rows[0], steps)
         if period == 1:
-            yield planted, float(median(epoch[row] for row in rows[len(rows) // _SETTLING :]))
+            yield injected, float(median(epoch[row] for row in rows[len(rows) // _SETTLING :]))
         else:
-            yield planted, float(mean(epoch[row] for row in rows[len(rows) % period :]))
+            yield injected, float(mean(epoch[row] for row in rows[len(rows) % period :]))
