@@ -104,6 +104,24 @@ def test_one_huge_value_does_not_hide_a_late_rank(browser: Browser, tmp_path: Pa
     assert row == pytest.approx(40.5 * height / 64, abs=6)
 
 
+def test_no_axis_of_ratios_reaches_below_0_or_as_far_as_one_wide_interval(
+    browser: Browser, tmp_path: Path
+) -> None:
+    row = {"rank": 0, "name": "gemm", "grid": "1", "block": "1", "alone_n": 9, "overlapped_n": 9}
+    row |= {"alone_med_ns": 900, "overlapped_med_ns": 1000}
+    rows = [row | {"slowdown": 1.1, "ci_low": -9.0, "ci_high": 87.0}]
+    rows += [row | {"slowdown": 1.2, "ci_low": 1.1, "ci_high": 1.3, "rank": 1}]
+    tables = simulated_account(Program(2, 100 * STEPS))
+    tables |= {"slowdown": AnalysisTable({key: [one[key] for one in rows] for key in rows[0]})}
+    page = open_page(browser, written(tmp_path, tables)).page
+    chart = page.locator("#chart-slowdown svg")
+    marks = chart.locator("[data-mark='x-axis tick label'] text")
+    ticks = [*map(float, marks.all_text_contents())]
+    assert ticks and min(ticks) >= 0 and max(ticks) < 2
+    # Where the axis ends, an arrow says that the interval goes on.
+    assert {"▸", "◂"} <= {*chart.locator("text").all_text_contents()}
+
+
 def test_charts_are_drawn_at_any_width_and_names_are_only_text(browser: Browser, tmp_path: Path) -> None:
     kernels: dict[str, list[Any]] = {
         "rank": [0, 0],

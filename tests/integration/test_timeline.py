@@ -307,6 +307,38 @@ def modules() -> Iterator[str]:
     server.server_close()
 
 
+def test_what_tells_least_is_folded_until_the_ranks_fit(modules: str, browser: Browser) -> None:
+    page = browser.new_context().new_page()
+    page.goto(f"{modules}/page.css")
+    folded = page.evaluate(
+        """async (address) => {
+          const { Layout } = await import(`${address}/timeline/layout.js`);
+          const tracks = [
+            { id: "deep", kind: "ranges", levels: 8 },
+            { id: "flat", kind: "ranges", levels: 1 },
+            { id: "stream", kind: "stream", levels: 1 },
+            { id: "calls", kind: "calls", levels: 2 },
+          ];
+          const ranks = [0, 1, 2, 3].map((rank) => ({ rank, tracks }));
+          const fit = (height) => {
+            const layout = new Layout(ranks, 4);
+            layout.fit(height);
+            const folded = [...layout.foldedTracks, ...layout.foldedRanks].map((one) => `${one}`);
+            const names = folded.map((one) => one.replace(/.*[/]/, ""));
+            return [[...new Set(names)].sort(), layout.height <= height];
+          };
+          return [2000, 900, 500, 250].map(fit);
+        }""",
+        modules,
+    )
+    assert folded == [
+        [[], True],
+        [["calls"], True],
+        [["calls", "deep"], True],
+        [["1", "2", "3"], False],
+    ]
+
+
 def test_linked_timelines_show_the_same_time_since_their_anchors(modules: str, browser: Browser) -> None:
     page = browser.new_context().new_page()
     page.goto(f"{modules}/page.css")

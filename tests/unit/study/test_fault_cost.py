@@ -36,6 +36,13 @@ def result(times: list[int], fault: str, epochs: int, warmup: int | None) -> Ran
     )
 
 
+def test_a_result_of_0_2_calls_a_fault_a_plant() -> None:
+    now = result([*epoch(20, 10), *epoch(20, 10), *epoch(20, 10)], "gc", 4, 1)
+    names = {"fault": "plant", "fault_blocks": "plant_blocks"}
+    before = replace(now, parameters={names.get(k, k): value for k, value in now.parameters.items()})
+    assert fault_costs(before) == fault_costs(now)
+
+
 def epoch(injected: int, clean: int, steps: int = 4) -> list[int]:
     return [*[injected] * steps, *[clean] * 2 * steps, *[injected] * steps]
 
