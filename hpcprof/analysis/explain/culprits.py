@@ -8,7 +8,7 @@ from dataclasses import replace
 import pandas as pd
 
 from hpcprof.analysis.explain.evidence_words import in_words
-from hpcprof.analysis.explain.explanation import Explanation, Finding
+from hpcprof.analysis.explain.explanation import Cause, Evidence, Explanation, Finding
 from hpcprof.analysis.explain.slices import culprit_of
 from hpcprof.analysis.explain.sources import MOST_RANKS, sources_of
 from hpcprof.profiles.timeline import Timeline
@@ -36,7 +36,7 @@ def with_culprits(
         where = "" if finding.where in _whole_step(timelines, ranks) else finding.where
         return replace(
             finding,
-            evidence_text=tuple(in_words(tables, one) for one in finding.evidence),
+            evidence_text=tuple(_said(finding, one, tables) for one in finding.evidence),
             source=sources_of(finding.cause, where, ranks, timelines),
             culprit=culprit_of(finding.cause, where, ranks, timelines),
             alternatives=tuple(map(led, finding.alternatives)),
@@ -47,6 +47,13 @@ def with_culprits(
         findings=tuple(map(led, explanation.findings)),
         hidden=tuple(map(led, explanation.hidden)),
     )
+
+
+def _said(finding: Finding, evidence: Evidence, tables: Mapping[str, pd.DataFrame]) -> str:
+    """Return a figure in words; those of an incomplete profile are the counts that suffer."""
+    said = in_words(tables, evidence)
+    suffers = finding.cause is Cause.CAPTURE_INCOMPLETE and evidence.analysis != "rank_collectives"
+    return f"{said}, which may be too few" if suffers else said
 
 
 def _whole_step(timelines: Mapping[int, Timeline], ranks: tuple[int, ...]) -> set[str]:
