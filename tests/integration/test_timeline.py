@@ -316,6 +316,7 @@ def test_what_tells_least_is_folded_until_the_ranks_fit(modules: str, browser: B
           const tracks = [
             { id: "deep", kind: "ranges", levels: 8 },
             { id: "flat", kind: "ranges", levels: 1 },
+            { id: "gpu", kind: "ranges", levels: 2, label: "Ranges on the GPU" },
             { id: "stream", kind: "stream", levels: 1 },
             { id: "calls", kind: "calls", levels: 2 },
           ];
@@ -327,7 +328,7 @@ def test_what_tells_least_is_folded_until_the_ranks_fit(modules: str, browser: B
             const names = folded.map((one) => one.replace(/.*[/]/, ""));
             return [[...new Set(names)].sort(), layout.height <= height];
           };
-          return [2000, 900, 500, 250].map(fit);
+          return [2000, 1100, 600, 450, 250].map(fit);
         }""",
         modules,
     )
@@ -335,6 +336,7 @@ def test_what_tells_least_is_folded_until_the_ranks_fit(modules: str, browser: B
         [[], True],
         [["calls"], True],
         [["calls", "deep"], True],
+        [["calls", "deep", "flat", "gpu"], True],
         [["1", "2", "3"], False],
     ]
 

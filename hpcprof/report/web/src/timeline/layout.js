@@ -5,6 +5,8 @@ const HEADER = 22;
 const LANE = 17;
 const FOLDED = 9;
 const GAP = 3;
+/** The label of the track of ranges where their work is on the GPU. */
+const ON_GPU = "Ranges on the GPU";
 
 /**
  * @typedef {object} Row
@@ -41,12 +43,20 @@ export class Layout {
     this.arrange();
   }
 
-  /** Folds until all rows fit into a height: calls, then ranges with the most levels first, and last all ranks but one. */
+  /**
+   * Folds until all rows fit into a height: calls, then the ranges of threads, those with the most levels first, then
+   * ranges on the GPU, and last all ranks but one.
+   */
   fit(height) {
     const open = this.ranks.filter(({ rank }) => !this.foldedRanks.has(rank));
-    const levels = open.flatMap(({ tracks }) => tracks.filter(({ kind }) => kind === "ranges").map((track) => track.levels));
+    const onHost = ({ kind, label }) => kind === "ranges" && label !== ON_GPU;
+    const levels = open.flatMap(({ tracks }) => tracks.filter(onHost).map((track) => track.levels));
     const depths = [...new Set(levels)].sort((a, b) => b - a);
-    const stages = [({ kind }) => kind === "calls", ...depths.map((depth) => (track) => track.kind === "ranges" && track.levels >= depth)];
+    const stages = [
+      ({ kind }) => kind === "calls",
+      ...depths.map((depth) => (track) => onHost(track) && track.levels >= depth),
+      ({ kind }) => kind === "ranges",
+    ];
     for (const folds of stages) {
       if (this.height <= height) return;
       for (const { rank, tracks } of open) {

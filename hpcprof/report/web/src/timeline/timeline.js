@@ -26,7 +26,7 @@ const SAME_NS = 20_000;
 const MOST_ON_PAPER = 8000;
 
 /** Returns how high a timeline may be on the screen. */
-const mostHeight = () => Math.max(240, Math.round(0.7 * window.innerHeight));
+const mostHeight = () => Math.max(240, Math.round(0.75 * window.innerHeight));
 
 /** A timeline in an element. */
 export class Timeline {
