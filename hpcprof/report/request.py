@@ -93,7 +93,7 @@ def make_report(
             f"{request.analysis}."
         )
     if request.scrub and request.html is None:
-        raise UsageError("--scrub is about the page: name its file with --html FILE.")
+        raise UsageError("--scrub needs --html FILE.")
     across = find_analysis_across_runs(request.analysis, bool(request.against))
     if across is not None:
         if request.html is not None:
@@ -177,8 +177,8 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], 
         status = statuses.get(run.id)
         if status is not None and status.state in (JobState.QUEUED, JobState.RUNNING):
             raise HpcprofError(
-                f"{run.id} is {status.state.value}: its report can be made when it has ended, for which "
-                f"hpcprof status {typed_name(run.path)} --watch waits."
+                f"{run.id} is {status.state.value}: wait with hpcprof status {typed_name(run.path)} --watch, "
+                "then report."
             )
     for run in runs:
         profiles = stored[run.id].values()

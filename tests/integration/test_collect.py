@@ -326,7 +326,7 @@ def test_a_run_that_has_not_ended_is_not_collected(hpcprof: Hpcprof) -> None:
     try:
         done = hpcprof("report")
         assert done.returncode == 1
-        assert ": its report can be made when it has ended, for which hpcprof status " in done.stderr
+        assert ": wait with hpcprof status " in done.stderr
     finally:
         hpcprof("cancel", "last")
 
