@@ -48,8 +48,7 @@ def find_scheduler(name: str, where: str = "") -> Scheduler:
             raise unknown("scheduler", name, scheduler_names(), where)
         if not (isinstance(found, type) and issubclass(found, Scheduler)):
             raise UsageError(
-                f"the plug-in {name!r} is not a subclass of hpcprof.plugins.schedulers.Scheduler: "
-                f"{found!r}."
+                f"the plug-in {name!r} is not a subclass of hpcprof.plugins.schedulers.Scheduler: {found!r}."
             )
     scheduler: Scheduler = found()
     return scheduler
