@@ -15,7 +15,9 @@ from hpcprof.analysis.comparison.replicates import (
     Estimate,
     Order,
     alike,
+    continues,
     drifts,
+    extrapolated,
     independent,
     noise_of,
     order,
@@ -149,8 +151,23 @@ def _design(
             said.append(f"{len(before)} earlier runs of the baseline tell only the noise")
         found = paired(a[of_a], b[of_b], noise_of(before) if enough else None)
         return sides, found, "; ".join([*said, *_of_order(order(*submitted))])
-    said = _of_order(order(*submitted))
-    if enough and alike(a, before) and not drifts(np.concatenate([before, a])):
+    taken = order(*submitted)
+    said = _of_order(taken)
+    measured = [*(run for run in earlier if _steps(run).get(name)), *against, *runs]
+    times = [run.submitted.timestamp() for run in measured if run.submitted]
+    if enough and taken is Order.BLOCKED and len(times) == len(before) + len(a) + len(b):
+        places = np.argsort(np.argsort(times)).astype(np.float64)
+        of_before, of_a, of_b = np.split(places, np.cumsum([len(before), len(a)]))
+        if continues(before, of_before, a, float(np.mean(of_a))):
+            level, found = extrapolated(
+                np.concatenate([before, a]), np.concatenate([of_before, of_a]), b, float(np.mean(of_b))
+            )
+            drift = (
+                f"{len(before)} earlier runs of the baseline are part of it in {name}, without the steady "
+                "drift that they and the baseline show"
+            )
+            return _Sides(np.exp(level).tolist(), sides.b), found, drift
+    elif enough and alike(a, before) and not drifts(np.concatenate([before, a])):
         said.insert(0, f"{len(before)} earlier runs of the baseline are part of it in {name}")
         widened = _Sides([*np.exp(before).tolist(), *sides.a], sides.b)
         return widened, independent(np.concatenate([before, a]), b), "; ".join(said)
@@ -166,7 +183,7 @@ def _of_order(found: Order) -> list[str]:
     if found is Order.BLOCKED:
         return [
             "all runs of one side were submitted before the other's, so a drift of the machine looks like a "
-            "change: submit them in the order A B B A"
+            "change, and the interval assumes that there is none: submit them in the order A B B A"
         ]
     if found is Order.ONE_FIRST:
         return ["one side was the first of each pair, so a drift of the machine counts: A B B A cancels it"]

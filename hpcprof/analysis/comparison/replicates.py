@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import Enum
 
 import numpy as np
 
-from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE
+from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, widening
 from hpcprof.analysis.statistics.grouped import Floats
 
 POWER = 0.8
@@ -21,6 +21,9 @@ _UNLIKE = 0.01
 
 _TREND = 0.1
 """A series may have a trend if series without one show as much less often than this."""
+
+_MOST_ALIKE = 0.8
+"""A series of runs is not taken to resemble the run before more than with this correlation."""
 
 _LARGEST_LOG = 700.0
 """The exponential function of more than this overflows soon."""
@@ -84,13 +87,46 @@ def independent(a: Floats, b: Floats) -> Estimate:
     if n == m:
         return Estimate(difference, math.sqrt((of_a + of_b) / n), float(2 * n - 2))
     many, few = ((of_a, n), (of_b, m)) if n > m else ((of_b, m), (of_a, n))
+    return _unequal(difference, (many[0], 1 / many[1], many[1] - 1), few)
+
+
+def extrapolated(values: Floats, places: Floats, others: Floats, place: float) -> tuple[Floats, Estimate]:
+    """Return a series without its steady drift, and the estimate of ``mean(others)`` less its level.
+
+    The drift of the series is taken out, so that it has the level that it would have at ``place``.
+
+    Parameters
+    ----------
+    values, places : ndarray of float, shape (n,)
+        At least three values, and their places in time.
+    others : ndarray of float
+        At least two values, whose mean place is ``place``.
+    """
+    apart = places - np.mean(places)
+    slope = float(apart @ values / (apart @ apart))
+    level = values + slope * (place - places)
+    noise = float(np.sum((level - np.mean(level)) ** 2)) / (len(values) - 2)
+    leverage = 1 / len(values) + float((place - np.mean(places)) ** 2 / (apart @ apart))
+    few = float(np.var(others, ddof=1)), len(others)
+    found = _unequal(float(np.mean(others) - np.mean(level)), (noise, leverage, len(values) - 2), few)
+    # Runs that resemble the run before tell less than as many independent ones.
+    wider = widening(level - np.mean(level), _MOST_ALIKE)
+    return level, replace(found, error=found.error * wider)
+
+
+def _unequal(difference: float, many: tuple[float, float, float], few: tuple[float, int]) -> Estimate:
+    """Return the estimate of a difference whose sides have a noise of their own (Welch's t).
+
+    ``many`` has the variance of a value, how much of it the mean has, and its degrees of freedom; ``few`` the
+    variance and the number of values.
+    """
     of_few, freedom = _steadied(*few, many[0])
-    parts = of_few / few[1], many[0] / many[1]
+    parts = of_few / few[1], many[0] * many[1]
     variance = sum(parts)
     if not variance:
-        return Estimate(difference, 0.0, float(n + m - 2))
+        return Estimate(difference, 0.0, many[2] + few[1] - 1)
     # Welch and Satterthwaite, by shares because the square of a tiny variance would underflow.
-    shares = (parts[0] / variance) ** 2 / freedom + (parts[1] / variance) ** 2 / (many[1] - 1)
+    shares = (parts[0] / variance) ** 2 / freedom + (parts[1] / variance) ** 2 / many[2]
     return Estimate(difference, math.sqrt(variance), 1 / shares)
 
 
@@ -137,11 +173,18 @@ def drifts(values: Floats) -> bool:
 
 def alike(a: Floats, b: Floats) -> bool:
     """Return whether two samples may be of one distribution: their variances (F test) and means (t test)."""
+    return _variances_alike(a, b) and _may_be_none(independent(a, b))
+
+
+def continues(before: Floats, places: Floats, values: Floats, place: float) -> bool:
+    """Return whether values may continue a series with a steady drift; the parameters of `extrapolated`."""
+    level, found = extrapolated(before, places, values, place)
+    return _variances_alike(values, level) and _may_be_none(found)
+
+
+def _may_be_none(found: Estimate) -> bool:
     from scipy.special import stdtr
 
-    if not _variances_alike(a, b):
-        return False
-    found = independent(a, b)
     if not found.error:
         return not found.difference
     return bool(2 * stdtr(found.freedom, -abs(found.difference) / found.error) >= _UNLIKE)

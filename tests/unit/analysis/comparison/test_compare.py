@@ -234,6 +234,23 @@ def test_runs_that_took_turns_are_compared_in_pairs_also_where_there_are_earlier
     assert "10 earlier runs of the baseline tell only the noise" in outcome.reason
 
 
+def test_earlier_runs_of_a_machine_that_drifts_say_where_the_baseline_would_be() -> None:
+    # Each run is 1 % slower than the one before, and the candidate by 5 % more.
+    factors = [math.exp(0.01 * i) * f for i, f in enumerate([*NOISE, *NOISE[:6]])]
+    every, _ = in_order("A" * 13, *factors[:13])
+    _, b = in_order("A" * 13 + "BBB", *factors[:13], *(1.05 * f for f in factors[13:]))
+    outcome = compare(b, every[10:], every[:10])
+    row = outcome.rows.iloc[0]
+    assert (row["n_a"], row["n_b"], row["verdict"]) == (13, 3, "regression")
+    assert row["ratio"] == pytest.approx(1.05, abs=0.005) == pytest.approx(row["b"] / row["a"], abs=0.005)
+    assert "without the steady drift" in outcome.reason
+    # Baseline runs that do not go on like the earlier ones are compared by themselves.
+    jump, _ = in_order("A" * 13, *factors[:10], *(1.2 * f for f in factors[10:13]))
+    outcome = compare(b, jump[10:], jump[:10])
+    assert outcome.rows.iloc[0]["n_a"] == 3
+    assert "the interval assumes that there is none" in outcome.reason
+
+
 def test_earlier_runs_steady_the_noise_of_pairs_but_never_hide_it() -> None:
     a, b = np.zeros(3), np.array([0.01, 0.02, 0.03])
     alone, calm, loud = (paired(a, b, noise) for noise in (None, 1e-6, 0.05))
@@ -255,7 +272,8 @@ def test_the_noise_of_a_series_with_a_trend_is_that_of_neighbours() -> None:
     [
         (Case(TURNS, 10, trend=0.002), 0.045),
         (Case(ABBA, 10, trend=0.002), 0.04),
-        (Case(earlier=10, noise_of_b=2), 0.04),
+        (Case(earlier=10, trend=0.002), 0.04),
+        (Case(earlier=10, noise_of_b=2), 0.045),
     ],
 )
 def test_a_drift_or_a_noisy_candidate_seldom_makes_a_regression(case: Case, most: float) -> None:
