@@ -22,8 +22,11 @@ CONFIDENCE = 0.99
 MIN_STEPS = 4
 """Fewer steps than this have no interval."""
 
-_ERRORS = 1.0
-"""The correlation of steps may be larger than measured by so many standard errors."""
+_ERRORS, _OWN_ERRORS = 1.0, 0.3
+"""The correlation of steps may be larger than measured by so many standard errors: of all ranks, of one."""
+
+_ASSUMED_STEPS = 20
+"""How much an assumed correlation of neighbouring steps counts, as a number of steps."""
 
 _AT_ONCE = 512
 """The series judged at a time: those of thousands of ranks take much memory."""
@@ -111,7 +114,7 @@ def rank_intervals(
     if usual is None:
         usual = _usual(common_correlation(late), ranks, steps)
     own = np.maximum(correlation_with_next(late), correlation_with_next(series))
-    correlation = np.maximum(usual, expected_correlation(own, 1, steps, usual))
+    correlation = np.maximum(usual, expected_correlation(own, 1, steps, _ASSUMED_STEPS, usual, _OWN_ERRORS))
     return series_interval(series, 1 - (1 - CONFIDENCE) / judged, correlation)
 
 
@@ -120,4 +123,4 @@ def _usual(found: Floats, ranks: int, steps: int) -> Floats:
 
     Lateness is against the others, so that of two ranks is one series.
     """
-    return expected_correlation(found, ranks / 2, steps, errors=_ERRORS)
+    return expected_correlation(found, ranks / 2, steps, _ASSUMED_STEPS, errors=_ERRORS)

@@ -24,8 +24,10 @@ from hpcprof.profiles.timeline import Ints
 _FEWEST_DEGREES = 1 - 1e-9
 """With less than one degree of freedom an interval says nothing."""
 
+_ASSUMED_CLUSTERS = 12
+"""How much an assumed correlation counts, as a number of clusters."""
 
-_ERRORS = 1.5
+_ERRORS = 1.0
 """The correlation of clusters may be larger than measured by so many standard errors."""
 
 
@@ -168,7 +170,7 @@ def _correlation(owner: Ints, shift: Floats, variance: Floats) -> tuple[Ints, Fl
         total += found
     # The last one is that of the next clusters.
     correlation = neighbour_correlation(found, total, clusters)
-    return clusters, expected_correlation(correlation, 1, clusters, errors=_ERRORS)
+    return clusters, expected_correlation(correlation, 1, clusters, _ASSUMED_CLUSTERS, errors=_ERRORS)
 
 
 def _degrees_of_freedom(above: _Side, below: _Side, owner: Ints) -> Floats:

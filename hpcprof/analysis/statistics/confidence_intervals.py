@@ -15,7 +15,6 @@ RATIO_DIGITS = 4
 """Decimals of the ratios that have such an interval."""
 
 _ASSUMED_CORRELATION, _MOST_CORRELATION = 0.5, 0.9
-_ASSUMED_VALUES = 20
 _MOST_LAGS = 8
 _TRIMMED = 10
 _FEW_VALUES = 20
@@ -117,18 +116,19 @@ def expected_correlation(
     found: Floats,
     series: float,
     length: Ints | int,
+    weight: float,
     assumed: Floats | float = _ASSUMED_CORRELATION,
     errors: float = 0.0,
 ) -> Floats:
     """Return the correlation to expect where ``found`` was measured on some independent series.
 
-    A few values hardly tell it, so it is mixed with 20 values of an assumed correlation. So many standard
-    errors of the result are added as ``errors`` says.
+    A few values hardly tell it, so it is mixed with ``weight`` values of an assumed correlation. So many
+    standard errors of the result are added as ``errors`` says.
     """
     # Kendall's correction makes the error of short series larger.
     values = series * np.maximum(length - 3, 0) ** 2 / length
-    total = values * found + _ASSUMED_VALUES * assumed + errors * np.sqrt(values)
-    return np.clip(total / (values + _ASSUMED_VALUES), 0.0, _MOST_CORRELATION)
+    total = values * found + weight * assumed + errors * np.sqrt(values)
+    return np.clip(total / (values + weight), 0.0, _MOST_CORRELATION)
 
 
 def variance_of_mean(n: Ints | int, correlation: Floats) -> Floats:

@@ -65,7 +65,7 @@ def test_kernels_bound_by_memory_are_slower_beside_communication(
     assert all(row["ci_low"] <= row["slowdown"] <= row["ci_high"] for row in rows)
     # To set memory to zero is no slower: it fits into the cache.
     (fill,) = (row for row in rows if "FillFunctor<unsigned char>" in row["name"])
-    assert 0.96 < fill["ci_low"] <= 1 <= fill["ci_high"] < 1.04
+    assert 0.97 < fill["ci_low"] <= 1 <= fill["ci_high"] < 1.02
 
 
 def test_a_slowdown_is_what_counting_one_by_one_gives(
@@ -106,7 +106,7 @@ def test_the_same_training_on_two_ranks_is_equally_fast(timelines: dict[int, Tim
     assert control["overlapped_n"] > 3000
     assert 0.995 < control["ci_low"] <= control["slowdown"] <= control["ci_high"] < 1.005
     # Both communicate beside much the same kernels, so that little is left of the 7 %.
-    assert 0.96 < rows[0]["ci_low"] <= rows[0]["ci_high"] < 1.06
+    assert 0.97 < rows[0]["ci_low"] <= rows[0]["ci_high"] < 1.035
 
 
 def test_the_same_run_twice_has_an_interval_that_contains_1(timelines: dict[int, Timeline]) -> None:

@@ -30,7 +30,7 @@ def test_a_planted_slowdown_is_found_within_its_interval(factor: float) -> None:
     assert rows["name"].tolist() == [TOTAL, "kernel"]
     for row in rows.to_dict("records"):
         assert row["ci_low"] <= factor <= row["ci_high"]
-        assert row["ci_high"] - row["ci_low"] < 0.08
+        assert row["ci_high"] - row["ci_low"] < 0.07
         assert (row["alone_n"], row["overlapped_n"]) == (40, 40)
 
 

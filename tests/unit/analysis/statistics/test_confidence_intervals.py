@@ -49,12 +49,12 @@ def test_the_correlation_of_many_values_is_found_and_that_of_few_is_mixed_with_a
         series[i] = 0.7 * series[i - 1] + new[i]
     found = correlation_with_next(series)
     assert found == pytest.approx(0.7, abs=0.03)
-    assert expected_correlation(found, 1, len(series)) == pytest.approx(found, abs=0.001)
+    assert expected_correlation(found, 1, len(series), 20) == pytest.approx(found, abs=0.001)
     # Of five values, Kendall's correction leaves the weight of 4 / 5.
-    assert expected_correlation(np.array(0.9), 1, 5) == pytest.approx((0.8 * 0.9 + 20 * 0.5) / 20.8)
-    assert expected_correlation(np.array(0.9), 10, 5, 0.1) == pytest.approx((8 * 0.9 + 20 * 0.1) / 28)
-    assert expected_correlation(np.array(-0.5), 1, 1000) == 0.0
-    assert expected_correlation(np.array(2.0), 1, 1000) == 0.9
+    assert expected_correlation(np.array(0.9), 1, 5, 20) == pytest.approx((0.8 * 0.9 + 20 * 0.5) / 20.8)
+    assert expected_correlation(np.array(0.9), 10, 5, 20, 0.1) == pytest.approx((8 * 0.9 + 20 * 0.1) / 28)
+    assert expected_correlation(np.array(-0.5), 1, 1000, 20) == 0.0
+    assert expected_correlation(np.array(2.0), 1, 1000, 20) == 0.9
 
 
 def test_a_slow_change_beside_fast_noise_counts_as_more_than_the_next_value_shows() -> None:
