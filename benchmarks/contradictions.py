@@ -75,6 +75,8 @@ def compared(run: Results) -> Iterator[Compared]:
     every = kinds.iloc[0].fillna(0)
     yield from _medians(tables, explanation)
     yield from _of_account(every, account, tables)
+    yield from _of_gpu_time(tables)
+    yield from _of_steps(tables)
     yield from _of_kinds(kinds, explanation)
     yield from _of_findings(run, explanation)
     yield from _of_report(run, every, explanation)
@@ -83,7 +85,9 @@ def compared(run: Results) -> Iterator[Compared]:
 
 _TABLES = (
     *("step_kinds", "step_account", "step_times", "steps", "steps_summary", "breakdown", "idle_causes"),
-    *("skew", "skew_summary", "phases"),
+    *("skew", "skew_summary", "phases", "phase_times", "step_parts", "step_ranges", "exposed_communication"),
+    *("kernels", "kernels_by_shape", "kernel_classes", "overlap", "device_breakdown", "launches"),
+    *("ranges", "range_gpu", "collectives", "collectives_summary", "rank_collectives", "hta_breakdown"),
 )
 
 
@@ -123,6 +127,76 @@ def _of_account(
         share = 100 * own / float(every["elapsed_ns"])
         mean = float(breakdown[f"{part}_pct"].mean())
         yield Compared(f"share of {part}: breakdown", round(mean, 1), round(share, 1), _SHARE_PCT)
+
+
+def _of_gpu_time(tables: Mapping[str, pd.DataFrame]) -> Iterator[Compared]:
+    """Yield the GPU's time of each rank as sums, unions and classes tell it."""
+    by_rank = {name: dict([*table.groupby("rank")]) for name, table in tables.items() if "rank" in table}
+    for rank, whole in by_rank["breakdown"].items():
+        row = whole.iloc[0]
+        own = {name: rows[rank] for name, rows in by_rank.items() if rank in rows}
+        of_rank = f"of rank {rank}"
+        if "overlap" in own:
+            both = own["overlap"].iloc[0]
+            exposed = int(both["comm_ns"]) - int(both["overlapped_ns"])
+            yield Compared(f"exposed communication {of_rank}: overlap", exposed, int(row["exposed_comm_ns"]))
+        if "kernel_classes" in own:
+            classes = [
+                (set(str(c).split("+")), int(ns)) for c, ns in own["kernel_classes"][["classes", "ns"]].values
+            ]
+            busy = int(row["span_ns"]) - int(row["idle_ns"])
+            yield Compared(f"busy time {of_rank}: kernel_classes", sum(ns for _, ns in classes), busy)
+            compute = sum(ns for names, ns in classes if "comp" in names)
+            yield Compared(f"compute {of_rank}: kernel_classes", compute, int(row["compute_ns"]))
+            exposed = sum(ns for names, ns in classes if "comm" in names and "comp" not in names)
+            yield Compared(f"exposed {of_rank}: kernel_classes", exposed, int(row["exposed_comm_ns"]))
+            hidden = sum(ns for names, ns in classes if {"comm", "comp"} <= names)
+            if "overlap" in own:
+                yield Compared(f"overlap {of_rank}: kernel_classes", hidden, int(both["overlapped_ns"]))
+        if "exposed_communication" in own:
+            parts = own["exposed_communication"]
+            exposed = int((parts["end_ns"] - parts["start_ns"]).sum())
+            yield Compared(f"exposed {of_rank}: its intervals", exposed, int(row["exposed_comm_ns"]))
+        if "kernels" in own and "kernels_by_shape" in own:
+            for column in ("instances", "total_ns"):
+                totals = [int(own[name][column].sum()) for name in ("kernels", "kernels_by_shape")]
+                yield Compared(f"{column} of kernels {of_rank}", *totals)
+        if "kernels" in own and "launches" in own:
+            fewer = int(own["launches"]["count"].sum()) <= int(own["kernels"]["instances"].sum())
+            yield Compared(f"launches {of_rank} are of its kernels", fewer, True)
+        if "rank_collectives" in own and "exposed_ns" in own["rank_collectives"]:
+            least = int(own["rank_collectives"]["exposed_ns"].fillna(0).max())
+            yield Compared(f"exposed collectives {of_rank}", least <= int(row["exposed_comm_ns"]), True)
+        if "range_gpu" in own and "ranges" in own:
+            count = own["ranges"].groupby("range")["instances"].sum()
+            projected = own["range_gpu"].groupby("range")["instances"].sum()
+            more = [name for name in projected.index if projected[name] > count.get(name, 0)]
+            yield Compared(f"projected ranges {of_rank} are among its ranges", more, [])
+
+
+def _of_steps(tables: Mapping[str, pd.DataFrame]) -> Iterator[Compared]:
+    """Yield the times of each step and phase in the tables that have them."""
+    keys = ["rank", "step"]
+    wall = tables["step_times"].set_index(keys)["wall_ns"]
+    for name in ("step_account", "step_parts"):
+        own = tables[name].set_index(keys)["wall_ns"]
+        yield Compared(f"wall times: {name}", own.to_dict(), wall[wall.index.isin(own.index)].to_dict())
+    account, parts = (tables[name].set_index(keys) for name in ("step_account", "step_parts"))
+    if len(account) and account.index.equals(parts.index):
+        communication = account["exposed_comm_ns"].fillna(0) + account["wait_for_peer_ns"].fillna(0)
+        for name, mine in {"exposed_comm_ns": communication, "compute_ns": account["compute_ns"]}.items():
+            yield Compared(f"{name} of steps: step_parts", mine.tolist(), parts[name].tolist())
+    longest = tables["step_times"].groupby("step")["wall_ns"].max()
+    steps = tables["steps"].set_index("step")["max_ns"]
+    common = steps.index.intersection(longest.index)
+    yield Compared("longest rank: steps", steps[common].tolist(), longest[common].tolist())
+    times = tables["phase_times"]
+    medians = times.groupby(["rank", "phase"])["wall_ns"].median() if len(times) else {}
+    for rank, phase, p50 in tables["phases"][["rank", "phase", "p50_ns"]].itertuples(index=False):
+        if (rank, phase) in medians:
+            yield Compared(
+                f"median of {phase} of rank {rank}: phase_times", float(medians[rank, phase]), p50, 1
+            )
 
 
 def _of_kinds(kinds: pd.DataFrame, explanation: Explanation) -> Iterator[Compared]:
