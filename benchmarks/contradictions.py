@@ -191,7 +191,7 @@ def _of_steps(tables: Mapping[str, pd.DataFrame]) -> Iterator[Compared]:
     common = steps.index.intersection(longest.index)
     yield Compared("longest rank: steps", steps[common].tolist(), longest[common].tolist())
     times = tables["phase_times"]
-    medians = times.groupby(["rank", "phase"])["wall_ns"].median() if len(times) else {}
+    medians = dict(times.groupby(["rank", "phase"])["wall_ns"].median()) if len(times) else {}
     for rank, phase, p50 in tables["phases"][["rank", "phase", "p50_ns"]].itertuples(index=False):
         if (rank, phase) in medians:
             yield Compared(

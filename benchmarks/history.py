@@ -1,11 +1,12 @@
 """How often a change point is marked where nothing changes, and how often a change is found.
 
-    python benchmarks/history.py [SERIES]
+    python benchmarks/history.py [SERIES [once]]
 
 The logarithms of the runs vary by 1 % with the noise of `benchmarks.noise`. The first table is for a single
 look at a series and for looks after each run up to 100 (for half as many series), the second for an outlier
 as the last of 20 runs, and the third for changes: one is found if it is marked at its place or one run beside
-it. Figures are percent of the series with the 95 % interval of the simulation.
+it. With ``once`` there are no looks after each run, which take most of the time. Figures are percent of the
+series with the 95 % interval of the simulation.
 """
 
 from __future__ import annotations
@@ -42,15 +43,18 @@ def after_each_run(logarithms: Floats) -> bool:
 def main() -> None:
     """Print the tables."""
     series = int(sys.argv[1]) if len(sys.argv) > 1 else 400
+    once = sys.argv[2:] == ["once"]
     random = np.random.default_rng(1)
-    print(f"| no change, {series} series | {' | '.join(map(str, LENGTHS))} | after each of 100 |")
+    repeated = [] if once else ["after each of 100"]
+    print(f"| no change, {series} series | {' | '.join([*map(str, LENGTHS), *repeated])} |")
     for kind in STATIONARY:
         cells = []
         for length in LENGTHS:
             values = NOISE * KINDS[kind]((series, length), random)
             cells.append(share(sum(bool(marked(one)) for one in values), series))
-        values = NOISE * KINDS[kind]((series // 2, LENGTHS[-1]), random)
-        cells.append(share(sum(map(after_each_run, values)), series // 2))
+        if repeated:
+            values = NOISE * KINDS[kind]((series // 2, LENGTHS[-1]), random)
+            cells.append(share(sum(map(after_each_run, values)), series // 2))
         print(f"| {kind} | {' | '.join(cells)} |", flush=True)
     print("| the last of 20 runs is longer by | any mark |")
     for off in (0.03, 0.05, 0.1, 0.3):
