@@ -275,8 +275,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     if error > _POOR_REPLAY_PCT and any(one.candidate.cause is Cause.CONTENTION for one in found):
         found = [one for one in found if one.candidate.cause is not Cause.CONTENTION]
         doubts.append(NotJudged("contention", f"a replay with it is {error:.1f} % off the measured step"))
-    uncertain = list(_too_uncertain(built, found, elapsed))
-    found = [one for one in found if not _is_due_to_profiler(one, elapsed)]
+    found, uncertain = _without_profiler(built, found, elapsed)
     replayed = [_finding(inputs, built, one, elapsed, trust) for one in found]
     findings = _by_steps(findings, replayed, {pause.step for pause in paused})
     hiding = tuple(_finding(inputs, built, one, elapsed, trust, hidden=True) for one in hidden)
@@ -384,31 +383,34 @@ def _finding(
     )
 
 
-def _is_due_to_profiler(one: Judged, wall: int) -> bool:
-    """Return whether a cause would not be shown without what the profiler adds to it."""
-    bar = LEAST_ESTIMATE_PCT / 100 * wall
-    return one.saving - one.interval.by_profiler < bar <= one.saving
+def _without_profiler(
+    built: Replayable, found: Sequence[Judged], wall: int
+) -> tuple[list[Judged], list[NotJudged]]:
+    """Return the causes that would also be shown without what the profiler adds to them, and those in doubt.
 
-
-def _too_uncertain(built: Replayable, found: Sequence[Judged], wall: int) -> Iterator[NotJudged]:
-    """Yield the causes that would be shown if the profiler cost nothing, or with more steps."""
+    The latter would be shown if the profiler cost nothing, or with more steps.
+    """
     bar, least = LEAST_ESTIMATE_PCT / 100 * wall, LEAST_PCT / 100 * wall
+    kept, doubts = [], []
     for one in found:
-        interval = one.interval
-        if one.saving < bar:
-            continue
+        interval, cause = one.interval, one.candidate.cause.value
         seems = f"in {one.candidate.where or built.step} it seems to cost {format_ns(one.saving)} of a step"
-        cause = one.candidate.cause.value
-        if _is_due_to_profiler(one, wall):
+        if one.saving - interval.by_profiler < bar <= one.saving:
             reason = f"{seems}, but the profiler, which slows the host, may be the reason"
-            yield NotJudged(cause, f"{reason}: compare with steps that are not profiled")
-        elif interval.low < least and interval.steps_needed and built.graph.steps == built.steps:
+            doubts.append(NotJudged(cause, f"{reason}: compare with steps that are not profiled"))
+            continue
+        kept.append(one)
+        unsure = one.saving >= bar and interval.low < least
+        if unsure and interval.steps_needed and built.graph.steps == built.steps:
             steps, last = interval.steps_needed, _FIRST_STEP + interval.steps_needed - 1
-            yield NotJudged(
-                cause,
-                f"{seems}, but {counted(built.steps, 'step')} are too few to tell: record {steps} steps "
-                f"(--capture-steps {_FIRST_STEP}-{last})",
+            doubts.append(
+                NotJudged(
+                    cause,
+                    f"{seems}, but {counted(built.steps, 'step')} are too few to tell: record {steps} steps "
+                    f"(--capture-steps {_FIRST_STEP}-{last})",
+                )
             )
+    return kept, doubts
 
 
 def _sorted(
