@@ -56,15 +56,19 @@ class Truth:
         A part of the place that it names.
     ranks : tuple of int or None
         None: all of them.
+    kind : int or None
+        The kind of steps that it names, if that matters.
     """
 
     cause: Cause | None
     where: str = ""
     ranks: tuple[int, ...] | None = None
+    kind: int | None = None
 
     def fits(self, finding: Finding, every: tuple[int, ...]) -> bool:
         """Return whether a finding says this; ``every`` are the profiled ranks."""
         same = finding.cause is self.cause and self.where in finding.where
+        same &= self.kind is None or finding.kind == self.kind
         return same and finding.ranks == (every if self.ranks is None else self.ranks)
 
 
@@ -298,6 +302,38 @@ def stalled_in_slow_steps(loop: Loop) -> Program | None:
     )
 
 
+def synchronized_evaluation(loop: Loop) -> Program:
+    """Every fourth step also evaluates the model, and waits for the GPU after each of its layers."""
+
+    def of(step: int, inside: tuple[Instruction, ...]) -> Step:
+        evaluates = step % 4 == 3
+        return Step(20 if evaluates else 10, between_ns=400 * US, layer=inside if evaluates else ())
+
+    return Program(
+        loop.programs(lambda rank, step: of(step, (Wait(),))),
+        loop.programs(lambda rank, step: of(step, ())),
+        Truth(Cause.HOST_SYNC, "forward", kind=2),
+    )
+
+
+def loading_evaluation(loop: Loop) -> Program:
+    """Every fourth step also evaluates the model, on data that take long to load.
+
+    The GPU waits for them before the front of these steps, so the steps before are a kind of their own.
+    """
+    slow = (Wait(), Host(int(loop.drawn.integers(20, 40)) * MS))
+
+    def of(step: int, data: tuple[Instruction, ...]) -> Step:
+        evaluates = step % 4 == 3
+        return Step(20 if evaluates else 10, data=data if evaluates else ())
+
+    return Program(
+        loop.programs(lambda rank, step: of(step, slow)),
+        loop.programs(lambda rank, step: of(step, ())),
+        Truth(Cause.HOST_WORK, "data", kind=3),
+    )
+
+
 def slow_in_some_steps(loop: Loop) -> Program:
     """The loader of all ranks is slow in some of the steps."""
     some = set(loop.drawn.choice(np.arange(2, STEPS - 1), 8, replace=False).tolist())
@@ -386,6 +422,8 @@ KINDS: tuple[Kind, ...] = (
     synchronized_loader,
     synchronized_late_loader,
     stalled_in_slow_steps,
+    synchronized_evaluation,
+    loading_evaluation,
     slow_in_some_steps,
     drifting,
     level_change,
