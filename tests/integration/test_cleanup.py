@@ -102,7 +102,7 @@ def test_old_runs_are_those_that_have_ended_without_a_tag(make_run: MakeRun, tmp
     change_tags(tagged, ["keep"])
     queued = submitted(make_run("", scheduler="local"), old)
     now = datetime.now(timezone.utc).isoformat()
-    (queued.path / "state/submitting").write_text(f"{now} login1 4711\n")
+    (queued.path / "state/submitting").write_text(f"{now} login1 4711 1 boot\n")
     stored(tmp_path, ended.id, ended.path)
     removals = old_removals(datetime.now(timezone.utc) - timedelta(days=30), tmp_path)
     assert [(removal.id, removal.rows is not None) for removal in removals] == [(ended.id, True)]
@@ -161,7 +161,7 @@ def test_a_run_with_a_job_that_still_collects_it_is_not_removed(make_run: MakeRu
     shutil.copytree(made.path, path)
     collecting = save(Run(path.name, path, msgspec.structs.replace(made.manifest, id=path.name)))
     now = datetime.now(timezone.utc).isoformat()
-    (collecting.path / "state/submitting").write_text(f"{now} login1 4711\n")
+    (collecting.path / "state/submitting").write_text(f"{now} login1 4711 1 boot\n")
     with pytest.raises(HpcprofError, match=rf"collect-3fa9 is queued: .* hpcprof cancel {path}\.$"):
         chosen_removals([run.id], tmp_path)
 

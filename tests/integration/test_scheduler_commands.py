@@ -278,7 +278,7 @@ def test_an_array_that_is_refused_leaves_no_run(fake: Fake, calls: Calls, tmp_pa
     with pytest.raises(UnicodeEncodeError):
         submit_array(site, jobs, tmp_path / "runs", ["hpcprof"])
     assert list((tmp_path / "runs").iterdir()) == []
-    assert [call[0] for call in calls()] == ["scontrol"]
+    assert [call[:2] for call in calls()] == [["scontrol", "ping"], ["scontrol", "show"]]
 
 
 def test_pbs_an_array_is_one_qsub_and_one_question_for_all_its_members(
