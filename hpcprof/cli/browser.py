@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from hpcprof.common.processes import CommandNotStarted, start_in_background
 
 _WINDOWED = (
     "xdg-open",
@@ -51,20 +53,15 @@ def _commands() -> Iterator[list[str]]:
 
 
 def _starts(command: list[str]) -> bool:
+    # With it, xdg-open could start a text browser.
     environment = {name: value for name, value in os.environ.items() if name != "BROWSER"}
     try:
-        process = subprocess.Popen(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-    except OSError:
+        process = start_in_background(command, Path.cwd(), environment)
+    except CommandNotStarted:
         return False
-    try:
-        return process.wait(_SECONDS) == 0
-    except subprocess.TimeoutExpired:
+    end = time.monotonic() + _SECONDS
+    while process.poll() is None and time.monotonic() < end:
+        time.sleep(0.01)
+    if process.poll() is None:
         process.returncode = 0  # The browser runs on: it is not ours to wait for.
-        return True
+    return process.returncode == 0

@@ -189,7 +189,9 @@ def run_in_terminal(command: Sequence[str]) -> int:
     return exit_code
 
 
-def start_in_background(command: Sequence[str], directory: Path) -> Popen[bytes]:
+def start_in_background(
+    command: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None
+) -> Popen[bytes]:
     """Start a process that outlives the caller and its terminal, without input or output.
 
     Raises
@@ -204,7 +206,13 @@ def start_in_background(command: Sequence[str], directory: Path) -> Popen[bytes]
     nowhere = subprocess.DEVNULL
     try:
         process = subprocess.Popen(
-            command, stdin=nowhere, stdout=nowhere, stderr=nowhere, cwd=directory, start_new_session=True
+            command,
+            stdin=nowhere,
+            stdout=nowhere,
+            stderr=nowhere,
+            cwd=directory,
+            env=environment,
+            start_new_session=True,
         )
     except OSError as error:
         raise _not_started(command, error, directory) from None
