@@ -312,7 +312,9 @@ def test_the_launcher_copies_the_scripts_to_the_volume_and_runs_the_job(tmp_path
     assert (state / "nodes").read_text() == "a-worker-0.a.ns.svc a-worker-1.a.ns.svc \n"
     assert (state / "rank00015.exit").read_text() == "0\n"
     hook = tmp_path / "runs" / RUN_ID / "hook"
-    assert {path.name for path in hook.iterdir()} == {"sitecustomize.py", "hpcprof_torch_hook"}
+    assert {path.name for path in hook.iterdir()} == {
+        *("sitecustomize.py", "hpcprof_torch_hook", "hpcprof_uncaught.py")
+    }
     assert not (hook / "sitecustomize.py").is_symlink()
     assert (state / "finished").read_text() == "0\n"
 
@@ -344,4 +346,5 @@ def test_kubectl_itself_reads_the_manifest_as_it_was_written(tmp_path: Path) -> 
     job, end = json.JSONDecoder().raw_decode(done.stdout)
     config_map = json.loads(done.stdout[end:])
     assert job["metadata"]["annotations"]["hpcprof/job-name"] == name
-    assert config_map["data"] == {file: rendered[file] for file in ("job.sh", "wrapper.sh")}
+    files = {file.replace("/", "."): text for file, text in rendered.items() if file != "mpijob.yaml"}
+    assert config_map["data"] == files

@@ -297,6 +297,7 @@ def test_a_run_that_left_no_profile_is_made_again(hpcprof: Hpcprof, tools: Path,
     assert runs_of(folder)[0] == first and runs_of(folder)[1]
 
 
+@pytest.mark.usefixtures("tools")
 def test_a_study_that_is_refused_leaves_nothing(hpcprof: Hpcprof, tmp_path: Path) -> None:
     hpcprof("submit", "--", "sleep", "300")
     words = ["--ranks-per-node", "2", "--alone", "one-rank", "--after", "last", "--", "true"]
@@ -306,6 +307,7 @@ def test_a_study_that_is_refused_leaves_nothing(hpcprof: Hpcprof, tmp_path: Path
     assert not list(tmp_path.glob("runs/*-slowdown-*")) and len(list(tmp_path.glob("runs/2*"))) == 1
 
 
+@pytest.mark.usefixtures("tools")
 def test_kernel_metrics_names_the_run_that_it_has_when_it_is_interrupted(
     hpcprof: Hpcprof, tmp_path: Path
 ) -> None:

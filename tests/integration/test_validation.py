@@ -41,7 +41,7 @@ def test_faults_are_measured_profiled_and_found_once(
     assert done.returncode == 0, done.stderr
     (folder,) = tmp_path.glob("runs/*-validate-*")
     runs = json.loads((folder / "study.json").read_text())["runs"]
-    assert [(run["faults"], run["profiled"]) for run in runs] == [
+    assert [(run["plants"], run["profiled"]) for run in runs] == [
         (FAULTS, False),
         *(([fault], True) for fault in FAULTS),
     ]

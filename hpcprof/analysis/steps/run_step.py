@@ -68,9 +68,20 @@ def step_series(table: pd.DataFrame) -> StepSeries:
 
 
 def whole_steps(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of the steps that all ranks have."""
-    whole: pd.DataFrame = table[table.groupby("step")["rank"].transform("size") == table["rank"].nunique()]
+    """Return the rows of the steps that all ranks have; each rank's are in ascending order.
+
+    Ranks without a number in common were captured in different steps, or not all by one profiler. The steps
+    of each are counted from 0 then.
+    """
+    if len(table) and not _on_all_ranks(table).any():
+        table = table.assign(step=table.groupby("rank").cumcount())
+    whole: pd.DataFrame = table[_on_all_ranks(table)]
     return whole
+
+
+def _on_all_ranks(table: pd.DataFrame) -> pd.Series[bool]:
+    found: pd.Series[bool] = table.groupby("step")["rank"].transform("size") == table["rank"].nunique()
+    return found
 
 
 def kinds_of_steps(account: pd.DataFrame) -> Ints:

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 _LOST = (
-    "three Dask workers that had it ended, the last one while it ran nothing else, as happens when memory "
-    "runs out"
+    "four Dask workers died on it, the last two while they ran nothing else, as happens when memory runs out"
 )
 _KEPT = "What was collected is kept: collect again for the rest."
 
@@ -94,12 +93,13 @@ class OnDask:
     def __call__(
         self, function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
     ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
-        """Yield each task with its result; a task is tried three times if its worker dies.
+        """Yield each task with its result; a task is tried four times if its worker dies.
 
-        The second time it is a chunk of its own. The third time nothing else runs, so that no task is lost
-        because another one ended the worker that both were on: Dask does not tell which of a worker's tasks
-        ran when it ended, and which waited. Nor does it tell whether the last one ran, so the worker notes
-        that; the third try is repeated if the worker ended before or after.
+        The second time it is a chunk of its own. Then nothing else runs, so that no task is lost because
+        another one ended the worker that both were on: Dask does not tell which of a worker's tasks ran when
+        it ended, and which waited. Nor does it tell whether the last one ran, so the worker notes that; a try
+        is repeated if the worker ended before or after. A second lone try is for workers that something else
+        ends, such as a nanny that missed its worker while it started.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class OnDask:
         """
         work = [self.work(task) for task in tasks]
         left = [[tasks[number] for number in chunk] for chunk in chunks(work, self.workers)]
-        for alone in (False, False, True):
+        for alone in (False, False, True, True):
             killed: list[list[TaskT]] = []
             for chunk, results in self._stream(function, left, alone):
                 if results is None:

@@ -117,6 +117,12 @@ def test_three_lengths_are_three_kinds_the_most_frequent_first() -> None:
     assert kinds_of_steps(account([compute(*times)])).tolist() == [*[1] * 8, *[2] * 5, *[3] * 4]
 
 
+def test_steps_of_ranks_without_a_common_number_are_counted_on_each() -> None:
+    rows = pd.DataFrame({"rank": [0, 0, 0, 1, 1], "step": [0, 1, 2, 5, 6], "wall_ns": [10, 20, 30, 15, 12]})
+    series = step_series(rows)
+    assert (series.steps.tolist(), series.wall.tolist()) == ([0, 1], [15, 20])
+
+
 @pytest.mark.parametrize(
     "times",
     [
