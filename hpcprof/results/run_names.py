@@ -103,8 +103,7 @@ def _known_runs(
     elsewhere = _elsewhere(runs_dir, stored)
     if reference == "last":
         last = last_collected(runs_dir, elsewhere)
-        # A submission is dated in whole seconds.
-        if last is None or (submitted and int(last.time) <= submission_time(runs_dir / submitted[-1])):
+        if last is None or (submitted and last.time < submission_time(runs_dir / submitted[-1])):
             return [_last_submitted(runs_dir)]
         return [_from_store(last.run_id, stored, store)]
     if reference in elsewhere:

@@ -242,7 +242,12 @@ def submitted_ids(runs: Path) -> list[str]:
 def submission_time(path: Path) -> float:
     """Return when a run was submitted, in seconds since 1970."""
     manifest = open_run(path).manifest
-    return datetime.fromisoformat(manifest.created).timestamp() if manifest else 0.0
+    if manifest is None:
+        return 0.0
+    created = datetime.fromisoformat(manifest.created).timestamp()
+    # That is in whole seconds. job.sh tells the moment, unless the clock of a file server dates it.
+    _, written = _age(path / MANIFEST)
+    return written if created <= written < created + 2 else created
 
 
 def _manifests(runs: Path) -> list[Path]:
