@@ -50,7 +50,7 @@ class Identity:
         return f"{self.pid} {self.start_ticks} {self.boot_id}"
 
     def alive(self) -> bool:
-        """Whether the process is still running."""
+        """Return whether the process is still running."""
         return Identity.of(self.pid) == self
 
 

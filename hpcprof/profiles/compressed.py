@@ -37,7 +37,7 @@ class Unpacked:
 
     @property
     def sentence(self) -> str:
-        """What was unpacked, and where to."""
+        """A sentence on the files that were unpacked, and their folder."""
         size = sum(path.stat().st_size for path in self.files.values())
         return (
             f"unpacked {counted(len(self.files), 'file')} ({format_bytes(size)}) into a private temporary "

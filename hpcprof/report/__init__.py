@@ -1,1 +1,1 @@
-"""What people look at: the terminal, the HTML page, charts, and exports for other viewers."""
+"""Output for people: the terminal, the HTML page, charts, and exports for other viewers."""

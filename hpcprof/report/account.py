@@ -1,4 +1,4 @@
-"""Where the elapsed time of a step goes, as parts that add up to it."""
+"""The elapsed time of a step, as parts that add up to it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ IDLE_CAUSES = {
     "dependency": "idle: dependency",
     "unknown": "idle: unknown cause",
 }
-"""What idle time is called, by its cause."""
+"""Names of idle time, by its cause."""
 
 _UNEVEN = ("uneven", UNEVEN)
 _MOST_RANGES = 2

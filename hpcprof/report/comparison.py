@@ -26,10 +26,10 @@ from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run
 
 _SHOWN = {"kernel_difference": 8, "collective_difference": 5, "idle_difference": 5}
-"""How many rows of each analysis a comparison shows."""
+"""The most rows of an analysis that a comparison shows."""
 
 _VALUES = 3
-"""How many values of a fact a comparison shows on each side."""
+"""The most values of a fact that a comparison shows on each side."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,12 @@ class Comparison:
 
     @property
     def regressed(self) -> bool:
-        """Whether the candidate is slower, by the metric that decides: that of the first row."""
+        """True if the candidate is slower, by the metric that decides: that of the first row."""
         return any(row["verdict"] == REGRESSION for row in self.table.rows[:1])
 
     @property
     def is_open(self) -> bool:
-        """Whether neither a change nor its absence is shown."""
+        """True if neither a change nor its absence is shown."""
         verdicts = [row["verdict"] for row in self.table.rows[:1]]
         return all(one == INCONCLUSIVE or one.endswith(NO_STATISTICS) for one in verdicts)
 

@@ -34,7 +34,7 @@ _OF_SINGLE_STEPS = (Cause.STEP_SPIKES, Cause.STEP_DRIFT)
 """Other findings may explain the same steps, so that both savings do not add up."""
 
 _SUBJECTS = {cause.value: name for cause, name in NAMES.items()}
-"""What could not be judged may be a cause."""
+"""Subjects that could not be judged may be causes."""
 
 HIDDEN = "Hidden behind the GPU: removing these costs would not shorten the step"
 """The heading of the hidden costs."""

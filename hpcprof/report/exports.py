@@ -35,7 +35,7 @@ class ExportFormat(Enum):
 
 @dataclass(frozen=True)
 class Chosen:
-    """What of the timelines is exported, as users write it: ``0,3-5``; empty for everything."""
+    """The part of the timelines to export, as users write it: ``0,3-5``; empty for everything."""
 
     ranks: str = ""
     steps: str = ""

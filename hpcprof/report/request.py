@@ -26,7 +26,7 @@ from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """What a user asks of a report.
+    """A user's request for a report.
 
     Attributes
     ----------

@@ -46,7 +46,7 @@ _COLUMNS = ("op", "comm_id", "bytes", "comm_ranks", "start_ns", "end_ns")
 
 @dataclass(frozen=True)
 class Calls:
-    """What a rank called together with others.
+    """The operations that a rank called together with others.
 
     ``operations`` and ``sizes`` count its calls by operation, and by operation and size; ``world_sizes``
     those of communicators of all ranks. ``span_ns`` is from the first to the last, on the clock of the

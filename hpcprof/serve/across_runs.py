@@ -22,7 +22,7 @@ from hpcprof.serve.context import as_html, as_json, run_address, served
 from hpcprof.submit.runs.directory import Run
 
 MOST_RUNS = 16
-"""How many runs a side of a comparison may have."""
+"""The most runs on a side of a comparison."""
 
 
 def history_page(request: Request) -> Response:
@@ -129,4 +129,4 @@ PAGES: dict[str, Callable[[Request], Response]] = {
     "/api/history": history,
     "/api/compare": compare,
 }
-"""What is read, by its address."""
+"""The resources that can be read, by their addresses."""

@@ -20,7 +20,7 @@ from hpcprof.serve.live import live_state
 from hpcprof.serve.tiles import chosen_ranks, is_rank
 
 MOST_RUNS = 16
-"""How many runs' events a query may ask."""
+"""The most runs whose events a query may read."""
 
 
 def list_runs(request: Request) -> Response:
@@ -127,4 +127,4 @@ READS: dict[str, Callable[[Request], Response]] = {
     "/api/runs/{run}/timeline": timeline,
     "/api/runs/{run}/timeline/{level:int}/{index:int}": timeline_tiles,
 }
-"""What is read, by its address."""
+"""The resources that can be read, by their addresses."""

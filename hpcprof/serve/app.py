@@ -29,7 +29,7 @@ from hpcprof.serve.tile_cache import TileCache
 from hpcprof.serve.tiles import AskAgain, Tiles
 
 THREADS = 12
-"""How many requests are worked on at a time; PostgreSQL's pool has 15 connections."""
+"""The requests worked on at a time; PostgreSQL's pool has 15 connections."""
 
 _API = "/api/"
 _LEAST_BYTES = 2048

@@ -18,10 +18,10 @@ from hpcprof.submit.runs.directory import MANIFEST, Run, open_run
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 
 FRESH_SECONDS = 10.0
-"""How old a list may be: sites forbid asking a scheduler every second."""
+"""The most seconds that a list is kept: sites forbid asking a scheduler every second."""
 
 _AT_ONCE_SECONDS = 1.0
-"""How old a list is at least before it is made again for a run that it does not name."""
+"""The least age of a list that is made again for a run that it does not name."""
 
 
 _ENDED = (JobState.COMPLETED.value, IMPORTED)
@@ -32,7 +32,7 @@ _JOB_STATES = {state.value for state in JobState}
 
 @dataclass(frozen=True)
 class Filters:
-    """Which runs a list shows; empty values choose all.
+    """The choice of runs in a list; empty values choose all.
 
     ``search`` holds words that all have to occur in the id, the command, the program, the site or the tags.
     ``since`` is a date or an age, as for ``hpcprof list --since``.
@@ -71,16 +71,16 @@ class KnownRun:
 
     @property
     def when(self) -> datetime | None:
-        """When the run was submitted, or started."""
+        """The time when the run was submitted, or started."""
         return self.listed.submitted or self.listed.started
 
     @property
     def is_open(self) -> bool:
-        """Whether the job of the run has not ended."""
+        """True if the job of the run has not ended."""
         return self.listed.state in (JobState.QUEUED.value, JobState.RUNNING.value)
 
     def matches(self, filters: Filters, since: datetime | None) -> bool:
-        """Whether filters choose the run."""
+        """Return whether filters choose the run."""
         listed = self.listed
         exact = (
             (filters.program, self.program),

@@ -1,4 +1,4 @@
-"""What the pages of the application read, and the kinds of answers that they give."""
+"""Context of the application's pages, and the kinds of their answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hpcprof.serve.tiles import Tiles
 
 @dataclass(frozen=True)
 class Served:
-    """What the pages read."""
+    """The sources of the pages."""
 
     catalogue: Catalogue
     tiles: Tiles

@@ -1,4 +1,4 @@
-"""What every request passes before a page sees it: the host, the token, the size and the origin."""
+"""Checks of every request before a page sees it: the host, the token, the size and the origin."""
 
 from __future__ import annotations
 
@@ -74,16 +74,16 @@ class Access:
         return f"hpcprof_{self.port}"
 
     def serves(self, host: str) -> bool:
-        """Whether a Host header names this server."""
+        """Return whether a Host header names this server."""
         name = host_name(host)
         return name in self.hosts or (self.addresses and _is_address(name))
 
     def accepts(self, token: str | None) -> bool:
-        """Whether a token is the right one."""
+        """Return whether a token is the right one."""
         return self.token is not None and _equal(token or "", self.token)
 
     def knows(self, headers: Headers) -> bool:
-        """Whether a request has the cookie, or the token as programs send it."""
+        """Return whether a request has the cookie, or the token as programs send it."""
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self.accepts(token.strip()):
             return True
@@ -195,7 +195,7 @@ def _limited(receive: Receive) -> Receive:
 
 
 def _same_origin(scope: Scope, headers: Headers) -> bool:
-    """Whether a request comes from a page of this server, or from no page.
+    """Return whether a request comes from a page of this server, or from no page.
 
     Browsers say where a request comes from. A page of another site may be a link to a page here, but it may
     neither change anything nor have anything computed.

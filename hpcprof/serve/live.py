@@ -15,7 +15,7 @@ from hpcprof.submit.runs.directory import Run, log_files
 from hpcprof.submit.runs.live_steps import read_live_steps, step_warnings
 
 LOG_BYTES = 64 * 1024
-"""How much of the end of each log is shown."""
+"""The bytes shown of the end of each log."""
 
 _TAB = 4
 

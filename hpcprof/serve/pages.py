@@ -65,7 +65,7 @@ _STATIC = {
 
 @dataclass(frozen=True)
 class Pages:
-    """Where a reader is in a list, with the addresses of the neighbouring pages; empty without one."""
+    """The reader's place in a list, with the addresses of the neighbouring pages; empty without one."""
 
     first: int
     last: int

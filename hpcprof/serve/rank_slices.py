@@ -35,7 +35,7 @@ _short_name = lru_cache(maxsize=4096)(short_name)
 
 @dataclass(frozen=True)
 class Part:
-    """What a rank did in a part of its time, on the common clock.
+    """The activity of a rank in a part of its time, on the common clock.
 
     ``strings`` has the names to which the slices point.
     """

@@ -29,7 +29,7 @@ _TOKEN_BYTES = 32
 
 @dataclass(frozen=True)
 class Serving:
-    """How the application is reached.
+    """The address and settings under which the application is reached.
 
     Attributes
     ----------

@@ -24,7 +24,7 @@ MOST_CHARACTERS = 20_000
 MOST_ROWS = 10_000
 MOST_BYTES = 8 << 20
 SECONDS = 30
-"""How long a query may take."""
+"""The most seconds of a query."""
 
 _AT_A_TIME = 2
 _A_MINUTE = 60

@@ -14,7 +14,7 @@ from threading import Lock
 from hpcprof.common.atomic import replacing
 
 MOST_BYTES = 1 << 30
-"""How large the folder may get."""
+"""The most bytes of the folder."""
 
 _LEFT = 0.75
 """To which part of that it is emptied then, the runs that were looked at least recently first."""

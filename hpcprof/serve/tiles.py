@@ -38,10 +38,10 @@ LAYOUT = 3
 """Raised whenever tiles of the same profiles would be others."""
 
 MOST_RANKS = 64
-"""How many ranks a request may ask for."""
+"""The most ranks that a request may ask for."""
 
 _PIXELS = 512
-"""How many slices fit side by side in a tile."""
+"""The slices that fit side by side in a tile."""
 
 _MOST_IN_FULL = 16
 """Up to how many ranks each has its own tracks in the overview."""
@@ -342,5 +342,5 @@ def chosen_ranks(text: str) -> Sequence[int]:
 
 
 def is_rank(text: str) -> bool:
-    """Whether a text is the number of a rank."""
+    """Return whether a text is the number of a rank."""
     return text.isascii() and text.isdecimal() and len(text) < 9

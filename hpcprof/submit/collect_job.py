@@ -29,7 +29,7 @@ FOLDER = "collect"
 
 @dataclass(frozen=True)
 class CollectPlacement:
-    """Where the collect runs: with ``mpi`` on the ranks of an MPI job, else in processes of one node.
+    """The place of the collect: with ``mpi`` the ranks of an MPI job, else processes of one node.
 
     ``jobs`` is the number of ranks on each node, or of processes; ``step_range`` and ``program`` are passed
     on. Other values that are None come from the first run, the walltime from its site.

@@ -29,13 +29,13 @@ MEETING = "{meeting}"
 
 
 ROOT_VARIABLES = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-"""What lets Open MPI start ranks as root, which it refuses by default."""
+"""Settings that let Open MPI start ranks as root, which it refuses by default."""
 
 ROOT_REMEDY = f"Set {' and '.join(f'{k}={v}' for k, v in ROOT_VARIABLES.items())}, or do not run as root."
 
 
 def refuses_root(output: str) -> bool:
-    """Whether the output of mpirun is Open MPI's refusal to start ranks as root."""
+    """Return whether the output of mpirun is Open MPI's refusal to start ranks as root."""
     return "OMPI_ALLOW_RUN_AS_ROOT" in output or "attempt to run as root" in output
 
 

@@ -56,7 +56,7 @@ def type_argument(job: Job) -> list[str]:
 
 
 def finds_type(site: Site, job: Job, program: Sequence[str]) -> bool:
-    """Whether job.sh finds the type with two ranks before it starts all of them.
+    """Return whether job.sh finds the type with two ranks before it starts all of them.
 
     It can do so if the program is a Python, whose MPI library it can ask for.
     """

@@ -28,10 +28,10 @@ from hpcprof.submit.schedulers.polling import LISTING_SECONDS, cancel, poll
 _FIRST_SECONDS = 0.2
 _LONGEST_SECONDS = 10.0
 _CANCEL_SECONDS = 60.0
-"""How long a scheduler may take to end cancelled jobs; a batch system takes some seconds."""
+"""The most seconds that a scheduler may take to end cancelled jobs; a batch system takes some."""
 
 _REPEAT_SECONDS = 5.0
-"""How long after a deletion it is repeated for the jobs that have not ended."""
+"""The seconds after which a deletion is repeated for the jobs that have not ended."""
 
 
 def poll_seconds() -> Iterator[float]:
@@ -143,7 +143,7 @@ def _all_ended(states: dict[str, JobStatus]) -> bool:
 
 
 class _Log:
-    """What the program prints on rank 0, read as it grows: standard output, then standard error."""
+    """The output of the program on rank 0, read as it grows: standard output, then standard error."""
 
     def __init__(self, run: Run) -> None:
         profiler = profiler_of(run)

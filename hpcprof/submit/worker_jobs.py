@@ -32,7 +32,7 @@ _NAME = "dask-worker"
 
 @dataclass(frozen=True)
 class WorkerPlacement:
-    """Where the workers run. Values that are None are those of the first run, or of the site.
+    """The place of the workers. Values that are None are those of the first run, or of the site.
 
     ``site`` is a name, ``nodes`` the number of jobs, and ``workers`` that on each node.
     """

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any
 
 GRACE_SECONDS = 20.0
-"""How long after the exception the program may take to end by itself."""
+"""The seconds that the program has to end by itself after the exception."""
 
 _PAUSE_SECONDS, _RANKS_PER_SECOND = 0.5, 500
 _LONGEST_TEXT = 200

@@ -26,7 +26,7 @@ _ERRORS, _OWN_ERRORS = 1.0, 0.3
 """The correlation of steps may be larger than measured by so many standard errors: of all ranks, of one."""
 
 _ASSUMED_STEPS = 20
-"""How much an assumed correlation of neighbouring steps counts, as a number of steps."""
+"""The weight of an assumed correlation of neighbouring steps, as a number of steps."""
 
 _AT_ONCE = 512
 """The series judged at a time: those of thousands of ranks take much memory."""

@@ -25,7 +25,7 @@ _FEWEST_DEGREES = 1 - 1e-9
 """With less than one degree of freedom an interval says nothing."""
 
 _ASSUMED_CLUSTERS = 12
-"""How much an assumed correlation counts, as a number of clusters."""
+"""The weight of an assumed correlation, as a number of clusters."""
 
 _ERRORS = 1.0
 """The correlation of clusters may be larger than measured by so many standard errors."""

@@ -1,4 +1,4 @@
-"""What a page contains beside its text: blocks of data, scripts and style.
+"""Contents of a page beside its text: blocks of data, scripts and style.
 
 A page is one file that asks for nothing from any network. Its Content-Security-Policy allows exactly the
 script that hpcprof ships, by its hash, so that no name in a profile can run,

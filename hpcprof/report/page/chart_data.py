@@ -32,7 +32,7 @@ _PARTS = (
     ("wait_for_peer", "waiting for peers"),
 )
 _OWN = ("compute", "exposed_mem", "idle")
-"""What a rank does by itself; the rest it spends with or for other ranks."""
+"""The parts that a rank spends by itself; the rest it spends with or for other ranks."""
 
 
 def chart_data(contents: Contents) -> list[Chart]:

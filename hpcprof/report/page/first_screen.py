@@ -40,7 +40,7 @@ _COSTS = {
 """The column of ``step_account`` in which a cause costs; that of others is the wall time."""
 
 MOST_PATTERNS = 7
-"""How many patterns page.css has for idle time."""
+"""The number of patterns that page.css has for idle time."""
 
 
 @dataclass(frozen=True)

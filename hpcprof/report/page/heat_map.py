@@ -53,7 +53,7 @@ _LATE_ALL = (
 
 @dataclass(frozen=True)
 class _Grid:
-    """Where the rows of a table are in the map: by the numbers of their ranks and steps."""
+    """The places of a table's rows in the map, by the numbers of their ranks and steps."""
 
     ranks: Ints
     steps: Ints
@@ -72,7 +72,7 @@ class _Grid:
 
 @dataclass(frozen=True)
 class _Quantity:
-    """What the map can show: for instance the wall time of each step on each rank."""
+    """A quantity that the map can show, for instance the wall time of each step on each rank."""
 
     id: str
     label: str

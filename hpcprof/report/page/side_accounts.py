@@ -1,4 +1,4 @@
-"""What a step goes to on both sides of a comparison: two bars on one scale, and the figures behind them."""
+"""The account of a step on both sides of a comparison: two bars on one scale, and their figures."""
 
 from __future__ import annotations
 

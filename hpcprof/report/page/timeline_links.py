@@ -1,4 +1,4 @@
-"""Which slices of a rank belong to those of other ranks: parts of collectives, and both ends of messages."""
+"""Links between slices of ranks: parts of collectives, and both ends of messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpcprof.results.run_communication import RankCommunication
 
 @dataclass(frozen=True)
 class SliceLinks:
-    """What slices have in common with those of other ranks.
+    """Links of slices to those of other ranks.
 
     Attributes
     ----------

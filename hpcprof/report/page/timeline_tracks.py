@@ -43,7 +43,7 @@ _LEVELS = 64
 
 
 class TrackKind(Enum):
-    """What a track shows, in the order in which the tracks of a rank follow each other."""
+    """The kind of a track, in the order of the tracks of a rank."""
 
     RANGES = "ranges"
     COMMUNICATION = "communication"
@@ -52,7 +52,7 @@ class TrackKind(Enum):
 
 
 class SliceKind(IntEnum):
-    """What a slice is, which decides its colour.
+    """The kind of a slice, which decides its colour.
 
     The kind of merged slices is `MERGED` plus the kind that takes most of their time.
     """

@@ -83,7 +83,7 @@ def export_trace(
 
 
 class _Source:
-    """What a trace of a run consists of."""
+    """The sources of a trace of a run."""
 
     def __init__(self, run: Run, store: Store) -> None:
         self._run, self._store, self._windows = run, store, RunWindows(run, store)

@@ -1,4 +1,4 @@
-"""What happens on a rank as slices: rows with a name, a time, a track, and what is known of them."""
+"""Slices of a rank: rows with a name, a time, a track and details."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CATEGORIES = (
 """The categories of slices."""
 
 NOTES = ("grid", "block", "bytes", "shapes", "types")
-"""What is known of slices beyond their names."""
+"""Details of slices beyond their names."""
 
 Shift = Callable[[Ints], Ints]
 """Gives time stamps of a rank as those of the trace."""

@@ -51,7 +51,7 @@ begun then counts as one that killed it. Imports from a file system of many node
 """
 _CONNECT_SECONDS = 20
 _SPARED = 10
-"""How many workers in a row may end without running the only task that they have."""
+"""The most workers in a row that may end without running the only task that they have."""
 
 _SAME = ("python", "distributed", "hpcprof")
 """The packages whose versions must be the same here and on the workers."""

@@ -25,7 +25,7 @@ CHECKS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Setup:
-    """How a container is started.
+    """The command and options that start a container.
 
     Attributes
     ----------

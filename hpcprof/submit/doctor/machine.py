@@ -1,4 +1,4 @@
-"""What a check gets, the machine, and what it returns, a finding; tests make up machines."""
+"""The machine, which a check is given, and the finding, which it returns; tests make up machines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found.
+    """The finding of a check.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class Answer:
 
     @property
     def ok(self) -> bool:
-        """Whether the command succeeded."""
+        """True if the command succeeded."""
         return self.exit_code == 0
 
     @property
@@ -122,10 +122,10 @@ class Machine:
 
     @property
     def in_job(self) -> bool:
-        """Whether this process runs inside a job of the scheduler."""
+        """True if this process runs inside a job of the scheduler."""
         return bool(self.environment.get(self.scheduler.job_id_variable))
 
     @property
     def starts_ranks(self) -> bool:
-        """Whether checks may start ranks here."""
+        """True if checks may start ranks here."""
         return self.probe or self.in_job or self.scheduler.runs_here

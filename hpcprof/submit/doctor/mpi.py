@@ -47,7 +47,7 @@ _OPEN_MPI = {
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
 _QUEUE_SECONDS = 120
-"""How long two ranks wait for a node."""
+"""The most seconds that two ranks wait for a node."""
 _MINUTES = 5
 """The time limit of their allocation, which ends it if hpcprof is killed."""
 
@@ -179,7 +179,7 @@ def _without_mpi4py(machine: Machine) -> Finding:
 
 @dataclass(frozen=True)
 class Probe:
-    """What two ranks of srun showed: the type that connects them, empty for Slurm's default, None if none."""
+    """The MPI type that connects two ranks of srun: empty for Slurm's default, None if none does."""
 
     finding: Finding
     type: str | None = None

@@ -10,7 +10,7 @@ from hpcprof.submit.profilers import NONE, Target
 
 
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one submission asks for.
+    """The content of one submission.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def program(self) -> str:
-        """What the job runs: its workload, or the name of the user's script."""
+        """The program of the job: its workload, or the name of the user's script."""
         return self.workload or (default_job_name(self.arguments) if self.arguments else self.name)
 
     @property
@@ -84,7 +84,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def target(self) -> Target:
-        """What the profiler needs to know about the job."""
+        """The facts about the job that the profiler needs."""
         captures = self.capture_steps.count(",") + 1 if self.capture_steps else 0
         in_python = self.workload is not None or runs_python(self.arguments)
         return Target(

@@ -19,7 +19,7 @@ class ProfilerConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     """The ``profilerConfig`` of GiGL's trainers: the PyTorch profiler with that project's defaults."""
 
     should_enable_profiler: bool = False
-    """Whether the PyTorch profiler runs."""
+    """True if the PyTorch profiler runs."""
     profiler_log_dir: str = ""
     """A folder that receives a copy of the traces; the run keeps its own."""
     profiler_args: dict[str, str | int | bool] = {}

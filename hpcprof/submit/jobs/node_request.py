@@ -1,4 +1,4 @@
-"""What a job requests of each node, by the site's ``node`` and ``node_request`` and by the user's options."""
+"""The request of a job for each node, by the site's ``node`` and ``node_request`` and the user's options."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def fitted_to_job(options: Iterable[str], job: Job) -> list[str]:
 
 
 def counts_gpus(option: str) -> bool:
-    """Whether `fitted_to_job` can write another number of GPUs to a directive or an argument of srun."""
+    """Return whether `fitted_to_job` can put another number of GPUs into a directive or srun's arguments."""
     return _GPU_COUNT.match(option) is not None
 
 
@@ -95,7 +95,7 @@ def rank_devices(site: Site, job: Job, masked: bool) -> Site:
 
 
 def requests_no_gpus(site: Site, job: Job) -> bool:
-    """Whether a job certainly has no GPU: the site's node is described, and nothing requests one."""
+    """Return whether a job certainly has no GPU: the site's node is described, and nothing requests one."""
     if job.gpus_per_rank is not None:
         return job.gpus_per_rank == 0
     if site.node_request is NodeRequest.NONE or site.node.gpus or not site.node.cores:

@@ -1,4 +1,4 @@
-"""Where the values of a job come from, which ``hpcprof submit -v`` shows."""
+"""Origins of the values of a job, which ``hpcprof submit -v`` shows."""
 
 from __future__ import annotations
 

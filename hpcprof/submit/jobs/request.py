@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class JobRequest:
-    """What a user asks for. A field that is None or empty was not given.
+    """A user's request for a job. A field that is None or empty was not given.
 
     Attributes
     ----------

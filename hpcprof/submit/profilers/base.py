@@ -1,4 +1,4 @@
-"""What a profiler declares: how the rank wrapper starts it, and which settings it has."""
+"""Declarations of profilers: their start by the rank wrapper, and their settings."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ Word = str | Versioned | PerfEvents
 
 @dataclass(frozen=True)
 class Target:
-    """What a profiler runs.
+    """The target of a profiler.
 
     ``workload`` is None for a program of the user's, which may not open a capture range as workloads do.
     ``captures`` is the number of spans of steps to capture, 0 for all measured steps. ``profiled`` is how
@@ -88,7 +88,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Profiler:
-    """How one profiler runs a rank.
+    """A profiler that runs a rank.
 
     Attributes
     ----------

@@ -44,9 +44,9 @@ _LAUNCH_FAILURES = {
     ): "ssh to another node failed",
     _NO_SPACE: "a disk is full",
 }
-"""What a launcher prints when it fails, and what that means."""
+"""Output of launchers that fail, and its meaning."""
 _JOB_ERRORS = 200
-"""How many lines of the errors of job.sh are looked at."""
+"""The lines of the errors of job.sh that are looked at."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def failed_ranks(run: Run) -> list[RankFailure]:
 
 
 def _starts_ranks(run: Run) -> bool:
-    """Whether job.sh has begun, and starts ranks by the wrapper: only then its files tell how they ended."""
+    """Return whether job.sh has begun and starts ranks by the wrapper, whose files tell how they ended."""
     try:
         script = (run.path / JOB_SCRIPT).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -142,7 +142,7 @@ def _starts_ranks(run: Run) -> bool:
 
 
 def _has_started(run: Run, rank: int) -> bool:
-    """Whether the wrapper of a rank has begun to start its program."""
+    """Return whether the wrapper of a rank has begun to start its program."""
     stem = f"rank{rank:05d}"
     return any((run.path / "logs" / f"{stem}.{log}").exists() for log in ("err", "out", "profiler"))
 

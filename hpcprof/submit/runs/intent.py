@@ -39,7 +39,7 @@ class Intent:
         return (datetime.now(timezone.utc) - self.since).total_seconds()
 
     def alive(self) -> bool | None:
-        """Whether the process still runs; None if it is on another machine."""
+        """Return whether the process still runs; None if it is on another machine."""
         return self.process.alive() if self.host == platform.node() else None
 
 

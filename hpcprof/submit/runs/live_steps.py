@@ -34,7 +34,7 @@ _HANGING_FACTOR = 3
 
 @dataclass(frozen=True)
 class StepLine:
-    """What a rank wrote about the steps since its line before.
+    """A line of a rank about the steps since its line before.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What every scheduler's client does, and the states of a job."""
+"""The interface of schedulers' clients, and the states of a job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class JobState(Enum):
 
     @property
     def ended(self) -> bool:
-        """Whether the job will not change its state any more."""
+        """True if the job will not change its state any more."""
         return self not in (JobState.QUEUED, JobState.RUNNING, JobState.UNKNOWN)
 
 

@@ -1,4 +1,4 @@
-"""What the clients of Slurm and PBS share: submit, poll and cancel, around the commands of each."""
+"""Shared code of the clients of Slurm and PBS: submit, poll and cancel, around the commands of each."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def _submitted_script(run: Run) -> tuple[Path, int | None]:
 
 
 def _names(script: Path, folder: Path) -> bool:
-    """Whether a script has the path of a folder in it; True if it cannot be read."""
+    """Return whether a script has the path of a folder in it; True if it cannot be read."""
     try:
         return f"{folder}/" in script.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -42,13 +42,13 @@ def _by_scheduler(runs: Sequence[Run]) -> list[list[Run]]:
 
 
 LISTING_SECONDS = 3.5
-"""How long a command waits for all schedulers together, so that it answers within 5 s."""
+"""The most seconds that a command waits for all schedulers together, so that it answers within 5 s."""
 
 _SILENT_SECONDS = 5.0
 """For how long a scheduler that was silent is not asked again by a command that is to answer soon."""
 
 _silent: dict[str, tuple[float, str]] = {}
-"""When a scheduler did not answer in time, and in which words."""
+"""The times at which schedulers did not answer, and the sentences about that."""
 
 
 def check_answers(site: Site, otherwise: str) -> None:

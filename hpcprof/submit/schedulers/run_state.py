@@ -21,13 +21,13 @@ CANCELLED_FILE = "cancelled"
 """The state file that marks a cancelled job, for when the scheduler has forgotten it."""
 
 GRACE_SECONDS = 30.0
-"""How long after a job's end to wait for its ``finished`` file: NFS shows new names late."""
+"""The most seconds to wait for a job's ``finished`` file after its end: NFS shows new names late."""
 
 UNRECORDED_SECONDS = 60.0
-"""How long to wait for the ``finished`` file of a job that the scheduler does not list."""
+"""The most seconds to wait for the ``finished`` file of a job that the scheduler does not list."""
 
 SUBMITTING_SECONDS = 150.0
-"""How long a submission on another machine may take until the scheduler lists the job."""
+"""The most seconds until the scheduler lists a job that another machine submits."""
 
 _UNFINISHED_FILE = "unfinished"
 _SEEN_FILE = "seen"
@@ -35,7 +35,7 @@ _SEEN_FILE = "seen"
 
 @dataclass(frozen=True)
 class Record:
-    """What a scheduler reports about one job.
+    """A scheduler's report about one job.
 
     Attributes
     ----------
@@ -231,7 +231,7 @@ def status_of_submission(run: Run) -> JobStatus:
 
 
 def records(run: Run, fact: str) -> bool:
-    """Whether the run's job.sh writes the state file ``fact``, as hpcprof's templates do.
+    """Return whether the run's job.sh writes the state file ``fact``, as hpcprof's templates do.
 
     A template of the user's may be a plain script, whose end only the scheduler knows.
     """
@@ -248,7 +248,7 @@ def _finished(run: Run) -> int | None:
 
 
 def _still_awaited(run: Run, ended_seconds: float | None) -> bool:
-    """Whether to wait longer for the finished file; if the end is not known, from the first poll on."""
+    """Return whether to wait longer for the finished file; from the first poll on if the end is unknown."""
     if ended_seconds is not None:
         return ended_seconds < GRACE_SECONDS
     noted = run.state_file(_UNFINISHED_FILE)

@@ -33,7 +33,7 @@ _JOB_NAME_LENGTH = 15
 
 
 class JobArrays(msgspec.Struct, frozen=True):
-    """How a scheduler spells a job array.
+    """The spelling of a job array for a scheduler.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class JobArrays(msgspec.Struct, frozen=True):
 
 
 class DaskJobs(msgspec.Struct, frozen=True):
-    """How dask-jobqueue starts workers in jobs of a scheduler.
+    """The start of workers in jobs of a scheduler by dask-jobqueue.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class DaskJobs(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Rendering:
-    """What a script needs beyond the site and the job: resolved paths and commands."""
+    """The values of a script beyond the site and the job: resolved paths and commands."""
 
     run_directory: Path
     command_line: list[str]
@@ -104,7 +104,7 @@ class FurtherFile(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Shortcoming:
-    """What the setup of a scheduler costs, and what to do about it, each in one sentence."""
+    """A shortcoming of a scheduler's setup and its remedy, each in one sentence."""
 
     observation: str
     remedy: str
@@ -184,7 +184,7 @@ class Scheduler:
 
     @property
     def installed(self) -> bool:
-        """Whether this machine has its commands: if not, its sites are other machines."""
+        """True if this machine has its commands: if not, its sites are other machines."""
         return all(shutil.which(command) for command in self.commands)
 
     def client(self) -> SchedulerClient:
@@ -201,7 +201,7 @@ class Scheduler:
         """
 
     def accepts_queue(self, queue: str) -> bool:
-        """Whether a queue that the site file does not list may exist, such as that of a reservation."""
+        """Return whether a queue may exist that the site file does not list, such as a reservation's."""
         return False
 
     def resource_directives(self, job: Job) -> dict[str, str]:

@@ -36,28 +36,28 @@ class Vendor(Enum):
 
 
 class Preemption(Enum):
-    """What the site does with a preempted job: requeue it, or end it."""
+    """The fate of a preempted job at the site: it is requeued, or it ends."""
 
     REQUEUE = "requeue"
     CANCEL = "cancel"
 
 
 class Required(Enum):
-    """What a job must be given because the site has no default."""
+    """A value that every job needs because the site has no default."""
 
     ACCOUNT = "account"
     QUEUE = "queue"
 
 
 class Chunk(Enum):
-    """What PBS's ``select`` counts."""
+    """The unit of PBS's ``select``."""
 
     NODE = "node"
     GPU = "gpu"
 
 
 class NodeRequest(Enum):
-    """How a job requests the cores and GPUs of ``node``."""
+    """The way a job requests the cores and GPUs of ``node``."""
 
     NONE = "none"
     GPUS_PER_NODE = "gpus-per-node"
@@ -74,7 +74,7 @@ class _Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class Launcher(_Model, frozen=True):
-    """What starts the ranks."""
+    """The launcher of the ranks."""
 
     name: LauncherName = LauncherName.MPIEXEC
     """The launcher; mpiexec of whichever MPI is found, for one node; pals, mpich, openmpi are dialects."""
@@ -108,7 +108,7 @@ class Node(_Model, frozen=True):
 
 
 class Affinity(_Model, frozen=True):
-    """Which GPU a rank sees."""
+    """The GPU that a rank sees."""
 
     variable: VariableName = "CUDA_VISIBLE_DEVICES"
     """The environment variable that is set for each rank."""
@@ -130,7 +130,7 @@ class Queue(_Model, frozen=True):
     walltime_by_nodes: dict[int, str] = {}
     """The longest walltime by the number of nodes: {91: "02:00:00"} applies to jobs of up to 91."""
     chunk: Chunk = Chunk.NODE
-    """What PBS's select counts: node, or gpu (a job then has one node and one GPU per rank)."""
+    """The unit of PBS's select: node, or gpu (a job then has one node and one GPU per rank)."""
     chunks: list[int] = []
     """The accepted numbers of chunks; empty accepts any."""
     max_array: int | None = None
@@ -138,11 +138,11 @@ class Queue(_Model, frozen=True):
     routes: list[str] = []
     """The execution queues behind a routing queue."""
     route_only: bool = False
-    """Whether the queue accepts jobs from a routing queue only."""
+    """True if the queue accepts jobs from a routing queue only."""
     directives: list[str] = []
     """Directives of this queue's jobs, without #PBS or #SBATCH."""
     note: str = ""
-    """What a user should know before submitting here."""
+    """Advice to users before they submit here."""
 
 
 class Option(_Model, frozen=True):
@@ -153,7 +153,7 @@ class Option(_Model, frozen=True):
     default: str = ""
     """The value if none is given."""
     required: bool = False
-    """Whether a value must be given."""
+    """True if a value must be given."""
     directive: str = ""
     """A directive that is written if there is a value, which replaces {}."""
     valid: list[str] = []
@@ -172,17 +172,17 @@ class Site(_Model, frozen=True):
     description: str = ""
     """One line for people."""
     source: str = ""
-    """Where the facts come from, with a date."""
+    """The source of the facts, with a date."""
     verified: bool = True
-    """Whether the facts are first hand."""
+    """True if the facts are first hand."""
     notes: list[str] = []
-    """What else a user should know; hpcprof sites show prints it."""
+    """Further advice to users; hpcprof sites show prints it."""
     launcher: Launcher = Launcher()
-    """What starts the ranks."""
+    """The launcher of the ranks."""
     node: Node = Node()
     """The shape of one node."""
     affinity: Affinity = Affinity()
-    """Which GPU a rank sees."""
+    """The GPU that a rank sees."""
     walltime: str = "01:00:00"
     """The walltime of a job that does not set one."""
     queue: str = ""
@@ -192,15 +192,15 @@ class Site(_Model, frozen=True):
     queue_directive: str = "--partition"
     """The Slurm option that names the queue: --partition or --qos."""
     requires: list[Required] = []
-    """What a job must be given: account, queue. (The script always has a walltime.)"""
+    """Values that every job needs: account, queue. (The script always has a walltime.)"""
     directives: list[str] = []
     """Directives of every batch script, without #PBS or #SBATCH."""
     select: str = ""
     """Text that is appended to PBS's -l select=N:."""
     node_request: NodeRequest = NodeRequest.NONE
-    """How jobs request what node describes: gpus-per-node, gres (Slurm), chunk (PBS's ncpus, ngpus), none."""
+    """The request for what node describes: gpus-per-node, gres (Slurm), chunk (PBS's ncpus, ngpus), none."""
     preemption: Preemption = Preemption.REQUEUE
-    """What happens to a preempted job: requeue or cancel."""
+    """The fate of a preempted job: requeue or cancel."""
     modules: list[str] = []
     """Modules to load."""
     setup: list[str] = []
@@ -210,7 +210,7 @@ class Site(_Model, frozen=True):
     tmpdir: str = ""
     """TMPDIR of the job: a short path on a local disk that every node has."""
     dcgm: bool = False
-    """Whether DCGM reads the GPUs' hardware counters; it is paused while a profiler reads them."""
+    """True if DCGM reads the GPUs' hardware counters; it is paused while a profiler reads them."""
     profilers: list[str] = []
     """The profilers that work at the site; empty means all that support its GPUs."""
     options: dict[str, Option] = {}

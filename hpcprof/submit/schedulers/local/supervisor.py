@@ -23,7 +23,7 @@ ENDED = "ended"
 BEHIND = "behind"
 """The state file with the path of the run that must end before this one starts."""
 GRACE_SECONDS = 10.0
-"""How long the job has after SIGTERM to end by itself, before SIGKILL."""
+"""The seconds that a job has after SIGTERM to end by itself, before SIGKILL."""
 
 _QUEUE_SECONDS = 0.2
 """The pause between two looks at the run ahead: short beside a measurement, and without load on it."""
@@ -33,7 +33,7 @@ _MARK = "HPCPROF_JOB_DIRECTORY"
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended (``exited``, ``cancelled`` or ``timeout``), and the exit code of job.sh."""
+    """The end of a job (``exited``, ``cancelled`` or ``timeout``), and the exit code of job.sh."""
 
     how: str
     exit_code: int
@@ -103,7 +103,7 @@ def _wait_for_turn(run: Path) -> None:
 
 
 def _has_ended(run: Path) -> bool:
-    """Whether no process of a local run is left; also of one whose folder was removed."""
+    """Return whether no process of a local run is left; also of one whose folder was removed."""
     if (run / "state" / ENDED).exists():
         return True
     try:

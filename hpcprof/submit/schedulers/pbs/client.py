@@ -34,14 +34,14 @@ _QSTAT = ("qstat", "-f", "-F", "json")
 _QSTAT_HISTORY = ("qstat", "-x", "-f", "-F", "json")
 
 _ALL_SECONDS = 20.0
-"""How long the questions of one poll may take together; jobs that are left are asked for in the next one."""
+"""The most seconds for all questions of one poll; jobs that are left are asked for in the next one."""
 
 
 class PbsClient(BatchClient):
     """Talks to this machine's default PBS server."""
 
     keeps_history: ClassVar[bool] = True
-    """Whether the server keeps finished jobs; false for this process once the server has denied it."""
+    """True if the server keeps finished jobs; false for this process once the server has denied it."""
 
     def unfinished(self, job_ids: Sequence[str]) -> list[str]:
         """Return the subset of ``job_ids`` to wait for; refuse members of arrays."""

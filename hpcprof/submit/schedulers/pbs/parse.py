@@ -74,7 +74,7 @@ def parse_qselect(code: int, out: str, error: str) -> list[str]:
 
 
 def was_submitted_from(script: Path, out: str) -> bool:
-    """Whether ``qstat -f -F json`` printed a job whose script has this path: qsub's last argument."""
+    """Return whether ``qstat -f -F json`` printed a job whose script has this path: qsub's last argument."""
     found = re.search(r'^\s*"Submit_arguments"\s*:\s*"(.*)"\s*,?\s*$', out, re.MULTILINE)
     # Not as JSON: the job's environment can make it invalid.
     path = json.dumps(str(script), ensure_ascii=False)[1:-1]
@@ -82,7 +82,7 @@ def was_submitted_from(script: Path, out: str) -> bool:
 
 
 def has_no_history(error: str) -> bool:
-    """Whether ``qstat -x`` was refused because the server keeps no finished jobs.
+    """Return whether ``qstat -x`` was refused because the server keeps no finished jobs.
 
     It then shows not even the jobs that run, and exits with 0. This is OpenPBS's default.
     """
@@ -90,7 +90,7 @@ def has_no_history(error: str) -> bool:
 
 
 def parse_job_history(out: str) -> bool:
-    """Whether the server keeps finished jobs, from ``qstat -B -f -F json``; an unset attribute is missing."""
+    """Return whether the server keeps finished jobs, by ``qstat -B -f -F json``; it omits what is unset."""
     return re.search(r'"job_history_enable"\s*:\s*"?True', out) is not None
 
 
@@ -193,7 +193,7 @@ def member_of(array_id: str, index: int) -> str:
 
 
 def same_job(name: str, job_id: str) -> bool:
-    """Whether two ids name the same job: servers differ in how much of their name they print."""
+    """Return whether two ids name the same job: servers differ in how much of their name they print."""
     first, _, first_server = name.partition(".")
     second, _, second_server = job_id.partition(".")
     servers = (first_server.partition(".")[0], second_server.partition(".")[0])

@@ -1,4 +1,4 @@
-"""What PBS's commands show of a machine's queues and nodes."""
+"""Queues and nodes of a machine, as PBS's commands show them."""
 
 from __future__ import annotations
 

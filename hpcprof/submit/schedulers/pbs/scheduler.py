@@ -101,7 +101,7 @@ class PbsScheduler(Scheduler):
         return {**_OWN_OPTIONS, **{f"-l {name}": advice for name, advice in _OF_OPTIONS.items()}}
 
     def accepts_queue(self, queue: str) -> bool:
-        """Whether a queue is that of a reservation."""
+        """Return whether a queue is that of a reservation."""
         return _RESERVATION.fullmatch(queue) is not None
 
     def job_name(self, name: str) -> str:

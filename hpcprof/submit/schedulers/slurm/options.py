@@ -42,7 +42,7 @@ OWN_SETTINGS = {
     "--wait": "give --wait",
     "--wrap": "write the command after --",
 }
-"""What the script or another option of hpcprof sets, each with the end of a sentence on what to do."""
+"""Settings of the script or of other options of hpcprof, each with the end of a sentence of advice."""
 
 _MEMORY = "the memory"
 _CPUS = "the CPUs of a rank"

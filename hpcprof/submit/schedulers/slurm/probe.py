@@ -1,4 +1,4 @@
-"""What Slurm's commands show of a machine's partitions and nodes."""
+"""Partitions and nodes of a machine, as Slurm's commands show them."""
 
 from __future__ import annotations
 
