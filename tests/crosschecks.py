@@ -31,12 +31,14 @@ def _rows(columns: AnalysisColumns) -> Iterator[dict[str, Any]]:
 def _breakdown(results: Mapping[str, AnalysisColumns]) -> Iterator[str]:
     """Check that the parts are not negative and add up to the span, to the nanosecond."""
     for row in _rows(results["breakdown"]):
-        parts = [row[f"{part}_ns"] for part in PARTS]
-        if min(parts) < 0 or sum(parts) != row["span_ns"]:
-            yield (
-                f"the parts of breakdown ({', '.join(map(str, parts))} ns) do not add up to its span of "
-                f"{row['span_ns']} ns"
-            )
+        yield from _parts(row, "breakdown", "span", row["span_ns"])
+
+
+def _parts(row: dict[str, Any], subject: str, name: str, whole: int) -> Iterator[str]:
+    parts = [row[f"{part}_ns"] for part in PARTS]
+    if min(parts) < 0 or sum(parts) != whole:
+        said = ", ".join(map(str, parts))
+        yield f"the parts of {subject} ({said} ns) do not add up to its {name} of {whole} ns"
 
 
 def _kernels(results: Mapping[str, AnalysisColumns]) -> Iterator[str]:
@@ -71,12 +73,7 @@ def _phases(results: Mapping[str, AnalysisColumns]) -> Iterator[str]:
 def _step_parts(results: Mapping[str, AnalysisColumns]) -> Iterator[str]:
     """Check that the parts of each step are not negative and add up to its wall time, to the nanosecond."""
     for row in _rows(results["step_parts"]):
-        parts = [row[f"{part}_ns"] for part in PARTS]
-        if min(parts) < 0 or sum(parts) != row["wall_ns"]:
-            yield (
-                f"the parts of step {row['step']} ({', '.join(map(str, parts))} ns) do not add up to its "
-                f"wall time of {row['wall_ns']} ns"
-            )
+        yield from _parts(row, f"step {row['step']}", "wall time", row["wall_ns"])
 
 
 def _idle_causes(results: Mapping[str, AnalysisColumns]) -> Iterator[str]:

@@ -239,6 +239,8 @@ def _nothing_new(references: Sequence[str], runs_dir: Path, db: str | None) -> b
     from hpcprof.submit.runs.directory import MANIFEST, open_run, submitted_ids, update_files
 
     store = database_file(db or default_database(), runs_dir)
+    if store is None:
+        return False
     named = []
     for reference in references:
         name = reference
@@ -246,10 +248,9 @@ def _nothing_new(references: Sequence[str], runs_dir: Path, db: str | None) -> b
             name = next(reversed(submitted_ids(runs_dir)), name)
         places = (runs_dir / name, Path(name))
         there = [place for place in places if name and (place / MANIFEST).is_file()] or [places[1]]
-        if store is None or not there[0].is_dir():  # The store may know the name.
+        if not there[0].is_dir():  # The store may know the name.
             return False
         named.append(open_run(there[0]))
-    assert store is not None
     found = []
     for run in (run for one in named for run in runs_to_collect(one)):
         if run.files is not None:
@@ -274,18 +275,25 @@ def _collect_all(
     runs: Sequence[Run], store: Store, pool: _Pool, step_range: str | None, program: str | None
 ) -> bool:
     """Collect runs one after another, and return whether no profile was skipped."""
+    return for_each(
+        runs,
+        lambda run: collect_and_tell(
+            run, store, pool.cpus, pool.executor, step_range=step_range, program=program
+        ),
+    )
+
+
+def for_each(runs: Sequence[Run], function: Callable[[Run], bool]) -> bool:
+    """Return whether a function returns True for each run; of several, an error skips one, and is told."""
     complete = True
     for run in runs:
         try:
-            complete &= collect_and_tell(
-                run, store, pool.cpus, pool.executor, step_range=step_range, program=program
-            )
+            complete &= function(run)
         except StoreError:
             raise
         except HpcprofError as error:
             if len(runs) == 1:
                 raise
-            # Of several runs, the others are collected.
             click.echo(f"hpcprof: skipped: {error}", err=True)
             complete = False
     return complete

@@ -14,7 +14,7 @@ from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.report import collect_first, explain_first
 from hpcprof.cli.tables import show_report
-from hpcprof.common.errors import HpcprofError, StoreError, writing
+from hpcprof.common.errors import writing
 
 if TYPE_CHECKING:
     from hpcprof.results.store.store import Store
@@ -55,6 +55,7 @@ def command(
     been read. One may become 200 times larger, or 100 MB; a larger one is left out with a sentence.
     """
     from hpcprof.cli.browser import can_show_pages
+    from hpcprof.cli.collect import for_each
     from hpcprof.results.run_names import find_runs_to_collect
     from hpcprof.results.run_profiles import told_apart
     from hpcprof.results.store.store import open_store
@@ -65,22 +66,16 @@ def command(
         click.echo(f"hpcprof: {sentence}", err=True)
     store.prepare()
     as_page = can_show_pages() and not terminal
-    complete = True
-    for number, run in enumerate(runs):
-        try:
-            complete &= _collect(run, store, program)
-            if run.manifest or store.profiles(run.id):
-                if number and not as_page:
-                    click.echo()
-                _show(run, store, runs_dir, as_page)
-        except StoreError:
-            raise
-        except HpcprofError as error:
-            if len(runs) == 1:
-                raise
-            click.echo(f"hpcprof: skipped: {error}", err=True)
-            complete = False
-    if not complete:
+
+    def collect_and_show(run: Run) -> bool:
+        complete = _collect(run, store, program)
+        if run.manifest or store.profiles(run.id):
+            if run is not runs[0] and not as_page:
+                click.echo()
+            _show(run, store, runs_dir, as_page)
+        return complete
+
+    if not for_each(runs, collect_and_show):
         sys.exit(1)
 
 

@@ -146,7 +146,8 @@ def stored_run(reference: str, runs_dir: Path, paths: Mapping[str, str]) -> Run 
     UsageError
         If the name matches several runs.
     """
-    ids = matching_ids(reference, [name for name in paths if name in _elsewhere(runs_dir, paths)])
+    elsewhere = _elsewhere(runs_dir, paths)
+    ids = matching_ids(reference, [name for name in paths if name in elsewhere])
     if len(ids) > 1:
         raise UsageError(f"{reference!r} is ambiguous in the results database: it matches {', '.join(ids)}.")
     return _opened(ids[0], Path(paths[ids[0]])) if ids else None

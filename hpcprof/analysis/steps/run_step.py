@@ -73,9 +73,11 @@ def whole_steps(table: pd.DataFrame) -> pd.DataFrame:
     Ranks without a number in common were captured in different steps, or not all by one profiler. The steps
     of each are counted from 0 then.
     """
-    if len(table) and not _on_all_ranks(table).any():
+    on_all = _on_all_ranks(table)
+    if len(table) and not on_all.any():
         table = table.assign(step=table.groupby("rank").cumcount())
-    whole: pd.DataFrame = table[_on_all_ranks(table)]
+        on_all = _on_all_ranks(table)
+    whole: pd.DataFrame = table[on_all]
     return whole
 
 

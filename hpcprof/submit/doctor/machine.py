@@ -91,9 +91,13 @@ def read_text(path: Path) -> str | None:
 
 def free_bytes(path: Path) -> int:
     """Return the bytes that this user can still write at ``path``, which need not exist yet."""
-    while not path.exists():
-        path = path.parent
-    return shutil.disk_usage(path).free
+    return shutil.disk_usage(nearest_folder(path)).free
+
+
+def nearest_folder(path: Path) -> Path:
+    """Return the folder at a path, or the nearest one above it that exists."""
+    path = path.absolute()
+    return next(place for place in (path, *path.parents) if place.is_dir())
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcprof.common.errors import HpcprofError
-from hpcprof.submit.doctor.machine import Answer, Finding, Machine, Status
+from hpcprof.submit.doctor.machine import Answer, Finding, Machine, Status, nearest_folder
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.resources import job_directives
 from hpcprof.submit.launchers import ROOT_REMEDY, refuses_root
@@ -133,7 +133,7 @@ def _probe_in_job(machine: Machine) -> Finding:
     from hpcprof.submit.submission import submit
     from hpcprof.submit.waiting import cancel_and_wait, describe_failure, poll_until
 
-    folder = Path(tempfile.mkdtemp(prefix=".hpcprof-probe-", dir=_nearest(machine.runs)))
+    folder = Path(tempfile.mkdtemp(prefix=".hpcprof-probe-", dir=nearest_folder(machine.runs)))
     try:
         job = make_job(
             machine.site, arguments=[machine.python, "-c", _RANKS], ranks_per_node=2, walltime=f"{_MINUTES}m"
@@ -163,12 +163,6 @@ def _probe_in_job(machine: Machine) -> Finding:
         )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _nearest(folder: Path) -> Path:
-    """Return a folder, or the nearest one above it that exists."""
-    folder = folder.absolute()
-    return next(path for path in (folder, *folder.parents) if path.is_dir())
 
 
 def _without_mpi4py(machine: Machine) -> Finding:

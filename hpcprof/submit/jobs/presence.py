@@ -36,9 +36,7 @@ def check_present(site: Site, job: Job) -> None:
     folders = added_folders(site)
     complete = folders is not None and not site.modules
     path = os.pathsep.join([*(folders or []), site.environment.get("PATH") or os.environ.get("PATH", "")])
-    elsewhere = (
-        "" if scheduler.runs_here else "; if only the nodes have it, name its folder under setup in the site"
-    )
+    elsewhere = "" if scheduler.runs_here else _ELSEWHERE
     own = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}
     for tool in find_profiler(job.profiler).command[:1] if job.profiled_ranks else ():
         word = own.get(tool, tool)

@@ -1,4 +1,4 @@
-"""Whether ranks are of one program."""
+"""Telling apart ranks of different programs."""
 
 from __future__ import annotations
 

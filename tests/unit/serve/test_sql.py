@@ -1,4 +1,4 @@
-"""How many queries are executed, which wait, and which are refused at once."""
+"""Queries that are executed, that wait, and that are refused at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is right: the fault is named if it costs enough, and nothing is if it does not."""
+"""The column right: the fault is named if it costs enough, and nothing is if it does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the faults do to a training, without a GPU and without other ranks."""
+"""Effects of faults on a training, without a GPU and without other ranks."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def listed(column: BinaryColumn) -> list[bytes | None]:
 
 
 def is_decoded(path: Path, integers: Mapping[str, int | None]) -> bool:
-    """Whether these columns of the table ``t`` are read without SQLite."""
+    """Return whether these columns of the table ``t`` are read without SQLite."""
     refused: list[object] = []
 
     def no_other_way(table: ExportTable, query: object) -> TableColumns:
