@@ -36,7 +36,8 @@ TIMES = ("start", "end", "time")
 
 _OPTIONAL = (
     *("correlation", "process", "stream", "source_stream", "source_correlation"),
-    *("bytes", "ranks", "peer", "comm_peer", "link", "line"),
+    *("bytes", "received_bytes", "ranks", "peer", "comm_peer", "root", "tag", "wait_ns"),
+    *("link", "line"),
 )
 """The columns in which -1 says that the profiler did not record the value."""
 

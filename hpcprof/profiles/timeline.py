@@ -27,6 +27,7 @@ NO_BYTES = -1
 NO_LINK = -1
 UNKNOWN_RANKS = -1
 NO_PEER = -1
+NO_TAG = NO_ROOT = NO_WAIT = -1
 
 LATEST = 1 << 62
 """A later stamp is damage: no clock of a profiler reaches it, and nanoseconds since 1970 do so in 2116."""
@@ -249,6 +250,54 @@ class Collectives(Table):
 
 
 @dataclass(frozen=True)
+class MpiCalls(Table):
+    """Calls of MPI on the host, one row per call, also of one that waits for several requests.
+
+    Calls of one thread do not overlap.
+    """
+
+    start: Ints
+    end: Ints
+    process: Ints
+    thread: Ints
+    name: Ints
+
+
+@dataclass(frozen=True)
+class MpiOperations(Table):
+    """Messages and collectives of MPI, one row for each that the rank takes part in.
+
+    ``start`` is that of the call that begins the operation, which takes ``begin_ns``. ``end`` is that of the
+    call in which it ends, which takes ``wait_ns``: the same call for a blocking one, the wait or test of its
+    request for another. Where the profile has none, ``end`` is that of the first call, and ``wait_ns`` is
+    `NO_WAIT`. All are on ``thread``, that of the first call. ``operation`` is one of
+    `hpcprof.profiles.collective_operations`; a call that sends and receives has a row for each.
+    ``communicator`` is a text that is the same on all of its ranks, or `NO_NAME`, and ``ranks`` its size or
+    `UNKNOWN_RANKS`. The partner of a message is ``peer``, its rank in the program, or ``comm_peer``, its rank
+    in the communicator, whichever is known, else `NO_PEER`; that of a receive from any source is the rank
+    that sent. ``root`` is a rank in the communicator or `NO_ROOT`, and ``tag`` that of a message or `NO_TAG`.
+    ``bytes`` is the size of a message, or what this rank gives to a collective, ``received_bytes`` what it
+    gets from one; `NO_BYTES` if unknown.
+    """
+
+    start: Ints
+    end: Ints
+    process: Ints
+    thread: Ints
+    operation: Ints
+    communicator: Ints
+    ranks: Ints
+    peer: Ints
+    comm_peer: Ints
+    root: Ints
+    tag: Ints
+    bytes: Ints
+    received_bytes: Ints
+    begin_ns: Ints
+    wait_ns: Ints
+
+
+@dataclass(frozen=True)
 class Synchronizations(Table):
     """Waits of the host or of a stream; queries, which do not wait, are not among them.
 
@@ -377,6 +426,8 @@ class Timeline:
     host_collectives: Collectives = field(default_factory=Collectives.empty)
     modules: Ranges = field(default_factory=Ranges.empty)
     functions: Functions = field(default_factory=Functions.empty)
+    mpi_calls: MpiCalls = field(default_factory=MpiCalls.empty)
+    mpi_operations: MpiOperations = field(default_factory=MpiOperations.empty)
     step_range: StepRange | None = None
 
     def names(self, ids: Ints) -> list[str | None]:
