@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 # Searched for in this order in the letters of a name: "ncclAllReduce", "_allgather_base",
 # "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL".
@@ -24,6 +25,27 @@ _NAMES = (
     ("recv", "Recv"),
 )
 _KERNEL = re.compile(r"^(?:void )?nccl\w*?Kernel_(\w+)")
+
+_MPI_CALL = re.compile(r"MPI_(I?)(\w+?)(_init)?(?:_c)?")
+_MPI = {
+    **dict.fromkeys(("send", "ssend", "bsend", "rsend", "psend"), "Send"),
+    **dict.fromkeys(("recv", "mrecv", "precv"), "Recv"),
+    **dict.fromkeys(("sendrecv", "sendrecv_replace"), "SendRecv"),
+    **dict.fromkeys(("gather", "gatherv"), "Gather"),
+    **dict.fromkeys(("scatter", "scatterv"), "Scatter"),
+    **dict.fromkeys(("alltoallv", "alltoallw"), "AlltoAllV"),
+    **dict.fromkeys(("reduce_scatter", "reduce_scatter_block"), "ReduceScatter"),
+    "allgather": "AllGather",
+    "allgatherv": "AllGatherV",
+    "allreduce": "AllReduce",
+    "alltoall": "AlltoAll",
+    "barrier": "Barrier",
+    "bcast": "Broadcast",
+    "exscan": "Exscan",
+    "reduce": "Reduce",
+    "scan": "Scan",
+}
+"""The operation of each function of MPI, by its name in lower case without prefix and suffix."""
 
 _COMMUNICATING = re.compile(
     r"_?c10d(_functional)?::|record_param_comms$|(oneccl_bindings_for_pytorch|torch_ccl)::"
@@ -62,6 +84,25 @@ def operation(name: str) -> str | None:
     kernel = _KERNEL.match(name)
     letters = re.sub("[^a-z]", "", (kernel[1] if kernel else name).lower())
     return next((found for part, found in _NAMES if part in letters), None)
+
+
+class MpiFunction(NamedTuple):
+    """A function of MPI that begins an operation.
+
+    ``nonblocking`` says that the operation ends in another call, ``persistent`` that the function only
+    prepares it.
+    """
+
+    operation: str
+    nonblocking: bool
+    persistent: bool
+
+
+def mpi_function(name: str) -> MpiFunction | None:
+    """Return the operation that a function of MPI begins (``MPI_Iallreduce``), None for all others."""
+    found = _MPI_CALL.fullmatch(name)
+    called = _MPI.get(found[2].lower()) if found else None
+    return MpiFunction(called, bool(found[1]), bool(found[3])) if found and called else None
 
 
 def carries(kernel: str | None, called: str) -> bool:

@@ -21,8 +21,8 @@ _TABLES = {
     "operators": Subject.OPERATOR,
     "synchronizations": Subject.SYNCHRONIZATION,
     "host_collectives": Subject.COLLECTIVE,
-    "mpi_calls": Subject.CALL,
-    "mpi_operations": Subject.COLLECTIVE,
+    "mpi_calls": Subject.MPI_CALL,
+    "mpi_operations": Subject.MPI_OPERATION,
 }
 """The tables whose rows have a process."""
 

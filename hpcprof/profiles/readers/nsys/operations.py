@@ -103,7 +103,7 @@ def read_calls(export: NsysExport) -> tuple[IntColumns, list[Loss]]:
     if table is None:
         return _none(*_CALL), []
     table.require("nameId")
-    return _placed(table.read_bulk(_CALL), Subject.CALL)
+    return placed_rows(table.read_bulk(_CALL), Subject.CALL)
 
 
 def api_calls(columns: IntColumns, name: Ints) -> ApiCalls:
@@ -210,7 +210,7 @@ def read_operations(
 
     ``wanted`` are its columns with their defaults, as for `ExportTable.read`; they include start and end.
     """
-    columns, lost = _placed(table.read_bulk(wanted), subject)
+    columns, lost = placed_rows(table.read_bulk(wanted), subject)
     columns["process"] = process_of(table, columns["globalPid"], only_process)
     return columns, lost
 
@@ -244,7 +244,7 @@ def _shared(columns: IntColumns) -> IntColumns:
     }
 
 
-def _placed(found: BulkColumns, subject: Subject) -> tuple[IntColumns, list[Loss]]:
+def placed_rows(found: BulkColumns, subject: Subject) -> tuple[IntColumns, list[Loss]]:
     """Leave out the rows whose start or end is missing or impossible; count them and the odd fields."""
     columns = found.integers
     placed = plausible(columns["start"], columns["end"])

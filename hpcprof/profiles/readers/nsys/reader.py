@@ -12,6 +12,7 @@ from hpcprof.profiles.columns.unique import distinct, numbered
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, NsysExport, open_export
 from hpcprof.profiles.readers.nsys.functions import read_functions
+from hpcprof.profiles.readers.nsys.mpi import begin_mpi, read_mpi
 from hpcprof.profiles.readers.nsys.nccl_calls import read_collectives
 from hpcprof.profiles.readers.nsys.nvtx_ranges import ranges, read_events
 from hpcprof.profiles.readers.nsys.operations import (
@@ -54,6 +55,7 @@ def read(path: Path, threads: int = 2) -> Timeline:
 def _timeline(export: NsysExport) -> Timeline:
     begin_large_tables(export)
     begin_synchronizations(export)
+    begin_mpi(export)
     events = read_events(export)
     calls, of_calls = read_calls(export)
     process = _only_process(calls["globalTid"])
@@ -73,10 +75,11 @@ def _timeline(export: NsysExport) -> Timeline:
     called = translate(calls["nameId"], numbers)
     collectives = read_collectives(export, events, strings) if events else Collectives.empty()
     functions = read_functions(export, events, strings)
+    mpi_calls, mpi_operations, of_mpi = read_mpi(export, strings)
     texts, made = strings.array(), api_calls(calls, called)
     waits, of_waits = read_synchronizations(export, made, texts, process)
     unnamed = [*_unnamed(names, Subject.KERNEL), *_unnamed(called, Subject.CALL)]
-    lost = [*of_kernels, *of_memory, *of_graphs, *of_calls, *of_ranges, *of_waits, *unnamed]
+    lost = [*of_kernels, *of_memory, *of_graphs, *of_calls, *of_ranges, *of_waits, *of_mpi, *unnamed]
     return Timeline(
         origin=origin(export, lost, set(distinct(gpu["process"]).tolist())),
         strings=texts,
@@ -89,6 +92,8 @@ def _timeline(export: NsysExport) -> Timeline:
         collectives=collectives,
         synchronizations=waits,
         functions=functions,
+        mpi_calls=mpi_calls,
+        mpi_operations=mpi_operations,
     )
 
 

@@ -1,0 +1,340 @@
+"""Calls, messages and collectives of MPI in an nsys export.
+
+As exports of nsys 2023.4 show with Open MPI and MPICH (C and Fortran, whose names are those of C):
+- A call that completes several requests has a row for each, with equal times. A test that completes nothing,
+  a probe and a function that makes a communicator have no row.
+- ``MPI_Sendrecv`` has two rows: the send, whose end is its start, then the receive.
+- A partner is a rank in the communicator. A blocking receive has the rank that sent, a nonblocking one from
+  any source a negative one. A message to or from ``MPI_PROC_NULL`` has neither partner nor tag.
+- The size of a nonblocking receive is that of its buffer.
+- The sizes of a collective count each pair of ranks (`_sizes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.profiles.collective_operations import MpiFunction, mpi_function
+from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows, position_in_group, rows_by_key
+from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.readers.nsys.export import (
+    MISSING,
+    NO_ID,
+    PROCESS_SHIFT,
+    REQUIRED,
+    THREAD_BITS,
+    NsysExport,
+)
+from hpcprof.profiles.readers.nsys.mpi_communicators import Communicator, Communicators, latest
+from hpcprof.profiles.readers.nsys.operations import placed_rows
+from hpcprof.profiles.readers.string_table import StringTable, translate
+from hpcprof.profiles.timeline import (
+    NO_BYTES,
+    NO_NAME,
+    NO_PEER,
+    NO_PROCESS,
+    NO_ROOT,
+    NO_TAG,
+    NO_WAIT,
+    Ints,
+    MpiCalls,
+    MpiOperations,
+    Table,
+    concatenate,
+)
+
+_TABLES = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
+_MESSAGE, _COLLECTIVE, _COMPLETION, _ = range(len(_TABLES))
+_START = "MPI_Start"
+"""``MPI_Start`` and ``MPI_Startall`` begin what others have prepared."""
+
+_COLUMNS = {
+    "start": REQUIRED,
+    "end": REQUIRED,
+    "globalTid": NO_ID,
+    "textId": NO_ID,
+    "commHandle": MISSING,
+    "tag": MISSING,
+    "remoteRank": MISSING,
+    "rootRank": MISSING,
+    "size": MISSING,
+    "recvSize": MISSING,
+    "requestHandle": MISSING,
+}
+_NONE = MpiFunction("", nonblocking=False, persistent=False)
+
+
+@dataclass(frozen=True)
+class _Rows(Table):
+    """Rows of the tables of MPI, each with the place of its table in `_TABLES`; `MISSING` stands for NULL."""
+
+    start: Ints
+    end: Ints
+    globalTid: Ints  # noqa: N815 - the names of the columns
+    textId: Ints  # noqa: N815
+    commHandle: Ints  # noqa: N815
+    tag: Ints
+    remoteRank: Ints  # noqa: N815
+    rootRank: Ints  # noqa: N815
+    size: Ints
+    recvSize: Ints  # noqa: N815
+    requestHandle: Ints  # noqa: N815
+    table: Ints
+
+    @property
+    def process(self) -> Ints:
+        """The process of each row."""
+        return np.where(self.globalTid == NO_ID, NO_PROCESS, self.globalTid >> PROCESS_SHIFT)
+
+
+class _Functions(NamedTuple):
+    """The functions of the rows: the operation that each begins, or `NO_NAME`, and how it does."""
+
+    operation: Ints
+    nonblocking: NDArray[np.bool_]
+    prepares: NDArray[np.bool_]
+    starts: NDArray[np.bool_]
+
+
+class _Begun(NamedTuple):
+    """Operations by the rows of their calls.
+
+    ``row`` is the call that begins each operation, ``described`` the one that has its arguments, and
+    ``ended`` the one in which it ends, -1 if that is unknown.
+    """
+
+    row: Ints
+    described: Ints
+    ended: Ints
+
+
+def begin_mpi(export: NsysExport) -> None:
+    """Begin to read the tables of MPI in other threads."""
+    for name in _TABLES:
+        table = export.table(name)
+        if table is not None:
+            table.begin_bulk(_COLUMNS)
+
+
+def read_mpi(export: NsysExport, strings: StringTable) -> tuple[MpiCalls, MpiOperations, list[Loss]]:
+    """Return the calls of MPI and the operations that they carry out, and say what is left out.
+
+    A nonblocking operation ends in the wait or test of its request. Requests are told by their handles, which
+    MPI uses again: a handle stands for the last operation that began with it and has not ended.
+    """
+    rows, lost = _read(export)
+    if not len(rows):
+        return MpiCalls.empty(), MpiOperations.empty(), lost
+    texts = export.strings(distinct(rows.textId))
+    functions = _functions(rows, texts, strings)
+    rows, operation = _both_sides(rows, functions.operation, strings)
+    begun = _begun(rows, functions._replace(operation=operation))
+    operations = _operations(export, rows, operation, begun, strings)
+    unnamed = {"communicator": np.count_nonzero(operations.communicator == NO_NAME)}
+    lost += losses(LossKind.FIELD, Subject.MPI_OPERATION, unnamed, len(operations))
+    names = {i: strings.add(text) for i, text in sorted(texts.items())}
+    return _calls(rows, translate(rows.textId.copy(), names)), operations, lost
+
+
+def _read(export: NsysExport) -> tuple[_Rows, list[Loss]]:
+    """Return the rows of all tables, each table's in its own order."""
+    parts, lost = [_Rows.empty()], list[Loss]()
+    for number, name in enumerate(_TABLES):
+        table = export.table(name)
+        if table is not None:
+            columns, more = placed_rows(table.read_bulk(_COLUMNS), Subject.MPI_CALL)
+            lost += more
+            parts.append(_Rows(**columns, table=np.full(len(columns["start"]), number)))
+    return concatenate(_Rows, parts), lost
+
+
+def _functions(rows: _Rows, texts: Mapping[int, str], strings: StringTable) -> _Functions:
+    ids, number = numbered(rows.textId)
+    called = [texts.get(i, "") for i in ids.tolist()]
+    found = [mpi_function(name) or _NONE for name in called]
+    operation = np.array([strings.add(one.operation or None) for one in found], np.int64)[number]
+    return _Functions(
+        np.where(rows.table <= _COLLECTIVE, operation, NO_NAME),
+        np.array([one.nonblocking for one in found])[number],
+        np.array([one.persistent for one in found])[number],
+        np.array([name.startswith(_START) for name in called])[number],
+    )
+
+
+def _both_sides(rows: _Rows, operation: Ints, strings: StringTable) -> tuple[_Rows, Ints]:
+    """Return the rows and operations with each exchange as a send and a receive of one time."""
+    both = np.flatnonzero(operation == strings.add("SendRecv"))
+    if not len(both):
+        return rows, operation
+    both = both[np.argsort(rows.end[both], kind="stable")]
+    _, call = numbered_rows(rows.globalTid[both], rows.start[both])
+    last = np.zeros(call.max() + 1, np.int64)
+    np.maximum.at(last, call, rows.end[both])
+    end, operation = rows.end.copy(), operation.copy()
+    end[both] = last[call]
+    operation[both] = np.where(position_in_group(call) == 0, strings.add("Send"), strings.add("Recv"))
+    return replace(rows, end=end), operation
+
+
+def _calls(rows: _Rows, name: Ints) -> MpiCalls:
+    """Return one row per call, by thread and time."""
+    order = np.lexsort((name, rows.start, rows.globalTid))
+    columns = (rows.globalTid[order], rows.start[order], name[order])
+    new = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    first = np.flatnonzero(np.append(True, new))
+    end = np.maximum.reduceat(rows.end[order], first)
+    thread, start, name = (column[first] for column in columns)
+    return MpiCalls(start, end, rows.process[order[first]], thread & THREAD_BITS, name)
+
+
+def _begun(rows: _Rows, functions: _Functions) -> _Begun:
+    """Return the operations by thread and time."""
+    # Nothing is sent to or by MPI_PROC_NULL.
+    nobody = (rows.table == _MESSAGE) & (rows.remoteRank == MISSING) & (rows.remoteRank != MISSING).any()
+    communicates = (functions.operation != NO_NAME) & ~nobody
+    own = np.flatnonzero(communicates & ~functions.prepares)
+    prepared = np.flatnonzero(communicates & functions.prepares)
+    started = np.flatnonzero((rows.table == _COMPLETION) & functions.starts)
+    request = rows.process, rows.requestHandle
+    at = latest(
+        tuple(column[prepared] for column in request),
+        rows.start[prepared],
+        tuple(column[started] for column in request),
+        rows.start[started],
+    )
+    started, at = started[at >= 0], at[at >= 0]
+    row, described = np.concatenate((own, started)), np.concatenate((own, prepared[at]))
+    order = np.lexsort((row, rows.start[row], rows.globalTid[row]))
+    row, described = row[order], described[order]
+    pending = functions.nonblocking[row] | functions.starts[row]
+    completing = (rows.table == _COMPLETION) & ~functions.starts & (rows.requestHandle != MISSING)
+    begins = row[pending & (rows.requestHandle[row] != MISSING)]
+    ended = np.where(pending, -1, row)
+    by_row = np.full(len(rows), -1)
+    by_row[begins] = _completions(rows, begins, np.flatnonzero(completing))
+    return _Begun(row, described, np.where(pending, by_row[row], ended))
+
+
+def _completions(rows: _Rows, begins: Ints, completing: Ints) -> Ints:
+    """Return the row that completes each request, -1 if none does.
+
+    Of each handle, begins and completions are brackets in the order of time: some have no counterpart,
+    because the program freed the request, nsys did not record the call that began it, or the profile ends.
+    """
+    either = np.concatenate((begins, completing))
+    opens = np.arange(len(either)) < len(begins)
+    _, handle = numbered_rows(rows.process[either], rows.requestHandle[either])
+    order = np.lexsort((~opens, rows.start[either], handle))
+    handle, opens = handle[order], opens[order]
+    depth = np.cumsum(np.where(opens, 1, -1))
+    first = np.searchsorted(handle, np.arange(handle.max(initial=-1) + 1))
+    depth -= (depth - np.where(opens, 1, -1))[first][handle]
+    # Each handle's least depth so far, far below that of the handle before.
+    apart = handle * (2 * len(handle) + 2)
+    least = np.minimum.accumulate(np.minimum(depth, 0) - apart) + apart
+    unopened = ~opens & (least < np.where(np.append(0, handle[:-1]) == handle, np.append(0, least[:-1]), 0))
+    level = np.where(opens, depth, depth + 1)
+    paired = np.flatnonzero(~unopened)
+    paired = paired[np.lexsort((paired, level[paired], handle[paired]))]
+    a, b = paired[:-1], paired[1:]
+    match = (handle[a] == handle[b]) & (level[a] == level[b]) & opens[a] & ~opens[b]
+    result = np.full(len(either), -1)
+    result[order[a[match]]] = either[order[b[match]]]
+    return result[: len(begins)]
+
+
+def _operations(
+    export: NsysExport, rows: _Rows, operation: Ints, begun: _Begun, strings: StringTable
+) -> MpiOperations:
+    start, known = rows.start[begun.row], begun.ended >= 0
+    last = np.where(known, begun.ended, begun.row)
+    about, kind = rows.take(begun.described), operation[begun.described]
+    communicators, number = Communicators(export).at(about.process, about.commHandle, about.start)
+    size, own = (
+        np.array(values, np.int64)[number]
+        for values in zip(*((one.size, one.rank) for one in communicators), strict=True)
+    )
+    message = about.table == _MESSAGE
+    within = np.where(message & (about.remoteRank >= 0), about.remoteRank, NO_PEER)
+    sizes = {name: np.full(len(kind), NO_BYTES) for name in ("bytes", "received_bytes")}
+    sizes["bytes"] = np.where(message & (about.size >= 0), about.size, NO_BYTES)
+    for name in distinct(kind[~message]).tolist():
+        some = np.flatnonzero((kind == name) & ~message)
+        found = _sizes(strings.array()[name], about.size[some], about.recvSize[some], size[some], own[some])
+        sizes["bytes"][some], sizes["received_bytes"][some] = found
+    return MpiOperations(
+        start=start,
+        end=rows.end[last],
+        process=rows.process[begun.row],
+        thread=rows.globalTid[begun.row] & THREAD_BITS,
+        operation=kind,
+        communicator=np.array([strings.add(one.name) for one in communicators], np.int64)[number],
+        ranks=size,
+        peer=_in_program(communicators, number, within),
+        comm_peer=within,
+        root=np.where(~message & (about.rootRank >= 0), about.rootRank, NO_ROOT),
+        tag=np.where(message & (about.tag >= 0), about.tag, NO_TAG),
+        **sizes,
+        begin_ns=rows.end[begun.row] - start,
+        wait_ns=np.where(known, rows.end[last] - rows.start[last], NO_WAIT),
+    )
+
+
+def _in_program(communicators: Sequence[Communicator], number: Ints, within: Ints) -> Ints:
+    """Return the rank in the program of each partner, or `NO_PEER`."""
+    result = np.full(len(within), NO_PEER)
+    for (one,), rows in rows_by_key(number) if len(number) else []:
+        members = communicators[one].members
+        if members is not None:
+            inside = rows[(within[rows] >= 0) & (within[rows] < len(members))]
+            result[inside] = members[within[inside]]
+    return result
+
+
+def _sizes(operation: str, sent: Ints, received: Ints, ranks: Ints, own: Ints) -> tuple[Ints, Ints]:
+    """Return what a rank gives to collectives and gets from them, in bytes, or `NO_BYTES`.
+
+    nsys counts each pair of ranks: it multiplies the size of a buffer with the number of ranks that get it or
+    from which it comes, one less in place. Where one of both is NULL and the other is not, it is 0.
+
+    Parameters
+    ----------
+    sent, received : ndarray of int64, shape (n,)
+        As nsys counts.
+    ranks, own : ndarray of int64, shape (n,)
+        The size of the communicator and the own rank in it; -1 if unknown.
+    """
+    one, others = np.ones_like(ranks), ranks - 1
+    to, by = {
+        "AllReduce": (ranks, ranks),
+        "AllGather": (ranks, one),
+        "AllGatherV": (ranks, one),
+        "Broadcast": (ranks, one),
+        "Reduce": (one, ranks),
+        "ReduceScatter": (one, ranks),
+        "Scan": (ranks - own, own + 1),
+        "Exscan": (others - own, own),
+    }.get(operation, (one, one))
+    gives, gets = sent != MISSING, received != MISSING
+    given = np.where(gives, sent, 0)
+    got = np.where(gets, received, 0)
+    if operation == "AllReduce":
+        # Sizes are those of whole elements, which tells most that are in place.
+        in_place = (given % np.maximum(ranks, 1) != 0) & (given % np.maximum(others, 1) == 0)
+        to = by = np.where(in_place, others, ranks)
+    elif operation == "Broadcast":
+        got = np.where(gives, 0, got)
+    elif operation == "Reduce":
+        in_place = gets & ~gives
+        by = np.where(in_place, others, ranks)
+        given = np.where(in_place, got // np.maximum(others, 1), given)
+    known = (gives | gets) & (to >= 0) & (by >= 0) & (ranks > 0)
+    return (
+        np.where(known, given // np.maximum(to, 1), NO_BYTES),
+        np.where(known, got // np.maximum(by, 1), NO_BYTES),
+    )

@@ -1,0 +1,184 @@
+"""Communicators of MPI in an nsys export: one text for each, the same on all of its ranks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.readers.nsys.export import MISSING, NO_ID, REQUIRED, NsysExport
+from hpcprof.profiles.readers.nsys.processes import mpi_processes
+from hpcprof.profiles.timeline import UNKNOWN_RANKS, Ints
+
+WORLD = "MPI_COMM_WORLD"
+
+_COLUMNS = {
+    "commHandle": REQUIRED,
+    "rank": NO_ID,
+    "timestamp": MISSING,
+    "parentHandle": 0,
+    "localRank": NO_ID,
+    "size": UNKNOWN_RANKS,
+    "groupRoot": NO_ID,
+    "groupRootUid": NO_ID,
+}
+_NO_PARENT = 0
+_SHOWN_RUNS, _SHOWN_RANKS = 4, 3
+
+
+@dataclass(frozen=True)
+class Communicator:
+    """A communicator as one of its ranks knows it.
+
+    Attributes
+    ----------
+    name : str or None
+        The same on all of its ranks; None if the export does not tell it from others.
+    rank, size : int
+        Its own rank in the communicator and the number of ranks; -1 if unknown.
+    members : ndarray of int64 or None
+        The rank in the program of each rank, None if they are unknown.
+    """
+
+    name: str | None = None
+    rank: int = NO_ID
+    size: int = UNKNOWN_RANKS
+    members: Ints | None = None
+    children: Counter[str] = field(default_factory=Counter, compare=False)
+
+
+UNKNOWN = Communicator()
+
+
+class Communicators:
+    """The communicators of all ranks in an export, by handle and time: MPI uses a freed handle again."""
+
+    def __init__(self, export: NsysExport) -> None:
+        self._handle, self._owner, self._created = (np.empty(0, np.int64) for _ in range(3))
+        self._found: list[Communicator] = []
+        self._rank_of_process: dict[int, int] = {}
+        table = export.table("MPI_COMMUNICATORS")
+        if table is None:
+            return
+        columns, texts = table.read(_COLUMNS, texts=["members"])
+        order = np.argsort(columns["timestamp"], kind="stable")
+        columns = {name: values[order] for name, values in columns.items()}
+        if len(set(columns["rank"].tolist())) > 1:
+            by_rank = mpi_processes(export)
+            self._rank_of_process = {one: rank for rank, every in by_rank.items() for one in every}
+        else:
+            columns["rank"] = np.zeros(len(order), np.int64)
+        self._owner, self._handle, self._created = (
+            columns[name] for name in ("rank", "commHandle", "timestamp")
+        )
+        # That of all ranks is there from the beginning.
+        self._created = np.where(columns["parentHandle"] == _NO_PARENT, MISSING, self._created)
+        members = texts["members"].texts()
+        self._found = _named(columns, [members[row] for row in order.tolist()])
+
+    def at(self, process: Ints, handle: Ints, time: Ints) -> tuple[list[Communicator], Ints]:
+        """Return communicators, and which of them each handle of a process stands for at a time.
+
+        The last one is `UNKNOWN`, for handles that the export does not describe: those of MPI_COMM_SELF and
+        of intercommunicators are among them.
+        """
+        owner = np.zeros(len(process), np.int64)
+        if self._rank_of_process:
+            used, number = np.unique(process, return_inverse=True)
+            owner = np.array([self._rank_of_process.get(one, NO_ID) for one in used.tolist()], np.int64)[
+                number
+            ]
+        row = latest((self._owner, self._handle), self._created, (owner, handle), time)
+        return [*self._found, UNKNOWN], np.where(row < 0, len(self._found), row)
+
+
+def latest(keys: tuple[Ints, ...], time: Ints, wanted: tuple[Ints, ...], moment: Ints) -> Ints:
+    """Return, for each wanted key and moment, the last row with this key whose time is not later; -1 if none.
+
+    Parameters
+    ----------
+    keys, wanted : tuple of ndarray of int64
+        The columns of the key, shape (n,) and (m,).
+    time, moment : ndarray of int64, shape (n,) and (m,)
+    """
+    count = len(time)
+    _, key = numbered_rows(*(np.concatenate(pair) for pair in zip(keys, wanted, strict=True)))
+    order = np.lexsort((np.arange(len(key)) >= count, np.concatenate((time, moment)), key))
+    place = np.maximum.accumulate(np.where(order < count, np.arange(len(key)), -1))
+    row = np.where(place >= 0, order[place], -1)
+    row[key[row] != key[order]] = -1
+    found = np.empty(len(key), np.int64)
+    found[order] = row
+    return found[count:]
+
+
+def _named(columns: Mapping[str, Ints], members: list[str | None]) -> list[Communicator]:
+    """Return the communicators of rows in the order of their creation."""
+    found: list[Communicator] = []
+    known: dict[tuple[int, int], Communicator] = {}
+    # How many communicators each rank has seen with these members.
+    alike: Counter[tuple[int, str]] = Counter()
+    names = ("rank", "commHandle", "parentHandle", "localRank", "size", "groupRoot", "groupRootUid")
+    rows = zip(*(columns[name].tolist() for name in names), members, strict=True)
+    for owner, handle, above, rank, size, root, uid, listed in rows:
+        parent = known.get((owner, above), UNKNOWN)
+        if above == _NO_PARENT:
+            one = Communicator(WORLD, rank, size, np.arange(size) if size > 0 else None)
+        elif listed:
+            ranks = np.array(listed.split(","), np.int64)
+            text = _text(ranks)
+            one = Communicator(_numbered(text, alike[owner, text]), rank, len(ranks), ranks)
+            alike[owner, text] += 1
+        elif root != NO_ID and uid != NO_ID:
+            one = Communicator(f"group {uid} of rank {root}", rank, size)
+        else:
+            one = _like_parent(parent, rank, size)
+        known[owner, handle] = one
+        found.append(one)
+    return found
+
+
+def _like_parent(parent: Communicator, rank: int, size: int) -> Communicator:
+    """Return a communicator of which only its size is known, if that.
+
+    One without a size is a copy. Copies, and others with all ranks of the parent, are told apart by the order
+    in which they were made, which is the same on all ranks. Of several parts of the parent none can be told.
+    """
+    copy = size == UNKNOWN_RANKS
+    if parent.name is None or not (copy or size == parent.size):
+        return Communicator(None, rank, size)
+    kind = "copy" if copy else "whole"
+    name = f"{parent.name}, {kind} {parent.children[kind]}"
+    parent.children[kind] += 1
+    return Communicator(name, parent.rank if copy else rank, parent.size, parent.members if copy else None)
+
+
+def _numbered(text: str, number: int) -> str:
+    return f"{text} #{number + 1}" if number else text
+
+
+def _text(ranks: Ints) -> str:
+    """Return ranks in short: ``ranks 0-3``, ``ranks 1,3``, ``ranks 0-62:2``; with a digest if irregular."""
+    runs: list[str] = []
+    place = 0
+    values = ranks.tolist()
+    while place < len(values) and len(runs) <= _SHOWN_RUNS:
+        stride = values[place + 1] - values[place] if place + 1 < len(values) else 1
+        end = place + 1
+        while end < len(values) and values[end] - values[end - 1] == stride and stride > 0:
+            end += 1
+        count = end - place
+        if count < _SHOWN_RANKS:
+            runs.append(str(values[place]))
+            place += 1
+        else:
+            runs.append(f"{values[place]}-{values[end - 1]}" + (f":{stride}" if stride > 1 else ""))
+            place = end
+    if len(runs) <= _SHOWN_RUNS:
+        return f"ranks {','.join(runs)}"
+    digest = hashlib.sha256(",".join(map(str, values)).encode()).hexdigest()[:12]
+    return f"{len(values)} ranks {','.join(map(str, values[:_SHOWN_RANKS]))},… {digest}"
