@@ -14,8 +14,8 @@ import msgspec
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.jobs.node_request import fitted_to_job
 from hpcprof.submit.mpi_types import type_argument
+from hpcprof.submit.schedulers.slurm.scheduler import fit_gpus
 from hpcprof.submit.sites.model import LauncherName, Site
 
 # The order in which the wrapper asks: a launcher's own variables first. If one launcher runs inside another
@@ -156,7 +156,7 @@ def _srun(site: Site, job: Job) -> list[str]:
     failures = ["--wait=0"] if job.profiled_ranks else [] if chosen else ["--kill-on-bad-exit=1"]
     return [
         "srun",
-        *fitted_to_job(site.launcher.arguments, job),
+        *fit_gpus(site.launcher.arguments, job),
         *type_argument(job),
         f"--nodes={job.nodes}",
         f"--ntasks={job.ranks}",

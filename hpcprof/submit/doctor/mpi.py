@@ -16,7 +16,6 @@ from pathlib import Path
 from hpcprof.common.errors import HpcprofError
 from hpcprof.submit.doctor.machine import Answer, Finding, Machine, Status, nearest_folder
 from hpcprof.submit.jobs.builder import make_job
-from hpcprof.submit.jobs.resources import job_directives
 from hpcprof.submit.launchers import ROOT_REMEDY, refuses_root
 from hpcprof.submit.mpi_types import (
     AUTO,
@@ -278,7 +277,7 @@ def _allocation(machine: Machine) -> Iterator[list[str]]:
         raise _NotGranted("Slurm does not answer")
     where = [f"{site.queue_directive}={site.queue}"] if site.queue else []
     shape = ["--nodes=1", "--ntasks=2", f"--time={_MINUTES}", "--job-name=hpcprof-probe"]
-    command = ["salloc", "--no-shell", f"--immediate={_QUEUE_SECONDS}", *shape, *where, *_directives(site)]
+    command = ["salloc", "--no-shell", f"--immediate={_QUEUE_SECONDS}", *shape, *where, *_directives(machine)]
     answer = machine.run(command, seconds=_QUEUE_SECONDS + 30.0)
     granted = re.search(r"Granted job allocation (\d+)", answer.stderr)
     if granted is None:
@@ -291,7 +290,8 @@ def _allocation(machine: Machine) -> Iterator[list[str]]:
         machine.run(["scancel", granted[1]])
 
 
-def _directives(site: Site) -> list[str]:
+def _directives(machine: Machine) -> list[str]:
     """Return what the site's jobs ask of Slurm: GPUs, kinds of nodes."""
-    job = make_job(site, arguments=["true"], ranks_per_node=2, draft=True)
-    return [word for line in job_directives(site, job) for word in shlex.split(line)]
+    job = make_job(machine.site, arguments=["true"], ranks_per_node=2, draft=True)
+    lines = machine.scheduler.directives(machine.site, job)
+    return [word for line in lines for word in shlex.split(line)]

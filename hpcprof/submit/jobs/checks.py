@@ -9,12 +9,12 @@ from collections.abc import Mapping
 
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.jobs.node_request import gpus_per_node, requests_no_gpus
 from hpcprof.submit.jobs.walltime import format_walltime, parse_walltime
 from hpcprof.submit.launchers import LAUNCHERS
 from hpcprof.submit.profilers import NONE, find_profiler, profiler_names
 from hpcprof.submit.schedulers.registry import find_scheduler
-from hpcprof.submit.sites.model import Chunk, Queue, Site, Vendor
+from hpcprof.submit.schedulers.scheduler import Scheduler, gpus_per_node
+from hpcprof.submit.sites.model import Chunk, NodeRequest, Queue, Site, Vendor
 
 _MAKERS = {Vendor.AMD: "AMD", Vendor.INTEL: "Intel", Vendor.NVIDIA: "NVIDIA"}
 
@@ -63,12 +63,13 @@ def check_job(job: Job, site: Site) -> None:
     UsageError
         For the first value that is wrong: it is named, with what would be valid.
     """
-    find_scheduler(site.scheduler).check(job, site)
-    _check_launcher(job, site)
+    scheduler = find_scheduler(site.scheduler)
+    scheduler.check(job, site)
+    _check_launcher(job, site, scheduler)
     _check_node(job, site)
     _check_profiler(job, site)
     if site.queues and job.queue:
-        _check_queue(job, site)
+        _check_queue(job, site, scheduler)
 
 
 def check_array(site: Site, queue: str, members: int, at_once: int | None = None) -> None:
@@ -139,7 +140,7 @@ def _choices(site: Site, field: str) -> str:
     return f" Valid: {', '.join(names)}." if field == "queue" and names else ""
 
 
-def _check_launcher(job: Job, site: Site) -> None:
+def _check_launcher(job: Job, site: Site, scheduler: Scheduler) -> None:
     if job.nodes == 1:
         return
     launcher = site.launcher
@@ -149,7 +150,6 @@ def _check_launcher(job: Job, site: Site) -> None:
             f"--nodes {job.nodes}: the launcher of site {site.name} ({launcher.name.value}) starts ranks on "
             f"one node; use --nodes 1, or a site whose launcher is {' or '.join(able)}."
         )
-    scheduler = find_scheduler(site.scheduler)
     if LAUNCHERS[launcher.name].needs_starter and launcher.starter not in scheduler.starters:
         valid = " or ".join(name.value for name in scheduler.starters)
         raise UsageError(
@@ -179,7 +179,7 @@ def _check_profiler(job: Job, site: Site) -> None:
             f"use --profiler {' or '.join(able)}."
         )
     profiler = find_profiler(job.profiler)
-    if job.profiled_ranks and profiler.needs_gpus(job.profiler_options) and requests_no_gpus(site, job):
+    if job.profiled_ranks and profiler.needs_gpus(job.profiler_options) and _requests_no_gpus(site, job):
         without_cuda = (
             ", or leave cuda out of --profiler-option trace=…" if "trace" in profiler.settings else ""
         )
@@ -190,19 +190,31 @@ def _check_profiler(job: Job, site: Site) -> None:
         )
 
 
+def _requests_no_gpus(site: Site, job: Job) -> bool:
+    """Return whether a job certainly has no GPU: the site's node is described, and nothing requests one."""
+    if job.gpus_per_rank is not None:
+        return job.gpus_per_rank == 0
+    if site.node_request is NodeRequest.NONE or site.node.gpus or not site.node.cores:
+        return False
+    queue = site.queues.get(job.queue)
+    options = [f"{option.directive} {job.options.get(key)}" for key, option in site.options.items()]
+    directives = [*site.directives, *(queue.directives if queue else []), *options, *job.scheduler_args]
+    return not any("gpu" in option for option in (*directives, *site.launcher.arguments, site.select))
+
+
 def _fits_gpus(profiler: str, site: Site) -> bool:
     vendors = find_profiler(profiler).vendors
     return not vendors or site.node.vendor in vendors
 
 
-def _check_queue(job: Job, site: Site) -> None:
+def _check_queue(job: Job, site: Site, scheduler: Scheduler) -> None:
     """Check the limits of a queue, and for a routing queue those of its routes.
 
     PBS accepts a job that fits the routing queue but none of its routes, and such a job can vanish.
     """
     name = job.queue
     if name not in site.queues:
-        if find_scheduler(site.scheduler).accepts_queue(name):
+        if scheduler.accepts_queue(name):
             return
         raise unknown("queue", name, site.queues, f" of site {site.name}")
     queue = site.queues[name]

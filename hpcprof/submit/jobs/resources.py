@@ -1,4 +1,4 @@
-"""Resources that a user asks for: their checks, and the directives of a job's script that request them."""
+"""Checks of the resources that a user asks for."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from itertools import combinations
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.jobs.node_request import counts_gpus, fitted_to_job, gpu_directives
 from hpcprof.submit.schedulers.registry import find_scheduler
-from hpcprof.submit.schedulers.scheduler import GPUS
-from hpcprof.submit.sites.model import Chunk, Site
+from hpcprof.submit.schedulers.scheduler import GPUS, Scheduler
+from hpcprof.submit.sites.model import Site
 
 _FIELDS = ("cpus_per_rank", "gpus_per_rank", "mem", "constraint", "scheduler_args")
 """The fields of a job that ask for resources."""
 
-_DIRECTIVE = re.compile(r"[\w.,:/=@+&-]+", re.ASCII)
 _MEMORY = re.compile(r"(?P<number>[1-9]\d{0,8})(?P<unit>[KMGT])(I?B|I)?", re.IGNORECASE)
 _VALUE = r"[^\s\"'\\#$`]+"
 _CONSTRAINT = re.compile(_VALUE)
@@ -50,66 +48,19 @@ def check_resources(job: Job, site: Site, given: Mapping[str, str]) -> None:
     UsageError
         If the scheduler cannot be asked for it, a node has less, or two options set the same.
     """
-    _check_scheduler(job, site)
+    scheduler = find_scheduler(site.scheduler)
+    _check_scheduler(job, site, scheduler)
     _check_node(job, site)
     if job.constraint and not _CONSTRAINT.fullmatch(job.constraint):
         raise UsageError(f"--constraint {job.constraint!r}: write it without spaces, quotes, \\, #, $ and `.")
     for argument in job.scheduler_args:
-        _check_passed_on(argument, site)
-    for (one, sets), (other, sets_too) in combinations(_claims(job, site, given), 2):
+        _check_passed_on(argument, site, scheduler)
+    for (one, sets), (other, sets_too) in combinations(_claims(job, site, scheduler, given), 2):
         if both := sorted(sets & sets_too):
             raise UsageError(f"{one} and {other} both set {' and '.join(both)}; give one of them.")
 
 
-def job_directives(site: Site, job: Job) -> list[str]:
-    """Return the directives of the site and of what the user asks for, without ``#PBS`` or ``#SBATCH``.
-
-    A directive of the site that sets the same as one of the user's is left out.
-    """
-    scheduler = find_scheduler(site.scheduler)
-    own = [*scheduler.resource_directives(job).values(), *job.scheduler_args]
-    replaced = {setting for line in own for setting in scheduler.settings(line)}
-
-    def stays(line: str) -> bool:
-        sets = scheduler.settings(line)
-        uncounted = job.gpus_per_rank is not None and GPUS in sets and not counts_gpus(line)
-        return not (sets <= replaced or uncounted)
-
-    lines = fitted_to_job(filter(stays, _site_directives(site, job)), job)
-    requesting = [line for line in own if GPUS in scheduler.settings(line)]
-    return [*lines, *gpu_directives(site, job, [*lines, *requesting], scheduler.node_request), *own]
-
-
-def directive_value(text: str) -> str:
-    """Return a value for a directive, in which nothing can be quoted.
-
-    Raises
-    ------
-    UsageError
-        If a batch system would read the value as several words, or as a pattern.
-    """
-    if not _DIRECTIVE.fullmatch(text):
-        raise UsageError(
-            f"{text!r} cannot be written to a batch directive: use only letters, digits, _ . , : / = @ + & "
-            "and - (for a run's path, choose another --runs-dir)."
-        )
-    return text
-
-
-def _site_directives(site: Site, job: Job) -> list[str]:
-    """Return the directives of the site, its queue and its options."""
-    queue = site.queues.get(job.queue)
-    lines = [*site.directives, *(queue.directives if queue else [])]
-    for key, option in site.options.items():
-        if option.directive and job.options.get(key):
-            lines.append(option.directive.replace("{}", directive_value(job.options[key])))
-    return lines
-
-
-def _check_scheduler(job: Job, site: Site) -> None:
-    scheduler = find_scheduler(site.scheduler)
-    queue = site.queues.get(job.queue)
-    by_gpu = queue is not None and queue.chunk is Chunk.GPU
+def _check_scheduler(job: Job, site: Site, scheduler: Scheduler) -> None:
     for field in _FIELDS:
         value = getattr(job, field)
         if value in (None, "", []):
@@ -117,11 +68,6 @@ def _check_scheduler(job: Job, site: Site) -> None:
         if field not in scheduler.resources:
             reason = scheduler.no_resources
             raise UsageError(f"{_shown(field, value)}: site {site.name} {reason}; leave it out.")
-        if by_gpu and field in ("cpus_per_rank", "mem"):
-            raise UsageError(
-                f"{_shown(field, value)}: queue {job.queue} of {site.name} gives each GPU its share of a "
-                "node; leave it out."
-            )
 
 
 def _check_node(job: Job, site: Site) -> None:
@@ -143,8 +89,7 @@ def _check_node(job: Job, site: Site) -> None:
             )
 
 
-def _check_passed_on(argument: str, site: Site) -> None:
-    scheduler = find_scheduler(site.scheduler)
+def _check_passed_on(argument: str, site: Site, scheduler: Scheduler) -> None:
     if not _PASSED_ON.fullmatch(argument):
         raise UsageError(
             f"--scheduler-arg {argument!r}: write one option of {scheduler.title}, as in "
@@ -155,9 +100,10 @@ def _check_passed_on(argument: str, site: Site) -> None:
         raise UsageError(f"--scheduler-arg {argument}: hpcprof sets {setting} itself; {taken[setting]}.")
 
 
-def _claims(job: Job, site: Site, given: Mapping[str, str]) -> Iterator[tuple[str, frozenset[str]]]:
+def _claims(
+    job: Job, site: Site, scheduler: Scheduler, given: Mapping[str, str]
+) -> Iterator[tuple[str, frozenset[str]]]:
     """Yield what the user gave, with what it sets in the script."""
-    scheduler = find_scheduler(site.scheduler)
     for field, line in scheduler.resource_directives(job).items():
         yield _shown(field, getattr(job, field)), scheduler.settings(line)
     for field, key in scheduler.resource_options.items():

@@ -14,7 +14,7 @@ from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.array_script import member_directory, render_array_script
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.registry import find_scheduler
-from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, Rendering
+from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, Rendering, Scheduler
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue
 
@@ -56,7 +56,7 @@ def render_scripts(
         run_directory=run_directory.absolute(),
         command_line=command_line,
         launch=launch_command(site, job),
-        program=_program(site, job),
+        program=_program(job, scheduler),
         template=template,
     )
     texts = render(site, job, rendering)
@@ -109,11 +109,11 @@ def _edited(script: Path, run_directory: Path) -> str:
     return text.replace(words[0], directory)
 
 
-def _program(site: Site, job: Job) -> list[str]:
+def _program(job: Job, scheduler: Scheduler) -> list[str]:
     if job.workload is None:
         return job.arguments
     workload = catalogue.find(job.workload)
     python = job.options.get("python") or workload.tools(job.arguments).get("python")
-    if python and not find_scheduler(site.scheduler).runs_in_image:
+    if python and not scheduler.runs_in_image:
         return workload.foreign_command(python, job.arguments)
     return workload.command(python or sys.executable, job.arguments)

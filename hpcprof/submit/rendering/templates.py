@@ -9,6 +9,7 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any
 
+import msgspec
 from jinja2 import BytecodeCache, ChoiceLoader, FileSystemLoader, StrictUndefined, TemplateError
 from jinja2.bccache import Bucket
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -17,12 +18,9 @@ from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged, user_config
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.jobs.node_request import chunk_resources, chunks, fitted_to_job, rank_devices
 from hpcprof.submit.jobs.rank_selection import rank_spans
-from hpcprof.submit.jobs.resources import directive_value, job_directives
 from hpcprof.submit.jobs.walltime import capture_lead, format_walltime
 from hpcprof.submit.launchers import LAUNCHERS, MEETING, on_each_node
-from hpcprof.submit.mpi_types import BOTH_JOIN, LIST_TYPES, finds_type, two_ranks
 from hpcprof.submit.profilers import (
     FOLDER,
     GPUS,
@@ -37,7 +35,14 @@ from hpcprof.submit.profilers import (
 )
 from hpcprof.submit.rendering.inheritance import inheritance
 from hpcprof.submit.schedulers.registry import find_scheduler
-from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, WRAPPER, Rendering, Scheduler
+from hpcprof.submit.schedulers.scheduler import (
+    JOB_SCRIPT,
+    WRAPPER,
+    Rendering,
+    Scheduler,
+    directive_value,
+    gpus_per_node,
+)
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue, torch_hook, uncaught
 
@@ -55,6 +60,85 @@ _PLACES = {
 _WATCH_SECONDS, _WATCHED_RANKS, _LONGEST_WATCH_SECONDS = 2, 500, 20
 # How long a failed rank waits for the others to end, with profilers that still write and without.
 _PROFILERS_SECONDS, _PROGRAMS_SECONDS = 330, 60
+
+
+class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
+    """The names that each template of a script can use; a scheduler's own templates have a few more.
+
+    Attributes
+    ----------
+    site : Site
+        The site file's keys; ``site.affinity.devices`` has an entry for each rank of a node.
+    job : Job
+        What the run was asked for, such as ``job.nodes`` and ``job.ranks_per_node``.
+    version, command_line, run_directory : str
+        hpcprof's version, the command that the user ran, and the absolute path of the run.
+    job_name : str
+        The job's name as the scheduler accepts it.
+    directives : list of str
+        Further directives of the site and the job, without ``#PBS`` or ``#SBATCH``.
+    launch, program : list of str
+        The words of the launcher, none if there is no launcher, and of the program on each rank.
+    launcher : str
+        The launcher's name; ``none`` without one.
+    pause_dcgm : list of str
+        The command that pauses DCGM on each node; empty if nothing reads hardware counters.
+    capture_lead : int or None
+        How many seconds before the walltime limit profilers stop; None without profiled ranks.
+    rank_variables : sequence of str
+        The families of environment variables that may tell a process its rank, in this order.
+    watches_ranks : bool
+        Whether the wrappers end the other ranks if one fails.
+    watch_seconds, profilers_limit : int
+        The pause between two looks at the other ranks, and how long a failed one waits for them, in seconds.
+    profiled_ranks : list of str
+        Spans of the ranks that run under the profiler: ``["0-2", "5"]``.
+    profiler_command, profiler_flags : sequence of str
+        The words before the program on these ranks.
+    versioned_flags : list of Versioned
+        Flags whose spelling depends on the profiler's version.
+    perf_flags : list of PerfEvents
+        Flags that depend on whether the node lets users sample.
+    profiler_time_limit : sequence of str
+        The words that let the profiler stop by itself.
+    profiler_suffix : str
+        The suffix of the file that it leaves.
+    profiler_environment : mapping
+        The environment variables of its ranks.
+    profiler_afterwards : list of sequences of str
+        The commands after the program.
+    start_up, hook : str
+        Folders of the run with modules that Python loads first: the profiler's, and the one that ends a job
+        after an uncaught exception; empty for none.
+    """
+
+    site: Site
+    job: Job
+    version: str = __version__
+    command_line: str
+    run_directory: str
+    job_name: str
+    directives: list[str]
+    launch: list[str]
+    program: list[str]
+    launcher: str
+    pause_dcgm: list[str]
+    capture_lead: int | None
+    rank_variables: Sequence[str]
+    watches_ranks: bool
+    watch_seconds: int
+    profilers_limit: int
+    profiled_ranks: list[str]
+    profiler_command: Sequence[str]
+    profiler_flags: tuple[str, ...]
+    versioned_flags: list[Versioned]
+    perf_flags: list[PerfEvents]
+    profiler_time_limit: Sequence[str]
+    profiler_suffix: str
+    profiler_environment: Mapping[str, str]
+    profiler_afterwards: list[tuple[str, ...]]
+    start_up: str
+    hook: str
 
 
 class _Compiled(BytecodeCache):
@@ -91,8 +175,12 @@ def template_files() -> dict[str, Path]:
     return dict(sorted(files.items()))
 
 
-def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
+def render(
+    site: Site, job: Job, rendering: Rendering, further: Mapping[str, Any] | None = None
+) -> dict[str, str]:
     """Return the run's scripts, and what they load, by path in the run.
+
+    Templates get the values ``further`` beside their own.
 
     Raises
     ------
@@ -111,47 +199,44 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     start_up = profiler.start_up(job.target) if profiled else {}
     hook = _exception_hook() if job.ranks > 1 else {}
     tools = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}
-    values: dict[str, Any] = {
-        "site": rank_devices(site, job, scheduler.masks_gpus),
-        "job": job,
-        "job_name": scheduler.job_name(job.name),
-        "version": __version__,
-        "run_directory": str(rendering.run_directory),
-        "command_line": shlex.join(rendering.command_line),
-        "launch": rendering.launch,
-        "pause_dcgm": [*on_each_node(site, job), "dcgmi", "profile"] if pauses else [],
-        "launcher": site.launcher.name.value if rendering.launch else "none",
-        "rank_variables": launcher.rank_variables,
-        "watches_ranks": job.ranks > 1 and bool(profiled or not launcher.ends_other_ranks),
-        "watch_seconds": min(_WATCH_SECONDS + job.ranks // _WATCHED_RANKS, _LONGEST_WATCH_SECONDS),
-        "profilers_limit": _PROFILERS_SECONDS if profiled else _PROGRAMS_SECONDS,
-        "directives": job_directives(site, job),
-        "chunks": chunks(site, job),
-        "chunk": chunk_resources(site, job),
-        "program": rendering.program,
-        "mpi_trial": _mpi_trial(site, job, rendering.program),
-        "profiled_ranks": profiled,
-        "capture_lead": capture_lead(job.walltime) if profiled else None,
-        "profiler_command": _found(profiler.command, tools),
-        "profiler_flags": tuple(word for word in flags if isinstance(word, str)),
-        "versioned_flags": [word for word in flags if isinstance(word, Versioned)],
-        "perf_flags": [word for word in flags if isinstance(word, PerfEvents)],
-        "profiler_time_limit": profiler.time_limit(job.target, job.profiler_options),
-        "profiler_suffix": profiler.suffix,
-        "start_up": START_UP if start_up else "",
+    afterwards = profiler.afterwards(job.target, job.profiler_options)
+    common = ScriptValues(
+        site=_with_devices_of_ranks(site, job, scheduler.masks_gpus),
+        job=job,
+        job_name=scheduler.job_name(job.name),
+        run_directory=str(rendering.run_directory),
+        command_line=shlex.join(rendering.command_line),
+        directives=scheduler.directives(site, job),
+        launch=rendering.launch,
+        launcher=site.launcher.name.value if rendering.launch else "none",
+        program=rendering.program,
+        pause_dcgm=[*on_each_node(site, job), "dcgmi", "profile"] if pauses else [],
+        capture_lead=capture_lead(job.walltime) if profiled else None,
+        rank_variables=launcher.rank_variables,
+        watches_ranks=job.ranks > 1 and bool(profiled or not launcher.ends_other_ranks),
+        watch_seconds=min(_WATCH_SECONDS + job.ranks // _WATCHED_RANKS, _LONGEST_WATCH_SECONDS),
+        profilers_limit=_PROFILERS_SECONDS if profiled else _PROGRAMS_SECONDS,
+        profiled_ranks=profiled,
+        profiler_command=_found(profiler.command, tools),
+        profiler_flags=tuple(word for word in flags if isinstance(word, str)),
+        versioned_flags=[word for word in flags if isinstance(word, Versioned)],
+        perf_flags=[word for word in flags if isinstance(word, PerfEvents)],
+        profiler_time_limit=profiler.time_limit(job.target, job.profiler_options),
+        profiler_suffix=profiler.suffix,
+        profiler_environment=profiler.environment(job.target, job.profiler_options),
+        profiler_afterwards=[_found(words, tools) for words in afterwards],
+        start_up=START_UP if start_up else "",
         # A profiler with a start-up module of its own has it on the ranks that it profiles.
-        "hook": START_UP if hook and hook.items() <= {**hook, **start_up}.items() else "",
-        "profiler_environment": profiler.environment(job.target, job.profiler_options),
-        "profiler_afterwards": [
-            _found(words, tools) for words in profiler.afterwards(job.target, job.profiler_options)
-        ],
-    }
+        hook=START_UP if hook and hook.items() <= {**hook, **start_up}.items() else "",
+    )
+    own = scheduler.template_values(site, job, rendering)
+    values = {**(further or {}), **msgspec.structs.asdict(common), **own}
     script = rendering.template.name if rendering.template else scheduler.template
     names = {JOB_SCRIPT: script, WRAPPER: "rank/wrapper.sh.j2"}
-    texts = {file: _render(environment, template, values) for file, template in names.items()}
+    texts = {name: _render(environment, template, values) for name, template in names.items()}
     texts |= {f"{START_UP}/{path}": text for path, text in {**hook, **start_up}.items()}
-    for further in scheduler.further_files(site, job, run_id, texts):
-        texts[further.name] = _render(environment, further.template, {**values, **further.values})
+    for file in scheduler.further_files(site, job, run_id, texts):
+        texts[file.name] = _render(environment, file.template, {**values, **file.values})
     return texts
 
 
@@ -162,17 +247,20 @@ def _exception_hook() -> dict[str, str]:
     return {name: path.read_text(encoding="utf-8") for name, path in files.items()}
 
 
-def _mpi_trial(site: Site, job: Job, program: Sequence[str]) -> dict[str, Sequence[str]]:
-    """Return the commands by which job.sh finds the MPI type of srun; empty if it need not."""
-    if not finds_type(site, job, program):
-        return {}
-    python = program[0]
-    return {
-        "list": LIST_TYPES,
-        "has_mpi": [python, "-c", "import mpi4py"],
-        "start": two_ranks(fitted_to_job(site.launcher.arguments, job), job.nodes),
-        "program": [python, "-c", BOTH_JOIN],
-    }
+def _with_devices_of_ranks(site: Site, job: Job, masked: bool) -> Site:
+    """Return the site with the devices of each rank: as many of ``affinity.devices`` as the user asks for.
+
+    The devices are those of a whole node. If a job has fewer GPUs, and the scheduler shows it no others
+    (``masked``), their numbers are unknown: the variable is then left as the scheduler sets it.
+    """
+    count = job.gpus_per_rank
+    if count is None or not site.affinity.devices:
+        return site
+    whole = gpus_per_node(job) >= (site.node.gpus or len(site.affinity.devices))
+    devices = site.affinity.devices if count and (whole or not masked) else []
+    groups = [",".join(devices[i : i + count]) for i in range(0, len(devices) - count + 1, count or 1)]
+    affinity = msgspec.structs.replace(site.affinity, devices=groups)
+    return msgspec.structs.replace(site, affinity=affinity)
 
 
 def _found(words: tuple[str, ...], tools: Mapping[str, str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from hpcprof.common.plugins import SCHEDULERS, load_plugin, plugin_names
 from hpcprof.submit.schedulers.scheduler import Scheduler
 
 # By text, so that a command imports only the scheduler of its site.
-_BUILT_IN = {
+BUILT_IN = {
     "local": "hpcprof.submit.schedulers.local.scheduler:LocalScheduler",
     "pbs": "hpcprof.submit.schedulers.pbs.scheduler:PbsScheduler",
     "slurm": "hpcprof.submit.schedulers.slurm.scheduler:SlurmScheduler",
@@ -20,7 +20,7 @@ _BUILT_IN = {
 
 def scheduler_names() -> list[str]:
     """Return the names of all schedulers, those of other packages last."""
-    return [*_BUILT_IN, *(name for name in plugin_names(SCHEDULERS) if name not in _BUILT_IN)]
+    return [*BUILT_IN, *(name for name in plugin_names(SCHEDULERS) if name not in BUILT_IN)]
 
 
 @cache
@@ -39,8 +39,8 @@ def find_scheduler(name: str, where: str = "") -> Scheduler:
     UsageError
         If no scheduler has this name, with the valid names, or its package cannot be imported.
     """
-    if name in _BUILT_IN:
-        module, _, attribute = _BUILT_IN[name].partition(":")
+    if name in BUILT_IN:
+        module, _, attribute = BUILT_IN[name].partition(":")
         found = getattr(import_module(module), attribute)
     else:
         found = load_plugin(SCHEDULERS, name)

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.sites.model import LauncherName, NodeRequest, Site
+from hpcprof.submit.sites.model import LauncherName, Site
 
 if TYPE_CHECKING:
     from hpcprof.submit.schedulers.base import SchedulerClient
@@ -28,6 +29,7 @@ GPUS = "GPUs"
 """The setting of every directive that requests GPUs; see `Scheduler.settings`."""
 WRAPPER = "wrapper.sh"
 
+_DIRECTIVE = re.compile(r"[\w.,:/=@+&-]+", re.ASCII)
 _JOB_NAME_LENGTH = 15
 """Of old PBS; the limits of others are longer."""
 
@@ -139,8 +141,6 @@ class Scheduler:
         Why there are no others: the end of a sentence that begins with the site.
     resource_options : mapping of str to str
         Options of its sites that ask for the same as a field of a job, by that field.
-    node_request : NodeRequest
-        How GPUs that a user asks for are requested at a site that does not say it.
     passes_environment : bool
         Whether a job has the environment of the shell that submits it.
     masks_gpus : bool
@@ -168,7 +168,6 @@ class Scheduler:
     resources: ClassVar[Sequence[str]] = ()
     no_resources: ClassVar[str] = "cannot be asked for that"
     resource_options: ClassVar[Mapping[str, str]] = {}
-    node_request: ClassVar[NodeRequest] = NodeRequest.NONE
     passes_environment: ClassVar[bool] = True
     masks_gpus: ClassVar[bool] = False
     commands: ClassVar[Sequence[str]] = ()
@@ -206,6 +205,31 @@ class Scheduler:
 
     def resource_directives(self, job: Job) -> dict[str, str]:
         """Return the directives for what the user asks for, except GPUs, by field of the job."""
+        return {}
+
+    def own_directives(self, job: Job) -> list[str]:
+        """Return the directives of what the user asks for, without ``#PBS`` or ``#SBATCH``."""
+        return [*self.resource_directives(job).values(), *job.scheduler_args]
+
+    def site_directives(self, site: Site, job: Job) -> list[str]:
+        """Return the directives of the site, its queue and its options, without those that the user replaces.
+
+        A directive is replaced by one of the user's that sets the same.
+        """
+        queue = site.queues.get(job.queue)
+        lines = [*site.directives, *(queue.directives if queue else [])]
+        for key, option in site.options.items():
+            if option.directive and job.options.get(key):
+                lines.append(option.directive.replace("{}", directive_value(job.options[key])))
+        replaced = {setting for line in self.own_directives(job) for setting in self.settings(line)}
+        return [line for line in lines if not self.settings(line) <= replaced]
+
+    def directives(self, site: Site, job: Job) -> list[str]:
+        """Return the directives that the template does not write itself: ``directives`` in templates."""
+        return [*self.site_directives(site, job), *self.own_directives(job)]
+
+    def template_values(self, site: Site, job: Job, rendering: Rendering) -> Mapping[str, Any]:
+        """Return what templates of this scheduler can use beside the values of every template."""
         return {}
 
     def settings(self, directive: str) -> frozenset[str]:
@@ -249,6 +273,27 @@ class Scheduler:
         from hpcprof.submit.sites.machine import Machine
 
         return Machine()
+
+
+def directive_value(text: str) -> str:
+    """Return a value for a directive, in which nothing can be quoted.
+
+    Raises
+    ------
+    UsageError
+        If a batch system would read the value as several words, or as a pattern.
+    """
+    if not _DIRECTIVE.fullmatch(text):
+        raise UsageError(
+            f"{text!r} cannot be written to a batch directive: use only letters, digits, _ . , : / = @ + & "
+            "and - (for a run's path, choose another --runs-dir)."
+        )
+    return text
+
+
+def gpus_per_node(job: Job) -> int:
+    """Return the GPUs on each node that the user asks for, by default one for each rank."""
+    return job.ranks_per_node * (1 if job.gpus_per_rank is None else job.gpus_per_rank)
 
 
 def batch_job_name(name: str) -> str:

@@ -18,10 +18,9 @@ import msgspec
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.jobs.node_request import gpus_per_node
 from hpcprof.submit.launchers import LAUNCHERS
 from hpcprof.submit.profilers import find_profiler
-from hpcprof.submit.schedulers.scheduler import Rendering
+from hpcprof.submit.schedulers.scheduler import Rendering, gpus_per_node
 from hpcprof.submit.sites.model import Site
 
 MPIJOB_FILE = "mpijob.yaml"

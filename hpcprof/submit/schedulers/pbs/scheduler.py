@@ -1,14 +1,23 @@
-"""PBS Pro and OpenPBS."""
+"""PBS Pro and OpenPBS: what their jobs may ask for, and the directives that ask for it."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.schedulers.scheduler import DaskJobs, JobArrays, Scheduler, Shortcoming, batch_job_name
-from hpcprof.submit.sites.model import LauncherName, Site
+from hpcprof.submit.schedulers.scheduler import (
+    DaskJobs,
+    JobArrays,
+    Rendering,
+    Scheduler,
+    Shortcoming,
+    batch_job_name,
+    gpus_per_node,
+)
+from hpcprof.submit.sites.model import Chunk, LauncherName, NodeRequest, Site
 
 if TYPE_CHECKING:
     from hpcprof.submit.schedulers.pbs.client import PbsClient
@@ -76,7 +85,13 @@ class PbsScheduler(Scheduler):
         return PbsClient()
 
     def check(self, job: Job, site: Site) -> None:
-        """Check that a constraint names resources of the chunk: PBS has no other kind of nodes."""
+        """Check that the chunk can have what the user asks for; a constraint names resources of it."""
+        for option, value in {"--cpus-per-rank": job.cpus_per_rank, "--mem": job.mem}.items():
+            if value and _counts_gpus(site, job):
+                raise UsageError(
+                    f"{option} {value}: queue {job.queue} of {site.name} gives each GPU its share of a node; "
+                    "leave it out."
+                )
         for part in job.constraint.split(":") if job.constraint else ():
             match = _RESOURCE.fullmatch(part)
             if match is None:
@@ -88,6 +103,11 @@ class PbsScheduler(Scheduler):
                 raise UsageError(
                     f"--constraint {part}: hpcprof sets {match['name']} itself; {_OF_OPTIONS[match['name']]}."
                 )
+
+    def template_values(self, site: Site, job: Job, rendering: Rendering) -> Mapping[str, Any]:
+        """Return ``chunks`` and ``chunk``, the number and the resources of ``-l select=chunks:chunk``."""
+        chunks = gpus_per_node(job) if _counts_gpus(site, job) else job.nodes
+        return {"chunks": chunks, "chunk": _chunk(site, job)}
 
     def settings(self, directive: str) -> frozenset[str]:
         """Return the option, with the names of the resources (``-l``) or attributes (``-W``) that it sets."""
@@ -129,3 +149,43 @@ class PbsScheduler(Scheduler):
         from hpcprof.submit.schedulers.pbs.probe import probe_pbs
 
         return probe_pbs(ask)
+
+
+def _counts_gpus(site: Site, job: Job) -> bool:
+    """Return whether a chunk of the job's queue is one GPU, with its share of a node, not a whole node."""
+    queue = site.queues.get(job.queue)
+    return queue is not None and queue.chunk is Chunk.GPU
+
+
+def _chunk(site: Site, job: Job) -> list[str]:
+    """Return the resources of a chunk: those of the site's ``select`` come first.
+
+    ``mpiprocs`` gives the node one line for each rank in ``$PBS_NODEFILE``. What the user asks for replaces
+    what the site has.
+    """
+    asked = _asked_resources(job)
+    whole: dict[str, int | None] = {}
+    if _counts_gpus(site, job):
+        asked.pop("ngpus", None)
+    elif site.node_request is NodeRequest.CHUNK and (site.node.cores or site.node.gpus or asked):
+        whole = {"ncpus": site.node.cores, "ngpus": site.node.gpus, "mpiprocs": job.ranks_per_node}
+    given = dict(_pair(part) for part in site.select.split(":") if part)
+    node = {key: str(count) for key, count in whole.items() if count}
+    return [f"{key}={value}" if value else key for key, value in {**given, **node, **given, **asked}.items()]
+
+
+def _asked_resources(job: Job) -> dict[str, str]:
+    """Return the resources of a node that the user asks for, by PBS's names."""
+    asked = {}
+    if job.cpus_per_rank:
+        asked["ncpus"] = str(job.ranks_per_node * job.cpus_per_rank)
+    if job.gpus_per_rank is not None:
+        asked["ngpus"] = str(gpus_per_node(job))
+    if job.mem:
+        asked["mem"] = f"{job.mem.lower()}b"
+    return {**asked, **dict(_pair(part) for part in job.constraint.split(":") if part)}
+
+
+def _pair(part: str) -> tuple[str, str]:
+    key, _, value = part.partition("=")
+    return key, value

@@ -1,19 +1,90 @@
-"""Slurm."""
+"""Slurm: what its jobs may ask for, and the directives that ask for it."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.walltime import format_walltime
-from hpcprof.submit.schedulers.scheduler import DaskJobs, JobArrays, Scheduler, batch_job_name
-from hpcprof.submit.schedulers.slurm.options import OWN_SETTINGS, slurm_settings
+from hpcprof.submit.mpi_types import BOTH_JOIN, LIST_TYPES, finds_type, two_ranks
+from hpcprof.submit.schedulers.scheduler import (
+    GPUS,
+    DaskJobs,
+    JobArrays,
+    Rendering,
+    Scheduler,
+    batch_job_name,
+    gpus_per_node,
+)
 from hpcprof.submit.sites.model import LauncherName, NodeRequest, Site
 
 if TYPE_CHECKING:
     from hpcprof.submit.schedulers.slurm.client import SlurmClient
     from hpcprof.submit.sites.machine import Ask, Machine
+
+_SHORT = {
+    "-A": "--account",
+    "-C": "--constraint",
+    "-G": "--gpus",
+    "-J": "--job-name",
+    "-N": "--nodes",
+    "-W": "--wait",
+    "-a": "--array",
+    "-c": "--cpus-per-task",
+    "-d": "--dependency",
+    "-e": "--error",
+    "-n": "--ntasks",
+    "-o": "--output",
+    "-p": "--partition",
+    "-q": "--qos",
+    "-t": "--time",
+    "-w": "--nodelist",
+    "-x": "--exclude",
+}
+"""The short options, with their long names, that other directives may have by their long names."""
+
+_OUTPUT = "the output goes to logs/ of the run"
+_RANKS = "give --nodes and --ranks-per-node"
+_OWN_SETTINGS = {
+    "--account": "give --account",
+    "--array": "give --array to hpcprof sweep",
+    "--dependency": "give --after",
+    "--error": _OUTPUT,
+    "--job-name": "give --job-name",
+    "--nodes": "give --nodes",
+    "--ntasks": _RANKS,
+    "--ntasks-per-node": "give --ranks-per-node",
+    "--output": _OUTPUT,
+    "--test-only": "give --dry-run",
+    "--time": "give --walltime",
+    "--wait": "give --wait",
+    "--wrap": "write the command after --",
+}
+"""Settings of the script or of other options of hpcprof, each with the end of a sentence of advice."""
+
+_MEMORY = "the memory"
+_CPUS = "the CPUs of a rank"
+_COMMON = {
+    "--mem": _MEMORY,
+    "--mem-per-cpu": _MEMORY,
+    "--mem-per-gpu": _MEMORY,
+    "--cpus-per-task": _CPUS,
+    "--cpus-per-gpu": _CPUS,
+    "--gpus": GPUS,
+    "--gpus-per-node": GPUS,
+    "--gpus-per-socket": GPUS,
+    "--gpus-per-task": GPUS,
+}
+"""Options that exclude each other, with what they set."""
+_SHORTEST_PREFIX = len("--ti")
+
+_GPU_COUNT = re.compile(
+    r"(?P<option>--gpus-per-task|--gpus-per-node|--gres(?==gpu))=(?P<kind>[A-Za-z][\w:.-]*:)?\d+"
+)
+"""An option of sbatch or srun that counts GPUs, such as ``--gres=gpu:a100:4``."""
 
 
 class SlurmScheduler(Scheduler):
@@ -34,7 +105,6 @@ class SlurmScheduler(Scheduler):
     )
     starters = (LauncherName.SRUN,)
     resources = ("cpus_per_rank", "gpus_per_rank", "mem", "constraint", "scheduler_args")
-    node_request = NodeRequest.GPUS_PER_NODE
     masks_gpus = True
 
     def client(self) -> SlurmClient:
@@ -60,12 +130,44 @@ class SlurmScheduler(Scheduler):
         return {field: f"{flags[field]}={value}" for field, value in values.items() if value}
 
     def settings(self, directive: str) -> frozenset[str]:
-        """Return the long name of the option, or what several options set in common."""
-        return slurm_settings(directive)
+        """Return the long name of the option, or what several options set in common.
+
+        sbatch accepts the beginning of a long option; that of one in `_OWN_SETTINGS` is taken for it.
+        """
+        name = directive.replace(" ", "=").partition("=")[0]
+        if not name.startswith("--"):
+            name = _SHORT.get(name[:2], name[:2])
+        elif name not in _COMMON and len(name) >= _SHORTEST_PREFIX:
+            name = next((own for own in _OWN_SETTINGS if own.startswith(name)), name)
+        if name == "--gres" and "gpu" in directive:
+            name = GPUS
+        return frozenset({_COMMON.get(name, name)})
+
+    def directives(self, site: Site, job: Job) -> list[str]:
+        """Return the directives of the site and the user, and the one that requests a node's GPUs."""
+        lines, own = self.site_directives(site, job), self.own_directives(job)
+        if job.gpus_per_rank is not None:
+            lines = [line for line in lines if GPUS not in self.settings(line) or _counts_gpus(line)]
+            lines = fit_gpus(lines, job)
+        requesting = [line for line in own if GPUS in self.settings(line)]
+        return [*lines, *_gpu_request(site, job, [*lines, *requesting]), *own]
+
+    def template_values(self, site: Site, job: Job, rendering: Rendering) -> Mapping[str, Any]:
+        """Return ``mpi_trial``, the commands by which job.sh finds srun's MPI type; empty if it need not."""
+        if not finds_type(site, job, rendering.program):
+            return {"mpi_trial": {}}
+        python = rendering.program[0]
+        trial = {
+            "list": LIST_TYPES,
+            "has_mpi": [python, "-c", "import mpi4py"],
+            "start": two_ranks(fit_gpus(site.launcher.arguments, job), job.nodes),
+            "program": [python, "-c", BOTH_JOIN],
+        }
+        return {"mpi_trial": trial}
 
     def own_settings(self, site: Site) -> dict[str, str]:
         """Return the options that the script or another option of hpcprof has."""
-        return {**OWN_SETTINGS, site.queue_directive: "give --queue"}
+        return {**_OWN_SETTINGS, site.queue_directive: "give --queue"}
 
     def job_name(self, name: str) -> str:
         """Return the name without spaces, and short."""
@@ -80,3 +182,37 @@ class SlurmScheduler(Scheduler):
         from hpcprof.submit.schedulers.slurm.probe import probe_slurm
 
         return probe_slurm(ask)
+
+
+def fit_gpus(options: Iterable[str], job: Job) -> list[str]:
+    """Return options of sbatch or srun with the numbers of GPUs that the user asks for, if any."""
+    if job.gpus_per_rank is None:
+        return list(options)
+
+    def fitted(match: re.Match[str]) -> str:
+        count = job.gpus_per_rank if match["option"] == "--gpus-per-task" else gpus_per_node(job)
+        return f"{match['option']}={match['kind'] or ''}{count}"
+
+    kept = [option for option in options if job.gpus_per_rank or not _counts_gpus(option)]
+    return [_GPU_COUNT.sub(fitted, option) for option in kept]
+
+
+def _counts_gpus(option: str) -> bool:
+    """Return whether `fit_gpus` can put another number of GPUs into an option."""
+    return _GPU_COUNT.match(option) is not None
+
+
+def _gpu_request(site: Site, job: Job, directives: Iterable[str]) -> list[str]:
+    """Return the directive that requests a node's GPUs; none if something else does."""
+    asked = job.gpus_per_rank is not None
+    count = gpus_per_node(job) if asked else site.node.gpus
+    others = [*directives, *site.launcher.arguments]
+    if not count or any(_counts_gpus(other) if asked else "gpu" in other for other in others):
+        return []
+    if site.node_request is NodeRequest.GRES:
+        return [f"--gres=gpu:{count}"]
+    # Where the site says nothing, GPUs are requested only if the user asks for them.
+    wanted = site.node_request is NodeRequest.GPUS_PER_NODE or (
+        asked and site.node_request is NodeRequest.NONE
+    )
+    return [f"--gpus-per-node={count}"] if wanted else []
