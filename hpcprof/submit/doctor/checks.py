@@ -46,12 +46,15 @@ def examine(
     each of its commands has a time limit of its own.
     """
     found: dict[str, Finding] = {}
-    if _STARTS_RANKS in checks and machine.starts_ranks and not machine.scheduler.runs_here:
-        _run(_STARTS_RANKS, checks[_STARTS_RANKS], machine, found)
+    in_job = _STARTS_RANKS in checks and machine.starts_ranks and not machine.scheduler.runs_here
     threads = {
-        name: _start(name, check, machine, found) for name, check in checks.items() if name not in found
+        name: _start(name, check, machine, found)
+        for name, check in checks.items()
+        if not (in_job and name == _STARTS_RANKS)
     }
     deadline = time.monotonic() + seconds
+    if in_job:
+        _run(_STARTS_RANKS, checks[_STARTS_RANKS], machine, found)
     for name in checks:
         if name in threads:
             threads[name].join(max(0.0, deadline - time.monotonic()))

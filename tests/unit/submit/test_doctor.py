@@ -295,6 +295,20 @@ def test_every_check_of_the_table_is_tried_here_and_names_itself() -> None:
         assert check(on).name == name
 
 
+def test_ranks_start_in_a_job_while_the_other_checks_run() -> None:
+    asked = threading.Event()
+
+    def scheduler(_: Machine) -> Finding:
+        asked.set()
+        return Finding("scheduler", Status.OK, "")
+
+    def mpi(_: Machine) -> Finding:
+        return Finding("MPI", Status.OK if asked.wait(10) else Status.BROKEN, "")
+
+    found = examine(made_up(site="generic-slurm", probe=True), {"MPI": mpi, "scheduler": scheduler})
+    assert [finding.status for finding in found] == [Status.OK, Status.OK]
+
+
 def test_a_check_that_hangs_is_said_and_does_not_hold_up_the_others() -> None:
     hanging = {"stuck": lambda m: threading.Event().wait(), "TMPDIR": node.tmpdir}
     stuck, other = examine(made_up(), hanging, seconds=2)  # type: ignore[arg-type]
