@@ -134,7 +134,7 @@ class PbsScheduler(Scheduler):
 
     def shortcoming(self, answer: str) -> Shortcoming | None:
         """Return what is lost if the server keeps no finished jobs."""
-        from hpcprof.submit.schedulers.pbs.parse import parse_job_history
+        from hpcprof.submit.schedulers.pbs.client import parse_job_history
 
         if parse_job_history(answer):
             return None
@@ -146,7 +146,7 @@ class PbsScheduler(Scheduler):
 
     def probe(self, ask: Ask) -> Machine:
         """Return the queues and nodes that qstat and pbsnodes show."""
-        from hpcprof.submit.schedulers.pbs.probe import probe_pbs
+        from hpcprof.submit.schedulers.pbs.client import probe_pbs
 
         return probe_pbs(ask)
 

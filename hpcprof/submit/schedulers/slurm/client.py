@@ -1,26 +1,33 @@
-"""Slurm, by sbatch, squeue, sacct and scancel."""
+"""Slurm, by sbatch, squeue, sacct and scancel: its client, the parsers of what they print, its states.
+
+The output of the commands was seen on Slurm 22.05.8, unless noted otherwise. States and reasons are those of
+squeue's manual, "JOB STATE CODES" and "JOB REASON CODES".
+"""
 
 from __future__ import annotations
 
+import getpass
+import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from hpcprof.submit.schedulers.batch import BatchClient
-from hpcprof.submit.schedulers.command import ask_again_while_silent, run_scheduler_command
-from hpcprof.submit.schedulers.run_state import Record
-from hpcprof.submit.schedulers.slurm.parse import (
-    SACCT_FIELDS,
-    SCRIPTS_FORMAT,
-    SQUEUE_FORMAT,
-    parse_largest_array,
-    parse_sacct,
-    parse_sbatch,
-    parse_scancel,
-    parse_scripts,
-    parse_squeue,
+from hpcprof.common.errors import SchedulerError
+from hpcprof.submit.jobs.walltime import format_walltime
+from hpcprof.submit.schedulers.base import JobState
+from hpcprof.submit.schedulers.batch import BatchClient, parse_array_indices
+from hpcprof.submit.schedulers.command import (
+    Refused,
+    Unreachable,
+    ask_again_while_silent,
+    complaint,
+    run_scheduler_command,
 )
+from hpcprof.submit.schedulers.run_state import Record
+from hpcprof.submit.sites.machine import Ask, Machine, most_common_node, parse_count
+from hpcprof.submit.sites.model import Node, NodeRequest, Queue, Required, Vendor
 
 
 class SlurmClient(BatchClient):
@@ -149,3 +156,444 @@ def _sacct(numbers: Sequence[str], cluster: str, since: datetime) -> Mapping[str
 
 def _of(cluster: str) -> list[str]:
     return [f"--clusters={cluster}"] if cluster else []
+
+
+# Columns of fixed width, which no value but the reason can fill, and last the only value that may contain
+# spaces. The job's name is left out, since it may contain anything.
+SQUEUE_FORMAT = "JobArrayID:40,State:24,exit_code:12,EndTime:24,Reason:200"
+# The id of a job or a whole array, then the script that was submitted.
+SCRIPTS_FORMAT = "%F %o"
+SACCT_FIELDS = ("JobID", "State", "ExitCode", "End")
+
+_JOB_ID = re.compile(r"\d+(;\S+)?")
+_ARRAY_LIMITS = re.compile(r"MaxArraySize\s*=\s*(\d+)|\bmax_array_tasks=(\d+)")
+# sbatch has not reached the controller, so that no job can have been accepted.
+_NOT_REACHED = "Unable to contact slurm controller (connect failure)"
+_SILENT = (
+    "Unable to contact slurm controller",
+    "Problem talking to database",
+    "Problem talking to the database",
+    "Unable to connect to database",
+    "Connection refused",
+    "Connection timed out",
+    "Socket timed out",
+    "Zero Bytes were transmitted or received",
+    "munge",
+    "can't be reached now",
+)
+
+
+def parse_sbatch(code: int, out: str, error: str) -> str:
+    """Return the job id that ``sbatch --parsable`` printed: ``123`` or ``123;cluster``.
+
+    Raises
+    ------
+    SchedulerError
+        If Slurm did not accept the job.
+    """
+    lines = out.split("\n")
+    ids = [line.strip() for line in lines if _JOB_ID.fullmatch(line.strip())]
+    if code == 0 and ids:
+        return ids[-1]
+    reason = _complaint(error if code else f"{error}\n{out}")
+    # Without an answer, or with one that cannot be read, the job may have been accepted all the same.
+    refused = code != 0 and (_NOT_REACHED in error or not any(words in error for words in _SILENT))
+    raise (Refused if refused else SchedulerError)(f"sbatch did not accept the job: {reason}.")
+
+
+def parse_squeue(code: int, out: str, error: str, now: float) -> Mapping[str, Record]:
+    """Return the records that ``squeue --noheader --states=all --Format=SQUEUE_FORMAT`` printed.
+
+    Parameters
+    ----------
+    code, out, error : int, str, str
+        The result of the command. It fails for a single unknown id, and leaves out unknown ones of several.
+    now : float
+        The present time in seconds since the epoch.
+
+    Raises
+    ------
+    Unreachable
+        If the controller did not answer.
+    """
+    if code != 0 and "Invalid job id" in error:
+        return {}
+    _check("squeue", code, error)
+    records = {}
+    for line in out.splitlines():
+        values = line.split(maxsplit=4)
+        if len(values) == 5:  # a line "CLUSTER: name" comes before another cluster's jobs
+            job_id, state, status, end, reason = values
+            records[job_id] = _record(state, reason.strip(), _from_wait_status(status), end, now)
+    return _by_member(records)
+
+
+def parse_scripts(code: int, out: str, error: str) -> dict[str, str]:
+    """Return the newest job or array of each script, from ``squeue --noheader --format=SCRIPTS_FORMAT``.
+
+    Raises
+    ------
+    Unreachable
+        If the controller did not answer.
+    """
+    _check("squeue", code, error)
+    lines = [line.partition(" ") for line in out.splitlines()]
+    jobs = [(int(number), script) for number, _, script in lines if number.isdigit()]
+    return {script: str(number) for number, script in sorted(jobs)}
+
+
+def parse_sacct(code: int, out: str, error: str, now: float) -> Mapping[str, Record]:
+    """Return the records of ended jobs that ``sacct --parsable2 --noheader --allocations`` printed.
+
+    A job that sacct shows as waiting or running though squeue no longer lists it is left out: accounting lags
+    by seconds, or has missed the end. Without accounting the result is empty.
+
+    Raises
+    ------
+    Unreachable
+        If the database did not answer.
+    """
+    if code != 0 and "accounting storage is disabled" in error:
+        return {}
+    _check("sacct", code, error)
+    records = {}
+    for line in out.splitlines():
+        values = line.split("|")
+        if len(values) == len(SACCT_FIELDS) and values[0] != "JobID":
+            job_id, state, exit_code, end = values
+            record = _record(state, "", _from_pair(exit_code), end, now)
+            if record.state.ended:
+                records[job_id] = record
+    return _by_member(records)
+
+
+def parse_largest_array(code: int, out: str, error: str) -> int | None:
+    """Return how many members an array may have, from ``scontrol show config``; None if it does not say.
+
+    Indices are below ``MaxArraySize``; some sites set a lower limit, ``max_array_tasks``.
+
+    Raises
+    ------
+    Unreachable
+        If the controller did not answer.
+    """
+    _check("scontrol", code, error)
+    limits = [int(size or tasks) for size, tasks in _ARRAY_LIMITS.findall(out)]
+    return min(limits, default=None)
+
+
+def parse_scancel(code: int, out: str, error: str) -> None:
+    """Check the result of scancel, which also succeeds for ended and unknown jobs.
+
+    Raises
+    ------
+    SchedulerError
+        If the job was not cancelled.
+    """
+    if code != 0 and "already completing or completed" not in error and "Invalid job id" not in error:
+        raise SchedulerError(f"scancel did not cancel the job: {_complaint(error or out)}.")
+
+
+def _by_member(records: Mapping[str, Record]) -> dict[str, Record]:
+    """Give each member in a line such as ``129_[2-3%2]`` the record of that line.
+
+    Waiting members share a line; in sacct, so do members that were cancelled while they waited. That line may
+    also name members that ran, whose own line takes precedence.
+    """
+    found = dict(records)
+    for job_id, record in records.items():
+        array, _, text = job_id.partition("_[")
+        for index in parse_array_indices(text.rstrip("]")):
+            found.setdefault(f"{array}_{index}", record)
+    return found
+
+
+def _record(state: str, reason: str, code: int | None, end: str, now: float) -> Record:
+    word = state.split()[0].rstrip("+")  # "CANCELLED by 1000"; sacct marks a cut with +
+    present, words = SLURM_STATES.get(word, (JobState.UNKNOWN, f"Slurm calls its state {word}"))
+    if word == "PENDING":
+        words = pending_reason(reason)
+    elif present is JobState.CANCELLED and reason == "DependencyNeverSatisfied":
+        words = "a job that it depended on did not succeed"
+    elif word == "FAILED" and reason == "JobLaunchFailure":
+        words = _signal(code)
+    if not present.ended:
+        return Record(present, words)
+    # An exit code of 0 with a failure means nothing: timeouts and lost nodes are 0:0 in sacct.
+    known = code if present is JobState.COMPLETED or code else None
+    return Record(present, words, known, _seconds_since(end, now), preempted=word == "PREEMPTED")
+
+
+def _signal(code: int | None) -> str:
+    return f"ended by signal {-code}" if code is not None and code < 0 else "Slurm could not start job.sh"
+
+
+def _from_wait_status(text: str) -> int | None:
+    """Read squeue's exit_code, a status of wait(2): 768 is exit code 3, 11 is signal 11."""
+    if not text.isdigit():
+        return None
+    status = int(text)
+    return status >> 8 if status >> 8 else -(status & 0x7F)
+
+
+def _from_pair(text: str) -> int | None:
+    """Read sacct's ``code:signal``; sacct subtracts 128, so that a segmentation fault is 11:0."""
+    code, _, signal = text.partition(":")
+    if not code.isdigit() or not signal.isdigit():
+        return None
+    return int(code) or -int(signal)
+
+
+def _seconds_since(end: str, now: float) -> float | None:
+    try:
+        return now - datetime.strptime(end, "%Y-%m-%dT%H:%M:%S").timestamp()
+    except ValueError:  # N/A, Unknown, None
+        return None
+
+
+def _check(command: str, code: int, error: str) -> None:
+    if code == 0:
+        return
+    reason = _complaint(error)
+    if any(words in error for words in _SILENT):
+        raise Unreachable(f"Slurm did not answer: {reason}.")
+    raise SchedulerError(f"{command} failed: {reason}.")
+
+
+def _complaint(error: str) -> str:
+    """Return Slurm's message without the prefix ``sbatch: error:`` of each line and the hint at --help."""
+    lines = [re.sub(r"^\w+: (?:error: |fatal: )?", "", line) for line in error.splitlines()]
+    text = complaint("\n".join(line for line in lines if not line.startswith("Try ")))
+    return text.removeprefix("Batch job submission failed: ").replace(" Batch job submission failed:", ":")
+
+
+SLURM_STATES: dict[str, tuple[JobState, str]] = {
+    "PENDING": (JobState.QUEUED, ""),
+    "CONFIGURING": (JobState.QUEUED, "its nodes are being made ready"),
+    "POWER_UP_NODE": (JobState.QUEUED, "its nodes are being made ready"),
+    "REQUEUED": (JobState.QUEUED, "queued again"),
+    "REQUEUE_FED": (JobState.QUEUED, "queued again by the federation"),
+    "REQUEUE_HOLD": (JobState.QUEUED, "queued again and held"),
+    "RESV_DEL_HOLD": (JobState.QUEUED, "held: its reservation was deleted"),
+    "SPECIAL_EXIT": (JobState.QUEUED, "queued again and held after a special exit code"),
+    "RUNNING": (JobState.RUNNING, ""),
+    "COMPLETING": (JobState.RUNNING, "ending: its last processes and the epilogue"),
+    "RESIZING": (JobState.RUNNING, "its number of nodes is changing"),
+    "SIGNALING": (JobState.RUNNING, "it is being sent a signal"),
+    "STAGE_OUT": (JobState.RUNNING, "ending: its files are being copied"),
+    "STOPPED": (JobState.RUNNING, "stopped by a signal, with its nodes"),
+    "SUSPENDED": (JobState.RUNNING, "suspended by the scheduler"),
+    "COMPLETED": (JobState.COMPLETED, ""),
+    "CANCELLED": (JobState.CANCELLED, ""),
+    "PREEMPTED": (JobState.CANCELLED, "preempted by another job"),
+    "TIMEOUT": (JobState.TIMEOUT, ""),
+    "DEADLINE": (JobState.TIMEOUT, "its deadline has passed"),
+    "FAILED": (JobState.FAILED, ""),
+    "BOOT_FAIL": (JobState.FAILED, "a node did not start for it"),
+    "LAUNCH_FAILED": (JobState.FAILED, "Slurm could not start job.sh"),
+    "RECONFIG_FAIL": (JobState.FAILED, "a node could not be made ready for it"),
+    "NODE_FAIL": (JobState.FAILED, "a node of the job failed"),
+    "OUT_OF_MEMORY": (JobState.FAILED, "out of memory"),
+    # The job has another id on the other cluster, which this cluster does not report.
+    "REVOKED": (JobState.UNKNOWN, "another cluster of the federation has taken it"),
+}
+
+_NEVER = {
+    "AccountNotAllowed": "the partition does not accept this account",
+    "AssociationJobLimit": "it exceeds a limit of the account",
+    "BadConstraints": "no nodes have what it asks for",
+    "DependencyNeverSatisfied": "a job that it depends on did not succeed",
+    "InvalidAccount": "the account is not valid",
+    "InvalidQOS": "the QOS is not valid",
+    "JobHoldMaxRequeue": "it was queued again too often and is held",
+    "PartitionConfig": "it asks for more than the partition has or permits",
+    "PartitionNodeLimit": "it asks for more or fewer nodes than the partition permits",
+    "PartitionTimeLimit": "its walltime exceeds the partition's limit",
+    "QOSNotAllowed": "the partition does not accept this QOS",
+}
+
+_WAITING = {
+    "AssocMaxJobsLimit": "the account's limit of jobs is reached",
+    "BeginTime": "its start time has not been reached",
+    "BurstBufferResources": "waits for burst buffers",
+    "Cleaning": "an earlier run of it is still being cleaned up",
+    "Dependency": "waits for another job to succeed",
+    "InactiveLimit": "the system's inactive limit is reached",
+    "JobArrayTaskLimit": "the array's limit of tasks at once is reached",
+    "JobHeldAdmin": "held by an administrator",
+    "JobHeldUser": "held by the user: scontrol release releases it",
+    "Licenses": "waits for a licence",
+    "MaxSubmitJobLimit": "the limit of submitted jobs is reached",
+    "NodeDown": "a node that it needs is down",
+    "PartitionDown": "the partition is down",
+    "PartitionInactive": "the partition does not start jobs at present",
+    "Prolog": "its nodes are being made ready",
+    "Priority": "jobs of higher priority are ahead of it",
+    "QOSMaxJobsPerUserLimit": "the QOS's limit of jobs of one user is reached",
+    "QOSResourceLimit": "a limit of the QOS is reached",
+    "ReqNodeNotAvail": "nodes that it asks for are not available",
+    "Reservation": "waits for its reservation",
+    "Resources": "waits for nodes to become free",
+}
+
+# A single job exceeds such a limit, whatever else runs: QOSMaxNodePerJobLimit and the like.
+_PER_JOB = re.compile(r"(?:Assoc|QOS|Max)\w*PerJob(?:Limit)?$")
+
+
+def pending_reason(reason: str) -> str:
+    """Return why a job waits, in plain words, with Slurm's own in parentheses for a search in its manual.
+
+    Parameters
+    ----------
+    reason : str
+        What squeue prints as REASON, for example ``Priority`` or
+        ``ReqNodeNotAvail, UnavailableNodes:n4``.
+    """
+    word = reason.partition(",")[0].strip("() ")
+    if word in ("", "None"):
+        return ""
+    if word in _NEVER:
+        return f"it can never run: {_NEVER[word]} ({reason})"
+    if _PER_JOB.match(word):
+        return f"it can never run: it exceeds a limit for one job ({reason})"
+    if word in _WAITING:
+        return f"{_WAITING[word]} ({reason})"
+    if word.startswith(("AssocGrp", "QOSGrp")):
+        whose = "account" if word.startswith("Assoc") else "QOS"
+        return f"the {whose}'s jobs together use all of a limit ({reason})"
+    if word.startswith(("Assoc", "QOS", "Max")):
+        return f"a limit of the account, the QOS or the user is reached ({reason})"
+    return reason
+
+
+# 1-02:03:04, 02:03:04, 02:03 (minutes and seconds) or 30 (minutes): what Slurm prints as a time limit.
+_TIME_LIMIT = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
+_PAIR = re.compile(r"(?:^|\s)(\w+)=(\S*)")
+_GPU = re.compile(r"gpu(?::([A-Za-z][\w.-]*))?:(\d+)")
+
+
+def probe_slurm(ask: Ask) -> Machine:
+    """Return the partitions from scontrol, or from sinfo where scontrol is closed, and the nodes."""
+    found = parse_scontrol_partitions(ask(["scontrol", "show", "partition"]))
+    if not found.queues:
+        found = parse_sinfo(ask(["sinfo"]))
+    node = parse_scontrol_nodes(ask(["scontrol", "show", "nodes"]))
+    config = ask(["scontrol", "show", "config"])
+    request = parse_gpu_request(config) if node.gpus else None
+    requires = parse_requirements(config)
+    accounts = _accounts(ask) if _keeps_accounts(config) else ()
+    return Machine(found.queues, found.default_queue, node, request, requires, accounts)
+
+
+def _keeps_accounts(config: str) -> bool:
+    return (
+        re.search(r"^AccountingStorageType\s*=\s*accounting_storage/slurmdbd", config, re.MULTILINE)
+        is not None
+    )
+
+
+def _accounts(ask: Ask) -> tuple[str, ...]:
+    show = ["sacctmgr", "--noheader", "--parsable2", "show", "associations"]
+    return parse_accounts(ask([*show, f"user={getpass.getuser()}", "format=account"]))
+
+
+def parse_accounts(text: str) -> tuple[str, ...]:
+    """Return the accounts that ``sacctmgr show associations`` prints, one line per cluster and partition."""
+    return tuple(sorted({line.strip() for line in text.splitlines() if line.strip()}))
+
+
+def parse_requirements(text: str) -> tuple[Required, ...]:
+    """Return what jobs must be given by the output of ``scontrol show config``.
+
+    With ``associations`` or ``limits``, which implies it, Slurm refuses jobs whose account is not one of the
+    user's (slurm.conf: AccountingStorageEnforce).
+    """
+    enforced = re.search(r"^AccountingStorageEnforce\s*=\s*(\S+)", text, re.MULTILINE)
+    names = enforced[1].lower().split(",") if enforced else []
+    strict = {"associations", "limits", "qos", "safe", "wckeys", "all"}
+    return (Required.ACCOUNT,) if strict.intersection(names) else ()
+
+
+def parse_gpu_request(text: str) -> NodeRequest | None:
+    """Return how GPUs are requested by the output of ``scontrol show config``; None if it does not say.
+
+    Only the plugin cons_tres knows ``--gpus-per-node`` (slurm.conf: SelectType).
+    """
+    plugin = re.search(r"^SelectType\s*=\s*select/(\w+)", text, re.MULTILINE)
+    if plugin is None:
+        return None
+    return NodeRequest.GPUS_PER_NODE if plugin[1] == "cons_tres" else NodeRequest.GRES
+
+
+def parse_scontrol_partitions(text: str) -> Machine:
+    """Read the output of ``scontrol show partition``."""
+    queues, default = {}, ""
+    for block in _blocks(text):
+        name = block.get("PartitionName", "")
+        if not name or block.get("State", "UP") != "UP":
+            continue
+        limits = [parse_count(block.get(key)) for key in ("MaxNodes", "TotalNodes")]
+        queues[name] = Queue(
+            min_nodes=max(1, parse_count(block.get("MinNodes")) or 1),
+            max_nodes=min((limit for limit in limits if limit), default=None),
+            max_walltime=_walltime(block.get("MaxTime", "")),
+        )
+        default = name if block.get("Default") == "YES" else default
+    return Machine(queues, default)
+
+
+def parse_sinfo(text: str) -> Machine:
+    """Read the output of ``sinfo`` without options: one row per partition and state of nodes."""
+    limits: dict[str, str] = {}
+    nodes: Counter[str] = Counter()
+    default = ""
+    for line in text.splitlines()[1:]:
+        columns = line.split()
+        if len(columns) < 5 or columns[1] != "up":
+            continue
+        name = columns[0].rstrip("*")
+        default = name if columns[0].endswith("*") else default
+        limits[name] = _walltime(columns[2])
+        nodes[name] += parse_count(columns[3]) or 0
+    queues = {name: Queue(max_nodes=nodes[name] or None, max_walltime=limits[name]) for name in limits}
+    return Machine(queues, default)
+
+
+def parse_scontrol_nodes(text: str) -> Node:
+    """Return the most common node in the output of ``scontrol show nodes``."""
+    nodes, memory = [], []
+    for block in _blocks(text):
+        memory.append(parse_count(block.get("RealMemory")) or 0)
+        threads = parse_count(block.get("ThreadsPerCore")) or 1
+        cpus = parse_count(block.get("CPUEfctv")) or parse_count(block.get("CPUTot"))
+        gpus = _GPU.findall(block.get("Gres", ""))
+        model = gpus[0][0] if gpus else ""
+        nodes.append(
+            Node(
+                cores=cpus // threads if cpus else None,
+                threads=threads,
+                gpus=sum(int(count) for _, count in gpus) or None,
+                gpu=model,
+                vendor=Vendor.AMD if model.lower().startswith("mi") else Vendor.NVIDIA,
+            )
+        )
+    return most_common_node(nodes, memory)
+
+
+def _blocks(text: str) -> Iterable[dict[str, str]]:
+    """Yield the ``Key=Value`` pairs of each record; an empty line, or a name, begins a new record."""
+    for block in re.split(r"\n\s*\n|\n(?=PartitionName=|NodeName=)", text):
+        pairs = dict(_PAIR.findall(block))
+        if pairs:
+            yield pairs
+
+
+def _walltime(limit: str) -> str:
+    """Return a time limit as HH:MM:SS; empty for UNLIMITED, infinite and other texts."""
+    if limit.isdigit():
+        return format_walltime(int(limit) * 60)
+    match = _TIME_LIMIT.fullmatch(limit)
+    if match is None:
+        return ""
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return format_walltime(((days * 24 + hours) * 60 + minutes) * 60 + seconds)

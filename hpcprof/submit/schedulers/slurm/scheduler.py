@@ -179,7 +179,7 @@ class SlurmScheduler(Scheduler):
 
     def probe(self, ask: Ask) -> Machine:
         """Return the partitions and nodes that scontrol or sinfo show."""
-        from hpcprof.submit.schedulers.slurm.probe import probe_slurm
+        from hpcprof.submit.schedulers.slurm.client import probe_slurm
 
         return probe_slurm(ask)
 

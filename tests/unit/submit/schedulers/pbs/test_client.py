@@ -10,7 +10,7 @@ import pytest
 from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.command import Unreachable
-from hpcprof.submit.schedulers.pbs.parse import (
+from hpcprof.submit.schedulers.pbs.client import (
     array_of,
     has_no_history,
     member_of,
@@ -18,15 +18,19 @@ from hpcprof.submit.schedulers.pbs.parse import (
     parse_job_history,
     parse_job_name,
     parse_largest_array,
+    parse_pbsnodes,
     parse_qdel,
     parse_qselect,
     parse_qstat,
+    parse_qstat_queues,
     parse_qsub,
+    probe_pbs,
+    record_from_attributes,
     same_job,
     was_submitted_from,
 )
-from hpcprof.submit.schedulers.pbs.states import record_from_attributes
 from hpcprof.submit.schedulers.run_state import Record
+from hpcprof.submit.sites.model import Node, Queue
 from tests.unit.submit.schedulers.recorded import recorded, recorded_json, recorded_machine
 
 
@@ -373,3 +377,33 @@ def test_the_history_of_a_server_is_on_only_where_its_attribute_is_true() -> Non
 def test_a_job_that_was_queued_again_has_lost_its_node() -> None:
     (record,) = parse_qstat(*recorded_json("pbs/nodefail_primary.json")).values()
     assert (record.state, record.node_lost) == (JobState.QUEUED, True)
+
+
+def test_queues_of_pbs_have_limits_and_routes_and_a_disabled_one_is_left_out() -> None:
+    assert parse_qstat_queues(recorded_machine("qstat_Q_json.json")).queues == {
+        "workq": Queue(),
+        "debug": Queue(max_nodes=2, max_walltime="01:00:00"),
+        "small": Queue(max_walltime="24:00:00", route_only=True),
+        "prod": Queue(routes=["small"]),
+    }
+
+
+def test_nodes_of_pbs_have_cores_gpus_and_memory() -> None:
+    assert parse_pbsnodes(recorded_machine("pbsnodes_json.json")) == Node(cores=8, gpus=4, memory="24103M")
+
+
+def test_no_queue_of_pbs_has_more_nodes_than_there_are() -> None:
+    files = {"qstat": "qstat_Q_json.json", "pbsnodes": "pbsnodes_json.json"}
+    found = probe_pbs(lambda command: recorded_machine(files[command[0]]))
+    assert {name: queue.max_nodes for name, queue in found.queues.items()} == {
+        "workq": 4,
+        "debug": 2,
+        "small": 4,
+        "prod": 4,
+    }
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"Queue": []}', "\n\n"])
+def test_another_output_finds_nothing_and_breaks_nothing(text: str) -> None:
+    assert parse_qstat_queues(text).queues == {}
+    assert parse_pbsnodes(text) == Node()
