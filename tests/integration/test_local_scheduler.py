@@ -104,11 +104,6 @@ def test_cancel_ends_every_process_of_a_job(stubborn: str, hpcprof: Hpcprof, tmp
     assert state(hpcprof) == "cancelled"
 
 
-def test_cancelling_a_job_that_has_ended_changes_nothing(hpcprof: Hpcprof) -> None:
-    hpcprof("submit", "--wait", "--", "true")
-    assert hpcprof("cancel", "last").stdout.endswith("completed\n")
-
-
 def test_a_job_survives_the_process_that_submitted_it(hpcprof: Hpcprof, tmp_path: Path) -> None:
     hpcprof("submit", "--", "sh", "-c", WAIT_FOR_GO)
     run = run_of(tmp_path)

@@ -15,7 +15,6 @@ from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.pbs.client import PbsClient
-from hpcprof.submit.schedulers.polling import cancel, poll
 from hpcprof.submit.schedulers.slurm.client import SlurmClient
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.submission import submit_array
@@ -80,14 +79,6 @@ def test_slurm_asks_once_for_the_queue_and_once_for_what_has_left_it(
     assert f"--starttime={since:%Y-%m-%dT%H:%M:%S}" in sacct
 
 
-def test_slurm_without_accounting_judges_by_the_runs_own_files(fake: Fake, make_run: MakeRun) -> None:
-    fake("squeue", error="slurm_load_jobs error: Invalid job id specified\n", code=1)
-    fake("sacct", error="Slurm accounting storage is disabled\n", code=1)
-    runs = [make_run("1", finished="0"), make_run("2", started="now", unfinished="0")]
-    states = SlurmClient().poll(runs)
-    assert [states[run.id].state for run in runs] == [JobState.COMPLETED, JobState.FAILED]
-
-
 def test_slurm_asks_each_cluster_for_its_own_jobs(fake: Fake, calls: Calls, make_run: MakeRun) -> None:
     fake("squeue", "CLUSTER: any\n" + squeue_line("7", "RUNNING"))
     runs = [make_run("7;alps"), make_run("7;daint")]
@@ -132,27 +123,6 @@ def test_the_logs_of_a_plain_script_are_those_of_the_run(fake: Fake, calls: Call
     assert calls()[-1] == ["sbatch", "--parsable", str(script)]
 
 
-def test_slurm_runs_a_job_after_one_that_is_not_known_so_it_is_refused_before(
-    fake: Fake,
-) -> None:
-    fake("squeue", error="slurm_load_jobs error: Invalid job id specified\n", code=1)
-    fake("sacct")
-    with pytest.raises(
-        SchedulerError, match="job 999999, which this one must wait for, is unknown to the scheduler"
-    ):
-        SlurmClient().unfinished(["999999"])
-
-
-def test_jobs_that_are_not_over_are_waited_for(fake: Fake) -> None:
-    fake("squeue", squeue_line("5", "RUNNING") + squeue_line("6", "PENDING", "Priority"))
-    assert SlurmClient().unfinished(["5", "6"]) == ["5", "6"]
-
-
-def test_a_job_that_has_succeeded_is_not_waited_for(fake: Fake) -> None:
-    fake("qstat", json.dumps({"Jobs": {"5.s": {"job_state": "F", "substate": 92, "Exit_status": 0}}}))
-    assert PbsClient().unfinished(["5.s"]) == []
-
-
 def test_pbs_is_asked_for_one_id_a_question_and_an_unknown_one_does_not_lose_the_others(
     fake: Fake, calls: Calls, make_run: MakeRun
 ) -> None:
@@ -173,39 +143,6 @@ def test_pbs_many_jobs_are_asked_for_by_id_and_those_that_take_too_long_in_the_n
     monkeypatch.setattr("hpcprof.submit.schedulers.pbs.client._ALL_SECONDS", -1.0)
     late = PbsClient().poll(runs)[runs[0].id]
     assert (late.state, late.reason.partition(":")[0]) == (JobState.UNKNOWN, "not asked for")
-
-
-def test_ended_runs_ask_the_scheduler_nothing(fake: Fake, calls: Calls, make_run: MakeRun) -> None:
-    fake("squeue", "".join(squeue_line(str(number), "COMPLETED") for number in range(1, 501)))
-    runs = [make_run(str(number), finished="0") for number in range(1, 501)]
-    assert {status.state for status in poll(runs).values()} == {JobState.COMPLETED}
-    assert len(calls()) == 1
-    assert {status.state for status in poll(runs).values()} == {JobState.COMPLETED}
-    cancel(runs)
-    assert len(calls()) == 1
-
-
-def test_a_run_that_slurm_has_purged_keeps_its_final_state(fake: Fake, make_run: MakeRun) -> None:
-    fake("squeue", squeue_line("5", "TIMEOUT"))
-    run = make_run("5", started="now")
-    ended = poll([run])[run.id]
-    assert ended.state is JobState.TIMEOUT
-    fake("squeue", error="slurm_load_jobs error: Invalid job id specified\n", code=1)
-    fake("sacct", error="Slurm accounting storage is disabled\n", code=1)
-    assert poll([run])[run.id] == ended
-
-
-def test_a_run_with_a_finished_file_is_never_unknown_and_is_judged_when_the_scheduler_is_back(
-    fake: Fake, make_run: MakeRun
-) -> None:
-    fake("squeue", error="slurm_load_jobs error: Invalid user\n", code=1)
-    run, still_open = make_run("5", finished="0"), make_run("6")
-    assert [status.state for status in poll([run, still_open]).values()] == [
-        JobState.COMPLETED,
-        JobState.UNKNOWN,
-    ]
-    fake("squeue", squeue_line("5", "NODE_FAIL"))
-    assert poll([run])[run.id].reason == "a node of the job failed"
 
 
 def test_slurm_is_asked_for_an_array_once_and_not_for_each_member(
@@ -314,29 +251,8 @@ def test_pbs_can_not_wait_for_the_success_of_a_member_so_that_is_refused(fake: F
         PbsClient().unfinished(["8[1].s"])
 
 
-def test_a_cancellation_that_fails_leaves_no_mark(fake: Fake, make_run: MakeRun) -> None:
-    fake("squeue", squeue_line("5", "RUNNING") + squeue_line("6", "RUNNING"))
-    fake("scancel", error="scancel: error: Kill job error on job id 5: Access/permission denied\n", code=1)
-    runs = [make_run("5"), make_run("6")]
-    with pytest.raises(SchedulerError, match="Access/permission denied"):
-        SlurmClient().cancel(*runs)
-    assert [run.state_file("cancelled") for run in runs] == [None, None]
-
-
 def test_a_job_whose_answer_cannot_be_read_is_unknown_with_the_reason(fake: Fake, make_run: MakeRun) -> None:
     fake("qstat", "PBS is being updated")
     run = make_run("1.s")
     present = PbsClient().poll([run])[run.id]
     assert (present.state, "not valid" in present.reason) == (JobState.UNKNOWN, True)
-
-
-def test_a_machine_without_the_schedulers_commands_leaves_the_state_unknown(
-    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    run = make_run("1.s")
-    present = PbsClient().poll([run])[run.id]
-    assert present.state is JobState.UNKNOWN
-    assert present.reason == "cannot start qstat: it is not on the PATH; is this a login node of the site?"
-    with pytest.raises(SchedulerError, match="was not cancelled: cannot start qstat"):
-        PbsClient().cancel(run)

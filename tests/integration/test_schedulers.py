@@ -649,17 +649,6 @@ def test_pbs_a_job_that_can_never_run_says_so(pbs: Path, hpcprof: Hpcprof) -> No
     assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
 
 
-def test_pbs_a_server_that_does_not_answer_leaves_the_state_unknown(pbs: Path, hpcprof: Hpcprof) -> None:
-    hpcprof("submit", "--site", "pbs", "--", "sleep", "300")
-    (pbs / "down").touch()
-    state, detail = last(hpcprof)
-    assert state == "unknown"
-    assert "cannot connect to server pbshost" in detail
-    assert "was not cancelled" in hpcprof("cancel", "last").stderr
-    (pbs / "down").unlink()
-    assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
-
-
 def test_pbs_a_new_site_has_the_active_environment_and_the_probe_names_the_launcher_of_jobs(
     pbs: Path, hpcprof: Hpcprof, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,10 +18,9 @@ from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
 from hpcprof.submit.schedulers.command import Refused, seconds_left
 from hpcprof.submit.schedulers.kubernetes.manifest import MPIJOB_FILE, object_name
-from hpcprof.submit.schedulers.run_state import records, status_of_submission, unknown_result
+from hpcprof.submit.schedulers.run_state import CANCELLED_FILE, records, status_of_submission, unknown_result
 
 _LABEL = "hpcprof/run"
-_CANCELLED = "cancelled"
 _SECONDS = 60.0
 # Deleting waits for the pods, which have 30 seconds to end after SIGTERM by default.
 _DELETE_SECONDS = 120.0
@@ -82,18 +81,13 @@ class KubernetesClient(SchedulerClient):
         if present.state is JobState.UNKNOWN:
             raise SchedulerError(f"{run.id} was not cancelled: {present.reason}")
         # Before the deletion: afterwards only the mark shows that the job did not fail.
-        write_atomically(run.path / "state" / _CANCELLED, "deleted by hpcprof cancel\n")
-        name = _name(run)
-        done = _kubectl(
-            run,
-            "delete",
-            f"mpijobs.kubeflow.org/{name}",
-            f"configmap/{name}",
-            "--ignore-not-found",
-            "--cascade=foreground",
-            f"--timeout={_DELETE_SECONDS:.0f}s",
-        )
+        mark = run.path / "state" / CANCELLED_FILE
+        write_atomically(mark, "deleted by hpcprof cancel\n")
+        name, wait = _name(run), f"--timeout={_DELETE_SECONDS:.0f}s"
+        objects = (f"mpijobs.kubeflow.org/{name}", f"configmap/{name}")
+        done = _kubectl(run, "delete", *objects, "--ignore-not-found", "--cascade=foreground", wait)
         if done.exit_code != 0:
+            mark.unlink()
             raise SchedulerError(f"{run.id} was not cancelled: {last_line(done.stderr)}")
 
 
@@ -115,7 +109,7 @@ def status_from_objects(run: Run, objects: Mapping[str, Objects]) -> JobStatus:
 
 def _without_record(run: Run) -> JobStatus:
     """Return the status of a run whose MPIJob was deleted, by a user or at the end of its time to live."""
-    if run.state_file(_CANCELLED) is not None:
+    if run.state_file(CANCELLED_FILE) is not None:
         return JobStatus(JobState.CANCELLED, "cancelled by the user")
     finished = run.state_file("finished")
     if finished == "0":

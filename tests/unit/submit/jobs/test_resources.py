@@ -13,7 +13,6 @@ from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.resources import parse_memory
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.templates import render
-from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site, load_site_file
 from hpcprof.submit.sites.model import Site
@@ -233,15 +232,6 @@ def test_a_wrong_request_is_refused_and_named(
 ) -> None:
     with pytest.raises(UsageError, match=says):
         make_job(loaded(tmp_path, text), arguments=["true"], ranks_per_node=2, **asked)
-
-
-@pytest.mark.parametrize("text", [SLURM, PBS])
-def test_no_directive_of_the_templates_can_be_passed_on(text: str, tmp_path: Path) -> None:
-    site = loaded(tmp_path, text + "node_request: none\n")
-    scheduler = find_scheduler(site.scheduler)
-    directives, _ = scripts(site, account="me", queue="q", name="job")
-    for line in directives:
-        assert scheduler.settings(line) <= scheduler.own_settings(site).keys(), line
 
 
 def test_a_gpu_profiler_is_refused_without_gpus_and_accepted_with_some(tmp_path: Path) -> None:

@@ -30,10 +30,6 @@ ENDED = Record(JobState.COMPLETED, "", 0, ended_seconds=2.0)
 LONG_AGO = Record(JobState.COMPLETED, "", 0, ended_seconds=GRACE_SECONDS + 1)
 
 
-def test_success_needs_the_schedulers_word_and_the_runs_own(make_run: MakeRun) -> None:
-    assert status_from_record(make_run(finished="0"), ENDED).state is JobState.COMPLETED
-
-
 def test_a_finished_file_that_is_not_here_yet_is_waited_for_a_while(make_run: MakeRun) -> None:
     run = make_run(started="now")
     present = status_from_record(run, ENDED)
@@ -76,12 +72,6 @@ def test_the_exit_code_is_job_shs_own_where_accounting_changes_it(make_run: Make
         status_from_record(make_run(finished="139"), Record(JobState.FAILED, "", 11)).reason
         == "exit code 139"
     )
-
-
-def test_a_job_that_the_scheduler_does_not_know_is_judged_by_its_files(make_run: MakeRun) -> None:
-    assert status_from_record(make_run("1", finished="0"), None).state is JobState.COMPLETED
-    assert status_from_record(make_run("2", finished="4"), None).reason == "exit code 4"
-    assert status_from_record(make_run("3", cancelled="by hpcprof"), None).state is JobState.CANCELLED
 
 
 def test_absence_from_the_queue_alone_is_first_waited_for_and_then_a_failure(make_run: MakeRun) -> None:
@@ -218,11 +208,6 @@ def test_preempted_is_queued_or_ended_as_the_site_has_it(
     present = status_from_record(make_run(preemption=policy, started="now"), record)
     assert present.state is state
     assert present.reason.startswith("preempted by another job")
-
-
-def test_a_timeout_names_the_walltime(make_run: MakeRun) -> None:
-    present = status_from_record(make_run(), Record(JobState.TIMEOUT))
-    assert (present.state, present.reason) == (JobState.TIMEOUT, "the walltime limit (00:01:00) was exceeded")
 
 
 def test_a_job_that_was_cancelled_and_still_runs_says_so(make_run: MakeRun) -> None:

@@ -1,4 +1,4 @@
-"""Kubernetes: the manifest against the published schemas, and the scheduler against a stand-in kubectl."""
+"""The manifest of a run, against the published schemas."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hpcprof.common.errors import SchedulerError, UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.templates import render
-from hpcprof.submit.schedulers.base import JobState
-from hpcprof.submit.schedulers.kubernetes.client import parse_created, parse_objects
 from hpcprof.submit.schedulers.kubernetes.manifest import object_name, pod_directory, yaml_text, yaml_value
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site
@@ -235,19 +233,3 @@ def test_runs_that_differ_only_in_case_have_different_names() -> None:
 def test_what_a_job_cannot_have_is_one_sentence(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         texts(**changes)
-
-
-@pytest.mark.parametrize("out", ["", "not json", "[]", '{"kind": "List"}', '{"items": [{"kind": 3}]}'])
-def test_an_answer_that_is_no_list_is_an_error_and_never_a_state(out: str) -> None:
-    with pytest.raises(SchedulerError, match="is not a list of objects"):
-        parse_objects(0, out, "")
-
-
-def test_a_job_that_the_operator_has_not_seen_has_no_conditions() -> None:
-    item = {"kind": "MPIJob", "metadata": {"name": "a"}, "status": {"conditions": None}}
-    assert parse_objects(0, json.dumps({"items": [item]}), "")["a"].status().state is JobState.QUEUED
-
-
-def test_the_name_of_the_job_is_read_from_what_create_prints() -> None:
-    assert parse_created("mpijob.kubeflow.org/a\nconfigmap/a\n") == "a"
-    assert parse_created("configmap/a\n") is None
