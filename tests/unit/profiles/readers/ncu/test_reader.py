@@ -228,18 +228,6 @@ def test_a_list_of_numbers_is_not_taken_for_a_decimal_comma(page: str, tmp_path:
     assert found == [kernel.metrics[DURATION] for kernel in read(DATA / page).kernels]
 
 
-def test_a_changed_byte_never_ends_in_a_traceback(tmp_path: Path) -> None:
-    original = text("roofline.raw.csv.gz").encode()
-    path = tmp_path / "rank0.csv"
-    for at in range(0, len(original), 15_013):
-        for byte in (b'"', b"\n", b"\0", b",", b"\xff"):
-            path.write_bytes(original[:at] + byte + original[at + 1 :])
-            try:
-                read(path)
-            except DamagedInput as error:
-                assert str(path) in str(error)
-
-
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -265,14 +253,6 @@ def test_a_raw_page_without_units_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rank0.csv"
     path.write_text("\n".join([header, *rows]))
     with pytest.raises(DamagedInput, match="has no row of units"):
-        read(path)
-
-
-@pytest.mark.parametrize("size", [0, 1, 100, 5000, -1])
-def test_a_truncated_gzip_file_is_one_sentence(size: int, tmp_path: Path) -> None:
-    path = tmp_path / "rank0.csv.gz"
-    path.write_bytes((DATA / "sp.details.csv.gz").read_bytes()[:size])
-    with pytest.raises(DamagedInput, match=r"rank0\.csv\.gz (is damaged or truncated|holds no table)"):
         read(path)
 
 

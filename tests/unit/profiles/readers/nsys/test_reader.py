@@ -55,13 +55,6 @@ def test_names_classes_and_domains_are_resolved(export: Path) -> None:
     assert set(timeline.names(timeline.ranges.domain[inside])) == {"NCCL"}
 
 
-def test_nothing_is_written_beside_or_into_the_export(export: Path) -> None:
-    before = export.read_bytes()
-    read(export)
-    assert export.read_bytes() == before
-    assert list(export.parent.iterdir()) == [export]
-
-
 @pytest.mark.parametrize("name", ["a b.sqlite", "a?b.sqlite", "a#b.sqlite", "100%41.sqlite", "ä;&=.sqlite"])
 def test_a_path_may_hold_what_a_uri_gives_a_meaning_to(export: Path, name: str) -> None:
     assert len(read(export.rename(export.with_name(name))).kernels) == 172
@@ -276,38 +269,11 @@ def test_a_file_that_is_not_sqlite_is_named_so(tmp_path: Path, content: bytes, r
         read(path)
 
 
-def test_a_missing_file_and_a_folder_are_damaged_input(tmp_path: Path) -> None:
-    for path in (tmp_path / "absent.sqlite", tmp_path):
-        with pytest.raises(DamagedInput, match="cannot be read"):
-            read(path)
-
-
 def test_another_sqlite_database_is_no_export(tmp_path: Path) -> None:
     path = tmp_path / "other.sqlite"
     change(path, "CREATE TABLE users (id INTEGER)")
     with pytest.raises(DamagedInput, match="not an nsys export"):
         read(path)
-
-
-def test_an_export_cut_at_any_byte_is_damaged_input(export: Path, nsys_bytes: bytes) -> None:
-    size = len(nsys_bytes)
-    for at in [*range(0, 200, 9), *range(200, size, size // 97), size - 1]:
-        export.write_bytes(nsys_bytes[:at])
-        with pytest.raises(DamagedInput, match=r"profile\.sqlite"):
-            read(export)
-
-
-def test_overwritten_bytes_raise_nothing_but_damaged_input(export: Path, nsys_bytes: bytes) -> None:
-    generator = np.random.default_rng(1)
-    for _ in range(150):
-        content = bytearray(nsys_bytes)
-        at = int(generator.integers(0, len(content) - 64))
-        content[at : at + 64] = generator.bytes(64)
-        export.write_bytes(content)
-        try:
-            read(export)
-        except DamagedInput as error:
-            assert "profile.sqlite" in str(error)
 
 
 def test_rows_without_a_stamp_are_left_out_and_counted(tmp_path: Path) -> None:

@@ -1,0 +1,219 @@
+"""Each reader keeps the promises of `Reader`; a new one joins `SAMPLES`."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import random
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcprof.analysis.framework.declaration import Scope
+from hpcprof.analysis.framework.outcome import analyze_rank
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.kernel_report import KernelReport
+from hpcprof.profiles.readers.declaration import ProfileContent
+from hpcprof.profiles.readers.discovery import BUILT_IN, find_profiles, identify_rank, read_profile
+from hpcprof.profiles.timeline import Timeline
+from tests.unit.profiles.readers.conftest import DATA
+
+Profile = Timeline | KernelReport
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A real profile of rank 0, and ways to change the file.
+
+    ``shuffle`` changes the order of its rows, ``spoil`` takes what is needed from one kernel. ``rest`` says
+    that the beginning of a file is a profile.
+    """
+
+    suffix: str
+    content: bytes
+    shuffle: Callable[[Path], None]
+    spoil: Callable[[Path], None]
+    rest: bool = False
+
+    def write(self, folder: Path, content: bytes | None = None) -> Path:
+        path = folder / f"rank0{self.suffix}"
+        path.write_bytes(self.content if content is None else content)
+        return path
+
+
+def shuffle_export(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        tables = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        for table in tables:
+            if table.startswith("CUPTI_ACTIVITY_KIND") or table == "NVTX_EVENTS":
+                rows = connection.execute(f"SELECT * FROM {table}").fetchall()
+                random.Random(1).shuffle(rows)
+                connection.execute(f"DELETE FROM {table}")
+                marks = ", ".join("?" * len(rows[0]))
+                connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)
+
+
+def spoil_export(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 'soon' WHERE rowid = 3")
+
+
+def change_trace(path: Path, change: Callable[[list[dict[str, Any]]], None]) -> None:
+    packed = path.suffix == ".gz"
+    trace = json.loads(gzip.decompress(path.read_bytes()) if packed else path.read_bytes())
+    change(trace["traceEvents"])
+    text = json.dumps(trace).encode()
+    path.write_bytes(gzip.compress(text) if packed else text)
+
+
+def spoil_event(events: list[dict[str, Any]]) -> None:
+    del next(event for event in events if event.get("cat") == "kernel")["ts"]
+
+
+def shuffle_table(path: Path) -> None:
+    header, units, *rows = path.read_text().splitlines()
+    random.Random(1).shuffle(rows)
+    path.write_text("\n".join([header, units, *rows, ""]))
+
+
+def spoil_table(path: Path) -> None:
+    path.write_text(path.read_text().rstrip().rpartition(",")[0])
+
+
+TRACE = (DATA / "ddp_step_rank0.pt.trace.json.gz").read_bytes()
+TRACE_CHANGES: tuple[Callable[[Path], None], Callable[[Path], None]] = (
+    lambda path: change_trace(path, random.Random(1).shuffle),
+    lambda path: change_trace(path, spoil_event),
+)
+SAMPLES = {
+    "nsys": Sample(
+        ".sqlite",
+        lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes()),
+        shuffle_export,
+        spoil_export,
+    ),
+    "torch": Sample(".pt.trace.json", gzip.decompress(TRACE), *TRACE_CHANGES),
+    "torch-gz": Sample(".trace.json.gz", TRACE, *TRACE_CHANGES),
+    "ncu": Sample(
+        ".csv",
+        gzip.decompress((DATA / "ncu/ddp.raw.csv.gz").read_bytes()),
+        shuffle_table,
+        spoil_table,
+        rest=True,
+    ),
+}
+
+
+@pytest.fixture(params=SAMPLES)
+def sample(request: pytest.FixtureRequest) -> Sample:
+    return SAMPLES[request.param]
+
+
+def kernel_count(profile: Profile) -> int:
+    return len(profile.kernels)
+
+
+def figures(profile: Profile) -> dict[str, object]:
+    """Return the rows of every analysis of one rank, in the declared order."""
+    found: dict[str, object] = {}
+    for analysis in ANALYSES.values():
+        if analysis.scope is Scope.RANK:
+            outcome = analyze_rank(analysis, profile, 0)
+            rows = [repr(row) for row in outcome.rows.to_dict("records")]
+            found[analysis.name] = rows if analysis.sort_by else sorted(rows), outcome.reason
+    return found
+
+
+def test_every_reader_is_here() -> None:
+    assert {name.partition("-")[0] for name in SAMPLES} == {reader.name for reader in BUILT_IN}
+
+
+def test_a_file_is_known_by_its_name_read_whole_and_left_as_it_was(sample: Sample, tmp_path: Path) -> None:
+    path = sample.write(tmp_path)
+    assert find_profiles(tmp_path) == [path]
+    profile = read_profile(path)
+    (reader,) = (
+        reader for reader in BUILT_IN if reader.takes(path) and reader.takes(Path(str(path).upper()))
+    )
+    assert reader.content is (
+        ProfileContent.TIMELINE if isinstance(profile, Timeline) else ProfileContent.KERNEL_REPORT
+    )
+    origin = profile.origin
+    assert (origin.kind, origin.path, origin.losses) == (reader.name, path, ())
+    assert origin.rank == identify_rank(path) == 0
+    assert kernel_count(profile) > 0
+    assert (list(tmp_path.iterdir()), path.read_bytes()) == ([path], sample.content)
+
+
+def test_rows_in_another_order_give_the_same_figures(sample: Sample, tmp_path: Path) -> None:
+    path = sample.write(tmp_path)
+    before = figures(read_profile(path))
+    sample.shuffle(path)
+    assert path.read_bytes() != sample.content
+    assert figures(read_profile(path)) == before
+
+
+def test_a_kernel_that_lacks_something_is_left_out_counted_and_said(sample: Sample, tmp_path: Path) -> None:
+    path = sample.write(tmp_path)
+    whole = kernel_count(read_profile(path))
+    sample.spoil(path)
+    profile = read_profile(path)
+    assert kernel_count(profile) == whole - 1
+    (loss,) = profile.origin.losses
+    assert (loss.count, loss.sentence.startswith("1 ")) == (1, True)
+    assert "left out" in loss.sentence
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"nonsense\n", b"\0" * 4096, b"\xff\xfe", b"\x1f\x8bno"]
+)
+def test_what_is_no_profile_is_one_sentence_with_its_name(
+    content: bytes, sample: Sample, tmp_path: Path
+) -> None:
+    path = sample.write(tmp_path, content)
+    with pytest.raises(DamagedInput) as damage:
+        read_profile(path)
+    assert str(path) in str(damage.value)
+    assert "\n" not in str(damage.value)
+
+
+def test_a_missing_file_and_a_folder_are_one_sentence(sample: Sample, tmp_path: Path) -> None:
+    path = tmp_path / f"rank0{sample.suffix}"
+    with pytest.raises(DamagedInput, match=f"rank0{sample.suffix} cannot be read"):
+        read_profile(path)
+    path.mkdir()
+    with pytest.raises(DamagedInput, match=f"rank0{sample.suffix} cannot be read"):
+        read_profile(path)
+
+
+def test_a_file_cut_anywhere_is_one_sentence_or_the_beginning(sample: Sample, tmp_path: Path) -> None:
+    whole, size = kernel_count(read_profile(sample.write(tmp_path))), len(sample.content)
+    for at in sorted({*range(0, 200, 13), *range(200, size, size // 60), size - 2}):
+        path = sample.write(tmp_path, sample.content[:at])
+        try:
+            found = read_profile(path)
+        except DamagedInput as damage:
+            assert str(path) in str(damage)
+        else:
+            assert sample.rest
+            assert kernel_count(found) <= whole
+
+
+def test_overwritten_bytes_give_one_sentence_or_a_profile(sample: Sample, tmp_path: Path) -> None:
+    choose = random.Random(1)
+    for length in (1, 64) * 40:
+        content = bytearray(sample.content)
+        at = choose.randrange(len(content) - length)
+        content[at : at + length] = choose.choice((choose.randbytes(length), b'"' * length, b"," * length))
+        path = sample.write(tmp_path, bytes(content))
+        try:
+            read_profile(path)
+        except DamagedInput as damage:
+            assert str(path) in str(damage)
