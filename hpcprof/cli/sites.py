@@ -88,8 +88,9 @@ def new(name: str, template: str, probe: bool) -> None:
     from hpcprof.submit.sites.probe import add_mpi, new_site
 
     parent = load_site(template)
-    if find_scheduler(parent.scheduler).installed:
-        check_answers(parent, "no site was written")
+    scheduler = find_scheduler(parent.scheduler)
+    if scheduler.installed:
+        check_answers(scheduler, parent, "no site was written")
     path = new_site(name, template, Path("site_configs"), environment=os.environ)
     click.echo(f"MPI: {add_mpi(path, Machine(load_site_file(path), Path('runs'), probe=probe))}")
     click.echo(f"wrote {path}; after your changes, run: hpcprof sites check {path}")

@@ -53,8 +53,7 @@ def submit(
     """
     if template is None and script is None:
         check_present(site, job)
-    check_answers(site, "nothing was submitted")
-    client = find_scheduler(site.scheduler).client()
+    client = _answering_client(site)
     after = _job_ids(job, runs_directory, client)
     # Rendered once to find mistakes in a template before anything is made.
     render_scripts(site, job, runs_directory / "RUN_ID", command_line, template, script)
@@ -130,8 +129,7 @@ def submit_array(
     """
     for job in jobs if template is None else ():
         check_present(site, job)
-    check_answers(site, "nothing was submitted")
-    client = find_scheduler(site.scheduler).client()
+    client = _answering_client(site)
     after = _job_ids(jobs[0], runs_directory, client)
     largest = client.largest_array()
     if largest is not None and len(jobs) > largest:
@@ -156,6 +154,13 @@ def submit_array(
     with _handing_over(members, sweep, *directories):
         ids = client.submit_array(path, members, after)
     return [_submitted(run, job_id) for run, job_id in zip(members, ids, strict=True)]
+
+
+def _answering_client(site: Site) -> SchedulerClient:
+    """Return the client of a site's scheduler, which has just answered."""
+    scheduler = find_scheduler(site.scheduler)
+    check_answers(scheduler, site, "nothing was submitted")
+    return scheduler.client()
 
 
 @contextmanager

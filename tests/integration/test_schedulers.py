@@ -379,20 +379,6 @@ def test_a_collect_is_a_job_that_waits_for_its_run(
 
 
 @pytest.mark.parametrize("site", ["pbs", "slurm"], indirect=True)
-def test_a_job_after_one_that_has_failed_or_is_not_known_is_not_submitted(site: str) -> None:
-    scheduler = find_scheduler(load_site(site).scheduler).client()
-    failed = submitted(site, "sh", "-c", "exit 3")
-    until(lambda: state(failed).ended)
-    with pytest.raises(
-        SchedulerError, match=f"job {job_id(failed)}, which this one must wait for, has not succeeded: failed"
-    ):
-        scheduler.unfinished([job_id(failed)])
-    unknown = "999999" if site == "slurm" else "999999.pbshost"
-    with pytest.raises(SchedulerError, match=f"job {unknown}, which this one must wait for, is unknown"):
-        scheduler.unfinished([unknown])
-
-
-@pytest.mark.parametrize("site", ["pbs", "slurm"], indirect=True)
 def test_a_refused_job_leaves_no_run(site: str, hpcprof: Hpcprof) -> None:
     done = hpcprof("submit", "--site", site, "--queue", "nosuch", "--", "true")
     assert done.returncode == 1
@@ -751,20 +737,6 @@ def test_pbs_without_history_the_doctor_says_what_is_lost(
     pbs_without_history: Path, hpcprof: Hpcprof
 ) -> None:
     assert "PBS keeps no job history" in hpcprof("doctor", "--site", "pbs").stdout
-
-
-@pytest.mark.parametrize("site", ["pbs", "slurm"], indirect=True)
-def test_an_ended_run_keeps_its_state_while_the_server_is_away(
-    site: str, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert hpcprof("submit", "--site", site, "--wait", "--", "true").returncode == 0
-    with monkeypatch.context() as away:
-        away.setenv("PBS_STANDIN", str(tmp_path / "nowhere"))
-        away.setenv("SLURM_CONF", str(tmp_path / "nowhere"))
-        assert last(hpcprof)[0] == "completed"
-        assert " completed " in hpcprof("list").stdout
-        (the_run().path / "state" / "verdict").unlink()
-        assert last(hpcprof)[0] == "completed"
 
 
 def test_slurm_an_outage_is_said_at_once_and_leaves_nothing_behind(slurm: Cluster, hpcprof: Hpcprof) -> None:

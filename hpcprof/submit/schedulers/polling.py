@@ -17,6 +17,7 @@ from hpcprof.submit.schedulers.command import (
 )
 from hpcprof.submit.schedulers.final_status import read_final_status, status_now
 from hpcprof.submit.schedulers.registry import find_scheduler
+from hpcprof.submit.schedulers.scheduler import Scheduler
 from hpcprof.submit.sites.model import Site
 
 
@@ -28,8 +29,12 @@ def client_of(run: Run) -> SchedulerClient:
     UsageError
         If the scheduler came from another package that is no longer installed.
     """
+    return _scheduler_of(run).client()
+
+
+def _scheduler_of(run: Run) -> Scheduler:
     assert run.manifest is not None
-    return find_scheduler(run.manifest.site.scheduler).client()
+    return find_scheduler(run.manifest.site.scheduler)
 
 
 def _by_scheduler(runs: Sequence[Run]) -> list[list[Run]]:
@@ -51,15 +56,14 @@ _silent: dict[str, tuple[float, str]] = {}
 """The times at which schedulers did not answer, and the sentences about that."""
 
 
-def check_answers(site: Site, otherwise: str) -> None:
-    """Check that the scheduler of a site answers, before commands that wait for it for minutes.
+def check_answers(scheduler: Scheduler, site: Site, otherwise: str) -> None:
+    """Check that a scheduler answers for a site, before commands that wait for it for minutes.
 
     Raises
     ------
     Unreachable
         If it does not; the message ends with ``otherwise``.
     """
-    scheduler = find_scheduler(site.scheduler)
     question = scheduler.question(site)
     if not question:
         return
@@ -140,5 +144,6 @@ def cancel(runs: Sequence[Run]) -> None:
             raise UsageError(f"{run.path} is a folder of profiles that hpcprof did not submit.")
     for group in _by_scheduler([run for run in runs if read_final_status(run) is None]):
         assert group[0].manifest is not None
-        check_answers(group[0].manifest.site, f"{group[0].id} was not cancelled")
-        client_of(group[0]).cancel(*group)
+        scheduler = _scheduler_of(group[0])
+        check_answers(scheduler, group[0].manifest.site, f"{group[0].id} was not cancelled")
+        scheduler.client().cancel(*group)
