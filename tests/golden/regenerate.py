@@ -1,9 +1,10 @@
 """The scripts of every site and profiler as they are meant to be.
 
 Each ``SITE.txt`` beside this file holds job.sh and wrapper.sh for every profiler, and array.sh where the site
-has job arrays; those of a plain cluster also the job.sh of a collect. A change of a template, a launcher, a
-profiler or a site shows there as a diff to read before it is committed; after that reading, this command, in
-the root of the repository, writes them anew::
+has job arrays; those of a plain cluster also the job.sh of a collect. From the second profiler on, a script
+is shown by what changes from the profiler before. A change of a template, a launcher, a profiler or a site
+shows there as a diff to read before it is committed; after that reading, this command, in the root of the
+repository, writes them anew::
 
     python -m tests.golden.regenerate
 """
@@ -11,6 +12,7 @@ the root of the repository, writes them anew::
 from __future__ import annotations
 
 import os
+from difflib import unified_diff
 from pathlib import Path
 
 import msgspec
@@ -58,18 +60,31 @@ ARRAY_MEMBERS = 3
 def golden_text(name: str) -> str:
     """Return what the golden file of a site shall hold."""
     site = load_site_file(packaged("site_configs") / f"{name}.yaml")
-    sections = [_section(site, profiler) for profiler in PROFILERS]
+    shown: dict[str, str] = {}
+    sections = [_section(site, profiler, shown) for profiler in PROFILERS]
     return "".join([*sections, _array_section(site), *(_collect_section(site, mpi) for mpi in (False, True))])
 
 
-def _section(site: Site, profiler: str) -> str:
+def _section(site: Site, profiler: str, shown: dict[str, str]) -> str:
+    """Return the scripts for a profiler, or what changes from those in ``shown``, which they replace."""
     try:
         texts = _scripts(site, profiler)
     except UsageError as error:
         if profiler in profilers_at(site):
             raise
         return f"==== {site.name}, {profiler}: refused: {error}\n"
-    return "".join(f"==== {site.name}, {profiler}: {file}\n{text}" for file, text in texts.items())
+    section = ""
+    for file, text in texts.items():
+        section += f"==== {site.name}, {profiler}: {file}\n"
+        section += _changes(shown[file], text) if file in shown else text
+        shown[file] = text
+    return section
+
+
+def _changes(before: str, text: str) -> str:
+    """Return the lines that differ, with one line around them; line numbers would move with every change."""
+    lines = list(unified_diff(before.splitlines(), text.splitlines(), n=1, lineterm=""))[2:]
+    return "".join(f"{'@@' if line.startswith('@@') else line}\n" for line in lines)
 
 
 def _scripts(site: Site, profiler: str) -> dict[str, str]:
