@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 from jinja2 import nodes
 
@@ -13,7 +12,7 @@ from hpcprof.common.errors import UsageError, unknown
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.rendering.inheritance import ParsedTemplate, inheritance
 from hpcprof.submit.rendering.templates import render, template_environment, template_files
-from hpcprof.submit.schedulers.registry import BUILT_IN, find_scheduler
+from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, WRAPPER, Rendering
 from hpcprof.submit.sites.files import load_site
 
@@ -36,12 +35,7 @@ def check_template(file: Path) -> None:
         raise UsageError(f"{file} is not a template of a script: only those (*.sh.j2) can be checked.")
     site = load_site("local")
     job = make_job(site, arguments=["true"])
-    rendering = Rendering(Path("/run"), ["hpcprof"], ["mpiexec", "-n", "1"], ["true"], file)
-    # It may be one of any scheduler.
-    further: dict[str, Any] = {}
-    for name in BUILT_IN:
-        further |= find_scheduler(name).template_values(site, job, rendering)
-    texts = render(site, job, rendering, further)
+    texts = render(site, job, Rendering(Path("/run"), ["hpcprof"], ["mpiexec", "-n", "1"], ["true"], file))
     chain = inheritance(template_environment(file, find_scheduler(site.scheduler)), file.name)
     _check_blocks(chain)
     if any(template.name == _BASE for template in chain[1:]):

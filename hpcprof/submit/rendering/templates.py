@@ -34,7 +34,7 @@ from hpcprof.submit.profilers import (
     find_profiler,
 )
 from hpcprof.submit.rendering.inheritance import inheritance
-from hpcprof.submit.schedulers.registry import find_scheduler
+from hpcprof.submit.schedulers.registry import BUILT_IN, find_scheduler
 from hpcprof.submit.schedulers.scheduler import (
     JOB_SCRIPT,
     WRAPPER,
@@ -175,12 +175,8 @@ def template_files() -> dict[str, Path]:
     return dict(sorted(files.items()))
 
 
-def render(
-    site: Site, job: Job, rendering: Rendering, further: Mapping[str, Any] | None = None
-) -> dict[str, str]:
+def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     """Return the run's scripts, and what they load, by path in the run.
-
-    Templates get the values ``further`` beside their own.
 
     Raises
     ------
@@ -229,8 +225,11 @@ def render(
         # A profiler with a start-up module of its own has it on the ranks that it profiles.
         hook=START_UP if hook and hook.items() <= {**hook, **start_up}.items() else "",
     )
-    own = scheduler.template_values(site, job, rendering)
-    values = {**(further or {}), **msgspec.structs.asdict(common), **own}
+    values = msgspec.structs.asdict(common)
+    # A template of the user's, or of another package, may be made from that of any scheduler.
+    foreign = rendering.template is not None or scheduler.name not in BUILT_IN
+    for each in (*(map(find_scheduler, BUILT_IN) if foreign else ()), scheduler):
+        values |= each.template_values(site, job, rendering)
     script = rendering.template.name if rendering.template else scheduler.template
     names = {JOB_SCRIPT: script, WRAPPER: "rank/wrapper.sh.j2"}
     texts = {name: _render(environment, template, values) for name, template in names.items()}

@@ -13,7 +13,7 @@ from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.profilers import PROFILERS
-from hpcprof.submit.rendering.templates import render
+from hpcprof.submit.rendering.templates import ScriptValues, render
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site, load_site_file
 from hpcprof.submit.sites.model import Site
@@ -52,6 +52,18 @@ def test_a_template_of_the_users_overrides_one_block(tmp_path: Path) -> None:
     script = rendered(job(), tmp_path, template=mine)["job.sh"]
     assert "module load mine\n" in script
     assert "record finished" in script
+
+
+@pytest.mark.parametrize("site", ["local", "generic-pbs", "generic-slurm"])
+def test_a_template_of_the_users_has_every_name_that_is_documented(tmp_path: Path, site: str) -> None:
+    names = [*ScriptValues.__struct_fields__, "chunks", "chunk", "mpi_trial"]
+    mine = tmp_path / "mine.sh.j2"
+    mine.write_text("".join(f"{name}={{{{ {name} }}}}\n" for name in names))
+    loaded = load_site(site)
+    rendering = Rendering(tmp_path, ["hpcprof"], [], ["true"], mine)
+    script = render(loaded, make_job(loaded, arguments=["true"]), rendering)["job.sh"]
+    assert re.findall(r"^(\w+)=", script, re.MULTILINE) == names
+    assert "\nchunks=1\nchunk=[" in script
 
 
 @pytest.mark.parametrize(
