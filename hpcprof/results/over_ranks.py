@@ -22,13 +22,14 @@ from hpcprof.analysis.collectives.matches import matches_of, rank_waits
 from hpcprof.analysis.framework.declaration import Part, Scope
 from hpcprof.analysis.framework.outcome import Outcome, analyze_run, imported, outcome_from_columns
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.mpi.matching import aligned_by_mpi, match_mpi
 from hpcprof.common.errors import HpcprofError, StoreError
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.event_folders import communication_folder
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.communicator_groups import Group, Survey, groups_of_communicators, rank_chunks
 from hpcprof.results.executors.interface import Executor, Lost, ResultT, TaskT, serially
-from hpcprof.results.rank_tables import rank_table_rows
+from hpcprof.results.rank_tables import dataset_table, rank_table_rows
 from hpcprof.results.run_communication import (
     PartFile,
     RunCommunication,
@@ -46,6 +47,7 @@ _OVER_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is S
 _RANKS_AT_ONCE = 16
 _UNTOLD = "SendRecv"
 _TABLE = "rank_collectives"
+_MPI_TABLES = ("mpi_call_list", "mpi_operation_list")
 _SIZES = ("world_ranks", "comm_ranks")
 _SURVEYED = ("op", "comm_id", *_SIZES)
 
@@ -107,6 +109,7 @@ def analyze_over_ranks(run_id: str, store: Store, executor: Executor = serially)
         if events:
             found.save()
         values |= _mapped_over_ranks(events, folder, found, executor)
+        values |= _mapped_over_run(run_id, store, events, found)
     except OSError as error:
         raise HpcprofError(f"cannot write to {folder}: {error.strerror or error}.") from error
     outcomes: dict[str, Outcome] = {}
@@ -166,7 +169,7 @@ def _matched(
     found = [done[task] for task in tasks if done[task].values]
     profiles = store.profiles(run_id)
     clocks = run_clocks(
-        [one for part in found for one in part.aligned],
+        [one for part in found for one in part.aligned] + _aligned_by_mpi(events),
         events,
         {rank: profiles[rank].start_utc_ns for rank in sorted(events)},
     )
@@ -211,6 +214,32 @@ def _mapped_over_ranks(
         tasks.append(RankTask(tuple(events[rank] for rank in some), folder, found.parts, clocks))
     done = dict(run_tasks(_map_ranks, tasks, executor))
     return {name: [done[task][name] for task in tasks] for name in _maps(Part.RANKS)}
+
+
+def _aligned_by_mpi(events: Mapping[int, RankEvents]) -> list[Aligned]:
+    """Return the clocks that the MPI calls of some ranks align."""
+    with_mpi = [one for one in events.values() if _has_mpi(one)]
+    found = match_mpi(*(rank_table_rows(with_mpi, name) for name in _MPI_TABLES)) if with_mpi else None
+    return aligned_by_mpi(found) if found is not None else []
+
+
+def _has_mpi(events: RankEvents) -> bool:
+    """Return whether a rank has MPI calls; files of earlier versions have no table of them."""
+    rows = events.written_rows()
+    return all(rows.get(dataset_table(name)) for name in _MPI_TABLES)
+
+
+def _mapped_over_run(
+    run_id: str, store: Store, events: Mapping[int, RankEvents], found: RunCommunication
+) -> dict[str, list[Any]]:
+    """Return the values of the maps over the run as a whole."""
+    profiles = store.profiles(run_id) if events else {}
+    nodes = {rank: profiles[rank].host for rank in sorted(events)}
+    values = {}
+    for name, needs in _maps(Part.RUN).items():
+        tables = {need: rank_table_rows(events.values(), need) for need in needs}
+        values[name] = [imported(name)(tables, found.clocks.aligned, nodes)]
+    return values
 
 
 def _maps(over: Part) -> dict[str, tuple[str, ...]]:

@@ -38,6 +38,8 @@ class Part(Enum):
     """Some ranks, each with its waits for others and its clock."""
     COMMUNICATORS = "communicators"
     """Matched operations and aligned clocks of the ranks of some communicators."""
+    RUN = "run"
+    """All ranks at once, each with its clock and its node."""
 
 
 class SampleBasis(Enum):
@@ -89,7 +91,9 @@ class Analysis:
         `hpcprof.analysis.collectives.communication.Communication`, or for `Part.RANKS`
         ``g(tables, waits, clocks)`` with the tables ``map_needs`` of some ranks, the waits of each
         (`hpcprof.analysis.collectives.matches.RankWaits`) and the clocks that communication aligned
-        (`hpcprof.analysis.collectives.common_clock.RankClock`). It returns a value that can be pickled.
+        (`hpcprof.analysis.collectives.common_clock.RankClock`), or for `Part.RUN`
+        ``g(tables, clocks, nodes)`` with the tables and clocks of all ranks and their nodes. It returns a
+        value that can be pickled.
     map_over : Part
         What ``map`` is called for.
     map_needs : tuple of str

@@ -8,6 +8,7 @@ from hpcprof.analysis.explain import declarations as explain
 from hpcprof.analysis.framework.declaration import Analysis, Scope
 from hpcprof.analysis.gpu_time import declarations as gpu_time
 from hpcprof.analysis.hardware import declarations as hardware
+from hpcprof.analysis.mpi import declarations as mpi
 from hpcprof.analysis.operators import declarations as operators
 from hpcprof.analysis.slowdown import declarations as slowdown
 from hpcprof.analysis.steps import declarations as steps
@@ -22,6 +23,7 @@ _DECLARED: tuple[Analysis, ...] = (
     *comparison.ANALYSES,
     *hardware.ANALYSES,
     *collectives.ANALYSES,
+    *mpi.ANALYSES,
     *explain.ANALYSES,
 )
 _OF_ONE_RUN = (Scope.RANK, Scope.RUN)

@@ -31,6 +31,7 @@ ONLY = {
     "slowdown": ("torch_step",),
     "exposed_communication": ("sequence_parallel", "torch_step"),
     "modules": (),
+    **dict.fromkeys(("mpi_call_list", "mpi_operation_list", "mpi_regions"), ()),
     **dict.fromkeys(
         ("operators", "operators_by_shape", "operator_kernels", "idle_threads"), ("allocator", "torch_step")
     ),
@@ -40,8 +41,11 @@ NULLABLE = {
     "rank_collectives": ("comm_ranks", "world_ranks", "step", "peer", "comm_peer"),
     "idle_causes": ("range", "api"),
 }
-# hpcprof explain computes the critical path, not a collect; the profiles here have no messages.
-OTHERS = ("critical_path", "point_to_point", "point_to_point_summary")
+# hpcprof explain computes the critical path, not a collect; the profiles here have no messages and no MPI.
+OTHERS = (
+    *("critical_path", "point_to_point", "point_to_point_summary"),
+    *("mpi_calls", "mpi_waits", "mpi_matrix", "pop"),
+)
 RUN = [one for one in ANALYSES.values() if one.scope is Scope.RUN and one.name not in OTHERS]
 
 

@@ -1,0 +1,93 @@
+"""MPI calls on each rank, what they wait for, and the efficiencies of the run."""
+
+from __future__ import annotations
+
+from hpcprof.analysis.framework.declaration import Analysis, Part, Scope, columns
+from hpcprof.analysis.framework.events import RANGES, Events
+from hpcprof.profiles.losses import Subject
+
+_MPI = Events(RANGES | {Subject.CALL, Subject.COLLECTIVE, Subject.EVENT})
+_NEEDS = ("mpi_call_list", "mpi_operation_list", "mpi_regions")
+_MAP = "hpcprof.analysis.mpi.tables:mpi_tables"
+
+ANALYSES = (
+    Analysis(
+        "mpi_call_list",
+        "MPI calls by rank",
+        Scope.RANK,
+        columns("rank thread call:text range:text range_before:text start_ns end_ns"),
+        "hpcprof.analysis.mpi.per_rank:mpi_call_list",
+        events=_MPI,
+        kept_with_events=True,
+    ),
+    Analysis(
+        "mpi_operation_list",
+        "Messages and collectives of MPI by rank",
+        Scope.RANK,
+        columns(
+            "rank op:text comm_id:text comm_ranks peer comm_peer root tag bytes received_bytes begin_call "
+            "end_call"
+        ),
+        "hpcprof.analysis.mpi.per_rank:mpi_operation_list",
+        events=_MPI,
+        kept_with_events=True,
+    ),
+    Analysis(
+        "mpi_regions",
+        "Steps and phases of programs with MPI",
+        Scope.RANK,
+        columns("rank scope:text name:text start_ns end_ns"),
+        "hpcprof.analysis.mpi.per_rank:mpi_regions",
+        events=Events(RANGES, steps=True),
+        kept_with_events=True,
+    ),
+    Analysis(
+        "pop",
+        "Parallel efficiency",
+        Scope.RUN,
+        columns(
+            "scope:text name:text parallel_efficiency_pct:float load_balance_pct:float "
+            "communication_efficiency_pct:float serialization_efficiency_pct:float "
+            "transfer_efficiency_pct:float"
+        ),
+        "hpcprof.analysis.mpi.tables:pop",
+        map=_MAP,
+        map_over=Part.RUN,
+        map_needs=_NEEDS,
+    ),
+    Analysis(
+        "mpi_calls",
+        "MPI calls",
+        Scope.RUN,
+        columns(
+            "rank call:text size_class:text calls bytes total_ns median_ns wait_ns transfer_ns "
+            "share_pct:float"
+        ),
+        "hpcprof.analysis.mpi.tables:mpi_calls",
+        map=_MAP,
+        map_over=Part.RUN,
+        map_needs=_NEEDS,
+        compared_by="total_ns",
+    ),
+    Analysis(
+        "mpi_waits",
+        "Waits in MPI and the ranks that cause them",
+        Scope.RUN,
+        columns("rank call:text pattern:text range:text wait_ns delaying_rank delaying_range:text"),
+        "hpcprof.analysis.mpi.tables:mpi_waits",
+        map=_MAP,
+        map_over=Part.RUN,
+        map_needs=_NEEDS,
+        compared_by="wait_ns",
+    ),
+    Analysis(
+        "mpi_matrix",
+        "MPI messages between ranks",
+        Scope.RUN,
+        columns("sender receiver sender_node:text receiver_node:text messages bytes transfer_ns"),
+        "hpcprof.analysis.mpi.tables:mpi_matrix",
+        map=_MAP,
+        map_over=Part.RUN,
+        map_needs=_NEEDS,
+    ),
+)

@@ -1,0 +1,190 @@
+"""Replays the MPI calls of a run on an ideal network, on which messages take no time.
+
+A call then lasts only as long as it waits for partners that have not come. Calls with operations that are not
+matched last as long as they did, and a send that waited for its receive still does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcprof.analysis.mpi.matching import NONE, RunMpi, collective_tables
+from hpcprof.analysis.mpi.waits import blocked_sends
+from hpcprof.profiles.collective_operations import FROM_ROOT, TO_ROOT, WAITING
+from hpcprof.profiles.timeline import Ints
+
+_NOT_YET = -(1 << 62)
+_SENDS = frozenset({"Send"})
+_NO_ROWS = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The events of a replay: calls and, after them by number, collectives.
+
+    Attributes
+    ----------
+    waiting, awaited : ndarray of int64
+        A call that waits, and the event that it waits for.
+    coming, joined : ndarray of int64
+        A call, and the collective that it joins.
+    size : int
+        The number of events.
+    """
+
+    waiting: Ints
+    awaited: Ints
+    coming: Ints
+    joined: Ints
+    size: int
+
+
+def ideal_times(run: RunMpi) -> tuple[Ints, Ints]:
+    """Return when each call would begin and end on an ideal network, in ns on the common clock.
+
+    The first call of each thread begins when it did. The time is linear in the number of calls and partners.
+    """
+    calls, found = run.calls, run.operations
+    bounds = calls.first
+    kept = np.zeros(len(calls), np.int64)
+    unmatched = found.completes[found.match == NONE]
+    kept[unmatched] = calls.length[unmatched]
+    gap = np.maximum(calls.own_start - np.append(0, (calls.own_start + calls.length)[:-1]), 0)
+    gap[bounds[:-1]] = 0
+    # The time of each call's begin if nothing waited.
+    begin = np.cumsum(gap + np.append(0, kept[:-1]))
+    begin += np.repeat(calls.start[bounds[:-1]] - begin[bounds[:-1]], np.diff(bounds))
+    later, after = _replayed(_plan(run), begin, begin + kept, bounds)
+    return begin + later, begin + kept + after
+
+
+def _plan(run: RunMpi) -> _Plan:
+    found = run.operations
+    receives = np.flatnonzero(~found.is_of(_SENDS) & (found.partner != NONE))
+    messages = np.concatenate([receives, blocked_sends(run)])
+    waiting, awaited = [found.completes[messages]], [found.begin[found.partner[messages]]]
+    coming, joined = [_NO_ROWS], [_NO_ROWS]
+    size = len(run.calls)
+    for op, rows in collective_tables(run):
+        name = found.ops[op]
+        is_root = found.rank[rows] == found.root[rows[:, :1]]
+        if name in FROM_ROOT:
+            rows, is_root = rows[is_root.any(axis=1)], is_root[is_root.any(axis=1)]
+            waiting.append(found.completes[rows[~is_root]])
+            awaited.append(np.repeat(found.begin[rows[is_root]], rows.shape[1] - 1))
+        if name not in WAITING | TO_ROOT:
+            continue
+        number = np.broadcast_to((size + np.arange(len(rows)))[:, None], rows.shape)
+        who = np.ones(rows.shape, bool) if name in WAITING else is_root
+        waiting.append(found.completes[rows[who]])
+        awaited.append(number[who])
+        coming.append(found.begin[rows].ravel())
+        joined.append(number.ravel())
+        size += len(rows)
+    return _Plan(
+        np.concatenate(waiting), np.concatenate(awaited), np.concatenate(coming), np.concatenate(joined), size
+    )
+
+
+class _Grouped:
+    """The values of keys."""
+
+    def __init__(self, keys: Ints, values: Ints, size: int) -> None:
+        first = np.zeros(size + 1, np.int64)
+        np.cumsum(np.bincount(keys, minlength=size), out=first[1:])
+        self._first, self._values = first.data, values[np.argsort(keys, kind="stable")].data
+
+    def of(self, key: int) -> memoryview:
+        """Return the values of a key."""
+        return self._values[self._first[key] : self._first[key + 1]]
+
+
+class _Events:
+    """The events that have happened in a replay, and the threads that wait for others."""
+
+    def __init__(self, plan: _Plan, calls: int) -> None:
+        self._calls = calls
+        self._needs = _Grouped(plan.waiting, plan.awaited, calls)
+        self._joins = _Grouped(plan.coming, plan.joined, calls)
+        self._missing = np.bincount(plan.joined, minlength=plan.size).data
+        self._time = np.full(plan.size, _NOT_YET).data
+        self._blocked: dict[int, list[int]] = {}
+
+    def has_begun(self, call: int) -> bool:
+        """Return whether a call has a time."""
+        return bool(self._time[call] != _NOT_YET)
+
+    def begin(self, call: int, moment: int) -> list[int]:
+        """Set when a call begins, and return the threads that waited for that."""
+        time, missing = self._time, self._missing
+        time[call] = moment
+        ready = self._blocked.pop(call, [])
+        for number in self._joins.of(call):
+            missing[number] -= 1
+            time[number] = max(time[number], moment)
+            if not missing[number]:
+                ready = ready + self._blocked.pop(number, [])
+        return ready
+
+    def last_needed(self, call: int, thread: int, *, forced: bool) -> int | None:
+        """Return when the last event happens that a call needs; None, and the thread waits, if unknown."""
+        time, missing, latest = self._time, self._missing, _NOT_YET
+        for number in self._needs.of(call):
+            if time[number] == _NOT_YET or (number >= self._calls and missing[number]):
+                if not forced:
+                    self._blocked.setdefault(number, []).append(thread)
+                    return None
+            elif time[number] > latest:
+                latest = time[number]
+        return latest
+
+
+def _replayed(plan: _Plan, begin: Ints, end: Ints, bounds: Ints) -> tuple[Ints, Ints]:
+    """Return by how much waits delay the begin and the end of each call.
+
+    Each thread goes on until it waits for an event that has no time yet.
+    """
+    calls = len(begin)
+    matters = np.zeros(calls, bool)
+    for places in (plan.waiting, plan.coming, plan.awaited[plan.awaited < calls]):
+        matters[places] = True
+    chosen = np.flatnonzero(matters)
+    events = _Events(plan, calls)
+    begins, ends, call_of = begin.data, end.data, chosen.data
+    # By how much each call is delayed, before and after its own waits.
+    early, late = np.zeros(len(chosen), np.int64), np.zeros(len(chosen), np.int64)
+    before, after = early.data, late.data
+    place = np.searchsorted(chosen, bounds).tolist()
+    position, stop, delay = place[:-1], place[1:], [0] * (len(place) - 1)
+    unfinished = {thread for thread, at in enumerate(position) if at < stop[thread]}
+    ready, forced = deque(sorted(unfinished)), NONE
+    while unfinished:
+        if not ready:
+            # What is left of a damaged run waits in a circle: the earliest goes on.
+            forced = min(unfinished, key=lambda one: begins[call_of[position[one]]] + delay[one])
+            ready.append(forced)
+        thread = ready.popleft()
+        while position[thread] < stop[thread]:
+            at = position[thread]
+            call = call_of[at]
+            if not events.has_begun(call):
+                before[at] = delay[thread]
+                ready += events.begin(call, begins[call] + delay[thread])
+            latest = events.last_needed(call, thread, forced=thread == forced)
+            if latest is None:
+                break
+            after[at] = delay[thread] = max(delay[thread], latest - ends[call])
+            position[thread], forced = at + 1, NONE
+        else:
+            unfinished.discard(thread)
+    # Calls in between are as late as what came before them on their thread.
+    last = np.searchsorted(chosen, np.arange(calls), side="right") - 1
+    first = np.repeat(bounds[:-1], np.diff(bounds))
+    known = (last >= 0) & (chosen[np.maximum(last, 0)] >= first) if len(chosen) else np.zeros(calls, bool)
+    delayed = np.where(known, late[last] if len(chosen) else 0, 0)
+    at_begin = delayed.copy()
+    at_begin[chosen] = early
+    return at_begin, delayed

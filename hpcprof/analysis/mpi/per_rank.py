@@ -1,0 +1,144 @@
+"""The MPI calls, messages and collectives of a rank, and the steps and phases that they lie in."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from hpcprof.analysis.explain.host_activity import innermost_ranges
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.text_columns import object_array
+from hpcprof.analysis.steps.phases import phases_of
+from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
+from hpcprof.analysis.steps.wall_time import step_intervals
+from hpcprof.common.memoize import computed_once
+from hpcprof.profiles.columns.unique import rows_by_key
+from hpcprof.profiles.timeline import NO_NAME, NO_WAIT, Ints, Timeline
+
+NO_CALL = -1
+"""Stands for the call in which an operation ends, where the profile has none."""
+
+
+@computed_once
+def _calls_in_order(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Return the rows of the calls by thread and start, and the number of each one's thread.
+
+    The thread with the most calls is the first.
+    """
+    calls = timeline.mpi_calls
+    groups = [rows for _, rows in rows_by_key(calls.process, calls.thread)] if len(calls) else []
+    groups.sort(key=lambda rows: -len(rows))
+    ordered = [rows[np.argsort(calls.start[rows], kind="stable")] for rows in groups]
+    number = np.repeat(np.arange(len(groups)), [len(rows) for rows in groups])
+    return np.concatenate([*ordered, np.empty(0, np.int64)]).astype(np.int64), number
+
+
+def _without(timeline: Timeline) -> Outcome:
+    return no_rows(f"no MPI calls in {timeline.origin.path.name}")
+
+
+def mpi_call_list(timeline: Timeline) -> Outcome:
+    """List the calls by thread and start.
+
+    ``range`` is the innermost range when the call begins, and ``range_before`` the one in the middle of the
+    time since the call before it.
+    """
+    rows, thread = _calls_in_order(timeline)
+    if not len(rows):
+        return _without(timeline)
+    calls = timeline.mpi_calls.take(rows)
+    before = np.append(calls.start[:1], calls.end[:-1])
+    first = np.flatnonzero(np.diff(thread, prepend=-1))
+    before[first] = calls.start[first]
+    at_start, between = np.full(len(rows), NO_NAME), np.full(len(rows), NO_NAME)
+    ranges = innermost_ranges(timeline)
+    for key, places in rows_by_key(calls.process, calls.thread):
+        function = ranges.get((key[0], key[1]))
+        if function is not None:
+            start = calls.start[places]
+            at_start[places] = function.at(start)
+            between[places] = function.at(before[places] + (start - before[places]) // 2)
+    return Outcome(
+        {
+            "thread": thread,
+            "call": _texts(timeline, calls.name),
+            "range": _texts(timeline, at_start, ranges=True),
+            "range_before": _texts(timeline, between, ranges=True),
+            "start_ns": calls.start,
+            "end_ns": np.maximum(calls.start, calls.end),
+        }
+    )
+
+
+def _texts(timeline: Timeline, ids: Ints, *, ranges: bool = False) -> list[str | None]:
+    """Return the texts of some ids, each made once."""
+    used, number = np.unique(ids, return_inverse=True)
+    names = timeline.names(used)
+    if ranges:
+        names = [shown_name(timeline, name) for name in names]
+    found: list[str | None] = object_array(names)[number].tolist()
+    return found
+
+
+def mpi_operation_list(timeline: Timeline) -> Outcome:
+    """List the messages and collectives by the call that begins them.
+
+    ``begin_call`` and ``end_call`` are positions in `mpi_call_list`; the second is `NO_CALL` where the
+    profile does not have the call in which the operation ends.
+    """
+    if not len(timeline.mpi_calls):
+        return _without(timeline)
+    rows, _ = _calls_in_order(timeline)
+    calls, operations = timeline.mpi_calls.take(rows), timeline.mpi_operations
+    begin, end = np.full(len(operations), NO_CALL), np.full(len(operations), NO_CALL)
+    of_thread = {tuple(key): places for key, places in rows_by_key(calls.process, calls.thread)}
+    keys = rows_by_key(operations.process, operations.thread) if len(operations) else []
+    for key, places in keys:
+        own = of_thread.get(tuple(key))
+        if own is not None:
+            begin[places] = _positions(own, calls.start[own], operations.start[places])
+            end[places] = _positions(own, np.maximum.accumulate(calls.end[own]), operations.end[places])
+    end[operations.wait_ns == NO_WAIT] = NO_CALL
+    kept = np.flatnonzero(begin != NO_CALL)
+    kept = kept[np.argsort(begin[kept], kind="stable")]
+    if not len(kept):
+        return no_rows(f"no messages and collectives of MPI in {timeline.origin.path.name}")
+    chosen = operations.take(kept)
+    return Outcome(
+        {
+            "op": _texts(timeline, chosen.operation),
+            "comm_id": _texts(timeline, chosen.communicator),
+            **{"comm_ranks": chosen.ranks, "peer": chosen.peer, "comm_peer": chosen.comm_peer},
+            **{"root": chosen.root, "tag": chosen.tag},
+            **{"bytes": chosen.bytes, "received_bytes": chosen.received_bytes},
+            **{"begin_call": begin[kept], "end_call": end[kept]},
+        }
+    )
+
+
+def _positions(places: Ints, stamps: Ints, wanted: Ints) -> Ints:
+    """Return the place with exactly each wanted stamp, of ascending stamps; `NO_CALL` without one."""
+    at = np.minimum(np.searchsorted(stamps, wanted), len(stamps) - 1)
+    return np.where(stamps[at] == wanted, places[at], NO_CALL)
+
+
+def mpi_regions(timeline: Timeline) -> Outcome:
+    """List the intervals of the steps (scope ``step``) and of their phases (scope ``phase``)."""
+    if not len(timeline.mpi_calls):
+        return _without(timeline)
+    steps = steps_of(timeline)
+    if not len(steps):
+        return no_rows(f"no steps in {timeline.origin.path.name}")
+    times = step_intervals(timeline)
+    _, rows = phases_of(timeline, steps)
+    phases = timeline.ranges.take(rows)
+    shown = partial(shown_name, timeline)
+    return Outcome(
+        {
+            "scope": ["step"] * len(steps) + ["phase"] * len(rows),
+            "name": [steps.name] * len(steps) + [shown(name) for name in timeline.names(phases.name)],
+            "start_ns": np.append(times.start, phases.start),
+            "end_ns": np.append(times.end, np.maximum(phases.start, phases.end)),
+        }
+    )

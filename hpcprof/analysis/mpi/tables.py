@@ -1,0 +1,202 @@
+"""The tables about the MPI calls of a run: calls, messages, waits and efficiencies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.collectives.common_clock import RankClock
+from hpcprof.analysis.framework.outcome import Outcome, Values, columns_of, no_rows
+from hpcprof.analysis.framework.text_columns import object_array
+from hpcprof.analysis.mpi.efficiencies import efficiencies
+from hpcprof.analysis.mpi.matching import NONE, RunMpi, match_mpi
+from hpcprof.analysis.mpi.waits import PATTERNS, Waits, causes_of, find_waits
+from hpcprof.common.units import named_ranks
+from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.timeline import Ints
+
+_NO_CALLS = "no profile has MPI calls"
+_SIZES = (0, 64, 1 << 10, 16 << 10, 256 << 10, 4 << 20)
+SIZE_CLASSES = ("0 B", "to 64 B", "to 1 KiB", "to 16 KiB", "to 256 KiB", "to 4 MiB", "over 4 MiB")
+"""The classes of the bytes of a call."""
+
+Tables = Mapping[str, Outcome]
+
+
+def mpi_tables(
+    tables: Mapping[str, pd.DataFrame], clocks: Mapping[int, RankClock], nodes: Mapping[int, str | None]
+) -> Tables:
+    """Compute ``mpi_calls``, ``mpi_matrix``, ``mpi_waits`` and ``pop`` of a run; empty without MPI calls.
+
+    Parameters
+    ----------
+    tables : mapping of str to DataFrame
+        The rows of all ranks of ``mpi_call_list``, ``mpi_operation_list`` and ``mpi_regions``.
+    clocks : mapping of int to RankClock
+        The clocks that communication aligned.
+    nodes : mapping of int to str or None
+        The host of each rank.
+    """
+    run = match_mpi(tables["mpi_call_list"], tables["mpi_operation_list"])
+    if run is None:
+        return {}
+    run = run.on_common_clock(clocks)
+    apart = [] if len(run.ranks) == 1 else [rank for rank in run.ranks if rank not in clocks]
+    problems = "; ".join(run.problems)
+    if apart:
+        reason = f"the clocks of {named_ranks(apart)} are not aligned with the others"
+        unknown = no_rows("; ".join(filter(None, [problems, f"waits are unknown: {reason}"])))
+        return {
+            "mpi_calls": Outcome(_calls_table(run, None), unknown.reason),
+            "mpi_matrix": Outcome(_matrix(run, nodes, aligned=False), unknown.reason),
+            "mpi_waits": unknown,
+            "pop": no_rows(unknown.reason),
+        }
+    waits = find_waits(run)
+    return {
+        "mpi_calls": Outcome(_calls_table(run, waits), problems),
+        "mpi_matrix": Outcome(_matrix(run, nodes, aligned=True), problems),
+        "mpi_waits": Outcome(_waits_table(run, waits), problems or "no call of MPI waited"),
+        "pop": Outcome(columns_of(efficiencies(run, tables["mpi_regions"])), problems),
+    }
+
+
+def _of(parts: Sequence[Tables], name: str) -> Outcome:
+    return parts[0][name] if parts and parts[0] else no_rows(_NO_CALLS)
+
+
+def mpi_calls(parts: Sequence[Tables], results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Summarize the calls of each rank by name and size, with their waits; the longest in all first."""
+    return _of(parts, "mpi_calls")
+
+
+def mpi_matrix(parts: Sequence[Tables], results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Summarize the messages from each rank to each other."""
+    return _of(parts, "mpi_matrix")
+
+
+def mpi_waits(parts: Sequence[Tables], results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Summarize the waits by rank, call and pattern, with the ranks that caused them; the longest first."""
+    return _of(parts, "mpi_waits")
+
+
+def pop(parts: Sequence[Tables], results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Return the efficiencies of the run, the step and its phases."""
+    return _of(parts, "pop")
+
+
+def _calls_table(run: RunMpi, waits: Waits | None) -> pd.DataFrame:
+    calls, found = run.calls, run.operations
+    size = np.full(len(calls), NONE)
+    known = np.maximum(found.sent, found.received)
+    rows = np.flatnonzero(known >= 0)
+    size[found.begin[rows]] = 0
+    np.add.at(size, found.begin[rows], known[rows])
+    kind = np.where(size < 0, NONE, np.searchsorted(_SIZES, size))
+    keys, group = numbered_rows(calls.rank, calls.name, kind)
+    wait = np.zeros(len(calls), np.int64)
+    if waits is not None:
+        np.add.at(wait, waits.call, waits.length)
+    count = len(keys)
+    total, waited = _sums(group, calls.length, count), _sums(group, wait, count)
+    order = np.lexsort((calls.length, group))
+    first = np.searchsorted(group[order], np.arange(count + 1))
+    ordered = calls.length[order]
+    middle = (ordered[(first[:-1] + first[1:] - 1) // 2] + ordered[(first[:-1] + first[1:]) // 2]) / 2
+    rank_of, place = np.unique(calls.rank, return_inverse=True)
+    low, high = np.full(len(rank_of), np.iinfo(np.int64).max), np.full(len(rank_of), np.iinfo(np.int64).min)
+    np.minimum.at(low, place, calls.own_start)
+    np.maximum.at(high, place, calls.own_start + calls.length)
+    extent = np.maximum(high - low, 1)[np.searchsorted(rank_of, keys[:, 0])]
+    table: pd.DataFrame = pd.DataFrame(
+        {
+            "rank": keys[:, 0],
+            "call": [calls.names[one] for one in keys[:, 1].tolist()],
+            "size_class": [None if one < 0 else SIZE_CLASSES[one] for one in keys[:, 2].tolist()],
+            "calls": np.bincount(group, minlength=count),
+            "bytes": _sums(group, np.maximum(size, 0), count),
+            "total_ns": total,
+            "median_ns": np.rint(middle).astype(np.int64),
+            "wait_ns": waited if waits is not None else None,
+            "transfer_ns": total - waited if waits is not None else None,
+            "share_pct": np.round(100 * total / extent, 2),
+        }
+    )
+    return _sorted(table, "total_ns")
+
+
+def _sorted(table: pd.DataFrame, by: str) -> pd.DataFrame:
+    ordered: pd.DataFrame = table.sort_values(["rank", by], ascending=[True, False], kind="stable")
+    return ordered
+
+
+def _sums(group: Ints, values: Ints, count: int) -> Ints:
+    result = np.zeros(count, np.int64)
+    np.add.at(result, group, values)
+    return result
+
+
+def _matrix(run: RunMpi, nodes: Mapping[int, str | None], *, aligned: bool) -> dict[str, Values]:
+    """Return the messages by sender and receiver.
+
+    The transfer of a message is the time inside the call that receives it, from when both ends have begun.
+    """
+    calls, found = run.calls, run.operations
+    receives = np.flatnonzero(~found.is_of(frozenset({"Send"})) & (found.partner != NONE))
+    sends = found.partner[receives]
+    last = found.completes[receives]
+    begun = np.maximum(calls.start[found.begin[sends]], calls.start[last])
+    transfer = np.clip(calls.end[last] - begun, 0, calls.length[last])
+    size = np.maximum(found.sent[sends], found.received[receives])
+    size = np.maximum(np.where(size < 0, found.sent[receives], size), 0)
+    if not len(receives):
+        return {}
+    keys, group = numbered_rows(found.rank[sends], found.rank[receives])
+    sender, receiver = keys.T.tolist()
+    return {
+        "sender": sender,
+        "receiver": receiver,
+        "sender_node": [nodes.get(one) for one in sender],
+        "receiver_node": [nodes.get(one) for one in receiver],
+        "messages": np.bincount(group),
+        "bytes": _sums(group, size, len(keys)),
+        "transfer_ns": _sums(group, transfer, len(keys)) if aligned else [None] * len(keys),
+    }
+
+
+def _waits_table(run: RunMpi, waits: Waits) -> pd.DataFrame | dict[str, Values]:
+    calls, causes = run.calls, causes_of(run, waits)
+    delaying, place = _delaying_ranges(run, causes.before)
+    columns = (calls.rank[waits.call], calls.name[waits.call], waits.pattern, calls.range[waits.call])
+    keys, group = numbered_rows(*columns, causes.rank, place)
+    if not len(keys):
+        return {}
+    table: pd.DataFrame = pd.DataFrame(
+        {
+            "rank": keys[:, 0],
+            "call": [calls.names[one] for one in keys[:, 1].tolist()],
+            "pattern": [PATTERNS[one] for one in keys[:, 2].tolist()],
+            "range": [calls.ranges[one] for one in keys[:, 3].tolist()],
+            "wait_ns": _sums(group, waits.length, len(keys)),
+            "delaying_rank": object_array(None if one == NONE else one for one in keys[:, 4].tolist()),
+            "delaying_range": [delaying[one] for one in keys[:, 5].tolist()],
+        }
+    )
+    return _sorted(table, "wait_ns")
+
+
+def _delaying_ranges(run: RunMpi, before: Ints) -> tuple[list[str | None], Ints]:
+    """Return names of the places before some calls, and the number of each: its range, else its calls."""
+    calls = run.calls
+    known = before != NONE
+    at = np.where(known, before, 0)
+    ranges = np.where(known, calls.before[at], NONE)
+    unnamed = known & (ranges == NONE)
+    previous = np.where(unnamed, calls.name[np.maximum(at - 1, 0)], NONE)
+    keys, number = numbered_rows(ranges, previous, np.where(unnamed, calls.name[at], NONE))
+    return [
+        f"between {calls.names[one]} and {calls.names[other]}" if one != NONE else calls.ranges[name]
+        for name, one, other in keys.tolist()
+    ], number

@@ -1,0 +1,324 @@
+"""The waits inside MPI calls, and the ranks that cause them, by the definitions of Scalasca.
+
+A call waits from its start until the last partner that it needs has come, but no longer than it lasts. What
+is left of the call is transfer. Only one of the operations that end in a call decides: the one that is waited
+for longest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.analysis.mpi.matching import NONE, RunMpi, collective_tables
+from hpcprof.profiles.collective_operations import FROM_ROOT, TO_ROOT, WAITING
+from hpcprof.profiles.columns.unique import rows_by_key
+from hpcprof.profiles.timeline import Ints
+
+LATE_SENDER, LATE_RECEIVER, WRONG_ORDER, BARRIER, N_TO_N, EARLY_REDUCE, LATE_BROADCAST, COMPLETION = range(8)
+PATTERNS = (
+    "late sender",
+    "late receiver",
+    "wrong order of messages",
+    "wait at barrier",
+    "wait at N to N",
+    "early reduce",
+    "late broadcast",
+    "completion",
+)
+"""The names of the patterns by their numbers."""
+
+_SENDS = frozenset({"Send"})
+
+
+@dataclass(frozen=True)
+class Waits:
+    """The w waits of calls; arrays of shape (w,).
+
+    Attributes
+    ----------
+    call : ndarray of int64
+        The position of the call that waits, which has at most one wait and one completion.
+    pattern : ndarray of int64
+        A position in `PATTERNS`.
+    length : ndarray of int64
+        In ns, above 0.
+    arrival : ndarray of int64
+        The call of the partner that came late, `NONE` for a completion.
+    """
+
+    call: Ints
+    pattern: Ints
+    length: Ints
+    arrival: Ints
+
+    def take(self, rows: NDArray[np.bool_] | Ints) -> Waits:
+        """Return some of the waits."""
+        return Waits(self.call[rows], self.pattern[rows], self.length[rows], self.arrival[rows])
+
+
+@dataclass(frozen=True)
+class Causes:
+    """Who caused each wait; arrays of shape (w,).
+
+    Attributes
+    ----------
+    rank : ndarray of int64
+        The rank that delayed the others, also through waits of ranks in between; `NONE` if unknown.
+    before : ndarray of int64
+        The call before which that rank spent its time, or `NONE`.
+    """
+
+    rank: Ints
+    before: Ints
+
+
+def find_waits(run: RunMpi) -> Waits:
+    """Return the waits of a run whose calls are on the common clock."""
+    parts = [*_waits_of_messages(run), *_waits_of_collectives(run)]
+    whole = Waits(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    whole = whole.take(whole.length > 0)
+    order = np.lexsort((-whole.length, whole.call))
+    longest = whole.take(order)
+    longest = longest.take(np.diff(longest.call, prepend=NONE) != 0)
+    ends = _completions(run, longest)
+    return Waits(*(np.concatenate(pair) for pair in zip(_columns(longest), _columns(ends), strict=True)))
+
+
+def blocked_sends(run: RunMpi) -> Ints:
+    """Return the operations that send and whose call ends after the receive has begun: a rendezvous."""
+    found, end = run.operations, run.calls.end
+    sends = np.flatnonzero(found.is_of(_SENDS) & (found.partner != NONE))
+    posted = run.calls.start[found.begin[found.partner[sends]]]
+    late = posted > run.calls.start[found.completes[sends]]
+    return sends[late & (end[found.completes[sends]] > posted)]
+
+
+_Part = tuple[Ints, Ints, Ints, Ints]
+
+
+def _columns(waits: Waits) -> _Part:
+    return waits.call, waits.pattern, waits.length, waits.arrival
+
+
+def _part(run: RunMpi, call: Ints, pattern: Ints | int, arrival: Ints) -> _Part:
+    """Return waits of calls until other calls begin."""
+    start = run.calls.start
+    length = np.clip(start[arrival] - start[call], 0, run.calls.length[call])
+    return call, np.broadcast_to(pattern, call.shape), length, arrival
+
+
+def _waits_of_messages(run: RunMpi) -> Iterator[_Part]:
+    found, start = run.operations, run.calls.start
+    receives = np.flatnonzero(~found.is_of(_SENDS) & (found.partner != NONE))
+    sent = found.begin[found.partner[receives]]
+    call = found.completes[receives]
+    # A later call of the rank receives what was sent before this message.
+    order = np.lexsort((call, found.rank[receives]))
+    by_rank, ends = found.rank[receives][order], call[order]
+    earliest = _earliest_later(by_rank, ends, start[sent][order])
+    wrong = np.empty(len(receives), bool)
+    wrong[order] = earliest < start[sent][order]
+    yield _part(run, call, np.where(wrong, WRONG_ORDER, LATE_SENDER), sent)
+    sends = blocked_sends(run)
+    yield _part(run, found.completes[sends], LATE_RECEIVER, found.begin[found.partner[sends]])
+
+
+def _earliest_later(rank: Ints, call: Ints, sent: Ints) -> Ints:
+    """Return when the first of the messages was sent that later calls of the same rank receive."""
+    latest = np.iinfo(np.int64).max
+    result = np.full(len(rank), latest)
+    for _, rows in rows_by_key(rank) if len(rank) else []:
+        after = np.append(np.minimum.accumulate(sent[rows][::-1])[::-1], latest)
+        result[rows] = after[np.searchsorted(call[rows], call[rows], side="right")]
+    return result
+
+
+def _waits_of_collectives(run: RunMpi) -> Iterator[_Part]:
+    found, start = run.operations, run.calls.start
+    for op, rows in collective_tables(run):
+        name = found.ops[op]
+        arrival = start[found.begin[rows]]
+        if name in WAITING:
+            last = np.take_along_axis(rows, arrival.argmax(axis=1)[:, None], axis=1)
+            pattern = BARRIER if name == "Barrier" else N_TO_N
+            yield _part(run, *_paired(found.completes[rows], pattern, found.begin[last]))
+        root = found.root[rows[:, 0]]
+        rows, root, arrival = rows[root != NONE], root[root != NONE], arrival[root != NONE]
+        is_root = found.rank[rows] == root[:, None]
+        if not len(rows) or not is_root.any(axis=1).all():
+            continue
+        own = rows[is_root]
+        if name in FROM_ROOT:
+            yield _part(run, *_paired(found.completes[rows], LATE_BROADCAST, found.begin[own][:, None]))
+        if name in TO_ROOT:
+            last = np.take_along_axis(rows, arrival.argmax(axis=1)[:, None], axis=1)[:, 0]
+            yield _part(run, found.completes[own], EARLY_REDUCE, found.begin[last])
+
+
+def _paired(call: Ints, pattern: int, arrival: Ints) -> tuple[Ints, int, Ints]:
+    return call.ravel(), pattern, np.broadcast_to(arrival, call.shape).ravel()
+
+
+def _completions(run: RunMpi, waits: Waits) -> Waits:
+    """Return how long after the first rank each other one leaves a collective in which all wait."""
+    found, calls = run.operations, run.calls
+    waited = np.zeros(len(calls), np.int64)
+    waited[waits.call] = waits.length
+    call, length = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for op, rows in collective_tables(run):
+        if found.ops[op] not in WAITING:
+            continue
+        rows = rows[(found.begin[rows] == found.end[rows]).all(axis=1)]
+        own = found.begin[rows]
+        begun = np.maximum(calls.end[own].min(axis=1), calls.start[own].max(axis=1))[:, None]
+        left = np.clip(calls.end[own] - begun, 0, calls.length[own] - waited[own])
+        call.append(own.ravel())
+        length.append(left.ravel())
+    whole = np.concatenate(call)
+    found_ends = Waits(
+        whole, np.full(len(whole), COMPLETION), np.concatenate(length), np.full(len(whole), NONE)
+    )
+    return found_ends.take(found_ends.length > 0)
+
+
+def causes_of(run: RunMpi, waits: Waits) -> Causes:
+    """Return who caused each wait.
+
+    Since both ranks last synchronized, the late one either worked longer than the other or waited longer. In
+    the first case it caused the wait, in the second who caused its longest wait did (the propagation of
+    delays in Scalasca).
+    """
+    rank, before = np.full(len(waits.call), NONE), np.full(len(waits.call), NONE)
+    rows = np.flatnonzero(waits.arrival != NONE)
+    if not len(rows):
+        return Causes(rank, before)
+    calls, call, arrival = run.calls, waits.call[rows], waits.arrival[rows]
+    own_from, other_from = _last_synchronization(run, call, arrival)
+    gap = _gaps(run)
+    waited = np.zeros(len(calls), np.int64)
+    waited[waits.call[rows]] = waits.length[rows]
+    worked, idle = np.cumsum(gap), np.cumsum(waited)
+    more_work = (worked[arrival] - worked[other_from]) - (worked[call] - worked[own_from])
+    # The wait itself, and what the late rank waits for in the call in which it comes, do not count.
+    waits_of_other = np.maximum(idle[arrival] - waited[arrival] - idle[other_from], 0)
+    more_wait = waits_of_other - np.maximum(idle[call] - waited[call] - idle[own_from], 0)
+    longest_gap = _longest(run, gap, other_from + 1, arrival + 1)
+    longest_wait = _longest(run, waited, other_from + 1, arrival)
+    of_call = np.full(len(calls), NONE)
+    of_call[call] = np.arange(len(rows))
+    parent = np.where(longest_wait == NONE, NONE, of_call[longest_wait])
+    end = calls.end
+    indirect = (parent != NONE) & (more_wait > np.maximum(more_work, 0))
+    # Clocks are not exact: a cause ends before its effect.
+    indirect &= end[call[parent]] < end[call]
+    root = np.where(indirect, parent, np.arange(len(rows)))
+    while np.any(root[root] != root):
+        root = root[root]
+    rank[rows] = calls.rank[arrival[root]]
+    before[rows] = longest_gap[root]
+    return Causes(rank, before)
+
+
+def _gaps(run: RunMpi) -> Ints:
+    """Return the time outside MPI before each call, since the call before it of the same thread."""
+    calls = run.calls
+    end = calls.own_start + calls.length
+    gap: Ints = np.maximum(calls.own_start - np.append(0, end[:-1]), 0)
+    gap[calls.first[:-1]] = 0
+    return gap
+
+
+def _last_synchronization(run: RunMpi, call: Ints, arrival: Ints) -> tuple[Ints, Ints]:
+    """Return the calls in which two ranks last had something in common before one waits for the other.
+
+    Without any these are the first calls of both threads.
+    """
+    calls = run.calls
+    bounds = calls.first
+    first = np.repeat(bounds[:-1], np.diff(bounds))
+    own, other = first[call], first[arrival]
+    for found_own, found_other in (_last_message(run, call, arrival), *_last_collectives(run, call, arrival)):
+        later = (found_own > own) & (found_other >= first[arrival]) & (found_other < arrival)
+        own, other = np.where(later, found_own, own), np.where(later, found_other, other)
+    return own, other
+
+
+def _last_message(run: RunMpi, call: Ints, arrival: Ints) -> tuple[Ints, Ints]:
+    """Return the calls of both ranks in which the last message between them ended before the waits."""
+    found, calls = run.operations, run.calls
+    rows = np.flatnonzero(found.partner != NONE)
+    there = found.partner[rows]
+    # A send is over when its call returns, a receive when the message is there.
+    done = np.where(found.is_of(_SENDS), found.begin, found.completes)
+    ranks = int(calls.rank.max(initial=0)) + 1
+    pair = np.concatenate(
+        [found.rank[rows] * ranks + found.rank[there], calls.rank[call] * ranks + calls.rank[arrival]]
+    )
+    place = np.concatenate([done[rows], call])
+    asks = np.concatenate([np.zeros(len(rows), np.int64), np.ones(len(call), np.int64)])
+    # A message that ends in the call that waits is not before it.
+    order = np.lexsort((1 - asks, place, pair))
+    latest = np.maximum.accumulate(np.where(asks[order] == 0, np.arange(len(order)), NONE))
+    event = np.where(latest == NONE, 0, order[latest])
+    same = (latest != NONE) & (pair[event] == pair[order])
+    result = np.full((2, len(call)), NONE)
+    asked = np.flatnonzero((asks[order] == 1) & same)
+    row = order[asked] - len(rows)
+    result[0, row], result[1, row] = done[rows[event[asked]]], done[there[event[asked]]]
+    return result[0], result[1]
+
+
+def _last_collectives(run: RunMpi, call: Ints, arrival: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Yield the calls of both ranks in the last collective before the waits, for each kind of collective."""
+    found, calls = run.operations, run.calls
+    ranks, asking = np.unique(calls.rank[call], return_inverse=True)
+    by_rank = np.argsort(asking, kind="stable")
+    bounds = np.searchsorted(asking[by_rank], np.arange(len(ranks) + 1))
+    for op, rows in collective_tables(run):
+        if found.ops[op] not in WAITING:
+            continue
+        members = found.rank[rows[0]]
+        done = found.completes[rows]
+        own, other = np.full(len(call), NONE), np.full(len(call), NONE)
+        for column, rank in enumerate(members.tolist()):
+            at = int(np.searchsorted(ranks, rank))
+            if at == len(ranks) or ranks[at] != rank:
+                continue
+            asked = by_rank[bounds[at] : bounds[at + 1]]
+            partner = np.minimum(np.searchsorted(members, calls.rank[arrival[asked]]), len(members) - 1)
+            place = np.searchsorted(done[:, column], call[asked]) - 1
+            there = (members[partner] == calls.rank[arrival[asked]]) & (place >= 0)
+            asked, place, partner = asked[there], place[there], partner[there]
+            own[asked], other[asked] = done[place, column], done[place, partner]
+        yield own, other
+
+
+def _longest(run: RunMpi, values: Ints, low: Ints, high: Ints) -> Ints:
+    """Return the call with the greatest value from ``low`` to below ``high``, `NONE` if none is above 0.
+
+    Both are calls of one thread. Maxima over 1, 2, 4, … calls answer each question with two of them.
+    """
+    result = np.full(len(low), NONE)
+    bounds = run.calls.first
+    sequence = np.searchsorted(bounds, high - 1, side="right") - 1
+    asked = np.flatnonzero(high > low)
+    for (number,), rows in rows_by_key(sequence[asked]) if len(asked) else []:
+        rows = asked[rows]
+        base, count = int(bounds[number]), int(bounds[number + 1] - bounds[number])
+        own = values[base : base + count]
+        first, last = low[rows] - base, high[rows] - base
+        level = np.frexp((last - first).astype(float))[1] - 1
+        best = np.arange(count)
+        for power in range(int(level.max()) + 1):
+            if power:
+                left, right = best[: -(1 << (power - 1))], best[1 << (power - 1) :]
+                best = np.where(own[left] >= own[right], left, right)
+            here = np.flatnonzero(level == power)
+            one, two = best[first[here]], best[last[here] - (1 << power)]
+            result[rows[here]] = base + np.where(own[one] >= own[two], one, two)
+    result[(result != NONE) & (values[result] <= 0)] = NONE
+    return result

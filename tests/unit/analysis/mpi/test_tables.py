@@ -1,0 +1,219 @@
+"""Waits, messages and efficiencies of programs whose truth is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from tests.unit.analysis.mpi.programs import Program, receive, send
+
+
+def waits(program: Program) -> list[tuple[Any, ...]]:
+    table = program.tables()["mpi_waits"].rows
+    names = ["rank", "call", "pattern", "wait_ns", "delaying_rank", "delaying_range"]
+    return list(table[names].itertuples(index=False, name=None)) if len(table) else []
+
+
+def pop(program: Program, scope: str = "run") -> dict[str, float]:
+    rows = program.tables()["pop"].rows
+    row = rows[rows["scope"] == scope].iloc[0]
+    names = ("load_balance", "communication_efficiency", "serialization_efficiency", "transfer_efficiency")
+    return {name: row[f"{name}_pct"] for name in ("parallel_efficiency", *names)}
+
+
+def late_sender() -> Program:
+    program = Program(2, ahead={1: 7_000_000})
+    for rank in range(2):
+        program.call(rank, "MPI_Init", 0, 10)
+    program.call(0, "MPI_Send", 110, 120, send(1))
+    program.call(1, "MPI_Recv", 30, 125, receive(0))
+    for rank in range(2):
+        program.call(rank, "MPI_Finalize", 150, 160)
+    return program
+
+
+def test_a_receive_waits_until_its_late_sender_begins() -> None:
+    assert waits(late_sender()) == [(1, "MPI_Recv", "late sender", 80, 0, "between MPI_Init and MPI_Send")]
+
+
+def test_the_range_that_delays_is_the_one_in_which_the_late_rank_worked() -> None:
+    program = late_sender()
+    program.ranges.append((0, "assembly", 12, 105))
+    assert waits(program)[0][-1] == "assembly"
+
+
+def test_a_send_waits_for_a_late_receiver_only_where_it_is_blocked() -> None:
+    program = Program(2)
+    for rank in range(2):
+        program.call(rank, "MPI_Init", 0, 10)
+    program.call(0, "MPI_Send", 20, 25, send(1))
+    program.call(1, "MPI_Recv", 60, 65, receive(0))
+    program.call(0, "MPI_Send", 70, 130, send(1))
+    program.call(1, "MPI_Recv", 120, 131, receive(0))
+    assert [one[:5] for one in waits(program)] == [(0, "MPI_Send", "late receiver", 50, 1)]
+
+
+def test_a_receive_waits_for_the_wrong_message_while_another_is_there() -> None:
+    program = Program(2)
+    for rank in range(2):
+        program.call(rank, "MPI_Init", 0, 10)
+    program.call(0, "MPI_Send", 15, 20, send(1, tag=1))
+    program.call(0, "MPI_Send", 80, 85, send(1, tag=2))
+    program.call(1, "MPI_Recv", 30, 90, receive(0, tag=2))
+    program.call(1, "MPI_Recv", 91, 95, receive(0, tag=1))
+    assert [one[:5] for one in waits(program)] == [(1, "MPI_Recv", "wrong order of messages", 50, 0)]
+
+
+def test_a_late_rank_makes_all_others_wait_at_the_barrier() -> None:
+    program = Program(3)
+    program.everywhere("MPI_Barrier", "Barrier", [0, 0, 0], 5)
+    program.everywhere("MPI_Barrier", "Barrier", [40, 10, 90], 100)
+    assert [one[:5] for one in waits(program)] == [
+        (0, "MPI_Barrier", "wait at barrier", 50, 2),
+        (1, "MPI_Barrier", "wait at barrier", 80, 2),
+    ]
+
+
+def test_ranks_that_leave_a_collective_later_than_the_first_complete_it() -> None:
+    program = Program(2)
+    program.call(0, "MPI_Allreduce", 0, 30, {"op": "AllReduce", "bytes": 8})
+    program.call(1, "MPI_Allreduce", 20, 50, {"op": "AllReduce", "bytes": 8})
+    assert [one[:5] for one in waits(program)] == [
+        (0, "MPI_Allreduce", "wait at N to N", 20, 1),
+        (1, "MPI_Allreduce", "completion", 20, None),
+    ]
+
+
+def test_only_the_root_of_a_reduction_waits_and_only_the_others_of_a_broadcast() -> None:
+    program = Program(3)
+    for rank, (start, end) in enumerate(((10, 75), (60, 66), (70, 74))):
+        program.call(rank, "MPI_Reduce", start, end, {"op": "Reduce", "root": 0, "bytes": 8})
+    for rank, (start, end) in enumerate(((140, 145), (100, 146), (142, 147))):
+        program.call(rank, "MPI_Bcast", start, end, {"op": "Broadcast", "root": 0, "bytes": 8})
+    assert [one[:5] for one in waits(program)] == [
+        (0, "MPI_Reduce", "early reduce", 60, 2),
+        (1, "MPI_Bcast", "late broadcast", 40, 0),
+    ]
+
+
+def test_a_delay_is_followed_through_a_chain_of_messages_to_its_root() -> None:
+    program = Program(3)
+    program.everywhere("MPI_Barrier", "Barrier", [0, 0, 0], 10)
+    # Rank 0 works longer; the others work 10 ns each, and rank 2 waits for rank 1, which waited for rank 0.
+    program.call(0, "MPI_Send", 110, 112, send(1))
+    program.call(1, "MPI_Recv", 20, 113, receive(0))
+    program.call(1, "MPI_Send", 123, 125, send(2))
+    program.call(2, "MPI_Recv", 30, 126, receive(1))
+    program.ranges.append((0, "slow part", 11, 109))
+    assert waits(program) == [
+        (1, "MPI_Recv", "late sender", 90, 0, "slow part"),
+        (2, "MPI_Recv", "late sender", 93, 0, "slow part"),
+    ]
+
+
+def test_messages_match_by_tag_and_order_and_the_rest_is_counted() -> None:
+    program = Program(2)
+    program.call(0, "MPI_Send", 10, 11, send(1, tag=1))
+    program.call(0, "MPI_Send", 20, 21, send(1, tag=2))
+    program.call(0, "MPI_Send", 30, 31, send(1, tag=3))
+    program.call(1, "MPI_Recv", 40, 41, receive(0, tag=2))
+    program.call(1, "MPI_Recv", 50, 51, receive(0, tag=1))
+    found = program.matched()
+    assert found.operations.partner.tolist() == [4, 3, -1, 1, 0]
+    assert found.problems == ["1 sends and receives are not matched"]
+
+
+def test_the_matrix_has_the_messages_and_nodes_of_each_pair() -> None:
+    program = Program(4)
+    program.call(0, "MPI_Isend", 10, 11, send(3, end=40, wait=5))
+    program.call(0, "MPI_Wait", 35, 40)
+    program.call(3, "MPI_Recv", 5, 25, receive(0))
+    rows = program.tables()["mpi_matrix"].rows.to_dict("records")
+    assert rows == [
+        {
+            **{"sender": 0, "receiver": 3, "sender_node": "node0", "receiver_node": "node1"},
+            **{"messages": 1, "bytes": 100, "transfer_ns": 15},
+        }
+    ]
+
+
+@pytest.fixture
+def mixed() -> Program:
+    """Return steps of three ranks with messages, reductions and a slow rank."""
+    program = Program(3, ahead={1: 5_000, 2: -3_000})
+    for rank in range(3):
+        program.call(rank, "MPI_Init", 0, 100)
+    now = 100
+    for step in range(12):
+        work = [1_000, 1_000, 1_000 + 500 * (step % 2)]
+        for rank in range(3):
+            program.ranges.append((rank, "step", now, now + 1_700))
+        low, high = (1, 2) if step % 3 else (2, 1)
+        program.call(high, "MPI_Isend", now + 10, now + 20, send(low, end=now + work[high] + 30, wait=10))
+        program.call(low, "MPI_Recv", now + 15, now + 60, receive(high))
+        program.call(high, "MPI_Wait", now + work[high] + 20, now + work[high] + 30)
+        for rank in range(3):
+            start = now + work[rank] + 60
+            program.call(rank, "MPI_Allreduce", start, now + 1_660 + rank, {"op": "AllReduce", "bytes": 8})
+        now += 1_700
+    for rank in range(3):
+        program.call(rank, "MPI_Finalize", now, now + 10)
+    return program
+
+
+def test_the_time_of_calls_is_their_waits_and_their_transfer_to_the_nanosecond(mixed: Program) -> None:
+    tables = mixed.tables()
+    calls, found = tables["mpi_calls"].rows, tables["mpi_waits"].rows
+    assert (calls["total_ns"] == calls["wait_ns"] + calls["transfer_ns"]).all()
+    assert (calls["transfer_ns"] >= 0).all()
+    both = pd.concat(
+        [
+            one.groupby(["rank", "call"])["wait_ns"].sum().rename(name)
+            for name, one in (("calls", calls), ("waits", found))
+        ],
+        axis=1,
+    ).fillna(0)
+    assert (both["calls"] == both["waits"]).all()
+    durations = pd.Series([end - start for _, _, start, end in mixed.calls]).sum()
+    assert calls["total_ns"].sum() == durations
+
+
+def test_efficiencies_multiply_and_are_those_of_the_program(mixed: Program) -> None:
+    found = pop(mixed)
+    product = found["load_balance"] * found["communication_efficiency"] / 100
+    assert found["parallel_efficiency"] == pytest.approx(product, abs=0.01)
+    product = found["serialization_efficiency"] * found["transfer_efficiency"] / 100
+    assert found["communication_efficiency"] == pytest.approx(product, abs=0.01)
+    inside = [0, 0, 0]
+    for rank, name, start, end in mixed.calls:
+        inside[rank] += 0 if name in ("MPI_Init", "MPI_Finalize") else end - start
+    useful = [12 * 1_700 - one for one in inside]
+    assert found["load_balance"] == pytest.approx(100 * sum(useful) / 3 / max(useful), abs=0.01)
+    assert found["communication_efficiency"] == pytest.approx(100 * max(useful) / (12 * 1_700), abs=0.01)
+    assert pop(mixed, "step") == pytest.approx(found, abs=0.1)
+
+
+def test_an_ideal_network_has_no_transfer_but_keeps_what_ranks_wait_for_each_other() -> None:
+    program = Program(2)
+    for rank in range(2):
+        program.call(rank, "MPI_Init", 0, 10)
+    # Rank 0 works 40 and sends, the transfer takes 50; then rank 1 works 60.
+    program.call(0, "MPI_Send", 50, 90, send(1))
+    program.call(1, "MPI_Recv", 10, 100, receive(0))
+    program.call(0, "MPI_Finalize", 90, 165)
+    program.call(1, "MPI_Finalize", 160, 165)
+    found = pop(program)
+    assert found["communication_efficiency"] == pytest.approx(100 * 60 / 150)
+    assert found["transfer_efficiency"] == pytest.approx(100 * 100 / 150, abs=0.001)
+    assert found["serialization_efficiency"] == pytest.approx(60.0)
+
+
+def test_without_a_common_clock_calls_and_messages_are_there_and_waits_are_unknown() -> None:
+    from hpcprof.analysis.mpi.tables import mpi_tables
+
+    tables = mpi_tables(late_sender().lists(), {}, {})
+    assert tables["mpi_calls"].rows["wait_ns"].isna().all()
+    assert not len(tables["mpi_waits"])
+    assert "clocks of ranks 0, 1 are not aligned" in tables["pop"].reason
