@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Analysis, Part, Scope, columns
+from hpcprof.analysis.framework.declaration import Analysis, Part, SampleBasis, Scope, columns
 from hpcprof.analysis.framework.events import RANGES, Events
 from hpcprof.profiles.losses import Subject
 
@@ -54,6 +54,7 @@ ANALYSES = (
         map=_MAP,
         map_over=Part.RUN,
         map_needs=_NEEDS,
+        sample_basis=SampleBasis.RANKS,
     ),
     Analysis(
         "mpi_calls",
@@ -78,6 +79,7 @@ ANALYSES = (
         map=_MAP,
         map_over=Part.RUN,
         map_needs=_NEEDS,
+        sample_basis=SampleBasis.RANKS,
         compared_by="wait_ns",
     ),
     Analysis(

@@ -17,10 +17,11 @@ from hpcprof.submit.runs.directory import Run
 COUNTS = {
     *("instances", "count", "calls", "num_calls", "steps", "overlapped_n", "collectives", "ranks"),
     "operators",
+    "messages",
     *("id", "seq", "latency_ns", "wall_ns", "runs", "n_a", "gaps"),
 }
-# The limits of the device, and kernels that ncu measured one by one.
-OF_NO_SAMPLES = {"ncu_peaks", "roofline"}
+# The limits of the device, what ncu measured one by one, and lists of single calls, operations and steps.
+OF_NO_SAMPLES = {"ncu_peaks", "roofline", "mpi_call_list", "mpi_operation_list", "mpi_regions"}
 
 
 def stored(rows: list[Row]) -> AnalysisTable:
