@@ -1,4 +1,4 @@
-"""What Kubernetes does with the manifest of a run: the launcher's script, and kubectl itself."""
+"""The manifest of a run on Kubernetes: the launcher's script, and kubectl itself."""
 
 from __future__ import annotations
 

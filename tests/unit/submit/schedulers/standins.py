@@ -20,7 +20,7 @@ Said = tuple[int, str, str]
 """An exit code, the standard output and the standard error."""
 
 ENDS: Mapping[JobState, str] = {JobState.COMPLETED: "0", JobState.FAILED: "3", JobState.TIMEOUT: ""}
-"""How jobs end, with what job.sh then writes to ``finished``."""
+"""The ends of jobs, each with the text that job.sh then writes to ``finished``."""
 
 
 class StandIn:
