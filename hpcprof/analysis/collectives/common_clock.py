@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcprof.analysis.collectives.clock_alignment import AlignedClocks
+from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, ClockKey
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.timeline import Ints
 
@@ -74,6 +74,16 @@ class Alignment:
 
 Aligned = tuple[Sequence[int], AlignedClocks]
 """Ranks in their order, and their aligned clocks in the same order."""
+
+
+def with_ranks(
+    together: Mapping[ClockKey, AlignedClocks], pairs: Mapping[tuple[int, int], AlignedClocks] | None = None
+) -> list[Aligned]:
+    """Return the clocks that collectives and, of two ranks each, messages align, with their ranks."""
+    found: list[Aligned] = [
+        (np.frombuffer(ranks, np.int64).tolist(), clock) for (_, ranks), clock in together.items()
+    ]
+    return found + [(list(ranks), clock) for ranks, clock in (pairs or {}).items()]
 
 
 def connect(aligned: Iterable[Aligned]) -> list[Alignment]:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, ClockKey, align_clocks
-from hpcprof.analysis.collectives.common_clock import Aligned
+from hpcprof.analysis.collectives.common_clock import Aligned, with_ranks
 from hpcprof.analysis.collectives.matching import (
     MatchedCollectives,
     exposed_before,
@@ -63,10 +63,7 @@ class Communication:
     @property
     def aligned(self) -> list[Aligned]:
         """All aligned clocks, each with its ranks."""
-        together = [
-            (np.frombuffer(ranks, np.int64).tolist(), clock) for (_, ranks), clock in self.clocks.items()
-        ]
-        return together + [(list(ranks), clock) for ranks, clock in self.pair_clocks.items()]
+        return with_ranks(self.clocks, self.pair_clocks)
 
 
 def communication(

@@ -86,10 +86,8 @@ def _threads(run: RunMpi) -> list[_Thread]:
     found, bounds = [], calls.first
     for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         if calls.main[low]:
-            own, part = calls.own_start[low:high], slice(low, high)
-            end = own + calls.length[part]
-            rank = int(calls.rank[low])
-            found.append(_Thread(rank, own, end, calls.start[part], begun[part], ended[part]))
+            columns = (calls.own_start, calls.own_end, calls.start, begun, ended)
+            found.append(_Thread(int(calls.rank[low]), *(column[low:high] for column in columns)))
     return found
 
 

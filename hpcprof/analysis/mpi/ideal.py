@@ -17,7 +17,6 @@ from hpcprof.profiles.collective_operations import FROM_ROOT, TO_ROOT, WAITING
 from hpcprof.profiles.timeline import Ints
 
 _NOT_YET = -(1 << 62)
-_SENDS = frozenset({"Send"})
 _NO_ROWS = np.empty(0, np.int64)
 
 
@@ -52,10 +51,8 @@ def ideal_times(run: RunMpi) -> tuple[Ints, Ints]:
     kept = np.zeros(len(calls), np.int64)
     unmatched = found.completes[found.match == NONE]
     kept[unmatched] = calls.length[unmatched]
-    gap = np.maximum(calls.own_start - np.append(0, (calls.own_start + calls.length)[:-1]), 0)
-    gap[bounds[:-1]] = 0
     # The time of each call's begin if nothing waited.
-    begin = np.cumsum(gap + np.append(0, kept[:-1]))
+    begin = np.cumsum(calls.gap + np.append(0, kept[:-1]))
     begin += np.repeat(calls.start[bounds[:-1]] - begin[bounds[:-1]], np.diff(bounds))
     later, after = _replayed(_plan(run), begin, begin + kept, bounds)
     return begin + later, begin + kept + after
@@ -63,7 +60,7 @@ def ideal_times(run: RunMpi) -> tuple[Ints, Ints]:
 
 def _plan(run: RunMpi) -> _Plan:
     found = run.operations
-    receives = np.flatnonzero(~found.is_of(_SENDS) & (found.partner != NONE))
+    receives = found.matched_receives
     messages = np.concatenate([receives, blocked_sends(run)])
     waiting, awaited = [found.completes[messages]], [found.begin[found.partner[messages]]]
     coming, joined = [_NO_ROWS], [_NO_ROWS]

@@ -14,18 +14,19 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives.clock_alignment import align_clocks
-from hpcprof.analysis.collectives.common_clock import Aligned, RankClock
+from hpcprof.analysis.collectives.common_clock import Aligned, RankClock, with_ranks
 from hpcprof.analysis.collectives.matching import MatchedCollectives
 from hpcprof.analysis.collectives.pair_clocks import align_pairs
 from hpcprof.analysis.collectives.pair_matching import MatchedPairs
 from hpcprof.profiles.collective_operations import ALIGNING, POINT_TO_POINT
-from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.columns.unique import distinct, numbered_rows, position_in_group
 from hpcprof.profiles.timeline import Ints
 
 NONE = -1
 """Stands for no call, no partner and no match."""
 
 _STARTS = ("MPI_Init", "MPI_Init_thread")
+_SENDS = frozenset({"Send"})
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,18 @@ class Calls:
     def end(self) -> Ints:
         """When each call ends on the common clock."""
         return self.start + self.length
+
+    @property
+    def own_end(self) -> Ints:
+        """When each call ends on the clock of the rank."""
+        return self.own_start + self.length
+
+    @property
+    def gap(self) -> Ints:
+        """The time outside MPI before each call, since the call before it of the same thread, in ns."""
+        found: Ints = np.maximum(self.own_start - np.append(0, self.own_end[:-1]), 0)
+        found[self.first[:-1]] = 0
+        return found
 
     @property
     def first(self) -> Ints:
@@ -129,6 +142,21 @@ class Operations:
         return np.array([*(name in names for name in self.ops), False])[self.op]
 
     @property
+    def sends(self) -> NDArray[np.bool_]:
+        """Whether each operation is the end of a message that sends."""
+        return self.is_of(_SENDS)
+
+    @property
+    def matched_sends(self) -> Ints:
+        """The positions of the sends whose receive is known."""
+        return np.flatnonzero(self.sends & (self.partner != NONE))
+
+    @property
+    def matched_receives(self) -> Ints:
+        """The positions of the receives whose send is known."""
+        return np.flatnonzero(~self.sends & (self.partner != NONE))
+
+    @property
     def completes(self) -> Ints:
         """The call in which each operation ends, else the one in which it begins."""
         return np.where(self.end == NONE, self.begin, self.end)
@@ -145,7 +173,7 @@ class RunMpi:
     @property
     def ranks(self) -> list[int]:
         """The ranks with MPI calls."""
-        found: list[int] = np.unique(self.calls.rank).tolist()
+        found: list[int] = distinct(self.calls.rank).tolist()
         return found
 
     def on_common_clock(self, clocks: Mapping[int, RankClock]) -> RunMpi:
@@ -171,7 +199,7 @@ def match_mpi(calls: pd.DataFrame, operations: pd.DataFrame) -> RunMpi | None:
     table = _calls(calls)
     found = _operations(operations, table)
     # Counts of a rank whose capture began later cannot be compared.
-    started = np.unique(table.rank[np.isin(table.name, _places(table.names, _STARTS))])
+    started = distinct(table.rank[np.isin(table.name, _places(table.names, _STARTS))])
     match, partner, problems = _match_messages(found, started)
     together, other_problems = _match_collectives(found, started)
     match = np.where(together == NONE, match, together + match.max(initial=NONE) + 1)
@@ -252,16 +280,6 @@ def _in_program(within: Ints, comm: Ints, members: list[Ints], sizes: Ints) -> I
     return result
 
 
-def _order_within(keys: Ints) -> Ints:
-    """Return how many rows before each one have the same key."""
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    first = np.searchsorted(ordered, ordered)
-    result = np.empty(len(keys), np.int64)
-    result[order] = np.arange(len(keys)) - first
-    return result
-
-
 def _match_messages(found: Operations, started: Ints) -> tuple[Ints, Ints, list[str]]:
     """Return the number of each message, its other end, and why some have none."""
     match, partner = np.full(len(found), NONE), np.full(len(found), NONE)
@@ -269,11 +287,11 @@ def _match_messages(found: Operations, started: Ints) -> tuple[Ints, Ints, list[
     chosen = np.flatnonzero(message & (found.peer != NONE))
     if not len(chosen):
         return match, partner, []
-    sends = found.is_of(frozenset({"Send"}))[chosen]
+    sends = found.sends[chosen]
     own, other = found.rank[chosen], found.peer[chosen]
     sender, receiver = np.where(sends, own, other), np.where(sends, other, own)
     keys, key = numbered_rows(found.comm[chosen], sender, receiver, found.tag[chosen])
-    order = _order_within(key * 2 + sends)
+    order = position_in_group(key * 2 + sends)
     count = np.bincount(key * 2 + sends, minlength=2 * len(keys)).reshape(-1, 2)
     whole = np.isin(keys[:, 1], started) & np.isin(keys[:, 2], started)
     usable = np.where(whole, count.min(axis=1), np.where(count[:, 0] == count[:, 1], count[:, 0], 0))
@@ -298,7 +316,7 @@ def _match_collectives(found: Operations, started: Ints) -> tuple[Ints, list[str
         return match, []
     comm = found.comm[chosen]
     _, key = numbered_rows(comm, found.rank[chosen])
-    order = _order_within(key)
+    order = position_in_group(key)
     numbers, lost, absent = 0, 0, 0
     by_comm = np.argsort(comm, kind="stable")
     bounds = np.searchsorted(comm[by_comm], np.arange(len(found.members) + 1))
@@ -358,19 +376,17 @@ def collective_tables(run: RunMpi) -> list[tuple[int, Ints]]:
 def aligned_by_mpi(run: RunMpi) -> list[Aligned]:
     """Return the clocks that the collectives and messages of a run align."""
     calls, found = run.calls, run.operations
-    start, end = calls.own_start, calls.own_start + calls.length
+    start, end = calls.own_start, calls.own_end
     collectives = []
     for op, rows in collective_tables(run):
         if found.ops[op] in ALIGNING and rows.shape[1] > 1:
             blocking = (found.begin[rows] == found.end[rows]).all(axis=1)
             collectives.append(_collective(run, op, rows[blocking], start, end))
-    found_clocks = align_clocks(collectives)
-    aligned: list[Aligned] = [
-        (np.frombuffer(ranks, np.int64).tolist(), clock) for (_, ranks), clock in found_clocks.items()
-    ]
+    together = align_clocks(collectives)
+    aligned = with_ranks(together)
     if any(len(ranks) == len(run.ranks) for ranks, _ in aligned):
         return aligned
-    return aligned + [(list(ranks), clock) for ranks, clock in align_pairs(_pairs(run, start, end)).items()]
+    return with_ranks(together, align_pairs(_pairs(run, start, end)))
 
 
 def _collective(run: RunMpi, op: int, rows: Ints, start: Ints, end: Ints) -> MatchedCollectives:
@@ -398,7 +414,7 @@ def _collective(run: RunMpi, op: int, rows: Ints, start: Ints, end: Ints) -> Mat
 def _pairs(run: RunMpi, start: Ints, end: Ints) -> list[MatchedPairs]:
     """Return the messages of each two ranks. A receive ends after its send begins, and not before it ends."""
     found = run.operations
-    sends = np.flatnonzero(found.is_of(frozenset({"Send"})) & (found.partner != NONE))
+    sends = found.matched_sends
     sends = sends[found.rank[sends] != found.peer[sends]]
     both = np.column_stack([sends, found.partner[sends]])
     sides = found.rank[both]

@@ -13,7 +13,7 @@ from hpcprof.analysis.steps.phases import phases_of
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.memoize import computed_once
-from hpcprof.profiles.columns.unique import rows_by_key
+from hpcprof.profiles.columns.unique import numbered, rows_by_key
 from hpcprof.profiles.timeline import NO_NAME, NO_WAIT, Ints, Timeline
 
 NO_CALL = -1
@@ -73,7 +73,7 @@ def mpi_call_list(timeline: Timeline) -> Outcome:
 
 def _texts(timeline: Timeline, ids: Ints, *, ranges: bool = False) -> list[str | None]:
     """Return the texts of some ids, each made once."""
-    used, number = np.unique(ids, return_inverse=True)
+    used, number = numbered(ids)
     names = timeline.names(used)
     if ranges:
         names = [shown_name(timeline, name) for name in names]

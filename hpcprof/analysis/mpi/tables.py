@@ -13,6 +13,7 @@ from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.mpi.efficiencies import efficiencies
 from hpcprof.analysis.mpi.matching import NONE, RunMpi, match_mpi
 from hpcprof.analysis.mpi.waits import PATTERNS, Waits, causes_of, find_waits
+from hpcprof.analysis.statistics.grouped import summarize
 from hpcprof.common.units import named_ranks
 from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import Ints
@@ -100,28 +101,22 @@ def _calls_table(run: RunMpi, waits: Waits | None) -> pd.DataFrame:
     if waits is not None:
         np.add.at(wait, waits.call, waits.length)
     count = len(keys)
-    total, waited = _sums(group, calls.length, count), _sums(group, wait, count)
-    order = np.lexsort((calls.length, group))
-    first = np.searchsorted(group[order], np.arange(count + 1))
-    ordered = calls.length[order]
-    middle = (ordered[(first[:-1] + first[1:] - 1) // 2] + ordered[(first[:-1] + first[1:]) // 2]) / 2
-    rank_of, place = np.unique(calls.rank, return_inverse=True)
-    low, high = np.full(len(rank_of), np.iinfo(np.int64).max), np.full(len(rank_of), np.iinfo(np.int64).min)
-    np.minimum.at(low, place, calls.own_start)
-    np.maximum.at(high, place, calls.own_start + calls.length)
-    extent = np.maximum(high - low, 1)[np.searchsorted(rank_of, keys[:, 0])]
+    lengths, waited = summarize(group, calls.length), _sums(group, wait, count)
+    first = np.flatnonzero(np.diff(calls.rank, prepend=NONE))
+    extent = np.maximum.reduceat(calls.own_end, first) - np.minimum.reduceat(calls.own_start, first)
+    extent = np.maximum(extent, 1)[np.searchsorted(calls.rank[first], keys[:, 0])]
     table: pd.DataFrame = pd.DataFrame(
         {
             "rank": keys[:, 0],
             "call": [calls.names[one] for one in keys[:, 1].tolist()],
             "size_class": [None if one < 0 else SIZE_CLASSES[one] for one in keys[:, 2].tolist()],
-            "calls": np.bincount(group, minlength=count),
+            "calls": lengths.count,
             "bytes": _sums(group, np.maximum(size, 0), count),
-            "total_ns": total,
-            "median_ns": np.rint(middle).astype(np.int64),
+            "total_ns": lengths.total,
+            "median_ns": np.rint(lengths.median).astype(np.int64),
             "wait_ns": waited if waits is not None else None,
-            "transfer_ns": total - waited if waits is not None else None,
-            "share_pct": np.round(100 * total / extent, 2),
+            "transfer_ns": lengths.total - waited if waits is not None else None,
+            "share_pct": np.round(100 * lengths.total / extent, 2),
         }
     )
     return _sorted(table, "total_ns")
@@ -144,7 +139,7 @@ def _matrix(run: RunMpi, nodes: Mapping[int, str | None], *, aligned: bool) -> d
     The transfer of a message is the time inside the call that receives it, from when both ends have begun.
     """
     calls, found = run.calls, run.operations
-    receives = np.flatnonzero(~found.is_of(frozenset({"Send"})) & (found.partner != NONE))
+    receives = found.matched_receives
     sends = found.partner[receives]
     last = found.completes[receives]
     begun = np.maximum(calls.start[found.begin[sends]], calls.start[last])

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.mpi.matching import NONE, RunMpi, collective_tables
 from hpcprof.profiles.collective_operations import FROM_ROOT, TO_ROOT, WAITING
-from hpcprof.profiles.columns.unique import rows_by_key
+from hpcprof.profiles.columns.joins import latest
+from hpcprof.profiles.columns.unique import numbered, rows_by_key
 from hpcprof.profiles.timeline import Ints
 
 LATE_SENDER, LATE_RECEIVER, WRONG_ORDER, BARRIER, N_TO_N, EARLY_REDUCE, LATE_BROADCAST, COMPLETION = range(8)
@@ -30,8 +31,6 @@ PATTERNS = (
     "completion",
 )
 """The names of the patterns by their numbers."""
-
-_SENDS = frozenset({"Send"})
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ def find_waits(run: RunMpi) -> Waits:
 def blocked_sends(run: RunMpi) -> Ints:
     """Return the operations that send and whose call ends after the receive has begun: a rendezvous."""
     found, end = run.operations, run.calls.end
-    sends = np.flatnonzero(found.is_of(_SENDS) & (found.partner != NONE))
+    sends = found.matched_sends
     posted = run.calls.start[found.begin[found.partner[sends]]]
     late = posted > run.calls.start[found.completes[sends]]
     return sends[late & (end[found.completes[sends]] > posted)]
@@ -113,7 +112,7 @@ def _part(run: RunMpi, call: Ints, pattern: Ints | int, arrival: Ints) -> _Part:
 
 def _waits_of_messages(run: RunMpi) -> Iterator[_Part]:
     found, start = run.operations, run.calls.start
-    receives = np.flatnonzero(~found.is_of(_SENDS) & (found.partner != NONE))
+    receives = found.matched_receives
     sent = found.begin[found.partner[receives]]
     call = found.completes[receives]
     # A later call of the rank receives what was sent before this message.
@@ -198,7 +197,7 @@ def causes_of(run: RunMpi, waits: Waits) -> Causes:
         return Causes(rank, before)
     calls, call, arrival = run.calls, waits.call[rows], waits.arrival[rows]
     own_from, other_from = _last_synchronization(run, call, arrival)
-    gap = _gaps(run)
+    gap = calls.gap
     waited = np.zeros(len(calls), np.int64)
     waited[waits.call[rows]] = waits.length[rows]
     worked, idle = np.cumsum(gap), np.cumsum(waited)
@@ -223,15 +222,6 @@ def causes_of(run: RunMpi, waits: Waits) -> Causes:
     return Causes(rank, before)
 
 
-def _gaps(run: RunMpi) -> Ints:
-    """Return the time outside MPI before each call, since the call before it of the same thread."""
-    calls = run.calls
-    end = calls.own_start + calls.length
-    gap: Ints = np.maximum(calls.own_start - np.append(0, end[:-1]), 0)
-    gap[calls.first[:-1]] = 0
-    return gap
-
-
 def _last_synchronization(run: RunMpi, call: Ints, arrival: Ints) -> tuple[Ints, Ints]:
     """Return the calls in which two ranks last had something in common before one waits for the other.
 
@@ -253,29 +243,20 @@ def _last_message(run: RunMpi, call: Ints, arrival: Ints) -> tuple[Ints, Ints]:
     rows = np.flatnonzero(found.partner != NONE)
     there = found.partner[rows]
     # A send is over when its call returns, a receive when the message is there.
-    done = np.where(found.is_of(_SENDS), found.begin, found.completes)
-    ranks = int(calls.rank.max(initial=0)) + 1
-    pair = np.concatenate(
-        [found.rank[rows] * ranks + found.rank[there], calls.rank[call] * ranks + calls.rank[arrival]]
-    )
-    place = np.concatenate([done[rows], call])
-    asks = np.concatenate([np.zeros(len(rows), np.int64), np.ones(len(call), np.int64)])
+    done = np.where(found.sends, found.begin, found.completes)
+    pairs, wanted = (found.rank[rows], found.rank[there]), (calls.rank[call], calls.rank[arrival])
     # A message that ends in the call that waits is not before it.
-    order = np.lexsort((1 - asks, place, pair))
-    latest = np.maximum.accumulate(np.where(asks[order] == 0, np.arange(len(order)), NONE))
-    event = np.where(latest == NONE, 0, order[latest])
-    same = (latest != NONE) & (pair[event] == pair[order])
-    result = np.full((2, len(call)), NONE)
-    asked = np.flatnonzero((asks[order] == 1) & same)
-    row = order[asked] - len(rows)
-    result[0, row], result[1, row] = done[rows[event[asked]]], done[there[event[asked]]]
-    return result[0], result[1]
+    last = latest(pairs, done[rows], wanted, call - 1)
+    known = np.flatnonzero(last != NONE)
+    own, other = np.full(len(call), NONE), np.full(len(call), NONE)
+    own[known], other[known] = done[rows[last[known]]], done[there[last[known]]]
+    return own, other
 
 
 def _last_collectives(run: RunMpi, call: Ints, arrival: Ints) -> Iterator[tuple[Ints, Ints]]:
     """Yield the calls of both ranks in the last collective before the waits, for each kind of collective."""
     found, calls = run.operations, run.calls
-    ranks, asking = np.unique(calls.rank[call], return_inverse=True)
+    ranks, asking = numbered(calls.rank[call])
     by_rank = np.argsort(asking, kind="stable")
     bounds = np.searchsorted(asking[by_rank], np.arange(len(ranks) + 1))
     for op, rows in collective_tables(run):

@@ -1,4 +1,4 @@
-"""Joins of two tables on a pair of columns, and of operations with the calls that launched them."""
+"""Joins of two tables on columns or by time, and of operations with the calls that launched them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.common.memoize import computed_once
-from hpcprof.profiles.columns.unique import distinct, extent
+from hpcprof.profiles.columns.unique import distinct, extent, numbered_rows
 from hpcprof.profiles.timeline import NO_CORRELATION, NO_PROCESS, Ints, Table, Timeline
 
 _Keys = NDArray[np.signedinteger[Any]]
@@ -83,6 +83,26 @@ def _narrow(keys: _Keys) -> _Keys:
     """Return keys with 32 bits if they fit, which are sorted and searched in half the time."""
     fit = keys.min(initial=0) >= -_NARROW and keys.max(initial=0) < _NARROW
     return keys.astype(np.int32) if fit else keys
+
+
+def latest(keys: tuple[Ints, ...], time: Ints, wanted: tuple[Ints, ...], moment: Ints) -> Ints:
+    """Return, for each wanted key and moment, the last row with this key whose time is not later; -1 if none.
+
+    Parameters
+    ----------
+    keys, wanted : tuple of ndarray of int64
+        The columns of the key, shape (n,) and (m,).
+    time, moment : ndarray of int64, shape (n,) and (m,)
+    """
+    count = len(time)
+    _, key = numbered_rows(*(np.concatenate(pair) for pair in zip(keys, wanted, strict=True)))
+    order = np.lexsort((np.arange(len(key)) >= count, np.concatenate((time, moment)), key))
+    place = np.maximum.accumulate(np.where(order < count, np.arange(len(key)), -1))
+    row = np.where(place >= 0, order[place], -1)
+    row[key[row] != key[order]] = -1
+    found = np.empty(len(key), np.int64)
+    found[order] = row
+    return found[count:]
 
 
 @dataclass(frozen=True)

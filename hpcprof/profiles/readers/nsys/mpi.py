@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.profiles.collective_operations import MpiFunction, mpi_function
+from hpcprof.profiles.columns.joins import latest
 from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows, position_in_group, rows_by_key
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.nsys.export import (
@@ -30,7 +31,7 @@ from hpcprof.profiles.readers.nsys.export import (
     THREAD_BITS,
     NsysExport,
 )
-from hpcprof.profiles.readers.nsys.mpi_communicators import Communicator, Communicators, latest
+from hpcprof.profiles.readers.nsys.mpi_communicators import Communicator, Communicators
 from hpcprof.profiles.readers.nsys.operations import placed_rows
 from hpcprof.profiles.readers.string_table import StringTable, translate
 from hpcprof.profiles.timeline import (

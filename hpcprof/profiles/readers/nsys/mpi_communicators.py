@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.columns.joins import latest
+from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.readers.nsys.export import MISSING, NO_ID, REQUIRED, NsysExport
 from hpcprof.profiles.readers.nsys.processes import mpi_processes
 from hpcprof.profiles.timeline import UNKNOWN_RANKS, Ints
@@ -88,32 +89,12 @@ class Communicators:
         """
         owner = np.zeros(len(process), np.int64)
         if self._rank_of_process:
-            used, number = np.unique(process, return_inverse=True)
+            used, number = numbered(process)
             owner = np.array([self._rank_of_process.get(one, NO_ID) for one in used.tolist()], np.int64)[
                 number
             ]
         row = latest((self._owner, self._handle), self._created, (owner, handle), time)
         return [*self._found, UNKNOWN], np.where(row < 0, len(self._found), row)
-
-
-def latest(keys: tuple[Ints, ...], time: Ints, wanted: tuple[Ints, ...], moment: Ints) -> Ints:
-    """Return, for each wanted key and moment, the last row with this key whose time is not later; -1 if none.
-
-    Parameters
-    ----------
-    keys, wanted : tuple of ndarray of int64
-        The columns of the key, shape (n,) and (m,).
-    time, moment : ndarray of int64, shape (n,) and (m,)
-    """
-    count = len(time)
-    _, key = numbered_rows(*(np.concatenate(pair) for pair in zip(keys, wanted, strict=True)))
-    order = np.lexsort((np.arange(len(key)) >= count, np.concatenate((time, moment)), key))
-    place = np.maximum.accumulate(np.where(order < count, np.arange(len(key)), -1))
-    row = np.where(place >= 0, order[place], -1)
-    row[key[row] != key[order]] = -1
-    found = np.empty(len(key), np.int64)
-    found[order] = row
-    return found[count:]
 
 
 def _named(columns: Mapping[str, Ints], members: list[str | None]) -> list[Communicator]:
