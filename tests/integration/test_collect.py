@@ -19,7 +19,7 @@ import hpcprof as package
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.cli.main import cli
 from tests.conftest import Hpcprof
-from tests.integration.conftest import Database
+from tests.integration.conftest import Database, unpack_mpi
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -159,14 +159,18 @@ def test_json_rows_have_exactly_the_keys_of_their_analysis(
     pipeline.mkdir()
     for rank in (0, 1):
         shutil.copy(DATA / f"pipeline_rank{rank}.pt.trace.json.gz", pipeline / f"rank{rank}.pt.trace.json.gz")
-    for folder in (profiles, pipeline):
+    # Only these call MPI.
+    mpi = profiles.parent / "mpi"
+    unpack_mpi(mpi)
+    folders = (profiles, pipeline, mpi)
+    for folder in folders:
         hpcprof("collect", str(folder), "--program", "any")
         hpcprof("explain", str(folder))
     # In this process, since there are many.
     monkeypatch.chdir(profiles.parent)
     for name, analysis in ANALYSES.items():
         found: list[dict[str, object]] = []
-        for folder in (profiles, pipeline):
+        for folder in folders:
             words = ["report", str(folder), "--analysis", name, "--format", "json"]
             done = CliRunner().invoke(cli, words)
             assert done.exit_code == 0, done.output

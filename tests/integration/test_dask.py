@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from pyarrow import parquet
@@ -230,9 +231,13 @@ def test_workers_that_keep_ending_between_tasks_are_given_up(
     dask: OnDask, ended_between_tasks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hpcprof.results.executors.dask._SPARED", 1)
+    submit = Mock(wraps=dask.client.submit)
+    monkeypatch.setattr(dask.client, "submit", submit)
     with pytest.raises(HpcprofError, match=r"the workers of the Dask cluster on this machine keep ending"):
         list(dask(square, [3]))
-    assert ended_between_tasks.read_text() == "xxxx"
+    # On a slow machine, Dask itself may have ended one of the workers that were lost.
+    assert submit.call_count == 4
+    assert 1 <= len(ended_between_tasks.read_text()) <= 4
 
 
 def test_collect_prints_the_dashboard_and_its_progress(

@@ -194,7 +194,7 @@ def test_chosen_steps_of_a_chosen_rank_are_profiled_while_the_other_ranks_run_al
         "--capture-steps",
         "2-4",
     ]
-    done = hpcprof("submit", *options, "--walltime", "1m", "--wait", "--workload", "sequence-parallel")
+    done = hpcprof("submit", *options, "--wait", "--workload", "sequence-parallel")
     assert done.returncode == 0, done.stderr
     assert [p.name for p in (run_of(tmp_path) / "profiles").iterdir()] == ["rank00001.trace.json.gz"]
     hpcprof("collect")

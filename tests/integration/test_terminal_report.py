@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import lzma
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,22 +12,19 @@ from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
 from hpcprof.cli.tables import show_analysis
-from hpcprof.profiles.readers.declaration import ProfileContent
+from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.timeline import Timeline
 from hpcprof.report.formatting import cell, header
-from hpcprof.results.analysis_table import AnalysisTable, Row
+from hpcprof.results.analysis_table import AnalysisTable
+from tests.integration.conftest import unpack, unpack_mpi
 
 DATA = Path(__file__).parents[1] / "data"
-ALLOCATOR, DATA_PARALLEL = (f"{name}_rank0.pt.trace.json.gz" for name in ("allocator", "ddp_step"))
-OF_TRACES = {
-    "memory_usage": ALLOCATOR,
-    "hta_breakdown": ALLOCATOR,
-    "slowdown": DATA_PARALLEL,
-    **dict.fromkeys(
-        ("operators", "operators_by_shape", "operator_kernels"), "operators_rank0.pt.trace.json.gz"
-    ),
-    "idle_threads": "cpu_ddp_rank0.pt.trace.json.gz",
-}
+SAMPLES = (
+    "ncu/ddp.raw.csv.gz",
+    *(f"{name}_rank0.pt.trace.json.gz" for name in ("allocator", "ddp_step", "operators", "cpu_ddp")),
+)
+"""Real profiles that no test unpacks."""
 MODULE = {
     "ph": "X",
     "cat": "python_function",
@@ -41,61 +37,74 @@ MODULE = {
 OF_RANK = [name for name, analysis in ANALYSES.items() if analysis.scope is Scope.RANK]
 
 
-@dataclass(frozen=True)
-class Printed:
-    """The first rows of an analysis of a real profile, and the lines that were printed of them."""
+Print = Callable[[int], list[str]]
 
-    rows: list[Row]
-    lines: list[str]
+
+@pytest.fixture(scope="module")
+def profiles(tmp_path_factory: pytest.TempPathFactory) -> list[Timeline | KernelReport]:
+    """Real profiles of each kind, and a trace with a module: together they have all that is analyzed."""
+    folder = tmp_path_factory.mktemp("samples")
+    modules = folder / "rank0.pt.trace.json"
+    modules.write_text(json.dumps({"traceEvents": [MODULE]}), encoding="utf-8")
+    for unpacked, name in ((unpack, "gpu"), (unpack_mpi, "mpi")):
+        unpacked(folder / name)
+    exports = [folder / name / "rank0.sqlite" for name in ("gpu", "mpi")]
+    return [read_profile(path) for path in (*exports, modules, *map(DATA.joinpath, SAMPLES))]
+
+
+@pytest.fixture
+def stored(name: str, profiles: list[Timeline | KernelReport]) -> AnalysisTable:
+    """The first rows of an analysis, of the profile that has the most figures in them."""
+
+    def figures(table: AnalysisTable) -> int:
+        return sum(value is not None for row in table.rows for value in row.values())
+
+    outcomes = [analyze_rank(ANALYSES[name], profile, 0).columns() for profile in profiles]
+    found = max(
+        (AnalysisTable({key: values[:3] for key, values in columns.items()}, {}) for columns in outcomes),
+        key=figures,
+    )
+    assert found.rows
+    return found
 
 
 @pytest.fixture
 def printed(
-    name: str,
-    width: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Printed:
-    """Print an analysis in a terminal of a width; both are parameters of the test."""
-    export = tmp_path / "rank0.sqlite"
-    export.write_bytes(lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes()))
-    path = DATA / OF_TRACES[name] if name in OF_TRACES else export
-    if ANALYSES[name].reads is ProfileContent.KERNEL_REPORT:
-        path = DATA / "ncu/ddp.raw.csv.gz"
-    if name == "modules":
-        path = tmp_path / "rank0.pt.trace.json"
-        path.write_text(json.dumps({"traceEvents": [MODULE]}), encoding="utf-8")
-    outcome = analyze_rank(ANALYSES[name], read_profile(path), 0)
-    stored = AnalysisTable({key: values[:3] for key, values in outcome.columns().items()}, {})
-    assert stored.rows
-    monkeypatch.setenv("COLUMNS", str(width))
-    show_analysis(ANALYSES[name], stored)
-    return Printed(stored.rows, capsys.readouterr().out.splitlines())
+    name: str, stored: AnalysisTable, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Print:
+    """Print the analysis in a terminal of a width; return the lines."""
+
+    def lines(width: int) -> list[str]:
+        monkeypatch.setenv("COLUMNS", str(width))
+        show_analysis(ANALYSES[name], stored)
+        return capsys.readouterr().out.splitlines()
+
+    return lines
 
 
-@pytest.mark.parametrize("width", [20, 40])
 @pytest.mark.parametrize("name", OF_RANK)
-def test_in_a_narrow_terminal_no_figure_is_cut(name: str, width: int, printed: Printed) -> None:
-    assert all(len(line) <= width for line in printed.lines)
-    shown, _, left_out = "\n".join(printed.lines).partition("(not shown: ")
-    missing = " ".join(left_out.partition(";")[0].split()).split(", ")
-    columns = [column.name for column in ANALYSES[name].columns if header(column.name) not in missing]
-    assert columns
-    for row in printed.rows:
-        for key in columns:
-            assert isinstance(row[key], str) or cell(key, row[key]) in shown, key
+def test_in_a_narrow_terminal_no_figure_is_cut(name: str, stored: AnalysisTable, printed: Print) -> None:
+    for width in (20, 40):
+        lines = printed(width)
+        assert all(len(line) <= width for line in lines)
+        shown, _, left_out = "\n".join(lines).partition("(not shown: ")
+        missing = " ".join(left_out.partition(";")[0].split()).split(", ")
+        columns = [column.name for column in ANALYSES[name].columns if header(column.name) not in missing]
+        assert columns
+        for row in stored.rows:
+            for key in columns:
+                assert isinstance(row[key], str) or cell(key, row[key]) in shown, (width, key)
 
 
-@pytest.mark.parametrize("width", [80, 100, 240])
 @pytest.mark.parametrize("name", OF_RANK)
-def test_every_figure_that_is_shown_is_shown_whole(name: str, width: int, printed: Printed) -> None:
-    assert all(len(line) <= width for line in printed.lines)
-    columns = ANALYSES[name].shown_columns
-    for row in printed.rows:
-        for key in columns:
-            if not isinstance(row[key], str):
-                assert any(cell(key, row[key]) in line for line in printed.lines), key
+def test_every_figure_that_is_shown_is_shown_whole(name: str, stored: AnalysisTable, printed: Print) -> None:
+    for width in (80, 100, 240):
+        lines = printed(width)
+        assert all(len(line) <= width for line in lines)
+        for row in stored.rows:
+            for key in ANALYSES[name].shown_columns:
+                if not isinstance(row[key], str):
+                    assert any(cell(key, row[key]) in line for line in lines), (width, key)
 
 
 _RATIO = {"ci_low": 1.0234, "ci_high": 1.1234}

@@ -29,6 +29,7 @@ ANALYSES = (
             "end_call"
         ),
         "hpcprof.analysis.mpi.per_rank:mpi_operation_list",
+        main_columns=("rank", "op", "comm_ranks", "peer", "root", "tag", "bytes", "begin_call"),
         events=_MPI,
         kept_with_events=True,
     ),
