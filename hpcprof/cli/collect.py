@@ -61,7 +61,8 @@ if TYPE_CHECKING:
 @click.option(
     "--step-range",
     metavar="NAME",
-    help="The range that is the step of these runs, or auto.  [default: as before, else auto]",
+    help="The range that is the step of these runs, calls of MPI (mpi:MPI_Allreduce), or auto.  "
+    "[default: as before, else auto]",
 )
 @click.option(
     "--program",

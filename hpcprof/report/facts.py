@@ -24,6 +24,7 @@ _CALLED_LATE = ("straggler", "late")
 _LATE = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU)
 _HOW_FOUND = {
     "automatic": "found as it repeats",
+    "MPI calls": "found as its sequence of MPI calls repeats",
     "--step-range": "named by --step-range",
     "PyTorch profiler": "known from the PyTorch profiler",
     "optimizer": "known from PyTorch's optimizers",

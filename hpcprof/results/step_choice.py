@@ -48,6 +48,7 @@ class StoredStepRanges:
 
         It is the same on all ranks. A rank without it may have another known one: its profiler is another.
         """
+        from hpcprof.analysis.steps.mpi_steps import is_mpi_step
         from hpcprof.analysis.steps.step_detection import AUTOMATIC, common_step_range
 
         candidates = {rank: _candidates(rows) for rank, rows in self.rows.items()}
@@ -55,7 +56,9 @@ class StoredStepRanges:
         names = {}
         for rank, found in candidates.items():
             own = [one for one in found if one.source != AUTOMATIC]
-            has_it = common in [one.name for one in found]
+            of_rank = [one.name for one in found]
+            # The calls of a name are there even if a rank alone would take others.
+            has_it = common in of_rank or (is_mpi_step(common) and any(map(is_mpi_step, of_rank)))
             names[rank] = common if has_it else common_step_range({rank: own})
         return names
 

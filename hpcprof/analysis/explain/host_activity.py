@@ -56,8 +56,8 @@ class StepFunction:
 
 def marking_thread(timeline: Timeline) -> Thread:
     """Return the thread that marks the steps of a timeline that has steps."""
-    step = int(steps_of(timeline).rows[0])
-    return int(timeline.ranges.process[step]), int(timeline.ranges.thread[step])
+    ranges = steps_of(timeline).ranges
+    return int(ranges.process[0]), int(ranges.thread[0])
 
 
 def threads_of(calls: ApiCalls, rows: Ints) -> tuple[list[Thread], Ints]:

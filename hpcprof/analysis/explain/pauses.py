@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcprof.analysis.explain.explanation import NotJudged
+from hpcprof.analysis.explain.host_activity import marking_thread
 from hpcprof.analysis.explain.step_series import MOST_SPIKES, spikes
 from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
@@ -66,8 +67,8 @@ def _between(timeline: Timeline) -> list[tuple[int, str, int]]:
     steps, ranges = steps_of(timeline), timeline.ranges
     if len(steps) < 2:
         return []
-    marking = steps.rows[0]
-    chosen = (ranges.process == ranges.process[marking]) & (ranges.thread == ranges.thread[marking])
+    process, thread = marking_thread(timeline)
+    chosen = (ranges.process == process) & (ranges.thread == thread)
     rows = np.flatnonzero(chosen & (ranges.domain == NO_NAME) & (ranges.one_thread == 1))
     step = np.searchsorted(steps.ranges.end, ranges.start[rows], side="right") - 1
     following = np.append(steps.ranges.start[1:], np.iinfo(np.int64).min)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcprof.analysis.explain.host_activity import NONE, StepFunction, Thread, innermost
+from hpcprof.analysis.explain.host_activity import NONE, StepFunction, Thread, innermost, marking_thread
 from hpcprof.analysis.steps.range_tree import NO_PARENT, parents
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
 from hpcprof.profiles.columns.unique import rows_by_key
@@ -61,9 +61,7 @@ def places_of(timeline: Timeline, begin: int, end: int) -> Places:
         (process, thread): innermost(placed.take(rows))
         for (process, thread), rows in rows_by_key(own.process, own.thread)
     }
-    first = int(steps.rows[0])
-    marking = (int(ranges.process[first]), int(ranges.thread[first]))
-    return Places(texts, threads, threads.get(marking, _NOWHERE))
+    return Places(texts, threads, threads.get(marking_thread(timeline), _NOWHERE))
 
 
 def _paths(names: Sequence[str], above: Ints, step: str) -> list[str]:

@@ -9,29 +9,15 @@ import numpy as np
 from hpcprof.analysis.explain.host_activity import innermost_ranges
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
+from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
 from hpcprof.analysis.steps.phases import phases_of
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
 from hpcprof.analysis.steps.wall_time import step_intervals
-from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import numbered, rows_by_key
 from hpcprof.profiles.timeline import NO_NAME, NO_WAIT, Ints, Timeline
 
 NO_CALL = -1
 """Stands for the call in which an operation ends, where the profile has none."""
-
-
-@computed_once
-def _calls_in_order(timeline: Timeline) -> tuple[Ints, Ints]:
-    """Return the rows of the calls by thread and start, and the number of each one's thread.
-
-    The thread with the most calls is the first.
-    """
-    calls = timeline.mpi_calls
-    groups = [rows for _, rows in rows_by_key(calls.process, calls.thread)] if len(calls) else []
-    groups.sort(key=lambda rows: -len(rows))
-    ordered = [rows[np.argsort(calls.start[rows], kind="stable")] for rows in groups]
-    number = np.repeat(np.arange(len(groups)), [len(rows) for rows in groups])
-    return np.concatenate([*ordered, np.empty(0, np.int64)]).astype(np.int64), number
 
 
 def _without(timeline: Timeline) -> Outcome:
@@ -44,7 +30,7 @@ def mpi_call_list(timeline: Timeline) -> Outcome:
     ``range`` is the innermost range when the call begins, and ``range_before`` the one in the middle of the
     time since the call before it.
     """
-    rows, thread = _calls_in_order(timeline)
+    rows, thread = mpi_calls_in_order(timeline)
     if not len(rows):
         return _without(timeline)
     calls = timeline.mpi_calls.take(rows)
@@ -89,7 +75,7 @@ def mpi_operation_list(timeline: Timeline) -> Outcome:
     """
     if not len(timeline.mpi_calls):
         return _without(timeline)
-    rows, _ = _calls_in_order(timeline)
+    rows, _ = mpi_calls_in_order(timeline)
     calls, operations = timeline.mpi_calls.take(rows), timeline.mpi_operations
     begin, end = np.full(len(operations), NO_CALL), np.full(len(operations), NO_CALL)
     of_thread = {tuple(key): places for key, places in rows_by_key(calls.process, calls.thread)}

@@ -10,19 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.analysis.steps.gpu_projection import project
+from hpcprof.analysis.steps.mpi_steps import MpiStep, begun_inside, communicating_time, mpi_step_candidates
 from hpcprof.analysis.steps.range_names import PROFILER_STEP, range_names, with_counter
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.intervals import length, outermost
 from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.timeline import Ints, Ranges, Timeline
 
-AUTOMATIC, REPEATS, NAMED = "automatic", "repeats", "--step-range"
-"""Sources of a range whose name is not known: it qualifies, it only repeats, a user named it."""
+AUTOMATIC, REPEATS, NAMED, MPI = "automatic", "repeats", "--step-range", "MPI calls"
+"""Sources of a step whose name is not known: it qualifies, it only repeats, a user named it, MPI marks it."""
 
 MIN_INSTANCES = 5
 """An unknown range must repeat this often on one thread to be taken for the step…"""
 MIN_COVERAGE_PCT = 50.0
 """…and cover this share of the capture."""
+
+_MPI_INSIDE = 0.5
+"""An unknown range with less of the messages and collectives of MPI is a part of the step."""
 
 _LISTED, _JUDGED = 8, 32
 """The most repeating ranges listed, and the most unknown ranges looked at."""
@@ -91,7 +95,7 @@ KNOWN: tuple[KnownRange, ...] = (
 OPTIMIZER = KnownRange("optimizer", re.compile(r"Optimizer\.step#\w+\.step"), marker=True)
 """The range of torch.optim in each iteration, as of Hugging Face's Trainer; used if nothing else is found."""
 
-_SOURCES = (*dict.fromkeys(known.source for known in KNOWN), AUTOMATIC, OPTIMIZER.source)
+_SOURCES = (*dict.fromkeys(known.source for known in KNOWN), AUTOMATIC, MPI, OPTIMIZER.source)
 _ALWAYS = KNOWN[:2]
 """A single range with these names is a step; others have to repeat."""
 
@@ -127,7 +131,8 @@ def common_step_range(candidates: Mapping[int, Sequence[StepCandidate]]) -> str:
     """Return the name of the range that is the step of all ranks, empty if there is none.
 
     Known ranges come first, in the order of `KNOWN`: the one that most ranks have. An unknown range has to
-    qualify on every rank. Of several the one that covers most of the capture is taken.
+    qualify on every rank. Of several the one that covers most of the capture is taken. Calls of MPI count if
+    no range does; every rank finds its steps by the name that most of them have.
 
     Parameters
     ----------
@@ -142,6 +147,10 @@ def common_step_range(candidates: Mapping[int, Sequence[StepCandidate]]) -> str:
                     found.setdefault(one.name, []).append(one)
         if source == AUTOMATIC:
             found = {name: ones for name, ones in found.items() if len(ones) == len(candidates)}
+        if source == MPI and found:
+            # A rank without messages between two collectives cannot tell them apart.
+            most = [name for name, ones in found.items() if 2 * len(ones) > len(candidates)]
+            return max(most or found, key=lambda name: _longest(found[name]))
         if found:
             return max(found, key=lambda name: _preference(found[name]))
     return ""
@@ -152,11 +161,17 @@ def _preference(ones: list[StepCandidate]) -> tuple[int, float, int]:
     return len(ones), min(one.coverage_pct for one in ones), -sum(one.instances for one in ones)
 
 
+def _longest(ones: list[StepCandidate]) -> tuple[float, int]:
+    """Order the steps that calls of MPI mark: those that are fewer are longer."""
+    return -sum(one.instances for one in ones) / len(ones), len(ones)
+
+
 @computed_once
 def step_candidates(timeline: Timeline) -> tuple[StepCandidate, ...]:
     """Return the ranges of a timeline that may be its step, the one that takes most time on the host first.
 
-    These are the known ranges, those that qualify, and some of those that only repeat.
+    These are the known ranges, those that qualify, and some of those that only repeat. Last come those that
+    calls of MPI mark.
     """
     names, index = step_names(timeline)
     ranges = timeline.ranges
@@ -175,7 +190,27 @@ def step_candidates(timeline: Timeline) -> tuple[StepCandidate, ...]:
     found = step_candidates_named(timeline, [name for name, _ in ordered if name in judged])
     found = [one for one in found if one.source]
     repeating = [one for one in found if one.source == REPEATS]
-    return tuple(_only_outermost(timeline, [one for one in found if one not in repeating[_LISTED:]]))
+    listed = _only_outermost(timeline, [one for one in found if one not in repeating[_LISTED:]])
+    return (*listed, *_marked_by_mpi(timeline))
+
+
+def _marked_by_mpi(timeline: Timeline) -> list[StepCandidate]:
+    """Return the steps that calls of MPI mark: the best one, if it qualifies, and others that repeat."""
+    found = mpi_step_candidates(timeline)[:_LISTED]
+    judged = [mpi_candidate(timeline, one) for one in found]
+    return [
+        replace(one, source=MPI if not place and step.regular and one.source == AUTOMATIC else REPEATS)
+        for place, (one, step) in enumerate(zip(judged, found, strict=True))
+        if one.instances >= MIN_INSTANCES
+    ]
+
+
+def mpi_candidate(timeline: Timeline, step: MpiStep) -> StepCandidate:
+    """Judge a step that calls of MPI mark by its share of the time from the first one to the last."""
+    # Ranks wait for each other in the first call, as long as it takes to start them all.
+    covered = round(100 * min(step.length / max(communicating_time(timeline), 1), 1.0), 2)
+    source = AUTOMATIC if covered >= MIN_COVERAGE_PCT else REPEATS
+    return StepCandidate(step.name, source, step.instances, covered)
 
 
 def _only_outermost(timeline: Timeline, found: list[StepCandidate]) -> list[StepCandidate]:
@@ -214,7 +249,10 @@ def step_candidates_named(timeline: Timeline, names: Sequence[str]) -> list[Step
         ranges = every.take(part)
         time = length(np.concatenate((ranges.start, start[part])), np.concatenate((ranges.end, end[part])))
         covered = round(100 * time / capture, 2)
-        found.append(StepCandidate(name, _source(name, ranges, covered), len(own), covered))
+        source = _source(name, ranges, covered)
+        if source == AUTOMATIC and begun_inside(timeline, ranges) < _MPI_INSIDE:
+            source = REPEATS
+        found.append(StepCandidate(name, source, len(own), covered))
     return found
 
 

@@ -8,14 +8,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.steps.mpi_steps import MpiStep, is_mpi_step, mpi_steps, sequence_text
 from hpcprof.analysis.steps.range_names import PROFILER_STEP, plain_name, range_names
 from hpcprof.analysis.steps.step_detection import (
     MIN_COVERAGE_PCT,
     MIN_INSTANCES,
+    MPI,
     NAMED,
+    StepCandidate,
     common_step_range,
     known_range,
     marking_rows,
+    mpi_candidate,
     resolve,
     step_candidates,
     step_candidates_named,
@@ -41,13 +45,13 @@ class Steps:
     name : str
         The name of their ranges without a counter; empty without steps.
     rows : ndarray of int64, shape (steps,)
-        The rows of these ranges in the timeline.
+        The rows of these ranges in the timeline; empty if calls of MPI mark the steps.
     ranges : Ranges
         The steps on the host. Each is the range or, if the range only marks a step, the time until the next.
     number : ndarray of int64, shape (steps,)
         The program's own number of each step, which increases; from 0 where the ranges have none.
     marker : bool
-        Whether the ranges only mark the steps.
+        Whether ranges only mark the steps.
     """
 
     name: str
@@ -57,7 +61,12 @@ class Steps:
     marker: bool = False
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.ranges)
+
+    @property
+    def by_mpi(self) -> bool:
+        """True if calls of MPI mark the steps."""
+        return is_mpi_step(self.name)
 
 
 @computed_once
@@ -70,6 +79,9 @@ def steps_of(timeline: Timeline) -> Steps:
     """
     chosen = timeline.step_range
     name = chosen.name if chosen else common_step_range({0: step_candidates(timeline)})
+    if is_mpi_step(name):
+        ranges, number = mpi_steps(timeline, name)
+        return Steps(name if len(ranges) else "", np.empty(0, np.int64), ranges, number)
     name = resolve(timeline, name)
     rows = marking_rows(timeline, name)
     known = known_range(name)
@@ -114,14 +126,15 @@ def step_ranges(timeline: Timeline) -> Outcome:
     """List the ranges that may be the step, the one that takes most time first.
 
     ``source`` says why: the framework that gives the range its name, ``automatic`` if an unknown range
-    qualifies, ``repeats`` if it does not, ``--step-range`` if a user named it. ``chosen`` is 1 for the range
+    qualifies, ``MPI calls`` if these mark it, ``repeats`` if it does not qualify, ``--step-range`` if a user
+    named it. ``chosen`` is 1 for the range
     that is the step of the run, which comes first, else 0.
     """
     steps, found = steps_of(timeline), list(step_candidates(timeline))
     if steps.name:
         named = timeline.step_range is not None and timeline.step_range.named
         same = next((one for one in found if one.name == steps.name), None)
-        chosen = same or step_candidates_named(timeline, [steps.name])[0]
+        chosen = same or _judged(timeline, steps)
         found = [one for one in found if one is not same]
         found.insert(0, replace(chosen, source=NAMED) if named else chosen)
     if not found:
@@ -136,7 +149,19 @@ def step_ranges(timeline: Timeline) -> Outcome:
         }
         for one in found
     ]
-    return Outcome(columns_of(rows), why_without_steps(timeline))
+    file = timeline.origin.path.name
+    said = f"a step of {file} is {sequence_text(timeline, steps.name)}" if steps.by_mpi else ""
+    return Outcome(columns_of(rows), said or why_without_steps(timeline))
+
+
+def _judged(timeline: Timeline, steps: Steps) -> StepCandidate:
+    """Judge the steps of a timeline that are not found without their name."""
+    if not steps.by_mpi:
+        return step_candidates_named(timeline, [steps.name])[0]
+    end = int(steps.ranges.end[-1])
+    length = end - int(steps.ranges.start[0])
+    found = MpiStep(steps.name, len(steps), length, regular=True, waiting=False, last=end)
+    return replace(mpi_candidate(timeline, found), source=MPI)
 
 
 def why_without_steps(timeline: Timeline) -> str:
@@ -147,17 +172,20 @@ def why_without_steps(timeline: Timeline) -> str:
 def no_steps(timeline: Timeline) -> str:
     """Return the reason why there are no steps, and which ranges could be taken."""
     reason = f"no steps in {timeline.origin.path.name}: "
-    if not len(timeline.ranges):
+    if not len(timeline.ranges) and not len(timeline.mpi_calls):
         return f"{reason}it has no ranges"
     names = [one.name for one in step_candidates(timeline)]
     chosen = timeline.step_range
     if chosen is not None and chosen.name:
-        reason += f"it has no complete range named {chosen.name}"
+        marks = "calls of MPI" if is_mpi_step(chosen.name) else "complete range"
+        reason += f"it has no {marks} named {chosen.name}"
         return f"{reason}; others that repeat: {', '.join(names)}" if names else reason
     reason += (
         f"no range is known as a step, and none repeats {MIN_INSTANCES} times on one thread and covers "
         f"{MIN_COVERAGE_PCT:g} % of the capture on every rank"
     )
+    if len(timeline.mpi_calls):
+        reason += ", nor do its calls of MPI repeat a sequence in this way"
     if not names:
         return reason
     # Readers of the store add the run and the database to the command.

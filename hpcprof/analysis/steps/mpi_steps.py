@@ -1,0 +1,427 @@
+"""Steps of programs that mark none: the main loop repeats its sequence of messages and collectives.
+
+Steps begin where every n-th call of a name ends. Such a call is one that all ranks join, so that every rank
+finds the same steps without knowing the others. What lies between two of them may differ from rank to rank,
+and on a master that serves from step to step. Where a loop has no such call, each rank takes its own
+sequence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.common.memoize import computed_once
+from hpcprof.profiles.collective_operations import POINT_TO_POINT, WAITING
+from hpcprof.profiles.columns.unique import distinct, numbered_rows, rows_by_key
+from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, Ints, Ranges, Style, Table, Timeline
+
+PREFIX = "mpi:"
+"""The names of steps begin with it that calls of MPI mark."""
+
+OWN_SEQUENCE = f"{PREFIX}sequence"
+"""The step that is the sequence which each rank repeats for itself."""
+
+_NAME = re.compile(rf"{PREFIX}(?P<call>\w+)(?::(?P<bytes>\d+))?(?:/(?P<every>[1-9]\d*))?")
+
+_FEWEST = 5
+"""So often a sequence repeats at least."""
+
+_MOST_KINDS, _MOST_EVERY = 32, 64
+"""The most kinds of calls, tags or sizes that are told apart, and the longest period in calls of one kind."""
+
+_USUAL, _USUAL_TIME, _REPEATS = 0.7, 0.5, 0.9
+"""The share of the intervals, and of their time, that are alike, or of those that a period repeats."""
+
+_EXPLAINED, _ALTERNATING = 0.9, (2, 3, 4)
+"""Equal calls alternate if their place in a period explains this share of the variance of the times."""
+
+_SAID = 8
+"""So many different calls of a step are named."""
+
+_SAME_LENGTH, _LONGER = 1.1, 4.0
+"""Periods are equally long up to the first factor. Intervals at the ends are steps up to the second."""
+
+_SAME_SIZE = frozenset({"AllReduce", "AllGather", "AlltoAll", "Broadcast", "Reduce"})
+"""All ranks call these with one size."""
+
+
+@dataclass(frozen=True)
+class _Begun(Table):
+    """The messages and collectives of a rank's main thread by the calls that begin them, in their order.
+
+    ``name`` and ``op`` are texts, ``size`` is in bytes, `NO_BYTES` if it may differ between ranks. ``own`` is
+    a number for each kind of message or collective, ``shared`` whether all ranks join the call.
+    """
+
+    start: Ints
+    end: Ints
+    name: Ints
+    op: Ints
+    size: Ints
+    own: Ints
+    shared: Ints
+
+
+@dataclass(frozen=True)
+class MpiStep:
+    """A possible step: from the end of every ``every``-th call of a name, and of a size, to the next.
+
+    Attributes
+    ----------
+    name : str
+        Its name as a step range.
+    instances : int
+    length : int
+        From the start of the first to the end of the last one, in ns.
+    regular : bool
+        Whether they repeat a sequence.
+    waiting : bool
+        Whether all ranks wait for each other at its end.
+    last : int
+        When the last one ends.
+    """
+
+    name: str
+    instances: int
+    length: int
+    regular: bool
+    waiting: bool
+    last: int
+
+
+def is_mpi_step(name: str) -> bool:
+    """Return whether a step of this name is marked by calls of MPI."""
+    return _NAME.fullmatch(name) is not None
+
+
+@computed_once
+def mpi_calls_in_order(timeline: Timeline) -> tuple[Ints, Ints]:
+    """Return the rows of the MPI calls by thread and start, and the number of each one's thread.
+
+    The thread with the most calls is the first.
+    """
+    calls = timeline.mpi_calls
+    groups = [rows for _, rows in rows_by_key(calls.process, calls.thread)] if len(calls) else []
+    groups.sort(key=lambda rows: -len(rows))
+    ordered = [rows[np.argsort(calls.start[rows], kind="stable")] for rows in groups]
+    number = np.repeat(np.arange(len(groups)), [len(rows) for rows in groups])
+    return np.concatenate([*ordered, np.empty(0, np.int64)]).astype(np.int64), number
+
+
+@computed_once
+def _begun(timeline: Timeline) -> _Begun:
+    rows, thread = mpi_calls_in_order(timeline)
+    calls = timeline.mpi_calls.take(rows[thread == 0])
+    found = timeline.mpi_operations
+    if not len(calls) or not len(found):
+        return _Begun.empty()
+    found = found.take((found.process == calls.process[0]) & (found.thread == calls.thread[0]))
+    at = np.minimum(np.searchsorted(calls.start, found.start), len(calls) - 1)
+    known = np.flatnonzero(calls.start[at] == found.start)
+    # A call that sends and receives is one call of the sequence.
+    _, first = np.unique(at[known], return_index=True)
+    found, at = found.take(known[first]), at[known[first]]
+    name = calls.name[at]
+    size = np.maximum(found.bytes, found.received_bytes)
+    _, own = numbered_rows(
+        *(name, found.communicator, found.peer, found.comm_peer), _kinds(found.tag), _kinds(size)
+    )
+    texts = timeline.names(found.operation)
+    collective = np.array([text not in POINT_TO_POINT for text in texts], bool)
+    shared = collective & (found.ranks == found.ranks[collective].max(initial=NO_BYTES)) & (found.ranks > 1)
+    same = np.array([text in _SAME_SIZE for text in texts], bool)
+    return _Begun(
+        start=calls.start[at],
+        end=np.maximum(calls.start[at], calls.end[at]),
+        name=name,
+        op=found.operation,
+        size=np.where(same | ~shared, size, NO_BYTES),
+        own=own,
+        shared=shared.astype(np.int64),
+    )
+
+
+def _kinds(values: Ints) -> Ints:
+    """Return values, or zeros if they are so many that they count messages or tell how much there was."""
+    return values if len(distinct(values)) <= _MOST_KINDS else np.zeros_like(values)
+
+
+def communicating_time(timeline: Timeline) -> int:
+    """Return the time from the end of the first message or collective to that of the last, in ns."""
+    end = _begun(timeline).end
+    return int(end[-1] - end[0]) if len(end) else 0
+
+
+def begun_inside(timeline: Timeline, ranges: Ranges) -> float:
+    """Return the share of the messages and collectives between the first and the last range inside ranges.
+
+    It is 1 where there are hardly any.
+    """
+    calls = _begun(timeline)
+    if not len(ranges) or not len(calls):
+        return 1.0
+    begin = np.sort(ranges.start)
+    reach = np.maximum.accumulate(ranges.end[np.argsort(ranges.start, kind="stable")])
+    between = calls.start[(calls.start >= begin[0]) & (calls.start <= reach[-1])]
+    inside = between <= reach[np.searchsorted(begin, between, side="right") - 1]
+    return float(inside.mean()) if len(between) >= _FEWEST else 1.0
+
+
+class _Hashes:
+    """Hashes of the parts of a sequence of numbers, for numbers below the count of the sequence's values."""
+
+    _BASE = np.uint64(0x9E3779B97F4A7C15 | 1)
+
+    def __init__(self, sequence: Ints) -> None:
+        generator = np.random.default_rng(len(sequence))
+        value = generator.integers(1, 1 << 63, int(sequence.max(initial=0)) + 1).astype(np.uint64)
+        power = np.cumprod(np.full(len(sequence) + 1, self._BASE))
+        inverse = np.uint64(pow(int(self._BASE), -1, 1 << 64))
+        self._backwards = np.cumprod(np.full(len(sequence) + 1, inverse))
+        sums = np.cumsum(value[sequence] * power[: len(sequence)], dtype=np.uint64)
+        self._sums = np.append(np.zeros(1, np.uint64), sums)
+
+    def of(self, low: Ints, high: Ints) -> NDArray[np.uint64]:
+        """Return the hash of the part from each ``low`` to below ``high``."""
+        found: NDArray[np.uint64] = (self._sums[high] - self._sums[low]) * self._backwards[low]
+        return found
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """The calls at whose ends steps begin, by place among those of a rank; ``number`` counts them."""
+
+    place: Ints
+    number: Ints
+
+
+class _Sequence:
+    """A sequence of calls in which some kind of call may mark the steps.
+
+    ``kind`` numbers the calls as all ranks see them.
+    """
+
+    def __init__(self, calls: _Begun, rows: Ints, kind: Ints) -> None:
+        self.calls, self.rows = calls, rows
+        self._alike = _Hashes(kind)
+        self._own = _Hashes(calls.own)
+
+    def marks(self, chosen: NDArray[np.bool_], every: int) -> _Marks:
+        """Return every ``every``-th of some calls, and one before them if the sequence repeats from there.
+
+        Intervals at both ends that are unlike all others, or much longer, are none of the loop.
+        """
+        at = np.flatnonzero(chosen)[::every]
+        if len(at) < 2:
+            return _Marks(self.rows[at], np.arange(len(at)))
+        before = int(2 * at[0] - at[1])
+        whole = np.concatenate(([before] if before >= 0 else [], at)).astype(np.int64)
+        if before >= 0:
+            label = self._labels(whole)
+            whole = whole if label[0] == label[1] else at
+        label, length = self._labels(whole), np.diff(self.calls.end[self.rows[whole]])
+        _, number, count = np.unique(label, return_inverse=True, return_counts=True)
+        odd = length > _LONGER * np.median(length)
+        if count.max() > 1:
+            odd |= count[number] == 1
+        usual = np.flatnonzero(~odd)
+        kept = slice(int(usual[0]), int(usual[-1]) + 2)
+        return _Marks(self.rows[whole[kept]], np.arange(len(whole))[kept])
+
+    def period(self, chosen: NDArray[np.bool_]) -> int:
+        """Return how many of the chosen calls a period of the sequence has, 0 if it does not repeat."""
+        at = np.flatnonzero(chosen)
+        end = self.calls.end[self.rows[at]]
+        label, length = self._labels(at), np.diff(end)
+        own = self._own.of(self.rows[at[:-1]] + 1, self.rows[at[1:]] + 1)
+        every = _period(own, length) or _period(label, length)
+        return every * _alternation(np.diff(end[::every])) if every else 0
+
+    def _labels(self, at: Ints) -> NDArray[np.uint64]:
+        return self._alike.of(at[:-1] + 1, at[1:] + 1)
+
+
+def _period(label: NDArray[np.uint64], length: Ints) -> int:
+    """Return after how many intervals their contents repeat, 0 if they do not."""
+    _, number, count = np.unique(label, return_inverse=True, return_counts=True)
+    usual = int(count.argmax())
+    in_usual = length[number == usual].sum()
+    if count[usual] >= _USUAL * len(label) and in_usual >= _USUAL_TIME * length.sum():
+        return 1
+    longest = min(_MOST_EVERY, len(label) // _FEWEST)
+    periods = (one for one in range(2, longest + 1) if np.mean(label[one:] == label[:-one]) >= _REPEATS)
+    return next(periods, 0)
+
+
+def _alternation(length: Ints) -> int:
+    """Return after how many equal intervals their lengths repeat, 1 if these do not alternate."""
+    spread = float(np.var(length))
+    for period in _ALTERNATING:
+        whole = length[: len(length) // period * period].reshape(-1, period).astype(float)
+        if len(whole) < _FEWEST:
+            break
+        means = whole.mean(axis=0)
+        if spread and float(np.var(means)) >= _EXPLAINED * spread and means.max() > 2 * means.min():
+            return period
+    return 1
+
+
+@computed_once
+def _shared(timeline: Timeline) -> tuple[_Sequence, Ints]:
+    """Return the sequence of the calls that all ranks join, and the kind of each."""
+    calls = _begun(timeline)
+    rows = np.flatnonzero(calls.shared)
+    _, kind = numbered_rows(calls.name[rows], calls.size[rows])
+    return _Sequence(calls, rows, kind), kind
+
+
+@computed_once
+def _alone(timeline: Timeline) -> tuple[_Sequence, Ints]:
+    """Return the sequence of all calls of a rank, and the kind of each."""
+    calls = _begun(timeline)
+    return _Sequence(calls, np.arange(len(calls)), calls.own), calls.own
+
+
+@computed_once
+def mpi_step_candidates(timeline: Timeline) -> tuple[MpiStep, ...]:
+    """Return the possible steps that calls of MPI mark, the best first.
+
+    That is the one with the shortest period. Of equal ones, a call in which all ranks wait for each other is
+    best, and then the one that comes last.
+    """
+    found = [*_joined_candidates(timeline)]
+    if not any(one.regular for one in found):
+        found += _own_candidate(timeline)
+    if not found:
+        return ()
+    shortest = min((one.length / one.instances for one in found if one.regular), default=0.0)
+
+    def order(one: MpiStep) -> tuple[bool, bool, bool, float]:
+        equal = one.length / one.instances <= _SAME_LENGTH * shortest
+        return not one.regular, not equal, not one.waiting, -one.last if equal else one.length / one.instances
+
+    return tuple(sorted(found, key=order))
+
+
+def _joined_candidates(timeline: Timeline) -> Iterator[MpiStep]:
+    sequence, kind = _shared(timeline)
+    calls = sequence.calls.take(sequence.rows)
+    count = np.bincount(kind)
+    for number in np.argsort(-count, kind="stable")[:_MOST_KINDS].tolist():
+        if count[number] <= _FEWEST:
+            break
+        chosen = kind == number
+        first = int(np.argmax(chosen))
+        same_name = calls.name == calls.name[first]
+        sized = bool(np.any(same_name & ~chosen))
+        call = timeline.strings[calls.name[first]]
+        size = f":{calls.size[first]}" if sized else ""
+        waiting = timeline.strings[calls.op[first]] in WAITING
+        every = sequence.period(chosen)
+        name = f"{PREFIX}{call}{size}" + (f"/{every}" if every > 1 else "")
+        marks = sequence.marks(chosen, max(every, 1))
+        if len(marks.place) > 1:
+            yield _candidate(name, sequence.calls, marks, regular=every > 0, waiting=waiting)
+
+
+def _candidate(name: str, calls: _Begun, marks: _Marks, *, regular: bool, waiting: bool) -> MpiStep:
+    end = calls.end[marks.place]
+    instances = len(end) - 1
+    regular = regular and instances >= _FEWEST
+    return MpiStep(name, instances, int(end[-1] - end[0]), regular, waiting, int(end[-1]))
+
+
+def _own_candidate(timeline: Timeline) -> list[MpiStep]:
+    found = _own_marks(timeline)
+    if found is None:
+        return []
+    return [_candidate(OWN_SEQUENCE, _begun(timeline), found, regular=True, waiting=False)]
+
+
+@computed_once
+def _own_marks(timeline: Timeline) -> _Marks | None:
+    """Return the calls that mark the sequence which a rank repeats; None if it does not repeat any.
+
+    Of the kinds of calls with the shortest period the one that comes last is taken.
+    """
+    sequence, kind = _alone(timeline)
+    count = np.bincount(kind)
+    best: tuple[float, _Marks] | None = None
+    last = sequence.calls.end
+    for number in np.argsort(-count, kind="stable")[:_MOST_KINDS].tolist():
+        chosen = kind == number
+        every = sequence.period(chosen) if count[number] > _FEWEST else 0
+        if not every:
+            continue
+        marks = sequence.marks(chosen, every)
+        if len(marks.place) <= _FEWEST:
+            continue
+        end = last[marks.place]
+        length = float(end[-1] - end[0]) / (len(end) - 1)
+        longer = best is not None and length > _SAME_LENGTH * best[0]
+        earlier = best is not None and _SAME_LENGTH * length >= best[0] and end[-1] < last[best[1].place[-1]]
+        if not longer and not earlier:
+            best = length, marks
+    return None if best is None else best[1]
+
+
+def mpi_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
+    """Return the steps of a name that calls of MPI mark, and their numbers; empty if there are none.
+
+    Where all ranks join some of the calls of the name, only these count. Numbers are the same on all ranks.
+    """
+    marks = _marks(timeline, name)
+    calls = timeline.mpi_calls
+    if marks is None or len(marks.place) < 2:
+        return Ranges.empty(), np.empty(0, np.int64)
+    end = _begun(timeline).end[marks.place]
+    rows, _ = mpi_calls_in_order(timeline)
+    count = len(end) - 1
+    every = {"process": calls.process[rows[0]], "thread": calls.thread[rows[0]], "name": NO_NAME}
+    every |= {"domain": NO_NAME, "style": int(Style.PUSH_POP), "closed": 1, "one_thread": 1}
+    columns = {column: np.full(count, value, np.int64) for column, value in every.items()}
+    return Ranges(start=end[:-1], end=end[1:], **columns), marks.number[:-1]
+
+
+def _marks(timeline: Timeline, name: str) -> _Marks | None:
+    if name == OWN_SEQUENCE:
+        return _own_marks(timeline)
+    found = _NAME.fullmatch(name)
+    calls = _begun(timeline)
+    if found is None or not len(calls):
+        return None
+    used = [number for number in set(calls.name.tolist()) if timeline.strings[number] == found["call"]]
+    chosen = np.isin(calls.name, used)
+    if found["bytes"]:
+        chosen &= calls.size == int(found["bytes"])
+    is_shared = calls.shared == 1
+    shared = bool(np.any(chosen & is_shared))
+    sequence, _ = _shared(timeline) if shared else _alone(timeline)
+    return sequence.marks(chosen[sequence.rows], int(found["every"] or 1))
+
+
+def sequence_text(timeline: Timeline, name: str) -> str:
+    """Return the calls of a typical step of a name, such as ``2 x MPI_Irecv, MPI_Waitall``."""
+    marks, calls = _marks(timeline, name), timeline.mpi_calls
+    if marks is None or len(marks.place) < 2:
+        return ""
+    rows, thread = mpi_calls_in_order(timeline)
+    rows = rows[thread == 0]
+    end = _begun(timeline).end[marks.place]
+    bounds = np.searchsorted(calls.start[rows], end)
+    counts = np.diff(bounds)
+    typical = int(np.argsort(counts, kind="stable")[len(counts) // 2])
+    names = timeline.names(calls.name[rows[bounds[typical] : bounds[typical + 1]]])
+    parts: list[list[str | int]] = []
+    for text in names:
+        if parts and parts[-1][0] == text:
+            parts[-1][1] = int(parts[-1][1]) + 1
+        else:
+            parts.append([text or "?", 1])
+    said = [f"{count} x {text}" if count != 1 else str(text) for text, count in parts[:_SAID]]
+    return ", ".join(said) + (", …" if len(parts) > _SAID else "")
