@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.explain.explanation import Explanation
-from hpcprof.analysis.framework.declaration import Analysis, SampleBasis
+from hpcprof.analysis.framework.declaration import Activity, Analysis, SampleBasis
 from hpcprof.analysis.framework.registry import ANALYSES, FULL_REPORT
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted, named_ranks
@@ -92,7 +92,8 @@ class Contents:
     def shown(self) -> dict[str, AnalysisTable]:
         """Return the analyses of the full report that read a kind of profile that the run has.
 
-        An analysis by device is left out if every rank uses one device.
+        An analysis by device is left out if every rank uses one device, and one without rows about an
+        activity that the run does not have, such as work on GPUs.
         """
         kinds = {content_of(profile.kind) for profile in self.profiles.values()}
         names = FULL_REPORT if self.analyses else ()
@@ -100,7 +101,13 @@ class Contents:
         return {name: self.analyses[name] for name in own if self._tells(name)}
 
     def _tells(self, name: str) -> bool:
-        """Return whether some rank has several values of the column for which an analysis is shown."""
+        """Return whether an analysis is about something that the run has.
+
+        Some are shown only if a rank has several values of a column.
+        """
+        about = ANALYSES[name].about
+        if about is not None and not self._has(about) and not self.analyses[name].count:
+            return False
         column = ANALYSES[name].only_with_several
         if not column:
             return True
@@ -108,10 +115,15 @@ class Contents:
         pairs = set(zip(columns.get("rank", ()), columns.get(column, ()), strict=True))
         return len(pairs) > len({rank for rank, _ in pairs})
 
+    def _has(self, activity: Activity) -> bool:
+        if activity is Activity.MPI:
+            return self.analyses["mpi_calls"].count > 0
+        return any(profile.devices for profile in self.profiles.values())
+
     def declared(self, name: str) -> Analysis:
         """Return an analysis; of a run without GPUs, without the empty columns about GPUs."""
         analysis = ANALYSES[name]
-        if any(profile.devices for profile in self.profiles.values()):
+        if self._has(Activity.GPU):
             return analysis
         values = self.analyses[name].columns
         unused = {

@@ -12,6 +12,7 @@ from hpcprof.analysis.explain.explanation import Cause
 from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns, named_ranks, visible
 from hpcprof.report.contents import Contents
 from hpcprof.report.explanation import in_short
+from hpcprof.report.mpi import delays, messages, useful_time
 from hpcprof.results.analysis_table import Row
 from hpcprof.results.earlier_figures import earlier_version
 from hpcprof.results.store.tables import ProfileRow
@@ -184,6 +185,9 @@ def _found(contents: Contents) -> list[tuple[str, str]]:
     """Return what the steps are, the bandwidth of the collectives, and the ranks that are late to them."""
     found = [
         ("steps", step_range(contents.rows("step_ranges"), contents.collect)),
+        ("efficiency", useful_time(contents.rows("pop"))),
+        ("MPI waits", delays(contents.rows("mpi_delays"))),
+        ("MPI messages", messages(contents.rows("mpi_matrix"))),
         ("bus bandwidth", _bandwidth(contents.rows("collectives_summary"))),
         (
             "stragglers",

@@ -6,6 +6,8 @@ bytes and rates are scaled to a readable unit, and each value carries its own.
 
 from __future__ import annotations
 
+from enum import Enum
+
 from hpcprof.common.units import format_bytes, format_flops, format_gbps, format_ns, visible
 
 _UNIT_IN_HEADER = {"pct": "%", "pctg": "%", "us": "µs"}
@@ -46,6 +48,7 @@ _HEADERS = {
     "bytes": "Size",
     "comm_id": "Communicator",
     "comm_ranks": "Communicator size",
+    "communication_efficiency_pct": "Communication eff. (%)",
     "dram_bytes": "DRAM traffic",
     "id": "ID",
     "idle_ns_per_step": "Idle per step",
@@ -60,18 +63,25 @@ _HEADERS = {
     "num_calls": "Calls",
     "op": "Operation",
     "overlapped_n": "n overlapped",
+    "parallel_efficiency_pct": "Parallel eff. (%)",
     "pct": "Share (%)",
     "pct_last": "Last (%)",
     "pct_of_bound": "Of bound (%)",
     "peak_per_s": "Peak per second",
     "seq": "Sequence number",
+    "serialization_efficiency_pct": "Serialization eff. (%)",
     "sm_count": "SMs",
     "total_bytes": "Total size",
+    "transfer_efficiency_pct": "Transfer eff. (%)",
     "world_ranks": "World size",
 }
 """Headers that the words of the key do not give."""
 
+_GRADED = ("_efficiency_pct", "load_balance_pct", "_scaling_pct")
 _RATIOS = ("ratio", "slowdown", "slowdown_within", "speedup", "efficiency", "ci_low", "ci_high")
+
+
+_GOOD_PCT, _FAIR_PCT = 80, 60
 
 
 def header(key: str) -> str:
@@ -95,6 +105,23 @@ def _is_percentile(word: str) -> bool:
 def cell(key: str, value: object) -> str:
     """Return a value of a column for a person, without the unit where the column's header names it."""
     return format_value(key, value).removesuffix(f" {_UNIT_IN_HEADER.get(_suffix(key))}")
+
+
+class Grade(Enum):
+    """A grade of an efficiency, as the POP Centre of Excellence judges it: from 80 % on it is good."""
+
+    GOOD = "good"
+    FAIR = "fair"
+    POOR = "poor"
+
+
+def grade(key: str, value: object) -> Grade | None:
+    """Return the grade of a value; None if its column holds no efficiency in percent."""
+    if not isinstance(value, (int, float)) or not key.endswith(_GRADED):
+        return None
+    if value >= _GOOD_PCT:
+        return Grade.GOOD
+    return Grade.FAIR if value >= _FAIR_PCT else Grade.POOR
 
 
 def format_value(key: str, value: object) -> str:

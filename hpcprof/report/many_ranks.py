@@ -65,7 +65,7 @@ def _by_name(
 ) -> tuple[Analysis, list[Row]]:
     column = measure(analysis)
     unit = column.rpartition("_")[2]
-    values = _by_key(_key_of_rows(table, keys), table.columns[column])
+    values = _by_key(*_once_a_rank(table, keys, column))
     found: list[Row] = [
         {
             **dict(zip(keys, key, strict=True)),
@@ -125,6 +125,19 @@ def _keys(analysis: Analysis, table: AnalysisTable) -> tuple[str, ...]:
 def _key_of_rows(table: AnalysisTable, keys: tuple[str, ...]) -> list[tuple[Any, ...]]:
     """Return the values of the keys in each row."""
     return list(zip(*(table.columns[key] for key in keys), strict=True)) if keys else [()] * table.count
+
+
+def _once_a_rank(
+    table: AnalysisTable, keys: tuple[str, ...], column: str
+) -> tuple[list[tuple[Any, ...]], list[float | None]]:
+    """Return the keys and the values of a column; the sum where a rank has several rows with the same key."""
+    found: dict[tuple[tuple[Any, ...], int], float | None] = {}
+    for key, rank, value in zip(
+        _key_of_rows(table, keys), table.columns["rank"], table.columns[column], strict=True
+    ):
+        known = found.get((key, rank))
+        found[key, rank] = value if known is None else known + (value or 0)
+    return [key for key, _ in found], [*found.values()]
 
 
 def _by_key(keys: Iterable[Hashable], values: Iterable[float | None]) -> dict[Any, list[float]]:

@@ -14,9 +14,10 @@ from rich.text import Text
 
 from hpcprof.analysis.framework.declaration import Analysis, Kind
 from hpcprof.profiles.kernel_names import labels
-from hpcprof.report.formatting import cell, format_value, header
+from hpcprof.report.formatting import Grade, cell, format_value, grade, header
 from hpcprof.results.analysis_table import Row
 
+_COLOURS = {Grade.GOOD: "green", Grade.FAIR: "yellow", Grade.POOR: "red"}
 _SHORTEST_NAME = 8
 _USABLE_NAME = 24
 _READABLE_NAME = 40
@@ -108,12 +109,18 @@ class _Columns:
                 no_wrap=not text,
                 overflow="fold" if text else "ellipsis",
             )
-        for row in zip(*cells.values(), strict=True):
-            table.add_row(*map(Text, row))
+        for row, values in zip(zip(*cells.values(), strict=True), self._rows, strict=True):
+            table.add_row(*(Text(text, _style(key, values)) for key, text in zip(keys, row, strict=True)))
         return table
 
     def _widths(self, headers: Mapping[str, str]) -> dict[str, int]:
         return {key: max(map(len, [*text.split("\n"), *self.cells[key]])) for key, text in headers.items()}
+
+
+def _style(key: str, row: Row) -> str:
+    """Return the colour of a cell: that of its grade."""
+    found = grade(key, row.get(key))
+    return _COLOURS[found] if found else ""
 
 
 def _broken(text: str, width: int) -> str:

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hpcprof.analysis.framework.declaration import Analysis
+from hpcprof.analysis.framework.declaration import Analysis, Kind
 from hpcprof.common.units import counted
 from hpcprof.report.account import Account, account_lines, account_title, accounts_of_steps
 from hpcprof.report.contents import Contents, sample_sizes
@@ -177,7 +177,12 @@ def _over_ranks(analysis: Analysis, table: AnalysisTable, width: int) -> Iterato
 def titled(title: str, analysis: Analysis, rows: Sequence[Row], width: int) -> Iterator[RenderableType]:
     """Yield a title, the main columns of at least one row, and the names of those without room."""
     yield Text(f"\n{title}", style="bold")
-    main = analysis.shown_columns
+    empty = {
+        column.name
+        for column in analysis.columns
+        if column.kind is Kind.TEXT and not any(row[column.name] for row in rows)
+    }
+    main = tuple(name for name in analysis.shown_columns if name not in empty) or analysis.shown_columns
     layout = main_table(analysis, rows, main, width)
     yield layout.table
     if len(layout.keys) < len(main):

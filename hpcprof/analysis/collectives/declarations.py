@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
+from hpcprof.analysis.framework.declaration import Activity, Analysis, Scope, columns
 from hpcprof.analysis.framework.events import WORK, Events
 from hpcprof.profiles.losses import Subject
 
@@ -50,6 +50,7 @@ ANALYSES = (
         needs=("collectives",),
         main_columns=("op", "bytes", "ranks", "count", "latency_p50_ns", "busbw_p50_gbps", "spread_p50_ns"),
         report_position=50,
+        about=Activity.GPU,
     ),
     Analysis(
         "point_to_point",
@@ -95,6 +96,7 @@ ANALYSES = (
         map="hpcprof.analysis.collectives.skew:waiting",
         needs=("step_times",),
         report_position=60,
+        about=Activity.GPU,
         compared_by="lateness_p50_ns",
     ),
     Analysis(

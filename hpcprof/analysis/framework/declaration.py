@@ -42,6 +42,13 @@ class Part(Enum):
     """All ranks at once, each with its clock and its node."""
 
 
+class Activity(Enum):
+    """An activity that only some programs have."""
+
+    GPU = "gpu"
+    MPI = "mpi"
+
+
 class SampleBasis(Enum):
     """The place of the number of samples behind the figures of an analysis."""
 
@@ -115,6 +122,8 @@ class Analysis:
         Its position in the full report, lowest first; None if a report shows it only by name.
     only_with_several : str
         A column: the full report shows the analysis only if a rank has several values of it.
+    about : Activity or None
+        The full report leaves it out, and does not say why it has no rows, if no rank has such activity.
     first_rank_only : bool
         Whether the full report shows the first rank alone: for long lists that are much alike on every rank.
     compared_by : str
@@ -142,6 +151,7 @@ class Analysis:
     main_columns: tuple[str, ...] = field(default=(), kw_only=True)
     report_position: int | None = field(default=None, kw_only=True)
     only_with_several: str = field(default="", kw_only=True)
+    about: Activity | None = field(default=None, kw_only=True)
     first_rank_only: bool = field(default=False, kw_only=True)
     compared_by: str = field(default="", kw_only=True)
     sample_basis: SampleBasis = field(default=SampleBasis.COLUMNS, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Analysis, SampleBasis, Scope, columns
+from hpcprof.analysis.framework.declaration import Activity, Analysis, SampleBasis, Scope, columns
 from hpcprof.analysis.framework.events import CALLS, KERNELS, OPERATIONS, RANGES, Events
 from hpcprof.profiles.losses import Subject
 
@@ -19,6 +19,7 @@ ANALYSES = (
         events=Events(OPERATIONS | KERNELS),
         main_columns=("rank", "span_ns", "compute_pct", "exposed_comm_pct", "exposed_mem_pct", "idle_pct"),
         report_position=30,
+        about=Activity.GPU,
         compared_by="compute_pct",
         sample_basis=SampleBasis.OPERATIONS,
         memory_heavy=True,
@@ -50,6 +51,7 @@ ANALYSES = (
         "hpcprof.analysis.gpu_time.breakdown:overlap",
         events=Events(OPERATIONS | KERNELS),
         report_position=40,
+        about=Activity.GPU,
         compared_by="overlap_pct",
         sample_basis=SampleBasis.OPERATIONS,
     ),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Analysis, Part, SampleBasis, Scope, columns
+from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, SampleBasis, Scope, columns
 from hpcprof.analysis.framework.events import RANGES, Events
 from hpcprof.profiles.losses import Subject
 
 _MPI = Events(RANGES | {Subject.CALL, Subject.COLLECTIVE, Subject.EVENT})
 _NEEDS = ("mpi_call_list", "mpi_operation_list", "mpi_regions")
+BETWEEN = "between "
+"""Begins the name of a place outside of all ranges: the two calls around it follow."""
+
 _MAP = "hpcprof.analysis.mpi.tables:mpi_tables"
 
 ANALYSES = (
@@ -55,6 +58,8 @@ ANALYSES = (
         map=_MAP,
         map_over=Part.RUN,
         map_needs=_NEEDS,
+        report_position=12,
+        about=Activity.MPI,
         sample_basis=SampleBasis.RANKS,
     ),
     Analysis(
@@ -69,6 +74,20 @@ ANALYSES = (
         map=_MAP,
         map_over=Part.RUN,
         map_needs=_NEEDS,
+        sort_by=("-total_ns",),
+        main_columns=(
+            "rank",
+            "call",
+            "size_class",
+            "calls",
+            "bytes",
+            "total_ns",
+            "wait_ns",
+            "transfer_ns",
+            "share_pct",
+        ),
+        report_position=16,
+        about=Activity.MPI,
         compared_by="total_ns",
     ),
     Analysis(
@@ -80,8 +99,24 @@ ANALYSES = (
         map=_MAP,
         map_over=Part.RUN,
         map_needs=_NEEDS,
+        sort_by=("-wait_ns",),
+        report_position=14,
+        about=Activity.MPI,
         sample_basis=SampleBasis.RANKS,
         compared_by="wait_ns",
+    ),
+    Analysis(
+        "mpi_delays",
+        "Delays that others wait for in MPI",
+        Scope.RUN,
+        columns("delaying_rank delaying_range:text ranks waits wait_ns share_pct:float"),
+        "hpcprof.analysis.mpi.tables:mpi_delays",
+        map=_MAP,
+        map_over=Part.RUN,
+        map_needs=_NEEDS,
+        sort_by=("-wait_ns",),
+        report_position=13,
+        about=Activity.MPI,
     ),
     Analysis(
         "mpi_matrix",
@@ -92,5 +127,8 @@ ANALYSES = (
         map=_MAP,
         map_over=Part.RUN,
         map_needs=_NEEDS,
+        sort_by=("-bytes", "-messages"),
+        report_position=18,
+        about=Activity.MPI,
     ),
 )

@@ -10,10 +10,11 @@ import pandas as pd
 from hpcprof.analysis.collectives.common_clock import RankClock
 from hpcprof.analysis.framework.outcome import Outcome, Values, columns_of, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
+from hpcprof.analysis.mpi.declarations import BETWEEN
 from hpcprof.analysis.mpi.efficiencies import efficiencies
 from hpcprof.analysis.mpi.matching import NONE, RunMpi, match_mpi
-from hpcprof.analysis.mpi.waits import PATTERNS, Waits, causes_of, find_waits
-from hpcprof.analysis.statistics.grouped import summarize
+from hpcprof.analysis.mpi.waits import PATTERNS, Causes, Waits, causes_of, find_waits
+from hpcprof.analysis.statistics.grouped import summarize, sums
 from hpcprof.common.units import named_ranks
 from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import Ints
@@ -29,7 +30,7 @@ Tables = Mapping[str, Outcome]
 def mpi_tables(
     tables: Mapping[str, pd.DataFrame], clocks: Mapping[int, RankClock], nodes: Mapping[int, str | None]
 ) -> Tables:
-    """Compute ``mpi_calls``, ``mpi_matrix``, ``mpi_waits`` and ``pop`` of a run; empty without MPI calls.
+    """Compute the tables of the MPI calls of a run, by their names; empty without MPI calls.
 
     Parameters
     ----------
@@ -53,13 +54,17 @@ def mpi_tables(
             "mpi_calls": Outcome(_calls_table(run, None), unknown.reason),
             "mpi_matrix": Outcome(_matrix(run, nodes, aligned=False), unknown.reason),
             "mpi_waits": unknown,
+            "mpi_delays": unknown,
             "pop": no_rows(unknown.reason),
         }
     waits = find_waits(run)
+    causes = causes_of(run, waits)
+    none = problems or ("" if len(waits.call) else "no call of MPI waited")
     return {
         "mpi_calls": Outcome(_calls_table(run, waits), problems),
         "mpi_matrix": Outcome(_matrix(run, nodes, aligned=True), problems),
-        "mpi_waits": Outcome(_waits_table(run, waits), problems or "no call of MPI waited"),
+        "mpi_waits": Outcome(_waits_table(run, waits, causes), none),
+        "mpi_delays": Outcome(_delays_table(run, waits, causes), none),
         "pop": Outcome(columns_of(efficiencies(run, tables["mpi_regions"])), problems),
     }
 
@@ -69,7 +74,7 @@ def _of(parts: Sequence[Tables], name: str) -> Outcome:
 
 
 def mpi_calls(parts: Sequence[Tables], results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Summarize the calls of each rank by name and size, with their waits; the longest in all first."""
+    """Summarize the calls of each rank by name and size, with their waits."""
     return _of(parts, "mpi_calls")
 
 
@@ -79,8 +84,13 @@ def mpi_matrix(parts: Sequence[Tables], results: Mapping[str, pd.DataFrame]) -> 
 
 
 def mpi_waits(parts: Sequence[Tables], results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Summarize the waits by rank, call and pattern, with the ranks that caused them; the longest first."""
+    """Summarize the waits by rank, call and pattern, with the ranks that caused them."""
     return _of(parts, "mpi_waits")
+
+
+def mpi_delays(parts: Sequence[Tables], results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Summarize the waits by the ranks that caused them, and the places in which these were."""
+    return _of(parts, "mpi_delays")
 
 
 def pop(parts: Sequence[Tables], results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -101,7 +111,7 @@ def _calls_table(run: RunMpi, waits: Waits | None) -> pd.DataFrame:
     if waits is not None:
         np.add.at(wait, waits.call, waits.length)
     count = len(keys)
-    lengths, waited = summarize(group, calls.length), _sums(group, wait, count)
+    lengths, waited = summarize(group, calls.length), sums(group, wait, count)
     first = np.flatnonzero(np.diff(calls.rank, prepend=NONE))
     extent = np.maximum.reduceat(calls.own_end, first) - np.minimum.reduceat(calls.own_start, first)
     extent = np.maximum(extent, 1)[np.searchsorted(calls.rank[first], keys[:, 0])]
@@ -111,7 +121,7 @@ def _calls_table(run: RunMpi, waits: Waits | None) -> pd.DataFrame:
             "call": [calls.names[one] for one in keys[:, 1].tolist()],
             "size_class": [None if one < 0 else SIZE_CLASSES[one] for one in keys[:, 2].tolist()],
             "calls": lengths.count,
-            "bytes": _sums(group, np.maximum(size, 0), count),
+            "bytes": sums(group, np.maximum(size, 0), count),
             "total_ns": lengths.total,
             "median_ns": np.rint(lengths.median).astype(np.int64),
             "wait_ns": waited if waits is not None else None,
@@ -119,18 +129,7 @@ def _calls_table(run: RunMpi, waits: Waits | None) -> pd.DataFrame:
             "share_pct": np.round(100 * lengths.total / extent, 2),
         }
     )
-    return _sorted(table, "total_ns")
-
-
-def _sorted(table: pd.DataFrame, by: str) -> pd.DataFrame:
-    ordered: pd.DataFrame = table.sort_values(["rank", by], ascending=[True, False], kind="stable")
-    return ordered
-
-
-def _sums(group: Ints, values: Ints, count: int) -> Ints:
-    result = np.zeros(count, np.int64)
-    np.add.at(result, group, values)
-    return result
+    return table
 
 
 def _matrix(run: RunMpi, nodes: Mapping[int, str | None], *, aligned: bool) -> dict[str, Values]:
@@ -156,13 +155,30 @@ def _matrix(run: RunMpi, nodes: Mapping[int, str | None], *, aligned: bool) -> d
         "sender_node": [nodes.get(one) for one in sender],
         "receiver_node": [nodes.get(one) for one in receiver],
         "messages": np.bincount(group),
-        "bytes": _sums(group, size, len(keys)),
-        "transfer_ns": _sums(group, transfer, len(keys)) if aligned else [None] * len(keys),
+        "bytes": sums(group, size, len(keys)),
+        "transfer_ns": sums(group, transfer, len(keys)) if aligned else [None] * len(keys),
     }
 
 
-def _waits_table(run: RunMpi, waits: Waits) -> pd.DataFrame | dict[str, Values]:
-    calls, causes = run.calls, causes_of(run, waits)
+def _delays_table(run: RunMpi, waits: Waits, causes: Causes) -> dict[str, Values]:
+    delaying, place = _delaying_ranges(run, causes.before)
+    keys, group = numbered_rows(causes.rank, place)
+    if not len(keys):
+        return {}
+    by_rank, _ = numbered_rows(group, run.calls.rank[waits.call])
+    total = sums(group, waits.length, len(keys))
+    return {
+        "delaying_rank": [None if one == NONE else one for one in keys[:, 0].tolist()],
+        "delaying_range": [delaying[one] for one in keys[:, 1].tolist()],
+        "ranks": np.bincount(by_rank[:, 0]),
+        "waits": np.bincount(group),
+        "wait_ns": total,
+        "share_pct": np.round(100 * total / total.sum(), 2),
+    }
+
+
+def _waits_table(run: RunMpi, waits: Waits, causes: Causes) -> pd.DataFrame | dict[str, Values]:
+    calls = run.calls
     delaying, place = _delaying_ranges(run, causes.before)
     columns = (calls.rank[waits.call], calls.name[waits.call], waits.pattern, calls.range[waits.call])
     keys, group = numbered_rows(*columns, causes.rank, place)
@@ -174,12 +190,12 @@ def _waits_table(run: RunMpi, waits: Waits) -> pd.DataFrame | dict[str, Values]:
             "call": [calls.names[one] for one in keys[:, 1].tolist()],
             "pattern": [PATTERNS[one] for one in keys[:, 2].tolist()],
             "range": [calls.ranges[one] for one in keys[:, 3].tolist()],
-            "wait_ns": _sums(group, waits.length, len(keys)),
+            "wait_ns": sums(group, waits.length, len(keys)),
             "delaying_rank": object_array(None if one == NONE else one for one in keys[:, 4].tolist()),
             "delaying_range": [delaying[one] for one in keys[:, 5].tolist()],
         }
     )
-    return _sorted(table, "wait_ns")
+    return table
 
 
 def _delaying_ranges(run: RunMpi, before: Ints) -> tuple[list[str | None], Ints]:
@@ -192,6 +208,6 @@ def _delaying_ranges(run: RunMpi, before: Ints) -> tuple[list[str | None], Ints]
     previous = np.where(unnamed, calls.name[np.maximum(at - 1, 0)], NONE)
     keys, number = numbered_rows(ranges, previous, np.where(unnamed, calls.name[at], NONE))
     return [
-        f"between {calls.names[one]} and {calls.names[other]}" if one != NONE else calls.ranges[name]
+        f"{BETWEEN}{calls.names[one]} and {calls.names[other]}" if one != NONE else calls.ranges[name]
         for name, one, other in keys.tolist()
     ], number

@@ -124,6 +124,39 @@ def _waits_of_messages(run: RunMpi) -> Iterator[_Part]:
     yield _part(run, call, np.where(wrong, WRONG_ORDER, LATE_SENDER), sent)
     sends = blocked_sends(run)
     yield _part(run, found.completes[sends], LATE_RECEIVER, found.begin[found.partner[sends]])
+    yield from (
+        _until_progress(run, ends, pattern)
+        for ends, pattern in ((receives, LATE_SENDER), (found.matched_sends, LATE_RECEIVER))
+    )
+
+
+def _until_progress(run: RunMpi, ends: Ints, pattern: int) -> _Part:
+    """Return the waits for partners that have begun a message and left MPI before it was over.
+
+    Without a thread or a network card that does so, the data of a large message move only while both ranks
+    are inside MPI. So its end waits for the next call of the partner, if it is over after that begins, and
+    takes less time from then on than it had waited.
+    """
+    found, calls = run.operations, run.calls
+    other = found.partner[ends]
+    call, own = found.completes[ends], found.begin[other]
+    start, end = calls.start[call], calls.end[call]
+    # Calls of a thread follow each other, and so do their starts.
+    following = _first_after(run, own, start)
+    back = np.minimum(following, len(calls) - 1)
+    pending = (following > own) & (following <= found.completes[other]) & (calls.start[own] <= start)
+    waited, left = calls.start[back] - start, end - calls.start[back]
+    rows = np.flatnonzero(pending & (waited > 0) & (left >= 0) & (left < waited))
+    return _part(run, call[rows], pattern, back[rows])
+
+
+def _first_after(run: RunMpi, call: Ints, moment: Ints) -> Ints:
+    """Return the first call after each moment of the thread of each call, or one of the next thread."""
+    sequence = run.calls.sequence
+    keys, number = sequence[call], np.arange(len(run.calls))
+    last = latest((sequence,), run.calls.start, (keys,), moment)
+    result: Ints = np.where(last == NONE, np.searchsorted(sequence, keys), number[last] + 1)
+    return result
 
 
 def _earliest_later(rank: Ints, call: Ints, sent: Ints) -> Ints:
@@ -189,28 +222,29 @@ def causes_of(run: RunMpi, waits: Waits) -> Causes:
 
     Since both ranks last synchronized, the late one either worked longer than the other or waited longer. In
     the first case it caused the wait, in the second who caused its longest wait did (the propagation of
-    delays in Scalasca).
+    delays in Scalasca). Both are compared from one moment on: from when the first of them left that call.
     """
     rank, before = np.full(len(waits.call), NONE), np.full(len(waits.call), NONE)
     rows = np.flatnonzero(waits.arrival != NONE)
     if not len(rows):
         return Causes(rank, before)
     calls, call, arrival = run.calls, waits.call[rows], waits.arrival[rows]
-    own_from, other_from = _last_synchronization(run, call, arrival)
-    gap = calls.gap
+    gap, end = calls.gap, calls.end
     waited = np.zeros(len(calls), np.int64)
-    waited[waits.call[rows]] = waits.length[rows]
-    worked, idle = np.cumsum(gap), np.cumsum(waited)
-    more_work = (worked[arrival] - worked[other_from]) - (worked[call] - worked[own_from])
-    # The wait itself, and what the late rank waits for in the call in which it comes, do not count.
-    waits_of_other = np.maximum(idle[arrival] - waited[arrival] - idle[other_from], 0)
-    more_wait = waits_of_other - np.maximum(idle[call] - waited[call] - idle[own_from], 0)
-    longest_gap = _longest(run, gap, other_from + 1, arrival + 1)
-    longest_wait = _longest(run, waited, other_from + 1, arrival)
+    waited[call] = waits.length[rows]
+    own_from, other_from = _last_synchronization(run, call, arrival)
+    since = np.minimum(end[own_from], end[other_from])
+    own, other = (_Since(run, gap, waited, one, since) for one in (call, arrival))
+    more_work, more_wait = other.worked - own.worked, other.waited - own.waited
+    longest_gap = _longest(run, gap, other.first + 1, arrival + 1)
+    longest_wait = _longest(run, waited, other.first + 1, arrival)
+    left = np.where(other.first < arrival, other.left, 0)
+    longest_wait = np.where(
+        left > np.where(longest_wait == NONE, 0, waited[longest_wait]), other.first, longest_wait
+    )
     of_call = np.full(len(calls), NONE)
     of_call[call] = np.arange(len(rows))
     parent = np.where(longest_wait == NONE, NONE, of_call[longest_wait])
-    end = calls.end
     indirect = (parent != NONE) & (more_wait > np.maximum(more_work, 0))
     # Clocks are not exact: a cause ends before its effect.
     indirect &= end[call[parent]] < end[call]
@@ -220,6 +254,31 @@ def causes_of(run: RunMpi, waits: Waits) -> Causes:
     rank[rows] = calls.rank[arrival[root]]
     before[rows] = longest_gap[root]
     return Causes(rank, before)
+
+
+class _Since:
+    """The work and the waits of threads from some moments until each begins a call; arrays of shape (n,).
+
+    Attributes
+    ----------
+    first : ndarray of int64
+        The last call that begins before the moment, else the first one of the thread.
+    worked, waited : ndarray of int64
+        In ns. The wait in the call itself, which may be for another partner, does not count.
+    left : ndarray of int64
+        The wait in the first call after the moment.
+    """
+
+    def __init__(self, run: RunMpi, gap: Ints, waited: Ints, call: Ints, moment: Ints) -> None:
+        calls, bounds = run.calls, run.calls.first
+        begins = bounds[np.searchsorted(bounds, call, side="right") - 1]
+        self.first = first = np.clip(_first_after(run, call, moment) - 1, begins, call)
+        worked, idle = np.cumsum(gap), np.cumsum(waited)
+        after = np.maximum(moment - calls.end[first], 0)
+        self.worked = np.maximum(worked[call] - worked[first] - after, 0)
+        self.left = np.clip(calls.start[first] + waited[first] - moment, 0, waited[first])
+        whole = idle[call] - waited[call] - idle[first] + self.left
+        self.waited = np.where(first < call, np.maximum(whole, 0), 0)
 
 
 def _last_synchronization(run: RunMpi, call: Ints, arrival: Ints) -> tuple[Ints, Ints]:

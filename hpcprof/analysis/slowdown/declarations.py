@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
+from hpcprof.analysis.framework.declaration import Activity, Analysis, Scope, columns
 from hpcprof.analysis.framework.events import IN_RANGES, OPERATIONS, RANGES, SHAPES, Events
 
 _RATIO = (
@@ -21,6 +21,7 @@ ANALYSES = (
         events=Events(OPERATIONS | RANGES, fields=SHAPES),
         main_columns=_MAIN_COLUMNS,
         report_position=70,
+        about=Activity.GPU,
         first_rank_only=True,
         memory_heavy=True,
     ),

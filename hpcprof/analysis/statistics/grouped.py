@@ -90,6 +90,13 @@ def summarize(group: Ints, value: Ints) -> Summary:
     )
 
 
+def sums(group: Ints, values: Ints, count: int) -> Ints:
+    """Return the exact sum of whole numbers in each of ``count`` groups."""
+    result = np.zeros(count, np.int64)
+    np.add.at(result, group, values)
+    return result
+
+
 def sort_within_groups(group: Ints, value: Ints) -> tuple[Ints, Ints, Ints]:
     """Sort values by group, then by value.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
+from hpcprof.analysis.framework.declaration import Activity, Analysis, Scope, columns
 from hpcprof.analysis.framework.events import CALLS, COPIES, IN_RANGES, KERNELS, RANGES, SHAPES, SIZES, Events
 from hpcprof.profiles.losses import Subject
 
@@ -30,6 +30,7 @@ ANALYSES = (
         sort_by=("-total_ns", "instances"),
         main_columns=("rank", "name", "class", "instances", "total_ns", "time_pct", "med_ns"),
         report_position=80,
+        about=Activity.GPU,
         first_rank_only=True,
     ),
     Analysis(
@@ -76,6 +77,7 @@ ANALYSES = (
         sort_by=("-total_ns",),
         main_columns=("rank", "name", "num_calls", "total_ns", "time_pct", "med_ns"),
         report_position=130,
+        about=Activity.GPU,
         first_rank_only=True,
     ),
     Analysis(
@@ -104,6 +106,7 @@ ANALYSES = (
         sort_by=("-proj_total_ns",),
         main_columns=("rank", "range", "instances", "proj_total_ns", "proj_med_ns", "gpu_ops"),
         report_position=110,
+        about=Activity.GPU,
         first_rank_only=True,
         memory_heavy=True,
     ),

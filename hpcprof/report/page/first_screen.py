@@ -22,6 +22,7 @@ from hpcprof.report.explanation import (
     written_source,
 )
 from hpcprof.report.facts import facts
+from hpcprof.report.mpi import Efficiencies, efficiencies
 from hpcprof.report.terminal import FAILURES
 from hpcprof.submit.runs.failures import RankFailure
 
@@ -118,6 +119,7 @@ class FirstScreen:
     failures: list[RankFailure]
     warnings: list[str]
     facts: list[tuple[str, str]]
+    efficiencies: Efficiencies | None
 
     def tables(self) -> list[str]:
         """Return the analyses that the first screen refers to."""
@@ -140,6 +142,7 @@ def first_screen(contents: Contents, places: Collection[tuple[int, int]] = ()) -
         failures=contents.failures[:FAILURES],
         warnings=contents.warnings,
         facts=facts(contents, findings=explanation is None)[1:],
+        efficiencies=efficiencies(contents),
     )
 
 

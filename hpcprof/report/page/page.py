@@ -16,12 +16,18 @@ from hpcprof.report.page.blocks import block, bundle
 from hpcprof.report.page.chart_data import chart_data
 from hpcprof.report.page.first_screen import first_screen
 from hpcprof.report.page.heat_map import heat_map
+from hpcprof.report.page.message_matrix import message_matrix
 from hpcprof.report.page.page_scrub import PRIVATE_FACTS, SAID, Clean, scrubbed, shared_name
 from hpcprof.report.page.page_tables import PageTable, analysis_tables
 from hpcprof.report.terminal import LACKING
 from hpcprof.results.store.store import Store
 
-PARTS = (("timeline", "Timeline"), ("heat-map", "Ranks and steps"), ("charts", "Charts"))
+PARTS = (
+    ("timeline", "Timeline"),
+    ("heat-map", "Ranks and steps"),
+    ("messages", "Messages between ranks"),
+    ("charts", "Charts"),
+)
 """The parts that the page's script draws, each from the block ``<part>-data``; others stay hidden."""
 
 
@@ -82,7 +88,11 @@ def _places(timeline: Any) -> set[tuple[int, int]]:
 
 def _data(contents: Contents, store: Store | None) -> dict[str, object]:
     """Return the data of each part that the run has any for."""
-    parts = {"heat-map": heat_map(contents), "charts": chart_data(contents)}
+    parts = {
+        "heat-map": heat_map(contents),
+        "messages": message_matrix(contents),
+        "charts": chart_data(contents),
+    }
     if store is not None and contents.profiles:
         # Only here: the terminal's report needs no pandas.
         from hpcprof.report.page.timeline_data import timeline_data

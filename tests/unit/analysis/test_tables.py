@@ -44,7 +44,7 @@ NULLABLE = {
 # hpcprof explain computes the critical path, not a collect; the profiles here have no messages and no MPI.
 OTHERS = (
     *("critical_path", "point_to_point", "point_to_point_summary"),
-    *("mpi_calls", "mpi_waits", "mpi_matrix", "pop"),
+    *("mpi_calls", "mpi_waits", "mpi_delays", "mpi_matrix", "pop"),
 )
 RUN = [one for one in ANALYSES.values() if one.scope is Scope.RUN and one.name not in OTHERS]
 

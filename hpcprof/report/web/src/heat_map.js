@@ -234,10 +234,7 @@ class HeatMap {
       `${this.shown.label}, ${cells}, sorted by ${SORTS[this.sorting.value]}. ` +
         "Arrow keys move from cell to cell, Enter shows the step in the timeline.",
     );
-    const stops = Array.from({ length: CIVIDIS.length }, (_, place) => `rgb(${CIVIDIS[place].join(" ")})`);
-    const bar = document.createElement("span");
-    bar.className = "heat-map-bar";
-    bar.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
+    const bar = colourBar();
     const from = text("span", `${cut.low ? "≤ " : ""}${duration(low)}`);
     const to = text("span", `${cut.high ? "≥ " : ""}${duration(high)}`);
     const shares = Math.ceil((ranks.length / this.rows) * (steps.length / this.columns));
@@ -339,35 +336,43 @@ function scaleOf(cells, step) {
 }
 
 const middle = (sorted) => (sorted.length ? (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2 : 0);
-const clamp = (place, length) => Math.min(length - 1, Math.max(0, place));
+export const clamp = (place, length) => Math.min(length - 1, Math.max(0, place));
 
-function colourOf(share) {
+export function colourOf(share) {
   const place = share * (CIVIDIS.length - 1);
   const left = Math.min(CIVIDIS.length - 2, Math.floor(place));
   return CIVIDIS[left].map((low, part) => Math.round(low + (place - left) * (CIVIDIS[left + 1][part] - low)));
 }
 
+/** Returns a bar with the colours from low to high. */
+export function colourBar() {
+  const bar = document.createElement("span");
+  bar.className = "heat-map-bar";
+  bar.style.background = `linear-gradient(to right, ${CIVIDIS.map((parts) => `rgb(${parts.join(" ")})`).join(", ")})`;
+  return bar;
+}
+
 /** Returns the smallest of 1, 2, 5, 10, 20… that is at least `least`. */
-function niceStep(least) {
+export function niceStep(least) {
   let power = 1;
   while (power * 10 <= least) power *= 10;
   return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= least);
 }
 
-function text(tag, content) {
+export function text(tag, content) {
   const made = document.createElement(tag);
   made.textContent = content;
   return made;
 }
 
-function add(parent, tag, content, name = "") {
+export function add(parent, tag, content, name = "") {
   const made = text(tag, content);
   if (name) made.className = name;
   parent.append(made);
   return made;
 }
 
-function chooser(parent, label, choices) {
+export function chooser(parent, label, choices) {
   const named = add(parent, "label", `${label} `);
   const select = add(named, "select", "");
   for (const [id, name] of choices) add(select, "option", name).value = id;

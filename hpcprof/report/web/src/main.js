@@ -3,6 +3,7 @@ import { drawCharts, history, waterfall } from "./charts.js";
 import { readBlock } from "./data.js";
 import { showFromFindings } from "./first_screen.js";
 import { heatMap } from "./heat_map.js";
+import { messageMatrix } from "./message_matrix.js";
 import { drawTables } from "./tables.js";
 import { followTheme } from "./theme.js";
 import { drawTimeline } from "./timeline/embedded.js";
@@ -16,6 +17,7 @@ const PARTS = {
   charts: drawCharts,
   "heat-map": heatMap,
   history: (element, series) => series.forEach((one) => history(element, one)),
+  messages: messageMatrix,
   tables: drawTables,
   timeline: (element, data) => (data.address ? drawTiles : drawTimeline)(element, data),
   "timeline-a": (element, data) => drawSide(element, data, "A"),

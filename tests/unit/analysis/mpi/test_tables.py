@@ -113,6 +113,38 @@ def test_a_delay_is_followed_through_a_chain_of_messages_to_its_root() -> None:
     ]
 
 
+def left_between_isend_and_wait() -> Program:
+    """Return a program whose rank 0 works long after it has begun a message that moves only inside MPI."""
+    program = Program(3)
+    program.everywhere("MPI_Barrier", "Barrier", [0, 0, 0], 10)
+    program.call(0, "MPI_Isend", 12, 14, send(1, end=112, wait=12))
+    program.call(1, "MPI_Irecv", 12, 14, receive(0, end=113, wait=83))
+    program.call(0, "MPI_Wait", 100, 112)
+    program.call(1, "MPI_Wait", 30, 113)
+    program.everywhere("MPI_Allreduce", "AllReduce", [115, 116, 40], 120)
+    return program
+
+
+def test_a_receive_waits_for_a_sender_that_has_left_mpi_before_its_message_was_over() -> None:
+    found = waits(left_between_isend_and_wait())
+    assert (1, "MPI_Wait", "late sender", 70, 0, "between MPI_Isend and MPI_Wait") in found
+
+
+def test_a_chain_leads_through_a_wait_for_such_a_sender() -> None:
+    # Rank 1 is the last in the reduction, because it waited for rank 0.
+    found = waits(left_between_isend_and_wait())
+    assert (2, "MPI_Allreduce", "wait at N to N", 76, 0, "between MPI_Isend and MPI_Wait") in found
+
+
+def test_a_transfer_that_ends_long_after_its_sender_came_back_did_not_wait_for_that() -> None:
+    program = left_between_isend_and_wait()
+    program.calls = [(r, n, s, 180 if e == 113 else e) for r, n, s, e in program.calls[:-3]]
+    for one in program.operations:
+        if one["end"] == 113:
+            one.update(end=180, wait=150)
+    assert waits(program) == []
+
+
 def test_messages_match_by_tag_and_order_and_the_rest_is_counted() -> None:
     program = Program(2)
     program.call(0, "MPI_Send", 10, 11, send(1, tag=1))

@@ -1,0 +1,118 @@
+"""The MPI calls of a run in a report: efficiencies, waits with the ranks that cause them, and messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcprof.analysis.mpi.declarations import BETWEEN
+from hpcprof.common.units import counted, format_bytes, format_ns, visible
+from hpcprof.report.contents import Contents
+from hpcprof.report.formatting import Grade, cell, grade
+from hpcprof.results.analysis_table import Row
+
+_TREE = (
+    ("parallel_efficiency_pct", "parallel efficiency", 0),
+    ("load_balance_pct", "load balance", 1),
+    ("communication_efficiency_pct", "communication efficiency", 1),
+    ("serialization_efficiency_pct", "serialization", 2),
+    ("transfer_efficiency_pct", "transfer", 2),
+)
+"""The columns of ``pop``, what they are called, and their depths in the tree."""
+
+_LEAVES = ("load_balance_pct", "serialization_efficiency_pct", "transfer_efficiency_pct")
+_MOST_SCOPES = 12
+_DELAYING = 3
+_WORTH_NAMING = 5
+"""A delay is named if it causes this share of all waits, in percent."""
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A factor of an efficiency: its name, its depth in the tree, and its value and grade in each scope."""
+
+    name: str
+    depth: int
+    cells: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Efficiencies:
+    """The tree of efficiencies; ``scopes`` are the run, the step and the phases."""
+
+    scopes: Sequence[str]
+    factors: Sequence[Factor]
+    sentence: str
+
+
+def efficiencies(contents: Contents) -> Efficiencies | None:
+    """Return the tree of a run's efficiencies; None if they are unknown."""
+    rows = contents.rows("pop")[:_MOST_SCOPES]
+    if not rows:
+        return None
+    scopes = [row["scope"] if row["scope"] == "run" else visible(row["name"]) for row in rows]
+    factors = [
+        Factor(name, depth, [(cell(key, row[key]), _grade(key, row[key])) for row in rows])
+        for key, name, depth in _TREE
+    ]
+    return Efficiencies(scopes, factors, useful_time(rows))
+
+
+def _grade(key: str, value: float | None) -> str:
+    return (grade(key, value) or Grade.GOOD).value if value is not None else ""
+
+
+def useful_time(rows: Sequence[Row]) -> str:
+    """Return the efficiency of the step, else of the run, and the factor that costs most of it."""
+    row = next((row for row in rows if row["scope"] == "step"), rows[0] if rows else None)
+    if row is None or row["parallel_efficiency_pct"] is None:
+        return ""
+    names = {key: name for key, name, _ in _TREE}
+    where = "a step" if row["scope"] == "step" else "the run"
+    said = f"{row['parallel_efficiency_pct']:.1f} % of the ranks' time in {where} is useful"
+    worst = min(_LEAVES, key=lambda key: row[key])
+    if grade(worst, row[worst]) is Grade.GOOD and row["parallel_efficiency_pct"] > _WELL:
+        return said
+    return f"{said}; {names[worst]} costs most ({row[worst]:.1f} %)"
+
+
+_WELL = 95
+"""From this efficiency in percent on, it does not matter which factor costs the most."""
+
+
+def delays(rows: Sequence[Row]) -> str:
+    """Return the ranks and places that cause most of the waits, from ``mpi_delays``; empty without waits."""
+    if not rows:
+        return ""
+    whole = f"{format_ns(sum(row['wait_ns'] for row in rows))} in all"
+    known = [row for row in rows if row["delaying_rank"] is not None]
+    named = [
+        f"rank {row['delaying_rank']}{_place(row['delaying_range'])} causes {row['share_pct']:.0f} %"
+        for row in known[:_DELAYING]
+        if row["share_pct"] >= _WORTH_NAMING
+    ]
+    if not named and known:
+        named = [f"no rank causes more than {known[0]['share_pct']:.1f} % in one place"]
+    return "; ".join([whole, *([", ".join(named)] if named else [])])
+
+
+def _place(place: str | None) -> str:
+    if not place:
+        return ""
+    return f" {visible(place)}" if place.startswith(BETWEEN) else f" in {visible(place)}"
+
+
+def messages(rows: Sequence[Row]) -> str:
+    """Return how many messages ``mpi_matrix`` has, their size, and the share that crosses nodes."""
+    if not rows:
+        return ""
+    number, size = (sum(row[key] for row in rows) for key in ("messages", "bytes"))
+    said = f"{counted(number, 'message')}, {format_bytes(size)}"
+    if any(row["sender_node"] is None or row["receiver_node"] is None for row in rows):
+        return said
+    inside = [row for row in rows if row["sender_node"] == row["receiver_node"]]
+    if len(inside) == len(rows):
+        return f"{said}, all within a node"
+    basis = "bytes" if size else "messages"
+    crossing = (size if size else number) - sum(row[basis] for row in inside)
+    return f"{said}; {100 * crossing / (size or number):.0f} % between nodes"

@@ -1,0 +1,79 @@
+"""Sentences and the tree of efficiencies about the MPI calls of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpcprof.report.mpi import delays, efficiencies, messages, useful_time
+from hpcprof.results.analysis_table import AnalysisTable
+from tests.data.simulated_account import contents_of
+
+
+def row(scope: str, name: str, balance: float, serial: float, transfer: float) -> dict[str, Any]:
+    """Return a row of ``pop`` of some factors in percent."""
+    communication = serial * transfer / 100
+    return {
+        "scope": scope,
+        "name": name,
+        "parallel_efficiency_pct": balance * communication / 100,
+        "load_balance_pct": balance,
+        "communication_efficiency_pct": communication,
+        "serialization_efficiency_pct": serial,
+        "transfer_efficiency_pct": transfer,
+    }
+
+
+def table(*rows: dict[str, Any]) -> AnalysisTable:
+    return AnalysisTable({name: [one[name] for one in rows] for name in rows[0]})
+
+
+def test_the_tree_has_each_factor_in_each_scope_with_its_grade() -> None:
+    rows = [row("run", "", 90, 70, 50), row("phase", "solve", 100, 100, 100)]
+    found = efficiencies(contents_of({"pop": table(*rows)}))
+    assert found is not None
+    assert found.scopes == ["run", "solve"]
+    grades = {factor.name: [grade for _, grade in factor.cells] for factor in found.factors}
+    assert grades == {
+        "parallel efficiency": ["poor", "good"],
+        "load balance": ["good", "good"],
+        "communication efficiency": ["poor", "good"],
+        "serialization": ["fair", "good"],
+        "transfer": ["poor", "good"],
+    }
+    assert efficiencies(contents_of({})) is None
+
+
+def test_the_step_is_judged_before_the_run_and_the_worst_factor_is_named() -> None:
+    rows = [row("run", "", 99, 98, 97), row("step", "step", 60, 99, 98)]
+    assert (
+        useful_time(rows) == "58.2 % of the ranks' time in a step is useful; load balance costs most (60.0 %)"
+    )
+    assert useful_time([row("run", "", 99, 99, 99)]) == "97.0 % of the ranks' time in the run is useful"
+
+
+def test_a_place_that_causes_much_of_the_waits_is_named() -> None:
+    def delay(rank: int | None, place: str | None, wait: int, share: float) -> dict[str, Any]:
+        return {"delaying_rank": rank, "delaying_range": place, "wait_ns": wait, "share_pct": share}
+
+    rows = [
+        delay(2, "between MPI_Isend and MPI_Waitall", 6_000_000, 60.0),
+        delay(None, None, 3_000_000, 30.0),
+        delay(1, "solve", 1_000_000, 10.0),
+    ]
+    assert delays(rows) == (
+        "10.00 ms in all; rank 2 between MPI_Isend and MPI_Waitall causes 60 %, rank 1 in solve causes 10 %"
+    )
+    assert delays([delay(3, None, 1_000, 2.0)]) == (
+        "1.000 µs in all; no rank causes more than 2.0 % in one place"
+    )
+    assert delays([]) == ""
+
+
+def test_bytes_that_cross_nodes_are_said() -> None:
+    def sent(sender: str | None, size: int) -> dict[str, Any]:
+        return {"sender_node": sender, "receiver_node": "a", "messages": 2, "bytes": size}
+
+    assert messages([sent("a", 3_000), sent("b", 1_000)]) == "4 messages, 4.000 kB; 25 % between nodes"
+    assert messages([sent("a", 3_000)]) == "2 messages, 3.000 kB, all within a node"
+    assert messages([sent(None, 3_000)]) == "2 messages, 3.000 kB"
+    assert messages([sent("b", 0)]) == "2 messages, 0 B; 100 % between nodes"
