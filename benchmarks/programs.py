@@ -5,7 +5,8 @@ Each program is simulated twice, with a planted cause and without it, by the sim
 what the cause costs, exactly. Prints for each kind of program, number of ranks and seed this cost, what the
 first finding says it saves with its interval (``!``: the cost lies outside), and the first finding with its
 alternatives. The last lines count the programs whose first finding is right, those where it is among the
-alternatives, and the intervals that contain the cost.
+alternatives, and of the right ones the savings within 10 % or 1 ms of the cost and the intervals that contain
+it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -127,6 +129,12 @@ class Step:
         More instructions in the ranges of these names; of ``layer``, after each kernel of the forward pass.
     slower : float
         By so much the kernels are slower.
+    shape : str
+        Kernels of other shapes have other names.
+    reduces : bool
+        Whether gradients are reduced and weights are updated; not in a step that accumulates gradients.
+    group : tuple of int
+        The ranks among which gradients are reduced; all of them if empty.
     """
 
     layers: int = 10
@@ -138,6 +146,9 @@ class Step:
     layer: tuple[Instruction, ...] = ()
     log: tuple[Instruction, ...] = ()
     slower: float = 1.0
+    shape: str = ""
+    reduces: bool = True
+    group: tuple[int, ...] = ()
 
 
 class Loop:
@@ -164,21 +175,22 @@ class Loop:
         def passed(first: int, name: str, inside: Sequence[Instruction]) -> list[Instruction]:
             parts: list[Instruction] = []
             for i, time in enumerate(times, first):
-                kernel = Launch(round(time * jitter[i]), name=name)
+                kernel = Launch(round(time * jitter[i]), name=name + one.shape)
                 parts += [Host(round(one.between_ns * between[i])), kernel, *inside]
             return parts
 
         forward = [*passed(0, "gemm_forward", one.layer), *one.forward]
         backward = passed(len(times), "gemm_backward", ())
         half = len(backward) // 2
-        reduction = (StreamWait(17, 7), Launch(2 * MS, 17, collective=True))
-        reductions = reduction if self.ranks > 1 else ()
-        joined = (StreamWait(7, 17),) if self.ranks > 1 else ()
+        reduction = (StreamWait(17, 7), Launch(2 * MS, 17, collective=True, group=one.group))
+        several = one.reduces and self.ranks > 1
+        reductions = reduction if several else ()
+        joined = (StreamWait(7, 17),) if several else ()
         return (
             Place("data", (Host(100 * US), *one.data)),
             Place("forward", tuple(forward)),
             Place("backward", (*backward[:half], *reductions, *backward[half:], *one.backward, *joined)),
-            Place("optimizer", (Launch(MS, name="adamw"),)),
+            *((Place("optimizer", (Launch(MS, name="adamw"),)),) if one.reduces else ()),
             *((Place("log", one.log),) if one.log else ()),
         )
 
@@ -409,6 +421,216 @@ def more_work(loop: Loop) -> Program:
     )
 
 
+def late_in_turn_by_two_causes(loop: Loop) -> Program | None:
+    """In each step another rank is late: in most steps by its loader, in the others by work on its GPU."""
+    if loop.ranks == 1:
+        return None
+    drained = (Wait(),)
+    slow = (Host(int(loop.drawn.integers(9, 13)) * MS),)
+    more = (Launch(int(loop.drawn.integers(4, 7)) * MS, name="expert"),)
+    late = loop.drawn.permutation(np.arange(STEPS) % loop.ranks).tolist()
+    by_gpu = set(loop.drawn.choice(STEPS, STEPS // 3, replace=False).tolist())
+
+    def of(rank: int, step: int, data: tuple[Instruction, ...]) -> Step:
+        mine, gpu = late[step] == rank, step in by_gpu
+        return Step(data=data if mine and not gpu else (), forward=more if mine and gpu else (), log=drained)
+
+    return Program(
+        loop.programs(lambda rank, step: of(rank, step, slow)),
+        loop.programs(lambda rank, step: of(rank, step, ())),
+        Truth(Cause.LATE_RANK_HOST, "data", tuple(sorted({late[step] for step in {*range(STEPS)} - by_gpu}))),
+    )
+
+
+def slow_while_accumulating(loop: Loop) -> Program | None:
+    """Gradients are reduced in every fourth step; the loader of one rank is slow in the others only."""
+    if loop.ranks == 1:
+        return None
+    one = int(loop.drawn.integers(loop.ranks))
+    slow = (Host(int(loop.drawn.integers(12, 20)) * MS),)
+
+    def of(rank: int, step: int, data: tuple[Instruction, ...]) -> Step:
+        reduces = step % 4 == 3
+        return Step(5, data=data if rank == one and not reduces else (), reduces=reduces, log=(Wait(),))
+
+    return Program(
+        loop.programs(lambda rank, step: of(rank, step, slow)),
+        loop.programs(lambda rank, step: of(rank, step, ())),
+        Truth(Cause.LATE_RANK_HOST, "data", (one,)),
+    )
+
+
+def slow_host_in_accumulation(loop: Loop) -> Program | None:
+    """Each step accumulates gradients of four batches; the host of one rank is slow in all but the last."""
+    if loop.ranks == 1:
+        return None
+    one = int(loop.drawn.integers(loop.ranks))
+    slow = Host(int(loop.drawn.integers(5, 9)) * MS)
+
+    def accumulated(extra: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
+        batch = (Launch(2 * MS, name="micro"), Launch(2 * MS, name="micro"), Wait(), *extra)
+        return (Place("micro_batch", batch),) * 3
+
+    return Program(
+        loop.programs(lambda rank, step: Step(data=accumulated((slow,) if rank == one else ()))),
+        loop.programs(lambda rank, step: Step(data=accumulated(()))),
+        Truth(Cause.LATE_RANK_HOST, "micro_batch", (one,)),
+    )
+
+
+def two_late_ranks(loop: Loop) -> Program | None:
+    """The loader of one rank is late, and another rank has somewhat less additional work on its GPU."""
+    if loop.ranks < 4:
+        return None
+    one, other = loop.drawn.choice(loop.ranks, 2, replace=False).tolist()
+    late = int(loop.drawn.integers(12, 16))
+    slow, more = (Host(late * MS),), (Launch((late - 3) * MS, name="expert"),)
+
+    def of(rank: int, slow: tuple[Instruction, ...]) -> Step:
+        return Step(data=slow if rank == one else (), forward=more if rank == other else (), log=(Wait(),))
+
+    return Program(
+        loop.programs(lambda rank, step: of(rank, slow)),
+        loop.programs(lambda rank, step: of(rank, ())),
+        Truth(Cause.LATE_RANK_HOST, "data", (one,)),
+    )
+
+
+def lengths_of_all(loop: Loop) -> Program:
+    """Sequences are longer in some steps, on all ranks alike: nothing to be mended."""
+    lengths = loop.drawn.choice([0.6, 0.8, 1.0, 1.3, 1.8], STEPS).tolist()
+    same = loop.programs(lambda rank, step: Step(slower=lengths[step]))
+    return Program(same, same, Truth(None))
+
+
+def lengths_of_each(loop: Loop) -> Program | None:
+    """Each rank has sequences of other lengths, with kernels of their own; without the cause, equal ones."""
+    if loop.ranks == 1:
+        return None
+    lengths = loop.drawn.choice([0.7, 0.8, 1.0, 1.1, 1.4], (STEPS, loop.ranks))
+    equal = lengths.mean(axis=1).tolist()
+    return Program(
+        loop.programs(
+            lambda rank, step: Step(slower=float(lengths[step, rank]), shape=f"_{lengths[step, rank]}")
+        ),
+        loop.programs(lambda rank, step: Step(slower=equal[step])),
+        Truth(Cause.LATE_RANK_GPU),
+    )
+
+
+def tensor_groups(loop: Loop, of: Callable[[int], tuple[Sequence[Instruction], float]]) -> RankPrograms:
+    """Return a program of tensor groups of two; ``of`` has what a rank does in ``data``, and its pace."""
+
+    def step(rank: int) -> Step:
+        pair = (rank // 2 * 2, rank // 2 * 2 + 1)
+        data, slower = of(rank)
+        return Step(
+            layer=(StreamWait(13, 7), Launch(100 * US, 13, collective=True, group=pair), StreamWait(7, 13)),
+            data=tuple(data),
+            slower=slower,
+            group=tuple(range(rank % 2, loop.ranks, 2)),
+        )
+
+    return loop.programs(lambda rank, _: step(rank))
+
+
+def slow_gpu_in_tensor_group(loop: Loop) -> Program | None:
+    """Tensor groups of two ranks beside data groups; the GPU of one rank is slower."""
+    if loop.ranks < 4:
+        return None
+    one, slower = int(loop.drawn.integers(loop.ranks)), float(loop.drawn.uniform(1.15, 1.4))
+    return Program(
+        tensor_groups(loop, lambda rank: ((), slower if rank == one else 1.0)),
+        tensor_groups(loop, lambda rank: ((), 1.0)),
+        Truth(Cause.LATE_RANK_GPU, ranks=(one,)),
+    )
+
+
+def late_loader_in_tensor_group(loop: Loop) -> Program | None:
+    """Tensor groups of two ranks beside data groups; the loader of one rank waits and is late."""
+    if loop.ranks < 4:
+        return None
+    one = int(loop.drawn.integers(loop.ranks))
+    late = Host(int(loop.drawn.integers(8, 15)) * MS)
+    return Program(
+        tensor_groups(loop, lambda rank: ((Wait(), late) if rank == one else (Wait(),), 1.0)),
+        tensor_groups(loop, lambda rank: ((Wait(),), 1.0)),
+        Truth(Cause.LATE_RANK_HOST, "data", (one,)),
+    )
+
+
+def pipeline(
+    loop: Loop, work_ns: Sequence[float], first: tuple[Instruction, ...] = (), batches: int = 4
+) -> RankPrograms:
+    """Return a pipeline with a rank for each stage, which takes so long for a batch; ``first`` loads."""
+    found: RankPrograms = []
+    for stage, work in enumerate(work_ns):
+        noise = np.random.default_rng((loop.seed, stage))
+
+        def message(peer: int, sends: bool) -> list[Instruction]:
+            if not 0 <= peer < loop.ranks:
+                return []
+            carried = Launch(50 * US, 21, peer=peer, sends=sends)
+            return [StreamWait(21, 7), carried] if sends else [carried, StreamWait(7, 21)]
+
+        def passed(
+            name: str,
+            times: float,
+            source: int,
+            target: int,
+            work: float = work,
+            noise: np.random.Generator = noise,
+        ) -> list[Instruction]:
+            parts: list[Instruction] = []
+            for _ in range(batches):
+                kernels = [
+                    part
+                    for jitter in noise.normal(1, 0.01, 4)
+                    for part in (Host(20 * US), Launch(round(times * work / 4 * jitter), name=name))
+                ]
+                parts += [*message(source, False), *kernels, *message(target, True)]
+            return parts
+
+        program: list[Instruction] = []
+        for step in range(STEPS):
+            forward = passed("gemm_forward", 1, stage - 1, stage + 1)
+            backward = passed("gemm_backward", 2, stage + 1, stage - 1)
+            inside = (
+                Place("data", first if stage == 0 else (Host(100 * US),)),
+                Place("forward", tuple(forward)),
+                Place("backward", tuple(backward)),
+                Place("optimizer", (Launch(MS, name="adamw"), Wait())),
+            )
+            program.append(Once(step, inside))
+        found.append(program)
+    return found
+
+
+def slow_stage(loop: Loop) -> Program | None:
+    """One stage of a pipeline has more work; without the cause, all have as much."""
+    if loop.ranks < 4:
+        return None
+    one, more = int(loop.drawn.integers(loop.ranks)), float(loop.drawn.uniform(1.6, 2.2))
+    work = [MS * (more if stage == one else 1.0) for stage in range(loop.ranks)]
+    return Program(
+        pipeline(loop, work, (Host(100 * US),)),
+        pipeline(loop, [float(np.mean(work))] * loop.ranks, (Host(100 * US),)),
+        Truth(Cause.PIPELINE_BUBBLE, ranks=(one,)),
+    )
+
+
+def slow_loader_of_pipeline(loop: Loop) -> Program | None:
+    """The first stage of a pipeline loads data slowly."""
+    if loop.ranks < 4:
+        return None
+    work = [float(MS)] * loop.ranks
+    return Program(
+        pipeline(loop, work, (Host(int(loop.drawn.integers(8, 14)) * MS),)),
+        pipeline(loop, work, (Host(100 * US),)),
+        Truth(Cause.LATE_RANK_HOST, "data", (0,)),
+    )
+
+
 Kind = Callable[[Loop], Program | None]
 
 KINDS: tuple[Kind, ...] = (
@@ -431,24 +653,42 @@ KINDS: tuple[Kind, ...] = (
     rotating_host,
     late_loader,
     more_work,
+    late_in_turn_by_two_causes,
+    slow_while_accumulating,
+    slow_host_in_accumulation,
+    two_late_ranks,
+    lengths_of_all,
+    lengths_of_each,
+    slow_gpu_in_tensor_group,
+    late_loader_in_tensor_group,
+    slow_stage,
+    slow_loader_of_pipeline,
 )
 """The kinds of programs; some need several ranks."""
 
 
-def judged(kind: Kind, ranks: int, seed: int) -> tuple[bool, bool, bool | None] | None:
-    """Print what is said of a program.
+class Verdict(NamedTuple):
+    """What is right about an explanation.
 
-    Returns
-    -------
+    Attributes
+    ----------
     right : bool
         Whether the first finding is the planted cause.
     among : bool
         Whether it or one of its alternatives is.
-    contains : bool or None
-        Whether the interval of a right finding contains the cost.
-
-    Without a program of this kind on so many ranks, None.
+    close, contains : bool or None
+        Whether the saving of a right finding is within 10 % or 1 ms of the cost, and whether its interval
+        contains it.
     """
+
+    right: bool
+    among: bool
+    close: bool | None
+    contains: bool | None
+
+
+def judged(kind: Kind, ranks: int, seed: int) -> Verdict | None:
+    """Print what is said of a program; return None if there is none of this kind on so many ranks."""
     program = kind(Loop(seed, ranks))
     if program is None:
         return None
@@ -459,11 +699,12 @@ def judged(kind: Kind, ranks: int, seed: int) -> tuple[bool, bool, bool | None] 
     right = truth.fits(first, inputs.ranks) if first else truth.cause is None
     others = getattr(first, "alternatives", ()) if first else ()
     among = right or any(truth.fits(one, inputs.ranks) for one in others)
-    contains: bool | None = None
+    close = contains = None
     said = f"{'-':>8} {'-':>16} "
     if first and first.saving_ns is not None:
         low, high = first.saving_low_ns or 0, first.saving_high_ns or 0
         contains = low <= cost <= high
+        close = abs(first.saving_ns - cost) <= max(0.1 * cost, MS)
         said = f"{first.saving_ns / 1e6:8.2f} {low / 1e6:8.2f}..{high / 1e6:6.2f}{' ' if contains else '!'}"
     mark = "ok   " if right else "or   " if among else "WRONG"
     named = " or: ".join(
@@ -472,7 +713,7 @@ def judged(kind: Kind, ranks: int, seed: int) -> tuple[bool, bool, bool | None] 
     print(
         f"{kind.__name__:26} {ranks:5} {seed:4} {cost / 1e6:8.2f} {said} {mark} {named or 'none'}", flush=True
     )
-    return right, among, contains if right else None
+    return Verdict(right, among, *(close, contains) if right else (None, None))
 
 
 def explain_programs(seeds: int = 1, names: Sequence[str] = ()) -> None:
@@ -481,10 +722,14 @@ def explain_programs(seeds: int = 1, names: Sequence[str] = ()) -> None:
     print(HEAD)
     every = [judged(one, ranks, seed) for one in kinds for ranks in RANKS for seed in range(seeds)]
     found = [one for one in every if one is not None]
-    intervals = [one for *_, one in found if one is not None]
-    print(f"first finding right: {sum(one for one, *_ in found)} of {len(found)}")
-    print(f"right, or among the alternatives: {sum(one for _, one, _ in found)} of {len(found)}")
-    print(f"interval contains the cost: {sum(intervals)} of {len(intervals)} of the right ones")
+    estimated = [one for one in found if one.contains is not None]
+    print(f"first finding right: {sum(one.right for one in found)} of {len(found)}")
+    print(f"right, or among the alternatives: {sum(one.among for one in found)} of {len(found)}")
+    for what, count in (
+        ("saving within 10 % or 1 ms", sum(one.close or False for one in estimated)),
+        ("interval contains the cost", sum(one.contains or False for one in estimated)),
+    ):
+        print(f"{what}: {count} of {len(estimated)} of the right ones")
 
 
 if __name__ == "__main__":

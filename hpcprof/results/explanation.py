@@ -39,7 +39,7 @@ _TABLE = "critical_path"
 _HARMLESS = (LossKind.DIAGNOSTIC, LossKind.STEP, LossKind.NUMBERED, LossKind.MERGED)
 """Losses that leave out no event: nsys warns of lost events whenever a program starts the capture itself."""
 
-_VERSION_KEY, _VERSION = "version", 6
+_VERSION_KEY, _VERSION = "version", 7
 """Raised when explanations say something else about the same analyses: they are then computed again."""
 
 Progress = Callable[[int, int], None]

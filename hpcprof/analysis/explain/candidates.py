@@ -19,6 +19,7 @@ from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.removals import SHORT_NS, WHOLE_STEP, Removals, peers, stage_medians
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import Category, Ints
 
 LEAST_SHARE = 0.01
@@ -35,6 +36,9 @@ _ALIKE = 0.5
 
 _MOSTLY, _NAMED = 0.9, 3
 """A host that is slow in the whole step is so in the places with so much of its time, at most so many."""
+
+_EARLY = 0.25
+"""A rank is not late by itself if it takes less in some steps by so much of what it takes more in others."""
 
 _IN_TURN = 0.1
 """A rank is late in turn with others if it has so much of the lateness of the latest."""
@@ -328,7 +332,7 @@ class Candidates:
             rank = np.concatenate((graph.call_rank, graph.call_rank[graph.pieces.call]))
         else:
             remove = removals.in_turn_gpu
-            time = measured.alone - remove(measured).alone
+            time = (measured.alone - remove(measured).alone).clip(min=0)
             place, rank = graph.work.place, graph.work_rank
         where = self._mostly(place, time)
         time = np.where(removals.inside(where)[place], time, 0)
@@ -339,19 +343,29 @@ class Candidates:
             yield Candidate(cause, where, ranked, lambda times, _: remove(times), float(own.max()))
 
     def _longest(self, cause: Cause) -> list[int]:
-        """Return the ranks that take most longer in all than those with the same work; they may be late."""
+        """Return the ranks that take most longer in all than those with the same work; they may be late.
+
+        A rank that takes much less in other steps is at most late in turn with others.
+        """
         graph, measured = self.graph, self.replay.measured
         if cause is Cause.LATE_RANK_HOST:
             rows = np.flatnonzero(np.isin(graph.edges.kind, (EdgeKind.HOST, EdgeKind.CALL)))
-            rank, time = graph.call_rank[graph.edges.row[rows]], measured.lag[rows].astype(float)
+            call = graph.edges.row[rows]
+            rank, step, time = graph.call_rank[call], graph.calls.step[call], measured.lag[rows].astype(float)
         else:
             compute = graph.work.category == Category.COMP
-            rank, time = graph.work_rank[compute], measured.alone[compute]
-        total = np.bincount(rank, time, len(self._every)).astype(float)
-        excess = total - stage_medians(total, graph.stage)[graph.stage]
-        longest: list[int] = np.argsort(-excess, kind="stable").tolist()
+            rank, step, time = graph.work_rank[compute], graph.work.step[compute], measured.alone[compute]
+        _, number = numbered(step)
+        total = np.zeros((int(number.max(initial=-1)) + 1, len(self._every)))
+        np.add.at(total, (number, rank), time)
+        excess = np.zeros_like(total)
+        for one in self._every:
+            excess[:, one] = total[:, one] - np.median(total[:, peers(one, graph.stage)], axis=1)
+        in_turn = -excess.clip(max=0).sum(axis=0) > _EARLY * excess.clip(min=0).sum(axis=0)
+        whole = total.sum(axis=0)
+        longest = np.argsort(stage_medians(whole, graph.stage)[graph.stage] - whole, kind="stable").tolist()
         alone = np.bincount(graph.stage)[graph.stage] == 1
-        return [one for one in longest if not alone[one]][: 2 * _MOST_LATE]
+        return [one for one in longest if not alone[one] and not in_turn[one]][: 2 * _MOST_LATE]
 
     def _bubble(self) -> Iterator[Candidate]:
         """Yield the slowest stage of a pipeline."""
@@ -409,14 +423,21 @@ class Candidates:
         return usual if usual > 1 and pieces.length[mine].sum() * (1 - 1 / usual) >= least else 0.0
 
     def _usual_ratio(self, rank: int) -> float:
-        """Return how many times as long as the others a rank takes between calls in half of what they do."""
-        pieces = self.graph.pieces
-        total = np.zeros((len(self.graph.places) + 1, len(self._every)))
-        np.add.at(total, (pieces.place, self.graph.call_rank[pieces.call]), pieces.length)
-        others = np.median(total[:, peers(rank, self.graph.stage)], axis=1)
-        ratio = np.divide(total[:, rank], others, out=np.ones(len(others)), where=others > 0)
+        """Return how many times as long as the others a rank takes between calls in half of what they do.
+
+        Long pauses make no place weigh more: those of a single one say nothing about the others.
+        """
+        pieces, others = self.graph.pieces, peers(rank, self.graph.stage)
+        long = self.removals.long_gap[pieces.call]
+        total = np.zeros((2, len(self.graph.places) + 1, len(self._every)))
+        np.add.at(
+            total, (long.astype(np.int64), pieces.place, self.graph.call_rank[pieces.call]), pieces.length
+        )
+        usual = np.median(total.sum(axis=0)[:, others], axis=1)
+        own = total.sum(axis=0)[:, rank]
+        ratio = np.divide(own, usual, out=np.ones(len(usual)), where=usual > 0)
         order = np.argsort(ratio)
-        done = np.cumsum(others[order])
+        done = np.cumsum(np.median(total[0][:, others], axis=1)[order])
         if not done[-1]:
             return 1.0
         return float(ratio[order][np.searchsorted(done, 0.5 * done[-1])])

@@ -6,8 +6,8 @@ Each function returns the changed times. What they change follows from what the 
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,7 +20,7 @@ from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.columns.intervals import coverage, union
-from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.columns.unique import numbered, numbered_rows
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.timeline import Category, Ints
 
@@ -40,6 +40,12 @@ _CALL_NS = 5_000
 _ALLOCATING = (CallKind.ALLOCATE, CallKind.FREE)
 
 _FEW_COLLECTIVES = 4
+
+_FEW_USUAL, _VARYING = 0.45, 1.05
+"""The time in a place varies if less than this share of it is at most so many times its first quarter.
+
+Of two ranks that are late in turn, one is as usual in each step.
+"""
 
 _USUAL_SLOWDOWN = 0.12
 """The share of its time beside communication that compute loses, where the profile shows none beside it."""
@@ -279,13 +285,19 @@ class Removals:
         Allocations are left out: they are a cause of their own.
         """
         graph = self.graph
-        calls, pieces = graph.calls, graph.pieces
         own = self._calls_but_allocations(times)
-        between = pieces.length.astype(float)
-        shorter = _ratio_to_others((calls.step, calls.place), graph.call_rank, own, rank, graph.stage)
-        of_piece = (calls.step[pieces.call], pieces.place)
-        less = _ratio_to_others(of_piece, graph.call_rank[pieces.call], between, rank, graph.stage)
+        between = graph.pieces.length.astype(float)
+        of_calls, of_pieces = self._host_shares(own, between)
+        shorter, less = (_ratio_to_others(one, rank, graph.stage) for one in (of_calls, of_pieces))
         return own * (1 - shorter), between * (1 - less)
+
+    def _host_shares(self, own: Floats, between: Floats) -> tuple[_Shares, _Shares]:
+        """Return the shares of the own times of calls, and of the pieces of host time."""
+        calls, pieces, rank = self.graph.calls, self.graph.pieces, self.graph.call_rank
+        ranks = len(self.graph.ranks)
+        of_calls = _Shares.of(calls.step, calls.place, (), rank, own, ranks)
+        step = calls.step[pieces.call]
+        return of_calls, _Shares.of(step, pieces.place, (), rank[pieces.call], between, ranks)
 
     def _calls_but_allocations(self, times: Times) -> Floats:
         """Return the own time of each call, 0 for one that allocates or frees."""
@@ -298,32 +310,34 @@ class Removals:
 
     def in_turn_excess(self, times: Times) -> tuple[Floats, Floats]:
         """Return what `in_turn_host` takes from each call and each piece of host time."""
-        graph = self.graph
-        calls, pieces = graph.calls, graph.pieces
         own = self._calls_but_allocations(times)
-        own *= 1 - _ratio_to_usual((calls.place,), calls.step, graph.call_rank, own, graph.stage)
-        between = pieces.length.astype(float)
-        step, rank = calls.step[pieces.call], graph.call_rank[pieces.call]
-        between *= 1 - _ratio_to_usual((pieces.place,), step, rank, between, graph.stage)
-        return own, between
+        between = self.graph.pieces.length.astype(float)
+        less = (1 - _ratio_to_usual(one, self.graph.stage) for one in self._host_shares(own, between))
+        return own * next(less), between * next(less)
 
     def in_turn_gpu(self, times: Times) -> Times:
-        """Take from each rank the compute that it has in single steps only, and others do not."""
-        work, stage = self.graph.work, self.graph.stage
-        rows = np.flatnonzero(work.category == Category.COMP)
-        keys = (work.place[rows], work.name[rows], work.grid[rows])
-        alone = times.alone.copy()
-        alone[rows] *= _ratio_to_usual(keys, work.step[rows], self.graph.work_rank[rows], alone[rows], stage)
-        return times.with_alone(alone)
+        """Take from each rank the compute that it has in single steps only, or give all ranks as much."""
+        return self._scaled_compute(times, lambda shares: _ratio_to_equal(shares, self.graph.stage))
 
     def late_gpu(self, times: Times, rank: int) -> Times:
         """Give a rank the compute times of the median of the other ranks, by step, place, kernel and grid."""
+        return self._scaled_compute(times, lambda shares: _ratio_to_others(shares, rank, self.graph.stage))
+
+    def _scaled_compute(self, times: Times, ratio: Callable[[_Shares], Floats]) -> Times:
         work = self.graph.work
         rows = np.flatnonzero(work.category == Category.COMP)
-        keys = (work.step[rows], work.place[rows], work.name[rows], work.grid[rows])
-        ratio = _ratio_to_others(keys, self.graph.work_rank[rows], times.alone[rows], rank, self.graph.stage)
+        finer = (work.name[rows], work.grid[rows])
         alone = times.alone.copy()
-        alone[rows] *= ratio
+        alone[rows] *= ratio(
+            _Shares.of(
+                work.step[rows],
+                work.place[rows],
+                finer,
+                self.graph.work_rank[rows],
+                alone[rows],
+                len(self.graph.ranks),
+            )
+        )
         return times.with_alone(alone)
 
     def balanced(self, times: Times) -> Times:
@@ -351,41 +365,130 @@ def _zeroed(alone: Floats, rows: Ints) -> Floats:
     return changed
 
 
-def _ratio_to_others(keys: tuple[Ints, ...], rank: Ints, time: Floats, late: int, stage: Ints) -> Floats:
-    """Return the factor that gives each row of a rank the time that its peers take for its group.
+@dataclass(frozen=True)
+class _Shares:
+    """Time of rows by step, place and, finer, by what they do there; ``finer`` may be empty.
 
-    The time of a group is its sum; that of the peers is the median over them, and no rank gets slower.
+    ``cells`` has the step, the place and what else tells groups apart, and ``group`` the cell of each row.
+    ``around`` numbers the places, and ``step`` the steps, of the cells.
     """
-    _, group = numbered_rows(*keys)
-    total = np.zeros((int(group.max(initial=-1)) + 1, len(stage)))
-    np.add.at(total, (group, rank), time)
+
+    rank: Ints
+    time: Floats
+    cells: Ints
+    group: Ints
+    around: Ints
+    step: Ints
+    ranks: int
+
+    @classmethod
+    def of(
+        cls, step: Ints, place: Ints, finer: tuple[Ints, ...], rank: Ints, time: Floats, ranks: int
+    ) -> _Shares:
+        """Return the shares; all arrays have shape (n,)."""
+        cells, group = numbered_rows(step, place, *finer)
+        return cls(rank, time, cells, group, numbered(cells[:, 1])[1], numbered(cells[:, 0])[1], ranks)
+
+    def total(self) -> Floats:
+        """Return the time of each cell on each rank."""
+        found = np.zeros((len(self.cells), self.ranks))
+        np.add.at(found, (self.group, self.rank), self.time)
+        return found
+
+    def of_places(self, total: Floats) -> Floats:
+        """Return the sums over the cells of each place in each step, shape (places, steps, …)."""
+        places, steps = (int(one.max(initial=-1)) + 1 for one in (self.around, self.step))
+        found = np.zeros((places, steps, *total.shape[1:]))
+        np.add.at(found, (self.around, self.step), total)
+        return found
+
+    def shortened(self, total: Floats, more: Floats, most: Floats) -> Floats:
+        """Return the factor of each row's time where cells take ``more`` than is usual.
+
+        All of a place in a step has at most ``most`` to lose, shape (places, steps, …): other shapes have
+        kernels of their own, and what is more of one kind may be less of another.
+        """
+        longer = self.of_places(more)
+        part = np.divide(most, longer, out=np.zeros_like(longer), where=longer > 0).clip(max=1.0)
+        less = more * part[self.around, self.step]
+        ratio: Floats = 1 - np.divide(less, total, out=np.zeros_like(total), where=total > 0)
+        return ratio
+
+
+def _ratio_to_others(shares: _Shares, late: int, stage: Ints) -> Floats:
+    """Return the factor that gives each row of a rank the time that its peers take for the same.
+
+    The time of the peers is the median over them, in each step. A rank that takes less in other steps is late
+    by the rest only.
+    """
+    total = shares.total()
     usual = np.median(total[:, peers(late, stage)], axis=1)
     own = total[:, late]
-    ratio = np.divide(usual, own, out=np.ones(len(own)), where=own > 0)
-    result: Floats = np.where(rank == late, np.minimum(ratio, 1.0)[group], 1.0)
+    every = shares.of_places(total)
+    excess = every[..., late] - np.median(every[..., peers(late, stage)], axis=-1)
+    longer = excess.clip(min=0)
+    late_at_all, sums = excess.sum(axis=1, keepdims=True).clip(min=0), longer.sum(axis=1, keepdims=True)
+    longer *= np.divide(late_at_all, sums, out=np.zeros_like(sums), where=sums > 0)
+    ratio = shares.shortened(own, (own - usual).clip(min=0), longer)
+    result: Floats = np.where(shares.rank == late, ratio[shares.group], 1.0)
     return result
 
 
-def _ratio_to_usual(keys: tuple[Ints, ...], step: Ints, rank: Ints, time: Floats, stage: Ints) -> Floats:
-    """Return the factor that gives each row the time that is usual for its group, unless it takes less.
+def _ratio_to_usual(shares: _Shares, stage: Ints) -> Floats:
+    """Return the factor that gives each row the time that is usual for the same, unless it takes less.
 
     Usual is what the rank takes in a quarter of its steps or, if that is longer, what half of its peers take
     in the same step. So a rank that is late in every step stays late.
     """
-    if not len(time):
-        return time
-    _, group = numbered_rows(*keys)
-    number = step - int(step.min())
-    total = np.zeros((int(group.max()) + 1, int(number.max()) + 1, len(stage)))
-    np.add.at(total, (group, number, rank), time)
-    usual = np.quantile(total, 0.25, axis=1, keepdims=True, method="lower")
-    half = np.empty_like(total)
+    if not len(shares.time):
+        return shares.time
+    total = shares.total()
+    every = shares.of_places(total)
+    usual = np.maximum(_quarter(every), _half(every, stage))
+    # The cells of a kind, over all steps.
+    _, kind = numbered_rows(*shares.cells.T[1:])
+    by_step = np.zeros((int(kind.max()) + 1, every.shape[1], shares.ranks))
+    by_step[kind, shares.step] = total
+    limit = np.maximum(_quarter(by_step)[kind, 0], _half(total, stage))
+    more = (total - limit).clip(min=0)
+    result: Floats = shares.shortened(total, more, (every - usual).clip(min=0))[shares.group, shares.rank]
+    return result
+
+
+def _ratio_to_equal(shares: _Shares, stage: Ints) -> Floats:
+    """Return the factor that gives each row's rank the mean of its peers in places whose time varies.
+
+    Sequences of other lengths make it vary: no time is usual. Elsewhere it is that of `_ratio_to_usual`.
+    """
+    usual = _ratio_to_usual(shares, stage)
+    every = shares.of_places(shares.total())
+    usually = np.mean(every <= _VARYING * _quarter(every), axis=1, keepdims=True)
+    varies = (_of_peers(usually, stage, np.mean) < _FEW_USUAL) & (every > 0)
+    equal = np.divide(_of_peers(every, stage, np.mean), every, out=np.full_like(every, np.nan), where=varies)
+    ratio = equal[shares.around[shares.group], shares.step[shares.group], shares.rank]
+    return np.where(np.isnan(ratio), usual, ratio)
+
+
+def _quarter(total: Floats) -> Floats:
+    """Return what each rank takes at most in a quarter of its steps, the second axis of ``total``."""
+    found: Floats = np.quantile(total, 0.25, axis=1, keepdims=True, method="lower")
+    return found
+
+
+def _half(total: Floats, stage: Ints) -> Floats:
+    """Return what half of the peers of each rank take at most."""
+    return _of_peers(
+        total, stage, lambda of, axis, keepdims: np.quantile(of, 0.5, axis, keepdims=keepdims, method="lower")
+    )
+
+
+def _of_peers(total: Floats, stage: Ints, statistic: Callable[..., Floats]) -> Floats:
+    """Return a statistic over the ranks of each rank's stage; ``total`` has the shape (…, ranks)."""
+    found = np.empty_like(total)
     for one in range(int(stage.max(initial=0)) + 1):
         mine = stage == one
-        half[..., mine] = np.quantile(total[..., mine], 0.5, axis=-1, keepdims=True, method="lower")
-    ratio = np.divide(np.maximum(usual, half), total, out=np.ones_like(total), where=total > 0)
-    result: Floats = np.minimum(ratio, 1.0)[group, number, rank]
-    return result
+        found[..., mine] = statistic(total[..., mine], axis=-1, keepdims=True)
+    return found
 
 
 def _ratio_to_mean(step: Ints, rank: Ints, time: Floats, stage: Ints) -> Floats:

@@ -1,7 +1,7 @@
 """Programs with known times, and a slow simulator that says what their hosts and GPUs do at which moment.
 
 The simulator knows nothing of graphs: it executes each rank's instructions one after another until the next
-collective, and goes on when all ranks have come to it.
+collective or message, and goes on when all of its ranks have come to it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.timeline import (
     NO_CORRELATION,
     NO_NAME,
+    NO_PEER,
     NO_STREAM,
     ApiCalls,
     Category,
+    Collectives,
     Gpu,
     Ints,
     Kernels,
@@ -52,10 +54,11 @@ class Host:
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel, a copy (``blocks``: its call returns when it has ended), or a collective of all ranks.
+    """A kernel, a copy (``blocks``: its call returns when it has ended), a collective, or a message.
 
-    A collective is an all-reduce; with a ``root``, a broadcast from it or, if it ``gathers``, a reduce to it.
-    ``call_ns`` is the time of the call.
+    A collective is an all-reduce of all ranks, or of those of its ``group``; with a ``root``, a broadcast
+    from it or, if it ``gathers``, a reduce to it. A message goes to its ``peer`` if it ``sends``, else it
+    comes from there. ``call_ns`` is the time of the call.
     """
 
     ns: int
@@ -68,10 +71,20 @@ class Launch:
     gathers: bool = False
     device: int = 0
     call_ns: int = CALL
+    group: tuple[int, ...] = ()
+    peer: int | None = None
+    sends: bool = False
+
+    @property
+    def communicates(self) -> bool:
+        """True for collectives and messages."""
+        return self.collective or self.peer is not None
 
     @property
     def kernel(self) -> str:
         """The name of the kernel."""
+        if self.peer is not None:
+            return "ncclDevKernel_SendRecv"
         if not self.collective:
             return self.name
         op = "AllReduce" if self.root is None else "Reduce" if self.gathers else "Broadcast"
@@ -124,8 +137,11 @@ class Once:
 Instruction = Host | Launch | Wait | Memory | StreamWait | Place | Once
 
 
-Executing = Generator[int, tuple[int, ...], None]
-"""Yields when a rank comes to each collective, and is sent when each rank came to it."""
+Meeting = tuple[int, ...]
+"""The ranks that take part in a collective, or the sender and the receiver of a message; empty for all."""
+
+Executing = Generator[tuple[Meeting, int], dict[int, int], None]
+"""Yields when a rank comes to each meeting, and is sent when each of its ranks came to it."""
 
 
 @dataclass
@@ -150,14 +166,21 @@ def simulate(ranks: Sequence[Sequence[Instruction]], steps: int) -> dict[int, Ti
     found = [_Rank(number, now=1000 * US) for number in range(len(ranks))]
     running = [_executed(rank, program, steps) for rank, program in zip(found, ranks, strict=True)]
     come = [next(one, None) for one in running]
-    while None not in come:
-        arrived = tuple(one for one in come if one is not None)
-        come = [_sent(one, arrived) for one in running]
-    assert not any(come), "the ranks have different numbers of collectives"
+    every = tuple(range(len(ranks)))
+    while any(come):
+        meeting = next((one for one in come if one and _is_complete(one[0] or every, one[0], come)), None)
+        assert meeting, "the ranks communicate in different orders"
+        arrived = {rank: one[1] for rank in meeting[0] or every if (one := come[rank])}
+        for rank in arrived:
+            come[rank] = _sent(running[rank], arrived)
     return {rank.rank: _timeline(rank, rank.rank, len(ranks)) for rank in found}
 
 
-def _sent(one: Executing, arrived: tuple[int, ...]) -> int | None:
+def _is_complete(ranks: Sequence[int], meeting: Meeting, come: Sequence[tuple[Meeting, int] | None]) -> bool:
+    return all((one := come[rank]) is not None and one[0] == meeting for rank in ranks)
+
+
+def _sent(one: Executing, arrived: dict[int, int]) -> tuple[Meeting, int] | None:
     try:
         return one.send(arrived)
     except StopIteration:
@@ -237,8 +260,11 @@ def _launch(rank: _Rank, one: Launch) -> Executing:
     ready = rank.ends[stream] + GAP if stream in rank.ends else 0
     start = max(begin + one.call_ns + LAUNCH - CALL, ready, rank.events.pop(stream, 0))
     end = start + one.ns
-    if one.collective:
-        arrived = yield start
+    if one.communicates:
+        meeting = one.group
+        if one.peer is not None:
+            meeting = (rank.rank, one.peer) if one.sends else (one.peer, rank.rank)
+        arrived = yield meeting, start
         end = max(start, _awaited(rank.rank, one, arrived)) + one.ns
     if one.blocks:
         rank.now = max(rank.now, end + RETURN)
@@ -247,10 +273,10 @@ def _launch(rank: _Rank, one: Launch) -> Executing:
     rank.ends[stream] = end
 
 
-def _awaited(rank: int, one: Launch, arrived: Sequence[int]) -> int:
+def _awaited(rank: int, one: Launch, arrived: Mapping[int, int]) -> int:
     """Return until when a rank waits in a collective to which the ranks came at these moments."""
     if one.root is None or (one.gathers and rank == one.root):
-        return max(arrived)
+        return max(arrived.values())
     return arrived[rank] if one.gathers else arrived[one.root]
 
 
@@ -296,6 +322,7 @@ def _timeline(rank: _Rank, number: int, ranks: int) -> Timeline:
             one_thread=np.ones(len(ranges), np.int64),
         ),
         synchronizations=_synchronizations(rank),
+        collectives=_collectives(rank, ranks, text),
         strings=np.array(list(texts), object),
     )
 
@@ -308,6 +335,35 @@ def _synchronizations(rank: _Rank) -> Synchronizations:
     return Synchronizations(process=zeros, **dict(zip(names, table.T, strict=True)))
 
 
+def _collectives(rank: _Rank, ranks: int, text: Callable[[str], int]) -> Collectives:
+    """Return the calls of NCCL, which only programs with groups or messages record."""
+    work = [one for one in rank.work if one[2].communicates]
+    if not any(one[2].group or one[2].peer is not None for one in work):
+        return Collectives.empty()
+    call = {number: (begin, end) for begin, end, _, number in rank.calls}
+    members = [one[2].group or tuple(range(ranks)) for one in work]
+    peers = _ints(NO_PEER if one[2].peer is None else one[2].peer for one in work)
+    zeros = np.zeros(len(work), np.int64)
+    return Collectives(
+        start=_ints(call[one[3]][0] for one in work),
+        end=_ints(call[one[3]][1] for one in work),
+        process=zeros,
+        thread=zeros,
+        operation=_ints(text(_operation(one[2])) for one in work),
+        communicator=_ints(text(f"ranks {group}") for group in members),
+        bytes=zeros + 1,
+        ranks=_ints(len(group) for group in members),
+        peer=peers,
+        comm_peer=peers,
+    )
+
+
+def _operation(one: Launch) -> str:
+    if one.peer is not None:
+        return "Send" if one.sends else "Recv"
+    return one.kernel.removeprefix("ncclDevKernel_")
+
+
 def _operations(work: Sequence[tuple[int, int, Launch, int]], text: Callable[[str], int]) -> dict[str, Ints]:
     return {
         "start": _ints(one[0] for one in work),
@@ -315,7 +371,7 @@ def _operations(work: Sequence[tuple[int, int, Launch, int]], text: Callable[[st
         "device": _ints(one[2].device for one in work),
         "stream": _ints(one[2].stream for one in work),
         "name": _ints(text(one[2].kernel) for one in work),
-        "category": _ints(int(Category.COMM if one[2].collective else one[2].category) for one in work),
+        "category": _ints(int(Category.COMM if one[2].communicates else one[2].category) for one in work),
         "correlation": _ints(one[3] for one in work),
         "process": np.zeros(len(work), np.int64),
     }

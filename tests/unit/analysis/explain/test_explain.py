@@ -427,6 +427,44 @@ def test_ranks_that_are_late_in_turn_are_one_finding(cause: Cause, late: Instruc
     assert not more
 
 
+def test_sequences_of_other_lengths_are_priced_as_equal_work_on_all_ranks() -> None:
+    steps = 12
+    lengths = np.random.default_rng(2).choice([0.5, 0.8, 1.2, 1.6, 2.4], (steps, 3))
+
+    def program(of_step: list[float]) -> list[Instruction]:
+        usual = training(overlap=False)
+        # Other lengths take kernels of other names.
+        longer = [
+            Once(step, tuple(Launch(round(ns * MS), name=f"gemm_{ns:.2f}") for _ in range(8)))
+            for step, ns in enumerate(of_step)
+        ]
+        return [usual[0], Place("forward", (*longer, *usual[1].inside)), *usual[2:]]
+
+    unequal, equal = (
+        explain_run(inputs_of(simulate([program(one[:, rank].tolist()) for rank in range(3)], steps)))[0]
+        for one in (lengths, np.repeat(lengths.mean(axis=1, keepdims=True), 3, axis=1))
+    )
+    first = unequal.shown()[0]
+    assert (first.cause, first.where, first.ranks) == (Cause.LATE_RANK_GPU, "forward", (0, 1, 2))
+    assert unequal.step.elapsed_ns and equal.step.elapsed_ns
+    gained = unequal.step.elapsed_ns - equal.step.elapsed_ns
+    assert first.saving_ns == pytest.approx(gained, abs=0.1 * MS)
+    assert Cause.LATE_RANK_GPU not in {one.cause for one in equal.shown()}
+
+
+def test_a_rank_that_pauses_more_often_than_others_in_one_place_has_no_slower_host() -> None:
+    late = [0, 1, 0, 2, 0, 3, 0, 1, 0, 2, 0, 3]
+
+    def program(rank: int) -> list[Instruction]:
+        pauses = [Once(step, (Host(9 * MS),)) for step, one in enumerate(late) if one == rank]
+        return [Place("load", tuple(pauses)), *training(optimizer=[Launch(MS), Wait()])]
+
+    found = explain_run(inputs_of(simulate([program(rank) for rank in range(4)], len(late))))[0]
+    assert (found.shown()[0].cause, found.shown()[0].where) == (Cause.LATE_RANK_HOST, "load")
+    assert not any(one.what.startswith("the host of rank") for one in found.not_judged)
+    assert all(one.confidence != "low" for one in found.findings)
+
+
 def test_the_rank_that_arrives_last_is_counted() -> None:
     drained: list[Instruction] = [Launch(MS), Wait()]
     ranks = [training(overlap=False, optimizer=drained, data=[Host(rank * MS)]) for rank in range(3)]
