@@ -15,11 +15,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import yaml
+from numpy.typing import NDArray
 
 from hpcprof.common.decode import decode
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import user_config
-from hpcprof.profiles.timeline import Category, Ints
+from hpcprof.profiles.columns.unique import numbered
+from hpcprof.profiles.timeline import NO_NAME, Category, Ints
 
 Rule = tuple[re.Pattern[str], Category]
 
@@ -27,7 +29,7 @@ Rule = tuple[re.Pattern[str], Category]
 _COMMUNICATION = (
     # NCCL (ncclDevKernel_…, ncclKernel_… before 2.19), RCCL's own and its MSCCL kernels.
     r"^(void )?nccl",
-    r"^(void )?(rccl|mscclKernel)",
+    r"^(void )?(rccl|mscclKernel)|\bmscclpp::|\bquickreduce::",
     # oneCCL's SYCL kernels carry their namespace or the library's name.
     r"oneapi::ccl|oneccl|\bccl::",
     # NVSHMEM's collectives on the device and on a stream.
@@ -40,7 +42,13 @@ _COMMUNICATION = (
     r"\bcross_device_reduce",
 )
 
-RULES: tuple[Rule, ...] = tuple((re.compile(pattern), Category.COMM) for pattern in _COMMUNICATION)
+# The kernels by which HIP copies and sets memory.
+_MEMORY = r"^__amd_rocclr_(copy|fill|stream)"
+
+RULES: tuple[Rule, ...] = (
+    *((re.compile(pattern), Category.COMM) for pattern in _COMMUNICATION),
+    (re.compile(_MEMORY), Category.MEM),
+)
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):
@@ -93,6 +101,25 @@ def classify(names: Iterable[str | None], rules: Sequence[Rule] = RULES) -> Ints
     return np.array([_category(name or "", rules) for name in names], np.int64)
 
 
+def classes_of(names: Ints, texts: NDArray[np.object_]) -> Ints:
+    """Return the `Category` of each kernel, decided once for each name by the rules of `load`.
+
+    Parameters
+    ----------
+    names : ndarray of int64, shape (n,)
+        The numbers of the names in ``texts``, or `NO_NAME`.
+    texts : ndarray of str
+
+    Raises
+    ------
+    UsageError
+        If the user's file is wrong.
+    """
+    rules = load()
+    used, row = numbered(names)
+    return classify((None if n == NO_NAME else texts[n] for n in used.tolist()), rules)[row]
+
+
 def _category(name: str, rules: Sequence[Rule]) -> Category:
     return next((category for pattern, category in rules if pattern.search(name)), Category.COMP)
 
@@ -100,13 +127,14 @@ def _category(name: str, rules: Sequence[Rule]) -> Category:
 OTHER = "other"
 
 # The order matters: a fused attention is also a product, and PyTorch copies with elementwise kernels. The
-# names are those of cuBLAS, cuDNN, CUTLASS, CUB, and of PyTorch's and Triton's kernels.
+# names are those of cuBLAS, cuDNN, CUTLASS, CUB, of hipBLASLt (Cijk_…), Composable Kernel and MIOpen, and of
+# PyTorch's and Triton's kernels.
 _FAMILIES = tuple(
     (family, re.compile(pattern, re.IGNORECASE))
     for family, pattern in (
         ("attention", r"fmha|flash|attention"),
         ("convolution", r"dgrad|wgrad|fprop|conv(?!ert)|winograd"),
-        ("matrix product", r"gemm|nvjet|cutlass|splitkreduce|cublas|triton_mm|matmul"),
+        ("matrix product", r"gemm|nvjet|cutlass|splitkreduce|cublas|triton_mm|matmul|Cijk_"),
         ("normalization", r"layer_?norm|batch_?norm|\bbn_|group_?norm|rms_?norm|gammabeta"),
         ("softmax", r"soft_?max"),
         ("reduction", r"reduce|reduction|\bsum_|triton_(red|per)_"),

@@ -19,8 +19,8 @@ UNKNOWN = -1
 QUERY = -2
 """The call asks whether something is done and does not wait."""
 
-# Of the runtime and of the driver, with what marks versions and the default stream: _v3020, _ptsz.
-_CALL = re.compile(r"cu(?:da)?(Event|Stream|Ctx|Device|Thread)(Synchronize|WaitEvent|Query)(?:_\w+)?")
+# Of CUDA and HIP, with what marks versions and the default stream: _v3020, _ptsz, _spt.
+_CALL = re.compile(r"(?:cu(?:da)?|hip)(Event|Stream|Ctx|Device|Thread)(Synchronize|WaitEvent|Query)(?:_\w+)?")
 _KINDS = {
     "EventSynchronize": SyncKind.EVENT,
     "StreamWaitEvent": SyncKind.STREAM_WAIT,

@@ -30,12 +30,20 @@ from hpcprof.profiles.losses import LossKind, Subject
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import LATEST, LONGEST, Timeline
 from tests.crosschecks import contradictions
+from tests.data import rocprof_profiles
 
 pytestmark = pytest.mark.slow
 
 DATA = Path(__file__).parents[1] / "data"
 EXPORT = lzma.decompress((DATA / "sp_bf16_rank0.sqlite.xz").read_bytes())
 TRACE = gzip.decompress((DATA / "ddp_step_rank0.pt.trace.json.gz").read_bytes())
+RESULTS = json.dumps(rocprof_profiles.results()).encode()
+WHOLE = {
+    ".sqlite": EXPORT,
+    ".trace.json": TRACE,
+    "_results.json": RESULTS,
+    "_kernel_trace.csv": rocprof_profiles.tables()["_kernel_trace.csv"].encode(),
+}
 EXAMPLES = int(os.environ.get("HPCPROF_FUZZ_EXAMPLES", "60"))
 LARGEST = 2**63 - 1
 PUSH_POP, START_END = 59, 60
@@ -166,9 +174,63 @@ def test_an_export_with_changed_cells_gives_a_sentence_or_right_totals(
     path.unlink()
 
 
+@pytest.mark.parametrize("schema", ["3.0.5", "4.1.0", "lz4"])
+@bounded
+@given(changes)
+def test_a_rocpd_database_with_changed_cells_gives_a_sentence_or_counts_what_it_leaves_out(
+    tmp_path_factory: pytest.TempPathFactory, schema: str, seeds: list[int]
+) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "rank00000_results.db"
+    rocprof_profiles.write_database(path, schema)
+    with sqlite3.connect(path) as database:
+        for seed in seeds:
+            change_database(database, random.Random(seed))
+    database.close()
+    timeline = opened(path)
+    if timeline is not None:
+        check_parts(analysed(timeline))
+        rows = rows_of(path, f"rocpd_kernel_dispatch{rocprof_profiles.UUID}")
+        assert counted(timeline, {"kernels": (Subject.KERNEL,)}) == {"kernels": rows}
+    path.unlink()
+
+
+@bounded
+@given(changes)
+def test_results_of_rocprofv3_with_changed_fields_give_a_sentence_or_parts_that_add_up(
+    tmp_path_factory: pytest.TempPathFactory, seeds: list[int]
+) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "rank00000_results.json"
+    results = json.loads(RESULTS)
+    for seed in seeds:
+        choose = random.Random(seed)
+        section = choose.choice([*results["rocprofiler-sdk-tool"][0]["buffer_records"].values()])
+        change_record(section, choose) if section else None
+    path.write_text(json.dumps(results))
+    timeline = opened(path)
+    if timeline is not None:
+        check_parts(analysed(timeline))
+    path.unlink()
+
+
+def change_record(events: list[Any], choose: random.Random) -> None:
+    """Change one field of a record, or of an object in it."""
+    place = events[choose.randrange(len(events))]
+    while isinstance(place, dict) and place:
+        key = choose.choice(list(place))
+        if isinstance(place[key], dict) and choose.random() < 0.7:
+            place = place[key]
+            continue
+        if choose.random() < 0.3:
+            del place[key]
+        else:
+            place[key] = choose.choice([v for v in ODD_VALUES if not isinstance(v, bytes)] + [[], {}, 1e300])
+        return
+
+
 def change_database(database: sqlite3.Connection, choose: random.Random) -> None:
     """Change one thing: a cell, a column, a table, or the order of rows."""
-    tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    own = "type = 'table' AND name NOT LIKE 'sqlite/_%' ESCAPE '/'"
+    tables = [name for (name,) in database.execute(f"SELECT name FROM sqlite_master WHERE {own}")]
     if not tables:
         return
     table = choose.choice(tables)
@@ -270,14 +332,14 @@ def change_trace(trace: dict[str, Any], choose: random.Random) -> None:
         place[key] = choose.choice([v for v in ODD_VALUES if not isinstance(v, bytes)] + [[], {}, 1e300])
 
 
-@pytest.mark.parametrize("suffix", [".sqlite", ".trace.json"])
+@pytest.mark.parametrize("suffix", [".sqlite", ".trace.json", "_results.json", "_kernel_trace.csv"])
 @bounded
 @given(changes)
 def test_a_profile_with_changed_bytes_gives_a_sentence_or_a_result(
     tmp_path_factory: pytest.TempPathFactory, suffix: str, seeds: list[int]
 ) -> None:
     path = tmp_path_factory.mktemp("fuzz") / f"rank00000{suffix}"
-    changed = bytearray({".sqlite": EXPORT, ".trace.json": TRACE}[suffix])
+    changed = bytearray(WHOLE[suffix])
     for seed in seeds:
         choose = random.Random(seed)
         at = choose.randrange(len(changed))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hpcprof.analysis.explain.run_graph import RunGraph
-from hpcprof.analysis.operators.matrix_multiplications import peaks_of
+from hpcprof.profiles.gpu_peaks import peaks_of
 from hpcprof.profiles.timeline import Category, Gpu, Ints
 
 _PRODUCT = re.compile(r"gemm|convolve|fprop|dgrad|wgrad|xmma|cutlass|conv2d", re.IGNORECASE)

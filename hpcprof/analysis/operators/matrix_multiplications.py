@@ -1,13 +1,14 @@
-"""Floating-point operations of matrix multiplications and convolutions, and the peak rates of GPUs."""
+"""Floating-point operations of matrix multiplications and convolutions, and the peak rates for them."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from hpcprof.analysis.operators.convolutions import convolution_flops, is_convolution
+from hpcprof.profiles.gpu_peaks import peaks_of
 
 _FIRST_FACTOR = {
     **dict.fromkeys(("aten::mm", "aten::bmm", "aten::_scaled_mm", "aten::_int_mm"), 0),
@@ -23,35 +24,9 @@ _TYPES = {
     "c10::Float8_e4m3fn": "fp8",
     "c10::Float8_e5m2": "fp8",
 }
-_SINGLE = re.compile(r"sgemm|simt|_ffma_|f32f32_f32f32")
-_TF32 = re.compile(r"tf32|tensorop_s1688")
-
-_H100 = {"fp16": 989.4, "bf16": 989.4, "tf32": 494.7, "fp8": 1978.9, "fp32": 66.9, "fp64": 66.9}
-_MI300X = {"fp16": 1307.4, "bf16": 1307.4, "fp8": 2614.9, "fp64": 163.4}
-_MI300A = {"fp16": 980.6, "bf16": 980.6, "fp8": 1961.2, "fp64": 122.6}
-_PEAKS: tuple[tuple[str, dict[str, float]], ...] = (
-    ("V100-SXM2", {"fp16": 125.0, "fp32": 15.7, "fp64": 7.8}),
-    ("V100-PCIE", {"fp16": 112.0, "fp32": 14.0, "fp64": 7.0}),
-    ("A100", {"fp16": 312.0, "bf16": 312.0, "tf32": 156.0, "fp32": 19.5, "fp64": 19.5}),
-    ("H100 PCIe", {"fp16": 756.0, "bf16": 756.0, "tf32": 378.0, "fp8": 1513.0, "fp32": 51.0, "fp64": 51.0}),
-    ("H100 NVL", {"fp16": 835.5, "bf16": 835.5, "tf32": 417.5, "fp8": 1670.5, "fp32": 60.0, "fp64": 60.0}),
-    ("H200 NVL", {"fp16": 835.5, "bf16": 835.5, "tf32": 417.5, "fp8": 1670.5, "fp32": 60.0, "fp64": 60.0}),
-    ("GH200", _H100),
-    ("H100", _H100),
-    ("H200", _H100),
-    ("L40S", {"fp16": 362.0, "bf16": 362.0, "tf32": 183.0, "fp8": 733.0, "fp32": 91.6}),
-    ("L4", {"fp16": 121.0, "bf16": 121.0, "tf32": 60.0, "fp8": 242.5, "fp32": 30.3}),
-    ("A40", {"fp16": 149.7, "bf16": 149.7, "tf32": 74.8, "fp32": 37.4}),
-    ("A10", {"fp16": 125.0, "bf16": 125.0, "tf32": 62.5, "fp32": 31.2}),
-    ("MI250X", {"fp16": 191.5, "bf16": 191.5, "fp64": 47.9}),
-    ("MI300X", _MI300X),
-    ("MI300A", _MI300A),
-)
-"""Dense peaks in TFLOP/s from the data sheets of NVIDIA and AMD, by a part of the GPU's name.
-
-The first match counts. Tensor (matrix) cores where they take the type; ``fp32`` is that of the plain cores.
-An MI250X is two devices, and the figures are those of one.
-"""
+# hipBLASLt names the types of a product after the layouts of its inputs: Cijk_Ailk_Bljk_S_B_.
+_SINGLE = re.compile(r"sgemm|simt|_ffma_|f32f32_f32f32|Cijk_[A-Za-z]+_[A-Za-z]+_S_?B_")
+_TF32 = re.compile(r"tf32|tensorop_s1688|Cijk_[A-Za-z]+_[A-Za-z]+_S_MX_B_")
 
 
 def counts_flops(operator: str | None) -> bool:
@@ -104,11 +79,6 @@ def peak_tflops(gpu: str, operator: str | None, types: str | None, kernels: Iter
     if precision == "fp32":
         precision = _of_single(kernels)
     return peaks_of(gpu).get(precision or "")
-
-
-def peaks_of(gpu: str) -> Mapping[str, float]:
-    """Return the dense peaks of a GPU in TFLOP/s, by data type; empty if it is unknown."""
-    return next((peaks for part, peaks in _PEAKS if part in gpu), {})
 
 
 def _of_single(kernels: Iterable[str]) -> str | None:

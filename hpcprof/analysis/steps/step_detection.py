@@ -34,7 +34,7 @@ _LISTED, _JUDGED = 8, 32
 _MIN_MARKERS = 3
 """With the last step, which may be incomplete, so many markers make two steps."""
 
-_LIBRARY_PREFIXES = ("NCCL:", "nccl:", "gloo:")
+_LIBRARY_PREFIXES = ("NCCL:", "RCCL:", "nccl:", "gloo:")
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,22 @@ def outermost(start: Ints, end: Ints) -> Ints:
     return found
 
 
+def properly_nested(start: Ints, end: Ints) -> bool:
+    """Return whether any two intervals are disjoint or one contains the other; empty ones do not count."""
+    full = end > start
+    start, end = start[full], end[full]
+    rows = by_time(start, -end)
+    start, end = start[rows], end[rows]
+    order = np.arange(len(start))
+    # At one moment, intervals end before others begin, the innermost first.
+    opening = np.repeat((True, False), len(order))
+    events = np.lexsort((np.concatenate((order, -order)), opening, np.concatenate((start, end))))
+    depth = np.cumsum(np.where(opening[events], 1, -1))
+    at = np.empty(len(events), np.int64)
+    at[events] = depth
+    return bool(np.all(at[: len(order)] == at[len(order) :] + 1))
+
+
 def length(start: Ints, end: Ints) -> int:
     """Return the time that the intervals cover, with overlaps counted once."""
     start, end = _ordered(start, end)

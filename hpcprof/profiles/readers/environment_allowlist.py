@@ -6,6 +6,7 @@ A profile of Nsight Systems holds the whole environment of the job, including to
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 
 RANKS = (
     "OMPI_COMM_WORLD_RANK",
@@ -41,9 +42,18 @@ EXACT = (
     "CUBLAS_WORKSPACE_CONFIG",
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_ALLOC_CONF",
+    "PYTORCH_HIP_ALLOC_CONF",
+    "ROCR_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "HIP_LAUNCH_BLOCKING",
+    "GPU_MAX_HW_QUEUES",
+    "HSA_XNACK",
+    "HSA_ENABLE_SDMA",
+    "ZE_AFFINITY_MASK",
+    "ZE_FLAT_DEVICE_HIERARCHY",
     "OMP_NUM_THREADS",
 )
-PREFIXES = ("NCCL_", "TORCH_NCCL_")
+PREFIXES = ("NCCL_", "TORCH_NCCL_", "RCCL_")
 
 # Names with these prefixes whose values are addresses or private.
 _PRIVATE = re.compile(r"COMM_ID|HOST|FILE|PATH|DIR|USER|TOKEN|SECRET|PASS|KEY")
@@ -61,7 +71,7 @@ _WORDS = frozenset((
     "parallel", "group", "pci_bus_id", "fastest_first", "expandable_segments", "max_split_size_mb",
     "garbage_collection_threshold", "roundup_power2_divisions", "backend", "native", "cudamallocasync",
     "pinned_use_cuda_host_register", "pinned_num_register_threads", "pinned_use_background_threads",
-    "release_lock_on_cudamalloc",
+    "release_lock_on_cudamalloc", "flat", "composite", "combined",
 ))
 # fmt: on
 
@@ -70,6 +80,12 @@ def allowed(name: str, value: str) -> bool:
     """Return whether a variable may be kept: its name is listed, and its value is numbers and known words."""
     listed = name in EXACT or (name.startswith(PREFIXES) and not _PRIVATE.search(name))
     return listed and bool(value) and len(value) <= _LONGEST and all(map(_is_plain, _PARTS.split(value)))
+
+
+def first_number(variables: Mapping[str, str], names: Iterable[str]) -> int | None:
+    """Return the first of some variables that is a number, such as those of `RANKS`; None if none is."""
+    values = (variables[name] for name in names if name in variables)
+    return next((int(v) for v in values if v.isascii() and v.isdigit() and len(v) < 10), None)
 
 
 def _is_plain(part: str) -> bool:

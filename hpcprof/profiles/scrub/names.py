@@ -73,6 +73,16 @@ class Names:
         return self.numbered(self._kinds.get(match[0], "path"), match[0])
 
 
+_HOSTS = ("HOSTNAME", "HOST", "SLURMD_NODENAME", "SLURM_SUBMIT_HOST", "PBS_O_HOST")
+_USERS = ("USER", "LOGNAME", "USERNAME", "SLURM_JOB_USER", "PBS_O_LOGNAME", "SUDO_USER")
+
+
+def names_in_environment(variables: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return the hosts and the users that environment variables name."""
+    home = variables.get("HOME", "").rstrip("/").rpartition("/")[2]
+    return [variables.get(n, "") for n in _HOSTS], [*(variables.get(n, "") for n in _USERS), home]
+
+
 def hosts_and_users(hosts: Iterable[str], users: Iterable[str]) -> dict[str, str]:
     """Return words for `Names.know`; a full host name also gives its first part."""
     words: dict[str, str] = {}

@@ -20,7 +20,7 @@ from hpcprof.profiles.readers.nsys.nccl_calls import NCCL_DOMAIN
 from hpcprof.profiles.readers.nsys.nvtx_payloads import layouts
 from hpcprof.profiles.readers.nsys.nvtx_ranges import DOMAIN_CREATE, NAMED_EVENTS
 from hpcprof.profiles.readers.nsys.origin import is_option
-from hpcprof.profiles.scrub.names import Names, hosts_and_users
+from hpcprof.profiles.scrub.names import Names, hosts_and_users, names_in_environment
 from hpcprof.profiles.scrub.nccl_payloads import NcclPayloads, entry_name
 
 Pairs = list[tuple[str, str]]
@@ -52,9 +52,6 @@ _SYSTEM_ROWS = (
     "CpuDescription",
     "CpuCores",
 )
-_HOSTS = ("HOSTNAME", "HOST", "SLURMD_NODENAME", "SLURM_SUBMIT_HOST", "PBS_O_HOST")
-_USERS = ("USER", "LOGNAME", "USERNAME", "SLURM_JOB_USER", "PBS_O_LOGNAME", "SUDO_USER")
-
 
 _PAIR_TABLES = ("META_DATA_CAPTURE", "META_DATA_EXPORT", "TARGET_INFO_SYSTEM_ENV")
 _TYPES = ("INTEGER", "REAL", "TEXT")
@@ -202,7 +199,6 @@ def _hosts_and_users(pairs: Mapping[str, Pairs]) -> dict[str, str]:
     variables += named.get("DeviceEnvironment", "").split(";")
     known = dict(environment_allowlist.split(item) for item in variables)
     hosts = [named.get(n, "") for n in ("Hostname", "EXPORT_HOST", "DEVICE_DISPLAY_NAME")]
-    hosts += [known.get(n, "") for n in _HOSTS]
     users = [value for name, value in named.items() if name.endswith(("USER_NAME", "EXPORT_USER"))]
-    users += [known.get(n, "") for n in _USERS] + [Path(known.get("HOME", "")).name]
-    return hosts_and_users(hosts, users)
+    more_hosts, more_users = names_in_environment(known)
+    return hosts_and_users(hosts + more_hosts, users + more_users)

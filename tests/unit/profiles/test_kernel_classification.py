@@ -43,6 +43,11 @@ def test_the_users_rules_come_first(tmp_path: Path) -> None:
     assert classify(["my_halo_exchange", "ncclDevKernel", "gemm"], load(path)).tolist() == [1, 2, 0]
 
 
+def test_rccl_communicates_and_the_kernels_that_hip_copies_with_move_memory() -> None:
+    names = ["ncclDevKernel_Generic_1(ncclDevKernelArgsStorage<4096ul>)", "__amd_rocclr_copyBuffer"]
+    assert classify([*names, "__amd_rocclr_fillBufferAligned", "Cijk_Ailk"]).tolist() == [1, 2, 2, 0]
+
+
 def test_the_users_own_folder_is_read_when_no_file_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,6 +92,9 @@ def test_a_mistake_in_the_users_file_is_named(tmp_path: Path, text: str, reason:
         ("void at::native::vectorized_gather_kernel<(int)16, long>(char *)", "index"),
         ("void at::native::elementwise_kernel<(int)128, direct_copy_kernel_cuda>(int)", "copy"),
         ("void at::native::vectorized_elementwise_kernel<(int)4, FillFunctor<float>>(int)", "elementwise"),
+        ("Cijk_Ailk_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT64x32x256_MI16x16x1", "matrix product"),
+        ("void ck::kernel_gemm_xdl_cshuffle_v3<ck::GridwiseGemm_xdl>(T1)", "matrix product"),
+        ("ck_tile::FmhaFwdKernel<ck_tile::TileFmhaShape>", "attention"),
         ("my_own_stencil", "other"),
         (None, "other"),
     ],

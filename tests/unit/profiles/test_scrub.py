@@ -24,7 +24,7 @@ from hpcprof.profiles.readers import environment_allowlist
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.scrub.files import scrub_files
 from hpcprof.profiles.scrub.names import Names
-from tests.data import generated_exports
+from tests.data import generated_exports, rocprof_profiles
 from tests.unit.profiles.readers.nsys.test_functions import stack
 from tests.unit.profiles.readers.nsys.test_functions import write as write_stacks
 
@@ -460,3 +460,22 @@ def test_different_names_stay_different_and_equal_ones_equal(texts: list[str]) -
 )
 def test_of_the_environment_only_listed_variables_with_plain_values_are_kept(item: str, kept: bool) -> None:
     assert environment_allowlist.allowed(*environment_allowlist.split(item)) is kept
+
+
+@pytest.mark.parametrize("schema", ["3.0.0", "4.1.0", "lz4", "json"])
+def test_a_copy_of_a_profile_of_rocprofv3_has_the_same_figures_and_no_secrets(
+    schema: str, tmp_path: Path
+) -> None:
+    if schema == "json":
+        path = tmp_path / "rank0_results.json"
+        path.write_text(json.dumps(rocprof_profiles.results()))
+    else:
+        path = rocprof_profiles.write_database(tmp_path / "rank0_results.db", schema)
+    done = scrub_files([path], tmp_path / "copies")
+    assert (done.skipped, [left_out for _, left_out in done.written]) == ([], [[]])
+    copy = tmp_path / "copies" / path.name
+    assert figures(copy) == figures(path)
+    content = copy.read_bytes()
+    for secret in (*rocprof_profiles.SECRETS.values(), "--token", "frontier01234", rocprof_profiles.GUID):
+        assert secret.encode() not in content
+    assert read_profile(copy).origin.facts == read_profile(path).origin.facts

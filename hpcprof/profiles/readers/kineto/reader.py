@@ -76,7 +76,7 @@ def read(path: Path) -> Timeline:
     events, properties = _load(path)
     calls = ApiCalls(**events.calls.columns())
     kernels, memory, graphs = (table.columns() for table in (events.kernels, events.memory, events.graphs))
-    category = _categories(kernels["name"], events.strings.array())
+    category = kernel_classification.classes_of(kernels["name"], events.strings.array())
     communicating, records = category == Category.COMM, events.collectives
     batches = batched(records, events.group_calls, kernels, communicating, calls, events.strings)
     communicated = collectives([*records, *batches], calls, events.strings)
@@ -127,12 +127,6 @@ def read(path: Path) -> Timeline:
         synchronizations=synchronizations(events.waits.columns(), process, calls, strings.tolist()),
         strings=strings,
     )
-
-
-def _categories(names: Ints, strings: NDArray[np.object_]) -> Ints:
-    """Return the category of each kernel, given the numbers of their names."""
-    classes = kernel_classification.classify(strings, kernel_classification.load())
-    return classes[names] if len(classes) else np.empty(0, np.int64)
 
 
 def _host_memory(names: Ints, strings: NDArray[np.object_]) -> Ints:

@@ -341,8 +341,8 @@ def _integer(value: Any) -> int:
 
 
 @contextmanager
-def open_export(path: Path, threads: int = 2) -> Iterator[NsysExport]:
-    """Open an export for reading only; ``threads`` read its large tables.
+def open_export(path: Path, threads: int = 2, what: str = "an nsys SQLite export") -> Iterator[NsysExport]:
+    """Open an export for reading only; ``threads`` read its large tables, and ``what`` is for messages.
 
     Raises
     ------
@@ -369,9 +369,7 @@ def open_export(path: Path, threads: int = 2) -> Iterator[NsysExport]:
             yield NsysExport(path, connection, tables, None if journal == "wal" else pages, pool)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         # Python's sqlite3 decodes the names of tables and columns itself.
-        raise DamagedInput(
-            f"{path} cannot be read as an nsys SQLite export: {str(error).splitlines()[0]}."
-        ) from None
+        raise DamagedInput(f"{path} cannot be read as {what}: {str(error).splitlines()[0]}.") from None
 
 
 def _check(path: Path) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.columns.unique import distinct, numbered_rows
+from hpcprof.profiles.readers.nccl_groups import launching_calls
 from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, THREAD_BITS, NsysExport
 from hpcprof.profiles.readers.nsys.nvtx_payloads import Payloads, layouts
 from hpcprof.profiles.readers.nsys.nvtx_ranges import DOMAIN_CREATE, PUSH_POP, Events
@@ -24,8 +25,6 @@ from hpcprof.profiles.timeline import (
 )
 
 NCCL_DOMAIN = "NCCL"
-_GROUP_START, _GROUP_END = "ncclGroupStart", "ncclGroupEnd"
-
 # The names of the entries of NCCL's payloads in its versions (NCCL's nvtx_payload_schemas.h).
 COMMUNICATOR = ("NCCL communicator ID",)
 MESSAGE = ("Message size [bytes]", "Bytes")
@@ -42,7 +41,7 @@ def read_collectives(export: NsysExport, events: Events, strings: StringTable) -
     if not events.present >= {"domainId", "globalTid", "text"}:
         return Collectives.empty()
     calls = _Calls(export, events)
-    launched_by = calls.launched_by()
+    launched_by = launching_calls(calls.texts, calls.name, calls.thread)
     operations = strings_of(strings, [operation(text) for text in calls.texts])[calls.name]
     chosen = np.flatnonzero(operations != NO_NAME)
     return Collectives(
@@ -88,26 +87,6 @@ class _Calls:
         self.name[inline] = texts.add_all(text or "" for text in events.text.take(rows[inline]).texts())
         self.texts: list[str] = texts.array().tolist()
         self.payloads = events.payload.take(rows)
-
-    def launched_by(self) -> Ints:
-        """Return, for each call, the call that launches its work.
-
-        That is the call itself or, for a call in a group, the one that ends the outermost group.
-        """
-        kinds = [(text == _GROUP_START) - (text == _GROUP_END) for text in self.texts]
-        kind = np.array(kinds, np.int64)[self.name]
-        result = np.arange(len(kind))
-        cuts = np.flatnonzero(np.diff(self.thread)) + 1
-        for rows in np.split(result.copy(), cuts):
-            depth = np.cumsum(kind[rows])
-            # The profile may begin inside a group, whose end then closes nothing.
-            depth -= np.minimum(np.minimum.accumulate(depth), 0) if len(depth) else depth
-            closing = rows[(kind[rows] < 0) & (depth == 0)]
-            inside = rows[depth > 0]
-            next_one = np.searchsorted(closing, inside)
-            closed = next_one < len(closing)
-            result[inside[closed]] = closing[next_one[closed]]
-        return result
 
 
 def _decoded(export: NsysExport, calls: _Calls, strings: StringTable) -> dict[str, Ints]:

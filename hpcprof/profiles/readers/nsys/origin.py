@@ -55,7 +55,7 @@ def origin(export: NsysExport, left_out: Iterable[Loss], processes: Collection[i
         path=export.path,
         kind=NSYS.name,
         rank=_rank(export, mpi_processes(export), variables),
-        world_size=_first_number(variables, environment_allowlist.SIZES),
+        world_size=environment_allowlist.first_number(variables, environment_allowlist.SIZES),
         host=_text(export, "TARGET_INFO_SYSTEM_ENV", "Hostname"),
         device_names=tuple(gpu.name for gpu in gpus),
         profiler_version=_text(export, "META_DATA_EXPORT", "EXPORT_PRODUCT_VERSION"),
@@ -86,7 +86,7 @@ def identify_rank(path: Path) -> int | None:
 def _rank(export: NsysExport, ranks: Collection[int], variables: Mapping[str, str]) -> int | None:
     known = next(iter(ranks)) if len(ranks) == 1 else None
     if not ranks:
-        known = _first_number(variables, environment_allowlist.RANKS)
+        known = environment_allowlist.first_number(variables, environment_allowlist.RANKS)
     return rank_from_name(export.path) if known is None else known
 
 
@@ -166,11 +166,6 @@ def _another(owner: object, processes: Collection[int]) -> bool:
     """Return whether a global id is that of another process than these; one without a pid is of none."""
     process = owner >> PROCESS_SHIFT if isinstance(owner, int) else 0
     return process & _PID != 0 and process not in processes
-
-
-def _first_number(variables: Mapping[str, str], names: Iterable[str]) -> int | None:
-    values = (variables[name] for name in names if name in variables)
-    return next((int(v) for v in values if v.isascii() and v.isdigit() and len(v) < 10), None)
 
 
 def _text(export: NsysExport, table: str, name: str) -> str | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles import kernel_classification
-from hpcprof.profiles.columns.unique import distinct, numbered
+from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, NsysExport, open_export
 from hpcprof.profiles.readers.nsys.functions import read_functions
@@ -83,7 +83,7 @@ def _timeline(export: NsysExport) -> Timeline:
     return Timeline(
         origin=origin(export, lost, set(distinct(gpu["process"]).tolist())),
         strings=texts,
-        kernels=kernels(gpu, names, _classes(names, strings)),
+        kernels=kernels(gpu, names, kernel_classification.classes_of(names, texts)),
         memops=memory,
         calls=made,
         ranges=table,
@@ -109,12 +109,3 @@ def _only_process(thread: Ints) -> int:
         return 0
     low, high = int(known.min()) >> PROCESS_SHIFT, int(known.max()) >> PROCESS_SHIFT
     return low if low == high else 0
-
-
-def _classes(names: Ints, strings: StringTable) -> Ints:
-    """Return each kernel's class, decided once for each name."""
-    used, row = numbered(names)
-    texts = strings.array()
-    rules = kernel_classification.load()
-    classes = kernel_classification.classify((None if n == NO_NAME else texts[n] for n in used), rules)
-    return classes[row]

@@ -154,3 +154,15 @@ def test_operations_follow_from_the_shapes(operator: str, dims: str | None, coun
 )
 def test_a_peak_that_is_not_certain_is_unknown(gpu: str, kind: str, kernel: str, peak: float | None) -> None:
     assert peak_tflops(gpu, "aten::mm", json.dumps([kind, kind]), [kernel]) == peak
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        ("Cijk_Ailk_Bljk_S_MX_B_Bias_HA_S_SAV_UserArgs_MT128x128x32", 653.7),
+        # AMD's data sheets name no plain cores for products in fp32.
+        ("Cijk_Ailk_Bljk_S_B_Bias_HA_S_SAV_UserArgs_MT128x128x32", None),
+    ],
+)
+def test_hipblaslt_names_tf32_in_its_kernels(kernel: str, expected: float | None) -> None:
+    assert peak_tflops("AMD Instinct MI300X", "aten::mm", '["float", "float"]', [kernel]) == expected

@@ -14,6 +14,7 @@ from hpcprof.profiles.columns.intervals import (
     intersection,
     length,
     outermost,
+    properly_nested,
     union,
     union_of,
 )
@@ -114,3 +115,10 @@ def test_large_stamps_keep_every_nanosecond() -> None:
 def test_a_million_intervals_take_no_loop() -> None:
     start = np.arange(1_000_000) * 3
     assert length(start, start + 2) == 2_000_000
+
+
+@given(pairs)
+def test_intervals_nest_if_no_two_cross(items: Pairs) -> None:
+    full = [(start, end) for start, end in items if end > start]
+    crossing = any(a[0] < b[0] < a[1] < b[1] for a in full for b in full)
+    assert properly_nested(*arrays(items)) is not crossing

@@ -7,6 +7,7 @@ import json
 import lzma
 import random
 import sqlite3
+import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,8 +22,15 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.readers.declaration import ProfileContent
-from hpcprof.profiles.readers.discovery import BUILT_IN, find_profiles, identify_rank, read_profile
+from hpcprof.profiles.readers.discovery import (
+    BUILT_IN,
+    find_profiles,
+    identify_rank,
+    read_profile,
+    reader_of,
+)
 from hpcprof.profiles.timeline import Timeline
+from tests.data import rocprof_profiles
 from tests.unit.profiles.readers.conftest import DATA
 
 Profile = Timeline | KernelReport
@@ -87,6 +95,58 @@ def spoil_table(path: Path) -> None:
     path.write_text(path.read_text().rstrip().rpartition(",")[0])
 
 
+def shuffle_database(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for name in ("kernel_dispatch", "memory_copy", "region", "pmc_event"):
+            table = f'"rocpd_{name}{rocprof_profiles.UUID}"'
+            rows = connection.execute(f"SELECT * FROM {table}").fetchall()
+            ids = random.Random(1).sample([row[0] for row in rows], len(rows))
+            connection.execute(f"DELETE FROM {table}")
+            marks = ", ".join("?" * len(rows[0]))
+            changed = [(number, *row[1:]) for number, row in zip(ids, rows, strict=True)]
+            connection.executemany(f"INSERT INTO {table} VALUES ({marks})", changed)
+
+
+def spoil_database(path: Path) -> None:
+    table = f'"rocpd_kernel_dispatch{rocprof_profiles.UUID}"'
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE {table} SET end = 'soon' WHERE rowid = (SELECT min(rowid) FROM {table})")
+
+
+def change_results(path: Path, change: Callable[[dict[str, list[dict[str, Any]]]], None]) -> None:
+    packed = path.suffix == ".gz"
+    results = json.loads(gzip.decompress(path.read_bytes()) if packed else path.read_bytes())
+    change(results["rocprofiler-sdk-tool"][0]["buffer_records"])
+    text = json.dumps(results).encode()
+    path.write_bytes(gzip.compress(text) if packed else text)
+
+
+def shuffle_results(path: Path) -> None:
+    def shuffle(sections: dict[str, list[dict[str, Any]]]) -> None:
+        for rows in sections.values():
+            random.Random(1).shuffle(rows)
+
+    change_results(path, shuffle)
+
+
+def spoil_results(path: Path) -> None:
+    def spoil(sections: dict[str, list[dict[str, Any]]]) -> None:
+        del sections["kernel_dispatch"][0]["start_timestamp"]
+
+    change_results(path, spoil)
+
+
+def shuffle_kernels(path: Path) -> None:
+    header, *rows = path.read_text().splitlines()
+    random.Random(1).shuffle(rows)
+    path.write_text("\n".join([header, *rows, ""]))
+
+
+def database() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return rocprof_profiles.write_database(Path(folder) / "results.db").read_bytes()
+
+
 TRACE = (DATA / "ddp_step_rank0.pt.trace.json.gz").read_bytes()
 TRACE_CHANGES: tuple[Callable[[Path], None], Callable[[Path], None]] = (
     lambda path: change_trace(path, random.Random(1).shuffle),
@@ -101,6 +161,23 @@ SAMPLES = {
     ),
     "torch": Sample(".pt.trace.json", gzip.decompress(TRACE), *TRACE_CHANGES),
     "torch-gz": Sample(".trace.json.gz", TRACE, *TRACE_CHANGES),
+    "rocpd": Sample(".db", database(), shuffle_database, spoil_database),
+    "rocprofv3": Sample(
+        "_results.json", json.dumps(rocprof_profiles.results()).encode(), shuffle_results, spoil_results
+    ),
+    "rocprofv3-gz": Sample(
+        "_results.json.gz",
+        gzip.compress(json.dumps(rocprof_profiles.results()).encode()),
+        shuffle_results,
+        spoil_results,
+    ),
+    "rocprofv3-csv": Sample(
+        "_kernel_trace.csv",
+        rocprof_profiles.tables()["_kernel_trace.csv"].encode(),
+        shuffle_kernels,
+        spoil_table,
+        rest=True,
+    ),
     "ncu": Sample(
         ".csv",
         gzip.decompress((DATA / "ncu/ddp.raw.csv.gz").read_bytes()),
@@ -139,9 +216,9 @@ def test_a_file_is_known_by_its_name_read_whole_and_left_as_it_was(sample: Sampl
     path = sample.write(tmp_path)
     assert find_profiles(tmp_path) == [path]
     profile = read_profile(path)
-    (reader,) = (
-        reader for reader in BUILT_IN if reader.takes(path) and reader.takes(Path(str(path).upper()))
-    )
+    reader = reader_of(path)
+    assert reader
+    assert reader is reader_of(Path(str(path).upper()))
     assert reader.content is (
         ProfileContent.TIMELINE if isinstance(profile, Timeline) else ProfileContent.KERNEL_REPORT
     )

@@ -1,0 +1,273 @@
+"""The CSV tables of rocprofv3 (``--output-format csv``), one file per kind of record with a common prefix."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import csv
+
+from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.columns.unique import distinct
+from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.readers.declaration import rank_from_name
+from hpcprof.profiles.readers.rocprof import COUNTER_TABLE, KERNEL_TABLE, ROCPROFV3
+from hpcprof.profiles.readers.rocprof.agents import Agent, Details, gpus_of
+from hpcprof.profiles.readers.rocprof.records import (
+    CALL,
+    GRID,
+    NOT_RECORDED,
+    WORKGROUP,
+    CallKind,
+    Records,
+    direction,
+    kind_of,
+    timeline,
+)
+from hpcprof.profiles.readers.string_table import StringTable
+from hpcprof.profiles.timeline import IntColumns, Ints, Origin, Style, Timeline
+
+_CALLS = ("_hip_api_trace.csv", "_hsa_api_trace.csv", "_rccl_api_trace.csv", "_marker_api_trace.csv")
+_COPIES, _AGENTS = "_memory_copy_trace.csv", "_agent_info.csv"
+_NUMBER = r"^[0-9]{1,18}$"
+_AGENT = re.compile(r"(?:(Agent|GPU|CPU)[ _-]?)?(\d{1,9})", re.IGNORECASE)
+_TIMES = ("Start_Timestamp", "End_Timestamp")
+
+
+def read_tables(path: Path) -> Timeline:
+    """Build the timeline of the tables beside ``path``, that of kernels or else that of counters.
+
+    Raises
+    ------
+    DamagedInput
+        If a table cannot be read, or is none of rocprofv3.
+    """
+    of_kernels = path.name.lower().endswith(KERNEL_TABLE)
+    prefix = path.name[: -len(KERNEL_TABLE if of_kernels else COUNTER_TABLE)]
+    folder = _Folder(path.parent, prefix)
+    strings = StringTable()
+    records = Records(lost=folder.lost)
+    calls = [_calls(folder, suffix, strings) for suffix in _CALLS]
+    records.calls = {key: np.concatenate([part[key] for part in calls]) for key in CALL}
+    process = distinct(records.calls["process"])
+    only = int(process[0]) if len(process) == 1 else 0
+    kernels = folder.table(path, Subject.KERNEL, ("Kernel_Name", *_TIMES))
+    kernels = kernels if of_kernels else kernels.once("Dispatch_Id")
+    records.dispatches = _dispatches(folder, kernels, strings, only)
+    copies = folder.beside(_COPIES, Subject.COPY, ("Direction", *_TIMES))
+    if copies is not None:
+        records.copies = _copies(folder, copies, strings, only)
+    gpus = gpus_of(folder.agents)
+    origin = Origin(
+        path=path,
+        kind=ROCPROFV3.name,
+        rank=rank_from_name(path),
+        device_names=tuple(gpu.name for gpu in gpus),
+        gpus=gpus,
+    )
+    return timeline(origin, records, strings)
+
+
+class _Table:
+    """A table whose values are texts."""
+
+    def __init__(self, columns: pa.Table, subject: Subject, lost: list[Loss]) -> None:
+        self._columns, self._subject, self._lost = columns, subject, lost
+
+    def __len__(self) -> int:
+        return int(self._columns.num_rows)
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a column of this name."""
+        return name in self._columns.column_names
+
+    def once(self, name: str) -> _Table:
+        """Return the first row for each value of a column, or all if there is none."""
+        if not self.has(name):
+            return self
+        _, first = np.unique(self._columns[name].to_numpy(), return_index=True)
+        return _Table(self._columns.take(pa.array(np.sort(first))), self._subject, self._lost)
+
+    def numbers(self, name: str, otherwise: int, required: int | None = None) -> Ints:
+        """Return a column of whole numbers; ``otherwise`` where the table has none, and for other values.
+
+        These are counted, unless ``required`` is the value that leaves their rows out.
+        """
+        if not self.has(name):
+            return np.full(len(self), otherwise)
+        texts = self._columns[name]
+        valid = pc.match_substring_regex(texts, _NUMBER)
+        numbers = pc.if_else(valid, texts, None).cast(pa.int64())
+        odd = len(self) - int(pc.sum(valid).as_py() or 0)
+        if odd and required is None:
+            self._lost += losses(LossKind.FIELD, self._subject, {name: odd}, len(self))
+        found: Ints = numbers.fill_null(otherwise if required is None else required).to_numpy()
+        return found
+
+    def distinct(self, name: str) -> tuple[list[str], Ints]:
+        """Return the distinct texts of a column, and the number of each row's; one empty text without it."""
+        if not self.has(name):
+            return [""], np.zeros(len(self), np.int64)
+        encoded = self._columns[name].combine_chunks().dictionary_encode()
+        return encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64)
+
+
+class _Folder:
+    """The tables of one process."""
+
+    def __init__(self, folder: Path, prefix: str) -> None:
+        self._folder, self._prefix = folder, prefix
+        self.lost: list[Loss] = []
+        self._nodes: dict[str, dict[int, Agent]] = {"Logical_Node_Id": {}, "Node_Id": {}}
+        self.agents = self._read_agents()
+
+    def beside(self, suffix: str, subject: Subject, required: Sequence[str]) -> _Table | None:
+        """Return another table of the set, None if it is not there."""
+        path = self._folder / f"{self._prefix}{suffix}"
+        return self.table(path, subject, required) if path.is_file() else None
+
+    def table(self, path: Path, subject: Subject, required: Sequence[str]) -> _Table:
+        """Read a table; rows with another number of values are left out and counted."""
+        cut: list[str] = []
+
+        def skip(row: csv.InvalidRow) -> str:
+            cut.append(row.text or "")
+            return "skip"
+
+        try:
+            options = csv.ParseOptions(invalid_row_handler=skip)
+            content = pa.py_buffer(path.read_bytes().decode("utf-8", "replace").encode())
+            with csv.open_csv(pa.BufferReader(content), parse_options=options) as stream:
+                names = stream.schema.names
+            cut.clear()
+            as_text = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
+            columns = csv.read_csv(pa.BufferReader(content), parse_options=options, convert_options=as_text)
+        except OSError as error:
+            raise DamagedInput(f"{path} cannot be read: {error.strerror or 'it is no table'}.") from None
+        except pa.ArrowException as error:
+            raise DamagedInput(f"{path} cannot be read as a table: {str(error).splitlines()[0]}.") from None
+        absent = [name for name in required if name not in columns.column_names]
+        if absent:
+            raise DamagedInput(f"{path} is no table of rocprofv3: it has no column {' or '.join(absent)}.")
+        self.lost += losses(
+            LossKind.ROW, subject, {"number of values": len(cut)}, columns.num_rows + len(cut)
+        )
+        return _Table(columns, subject, self.lost)
+
+    def devices(self, table: _Table, name: str) -> tuple[Ints, Ints]:
+        """Return the device of each row, and whether its agent is a GPU, as far as is known."""
+        texts, row = table.distinct(name)
+        found = [self._device(text) for text in texts]
+        return (
+            np.array([device for device, _ in found], np.int64)[row],
+            np.array([gpu for _, gpu in found], bool)[row],
+        )
+
+    def _device(self, text: str) -> tuple[int, bool]:
+        """Return the device of an agent, which is counted among all agents or among those of its type."""
+        match = _AGENT.fullmatch(text.strip())
+        if match is None:
+            return 0, False
+        label, number = (match[1] or "").lower(), int(match[2])
+        if label in ("gpu", "cpu"):
+            return number, label == "gpu"
+        for nodes in self._nodes.values():
+            if number in nodes and nodes[number].gpu:
+                return nodes[number].device, True
+        known = any(number in nodes for nodes in self._nodes.values())
+        return number, not known
+
+    def _read_agents(self) -> list[Agent]:
+        table = self.beside(_AGENTS, Subject.EVENT, ("Agent_Type", "Node_Id"))
+        if table is None:
+            return []
+        numbers = {
+            key: table.numbers(key, 0).tolist()
+            for key in ("Node_Id", "Logical_Node_Id", "Cu_Count", "Max_Engine_Clk_Fcompute")
+        }
+        texts = {key: _texts(table, key) for key in ("Agent_Type", "Name", "Product_Name")}
+        agents: list[Agent] = []
+        for row, node in enumerate(numbers["Node_Id"]):
+            gpu = texts["Agent_Type"][row] == "GPU"
+            agent = Agent(
+                number=node,
+                gpu=gpu,
+                device=sum(one.gpu == gpu for one in agents),
+                architecture=texts["Name"][row],
+                name=texts["Product_Name"][row] or texts["Name"][row],
+                details=Details(numbers["Cu_Count"][row], numbers["Max_Engine_Clk_Fcompute"][row]),
+            )
+            agents.append(agent)
+            for key, nodes in self._nodes.items():
+                nodes.setdefault(numbers[key][row], agent)
+        return agents
+
+
+def _texts(table: _Table, name: str) -> list[str]:
+    texts, row = table.distinct(name)
+    return [texts[number] for number in row.tolist()]
+
+
+def _placed(table: _Table) -> IntColumns:
+    impossible = int(np.iinfo(np.int64).min)
+    start, end = (table.numbers(name, 0, required=impossible) for name in _TIMES)
+    return {"start": start, "end": end, "stack": table.numbers("Correlation_Id", NOT_RECORDED)}
+
+
+def _dispatches(folder: _Folder, table: _Table, strings: StringTable, process: int) -> IntColumns:
+    names, row = table.distinct("Kernel_Name")
+    shapes = {name: table.numbers(name.title(), 1) for name in (*WORKGROUP, *GRID)}
+    if not table.has("Workgroup_Size_X"):
+        # A table of counters has the products.
+        for name in (WORKGROUP[0], GRID[0]):
+            shapes[name] = table.numbers(name.title()[:-2], 1)
+    return {
+        **_placed(table),
+        "process": np.full(len(table), process),
+        "device": folder.devices(table, "Agent_Id")[0],
+        "queue": table.numbers("Queue_Id", NOT_RECORDED),
+        "stream": table.numbers("Stream_Id", NOT_RECORDED),
+        "name": strings.add_all(name or None for name in names)[row],
+        **shapes,
+    }
+
+
+def _copies(folder: _Folder, table: _Table, strings: StringTable, process: int) -> IntColumns:
+    names, row = table.distinct("Direction")
+    found = [direction(name) for name in names]
+    to, to_gpu = folder.devices(table, "Destination_Agent_Id")
+    origin, from_gpu = folder.devices(table, "Source_Agent_Id")
+    return {
+        **_placed(table),
+        "process": np.full(len(table), process),
+        "device": np.where(to_gpu | ~from_gpu, to, origin),
+        "queue": np.full(len(table), NOT_RECORDED),
+        "stream": table.numbers("Stream_Id", NOT_RECORDED),
+        "name": strings.add_all(name or None for name, _ in found)[row],
+        "bytes": np.full(len(table), -1),
+        "host_memory": np.array([int(memory) for _, memory in found], np.int64)[row],
+    }
+
+
+def _calls(folder: _Folder, suffix: str, strings: StringTable) -> IntColumns:
+    table = folder.beside(suffix, Subject.CALL, ("Domain", "Function", *_TIMES))
+    if table is None:
+        return {key: np.empty(0, np.int64) for key in CALL}
+    domains, row = table.distinct("Domain")
+    kind = np.array([int(kind_of(domain or suffix)) for domain in domains], np.int64)[row]
+    functions, of_row = table.distinct("Function")
+    columns = {
+        **_placed(table),
+        "process": table.numbers("Process_Id", 0),
+        "thread": table.numbers("Thread_Id", 0),
+        "name": strings.add_all(function or None for function in functions)[of_row],
+        "kind": kind,
+        "style": np.where(kind == CallKind.RCCL, int(Style.PUSH_POP), NOT_RECORDED),
+    }
+    # A mark has no duration.
+    kept = (kind != CallKind.MARKER) | (columns["end"] > columns["start"])
+    return {key: values[kept] for key, values in columns.items()}

@@ -1,0 +1,488 @@
+"""Reader of rocpd databases of schemas 3 and 4, plain and with LZ4, told apart by their columns.
+
+A database has one set of tables for each process, or several after a merge: the names of a set's tables end
+with the same identifier. Rows of a set refer to each other by the columns ``id``.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.columns.joins import matches
+from hpcprof.profiles.columns.unique import distinct, numbered
+from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.readers import environment_allowlist
+from hpcprof.profiles.readers.declaration import SeveralRanks, rank_from_name
+from hpcprof.profiles.readers.nsys.export import NO_ID, REQUIRED, ExportTable, NsysExport, open_export
+from hpcprof.profiles.readers.rocprof import ROCPD
+from hpcprof.profiles.readers.rocprof.agents import Agent, Details, architectures, gpus_of
+from hpcprof.profiles.readers.rocprof.records import (
+    GRID,
+    NOT_RECORDED,
+    WORKGROUP,
+    CallKind,
+    Records,
+    direction,
+    joined,
+    kind_of,
+    style_of,
+    timeline,
+)
+from hpcprof.profiles.readers.string_table import StringTable, translate
+from hpcprof.profiles.timeline import NO_NAME, Fact, IntColumns, Ints, Origin, Style, Timeline
+
+WHAT = "a rocpd database"
+_NAMED = re.compile(r"rocpd_(kernel_dispatch|region)(.*)")
+_EVENT_TABLES = ("kernel_dispatch", "memory_copy", "region")
+_DecodedT = TypeVar("_DecodedT")
+
+# The columns that schema 4 keeps in the table of tracks.
+_TRACK = ("pid", "tid", "agent_id", "queue_id", "stream_id")
+_PLACED: dict[str, int | None] = {"start": REQUIRED, "end": REQUIRED, "event_id": NO_ID}
+_DISPATCH: dict[str, int | None] = {
+    **_PLACED,
+    **dict.fromkeys(("pid", "agent_id", "queue_id", "stream_id", "kernel_id"), NO_ID),
+    **dict.fromkeys((*WORKGROUP, *GRID), 1),
+}
+_COPY: dict[str, int | None] = {
+    **_PLACED,
+    **dict.fromkeys(
+        ("pid", "queue_id", "stream_id", "name_id", "dst_agent_id", "src_agent_id", "size"), NO_ID
+    ),
+}
+_REGION: dict[str, int | None] = {**_PLACED, **dict.fromkeys(("pid", "tid", "name_id"), NO_ID)}
+_EVENT: dict[str, int | None] = {"id": REQUIRED, "stack_id": NO_ID, "category_id": NO_ID}
+
+_PROCESS_SHIFT = 32
+"""A process is its number in the system; those of a merged database are told apart by their set above it."""
+
+
+class _Message(msgspec.Struct):
+    message: str = ""
+
+
+def read(path: Path, threads: int = 2) -> Timeline:
+    """Read a rocpd database, its large tables in several threads.
+
+    Times are those of the node's clock since it started, which the database does not relate to UTC.
+
+    Raises
+    ------
+    DamagedInput
+        If the file is not a rocpd database or is damaged; the sentence names the file and what is wrong.
+    UsageError
+        If the user's table of kernel classes is wrong.
+    """
+    with open_database(path, threads) as database:
+        strings = StringTable()
+        records = joined(part.records(strings) for part in database.parts)
+        return timeline(_origin(database), records, strings)
+
+
+def identify_rank(path: Path) -> int | None:
+    """Return the rank in a database, else in its name; None if neither has one.
+
+    Raises
+    ------
+    DamagedInput
+        If the database cannot be read.
+    """
+    with open_database(path) as database:
+        return _rank(database)
+
+
+def several_ranks(path: Path) -> SeveralRanks | None:
+    """Return the processes of each rank in a merged database; None if one process ran kernels.
+
+    Raises
+    ------
+    DamagedInput
+        If the database cannot be read.
+    """
+    with open_database(path) as database:
+        ranks = {
+            process: environment_allowlist.first_number(variables, environment_allowlist.RANKS)
+            for process, variables in database.gpu_users().items()
+        }
+    if len(ranks) < 2:
+        return None
+    known = sorted((rank, process) for process, rank in ranks.items() if rank is not None)
+    if len({rank for rank, _ in known}) == len(ranks):
+        return SeveralRanks(tuple((process,) for _, process in known), tuple(rank for rank, _ in known))
+    return SeveralRanks(tuple((process,) for process in sorted(ranks)))
+
+
+def is_rocpd(path: Path) -> bool:
+    """Return whether a file is an SQLite database with tables of rocpd."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            names = connection.execute("SELECT name FROM sqlite_master")
+            return any(str(name).startswith("rocpd_") for (name,) in names)
+    except sqlite3.Error:
+        return False
+
+
+@dataclass(frozen=True)
+class DatabasePart:
+    """The tables of one set; ``suffix`` ends their names, and ``number`` is that of the set."""
+
+    export: NsysExport
+    suffix: str
+    number: int
+
+    def table(self, name: str) -> ExportTable | None:
+        """Return a table of the set, None if it is absent or empty."""
+        return self.export.table(f"rocpd_{name}{self.suffix}")
+
+    def rows(self, name: str, *columns: str) -> Iterator[Sequence[Any]]:
+        """Return columns of a small table; one that it does not have is NULL."""
+        table = self.table(name)
+        if table is None:
+            return iter(())
+        return table.rows([column if column in table.columns else "NULL" for column in columns])
+
+    @cached_property
+    def texts(self) -> dict[int, str]:
+        """The texts of rocpd_string by their ids."""
+        return {number: str(text) for number, text in self.rows("string", "id", "string") if text is not None}
+
+    @cached_property
+    def processes(self) -> dict[int, int]:
+        """The numbers of the processes in the system by the ids that the other tables use."""
+        return {number: pid for number, pid in self.rows("info_process", "id", "pid") if _whole(number, pid)}
+
+    @cached_property
+    def agents(self) -> dict[int, Agent]:
+        """The processors by their ids."""
+        wanted = ("id", "type", "type_index", "name", "product_name", "extdata")
+        found = {}
+        for number, kind, index, name, product, extdata in self.rows("info_agent", *wanted):
+            if isinstance(number, int):
+                found[number] = Agent(
+                    number=number,
+                    gpu=kind == "GPU",
+                    device=index if isinstance(index, int) else number,
+                    architecture=str(name or ""),
+                    name=str(product or name or ""),
+                    details=decoded(extdata, Details) or Details(),
+                )
+        return found
+
+    @cached_property
+    def environment(self) -> dict[int, dict[str, str]]:
+        """The variables of each process that may be kept, by its number."""
+        allowed = environment_allowlist.allowed
+        return {
+            self.process(pid): {name: value for name, value in variables.items() if allowed(name, value)}
+            for pid, variables in self._environments()
+        }
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """All variables of all processes; they may hold secrets."""
+        return {name: value for _, variables in self._environments() for name, value in variables.items()}
+
+    def _environments(self) -> Iterator[tuple[int, dict[str, str]]]:
+        for pid, written in self.rows("info_process", "pid", "environment"):
+            if isinstance(pid, int):
+                found = decoded(written, dict[str, Any]) or {}
+                yield pid, {name: value for name, value in found.items() if isinstance(value, str)}
+
+    def process(self, pid: int) -> int:
+        """Return the number of a process in the timeline."""
+        return self.number << _PROCESS_SHIFT | pid
+
+    def records(self, strings: StringTable) -> Records:
+        """Read the dispatches, copies and regions."""
+        tables = {name: self.table(name) for name in _EVENT_TABLES}
+        for name, columns in (("kernel_dispatch", _DISPATCH), ("memory_copy", _COPY), ("region", _REGION)):
+            table = tables[name]
+            if table is not None:
+                table.begin_bulk({key: default for key, default in columns.items() if key in table.columns})
+        found = Records()
+        events = self._events() if any(tables.values()) else {}
+        if (table := tables["kernel_dispatch"]) is not None:
+            found.dispatches = self._dispatches(table, events, strings, found.lost)
+        if (table := tables["memory_copy"]) is not None:
+            found.copies = self._copies(table, events, strings, found.lost)
+        if (table := tables["region"]) is not None:
+            found.calls = self._calls(table, events, strings, found.lost)
+        return found
+
+    def _events(self) -> IntColumns:
+        table = self.table("event")
+        if table is None:
+            return {name: np.empty(0, np.int64) for name in _EVENT}
+        return table.read_bulk(_EVENT).integers
+
+    def _read(
+        self, table: ExportTable, wanted: Mapping[str, int | None], subject: Subject, lost: list[Loss]
+    ) -> IntColumns:
+        """Read a table, with the columns that only its track has."""
+        present = {name: default for name, default in wanted.items() if name in table.columns}
+        table.require("start", "end")
+        bulk = table.read_bulk(present)
+        columns, count = bulk.integers, len(bulk.integers["start"])
+        odd = {name: number for name, number in bulk.odd.items() if name not in ("start", "end")}
+        lost += losses(LossKind.FIELD, subject, odd, count)
+        tracks = self._tracks(table) if not {*wanted} & {*_TRACK} <= table.columns else {}
+        for name, default in wanted.items():
+            if name in tracks:
+                columns[name] = tracks[name]
+            elif name not in columns and default is not None:
+                columns[name] = np.full(count, default)
+        columns["process"] = self._processes(columns.pop("pid"))
+        return columns
+
+    def _tracks(self, table: ExportTable) -> IntColumns:
+        """Return the columns of each row's track."""
+        tracks = self.table("track")
+        if tracks is None or "track_id" not in table.columns:
+            return {}
+        known = tracks.integers({"id": REQUIRED, **dict.fromkeys(_TRACK, NO_ID)})
+        own = table.read_bulk({"track_id": NO_ID}).integers["track_id"]
+        return {name: looked_up(own, known["id"], known[name], NO_ID) for name in _TRACK}
+
+    def _processes(self, ids: Ints) -> Ints:
+        used, row = numbered(ids)
+        return np.array([self.process(self.processes.get(one, one)) for one in used.tolist()], np.int64)[row]
+
+    def _of_events(self, ids: Ints, events: IntColumns, name: str) -> Ints:
+        return looked_up(ids, events["id"], events[name], NO_ID)
+
+    def _operations(self, columns: IntColumns, events: IntColumns, agent: Ints, name: Ints) -> IntColumns:
+        return {
+            "start": columns["start"],
+            "end": columns["end"],
+            "process": columns["process"],
+            "device": self._devices(agent),
+            "queue": columns["queue_id"],
+            "stream": columns["stream_id"],
+            "name": name,
+            "stack": self._of_events(columns["event_id"], events, "stack_id"),
+        }
+
+    def _devices(self, agent: Ints) -> Ints:
+        used, row = numbered(agent)
+        device = [self.agents[one].device if one in self.agents else max(one, 0) for one in used.tolist()]
+        return np.array(device, np.int64)[row]
+
+    def _dispatches(
+        self, table: ExportTable, events: IntColumns, strings: StringTable, lost: list[Loss]
+    ) -> IntColumns:
+        columns = self._read(table, _DISPATCH, Subject.KERNEL, lost)
+        symbols = self.rows("info_kernel_symbol", "id", "display_name", "kernel_name")
+        names = {number: str(shown or name) for number, shown, name in symbols if shown or name}
+        numbers = {
+            one: strings.add(names[one]) for one in distinct(columns["kernel_id"]).tolist() if one in names
+        }
+        shared = self._operations(
+            columns, events, columns["agent_id"], translate(columns["kernel_id"].copy(), numbers)
+        )
+        return shared | {name: columns[name] for name in (*WORKGROUP, *GRID)}
+
+    def _copies(
+        self, table: ExportTable, events: IntColumns, strings: StringTable, lost: list[Loss]
+    ) -> IntColumns:
+        columns = self._read(table, _COPY, Subject.COPY, lost)
+        used, row = numbered(columns["name_id"])
+        found = [direction(self.texts.get(one, "")) for one in used.tolist()]
+        to, origin = columns["dst_agent_id"], columns["src_agent_id"]
+        gpus = np.array([agent.number for agent in self.agents.values() if agent.gpu], np.int64)
+        agent = np.where(np.isin(to, gpus) | ~np.isin(origin, gpus), to, origin)
+        name = strings.add_all(text or None for text, _ in found)[row]
+        memory = np.array([int(memory) for _, memory in found], np.int64)[row]
+        return self._operations(columns, events, agent, name) | {
+            "bytes": columns["size"],
+            "host_memory": memory,
+        }
+
+    def _calls(
+        self, table: ExportTable, events: IntColumns, strings: StringTable, lost: list[Loss]
+    ) -> IntColumns:
+        columns = self._read(table, _REGION, Subject.CALL, lost)
+        category = self._of_events(columns["event_id"], events, "category_id")
+        used, row = numbered(category)
+        categories = [self._category(one) for one in used.tolist()]
+        kinds = np.array([int(kind_of(text)) for text in categories], np.int64)
+        kind = kinds[row]
+        numbers = {one: strings.add(self.texts.get(one)) for one in distinct(columns["name_id"]).tolist()}
+        style = self._styles(columns["name_id"], kind)
+        name = translate(columns["name_id"].copy(), numbers)
+        marked = np.flatnonzero(kind == CallKind.MARKER)
+        messages = self._messages(used[kinds == CallKind.MARKER], strings)
+        texts = looked_up(columns["event_id"][marked], *messages, NO_NAME)
+        name[marked] = np.where(texts == NO_NAME, name[marked], texts)
+        for number, text in enumerate(categories):
+            if kinds[number] == CallKind.UNKNOWN:
+                count = int(np.count_nonzero(row == number))
+                lost.append(Loss(LossKind.CATEGORY, Subject.EVENT, count, None, text or "unknown"))
+        return {
+            **{key: columns[key] for key in ("start", "end", "process")},
+            "thread": self._threads(columns["tid"]),
+            "name": name,
+            "stack": self._of_events(columns["event_id"], events, "stack_id"),
+            "kind": kind,
+            "style": style,
+        }
+
+    def _category(self, number: int) -> str | None:
+        return self._categories.get(number) if self._categories else self.texts.get(number)
+
+    @cached_property
+    def _categories(self) -> dict[int, str]:
+        return {number: str(name) for number, name in self.rows("info_category", "id", "name")}
+
+    def _styles(self, names: Ints, kind: Ints) -> Ints:
+        """Return the style of each marker; functions of RCCL nest as pushed ranges do."""
+        used, row = numbered(names)
+        styles = [style_of(self.texts.get(one, "")) for one in used.tolist()]
+        known = np.array([NOT_RECORDED if one is None else one for one in styles], np.int64)[row]
+        return np.where(kind == CallKind.RCCL, int(Style.PUSH_POP), known)
+
+    def _threads(self, ids: Ints) -> Ints:
+        known = {number: tid for number, tid in self.rows("info_thread", "id", "tid") if _whole(number, tid)}
+        used, row = numbered(ids)
+        return np.array([known.get(one, one) for one in used.tolist()], np.int64)[row]
+
+    def _messages(self, categories: Ints, strings: StringTable) -> tuple[Ints, Ints]:
+        """Return the events of markers that have a message, and its number in the string table."""
+        table = self.table("event")
+        if table is None or not len(categories) or "extdata" not in table.columns:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        listed = ", ".join(str(one) for one in categories.tolist())
+        rows = table.rows(("id", "extdata"), f"WHERE category_id IN ({listed})")
+        known: dict[object, str | None] = {}
+        ids, texts = [], []
+        for number, written in rows:
+            if written not in known:
+                message = decoded(written, _Message)
+                known[written] = message.message if message and message.message else None
+            if known[written] is not None:
+                ids.append(number)
+                texts.append(known[written])
+        return np.array(ids, np.int64), strings.add_all(texts)
+
+
+@dataclass(frozen=True)
+class Database:
+    """An open database and its sets of tables."""
+
+    export: NsysExport
+    parts: tuple[DatabasePart, ...]
+
+    def gpu_users(self) -> dict[int, dict[str, str]]:
+        """Return the processes that ran kernels, each with its variables that may be kept."""
+        found = {process: of for part in self.parts for process, of in part.environment.items()}
+        if len(found) < 2:
+            return found
+        used = {process for part in self.parts for process in _users(part)}
+        return {process: variables for process, variables in found.items() if process in used}
+
+    def metadata(self, tag: str) -> str | None:
+        """Return a value of the table of metadata."""
+        rows = (row for part in self.parts for row in part.rows("metadata", "tag", "value"))
+        return next((str(value) for name, value in rows if name == tag and value is not None), None)
+
+
+def _users(part: DatabasePart) -> set[int]:
+    """Return the processes of a set that ran kernels."""
+    table = part.table("kernel_dispatch")
+    if table is None:
+        return set()
+    if "pid" in table.columns:
+        owners = table.rows(["DISTINCT pid"])
+    else:
+        tracks = f"rocpd_track{part.suffix}"
+        owners = table.rows([f'DISTINCT (SELECT pid FROM "{tracks}" t WHERE t.id = track_id)'])
+    return {part.process(part.processes.get(pid, pid)) for (pid,) in owners if isinstance(pid, int)}
+
+
+@contextmanager
+def open_database(path: Path, threads: int = 2) -> Iterator[Database]:
+    """Open a database for reading only.
+
+    Raises
+    ------
+    DamagedInput
+        If it cannot be read, or has no tables of rocpd.
+    """
+    with open_export(path, threads, WHAT) as export:
+        found = {match[2] for name in export.tables if (match := _NAMED.fullmatch(name))}
+        # Without an identifier they are views of all sets.
+        suffixes = sorted(found - {""}) or sorted(found)
+        if not suffixes:
+            raise DamagedInput(
+                f"{path} is an SQLite file but not a rocpd database: it has no table rocpd_kernel_dispatch."
+            )
+        yield Database(export, tuple(DatabasePart(export, suffix, i) for i, suffix in enumerate(suffixes)))
+
+
+def looked_up(keys: Ints, ids: Ints, values: Ints, otherwise: int) -> Ints:
+    """Return for each key the value of the row with this id, ``otherwise`` if there is none."""
+    result = np.full(len(keys), otherwise)
+    row, found = matches(keys, ids)
+    result[row] = values[found]
+    return result
+
+
+def _whole(*values: object) -> bool:
+    return all(isinstance(value, int) for value in values)
+
+
+def decoded(written: Any, kind: type[_DecodedT]) -> _DecodedT | None:
+    """Return a value that is stored as JSON, also one compressed as a frame of LZ4; None if it is neither."""
+    try:
+        if isinstance(written, bytes):
+            written = pa.input_stream(pa.py_buffer(written), compression="lz4").read()
+        return msgspec.json.decode(written, type=kind, strict=False) if written else None
+    except (msgspec.MsgspecError, UnicodeError, pa.ArrowException, OSError, TypeError):
+        return None
+
+
+def _rank(database: Database) -> int | None:
+    users = database.gpu_users().values()
+    ranks = {
+        environment_allowlist.first_number(variables, environment_allowlist.RANKS) for variables in users
+    }
+    known = ranks.pop() if len(ranks) == 1 else None
+    return rank_from_name(database.export.path) if known is None else known
+
+
+def _origin(database: Database) -> Origin:
+    agents = [agent for part in database.parts for agent in part.agents.values()]
+    gpus = gpus_of(agents)
+    environments = [variables.items() for variables in database.gpu_users().values()]
+    variables = dict(set.intersection(*map(set, environments))) if environments else {}
+    node = [
+        row for part in database.parts for row in part.rows("info_node", "hostname", "system_name", "release")
+    ]
+    system = " ".join(str(one) for one in node[0][1:] if one) if node else ""
+    schema = database.metadata("schema_version")
+    return Origin(
+        path=database.export.path,
+        kind=ROCPD.name,
+        rank=_rank(database),
+        world_size=environment_allowlist.first_number(variables, environment_allowlist.SIZES),
+        host=str(node[0][0]) if node and node[0][0] else None,
+        device_names=tuple(gpu.name for gpu in gpus),
+        gpus=gpus,
+        facts=(
+            *(Fact("environment", name, value) for name, value in sorted(variables.items())),
+            *((Fact("version", "rocpd schema", schema),) if schema else ()),
+            *((Fact("machine", "operating system", system),) if system else ()),
+            *architectures(agents),
+        ),
+    )

@@ -1,0 +1,387 @@
+"""The JSON results of rocprofv3 (``--output-format json``), of ROCm 6.2 and later."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.columns.unique import numbered
+from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.readers.declaration import rank_from_name
+from hpcprof.profiles.readers.kineto.arguments import BatchDecoder
+from hpcprof.profiles.readers.rocprof import ROCPROFV3
+from hpcprof.profiles.readers.rocprof.agents import Agent, Details, architectures, gpus_of
+from hpcprof.profiles.readers.rocprof.records import (
+    CALL,
+    COPY,
+    DISPATCH,
+    GRID,
+    NOT_RECORDED,
+    WORKGROUP,
+    CallKind,
+    Records,
+    direction,
+    empty,
+    joined,
+    kind_of,
+    style_of,
+    timeline,
+)
+from hpcprof.profiles.readers.string_table import StringTable
+from hpcprof.profiles.timeline import NO_NAME, Fact, IntColumns, Ints, Origin, Style, Timeline
+
+KEY = "rocprofiler-sdk-tool"
+_LARGEST = (1 << 63) - 1
+_Natural = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
+_CALLS = ("hip_api", "hsa_api", "marker_api", "rccl_api")
+_GPU = 2
+"""The type of an agent (rocprofiler_agent_type_t)."""
+
+_RowT = TypeVar("_RowT", bound="_Row")
+
+
+class _Handle(msgspec.Struct, gc=False):
+    handle: _Natural = 0
+
+
+class _Correlation(msgspec.Struct, gc=False):
+    internal: _Natural = 0
+
+
+class _Size(msgspec.Struct, gc=False):
+    x: _Natural = 1
+    y: _Natural = 1
+    z: _Natural = 1
+
+
+class _DispatchInfo(msgspec.Struct, gc=False):
+    agent_id: _Handle
+    queue_id: _Handle
+    kernel_id: _Natural
+    workgroup_size: _Size = msgspec.field(default_factory=_Size)
+    grid_size: _Size = msgspec.field(default_factory=_Size)
+
+
+class _Row(msgspec.Struct, gc=False):
+    """What all records have in common."""
+
+    start_timestamp: _Natural
+    end_timestamp: _Natural
+    correlation_id: _Correlation = msgspec.field(default_factory=_Correlation)
+
+
+class _Dispatch(_Row, gc=False, kw_only=True):
+    dispatch_info: _DispatchInfo
+    stream_id: _Handle | None = None
+
+
+class _Copy(_Row, gc=False):
+    kind: _Natural = 0
+    operation: _Natural = 0
+    src_agent_id: _Handle = msgspec.field(default_factory=_Handle)
+    dst_agent_id: _Handle = msgspec.field(default_factory=_Handle)
+    bytes: int = -1
+    stream_id: _Handle | None = None
+
+
+class _Call(_Row, gc=False):
+    kind: _Natural = 0
+    operation: _Natural = 0
+    thread_id: _Natural = 0
+
+
+SECTIONS: dict[str, type[_Row]] = {
+    **dict.fromkeys(_CALLS, _Call),
+    "kernel_dispatch": _Dispatch,
+    "memory_copy": _Copy,
+}
+"""The records of each section that is read."""
+
+
+class _AgentRecord(Details):
+    id: _Handle = msgspec.field(default_factory=_Handle)
+    type: int = 0
+    name: str = ""
+    product_name: str = ""
+    logical_node_type_id: int | None = None
+
+
+class _Symbol(msgspec.Struct, gc=False):
+    kernel_id: int
+    formatted_kernel_name: str = ""
+    kernel_name: str = ""
+
+
+class _Kind(msgspec.Struct):
+    kind: str = ""
+    operations: list[str] = []
+
+
+class _Message(msgspec.Struct):
+    key: int
+    value: str
+
+
+class _Strings(msgspec.Struct):
+    buffer_records: list[_Kind] = []
+    marker_api: list[_Message] = []
+
+
+class Node(msgspec.Struct):
+    """The machine of a process."""
+
+    hostname: str = ""
+    system_name: str = ""
+    release: str = ""
+
+
+class _Metadata(msgspec.Struct):
+    node: Node = msgspec.field(default_factory=Node)
+    pid: _Natural = 0
+
+
+class _Process(msgspec.Struct):
+    """The results of one process."""
+
+    metadata: _Metadata = msgspec.field(default_factory=_Metadata)
+    agents: list[_AgentRecord] = []
+    strings: _Strings = msgspec.field(default_factory=_Strings)
+    kernel_symbols: list[_Symbol] = []
+    buffer_records: dict[str, msgspec.Raw] = {}
+
+
+class Results(msgspec.Struct):
+    """The results of some processes."""
+
+    processes: list[_Process] = msgspec.field(name=KEY)
+
+
+def read_results(path: Path, written: bytes) -> Timeline:
+    """Build the timeline of JSON results.
+
+    Raises
+    ------
+    DamagedInput
+        If they are not complete JSON, or not of rocprofv3.
+    """
+    processes = parsed(path, written).processes
+    strings = StringTable()
+    read = [_ProcessReader(one, strings) for one in processes]
+    agents = [agent for one in read for agent in one.agents.values()]
+    return timeline(_origin(path, processes, agents), joined(one.records() for one in read), strings)
+
+
+def parsed(path: Path, written: bytes) -> Results:
+    """Return the results in a file, whose sections are not decoded.
+
+    Raises
+    ------
+    DamagedInput
+        If they are not complete JSON, or not of rocprofv3.
+    """
+    try:
+        return msgspec.json.decode(written, type=Results)
+    except msgspec.ValidationError as error:
+        raise DamagedInput(f"{path} does not hold the results of rocprofv3: {error}.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DamagedInput(f"{path} is damaged or truncated: {error}.") from None
+
+
+def _origin(path: Path, processes: Sequence[_Process], agents: Sequence[Agent]) -> Origin:
+    node = processes[0].metadata.node if processes else Node()
+    gpus = gpus_of(agents)
+    system = f"{node.system_name} {node.release}".strip()
+    return Origin(
+        path=path,
+        kind=ROCPROFV3.name,
+        rank=rank_from_name(path),
+        host=node.hostname or None,
+        device_names=tuple(gpu.name for gpu in gpus),
+        gpus=gpus,
+        facts=(
+            *((Fact("machine", "operating system", system),) if system else ()),
+            *architectures(agents),
+        ),
+    )
+
+
+class _ProcessReader:
+    """Turns the records of one process into columns."""
+
+    def __init__(self, process: _Process, strings: StringTable) -> None:
+        self._process, self._strings = process, strings
+        self._kinds = process.strings.buffer_records
+        self._lost: list[Loss] = []
+        self.agents = {
+            one.id.handle: Agent(
+                number=one.id.handle,
+                gpu=one.type == _GPU,
+                device=one.id.handle if one.logical_node_type_id is None else one.logical_node_type_id,
+                architecture=one.name,
+                name=one.product_name or one.name,
+                details=one,
+            )
+            for one in process.agents
+        }
+
+    def records(self) -> Records:
+        """Return the records, with what is left out."""
+        found = Records(lost=self._lost)
+        found.dispatches = self._dispatches()
+        found.copies = self._copies()
+        parts = [self._calls(name) for name in _CALLS]
+        found.calls = {key: np.concatenate([part[key] for part in parts]) for key in CALL}
+        return found
+
+    def _rows(self, name: str, kind: type[_RowT], subject: Subject) -> list[_RowT]:
+        """Return the records of a section; those that lack a field are left out and counted."""
+        written = self._process.buffer_records.get(name)
+        if not written:
+            return []
+        try:
+            return msgspec.json.decode(written, type=list[kind])  # type: ignore[valid-type]
+        except msgspec.ValidationError:
+            pass
+        try:
+            each = msgspec.json.decode(written, type=list[msgspec.Raw])
+        except msgspec.ValidationError:
+            self._lost += losses(LossKind.ROW, subject, {name: 1})
+            return []
+        decode: BatchDecoder[_RowT] = BatchDecoder(kind)
+        rows = [decode([one])[0] for one in each]
+        absent = Counter(
+            _missing(bytes(one), kind) for one, row in zip(each, rows, strict=True) if row is None
+        )
+        self._lost += losses(LossKind.ROW, subject, absent, len(each))
+        return [row for row in rows if row is not None]
+
+    def _dispatches(self) -> IntColumns:
+        rows = _Fields(self._rows("kernel_dispatch", _Dispatch, Subject.KERNEL))
+        if not rows:
+            return empty(DISPATCH)
+        names = {
+            one.kernel_id: one.formatted_kernel_name or one.kernel_name
+            for one in self._process.kernel_symbols
+        }
+        shapes = {name: rows.column(f"dispatch_info.{name[:-2]}.{name[-1]}") for name in (*WORKGROUP, *GRID)}
+        return {
+            **self._placed(rows),
+            "device": self._devices(rows.column("dispatch_info.agent_id.handle")),
+            "queue": rows.column("dispatch_info.queue_id.handle"),
+            "stream": rows.streams(),
+            "name": self._named(rows.column("dispatch_info.kernel_id"), names),
+            **shapes,
+        }
+
+    def _copies(self) -> IntColumns:
+        rows = _Fields(self._rows("memory_copy", _Copy, Subject.COPY))
+        if not rows:
+            return empty(COPY)
+        to, origin = (rows.column(f"{side}_agent_id.handle") for side in ("dst", "src"))
+        gpus = [number for number, agent in self.agents.items() if agent.gpu]
+        used, row = self._functions(rows)
+        found = [direction(name) for _, name in used]
+        return {
+            **self._placed(rows),
+            "device": self._devices(np.where(np.isin(to, gpus) | ~np.isin(origin, gpus), to, origin)),
+            "queue": np.full(len(rows), NOT_RECORDED),
+            "stream": rows.streams(),
+            "name": self._strings.add_all(name or None for name, _ in found)[row],
+            "bytes": rows.column("bytes"),
+            "host_memory": np.array([int(memory) for _, memory in found], np.int64)[row],
+        }
+
+    def _calls(self, name: str) -> IntColumns:
+        rows = _Fields(self._rows(name, _Call, Subject.CALL))
+        if not rows:
+            return empty(CALL)
+        placed = self._placed(rows)
+        used, row = self._functions(rows)
+        kind = np.array([int(kind_of(category or name)) for category, _ in used], np.int64)[row]
+        styles = [style_of(function) for _, function in used]
+        style = np.array([NOT_RECORDED if one is None else one for one in styles], np.int64)[row]
+        text = self._strings.add_all(function or None for _, function in used)[row]
+        messages = {one.key: one.value for one in self._process.strings.marker_api}
+        marked = np.flatnonzero(kind == CallKind.MARKER)
+        said = self._named(placed["stack"][marked], messages)
+        text[marked] = np.where(said == NO_NAME, text[marked], said)
+        columns = {
+            **placed,
+            "thread": rows.column("thread_id"),
+            "name": text,
+            "kind": kind,
+            "style": np.where(kind == CallKind.RCCL, int(Style.PUSH_POP), style),
+        }
+        # A mark has no duration.
+        kept = (kind != CallKind.MARKER) | (placed["end"] > placed["start"])
+        return columns if kept.all() else {key: values[kept] for key, values in columns.items()}
+
+    def _placed(self, rows: _Fields) -> IntColumns:
+        return {
+            "start": rows.column("start_timestamp"),
+            "end": rows.column("end_timestamp"),
+            "process": np.full(len(rows), self._process.metadata.pid),
+            "stack": rows.column("correlation_id.internal"),
+        }
+
+    def _functions(self, rows: _Fields) -> tuple[list[tuple[str, str]], Ints]:
+        """Return the distinct categories and functions of records, and the number of each record's."""
+        kind, function = rows.column("kind"), rows.column("operation")
+        pairs, row = np.unique(np.stack((kind, function)), axis=1, return_inverse=True)
+        return [self._function(*pair) for pair in pairs.T.tolist()], row.reshape(-1)
+
+    def _function(self, kind: int, operation: int) -> tuple[str, str]:
+        known = self._kinds[kind] if kind < len(self._kinds) else _Kind()
+        return known.kind, known.operations[operation] if operation < len(known.operations) else ""
+
+    def _devices(self, agent: Ints) -> Ints:
+        used, row = numbered(agent)
+        return np.array(
+            [self.agents[one].device if one in self.agents else 0 for one in used.tolist()], np.int64
+        )[row]
+
+    def _named(self, numbers: Ints, texts: Mapping[int, str]) -> Ints:
+        used, row = numbered(numbers)
+        return self._strings.add_all(texts.get(one) or None for one in used.tolist())[row]
+
+
+class _Fields:
+    """The records of a section, whose fields become columns."""
+
+    def __init__(self, rows: Sequence[_Row]) -> None:
+        self._found: dict[str, Sequence[Any]] = {"": rows}
+
+    def __len__(self) -> int:
+        return len(self._found[""])
+
+    def column(self, path: str) -> Ints:
+        """Return the values of a field, given the names on the way to it."""
+        return np.fromiter(self._objects(path), np.int64, len(self))
+
+    def streams(self) -> Ints:
+        """Return the streams, which ROCm before 6.4 does not record."""
+        streams = (NOT_RECORDED if one is None else one.handle for one in self._objects("stream_id"))
+        return np.fromiter(streams, np.int64, len(self))
+
+    def _objects(self, path: str) -> Sequence[Any]:
+        if path not in self._found:
+            outer, _, name = path.rpartition(".")
+            self._found[path] = [*map(attrgetter(name), self._objects(outer))]
+        return self._found[path]
+
+
+def _missing(written: bytes, kind: type[_Row]) -> str:
+    """Return the first field of a record that is missing or of another type."""
+    try:
+        msgspec.json.decode(written, type=kind)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        return text.partition("`$.")[2].rstrip("`") or text.partition("`")[2].partition("`")[0] or "fields"
+    return "fields"

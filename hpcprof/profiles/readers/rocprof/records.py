@@ -1,0 +1,290 @@
+"""The records of rocprofv3 in any of its formats, and the timeline that they make.
+
+A *stack id* is the number that a dispatch or a copy shares with the call that launched it, which rocprofv3
+also names the internal correlation id. It is unique within a process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+
+import numpy as np
+
+from hpcprof.profiles import kernel_classification
+from hpcprof.profiles.collective_operations import operation
+from hpcprof.profiles.columns.intervals import properly_nested
+from hpcprof.profiles.columns.unique import numbered, rows_by_key
+from hpcprof.profiles.host_memory import HostMemory
+from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.readers.nccl_groups import launching_calls
+from hpcprof.profiles.readers.nsys.operations import unplaced
+from hpcprof.profiles.readers.string_table import StringTable
+from hpcprof.profiles.timeline import (
+    NO_BYTES,
+    NO_CORRELATION,
+    NO_NAME,
+    NO_PEER,
+    NO_STREAM,
+    UNKNOWN_RANKS,
+    ApiCalls,
+    Category,
+    Collectives,
+    IntColumns,
+    Ints,
+    Kernels,
+    MemoryOperations,
+    Origin,
+    Ranges,
+    Style,
+    Timeline,
+    plausible,
+)
+
+_AXES = ("x", "y", "z")
+WORKGROUP = tuple(f"workgroup_size_{axis}" for axis in _AXES)
+GRID = tuple(f"grid_size_{axis}" for axis in _AXES)
+"""The work-items of a dispatch, not its workgroups."""
+
+OPERATION = ("start", "end", "process", "device", "queue", "stream", "name", "stack")
+DISPATCH = (*OPERATION, *WORKGROUP, *GRID)
+COPY = (*OPERATION, "bytes", "host_memory")
+CALL = ("start", "end", "process", "thread", "name", "stack", "kind", "style")
+
+NOT_RECORDED = -1
+_DIRECTION = re.compile(r"(?:MEMORY_COPY_)?(HOST|DEVICE)_TO_(HOST|DEVICE)")
+_HIP_QUEUE = 1 << 31
+"""Larger numbers of queues and streams are addresses."""
+
+
+class CallKind(IntEnum):
+    """The kind of a call on the host, by its category."""
+
+    API = 0
+    RCCL = 1
+    MARKER = 2
+    IGNORED = 3
+    """What controls the profiler or names threads and streams."""
+    UNKNOWN = 4
+
+
+_KINDS = (
+    (re.compile(r"marker_?(control|name)", re.IGNORECASE), CallKind.IGNORED),
+    (re.compile(r"marker|roctx", re.IGNORECASE), CallKind.MARKER),
+    (re.compile(r"rccl", re.IGNORECASE), CallKind.RCCL),
+    (re.compile(r"hip|hsa", re.IGNORECASE), CallKind.API),
+)
+
+
+def kind_of(category: str | None) -> CallKind:
+    """Return the kind of the calls of a category, such as ``HIP_RUNTIME_API``."""
+    text = category or ""
+    return next((kind for pattern, kind in _KINDS if pattern.search(text)), CallKind.UNKNOWN)
+
+
+def style_of(function: str) -> int | None:
+    """Return the `Style` of the range that a function of ROCTx makes, None for a mark or another function."""
+    if "ThreadRange" in function or "RangePush" in function:
+        return int(Style.PUSH_POP)
+    if "ProcessRange" in function or "RangeStart" in function:
+        return int(Style.START_END)
+    return None
+
+
+def direction(name: str) -> tuple[str, HostMemory]:
+    """Return the name of a copy as in other profiles, and the kind of the host's memory in it.
+
+    rocprofv3 does not tell pageable memory from pinned.
+    """
+    found = _DIRECTION.fullmatch(name)
+    if found is None:
+        return name, HostMemory.UNKNOWN
+    memory = HostMemory.UNKNOWN if "HOST" in found.groups() else HostMemory.NONE
+    return f"[HIP memcpy {found[1].title()}-to-{found[2].title()}]", memory
+
+
+def empty(names: Sequence[str]) -> IntColumns:
+    """Return columns without rows."""
+    return {name: np.empty(0, np.int64) for name in names}
+
+
+@dataclass
+class Records:
+    """The records of one or several processes, as columns.
+
+    Attributes
+    ----------
+    dispatches, copies, calls : dict of str to ndarray of int64
+        The columns `DISPATCH`, `COPY` and `CALL`. ``name`` is a number in the string table, ``stack`` is
+        `NOT_RECORDED` if unknown, and so are ``queue`` and ``stream``.
+    lost : list of Loss
+        What is left out of them.
+    """
+
+    dispatches: IntColumns = field(default_factory=lambda: empty(DISPATCH))
+    copies: IntColumns = field(default_factory=lambda: empty(COPY))
+    calls: IntColumns = field(default_factory=lambda: empty(CALL))
+    lost: list[Loss] = field(default_factory=list)
+
+
+def joined(parts: Iterable[Records]) -> Records:
+    """Return the records of all parts."""
+    whole = Records()
+    for part in parts:
+        for name in ("dispatches", "copies", "calls"):
+            before, more = getattr(whole, name), getattr(part, name)
+            setattr(whole, name, {key: np.concatenate((before[key], more[key])) for key in before})
+        whole.lost += part.lost
+    return whole
+
+
+def timeline(origin: Origin, records: Records, strings: StringTable) -> Timeline:
+    """Build the timeline of records; what is left out joins the losses of ``origin``."""
+    lost = list(records.lost)
+    dispatches = _placed(records.dispatches, Subject.KERNEL, lost)
+    copies = _placed(records.copies, Subject.COPY, lost)
+    calls = _placed(records.calls, Subject.CALL, lost)
+    lost += _without(dispatches, "name", NO_NAME, Subject.KERNEL)
+    stream, of_copies = _streams(dispatches, copies)
+    launching = np.concatenate((dispatches["stack"], copies["stack"]))
+    rccl = calls["kind"] == CallKind.RCCL
+    # Without the HIP API, kernels of RCCL are launched by its own functions.
+    api = (calls["kind"] == CallKind.API) | (rccl & np.isin(calls["stack"], launching))
+    collectives = _collectives({key: values[rccl] for key, values in calls.items()}, strings)
+    ranges = _ranges(calls, strings)
+    texts = strings.array()
+    return Timeline(
+        origin=replace(origin, losses=(*origin.losses, *lost)),
+        strings=texts,
+        kernels=Kernels(
+            **_operations(dispatches, stream),
+            category=kernel_classification.classes_of(dispatches["name"], texts),
+            grid=_workgroups(dispatches),
+            block=_shape(dispatches, WORKGROUP),
+        ),
+        memops=MemoryOperations(
+            **_operations(copies, of_copies),
+            category=np.full(len(of_copies), int(Category.MEM)),
+            bytes=copies["bytes"],
+            host_memory=copies["host_memory"],
+        ),
+        calls=ApiCalls(
+            **{key: calls[key][api] for key in ("start", "end", "process", "thread", "name")},
+            correlation=_correlation(calls["stack"][api]),
+        ),
+        ranges=ranges,
+        collectives=collectives,
+    )
+
+
+def _placed(columns: IntColumns, subject: Subject, lost: list[Loss]) -> IntColumns:
+    """Leave out the rows whose start or end is missing or impossible, and count them."""
+    placed = plausible(columns["start"], columns["end"])
+    if placed.all():
+        return columns
+    lost += unplaced(columns["start"], columns["end"], subject)
+    return {name: values[placed] for name, values in columns.items()}
+
+
+def _without(columns: IntColumns, name: str, value: int, subject: Subject) -> list[Loss]:
+    count = np.count_nonzero(columns[name] == value)
+    return losses(LossKind.FIELD, subject, {name: count}, len(columns[name]))
+
+
+def _streams(dispatches: IntColumns, copies: IntColumns) -> tuple[Ints, Ints]:
+    """Return the streams of dispatches and copies; queues take their place if the streams are not recorded.
+
+    rocprofv3 gives all work the stream 0 where it does not know the stream of a HIP call.
+    """
+    both = np.concatenate((dispatches["stream"], copies["stream"]))
+    if both.max(initial=NOT_RECORDED) <= 0:
+        queues = np.concatenate((dispatches["queue"], copies["queue"]))
+        both = np.where(queues != NOT_RECORDED, queues, both)
+    if both.max(initial=0) >= _HIP_QUEUE:
+        used, number = numbered(both)
+        both = number - int(used[0] == NOT_RECORDED)
+    both = np.where(both == NOT_RECORDED, NO_STREAM, both)
+    return both[: len(dispatches["stream"])], both[len(dispatches["stream"]) :]
+
+
+def _correlation(stack: Ints) -> Ints:
+    return np.where(stack > 0, stack, NO_CORRELATION)
+
+
+def _operations(columns: IntColumns, stream: Ints) -> IntColumns:
+    kept = {key: columns[key] for key in ("start", "end", "process", "device", "name")}
+    return {**kept, "stream": stream, "correlation": _correlation(columns["stack"])}
+
+
+def _shape(columns: IntColumns, names: Sequence[str]) -> Ints:
+    shape: Ints = np.ascontiguousarray(np.stack([columns[name] for name in names]).T)
+    return shape
+
+
+def _workgroups(dispatches: IntColumns) -> Ints:
+    """Return the number of workgroups in each direction, as grids are counted elsewhere."""
+    workgroup = np.maximum(_shape(dispatches, WORKGROUP), 1)
+    return -(-_shape(dispatches, GRID) // workgroup)
+
+
+def _ranges(calls: IntColumns, strings: StringTable) -> Ranges:
+    """Return the ranges of ROCTx, and the functions of RCCL as ranges of its own domain."""
+    rows = np.flatnonzero(np.isin(calls["kind"], (CallKind.MARKER, CallKind.RCCL)))
+    start, end, process, thread, name, kind, style = (
+        calls[key][rows] for key in ("start", "end", "process", "thread", "name", "kind", "style")
+    )
+    style = _known_styles(start, end, process, thread, style)
+    rccl = kind == CallKind.RCCL
+    texts = strings.array()
+    used, row = numbered(name[rccl])
+    name[rccl] = strings.add_all(f"RCCL:{texts[number]}" for number in used.tolist())[row]
+    ones = np.ones(len(rows), np.int64)
+    return Ranges(
+        start=start,
+        end=end,
+        process=process,
+        thread=thread,
+        name=name,
+        domain=np.where(rccl, strings.add("RCCL") if rccl.any() else NO_NAME, NO_NAME),
+        style=style,
+        closed=ones,
+        one_thread=ones,
+    )
+
+
+def _known_styles(start: Ints, end: Ints, process: Ints, thread: Ints, style: Ints) -> Ints:
+    """Return the styles; where they are not recorded, ranges of a thread that nest are pushed and popped."""
+    style = style.copy()
+    unknown = style == NOT_RECORDED
+    for (one, other), rows in rows_by_key(process[unknown], thread[unknown]):
+        rows = np.flatnonzero(unknown & (process == one) & (thread == other))
+        nested = properly_nested(start[rows], end[rows])
+        style[rows] = int(Style.PUSH_POP if nested else Style.START_END)
+    return style
+
+
+def _collectives(calls: IntColumns, strings: StringTable) -> Collectives:
+    """Return the collectives that RCCL was called for; rocprofv3 records neither sizes nor communicators."""
+    order = np.lexsort((calls["start"], calls["thread"], calls["process"]))
+    calls = {key: values[order] for key, values in calls.items()}
+    texts = strings.array()
+    used, name = numbered(calls["name"])
+    names = [str(texts[number]) for number in used.tolist()]
+    _, thread = np.unique(np.stack((calls["process"], calls["thread"])), axis=1, return_inverse=True)
+    launch = launching_calls(names, name, thread.reshape(-1))
+    operations = strings.add_all(map(operation, names))[name]
+    rows = np.flatnonzero(operations != NO_NAME)
+    return Collectives(
+        start=calls["start"][launch][rows],
+        end=calls["end"][launch][rows],
+        process=calls["process"][rows],
+        thread=calls["thread"][rows],
+        operation=operations[rows],
+        communicator=np.full(len(rows), NO_NAME),
+        bytes=np.full(len(rows), NO_BYTES),
+        ranks=np.full(len(rows), UNKNOWN_RANKS),
+        peer=np.full(len(rows), NO_PEER),
+        comm_peer=np.full(len(rows), NO_PEER),
+    )

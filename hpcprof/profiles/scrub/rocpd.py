@@ -1,0 +1,140 @@
+"""Copies a rocpd database, with only the tables and columns that are listed here.
+
+The copy is a new database without views. From listed tables, all numbers are copied, and texts only of the
+columns named here; command lines are left out, and of the environment all but the listed variables. The names
+of a set's tables end with its number, since the identifier that they have tells the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.readers import environment_allowlist
+from hpcprof.profiles.readers.rocprof.agents import KEPT
+from hpcprof.profiles.readers.rocprof.database import decoded, open_database
+from hpcprof.profiles.scrub.names import Names, hosts_and_users, names_in_environment
+
+_TEXTS: dict[str, tuple[str, ...]] = {
+    "metadata": (),
+    "string": (),
+    "info_node": ("system_name", "release"),
+    "info_process": (),
+    "info_thread": (),
+    "info_agent": ("type", "name", "product_name", "model_name", "vendor_name", "generic_name"),
+    "info_queue": ("name",),
+    "info_stream": ("name",),
+    "info_category": ("name",),
+    "info_kernel_symbol": ("kernel_name", "display_name"),
+    "info_pmc": ("name", "symbol", "units", "target_arch", "value_type", "component"),
+    "track": (),
+    "event": (),
+    "region": (),
+    "kernel_dispatch": (),
+    "memory_copy": (),
+    "memory_allocate": ("type", "level"),
+    "pmc_event": (),
+    "graph_launch": (),
+    "hip_event": ("type",),
+}
+"""The tables that are copied, each with its columns of text that are."""
+
+_METADATA = ("schema_version",)
+_NUMBERS_OF_TEXTS = (("region", "name_id"), ("memory_copy", "name_id"), ("event", "category_id"))
+_COLUMN = re.compile(r"\w+", re.ASCII)
+
+
+def scrub(path: Path, target: Path, names: Names) -> list[str]:
+    """Copy a database to ``target``, which does not exist yet, and return the tables that are left out.
+
+    Raises
+    ------
+    DamagedInput
+        If the database cannot be read.
+    """
+    with open_database(path) as database:
+        for part in database.parts:
+            hosts, users = names_in_environment(part.variables)
+            hosts += [str(name) for (name,) in part.rows("info_node", "hostname") if name]
+            names.know(hosts_and_users(hosts, users))
+        try:
+            with closing(sqlite3.connect(target)) as copy:
+                # An incomplete copy is deleted, so no journal is needed.
+                copy.execute("PRAGMA journal_mode = OFF")
+                copy.execute("PRAGMA synchronous = OFF")
+                copy.execute("ATTACH ? AS source", (f"{path.absolute().as_uri()}?mode=ro",))
+                copy.create_function("cleaned", 1, lambda text: _cleaned(text, names), deterministic=True)
+                copy.create_function("kept", 2, lambda kind, text: _kept(kind, text, names))
+                left_out: list[str] = []
+                for part in database.parts:
+                    left_out += _copy_set(copy, part.suffix, f"_{part.number}")
+                copy.commit()
+                return left_out
+        except sqlite3.Error as error:
+            raise DamagedInput(f"{path} cannot be copied: {error}.") from None
+
+
+def _cleaned(text: bytes | None, names: Names) -> str | None:
+    return None if text is None else names.cleaned(text.decode("utf-8", "replace"))
+
+
+def _kept(kind: str, written: bytes | str | None, names: Names) -> str:
+    """Return what is kept of a column that holds JSON, which may be compressed."""
+    found = decoded(written, dict[str, Any]) or {}
+    if kind == "environment":
+        allowed = environment_allowlist.allowed
+        found = {name: value for name, value in found.items() if allowed(name, str(value))}
+    elif kind == "event":
+        message = found.get("message")
+        found = {"message": names.cleaned(message)} if isinstance(message, str) else {}
+    else:
+        found = {name: value for name, value in found.items() if name in KEPT}
+    return json.dumps(found)
+
+
+def _copy_set(copy: sqlite3.Connection, suffix: str, renamed: str) -> list[str]:
+    """Copy the listed tables of one set; return the names of its other tables."""
+    query = "SELECT name FROM source.sqlite_master WHERE type = 'table' AND name LIKE 'rocpd/_%' ESCAPE '/'"
+    left_out = []
+    for (table,) in copy.execute(f"{query} ORDER BY name").fetchall():
+        if not table.endswith(suffix):
+            continue
+        base = table[len("rocpd_") : len(table) - len(suffix)]
+        if base not in _TEXTS:
+            left_out.append(f"rocpd_{base}")
+            continue
+        rows = copy.execute("SELECT name, type, pk FROM pragma_table_info(?, 'source')", (table,)).fetchall()
+        columns = [(name, key) for name, _, key in rows if _COLUMN.fullmatch(name)]
+        made = ", ".join(f'"{name}"{" INTEGER PRIMARY KEY" if key else ""}' for name, key in columns)
+        copy.execute(f'CREATE TABLE main."rocpd_{base}{renamed}" ({made})')
+        cells = ", ".join(_cell(base, name) for name, _ in columns)
+        source = f'source."{table}" {_rows(base, suffix)}'
+        copy.execute(f'INSERT INTO main."rocpd_{base}{renamed}" SELECT {cells} FROM {source}')
+    return left_out
+
+
+def _cell(table: str, column: str) -> str:
+    """Return the SQL for the copy of a column."""
+    text = f'cleaned(CAST("{column}" AS BLOB))'
+    number = f"CASE WHEN typeof(\"{column}\") IN ('integer', 'real') THEN \"{column}\" END"
+    if (table, column) in (("info_process", "environment"), ("info_agent", "extdata"), ("event", "extdata")):
+        kind = "environment" if column == "environment" else table.removeprefix("info_")
+        return f"kept('{kind}', \"{column}\")"
+    if column in _TEXTS[table] or (table in ("string", "metadata") and column != "guid"):
+        return f"CASE WHEN typeof(\"{column}\") = 'text' THEN {text} ELSE {number} END"
+    return number
+
+
+def _rows(table: str, suffix: str) -> str:
+    """Return the condition for the rows of a table: of the texts, only those that the events refer to."""
+    if table == "metadata":
+        return f"WHERE tag IN ({', '.join(map(repr, _METADATA))})"
+    if table == "string":
+        used = (f'SELECT "{column}" FROM source."rocpd_{name}{suffix}"' for name, column in _NUMBERS_OF_TEXTS)
+        return f"WHERE id IN ({' UNION '.join(used)})"
+    return ""

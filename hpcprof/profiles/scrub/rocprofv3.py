@@ -1,0 +1,54 @@
+"""Copies the JSON results of rocprofv3, with only the fields that the reader knows.
+
+Command lines, hosts, the environment of the tool and the arguments of calls are not among them. Kernels and
+messages of ROCTx keep their names, without private words in them.
+"""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import msgspec
+
+from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.readers.rocprof.json_results import SECTIONS, Node, parsed
+from hpcprof.profiles.readers.rocprof.text_reader import content_of
+from hpcprof.profiles.scrub.names import Names, hosts_and_users
+
+
+def scrub(path: Path, target: Path, names: Names) -> list[str]:
+    """Copy results to ``target``, and return the sections that are left out.
+
+    Raises
+    ------
+    DamagedInput
+        If the results cannot be read.
+    """
+    results = parsed(path, content_of(path))
+    left_out: dict[str, None] = {}
+    for process in results.processes:
+        node = process.metadata.node
+        names.know(hosts_and_users([node.hostname], []))
+        process.metadata.node = Node(system_name=node.system_name, release=node.release)
+        for symbol in process.kernel_symbols:
+            symbol.formatted_kernel_name = names.cleaned(symbol.formatted_kernel_name)
+            symbol.kernel_name = names.cleaned(symbol.kernel_name)
+        for message in process.strings.marker_api:
+            message.value = names.cleaned(message.value)
+        sections = process.buffer_records
+        kept = {}
+        for name, written in sections.items():
+            if name not in SECTIONS:
+                left_out |= {} if bytes(written) == b"[]" else {name: None}
+                continue
+            try:
+                kept[name] = msgspec.Raw(
+                    msgspec.json.encode(msgspec.json.decode(written, type=list[SECTIONS[name]]))  # type: ignore[valid-type]
+                )
+            except msgspec.ValidationError as error:
+                raise DamagedInput(f"{path} cannot be copied: {error} in {name}.") from None
+        process.buffer_records = kept
+    text = msgspec.json.encode(results)
+    target.write_bytes(gzip.compress(text) if path.name.lower().endswith(".gz") else text)
+    return [*left_out]

@@ -1,0 +1,167 @@
+"""The formats of rocprofv3: one program, recorded in each of them, gives one timeline."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcprof.profiles.columns.joins import launch_pairs
+from hpcprof.profiles.losses import LossKind
+from hpcprof.profiles.readers.discovery import find_profiles, identify_rank, read_profile, several_ranks
+from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, Category, Style, Timeline
+from tests.data import rocprof_profiles as made
+
+
+def json_results(folder: Path) -> Path:
+    path = folder / "rank0_results.json"
+    path.write_text(json.dumps(made.results()))
+    return path
+
+
+FORMATS: dict[str, Callable[[Path], Path]] = {
+    **{
+        schema: lambda folder, schema=schema: made.write_database(folder / "rank0_results.db", schema)  # type: ignore[misc]
+        for schema in ("3.0.0", "3.0.5", "4.1.0", "lz4")
+    },
+    "json": json_results,
+    "csv": made.write_tables,
+}
+
+
+@pytest.fixture(params=FORMATS)
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return FORMATS[request.param](tmp_path)
+
+
+def read(path: Path) -> Timeline:
+    profile = read_profile(path)
+    assert isinstance(profile, Timeline)
+    return profile
+
+
+def test_kernels_have_their_names_times_shapes_and_classes(path: Path) -> None:
+    timeline = read(path)
+    kernels = timeline.kernels
+    order = np.argsort(kernels.start)
+    assert timeline.names(kernels.name[order]) == [made.KERNELS[one.kernel] for one in made.DISPATCHES]
+    assert (kernels.start[order].tolist(), kernels.end[order].tolist()) == (
+        [one.start for one in made.DISPATCHES],
+        [one.end for one in made.DISPATCHES],
+    )
+    # A grid of 1,000 work-items is two workgroups of 512.
+    assert kernels.grid[order][:3].tolist() == [[40, 4, 1], [2, 1, 1], [16, 1, 1]]
+    assert kernels.block[order][:3].tolist() == [[256, 1, 1], [512, 1, 1], [512, 1, 1]]
+    assert kernels.category[order][:3].tolist() == [Category.COMP, Category.COMP, Category.COMM]
+    assert {*kernels.device.tolist()} == {0}
+    assert {*kernels.stream.tolist()} == {made.STREAM}
+    assert {*kernels.process.tolist()} == {made.PID}
+    assert timeline.origin.losses == ()
+
+
+def test_each_dispatch_and_copy_joins_the_call_that_launched_it(path: Path) -> None:
+    timeline = read(path)
+    operation, call = launch_pairs(timeline)
+    operations = timeline.operations()
+    assert len(operation) == len(operations) == len(made.DISPATCHES) + len(made.COPIES)
+    names = zip(
+        timeline.names(operations.name[operation]), timeline.names(timeline.calls.name[call]), strict=True
+    )
+    assert {*names} == {
+        (made.KERNELS[8], "hipExtModuleLaunchKernel"),
+        (made.KERNELS[9], "hipLaunchKernel"),
+        (made.KERNELS[10], "hipExtLaunchKernel"),
+        ("[HIP memcpy Host-to-Device]", "hipMemcpyAsync"),
+    }
+
+
+def test_messages_of_roctx_are_the_names_of_ranges_and_rccl_has_a_domain(path: Path) -> None:
+    timeline = read(path)
+    ranges = timeline.ranges
+    assert sorted(map(str, timeline.names(ranges.name))) == (
+        ["RCCL:ncclAllReduce"] * made.STEPS + ["iteration"] * made.STEPS
+    )
+    assert {*map(str, timeline.names(ranges.domain))} == {"RCCL", "None"}
+    assert {*ranges.style.tolist()} == {Style.PUSH_POP}
+    collectives = timeline.collectives
+    assert timeline.names(collectives.operation) == ["AllReduce"] * made.STEPS
+    assert {*collectives.bytes.tolist()} == {NO_BYTES}
+    assert {*collectives.communicator.tolist()} == {NO_NAME}
+
+
+def test_gpus_have_the_peaks_of_their_data_sheet(path: Path) -> None:
+    gpu = read(path).origin.gpus[0]
+    assert (gpu.device, gpu.name, gpu.sm_count, gpu.clock_hz) == (
+        0,
+        "AMD Instinct MI250X",
+        110,
+        1_700_000_000,
+    )
+    assert gpu.memory_bytes_per_s == 1_638_000_000_000
+
+
+@pytest.mark.parametrize("schema", ["3.0.0", "lz4"])
+def test_a_database_has_ranks_and_listed_variables_but_no_secrets(schema: str, tmp_path: Path) -> None:
+    path = made.write_database(tmp_path / "result.db", schema, rank=5)
+    origin = read(path).origin
+    assert (origin.rank, identify_rank(path), origin.world_size, origin.host) == (5, 5, 2, "frontier01234")
+    facts = {fact.name: fact.value for fact in origin.facts}
+    assert facts["ROCR_VISIBLE_DEVICES"] == "0"
+    assert facts["GPU architecture"] == "gfx90a"
+    assert not {*facts} & {*made.SECRETS}
+
+
+def test_a_merged_database_holds_several_ranks(tmp_path: Path) -> None:
+    path = made.write_database(tmp_path / "merged.db", rank=0)
+    made.write_database(path, suffix="_other", pid=made.PID, rank=1)
+    found = several_ranks(path)
+    assert found is not None
+    assert found.ranks == (0, 1)
+    assert [len(one) for one in found.processes] == [1, 1]
+    assert len(read(path).kernels) == 2 * len(made.DISPATCHES)
+    assert {*read(path).kernels.process.tolist()} == found.every_process
+
+
+def test_unknown_columns_and_tables_are_left_alone_and_unknown_categories_said(tmp_path: Path) -> None:
+    path = made.write_database(tmp_path / "rank0_results.db")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f'ALTER TABLE "rocpd_kernel_dispatch{made.UUID}" ADD COLUMN graph_exec_id')
+        connection.execute(f'CREATE TABLE "rocpd_future{made.UUID}" (id)')
+        strings, events = (f'"rocpd_{name}{made.UUID}"' for name in ("string", "event"))
+        connection.execute(f"UPDATE {strings} SET string = 'ROCDECODE_API' WHERE string = 'RCCL_API'")
+        assert connection.execute(f"SELECT count(*) FROM {events}").fetchone() == (len(made.PROGRAM),)
+    timeline = read(path)
+    assert len(timeline.kernels) == len(made.DISPATCHES)
+    (loss,) = timeline.origin.losses
+    assert (loss.kind, loss.count, loss.detail) == (LossKind.CATEGORY, made.STEPS, "ROCDECODE_API")
+
+
+def test_without_streams_queues_take_their_place(tmp_path: Path) -> None:
+    path = made.write_database(tmp_path / "rank0_results.db")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for table in ("kernel_dispatch", "memory_copy"):
+            connection.execute(f'UPDATE "rocpd_{table}{made.UUID}" SET stream_id = 0')
+    assert {*read(path).kernels.stream.tolist()} == {made.QUEUE}
+
+
+def test_a_table_of_counters_is_a_profile_where_none_of_kernels_stands_beside_it(tmp_path: Path) -> None:
+    kernels = made.write_tables(tmp_path)
+    assert find_profiles(tmp_path) == [kernels]
+    kernels.unlink()
+    (path,) = find_profiles(tmp_path)
+    assert path.name == "rank0_counter_collection.csv"
+    assert sorted(read(path).kernels.end.tolist()) == sorted(one.end for one in made.DISPATCHES)
+
+
+def test_a_row_of_another_length_is_left_out_and_counted(tmp_path: Path) -> None:
+    path = made.write_tables(tmp_path)
+    path.write_text(path.read_text() + "1,2\n")
+    timeline = read(path)
+    assert len(timeline.kernels) == len(made.DISPATCHES)
+    (loss,) = timeline.origin.losses
+    assert (loss.kind, loss.count) == (LossKind.ROW, 1)
