@@ -22,7 +22,8 @@ from hpcprof.analysis.collectives.matches import matches_of, rank_waits
 from hpcprof.analysis.framework.declaration import Part, Scope
 from hpcprof.analysis.framework.outcome import Outcome, analyze_run, imported, outcome_from_columns
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.analysis.mpi.matching import aligned_by_mpi, match_mpi
+from hpcprof.analysis.mpi.matching import aligned_by_mpi
+from hpcprof.analysis.mpi.run_lists import RunLists
 from hpcprof.common.errors import HpcprofError, StoreError
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.event_folders import communication_folder
@@ -48,6 +49,7 @@ _RANKS_AT_ONCE = 16
 _UNTOLD = "SendRecv"
 _TABLE = "rank_collectives"
 _MPI_TABLES = ("mpi_call_list", "mpi_operation_list")
+_MPI_REGIONS = "mpi_regions"
 _SIZES = ("world_ranks", "comm_ranks")
 _SURVEYED = ("op", "comm_id", *_SIZES)
 
@@ -105,11 +107,12 @@ def analyze_over_ranks(run_id: str, store: Store, executor: Executor = serially)
     events = store.rank_events(run_id)
     folder = _communication_folder(run_id, events)
     try:
-        found, values = _matched(run_id, store, events, folder, executor)
+        lists = _mpi_lists(events)
+        found, values = _matched(run_id, store, events, folder, executor, lists)
         if events:
             found.save()
         values |= _mapped_over_ranks(events, folder, found, executor)
-        values |= _mapped_over_run(run_id, store, events, found)
+        values |= _mapped_over_mpi(run_id, store, events, lists, found)
     except OSError as error:
         raise HpcprofError(f"cannot write to {folder}: {error.strerror or error}.") from error
     outcomes: dict[str, Outcome] = {}
@@ -137,7 +140,7 @@ def run_communication(run: Run, store: Store) -> RunCommunication:
     lost: StoreError | None = None
     for place, goes in ((folder, None), (Path(temporary.name), temporary)):
         try:
-            found, _ = _matched(run.id, store, events, place, serially, goes)
+            found, _ = _matched(run.id, store, events, place, serially, _mpi_lists(events), goes)
             found.save()
             return found
         except OSError:
@@ -161,6 +164,7 @@ def _matched(
     events: Mapping[int, RankEvents],
     folder: Path,
     executor: Executor,
+    lists: RunLists,
     temporary: tempfile.TemporaryDirectory[str] | None = None,
 ) -> tuple[RunCommunication, dict[str, list[Any]]]:
     """Match what the ranks have in common, and return it with the values of the maps over communicators."""
@@ -169,7 +173,7 @@ def _matched(
     found = [done[task] for task in tasks if done[task].values]
     profiles = store.profiles(run_id)
     clocks = run_clocks(
-        [one for part in found for one in part.aligned] + _aligned_by_mpi(events),
+        [one for part in found for one in part.aligned] + (aligned_by_mpi(lists) if lists.ranks else []),
         events,
         {rank: profiles[rank].start_utc_ns for rank in sorted(events)},
     )
@@ -216,11 +220,13 @@ def _mapped_over_ranks(
     return {name: [done[task][name] for task in tasks] for name in _maps(Part.RANKS)}
 
 
-def _aligned_by_mpi(events: Mapping[int, RankEvents]) -> list[Aligned]:
-    """Return the clocks that the MPI calls of some ranks align."""
-    with_mpi = [one for one in events.values() if _has_mpi(one)]
-    found = match_mpi(*(rank_table_rows(with_mpi, name) for name in _MPI_TABLES)) if with_mpi else None
-    return aligned_by_mpi(found) if found is not None else []
+def _mpi_lists(events: Mapping[int, RankEvents]) -> RunLists:
+    """Read the MPI calls and operations of all ranks, one after the other."""
+    lists = RunLists()
+    for rank, one in sorted(events.items()):
+        if _has_mpi(one):
+            lists.add(rank, *(rank_table_rows([one], name) for name in _MPI_TABLES))
+    return lists
 
 
 def _has_mpi(events: RankEvents) -> bool:
@@ -229,17 +235,14 @@ def _has_mpi(events: RankEvents) -> bool:
     return all(rows.get(dataset_table(name)) for name in _MPI_TABLES)
 
 
-def _mapped_over_run(
-    run_id: str, store: Store, events: Mapping[int, RankEvents], found: RunCommunication
+def _mapped_over_mpi(
+    run_id: str, store: Store, events: Mapping[int, RankEvents], lists: RunLists, found: RunCommunication
 ) -> dict[str, list[Any]]:
-    """Return the values of the maps over the run as a whole."""
+    """Return the values of the maps over the MPI calls of all ranks."""
     profiles = store.profiles(run_id) if events else {}
     nodes = {rank: profiles[rank].host for rank in sorted(events)}
-    values = {}
-    for name, needs in _maps(Part.RUN).items():
-        tables = {need: rank_table_rows(events.values(), need) for need in needs}
-        values[name] = [imported(name)(tables, found.clocks.aligned, nodes)]
-    return values
+    regions = rank_table_rows([events[rank] for rank in lists.ranks], _MPI_REGIONS)
+    return {name: [imported(name)(lists, regions, found.clocks.aligned, nodes)] for name in _maps(Part.MPI)}
 
 
 def _maps(over: Part) -> dict[str, tuple[str, ...]]:

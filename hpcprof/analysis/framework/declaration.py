@@ -38,8 +38,8 @@ class Part(Enum):
     """Some ranks, each with its waits for others and its clock."""
     COMMUNICATORS = "communicators"
     """Matched operations and aligned clocks of the ranks of some communicators."""
-    RUN = "run"
-    """All ranks at once, each with its clock and its node."""
+    MPI = "mpi"
+    """The MPI calls of all ranks at once, each with its clock and its node."""
 
 
 class Activity(Enum):
@@ -98,8 +98,9 @@ class Analysis:
         `hpcprof.analysis.collectives.communication.Communication`, or for `Part.RANKS`
         ``g(tables, waits, clocks)`` with the tables ``map_needs`` of some ranks, the waits of each
         (`hpcprof.analysis.collectives.matches.RankWaits`) and the clocks that communication aligned
-        (`hpcprof.analysis.collectives.common_clock.RankClock`), or for `Part.RUN`
-        ``g(tables, clocks, nodes)`` with the tables and clocks of all ranks and their nodes. It returns a
+        (`hpcprof.analysis.collectives.common_clock.RankClock`), or for `Part.MPI`
+        ``g(lists, regions, clocks, nodes)`` with a `hpcprof.analysis.mpi.run_lists.RunLists`, the rows of
+        ``mpi_regions``, and the clocks and nodes of all ranks. It returns a
         value that can be pickled.
     map_over : Part
         What ``map`` is called for.

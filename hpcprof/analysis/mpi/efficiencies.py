@@ -6,6 +6,7 @@ transfer efficiency (POP Centre of Excellence, "POP standard metrics for paralle
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,17 +14,41 @@ import pandas as pd
 
 from hpcprof.analysis.mpi.ideal import ideal_times
 from hpcprof.analysis.mpi.matching import RunMpi
+from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.timeline import Ints
 
 _DIGITS = 3
+_FAR = 1 << 62
 _STARTS, _END = ("MPI_Init", "MPI_Init_thread"), "MPI_Finalize"
 
 
 @dataclass(frozen=True)
-class _Thread:
-    """The calls of a rank's main thread on its own clock, and what became of them in the replay."""
+class _Past:
+    """The last call of a thread by its own and by ideal time, and its time inside MPI before that."""
 
-    rank: int
+    inside: int
+    start: int
+    end: int
+    begun: int
+    ended: int
+
+    def begin(self, start: int) -> int:
+        """Return when a call would begin: the same one, or a later one."""
+        return self.begun if start == self.start else self.ended + start - self.end
+
+    def inside_before(self, start: int) -> int:
+        """Return the time inside MPI before a call: the same one, or a later one."""
+        return self.inside + (0 if start == self.start else self.end - self.start)
+
+
+@dataclass(frozen=True)
+class _Thread:
+    """The calls of a rank's main thread on its own clock, and what became of them in the replay.
+
+    ``before`` is the time inside MPI before the first one.
+    """
+
+    before: int
     start: Ints
     end: Ints
     common: Ints
@@ -32,11 +57,11 @@ class _Thread:
 
     def useful(self, stamps: Ints) -> Ints:
         """Return how long the thread was outside MPI before each moment, from any fixed moment on."""
-        inside = np.append(0, np.cumsum(self.end - self.start))
+        inside = self.before + np.append(0, np.cumsum(self.end - self.start))
         call = np.searchsorted(self.start, stamps, side="right") - 1
         last = np.maximum(call, 0)
         part = np.where(call < 0, 0, np.minimum(stamps, self.end[last]) - self.start[last])
-        result: Ints = stamps - inside[last] * (call >= 0) - part
+        result: Ints = stamps - np.where(call < 0, self.before, inside[last]) - part
         return result
 
     def ideal(self, stamps: Ints) -> Ints:
@@ -55,8 +80,29 @@ class _Thread:
         return self.common[call] + stamps - self.start[call]
 
 
-def efficiencies(run: RunMpi, regions: pd.DataFrame) -> list[dict[str, str | float | None]]:
-    """Return the efficiencies of the run, of its step and of each phase, in percent.
+@dataclass
+class _Span:
+    """What the intervals of a scope add up to on a rank, in ns, and their first start and last end."""
+
+    useful: int = 0
+    common: int = 0
+    ideal: int = 0
+    common_ends: tuple[int, int] = (_FAR, -_FAR)
+    ideal_ends: tuple[int, int] = (_FAR, -_FAR)
+
+    def add(self, thread: _Thread, starts: Ints, ends: Ints) -> None:
+        """Add some starts and some ends of intervals, which may be of different ones."""
+        for times, sums in ((thread.on_common, "common"), (thread.ideal, "ideal")):
+            low, high = times(starts), times(ends)
+            setattr(self, sums, getattr(self, sums) + int(high.sum() - low.sum()))
+            first, last = getattr(self, f"{sums}_ends")
+            both = min(first, int(low.min(initial=_FAR))), max(last, int(high.max(initial=-_FAR)))
+            setattr(self, f"{sums}_ends", both)
+        self.useful += int(thread.useful(ends).sum() - thread.useful(starts).sum())
+
+
+class Efficiencies:
+    """The efficiencies of a run, of its step and of each phase, from its windows one after the other.
 
     The run lasts from the end of ``MPI_Init`` to the start of ``MPI_Finalize``, or from the first call to the
     last. The wall time of the step runs from its first start to its last end on any rank, that of a phase is
@@ -64,56 +110,93 @@ def efficiencies(run: RunMpi, regions: pd.DataFrame) -> list[dict[str, str | flo
 
     Parameters
     ----------
-    run : RunMpi
-        With the calls on the common clock.
     regions : DataFrame
         The rows of ``mpi_regions`` of all ranks.
     """
-    threads = _threads(run)
-    rows = [_row("run", "", threads, {one.rank: _extent(run, one) for one in threads}, together=True)]
-    for (scope, name), group in regions.groupby(["scope", "name"], sort=False):
-        spans = {
-            rank: group.loc[group["rank"] == rank, ["start_ns", "end_ns"]].to_numpy(np.int64)
-            for rank in group["rank"].unique().tolist()
+
+    def __init__(self, regions: pd.DataFrame) -> None:
+        keys = regions.groupby(["scope", "name"], sort=False, observed=True)
+        self._scopes = [(str(scope), str(name)) for (scope, name), _ in keys]
+        number = keys.ngroup().to_numpy(np.int64) if len(regions) else np.empty(0, np.int64)
+        rank, start, end = (regions[name].to_numpy(np.int64) for name in ("rank", "start_ns", "end_ns"))
+        by_rank = rows_by_key(rank) if len(rank) else []
+        self._regions = {one: (number[rows], start[rows], end[rows]) for (one,), rows in by_rank}
+        self._spans: dict[tuple[int, int], _Span] = {}
+        self._runs: dict[int, _Span] = {}
+        self._past: dict[int, _Past] = {}
+        self._last: dict[int, tuple[int, int, int]] = {}
+
+    def add(self, run: RunMpi, *, last: bool) -> None:
+        """Add the next window, whose calls are on the common clock; ``last`` says that none follows."""
+        calls, past, bounds = run.calls, self._past, run.calls.first
+        threads = calls.sequence[bounds[:-1]].tolist()
+        # A window begins with the last call of the one before, if that was a collective of all ranks.
+        first = {
+            thread: past[thread].begin(start)
+            for thread, start in zip(threads, calls.own_start[bounds[:-1]].tolist(), strict=True)
+            if thread in past
         }
-        rows.append(_row(str(scope), str(name), threads, spans, together=scope == "step"))
-    return rows
+        begun, ended = ideal_times(run, first)
+        for thread, low, high in zip(threads, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            own = past.get(thread)
+            before = own.inside_before(int(calls.own_start[low])) if own else 0
+            if calls.main[low]:
+                columns = (calls.own_start, calls.own_end, calls.start, begun, ended)
+                found = _Thread(before, *(column[low:high] for column in columns))
+                self._add_thread(run, int(calls.rank[low]), found, low, high, first=own is None, last=last)
+            end = high - 1
+            past[thread] = _Past(
+                before + int(calls.length[low:end].sum()),
+                *(int(column[end]) for column in (calls.own_start, calls.own_end, begun, ended)),
+            )
 
+    def _add_thread(
+        self, run: RunMpi, rank: int, found: _Thread, low: int, high: int, *, first: bool, last: bool
+    ) -> None:
+        calls = run.calls
+        span = self._runs.setdefault(rank, _Span())
+        if first:
+            name = calls.names[int(calls.name[low])]
+            moment = found.end[:1] if name in _STARTS else found.start[:1]
+            span.add(found, moment, moment[:0])
+        name = calls.names[int(calls.name[high - 1])]
+        moment = found.start[-1:] if name == _END else found.end[-1:]
+        useful, common, ideal = (times(moment)[0] for times in (found.useful, found.on_common, found.ideal))
+        self._last[rank] = int(useful), int(common), int(ideal)
+        if rank not in self._regions:
+            return
+        number, start, end = self._regions[rank]
+        until = _FAR if last else int(found.start[-1])
+        since = -_FAR if first else int(found.start[0])
+        starts, stops = ((stamps >= since) & (stamps < until) for stamps in (start, end))
+        for scope in np.unique(number[starts | stops]).tolist():
+            own = number == scope
+            one = self._spans.setdefault((scope, rank), _Span())
+            one.add(found, start[own & starts], end[own & stops])
 
-def _threads(run: RunMpi) -> list[_Thread]:
-    calls = run.calls
-    begun, ended = ideal_times(run)
-    found, bounds = [], calls.first
-    for low, high in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        if calls.main[low]:
-            columns = (calls.own_start, calls.own_end, calls.start, begun, ended)
-            found.append(_Thread(int(calls.rank[low]), *(column[low:high] for column in columns)))
-    return found
-
-
-def _extent(run: RunMpi, thread: _Thread) -> Ints:
-    calls = run.calls
-    low = int(np.searchsorted(calls.rank, thread.rank))
-    names = [calls.names[one] for one in (calls.name[low], calls.name[low + len(thread.start) - 1])]
-    start = thread.end[0] if names[0] in _STARTS else thread.start[0]
-    end = thread.start[-1] if names[1] == _END else thread.end[-1]
-    return np.array([[start, max(start, end)]])
+    def rows(self) -> list[dict[str, str | float | None]]:
+        """Return the efficiencies of the run, the step and the phases, in percent."""
+        for rank, (useful, common, ideal) in self._last.items():
+            span = self._runs[rank]
+            span.useful += useful
+            span.common_ends = span.common_ends[0], max(span.common_ends[0], common)
+            span.ideal_ends = span.ideal_ends[0], max(span.ideal_ends[0], ideal)
+        self._last = {}
+        rows = [_row("run", "", self._runs, self._runs.keys(), together=True)]
+        for number, (scope, name) in enumerate(self._scopes):
+            spans = {rank: span for (of, rank), span in self._spans.items() if of == number}
+            rows.append(_row(scope, name, spans, self._runs.keys(), together=scope == "step"))
+        return rows
 
 
 def _row(
-    scope: str, name: str, threads: list[_Thread], spans: dict[int, Ints], *, together: bool
+    scope: str, name: str, spans: Mapping[int, _Span], ranks: Collection[int], *, together: bool
 ) -> dict[str, str | float | None]:
-    """Return the efficiencies of what some intervals of each rank, of shape (n, 2), have in common."""
-    useful, measured, ideal = [], [], []
-    for one in threads:
-        span = spans.get(one.rank)
-        if span is None or not len(span):
-            useful.append(0)
-            continue
-        useful.append(int(np.sum(one.useful(span[:, 1]) - one.useful(span[:, 0]))))
-        measured.append(_ends(one.on_common(span.ravel()).reshape(-1, 2), together))
-        ideal.append(_ends(one.ideal(span.ravel()).reshape(-1, 2), together))
-    wall, without_transfer = _wall(measured, together), _wall(ideal, together)
+    """Return the efficiencies of what the intervals of some ranks have in common."""
+    useful = [spans[rank].useful if rank in spans else 0 for rank in ranks]
+    found = spans.values()
+    wall = _wall([one.common_ends if together else (0, one.common) for one in found])
+    without_transfer = _wall([one.ideal_ends if together else (0, one.ideal) for one in found])
     most = max(useful, default=0)
     without_transfer = min(max(without_transfer, most), wall)
     mean = sum(useful) / max(len(useful), 1)
@@ -128,16 +211,8 @@ def _row(
     }
 
 
-def _ends(spans: Ints, together: bool) -> tuple[int, int]:
-    """Return the first start and the last end, or for single intervals 0 and the sum of their lengths."""
-    if together:
-        return int(spans[:, 0].min()), int(spans[:, 1].max())
-    return 0, int(np.sum(spans[:, 1] - spans[:, 0]))
-
-
-def _wall(ends: list[tuple[int, int]], together: bool) -> int:
-    last = max((end for _, end in ends), default=0)
-    return last - min((start for start, _ in ends), default=0) if together else last
+def _wall(ends: Sequence[tuple[int, int]]) -> int:
+    return max((end for _, end in ends), default=0) - min((start for start, _ in ends), default=0)
 
 
 def _pct(part: float, whole: float) -> float | None:

@@ -7,11 +7,13 @@ matched last as long as they did, and a send that waited for its receive still d
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from hpcprof.analysis.mpi.matching import NONE, RunMpi, collective_tables
+from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
+from hpcprof.analysis.mpi.run_lists import NONE
 from hpcprof.analysis.mpi.waits import blocked_sends
 from hpcprof.profiles.collective_operations import FROM_ROOT, TO_ROOT, WAITING
 from hpcprof.profiles.timeline import Ints
@@ -41,10 +43,16 @@ class _Plan:
     size: int
 
 
-def ideal_times(run: RunMpi) -> tuple[Ints, Ints]:
+def ideal_times(run: RunMpi, begun: Mapping[int, int]) -> tuple[Ints, Ints]:
     """Return when each call would begin and end on an ideal network, in ns on the common clock.
 
-    The first call of each thread begins when it did. The time is linear in the number of calls and partners.
+    The time is linear in the number of calls and partners.
+
+    Parameters
+    ----------
+    run : RunMpi
+    begun : mapping of int to int
+        When the first call of each thread begins, by its number; by default when it did.
     """
     calls, found = run.calls, run.operations
     bounds = calls.first
@@ -53,7 +61,11 @@ def ideal_times(run: RunMpi) -> tuple[Ints, Ints]:
     kept[unmatched] = calls.length[unmatched]
     # The time of each call's begin if nothing waited.
     begin = np.cumsum(calls.gap + np.append(0, kept[:-1]))
-    begin += np.repeat(calls.start[bounds[:-1]] - begin[bounds[:-1]], np.diff(bounds))
+    threads = calls.sequence[bounds[:-1]].tolist()
+    first = calls.start[bounds[:-1]].copy()
+    for place, thread in enumerate(threads):
+        first[place] = begun.get(thread, first[place])
+    begin += np.repeat(first - begin[bounds[:-1]], np.diff(bounds))
     later, after = _replayed(_plan(run), begin, begin + kept, bounds)
     return begin + later, begin + kept + after
 

@@ -6,8 +6,8 @@ n-th that is received with it, and the n-th collective of a communicator is the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import astuple, dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -18,14 +18,11 @@ from hpcprof.analysis.collectives.common_clock import Aligned, RankClock, with_r
 from hpcprof.analysis.collectives.matching import MatchedCollectives
 from hpcprof.analysis.collectives.pair_clocks import align_pairs
 from hpcprof.analysis.collectives.pair_matching import MatchedPairs
+from hpcprof.analysis.mpi.run_lists import NONE, Communicators, RowWindow, RunLists
 from hpcprof.profiles.collective_operations import ALIGNING, POINT_TO_POINT
 from hpcprof.profiles.columns.unique import distinct, numbered_rows, position_in_group
 from hpcprof.profiles.timeline import Ints
 
-NONE = -1
-"""Stands for no call, no partner and no match."""
-
-_STARTS = ("MPI_Init", "MPI_Init_thread")
 _SENDS = frozenset({"Send"})
 
 
@@ -40,6 +37,8 @@ class Calls:
         The number of the rank's thread among those of all ranks: its calls follow each other.
     main : ndarray of bool
         Whether the thread is the one with the most calls of its rank.
+    counted : ndarray of bool
+        Whether the call belongs to this window of the run, and not to the one before.
     name, range, before : ndarray of int64
         The numbers in ``names`` and ``ranges`` of the call, of the range around it, and of the range in the
         time since the call before it.
@@ -56,6 +55,7 @@ class Calls:
     rank: Ints
     sequence: Ints
     main: NDArray[np.bool_]
+    counted: NDArray[np.bool_]
     name: Ints
     range: Ints
     before: Ints
@@ -106,6 +106,8 @@ class Operations:
         Positions of calls; ``end`` is `NONE` if the profile does not have the call.
     sent, received : ndarray of int64
         In bytes, -1 if unknown.
+    left : ndarray of bool
+        Whether it is a collective without a counterpart.
     match : ndarray of int64
         The number of the message or of the collective that both or all ends share, or `NONE`.
     partner : ndarray of int64
@@ -126,6 +128,7 @@ class Operations:
     end: Ints
     sent: Ints
     received: Ints
+    left: NDArray[np.bool_]
     match: Ints
     partner: Ints
     ops: list[str]
@@ -163,12 +166,39 @@ class Operations:
 
 
 @dataclass(frozen=True)
+class Unmatched:
+    """How many messages and collectives have no counterpart, and of how many a rank has no profile."""
+
+    messages: int = 0
+    collectives: int = 0
+    absent: int = 0
+
+    def __add__(self, other: Unmatched) -> Unmatched:
+        """Return the sums of both."""
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Unmatched(*(a + b for a, b in pairs))
+
+    def problems(self) -> list[str]:
+        """Return a sentence on each kind."""
+        found = [
+            (self.messages, "sends and receives are not matched"),
+            (self.collectives, "calls of collectives are not matched"),
+            (
+                self.absent,
+                "calls of collectives are not matched, because their communicator is unknown or has ranks "
+                "without a profile",
+            ),
+        ]
+        return [f"{number:,} {text}" for number, text in found if number]
+
+
+@dataclass(frozen=True)
 class RunMpi:
-    """The MPI calls of a run, its operations, and why some of these are not matched."""
+    """The MPI calls of a run, or of a window of it, its operations, and how many of these have no match."""
 
     calls: Calls
     operations: Operations
-    problems: list[str]
+    unmatched: Unmatched
 
     @property
     def ranks(self) -> list[int]:
@@ -194,107 +224,74 @@ def match_mpi(calls: pd.DataFrame, operations: pd.DataFrame) -> RunMpi | None:
     calls, operations : DataFrame
         The rows of ``mpi_call_list`` and ``mpi_operation_list`` of all ranks, by rank.
     """
-    if not len(calls):
+    lists = RunLists(most_calls=len(calls))
+    for rank in np.unique(calls["rank"].to_numpy(np.int64)).tolist():
+        lists.add(rank, *(rows[rows["rank"] == rank] for rows in (calls, operations)))
+    if not lists.ranks:
         return None
-    table = _calls(calls)
-    found = _operations(operations, table)
-    # Counts of a rank whose capture began later cannot be compared.
-    started = distinct(table.rank[np.isin(table.name, _places(table.names, _STARTS))])
-    match, partner, problems = _match_messages(found, started)
-    together, other_problems = _match_collectives(found, started)
+    (whole,) = lists.windows()
+    return match_window(lists, whole)
+
+
+def match_window(lists: RunLists, window: RowWindow) -> RunMpi:
+    """Match the messages and collectives of a window of a run."""
+    calls, found = _calls(lists, window), _operations(lists, window)
+    match, partner, lost = _match_messages(found)
+    together, lost_together, absent = _match_collectives(found)
     match = np.where(together == NONE, match, together + match.max(initial=NONE) + 1)
-    return RunMpi(table, replace(found, match=match, partner=partner), problems + other_problems)
+    # What a window shares with the one before counts there.
+    return RunMpi(calls, replace(found, match=match, partner=partner), Unmatched(lost, lost_together, absent))
 
 
-def _places(names: list[str], wanted: tuple[str, ...]) -> list[int]:
-    return [place for place, name in enumerate(names) if name in wanted]
-
-
-def _ints(rows: pd.DataFrame, name: str) -> Ints:
-    return rows[name].to_numpy(np.int64)
-
-
-def _calls(rows: pd.DataFrame) -> Calls:
-    name, names = pd.factorize(rows["call"])
-    both = pd.concat([rows["range"], rows["range_before"]], ignore_index=True)
-    # Missing texts have the number -1 and so select the last element.
-    number, ranges = pd.factorize(both)
-    rank, thread, start = (_ints(rows, column) for column in ("rank", "thread", "start_ns"))
-    _, sequence = numbered_rows(rank, thread)
+def _calls(lists: RunLists, window: RowWindow) -> Calls:
+    rows = window.calls
     return Calls(
-        rank=rank,
-        sequence=sequence,
-        main=thread == 0,
-        name=name.astype(np.int64),
-        range=number[: len(rows)].astype(np.int64),
-        before=number[len(rows) :].astype(np.int64),
-        start=start,
-        own_start=start,
-        length=_ints(rows, "end_ns") - start,
-        names=[str(one) for one in names],
-        ranges=[*ranges, None],
+        rank=rows["rank"],
+        sequence=rows["sequence"],
+        main=rows["main"] == 1,
+        counted=rows["counted"] == 1,
+        name=rows["call"],
+        range=rows["range"],
+        before=rows["before"],
+        start=rows["start"],
+        own_start=rows["start"],
+        length=rows["length"],
+        names=[*lists.names],
+        ranges=[*lists.ranges, None],
     )
 
 
-def _operations(rows: pd.DataFrame, calls: Calls) -> Operations:
-    op, ops = pd.factorize(rows["op"], sort=True)
-    comm, comms = pd.factorize(rows["comm_id"], sort=True)
-    comm = np.where(comm < 0, len(comms), comm).astype(np.int64)
-    rank = _ints(rows, "rank")
-    offset = np.searchsorted(calls.rank, rank)
-    begin, end = _ints(rows, "begin_call"), _ints(rows, "end_call")
-    sizes = np.full(len(comms) + 1, NONE)
-    np.maximum.at(sizes, comm, _ints(rows, "comm_ranks"))
-    pairs, _ = numbered_rows(comm, rank) if len(rows) else (np.empty((0, 2), np.int64), None)
-    members = [pairs[pairs[:, 0] == number, 1] for number in range(len(sizes))]
-    peer = _ints(rows, "peer")
-    within = _ints(rows, "comm_peer")
-    by_comm = _in_program(within, comm, members, sizes)
+def _operations(lists: RunLists, window: RowWindow) -> Operations:
+    rows, known = window.operations, lists.communicators
+    none = np.full(len(rows["rank"]), NONE)
     return Operations(
-        rank=rank,
-        op=op.astype(np.int64),
-        comm=comm,
-        tag=_ints(rows, "tag"),
-        peer=np.where(peer == NONE, by_comm, peer),
-        root=_in_program(_ints(rows, "root"), comm, members, sizes),
-        begin=begin + offset,
-        end=np.where(end == NONE, NONE, end + offset),
-        sent=_ints(rows, "bytes"),
-        received=_ints(rows, "received_bytes"),
-        match=np.full(len(rows), NONE),
-        partner=np.full(len(rows), NONE),
-        ops=[str(one) for one in ops],
-        comms=[*comms, None],
-        members=members,
-        sizes=sizes,
+        **{name: rows[name] for name in ("rank", "op", "tag", "peer", "root", "begin", "end")},
+        **{name: rows[name] for name in ("sent", "received")},
+        comm=np.where(rows["comm"] == NONE, len(known.names) - 1, rows["comm"]),
+        left=rows["left"] == 1,
+        match=none,
+        partner=none,
+        ops=[*lists.ops],
+        comms=[*known.names],
+        members=[*known.members],
+        sizes=known.sizes,
     )
 
 
-def _in_program(within: Ints, comm: Ints, members: list[Ints], sizes: Ints) -> Ints:
-    """Return the ranks in the program of ranks in communicators whose ranks all have a profile, or `NONE`."""
-    result = np.full(len(within), NONE)
-    for number, ranks in enumerate(members):
-        if len(ranks) and sizes[number] in (NONE, len(ranks)):
-            inside = np.flatnonzero((comm == number) & (within >= 0) & (within < len(ranks)))
-            result[inside] = ranks[within[inside]]
-    return result
-
-
-def _match_messages(found: Operations, started: Ints) -> tuple[Ints, Ints, list[str]]:
-    """Return the number of each message, its other end, and why some have none."""
+def _match_messages(found: Operations) -> tuple[Ints, Ints, int]:
+    """Return the number of each message, its other end, and how many have none."""
     match, partner = np.full(len(found), NONE), np.full(len(found), NONE)
     message = found.is_of(POINT_TO_POINT)
     chosen = np.flatnonzero(message & (found.peer != NONE))
     if not len(chosen):
-        return match, partner, []
+        return match, partner, int(np.count_nonzero(message))
     sends = found.sends[chosen]
     own, other = found.rank[chosen], found.peer[chosen]
     sender, receiver = np.where(sends, own, other), np.where(sends, other, own)
     keys, key = numbered_rows(found.comm[chosen], sender, receiver, found.tag[chosen])
     order = position_in_group(key * 2 + sends)
     count = np.bincount(key * 2 + sends, minlength=2 * len(keys)).reshape(-1, 2)
-    whole = np.isin(keys[:, 1], started) & np.isin(keys[:, 2], started)
-    usable = np.where(whole, count.min(axis=1), np.where(count[:, 0] == count[:, 1], count[:, 0], 0))
+    usable = count.min(axis=1)
     kept = order < usable[key]
     numbers = np.cumsum(usable) - usable
     number = numbers[key] + order
@@ -303,53 +300,39 @@ def _match_messages(found: Operations, started: Ints) -> tuple[Ints, Ints, list[
     both[number[kept & ~sends], 1] = chosen[kept & ~sends]
     match[both[:, 0]] = match[both[:, 1]] = np.arange(len(both))
     partner[both[:, 0]], partner[both[:, 1]] = both[:, 1], both[:, 0]
-    lost = int(np.count_nonzero(message)) - 2 * len(both)
-    problems = [f"{lost:,} sends and receives are not matched"] if lost else []
-    return match, partner, problems
+    return match, partner, int(np.count_nonzero(message)) - 2 * len(both)
 
 
-def _match_collectives(found: Operations, started: Ints) -> tuple[Ints, list[str]]:
-    """Return the number of each collective, and why some have none."""
+def _match_collectives(found: Operations) -> tuple[Ints, int, int]:
+    """Return the number of each collective, how many have none, and of how many a rank has no profile."""
     match = np.full(len(found), NONE)
     chosen = np.flatnonzero(~found.is_of(POINT_TO_POINT))
     if not len(chosen):
-        return match, []
-    comm = found.comm[chosen]
-    _, key = numbered_rows(comm, found.rank[chosen])
-    order = position_in_group(key)
+        return match, 0, 0
     numbers, lost, absent = 0, 0, 0
+    comm = found.comm[chosen]
     by_comm = np.argsort(comm, kind="stable")
     bounds = np.searchsorted(comm[by_comm], np.arange(len(found.members) + 1))
     for number, members in enumerate(found.members):
-        rows = by_comm[bounds[number] : bounds[number + 1]]
+        rows = chosen[by_comm[bounds[number] : bounds[number + 1]]]
         if not len(rows):
             continue
         if found.comms[number] is None or found.sizes[number] > len(members):
             absent += len(rows)
             continue
-        place = np.searchsorted(members, found.rank[chosen[rows]])
-        count = np.bincount(place, minlength=len(members))
-        least = int(count.min())
-        if count.max() > least and not np.isin(members, started).all():
-            least = 0
-        kept = rows[order[rows] < least]
+        usable = rows[~found.left[rows]]
+        place = np.searchsorted(members, found.rank[usable])
+        order, least = position_in_group(place), int(np.bincount(place, minlength=len(members)).min())
+        kept = order < least
         table = np.empty((least, len(members)), np.int64)
-        table[order[kept], np.searchsorted(members, found.rank[chosen[kept]])] = chosen[kept]
+        table[order[kept], place[kept]] = usable[kept]
         same = (found.op[table] == found.op[table[:, :1]]).all(axis=1)
         # After one that differs, the order says nothing.
         table = table[: least if same.all() else int(np.argmin(same))]
         match[table] = np.arange(numbers, numbers + len(table))[:, None]
         numbers += len(table)
         lost += len(rows) - table.size
-    problems = []
-    if lost:
-        problems.append(f"{lost:,} calls of collectives are not matched")
-    if absent:
-        problems.append(
-            f"{absent:,} calls of collectives are not matched, because their communicator is unknown or has "
-            "ranks without a profile"
-        )
-    return match, problems
+    return match, lost, absent
 
 
 def collective_tables(run: RunMpi) -> list[tuple[int, Ints]]:
@@ -373,47 +356,69 @@ def collective_tables(run: RunMpi) -> list[tuple[int, Ints]]:
     ]
 
 
-def aligned_by_mpi(run: RunMpi) -> list[Aligned]:
+def aligned_by_mpi(lists: RunLists) -> list[Aligned]:
     """Return the clocks that the collectives and messages of a run align."""
-    calls, found = run.calls, run.operations
-    start, end = calls.own_start, calls.own_end
-    collectives = []
-    for op, rows in collective_tables(run):
-        if found.ops[op] in ALIGNING and rows.shape[1] > 1:
-            blocking = (found.begin[rows] == found.end[rows]).all(axis=1)
-            collectives.append(_collective(run, op, rows[blocking], start, end))
-    together = align_clocks(collectives)
+    collectives: dict[tuple[int, int], list[tuple[Ints, Ints]]] = {}
+    for window in lists.windows():
+        run = match_window(lists, window)
+        calls, found = run.calls, run.operations
+        for op, rows in collective_tables(run):
+            if found.ops[op] not in ALIGNING or rows.shape[1] == 1:
+                continue
+            begin = found.begin[rows]
+            own = begin[calls.counted[begin[:, 0]] & (begin == found.end[rows]).all(axis=1)]
+            key = op, int(found.comm[rows[0, 0]])
+            collectives.setdefault(key, []).append((calls.own_start[own], calls.own_end[own]))
+    names, known = [*lists.ops], lists.communicators
+    together = align_clocks(
+        _collective(names[op], known, comm, *(np.concatenate(column) for column in zip(*parts, strict=True)))
+        for (op, comm), parts in collectives.items()
+    )
     aligned = with_ranks(together)
-    if any(len(ranks) == len(run.ranks) for ranks, _ in aligned):
+    if any(len(ranks) == len(lists.ranks) for ranks, _ in aligned):
         return aligned
-    return with_ranks(together, align_pairs(_pairs(run, start, end)))
+    pairs: dict[tuple[int, int], list[tuple[Ints, Ints]]] = {}
+    for window in lists.windows():
+        for key, times in _pairs(match_window(lists, window)):
+            pairs.setdefault(key, []).append(times)
+    every = [
+        _messages(key, *(np.concatenate(column) for column in zip(*pairs[key], strict=True)))
+        for key in sorted(pairs)
+    ]
+    return with_ranks(together, align_pairs(every))
 
 
-def _collective(run: RunMpi, op: int, rows: Ints, start: Ints, end: Ints) -> MatchedCollectives:
-    found = run.operations
-    number = int(found.comm[rows[0, 0]]) if len(rows) else 0
-    nothing, no = np.zeros(rows.shape, np.int64), np.zeros(len(rows), np.int64)
+def _nothing(shape: tuple[int, ...]) -> Ints:
+    """Return zeros that take no memory."""
+    return np.broadcast_to(np.int64(0), shape)
+
+
+def _collective(op: str, known: Communicators, comm: int, start: Ints, end: Ints) -> MatchedCollectives:
+    no, nothing = _nothing((len(start),)), _nothing(start.shape)
     return MatchedCollectives(
-        op=found.ops[op],
-        comm_id=found.comms[number],
-        ranks=np.ascontiguousarray(found.members[number]),
-        size=len(found.members[number]),
-        seq=np.arange(len(rows)),
+        op=op,
+        comm_id=known.names[comm],
+        ranks=np.ascontiguousarray(known.members[comm]),
+        size=len(known.members[comm]),
+        seq=np.arange(len(start)),
         message=no.astype(float),
         fused=no,
         part=no,
-        row=rows,
-        start=start[found.begin[rows]],
-        end=end[found.begin[rows]],
+        row=nothing,
+        start=start,
+        end=end,
         exposed=nothing,
         before=nothing,
-        step=nothing.astype(float),
+        step=np.broadcast_to(np.float64(0), start.shape),
     )
 
 
-def _pairs(run: RunMpi, start: Ints, end: Ints) -> list[MatchedPairs]:
-    """Return the messages of each two ranks. A receive ends after its send begins, and not before it ends."""
-    found = run.operations
+def _pairs(run: RunMpi) -> Iterator[tuple[tuple[int, int], tuple[Ints, Ints]]]:
+    """Yield two ranks, and when their messages begin and end on both, shape (messages, 2).
+
+    A receive ends after its send begins, and not before it ends.
+    """
+    calls, found = run.calls, run.operations
     sends = found.matched_sends
     sends = sends[found.rank[sends] != found.peer[sends]]
     both = np.column_stack([sends, found.partner[sends]])
@@ -421,23 +426,24 @@ def _pairs(run: RunMpi, start: Ints, end: Ints) -> list[MatchedPairs]:
     order = np.lexsort((sides[:, 1], sides[:, 0]))
     both, sides = both[order], sides[order]
     cuts = np.flatnonzero(np.any(np.diff(sides, axis=0) != 0, axis=1)) + 1
-    pairs = []
     for rows in np.split(both, cuts) if len(both) else []:
-        no, nothing = np.zeros(len(rows), np.int64), np.zeros(rows.shape, np.int64)
-        pairs.append(
-            MatchedPairs(
-                comm_id=None,
-                sender=int(found.rank[rows[0, 0]]),
-                receiver=int(found.rank[rows[0, 1]]),
-                seq=np.arange(len(rows)),
-                message=no.astype(float),
-                rows=rows,
-                start=start[found.begin[rows]],
-                end=end[found.completes[rows]],
-                exposed=nothing,
-                step=nothing.astype(float),
-                fused=nothing,
-                alone=np.zeros(rows.shape, bool),
-            )
-        )
-    return pairs
+        key = int(found.rank[rows[0, 0]]), int(found.rank[rows[0, 1]])
+        yield key, (calls.own_start[found.begin[rows]], calls.own_end[found.completes[rows]])
+
+
+def _messages(key: tuple[int, int], start: Ints, end: Ints) -> MatchedPairs:
+    nothing = _nothing(start.shape)
+    return MatchedPairs(
+        comm_id=None,
+        sender=key[0],
+        receiver=key[1],
+        seq=np.arange(len(start)),
+        message=np.zeros(len(start)),
+        rows=nothing,
+        start=start,
+        end=end,
+        exposed=nothing,
+        step=nothing.astype(float),
+        fused=nothing,
+        alone=np.zeros(start.shape, bool),
+    )

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.collectives.common_clock import RankClock
 from hpcprof.analysis.framework.outcome import Outcome, Values, columns_of, no_rows
-from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.mpi.declarations import BETWEEN
-from hpcprof.analysis.mpi.efficiencies import efficiencies
-from hpcprof.analysis.mpi.matching import NONE, RunMpi, match_mpi
+from hpcprof.analysis.mpi.efficiencies import Efficiencies
+from hpcprof.analysis.mpi.matching import RunMpi, Unmatched, match_window
+from hpcprof.analysis.mpi.run_lists import NONE, RunLists
 from hpcprof.analysis.mpi.waits import PATTERNS, Causes, Waits, causes_of, find_waits
-from hpcprof.analysis.statistics.grouped import summarize, sums
+from hpcprof.analysis.statistics.grouped import sums
 from hpcprof.common.units import named_ranks
-from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import Ints
 
+_FAR = 1 << 62
 _NO_CALLS = "no profile has MPI calls"
 _SIZES = (0, 64, 1 << 10, 16 << 10, 256 << 10, 4 << 20)
 SIZE_CLASSES = ("0 B", "to 64 B", "to 1 KiB", "to 16 KiB", "to 256 KiB", "to 4 MiB", "over 4 MiB")
@@ -28,44 +30,48 @@ Tables = Mapping[str, Outcome]
 
 
 def mpi_tables(
-    tables: Mapping[str, pd.DataFrame], clocks: Mapping[int, RankClock], nodes: Mapping[int, str | None]
+    lists: RunLists,
+    regions: pd.DataFrame,
+    clocks: Mapping[int, RankClock],
+    nodes: Mapping[int, str | None],
 ) -> Tables:
     """Compute the tables of the MPI calls of a run, by their names; empty without MPI calls.
 
     Parameters
     ----------
-    tables : mapping of str to DataFrame
-        The rows of all ranks of ``mpi_call_list``, ``mpi_operation_list`` and ``mpi_regions``.
+    lists : RunLists
+        The calls and operations of all ranks.
+    regions : DataFrame
+        The rows of ``mpi_regions`` of all ranks.
     clocks : mapping of int to RankClock
         The clocks that communication aligned.
     nodes : mapping of int to str or None
         The host of each rank.
     """
-    run = match_mpi(tables["mpi_call_list"], tables["mpi_operation_list"])
-    if run is None:
+    if not lists.ranks:
         return {}
-    run = run.on_common_clock(clocks)
-    apart = [] if len(run.ranks) == 1 else [rank for rank in run.ranks if rank not in clocks]
-    problems = "; ".join(run.problems)
+    apart = [] if len(lists.ranks) == 1 else [rank for rank in lists.ranks if rank not in clocks]
+    sums, found = _Sums(aligned=not apart), Efficiencies(regions)
+    unmatched = Unmatched()
+    for window in lists.windows():
+        run = match_window(lists, window).on_common_clock(clocks)
+        unmatched += run.unmatched
+        sums.add(run)
+        if not apart:
+            found.add(run, last=window.last)
+    reasons = unmatched.problems()
     if apart:
-        reason = f"the clocks of {named_ranks(apart)} are not aligned with the others"
-        unknown = no_rows("; ".join(filter(None, [problems, f"waits are unknown: {reason}"])))
-        return {
-            "mpi_calls": Outcome(_calls_table(run, None), unknown.reason),
-            "mpi_matrix": Outcome(_matrix(run, nodes, aligned=False), unknown.reason),
-            "mpi_waits": unknown,
-            "mpi_delays": unknown,
-            "pop": no_rows(unknown.reason),
-        }
-    waits = find_waits(run)
-    causes = causes_of(run, waits)
-    none = problems or ("" if len(waits.call) else "no call of MPI waited")
+        clocks_apart = f"the clocks of {named_ranks(apart)} are not aligned with the others"
+        reasons.append(f"waits are unknown: {clocks_apart}")
+    reason = "; ".join(reasons)
+    waits, delays = sums.waits_table(), sums.delays_table()
+    none = reason or ("" if waits else "no call of MPI waited")
     return {
-        "mpi_calls": Outcome(_calls_table(run, waits), problems),
-        "mpi_matrix": Outcome(_matrix(run, nodes, aligned=True), problems),
-        "mpi_waits": Outcome(_waits_table(run, waits, causes), none),
-        "mpi_delays": Outcome(_delays_table(run, waits, causes), none),
-        "pop": Outcome(columns_of(efficiencies(run, tables["mpi_regions"])), problems),
+        "mpi_calls": Outcome(sums.calls_table(), reason),
+        "mpi_matrix": Outcome(sums.matrix(nodes), reason),
+        "mpi_waits": Outcome(waits, none),
+        "mpi_delays": Outcome(delays, none),
+        "pop": no_rows(reason) if apart else Outcome(columns_of(found.rows()), reason),
     }
 
 
@@ -98,104 +104,192 @@ def pop(parts: Sequence[Tables], results: Mapping[str, pd.DataFrame]) -> Outcome
     return _of(parts, "pop")
 
 
-def _calls_table(run: RunMpi, waits: Waits | None) -> pd.DataFrame:
-    calls, found = run.calls, run.operations
-    size = np.full(len(calls), NONE)
-    known = np.maximum(found.sent, found.received)
-    rows = np.flatnonzero(known >= 0)
-    size[found.begin[rows]] = 0
-    np.add.at(size, found.begin[rows], known[rows])
-    kind = np.where(size < 0, NONE, np.searchsorted(_SIZES, size))
-    keys, group = numbered_rows(calls.rank, calls.name, kind)
-    wait = np.zeros(len(calls), np.int64)
-    if waits is not None:
-        np.add.at(wait, waits.call, waits.length)
-    count = len(keys)
-    lengths, waited = summarize(group, calls.length), sums(group, wait, count)
-    first = np.flatnonzero(np.diff(calls.rank, prepend=NONE))
-    extent = np.maximum.reduceat(calls.own_end, first) - np.minimum.reduceat(calls.own_start, first)
-    extent = np.maximum(extent, 1)[np.searchsorted(calls.rank[first], keys[:, 0])]
-    table: pd.DataFrame = pd.DataFrame(
-        {
-            "rank": keys[:, 0],
-            "call": [calls.names[one] for one in keys[:, 1].tolist()],
-            "size_class": [None if one < 0 else SIZE_CLASSES[one] for one in keys[:, 2].tolist()],
-            "calls": lengths.count,
-            "bytes": sums(group, np.maximum(size, 0), count),
-            "total_ns": lengths.total,
-            "median_ns": np.rint(lengths.median).astype(np.int64),
-            "wait_ns": waited if waits is not None else None,
-            "transfer_ns": lengths.total - waited if waits is not None else None,
-            "share_pct": np.round(100 * lengths.total / extent, 2),
-        }
-    )
-    return table
+_WaitKey = tuple[int, str, int, str | None, int, str | None]
 
 
-def _matrix(run: RunMpi, nodes: Mapping[int, str | None], *, aligned: bool) -> dict[str, Values]:
-    """Return the messages by sender and receiver.
+@dataclass
+class _Delay:
+    """The waits that a rank caused in a place."""
 
-    The transfer of a message is the time inside the call that receives it, from when both ends have begun.
+    ranks: set[int] = field(default_factory=set)
+    waits: int = 0
+    wait_ns: int = 0
+
+
+class _Sums:
+    """What the windows of a run add up to.
+
+    Parameters
+    ----------
+    aligned : bool
+        Whether the calls are on one clock, so that waits are known.
     """
-    calls, found = run.calls, run.operations
-    receives = found.matched_receives
-    sends = found.partner[receives]
-    last = found.completes[receives]
-    begun = np.maximum(calls.start[found.begin[sends]], calls.start[last])
-    transfer = np.clip(calls.end[last] - begun, 0, calls.length[last])
-    size = np.maximum(found.sent[sends], found.received[receives])
-    size = np.maximum(np.where(size < 0, found.sent[receives], size), 0)
-    if not len(receives):
-        return {}
-    keys, group = numbered_rows(found.rank[sends], found.rank[receives])
-    sender, receiver = keys.T.tolist()
-    return {
-        "sender": sender,
-        "receiver": receiver,
-        "sender_node": [nodes.get(one) for one in sender],
-        "receiver_node": [nodes.get(one) for one in receiver],
-        "messages": np.bincount(group),
-        "bytes": sums(group, size, len(keys)),
-        "transfer_ns": sums(group, transfer, len(keys)) if aligned else [None] * len(keys),
-    }
 
+    def __init__(self, *, aligned: bool) -> None:
+        self._aligned = aligned
+        self._lengths: dict[tuple[int, str, int], list[Ints]] = {}
+        self._calls: dict[tuple[int, str, int], Ints] = {}
+        self._extent: dict[int, tuple[int, int]] = {}
+        self._waits: dict[_WaitKey, int] = {}
+        self._delays: dict[tuple[int, str | None], _Delay] = {}
+        self._messages: dict[tuple[int, int], Ints] = {}
 
-def _delays_table(run: RunMpi, waits: Waits, causes: Causes) -> dict[str, Values]:
-    delaying, place = _delaying_ranges(run, causes.before)
-    keys, group = numbered_rows(causes.rank, place)
-    if not len(keys):
-        return {}
-    by_rank, _ = numbered_rows(group, run.calls.rank[waits.call])
-    total = sums(group, waits.length, len(keys))
-    return {
-        "delaying_rank": [None if one == NONE else one for one in keys[:, 0].tolist()],
-        "delaying_range": [delaying[one] for one in keys[:, 1].tolist()],
-        "ranks": np.bincount(by_rank[:, 0]),
-        "waits": np.bincount(group),
-        "wait_ns": total,
-        "share_pct": np.round(100 * total / total.sum(), 2),
-    }
+    def add(self, run: RunMpi) -> None:
+        """Add a window whose calls are on the common clock, if there is one."""
+        waits = find_waits(run) if self._aligned else None
+        self._add_calls(run, waits)
+        self._add_messages(run)
+        if waits is not None:
+            causes = causes_of(run, waits)
+            counted = np.flatnonzero(run.calls.counted[waits.call])
+            self._add_waits(run, waits.take(counted), Causes(causes.rank[counted], causes.before[counted]))
 
+    def _add_calls(self, run: RunMpi, waits: Waits | None) -> None:
+        calls, found = run.calls, run.operations
+        size = np.full(len(calls), NONE)
+        known = np.maximum(found.sent, found.received)
+        rows = np.flatnonzero(known >= 0)
+        size[found.begin[rows]] = 0
+        np.add.at(size, found.begin[rows], known[rows])
+        kind = np.where(size < 0, NONE, np.searchsorted(_SIZES, size))
+        wait = np.zeros(len(calls), np.int64)
+        if waits is not None:
+            np.add.at(wait, waits.call, waits.length)
+        own = np.flatnonzero(calls.counted)
+        keys, group = numbered_rows(calls.rank[own], calls.name[own], kind[own])
+        totals = np.column_stack(
+            [
+                np.bincount(group, minlength=len(keys)),
+                *(
+                    sums(group, values[own], len(keys))
+                    for values in (np.maximum(size, 0), calls.length, wait)
+                ),
+            ]
+        )
+        order = np.argsort(group, kind="stable")
+        # Medians need every length: 4 bytes a call, unless one lasts longer than 4 s.
+        lengths = _shortened(calls.length[own][order])
+        parts = np.split(lengths, np.cumsum(totals[:-1, 0]))
+        for (rank, name, which), some, part in zip(keys.tolist(), totals, parts, strict=True):
+            key = rank, calls.names[name], which
+            self._lengths.setdefault(key, []).append(part)
+            self._calls[key] = self._calls.get(key, 0) + some
+        for (rank,), places in rows_by_key(calls.rank[own]) if len(own) else []:
+            low, high = self._extent.get(rank, (_FAR, -_FAR))
+            start, end = calls.own_start[own[places]].min(), calls.own_end[own[places]].max()
+            self._extent[rank] = min(low, int(start)), max(high, int(end))
 
-def _waits_table(run: RunMpi, waits: Waits, causes: Causes) -> pd.DataFrame | dict[str, Values]:
-    calls = run.calls
-    delaying, place = _delaying_ranges(run, causes.before)
-    columns = (calls.rank[waits.call], calls.name[waits.call], waits.pattern, calls.range[waits.call])
-    keys, group = numbered_rows(*columns, causes.rank, place)
-    if not len(keys):
-        return {}
-    table: pd.DataFrame = pd.DataFrame(
-        {
-            "rank": keys[:, 0],
-            "call": [calls.names[one] for one in keys[:, 1].tolist()],
-            "pattern": [PATTERNS[one] for one in keys[:, 2].tolist()],
-            "range": [calls.ranges[one] for one in keys[:, 3].tolist()],
-            "wait_ns": sums(group, waits.length, len(keys)),
-            "delaying_rank": object_array(None if one == NONE else one for one in keys[:, 4].tolist()),
-            "delaying_range": [delaying[one] for one in keys[:, 5].tolist()],
+    def calls_table(self) -> dict[str, Values]:
+        """Return the rows of ``mpi_calls``."""
+        keys = sorted(self._calls, key=lambda key: (key[0], key[1], key[2]))
+        count, size, total, wait = np.array([self._calls[key] for key in keys]).reshape(-1, 4).T
+        medians = [float(np.median(np.concatenate(self._lengths[key]))) for key in keys]
+        extent = np.array([max(1, high - low) for low, high in (self._extent[rank] for rank, _, _ in keys)])
+        unknown = [None] * len(keys)
+        return {
+            "rank": [rank for rank, _, _ in keys],
+            "call": [name for _, name, _ in keys],
+            "size_class": [None if which < 0 else SIZE_CLASSES[which] for _, _, which in keys],
+            "calls": count,
+            "bytes": size,
+            "total_ns": total,
+            "median_ns": np.rint(medians).astype(np.int64),
+            "wait_ns": wait if self._aligned else unknown,
+            "transfer_ns": total - wait if self._aligned else unknown,
+            "share_pct": np.round(100 * total / extent, 2),
         }
-    )
-    return table
+
+    def _add_messages(self, run: RunMpi) -> None:
+        """Add the messages by sender and receiver.
+
+        The transfer of a message is the time inside the call that receives it, since both ends have begun.
+        """
+        calls, found = run.calls, run.operations
+        receives = found.matched_receives
+        if not len(receives):
+            return
+        sends = found.partner[receives]
+        last = found.completes[receives]
+        begun = np.maximum(calls.start[found.begin[sends]], calls.start[last])
+        transfer = np.clip(calls.end[last] - begun, 0, calls.length[last])
+        size = np.maximum(found.sent[sends], found.received[receives])
+        size = np.maximum(np.where(size < 0, found.sent[receives], size), 0)
+        keys, group = numbered_rows(found.rank[sends], found.rank[receives])
+        totals = np.column_stack(
+            [np.bincount(group), *(sums(group, values, len(keys)) for values in (size, transfer))]
+        )
+        for (sender, receiver), some in zip(keys.tolist(), totals, strict=True):
+            self._messages[sender, receiver] = self._messages.get((sender, receiver), 0) + some
+
+    def matrix(self, nodes: Mapping[int, str | None]) -> dict[str, Values]:
+        """Return the rows of ``mpi_matrix``; ``nodes`` has the host of each rank."""
+        keys = sorted(self._messages)
+        if not keys:
+            return {}
+        count, size, transfer = np.array([self._messages[key] for key in keys]).T
+        return {
+            "sender": [sender for sender, _ in keys],
+            "receiver": [receiver for _, receiver in keys],
+            "sender_node": [nodes.get(sender) for sender, _ in keys],
+            "receiver_node": [nodes.get(receiver) for _, receiver in keys],
+            "messages": count,
+            "bytes": size,
+            "transfer_ns": transfer if self._aligned else [None] * len(keys),
+        }
+
+    def _add_waits(self, run: RunMpi, waits: Waits, causes: Causes) -> None:
+        if not len(waits.call):
+            return
+        calls = run.calls
+        delaying, place = _delaying_ranges(run, causes.before)
+        columns = (calls.rank[waits.call], calls.name[waits.call], waits.pattern, calls.range[waits.call])
+        keys, group = numbered_rows(*columns, causes.rank, place)
+        totals = zip(np.bincount(group).tolist(), sums(group, waits.length, len(keys)).tolist(), strict=True)
+        for (rank, name, pattern, where, cause, before), (count, wait) in zip(
+            keys.tolist(), totals, strict=True
+        ):
+            key = rank, calls.names[name], pattern, calls.ranges[where], cause, delaying[before]
+            self._waits[key] = self._waits.get(key, 0) + wait
+            delay = self._delays.setdefault((cause, delaying[before]), _Delay())
+            delay.ranks.add(rank)
+            delay.waits += count
+            delay.wait_ns += wait
+
+    def waits_table(self) -> dict[str, Values]:
+        """Return the rows of ``mpi_waits``."""
+        if not self._waits:
+            return {}
+        rank, call, pattern, where, cause, place = zip(*self._waits, strict=True)
+        return {
+            "rank": [*rank],
+            "call": [*call],
+            "pattern": [PATTERNS[one] for one in pattern],
+            "range": [*where],
+            "wait_ns": [*self._waits.values()],
+            "delaying_rank": [None if one == NONE else one for one in cause],
+            "delaying_range": [*place],
+        }
+
+    def delays_table(self) -> dict[str, Values]:
+        """Return the rows of ``mpi_delays``."""
+        if not self._delays:
+            return {}
+        whole = sum(one.wait_ns for one in self._delays.values())
+        found = self._delays.values()
+        return {
+            "delaying_rank": [None if rank == NONE else rank for rank, _ in self._delays],
+            "delaying_range": [place for _, place in self._delays],
+            "ranks": [len(one.ranks) for one in found],
+            "waits": [one.waits for one in found],
+            "wait_ns": [one.wait_ns for one in found],
+            "share_pct": [round(100 * one.wait_ns / whole, 2) for one in found],
+        }
+
+
+def _shortened(lengths: Ints) -> Ints:
+    short = lengths.max(initial=0) <= np.iinfo(np.uint32).max
+    result: Ints = lengths.astype(np.uint32) if short else lengths
+    return result
 
 
 def _delaying_ranges(run: RunMpi, before: Ints) -> tuple[list[str | None], Ints]:

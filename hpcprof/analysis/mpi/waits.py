@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.mpi.matching import NONE, RunMpi, collective_tables
+from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
+from hpcprof.analysis.mpi.run_lists import NONE
 from hpcprof.profiles.collective_operations import FROM_ROOT, TO_ROOT, WAITING
 from hpcprof.profiles.columns.joins import latest
 from hpcprof.profiles.columns.unique import numbered, rows_by_key

@@ -13,6 +13,7 @@ from hpcprof.analysis.collectives.common_clock import RankClock
 from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.mpi.matching import RunMpi, match_mpi
+from hpcprof.analysis.mpi.run_lists import MOST_CALLS, RunLists
 from hpcprof.analysis.mpi.tables import mpi_tables
 from hpcprof.profiles.timeline import (
     ApiCalls,
@@ -123,11 +124,22 @@ class Program:
         assert found is not None
         return found
 
-    def tables(self) -> dict[str, Outcome]:
-        """Return the tables of the run, on the clock of the program."""
+    def tables(self, most_calls: int = MOST_CALLS) -> dict[str, Outcome]:
+        """Return the tables of the run, on the clock of the program, from windows of so many calls."""
         clocks = {rank: RankClock.shifted(self.ahead.get(rank, 0)) for rank in range(self.ranks)}
         nodes = {rank: f"node{rank // 2}" for rank in range(self.ranks)}
-        return dict(mpi_tables(self.lists(), clocks, nodes))
+        lists = self.lists()
+        return dict(mpi_tables(run_lists(lists, most_calls), lists["mpi_regions"], clocks, nodes))
+
+
+def run_lists(tables: dict[str, pd.DataFrame], most_calls: int = MOST_CALLS) -> RunLists:
+    """Return the calls and operations of all ranks."""
+    lists = RunLists(most_calls)
+    calls, operations = (tables[name] for name in _LISTS[:2])
+    for rank in sorted(set(calls["rank"])):
+        own = operations[operations["rank"] == rank] if len(operations) else operations
+        lists.add(rank, calls[calls["rank"] == rank], own)
+    return lists
 
 
 def send(peer: int, tag: int = 0, **others: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from tests.unit.analysis.mpi.programs import Program, receive, send
+from tests.unit.analysis.mpi.programs import Program, receive, run_lists, send
 
 
 def waits(program: Program) -> list[tuple[Any, ...]]:
@@ -154,7 +154,7 @@ def test_messages_match_by_tag_and_order_and_the_rest_is_counted() -> None:
     program.call(1, "MPI_Recv", 50, 51, receive(0, tag=1))
     found = program.matched()
     assert found.operations.partner.tolist() == [4, 3, -1, 1, 0]
-    assert found.problems == ["1 sends and receives are not matched"]
+    assert found.unmatched.problems() == ["1 sends and receives are not matched"]
 
 
 def test_the_matrix_has_the_messages_and_nodes_of_each_pair() -> None:
@@ -245,7 +245,8 @@ def test_an_ideal_network_has_no_transfer_but_keeps_what_ranks_wait_for_each_oth
 def test_without_a_common_clock_calls_and_messages_are_there_and_waits_are_unknown() -> None:
     from hpcprof.analysis.mpi.tables import mpi_tables
 
-    tables = mpi_tables(late_sender().lists(), {}, {})
+    lists = late_sender().lists()
+    tables = mpi_tables(run_lists(lists), lists["mpi_regions"], {}, {})
     assert tables["mpi_calls"].rows["wait_ns"].isna().all()
     assert not len(tables["mpi_waits"])
     assert "clocks of ranks 0, 1 are not aligned" in tables["pop"].reason

@@ -1,0 +1,448 @@
+"""The MPI calls and operations of all ranks in little memory, and windows of the run that hang together.
+
+A window ends where all ranks leave a collective, no request is pending, and no message or collective is
+under way: what happens in it depends on nothing before. So the analyses of a long run need memory for one
+window, and for 30 to 60 bytes a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hpcprof.profiles.collective_operations import POINT_TO_POINT, WAITING
+from hpcprof.profiles.columns.unique import numbered_rows, position_in_group
+from hpcprof.profiles.timeline import Ints
+
+NONE = -1
+"""Stands for no call, no partner and no match."""
+
+MOST_CALLS = 250_000
+"""The calls of all ranks in a window: it then takes some 200 MB."""
+
+_STARTS = frozenset({"MPI_Init", "MPI_Init_thread"})
+_SENDS = frozenset({"Send"})
+_Column = NDArray[np.signedinteger[Any]]
+
+
+class Texts:
+    """Texts by their numbers; `NONE` stands for no text."""
+
+    def __init__(self) -> None:
+        self._number: dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the texts in the order of their numbers."""
+        return iter(self._number)
+
+    def numbers(self, column: pd.Series) -> Ints:
+        """Return the numbers of texts; new ones are added."""
+        codes, values = pd.factorize(column)
+        known = [self._number.setdefault(str(value), len(self._number)) for value in values]
+        # The code of a missing text, -1, selects the last one.
+        return np.array([*known, NONE], np.int64)[codes]
+
+    def chosen(self, names: frozenset[str]) -> Ints:
+        """Return the numbers of some texts."""
+        return np.array([place for place, text in enumerate(self._number) if text in names], np.int64)
+
+
+@dataclass(frozen=True)
+class _RankRows:
+    """The rows of a rank; columns of numbers, as small as their values allow.
+
+    ``threads`` has the position of the first call of each thread, and the number of calls.
+    """
+
+    calls: Mapping[str, _Column]
+    operations: Mapping[str, _Column]
+    threads: Ints
+
+
+@dataclass(frozen=True)
+class Communicators:
+    """The communicators of a run: their names, the ranks that use each, and their sizes, `NONE` if unknown.
+
+    The last one stands for all that are not known.
+    """
+
+    names: Sequence[str | None]
+    members: Sequence[Ints]
+    sizes: Ints
+
+    def complete(self, number: int) -> bool:
+        """Return whether a communicator is known, and all of its ranks have a profile."""
+        known = self.names[number] is not None
+        return known and bool(self.sizes[number] <= len(self.members[number]))
+
+    def in_program(self, comm: Ints, within: Ints) -> Ints:
+        """Return the ranks in the program of ranks in communicators whose ranks are all known, or `NONE`."""
+        result = np.full(len(within), NONE)
+        for number in np.unique(comm).tolist() if len(comm) else []:
+            ranks = self.members[number]
+            if len(ranks) and self.sizes[number] in (NONE, len(ranks)):
+                inside = np.flatnonzero((comm == number) & (within >= 0) & (within < len(ranks)))
+                result[inside] = ranks[within[inside]]
+        return result
+
+
+@dataclass
+class RunLists:
+    """The rows of ``mpi_call_list`` and ``mpi_operation_list`` of all ranks, added in their order.
+
+    Attributes
+    ----------
+    most_calls : int
+        A window has about so many calls of all ranks, if the program lets it end there.
+    names, ranges, ops, comms : Texts
+        Of calls, the ranges around and before them, operations and communicators.
+    """
+
+    most_calls: int = MOST_CALLS
+    names: Texts = field(default_factory=Texts)
+    ranges: Texts = field(default_factory=Texts)
+    ops: Texts = field(default_factory=Texts)
+    comms: Texts = field(default_factory=Texts)
+    _rows: dict[int, _RankRows] = field(default_factory=dict)
+
+    def add(self, rank: int, calls: pd.DataFrame, operations: pd.DataFrame) -> None:
+        """Add the rows of a rank, if it has calls."""
+        if not len(calls):
+            return
+        start = _ints(calls, "start_ns")
+        thread = _ints(calls, "thread")
+        found = {
+            "call": self.names.numbers(calls["call"]),
+            "range": self.ranges.numbers(calls["range"]),
+            "before": self.ranges.numbers(calls["range_before"]),
+            "start": start,
+            "length": _ints(calls, "end_ns") - start,
+        }
+        of_operations = {
+            "op": self.ops.numbers(operations["op"]),
+            "comm": self.comms.numbers(operations["comm_id"]),
+            **{name: _ints(operations, column) for name, column in _OPERATION_COLUMNS.items()},
+        }
+        bounds = np.append(np.flatnonzero(np.diff(thread, prepend=NONE)), len(start))
+        self._rows[rank] = _RankRows(_small(found), _small(of_operations), bounds)
+
+    @property
+    def ranks(self) -> list[int]:
+        """The ranks with MPI calls."""
+        return [*self._rows]
+
+    @cached_property
+    def communicators(self) -> Communicators:
+        """The communicators of the run."""
+        names: list[str | None] = [*self.comms, None]
+        sizes = np.full(len(names), NONE)
+        members: list[list[int]] = [[] for _ in names]
+        for rank, rows in self._rows.items():
+            comm = rows.operations["comm"].astype(np.int64)
+            np.maximum.at(sizes, comm, rows.operations["ranks"].astype(np.int64))
+            for number in np.unique(comm).tolist():
+                members[number].append(rank)
+        return Communicators(names, [np.array(sorted(of), np.int64) for of in members], sizes)
+
+    @cached_property
+    def started(self) -> Ints:
+        """The ranks that recorded ``MPI_Init``: counts of one whose capture began later say nothing."""
+        wanted = self.names.chosen(_STARTS)
+        found = [rank for rank, rows in self._rows.items() if np.isin(rows.calls["call"], wanted).any()]
+        return np.array(found, np.int64)
+
+    @cached_property
+    def peers(self) -> Mapping[int, Ints]:
+        """The partner of each message of a rank by its rank in the program, `NONE` if it matches nothing.
+
+        The messages with a tag from one rank to another match in their order. Those that are left over, if
+        one side has more, do not; without ``MPI_Init`` on both ranks, none of them does.
+        """
+        known = {rank: self._partners(rows) for rank, rows in self._rows.items()}
+        counted = []
+        for rank, rows in self._rows.items():
+            chosen = np.flatnonzero(known[rank] != NONE)
+            columns = self._message_columns(rank, rows, known[rank], chosen)
+            keys, number = numbered_rows(*columns)
+            counted.append(np.column_stack((keys, np.bincount(number, minlength=len(keys)))))
+        every = np.concatenate([*counted, np.empty((0, 6), np.int64)])
+        keys, number = numbered_rows(*every[:, :4].T)
+        count = np.zeros((len(keys), 2), np.int64)
+        np.add.at(count, (number, every[:, 4]), every[:, 5])
+        least = count.min(axis=1) if len(keys) else np.empty(0, np.int64)
+        whole = np.isin(keys[:, 1], self.started) & np.isin(keys[:, 2], self.started)
+        usable = np.where(whole | (count[:, 0] == count[:, 1]), least, 0) if len(keys) else least
+        if np.any(count != usable[:, None]):
+            self._drop_left_over(known, keys[np.any(count != usable[:, None], axis=1)], keys, usable)
+        return known
+
+    def _partners(self, rows: _RankRows) -> Ints:
+        message = np.isin(rows.operations["op"], self.ops.chosen(POINT_TO_POINT))
+        peer = rows.operations["peer"].astype(np.int64)
+        comm, within = (rows.operations[name].astype(np.int64) for name in ("comm", "within"))
+        peer = np.where(peer == NONE, self.communicators.in_program(comm, within), peer)
+        return np.where(message & np.isin(peer, self.ranks), peer, NONE)
+
+    def _message_columns(self, rank: int, rows: _RankRows, peer: Ints, chosen: Ints) -> tuple[Ints, ...]:
+        """Return communicator, sender, receiver, tag of some messages, and whether they are sent."""
+        comm, tag = (rows.operations[name][chosen].astype(np.int64) for name in ("comm", "tag"))
+        sends = np.isin(rows.operations["op"][chosen], self.ops.chosen(_SENDS))
+        own, other = np.full(len(chosen), rank), peer[chosen]
+        return comm, np.where(sends, own, other), np.where(sends, other, own), tag, sends.astype(np.int64)
+
+    def _drop_left_over(self, known: dict[int, Ints], uneven: Ints, keys: Ints, usable: Ints) -> None:
+        for rank, rows in self._rows.items():
+            chosen = np.flatnonzero(known[rank] != NONE)
+            *columns, sends = self._message_columns(rank, rows, known[rank], chosen)
+            both = np.concatenate((keys, np.column_stack(columns)))
+            _, number = numbered_rows(*both.T)
+            limit = np.zeros(int(number.max(initial=NONE)) + 1, np.int64)
+            limit[number[: len(keys)]] = usable
+            own = number[len(keys) :]
+            left = position_in_group(own * 2 + sends) >= limit[own]
+            known[rank] = known[rank].copy()
+            known[rank][chosen[left]] = NONE
+
+    @cached_property
+    def limits(self) -> Ints:
+        """The number of collectives of each communicator that match, by their order on each rank."""
+        known = self.communicators
+        counts: list[list[int]] = [[] for _ in known.names]
+        for rows in self._rows.values():
+            message = np.isin(rows.operations["op"], self.ops.chosen(POINT_TO_POINT))
+            comm = rows.operations["comm"].astype(np.int64)
+            found = np.bincount(comm[~message & (comm != NONE)], minlength=len(known.names))
+            for number in np.unique(comm).tolist():
+                counts[number].append(int(found[number]))
+        return np.array([self._limit(number, of) for number, of in enumerate(counts)], np.int64)
+
+    def _limit(self, number: int, counts: Sequence[int]) -> int:
+        known = self.communicators
+        if not counts or not known.complete(number):
+            return 0
+        alike = min(counts) == max(counts)
+        return min(counts) if alike or np.isin(known.members[number], self.started).all() else 0
+
+    def _left_over(self, rows: _RankRows) -> NDArray[np.bool_]:
+        """Return which operations are collectives without a counterpart."""
+        message = np.isin(rows.operations["op"], self.ops.chosen(POINT_TO_POINT))
+        comm = rows.operations["comm"].astype(np.int64)
+        chosen = np.flatnonzero(~message)
+        result = np.zeros(len(comm), bool)
+        result[chosen] = position_in_group(comm[chosen] - NONE) >= self.limits[comm[chosen]]
+        return result
+
+    def windows(self) -> Iterator[RowWindow]:
+        """Yield the windows of the run; all of it is one if nothing divides it."""
+        cuts = self._cuts
+        ends: list[dict[int, int] | None] = [*cuts, None]
+        begin: dict[int, int] | None = None
+        for end in ends:
+            yield self._window(begin, end)
+            begin = end
+
+    def _window(self, begin: dict[int, int] | None, end: dict[int, int] | None) -> RowWindow:
+        calls: list[dict[str, Ints]] = []
+        operations: list[dict[str, Ints]] = []
+        sequence, count = 0, 0
+        for rank, rows in self._rows.items():
+            starts = rows.calls["start"]
+            position = np.full(len(starts) + 1, NONE)
+            for thread, (low, high) in enumerate(zip(rows.threads[:-1], rows.threads[1:], strict=True)):
+                own = starts[low:high]
+                first = low if begin is None else low + int(np.searchsorted(own, begin[rank]))
+                last = high if end is None else low + int(np.searchsorted(own, end[rank]))
+                # The collective before the window is in it too: there the ranks were together.
+                again = int(begin is not None and thread == 0)
+                part = slice(first - again, last)
+                length = last - first + again
+                if length:
+                    position[part] = count + np.arange(length)
+                    found = {name: values[part].astype(np.int64) for name, values in rows.calls.items()}
+                    found |= {
+                        "rank": np.full(length, rank),
+                        "sequence": np.full(length, sequence),
+                        "main": np.full(length, int(thread == 0)),
+                        "counted": (np.arange(length) >= again).astype(np.int64),
+                    }
+                    calls.append(found)
+                    count += length
+                sequence += 1
+            began = position[rows.operations["begin"]]
+            chosen = np.flatnonzero(began != NONE)
+            some = {name: values[chosen].astype(np.int64) for name, values in rows.operations.items()}
+            some["begin"], some["end"] = began[chosen], position[some["end"]]
+            some["peer"] = self.peers[rank][chosen]
+            some["left"] = self._left_over(rows)[chosen].astype(np.int64)
+            some["root"] = self.communicators.in_program(some["comm"], some["root"])
+            operations.append({"rank": np.full(len(chosen), rank), **some})
+        return RowWindow(_joined(calls), _joined(operations), begin is None, end is None)
+
+    @cached_property
+    def _cuts(self) -> list[dict[int, int]]:
+        """The moments of each rank, on its clock, at which the windows but the last one end."""
+        if sum(len(rows.calls["start"]) for rows in self._rows.values()) <= self.most_calls:
+            return []
+        world = self._joined_by_all()
+        if world is None:
+            return []
+        weights = _Weights(self.communicators)
+        every = [self._at_collectives(rank, rows, world, weights) for rank, rows in self._rows.items()]
+        moments, op, sums, quiet, done = zip(*every, strict=True)
+        count = min(map(len, moments))
+        together = np.array([one[:count] for one in op])
+        same = np.logical_and.accumulate((together == together[0]).all(axis=0))
+        possible = same & np.isin(together[0], self.ops.chosen(WAITING))
+        possible &= np.array([one[:count] for one in quiet]).all(axis=0)
+        possible &= np.add.reduce([one[:count] for one in sums]) == 0
+        places = np.flatnonzero(possible)
+        whole = np.add.reduce([one[:count] for one in done])[places]
+        cuts, last = [], 0
+        for number, place in enumerate(places.tolist()):
+            following = whole[number + 1] if number + 1 < len(places) else np.iinfo(np.int64).max
+            if following - last > self.most_calls and whole[number] > last:
+                cuts.append({rank: int(moments[row][place]) for row, rank in enumerate(self._rows)})
+                last = int(whole[number])
+        return cuts
+
+    def _joined_by_all(self) -> int | None:
+        """Return the communicator of all ranks with the most operations."""
+        known = self.communicators
+        every = [
+            number
+            for number, members in enumerate(known.members[:-1])
+            if len(members) == len(self._rows) and known.sizes[number] in (NONE, len(members))
+        ]
+        counts = {
+            number: sum(
+                int(np.count_nonzero(rows.operations["comm"] == number)) for rows in self._rows.values()
+            )
+            for number in every
+        }
+        return max(counts, key=lambda number: counts[number]) if counts else None
+
+    def _at_collectives(
+        self, rank: int, rows: _RankRows, world: int, weights: _Weights
+    ) -> tuple[Ints, Ints, NDArray[np.uint64], NDArray[np.bool_], Ints]:
+        """Return what there is when a rank leaves each collective of a communicator.
+
+        These are the moment, the operation, the sum of what is begun and not over on all ranks, whether
+        nothing is pending on this one, and the number of calls so far.
+        """
+        ops = {name: values.astype(np.int64) for name, values in rows.operations.items()}
+        start, end = rows.calls["start"], rows.calls["start"] + rows.calls["length"]
+        message = np.isin(ops["op"], self.ops.chosen(POINT_TO_POINT))
+        chosen = np.flatnonzero((ops["comm"] == world) & ~message)
+        begun = start[ops["begin"]]
+        finished = np.where(ops["end"] == NONE, begun, start[np.maximum(ops["end"], ops["begin"])])
+        order = np.argsort(begun, kind="stable")
+        peer = self.peers[rank]
+        weight = np.where(
+            message,
+            self._message_weight(rank, ops, peer),
+            weights.of(rank, ops["comm"]),
+        )
+        weight[~message & ((ops["comm"] == world) | self._left_over(rows))] = 0
+        so_far = np.concatenate(([np.uint64(0)], np.cumsum(weight[order], dtype=np.uint64)))
+        latest = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(finished[order])))
+        main = slice(0, rows.threads[1])
+        # A nonblocking collective, or one of another thread, divides nothing.
+        usable = (ops["end"] == ops["begin"])[chosen] & (ops["begin"][chosen] < rows.threads[1])
+        moment = end[ops["begin"][chosen]]
+        place = np.searchsorted(begun[order], moment)
+        quiet = usable & (latest[place] < moment)
+        following = np.searchsorted(start[main], moment)
+        # The next call of this thread begins later, and the one before it is the collective.
+        quiet &= following == ops["begin"][chosen] + 1
+        calls = np.searchsorted(np.sort(start), moment)
+        return moment, ops["op"][chosen], so_far[place], quiet, calls
+
+    def _message_weight(self, rank: int, ops: Mapping[str, Ints], peer: Ints) -> NDArray[np.uint64]:
+        sends = np.isin(ops["op"], self.ops.chosen(_SENDS))
+        sender, receiver = np.where(sends, rank, peer), np.where(sends, peer, rank)
+        mixed = _mixed(ops["comm"], sender, receiver, ops["tag"])
+        return np.where(peer == NONE, np.uint64(0), np.where(sends, mixed, -mixed))
+
+
+_OPERATION_COLUMNS = {
+    "ranks": "comm_ranks",
+    "peer": "peer",
+    "within": "comm_peer",
+    "root": "root",
+    "tag": "tag",
+    "sent": "bytes",
+    "received": "received_bytes",
+    "begin": "begin_call",
+    "end": "end_call",
+}
+
+
+@dataclass(frozen=True)
+class RowWindow:
+    """The rows of a window: columns of calls and operations, and whether it is the first and the last one."""
+
+    calls: Mapping[str, Ints]
+    operations: Mapping[str, Ints]
+    first: bool
+    last: bool
+
+
+class _Weights:
+    """Random numbers for the ranks of each communicator, whose sum is 0 modulo 2 to the 64.
+
+    The sum over ranks that took part in an operation is 0 only if all of them did.
+    """
+
+    def __init__(self, communicators: Communicators) -> None:
+        self._members = [
+            ranks if communicators.complete(number) else np.empty(0, np.int64)
+            for number, ranks in enumerate(communicators.members)
+        ]
+
+    def of(self, rank: int, comm: Ints) -> NDArray[np.uint64]:
+        """Return the weight of a rank in each communicator; 0 if it does not belong to it."""
+        result = np.zeros(len(comm), np.uint64)
+        for number in np.unique(comm).tolist():
+            ranks = self._members[number]
+            place = int(np.searchsorted(ranks, rank))
+            if place < len(ranks) and ranks[place] == rank:
+                every = _mixed(np.full(len(ranks), number), ranks)
+                every[-1:] = -np.add.reduce(every[:-1], keepdims=True)
+                result[comm == number] = every[place]
+        return result
+
+
+def _mixed(*columns: Ints) -> NDArray[np.uint64]:
+    """Return a number for each row that looks random (the mixing function of SplitMix64)."""
+    result = np.full(len(columns[0]), 0x9E3779B97F4A7C15, np.uint64)
+    for column in columns:
+        result = (result ^ column.astype(np.uint64)) + np.uint64(0x9E3779B97F4A7C15)
+        result = (result ^ (result >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        result = (result ^ (result >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        result ^= result >> np.uint64(31)
+    return result
+
+
+def _ints(rows: pd.DataFrame, name: str) -> Ints:
+    return rows[name].to_numpy(np.int64)
+
+
+def _small(columns: Mapping[str, Ints]) -> dict[str, _Column]:
+    """Return columns in the smallest types that hold their values."""
+    found: dict[str, _Column] = {}
+    for name, values in columns.items():
+        low, high = int(values.min(initial=0)), int(values.max(initial=0))
+        kinds = (np.int8, np.int16, np.int32)
+        kind = next((k for k in kinds if np.iinfo(k).min <= low and high <= np.iinfo(k).max), np.int64)
+        found[name] = values.astype(kind)
+    return found
+
+
+def _joined(parts: Sequence[Mapping[str, Ints]]) -> dict[str, Ints]:
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else {}
