@@ -37,6 +37,8 @@ class LossKind(str, Enum):
     """The ranks in a profile are numbered by process, because it does not tell them."""
     MERGED = "merged"
     """Several processes that used the GPU count as one rank."""
+    LOCATION = "location"
+    """The events of the thread or stream ``detail`` cannot be read."""
     DIAGNOSTIC = "diagnostic"
     """The profiler itself reports the sentence ``detail``."""
 
@@ -64,6 +66,7 @@ class Subject(str, Enum):
     """A message or collective of MPI."""
     EVENT = "event"
     """Events of an unknown kind."""
+    VISIT = "begin or end of a region"
     METRIC = "row of metrics"
     """A row of a table of Nsight Compute."""
     CAPTURE = "capture"
@@ -198,6 +201,11 @@ def _merged(loss: Loss) -> str:
     return f"{loss.count:,} processes used the GPU in profiles of one rank, and their figures are merged"
 
 
+def _location(loss: Loss) -> str:
+    are = "is" if loss.count == 1 else "are"
+    return f"{_amount(loss)} of {loss.detail} cannot be read and {are} left out"
+
+
 def _diagnostic(loss: Loss) -> str:
     first = _FIRST_SENTENCE.match(loss.detail)
     return f"the profiler reports: {textwrap.shorten(first[0] if first else loss.detail, _LONGEST)}"
@@ -209,6 +217,7 @@ _PLURALS = {
     Subject.COPY: "memory copies",
     Subject.METRIC: "rows of metrics",
     Subject.ARROW: "arrows between operators",
+    Subject.VISIT: "begins and ends of regions",
 }
 _SENTENCES: dict[LossKind, Callable[[Loss], str]] = {
     LossKind.ROW: _row,
@@ -220,5 +229,6 @@ _SENTENCES: dict[LossKind, Callable[[Loss], str]] = {
     LossKind.PROCESS: _process,
     LossKind.NUMBERED: _numbered,
     LossKind.MERGED: _merged,
+    LossKind.LOCATION: _location,
     LossKind.DIAGNOSTIC: _diagnostic,
 }

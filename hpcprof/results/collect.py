@@ -174,7 +174,11 @@ def collect(
     for damage in profiles.damaged:
         summary.skip(damage)
     tasks = _tasks(run, store, profiles, max(1, jobs // max(1, len(profiles.paths))), step_range)
-    same = {one.identity.path: one.sha256 for one in known.values()}
+    same = {
+        (one.identity.path, rank): sha256
+        for one in known.values()
+        for rank, sha256 in one.sha256.items()
+    }
     with pending:
         for done, (task, result) in enumerate(_outcomes(tasks, same, executor), 1):
             collection.take(task, result)
@@ -247,12 +251,12 @@ def _prepare(executor: Executor, files: list[Path]) -> None:
 
 
 def _outcomes(
-    tasks: list[ProfileTask], same: Mapping[Path, str], executor: Executor
+    tasks: list[ProfileTask], same: Mapping[tuple[Path, int], str], executor: Executor
 ) -> Iterator[tuple[ProfileTask, RankOutcome | Lost]]:
-    """Yield each task with its outcome; ``same`` has the SHA-256 of files that need not be read for it."""
+    """Yield each task with its outcome; ``same`` has the SHA-256 of ranks that need not be read for it."""
     left = []
     for task in tasks:
-        if task.known is not None and task.known == same.get(task.path):
+        if task.known is not None and task.known == same.get((task.path, task.rank)):
             yield task, Unchanged()
         else:
             left.append(task)
@@ -271,7 +275,7 @@ class _Collection:
     pending: PendingResults
     world_sizes: dict[Path, int] = field(default_factory=dict)
     without_steps: dict[Path, str] = field(default_factory=dict)
-    sha256: dict[Path, str] = field(default_factory=dict)
+    sha256: dict[Path, dict[int, str]] = field(default_factory=dict)
     read: set[Path] = field(default_factory=set)
 
     def take(self, task: ProfileTask, result: RankOutcome | Lost) -> None:
@@ -279,7 +283,7 @@ class _Collection:
         if isinstance(result, Unchanged):
             assert task.known is not None
             self.summary.unchanged.append(task.path)
-            self.sha256[task.path] = task.known
+            self.sha256.setdefault(task.path, {})[task.rank] = task.known
         elif isinstance(result, WithoutSteps):
             self.without_steps[task.path] = result.reason
         elif isinstance(result, DamagedInput):
@@ -292,9 +296,9 @@ class _Collection:
     def _store(self, task: ProfileTask, result: ProfileResults) -> None:
         self.pending.add(task.rank, task.path.name, result)
         # A search of the lists for each of thousands of ranks would take longer than storing them.
-        if task.path in self.sha256 and task.path in self.summary.unchanged:
+        if task.rank in self.sha256.get(task.path, {}) and task.path in self.summary.unchanged:
             self.summary.unchanged.remove(task.path)
-        self.sha256[task.path] = result.sha256
+        self.sha256.setdefault(task.path, {})[task.rank] = result.sha256
         if task.path not in self.read:
             self.read.add(task.path)
             self.summary.read.append(task.path)

@@ -21,9 +21,11 @@ import msgspec
 
 from hpcprof.common import __version__
 from hpcprof.common.atomic import replacing
+from hpcprof.common.errors import DamagedInput
 from hpcprof.common.paths import user_cache
 from hpcprof.profiles.event_folders import has_run_events
 from hpcprof.profiles.readers.declaration import SeveralRanks
+from hpcprof.profiles.readers.discovery import files_of
 from hpcprof.results.analysis_table import ANALYSIS_VERSION
 
 # Two changes of a file can have the same time, on some file systems within a second.
@@ -58,7 +60,7 @@ class Identity:
     several : SeveralRanks or None
         The ranks if it holds several.
     stamps : tuple of Stamp
-        Of the profile and of the file to read, before this was found; empty if they changed just then.
+        Of the profile and of the files to read, before this was found; empty if they changed just then.
     """
 
     path: Path
@@ -69,10 +71,10 @@ class Identity:
 
 @dataclass(frozen=True)
 class KnownFile:
-    """A profile that was collected; ``sha256`` is that of the file that was read."""
+    """A profile that was collected; ``sha256`` is by rank that of the files that were read."""
 
     identity: Identity
-    sha256: str
+    sha256: Mapping[int, str]
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -82,7 +84,7 @@ class _Entry(msgspec.Struct, frozen=True):
     rank: int | None
     several: SeveralRanks | None
     stamps: tuple[Stamp, ...]
-    sha256: str
+    sha256: dict[int, str]
 
 
 class _StoreState(msgspec.Struct, frozen=True, array_like=True):
@@ -118,15 +120,15 @@ _NOTHING = _Folder(_VERSION, {})
 
 
 def stamps_of(profile: Path, read: Path) -> tuple[Stamp, ...]:
-    """Return the stamps of a profile and of the file that is read for it.
+    """Return the stamps of a profile and of the files that are read for it.
 
     There are none if a file cannot be opened, or changed so recently that another change could leave the same
     stamp.
     """
     now = time.time_ns()
     try:
-        stamps = tuple(_stamp(path) for path in dict.fromkeys((profile, read)))
-    except OSError:
+        stamps = tuple(_stamp(path) for path in dict.fromkeys((profile, *files_of(read))))
+    except (OSError, DamagedInput):
         return ()
     settled = all(max(stamp.modified_ns, stamp.changed_ns) < now - _UNSETTLED_NS for stamp in stamps)
     return stamps if settled else ()
@@ -162,7 +164,7 @@ def _unchanged(files: Sequence[Path], folder: _Folder) -> dict[Path, KnownFile]:
 def remember(files: Mapping[Path, KnownFile]) -> None:
     """Keep what is known of the profiles of a folder; a cache that cannot be written is left alone."""
     entries = {
-        file.name: _Entry(one.path.name, one.rank, one.several, one.stamps, known.sha256)
+        file.name: _Entry(one.path.name, one.rank, one.several, one.stamps, {**known.sha256})
         for file, known in files.items()
         if (one := known.identity).stamps and one.path.parent == file.parent
     }

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput, damage_named, reading
 from hpcprof.common.logs import log_traceback
 from hpcprof.profiles.readers.declaration import Part
-from hpcprof.profiles.readers.discovery import BUILT_IN, read_profile
+from hpcprof.profiles.readers.discovery import BUILT_IN, files_of, read_profile
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.malloc import return_freed_memory, use_one_heap
 
@@ -127,11 +128,17 @@ def work_of(task: ProfileTask | Sequence[Path]) -> float:
     """Estimate the work of collecting a profile, or of finding the ranks of some, in starts of a worker."""
     if not isinstance(task, ProfileTask):
         return len(task) * _TO_IDENTIFY
-    try:
-        size = task.path.stat().st_size
-    except OSError:
-        size = 0
+    size = _bytes(task.path) / (len(task.part.of.processes) if task.part else 1)
     return _TO_IDENTIFY + size * _TO_HASH if task.known else _PER_RANK + size * _PER_BYTE
+
+
+@cache
+def _bytes(path: Path) -> int:
+    """Return the size of a profile, 0 if it cannot be read. A file that grows does not change an estimate."""
+    try:
+        return sum(file.stat().st_size for file in files_of(path))
+    except (OSError, DamagedInput):
+        return 0
 
 
 def analyze_profile(task: ProfileTask) -> RankOutcome:
@@ -165,19 +172,21 @@ def _refuse_little_address_space(path: Path) -> None:
 
 def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
     _refuse_little_address_space(task.path)
-    before = _size_and_time(task.path)
+    files = files_of(task.path, task.part)
+    before = _sizes_and_times(files)
+    size = sum(one for one, _ in before)
     # A compressed trace has ten times its size.
-    small = before[0] < _SMALL and task.path.suffix != ".gz"
+    small = size < _SMALL and task.path.suffix != ".gz"
     threads = 1 if small else task.threads
     use_one_heap()
     with _executor(threads) as beside:
-        checksum = beside.submit(_sha256, task.path)
+        checksum = beside.submit(_sha256, files)
         alone = threads == 1 or task.known is not None
         if alone and checksum.result() == task.known:
             return Unchanged()
         profile = read_profile(task.path, task.part, threads)
         sha256 = checksum.result()
-    if _size_and_time(task.path) != before:
+    if _sizes_and_times(files) != before:
         raise DamagedInput(f"{task.path} changed while it was read: collect again when it is complete.")
     if not small:
         return_freed_memory()
@@ -196,7 +205,7 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
             tables |= group.result()
     unkept = kept.result()
     _keep_tables(task, profile, sha256, tables, with_timeline=task.keeps_timeline and not unkept)
-    return ProfileResults(sha256, before[0], profile.origin, _for_database(tables), _losses(profile), unkept)
+    return ProfileResults(sha256, size, profile.origin, _for_database(tables), _losses(profile), unkept)
 
 
 def _for_database(tables: Mapping[str, AnalysisTable]) -> dict[str, AnalysisTable]:
@@ -247,20 +256,24 @@ def _why_without_steps(profile: Timeline | KernelReport) -> str:
     return why_without_steps(profile) if isinstance(profile, Timeline) else ""
 
 
-def _size_and_time(path: Path) -> tuple[int, int]:
-    """Return the size of a file in bytes and the time of its last change in ns."""
-    with reading(path):
-        status = path.stat()
-    return status.st_size, status.st_mtime_ns
+def _sizes_and_times(files: Sequence[Path]) -> list[tuple[int, int]]:
+    """Return the size of each file in bytes and the time of its last change in ns."""
+    found = []
+    for path in files:
+        with reading(path):
+            status = path.stat()
+        found.append((status.st_size, status.st_mtime_ns))
+    return found
 
 
-def _sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal digits."""
+def _sha256(files: Sequence[Path]) -> str:
+    """Return the SHA-256 of files one after the other, in hexadecimal digits."""
     digest = hashlib.sha256()
-    with reading(path), path.open("rb", buffering=0) as file:
-        buffer = memoryview(bytearray(min(_HASHED_AT_ONCE, path.stat().st_size + 1)))
-        while count := file.readinto(buffer):
-            digest.update(buffer[:count])
+    for path in files:
+        with reading(path), path.open("rb", buffering=0) as file:
+            buffer = memoryview(bytearray(min(_HASHED_AT_ONCE, path.stat().st_size + 1)))
+            while count := file.readinto(buffer):
+                digest.update(buffer[:count])
     return digest.hexdigest()
 
 

@@ -19,7 +19,7 @@ _RANK = re.compile(r"(?<![A-Za-z])(?<!local[-_.])rank[-_.]?(\d+)", re.IGNORECASE
 # At most seven digits: PyTorch's own names hold a time stamp there (host_pid.1700000000000.pt.trace.json).
 _NUMBER = re.compile(r"\.(\d{1,7})$")
 _SUFFIX = re.compile(
-    r"((\.pt)?\.trace\.json(\.gz)?|\.sqlite|\.nsys-rep|\.ncu-repz?|(\.details|\.raw)?\.csv(\.gz)?)$",
+    r"((\.pt)?\.trace\.json(\.gz)?|\.sqlite|\.nsys-rep|\.ncu-repz?|(\.details|\.raw)?\.csv(\.gz)?|\.otf2)$",
     re.IGNORECASE,
 )
 
@@ -27,7 +27,7 @@ _SUFFIX = re.compile(
 class ProfileContent(Enum):
     """The content of a profile, which decides its analyses. The values are for messages."""
 
-    TIMELINE = "a timeline of Nsight Systems or PyTorch"
+    TIMELINE = "a timeline of Nsight Systems, PyTorch or Score-P"
     KERNEL_REPORT = "a profile of Nsight Compute"
 
 
@@ -117,6 +117,14 @@ class Reader:
     several_ranks : str
         Returns a `SeveralRanks` for a profile that holds several ranks, else None. By default a profile
         holds one.
+    reads_parts : bool
+        Whether ``read`` also takes the `Part` to read of a profile of several ranks.
+    other_files : str
+        Returns for a profile and a `Part`, or None for all of it, the files beside it that it consists of.
+        By default a profile is one file.
+    folder_of_its_own : str
+        The name of the profile in a folder that the profiler makes for it in the folder of a run's profiles;
+        empty if it makes none.
     shared_suffixes : tuple of str
         The suffixes that files of other kinds have too; ``recognize`` finds the profiles among these.
     recognize : str
@@ -138,6 +146,9 @@ class Reader:
     threaded: bool = field(default=False, kw_only=True)
     identify_rank: str = "hpcprof.profiles.readers.declaration:rank_from_name"
     several_ranks: str = ""
+    reads_parts: bool = field(default=False, kw_only=True)
+    other_files: str = ""
+    folder_of_its_own: str = ""
     shared_suffixes: tuple[str, ...] = ()
     recognize: str = ""
     reports: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

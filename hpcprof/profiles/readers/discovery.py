@@ -14,13 +14,14 @@ from hpcprof.profiles.readers.declaration import Part, ProfileContent, Reader, S
 from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.profiles.readers.ncu import NCU
 from hpcprof.profiles.readers.nsys import NSYS
+from hpcprof.profiles.readers.otf2 import OTF2
 from hpcprof.profiles.readers.rocprof import ROCPD, ROCPROFV3
 
 if TYPE_CHECKING:  # numpy is not needed to find profiles
     from hpcprof.profiles.kernel_report import KernelReport
     from hpcprof.profiles.timeline import Timeline
 
-BUILT_IN = (NSYS, TORCH, ROCPD, ROCPROFV3, NCU)
+BUILT_IN = (NSYS, TORCH, ROCPD, ROCPROFV3, OTF2, NCU)
 """The first that takes a file reads it: the tables of Nsight Compute may have any name."""
 PROFILES = ", ".join(reader.files for reader in BUILT_IN)
 """The formats of the built-in readers, for people."""
@@ -65,7 +66,9 @@ def read_profile(path: Path, part: Part | None = None, threads: int = 2) -> Time
         If no reader takes files of this name, or the file cannot be read.
     """
     with _known_reader(path) as reader:
-        given = {"threads": threads} if reader.threaded else {}
+        given: dict[str, object] = {"threads": threads} if reader.threaded else {}
+        if part is not None and reader.reads_parts and not part.merged:
+            return cast("Timeline", load(reader.read)(path, part=part, **given))
         profile = cast("Timeline | KernelReport", load(reader.read)(path, **given))
         if part is None:
             return profile
@@ -96,6 +99,22 @@ def several_ranks(path: Path) -> SeveralRanks | None:
     """
     with _known_reader(path) as reader:
         return cast("SeveralRanks | None", load(reader.several_ranks)(path) if reader.several_ranks else None)
+
+
+def files_of(path: Path, part: Part | None = None) -> list[Path]:
+    """Return the files that a profile consists of, itself first: of one rank, or of all without ``part``.
+
+    Raises
+    ------
+    DamagedInput
+        If the file cannot be opened as what its name says.
+    """
+    reader = reader_of(path)
+    if reader is None or not reader.other_files:
+        return [path]
+    alone = None if part is None or part.merged else part
+    with damage_named(path):
+        return [path, *load(reader.other_files)(path, alone)]
 
 
 @contextmanager
@@ -129,7 +148,8 @@ def file_to_read(path: Path) -> Path:
 def find_profiles(folder: Path) -> list[Path]:
     """Return the profiles in a run directory (its ``profiles`` folder) or in any other folder, sorted.
 
-    Hidden and temporary files are left out, and folders inside are not searched. An export beside its
+    Hidden and temporary files are left out, and folders inside are not searched, except in a run for the
+    folders that profilers make there (`Reader.folder_of_its_own`). An export beside its
     ``.nsys-rep`` and a table beside its ``.ncu-rep`` are not listed: the report stands for both. A folder
     that does not exist has none.
 
@@ -144,6 +164,9 @@ def find_profiles(folder: Path) -> list[Path]:
         return []
     with reading(place):
         files = list(place.iterdir())
+    if place == inside:
+        names = [reader.folder_of_its_own for reader in BUILT_IN if reader.folder_of_its_own]
+        files += [folder / name for folder in files if folder.is_dir() for name in names]
     found = {path: reader for path in files if (reader := _reader_of_profile(path))}
     made = {
         path.with_suffix(suffix)

@@ -53,7 +53,7 @@ def profile(tmp_path: Path) -> Path:
 
 def collected(file: Path, read: Path | None = None) -> dict[Path, KnownFile]:
     path = read or file
-    return {file: KnownFile(Identity(path, 3, SEVERAL, stamps_of(file, path)), "5a")}
+    return {file: KnownFile(Identity(path, 3, SEVERAL, stamps_of(file, path)), {3: "5a"})}
 
 
 def test_what_is_known_of_an_unchanged_profile_is_found_again_from_any_working_directory(
@@ -175,7 +175,7 @@ def test_a_collect_reads_a_profile_only_if_it_changed(
 def test_a_store_without_the_results_of_a_known_profile_gets_them(
     profile: Path, store: Store, later: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = KnownFile(Identity(profile, 3, None, stamps_of(profile, profile)), "of another content")
+    known = KnownFile(Identity(profile, 3, None, stamps_of(profile, profile)), {3: "of another content"})
     remember({profile: known})
     damage = DamagedInput("It is damaged.")
     monkeypatch.setattr(collect, "analyze_profile", lambda task: damage)
@@ -187,7 +187,7 @@ def test_a_store_without_the_results_of_a_known_profile_gets_them(
 def database(profile: Path, store: Store, later: None) -> Path:
     """The file of the store, in which a collect of the profile has found nothing new."""
     database = Path(store.url.database or "")
-    remember({profile: KnownFile(Identity(profile, 3, None, stamps_of(profile, profile)), "5a")})
+    remember({profile: KnownFile(Identity(profile, 3, None, stamps_of(profile, profile)), {3: "5a"})})
     events = kept_events(database.parent, "run")
     remember_settled("run", [profile], database, [profile], ["rank 3 lacks kernels"], str(events))
     return database

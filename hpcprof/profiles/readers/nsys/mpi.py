@@ -7,12 +7,12 @@ As exports of nsys 2023.4 show with Open MPI and MPICH (C and Fortran, whose nam
 - A partner is a rank in the communicator. A blocking receive has the rank that sent, a nonblocking one from
   any source a negative one. A message to or from ``MPI_PROC_NULL`` has neither partner nor tag.
 - The size of a nonblocking receive is that of its buffer.
-- The sizes of a collective count each pair of ranks (`_sizes`).
+- The sizes of a collective count each pair of ranks (`own_sizes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 
 from hpcprof.profiles.collective_operations import MpiFunction, mpi_function
 from hpcprof.profiles.columns.joins import latest
-from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows, position_in_group, rows_by_key
+from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows, position_in_group
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.readers.collective_sizes import own_sizes
+from hpcprof.profiles.readers.communicators import ranks_in_program
 from hpcprof.profiles.readers.nsys.export import (
     MISSING,
     NO_ID,
@@ -31,7 +33,7 @@ from hpcprof.profiles.readers.nsys.export import (
     THREAD_BITS,
     NsysExport,
 )
-from hpcprof.profiles.readers.nsys.mpi_communicators import Communicator, Communicators
+from hpcprof.profiles.readers.nsys.mpi_communicators import Communicators
 from hpcprof.profiles.readers.nsys.operations import placed_rows
 from hpcprof.profiles.readers.string_table import StringTable, translate
 from hpcprof.profiles.timeline import (
@@ -266,7 +268,9 @@ def _operations(
     sizes["bytes"] = np.where(message & (about.size >= 0), about.size, NO_BYTES)
     for name in distinct(kind[~message]).tolist():
         some = np.flatnonzero((kind == name) & ~message)
-        found = _sizes(strings.array()[name], about.size[some], about.recvSize[some], size[some], own[some])
+        found = own_sizes(
+            strings.array()[name], about.size[some], about.recvSize[some], size[some], own[some]
+        )
         sizes["bytes"][some], sizes["received_bytes"][some] = found
     return MpiOperations(
         start=start,
@@ -276,66 +280,11 @@ def _operations(
         operation=kind,
         communicator=np.array([strings.add(one.name) for one in communicators], np.int64)[number],
         ranks=size,
-        peer=_in_program(communicators, number, within),
+        peer=ranks_in_program(communicators, number, within),
         comm_peer=within,
         root=np.where(~message & (about.rootRank >= 0), about.rootRank, NO_ROOT),
         tag=np.where(message & (about.tag >= 0), about.tag, NO_TAG),
         **sizes,
         begin_ns=rows.end[begun.row] - start,
         wait_ns=np.where(known, rows.end[last] - rows.start[last], NO_WAIT),
-    )
-
-
-def _in_program(communicators: Sequence[Communicator], number: Ints, within: Ints) -> Ints:
-    """Return the rank in the program of each partner, or `NO_PEER`."""
-    result = np.full(len(within), NO_PEER)
-    for (one,), rows in rows_by_key(number) if len(number) else []:
-        members = communicators[one].members
-        if members is not None:
-            inside = rows[(within[rows] >= 0) & (within[rows] < len(members))]
-            result[inside] = members[within[inside]]
-    return result
-
-
-def _sizes(operation: str, sent: Ints, received: Ints, ranks: Ints, own: Ints) -> tuple[Ints, Ints]:
-    """Return what a rank gives to collectives and gets from them, in bytes, or `NO_BYTES`.
-
-    nsys counts each pair of ranks: it multiplies the size of a buffer with the number of ranks that get it or
-    from which it comes, one less in place. Where one of both is NULL and the other is not, it is 0.
-
-    Parameters
-    ----------
-    sent, received : ndarray of int64, shape (n,)
-        As nsys counts.
-    ranks, own : ndarray of int64, shape (n,)
-        The size of the communicator and the own rank in it; -1 if unknown.
-    """
-    one, others = np.ones_like(ranks), ranks - 1
-    to, by = {
-        "AllReduce": (ranks, ranks),
-        "AllGather": (ranks, one),
-        "AllGatherV": (ranks, one),
-        "Broadcast": (ranks, one),
-        "Reduce": (one, ranks),
-        "ReduceScatter": (one, ranks),
-        "Scan": (ranks - own, own + 1),
-        "Exscan": (others - own, own),
-    }.get(operation, (one, one))
-    gives, gets = sent != MISSING, received != MISSING
-    given = np.where(gives, sent, 0)
-    got = np.where(gets, received, 0)
-    if operation == "AllReduce":
-        # Sizes are those of whole elements, which tells most that are in place.
-        in_place = (given % np.maximum(ranks, 1) != 0) & (given % np.maximum(others, 1) == 0)
-        to = by = np.where(in_place, others, ranks)
-    elif operation == "Broadcast":
-        got = np.where(gives, 0, got)
-    elif operation == "Reduce":
-        in_place = gets & ~gives
-        by = np.where(in_place, others, ranks)
-        given = np.where(in_place, got // np.maximum(others, 1), given)
-    known = (gives | gets) & (to >= 0) & (by >= 0) & (ranks > 0)
-    return (
-        np.where(known, given // np.maximum(to, 1), NO_BYTES),
-        np.where(known, got // np.maximum(by, 1), NO_BYTES),
     )

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from hpcprof.profiles.columns.joins import latest
 from hpcprof.profiles.columns.unique import numbered
+from hpcprof.profiles.readers.communicators import (
+    UNKNOWN,
+    WORLD,
+    Communicator,
+    numbered_text,
+    ranks_in_short,
+)
 from hpcprof.profiles.readers.nsys.export import MISSING, NO_ID, REQUIRED, NsysExport
 from hpcprof.profiles.readers.nsys.processes import mpi_processes
 from hpcprof.profiles.timeline import UNKNOWN_RANKS, Ints
-
-WORLD = "MPI_COMM_WORLD"
 
 _COLUMNS = {
     "commHandle": REQUIRED,
@@ -28,31 +31,6 @@ _COLUMNS = {
     "groupRootUid": NO_ID,
 }
 _NO_PARENT = 0
-_SHOWN_RUNS, _SHOWN_RANKS = 4, 3
-
-
-@dataclass(frozen=True)
-class Communicator:
-    """A communicator as one of its ranks knows it.
-
-    Attributes
-    ----------
-    name : str or None
-        The same on all of its ranks; None if the export does not tell it from others.
-    rank, size : int
-        Its own rank in the communicator and the number of ranks; -1 if unknown.
-    members : ndarray of int64 or None
-        The rank in the program of each rank, None if they are unknown.
-    """
-
-    name: str | None = None
-    rank: int = NO_ID
-    size: int = UNKNOWN_RANKS
-    members: Ints | None = None
-    children: Counter[str] = field(default_factory=Counter, compare=False)
-
-
-UNKNOWN = Communicator()
 
 
 class Communicators:
@@ -111,8 +89,8 @@ def _named(columns: Mapping[str, Ints], members: list[str | None]) -> list[Commu
             one = Communicator(WORLD, rank, size, np.arange(size) if size > 0 else None)
         elif listed:
             ranks = np.array(listed.split(","), np.int64)
-            text = _text(ranks)
-            one = Communicator(_numbered(text, alike[owner, text]), rank, len(ranks), ranks)
+            text = ranks_in_short(ranks)
+            one = Communicator(numbered_text(text, alike[owner, text]), rank, len(ranks), ranks)
             alike[owner, text] += 1
         elif root != NO_ID and uid != NO_ID:
             one = Communicator(f"group {uid} of rank {root}", rank, size)
@@ -136,30 +114,3 @@ def _like_parent(parent: Communicator, rank: int, size: int) -> Communicator:
     name = f"{parent.name}, {kind} {parent.children[kind]}"
     parent.children[kind] += 1
     return Communicator(name, parent.rank if copy else rank, parent.size, parent.members if copy else None)
-
-
-def _numbered(text: str, number: int) -> str:
-    return f"{text} #{number + 1}" if number else text
-
-
-def _text(ranks: Ints) -> str:
-    """Return ranks in short: ``ranks 0-3``, ``ranks 1,3``, ``ranks 0-62:2``; with a digest if irregular."""
-    runs: list[str] = []
-    place = 0
-    values = ranks.tolist()
-    while place < len(values) and len(runs) <= _SHOWN_RUNS:
-        stride = values[place + 1] - values[place] if place + 1 < len(values) else 1
-        end = place + 1
-        while end < len(values) and values[end] - values[end - 1] == stride and stride > 0:
-            end += 1
-        count = end - place
-        if count < _SHOWN_RANKS:
-            runs.append(str(values[place]))
-            place += 1
-        else:
-            runs.append(f"{values[place]}-{values[end - 1]}" + (f":{stride}" if stride > 1 else ""))
-            place = end
-    if len(runs) <= _SHOWN_RUNS:
-        return f"ranks {','.join(runs)}"
-    digest = hashlib.sha256(",".join(map(str, values)).encode()).hexdigest()[:12]
-    return f"{len(values)} ranks {','.join(map(str, values[:_SHOWN_RANKS]))},… {digest}"

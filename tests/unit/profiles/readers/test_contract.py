@@ -6,11 +6,12 @@ import gzip
 import json
 import lzma
 import random
+import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from hpcprof.profiles.readers.discovery import (
 )
 from hpcprof.profiles.timeline import Timeline
 from tests.data import rocprof_profiles
+from tests.data.otf2_archive import files_of_archive, write_archive
 from tests.unit.profiles.readers.conftest import DATA
 
 Profile = Timeline | KernelReport
@@ -41,7 +43,7 @@ class Sample:
     """A real profile of rank 0, and ways to change the file.
 
     ``shuffle`` changes the order of its rows, ``spoil`` takes what is needed from one kernel. ``rest`` says
-    that the beginning of a file is a profile.
+    that the beginning of a file is a profile. ``beside`` has the other files of a profile of several.
     """
 
     suffix: str
@@ -49,10 +51,14 @@ class Sample:
     shuffle: Callable[[Path], None]
     spoil: Callable[[Path], None]
     rest: bool = False
+    beside: Mapping[str, bytes] = field(default_factory=dict)
 
     def write(self, folder: Path, content: bytes | None = None) -> Path:
         path = folder / f"rank0{self.suffix}"
         path.write_bytes(self.content if content is None else content)
+        for name, other in self.beside.items():
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_bytes(other)
         return path
 
 
@@ -147,6 +153,27 @@ def database() -> bytes:
         return rocprof_profiles.write_database(Path(folder) / "results.db").read_bytes()
 
 
+def rewrite_archive(path: Path, **changes: bool) -> None:
+    shutil.rmtree(path.with_suffix(""))
+    path.unlink()
+    path.with_suffix(".def").unlink()
+    write_archive(path.parent, ranks=1, name=path.stem, **changes)
+
+
+def archive_sample() -> Sample:
+    with tempfile.TemporaryDirectory() as name:
+        anchor = write_archive(Path(name), ranks=1, name="rank0")
+        content, *others = ((file, file.read_bytes()) for file in files_of_archive(anchor))
+        return Sample(
+            ".otf2",
+            content[1],
+            lambda path: rewrite_archive(path, backwards=True),
+            lambda path: rewrite_archive(path, unended=True),
+            rest=True,
+            beside={str(file.relative_to(name)): data for file, data in others},
+        )
+
+
 TRACE = (DATA / "ddp_step_rank0.pt.trace.json.gz").read_bytes()
 TRACE_CHANGES: tuple[Callable[[Path], None], Callable[[Path], None]] = (
     lambda path: change_trace(path, random.Random(1).shuffle),
@@ -185,6 +212,7 @@ SAMPLES = {
         spoil_table,
         rest=True,
     ),
+    "otf2": archive_sample(),
 }
 
 
@@ -226,7 +254,8 @@ def test_a_file_is_known_by_its_name_read_whole_and_left_as_it_was(sample: Sampl
     assert (origin.kind, origin.path, origin.losses) == (reader.name, path, ())
     assert origin.rank == identify_rank(path) == 0
     assert kernel_count(profile) > 0
-    assert (list(tmp_path.iterdir()), path.read_bytes()) == ([path], sample.content)
+    files = {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*") if file.is_file()}
+    assert (files, path.read_bytes()) == ({path.name, *sample.beside}, sample.content)
 
 
 def test_rows_in_another_order_give_the_same_figures(sample: Sample, tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""Communicators of MPI as the readers describe them: the same name on all ranks, and the members."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hpcprof.profiles.columns.unique import rows_by_key
+from hpcprof.profiles.timeline import NO_PEER, UNKNOWN_RANKS, Ints
+
+WORLD = "MPI_COMM_WORLD"
+NOBODY = -1
+"""Stands for an unknown rank."""
+_SHOWN_RUNS, _SHOWN_RANKS = 4, 3
+
+
+@dataclass(frozen=True)
+class Communicator:
+    """A communicator as one of its ranks knows it.
+
+    Attributes
+    ----------
+    name : str or None
+        The same on all of its ranks; None if the export does not tell it from others.
+    rank, size : int
+        Its own rank in the communicator and the number of ranks; -1 if unknown.
+    members : ndarray of int64 or None
+        The rank in the program of each rank, None if they are unknown.
+    """
+
+    name: str | None = None
+    rank: int = NOBODY
+    size: int = UNKNOWN_RANKS
+    members: Ints | None = None
+    children: Counter[str] = field(default_factory=Counter, compare=False)
+
+
+UNKNOWN = Communicator()
+
+
+def ranks_in_program(communicators: Sequence[Communicator], number: Ints, within: Ints) -> Ints:
+    """Return the rank in the program of each partner, or `NO_PEER`."""
+    result = np.full(len(within), NO_PEER)
+    for (one,), rows in rows_by_key(number) if len(number) else []:
+        members = communicators[one].members
+        if members is not None:
+            inside = rows[(within[rows] >= 0) & (within[rows] < len(members))]
+            result[inside] = members[within[inside]]
+    return result
+
+
+def numbered_text(text: str, number: int) -> str:
+    """Return the name of one of several communicators of the same ranks, numbered from 0."""
+    return f"{text} #{number + 1}" if number else text
+
+
+def ranks_in_short(ranks: Ints) -> str:
+    """Return ranks in short: ``ranks 0-3``, ``ranks 1,3``, ``ranks 0-62:2``; with a digest if irregular."""
+    runs: list[str] = []
+    place = 0
+    values = ranks.tolist()
+    while place < len(values) and len(runs) <= _SHOWN_RUNS:
+        stride = values[place + 1] - values[place] if place + 1 < len(values) else 1
+        end = place + 1
+        while end < len(values) and values[end] - values[end - 1] == stride and stride > 0:
+            end += 1
+        count = end - place
+        if count < _SHOWN_RANKS:
+            runs.append(str(values[place]))
+            place += 1
+        else:
+            runs.append(f"{values[place]}-{values[end - 1]}" + (f":{stride}" if stride > 1 else ""))
+            place = end
+    if len(runs) <= _SHOWN_RUNS:
+        return f"ranks {','.join(runs)}"
+    digest = hashlib.sha256(",".join(map(str, values)).encode()).hexdigest()[:12]
+    return f"{len(values)} ranks {','.join(map(str, values[:_SHOWN_RANKS]))},… {digest}"

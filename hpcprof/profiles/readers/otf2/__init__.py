@@ -1,0 +1,16 @@
+"""Archives of OTF2, the traces of Score-P and one format of rocprofv3: all ranks in one archive."""
+
+from hpcprof.profiles.readers.declaration import ProfileContent, Reader
+
+OTF2 = Reader(
+    "otf2",
+    suffixes=(".otf2",),
+    files="*.otf2 with its folder",
+    content=ProfileContent.TIMELINE,
+    read="hpcprof.profiles.readers.otf2.reader:read",
+    reads_parts=True,
+    identify_rank="hpcprof.profiles.readers.otf2.archive:identify_rank",
+    several_ranks="hpcprof.profiles.readers.otf2.archive:several_ranks",
+    other_files="hpcprof.profiles.readers.otf2.archive:other_files",
+    folder_of_its_own="traces.otf2",
+)

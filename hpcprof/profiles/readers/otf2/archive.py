@@ -1,0 +1,347 @@
+"""The definitions of an OTF2 archive: its clock, processes, threads, regions and communicators.
+
+As Score-P and rocprofv3 write them:
+- The group of the type ``COMM_LOCATIONS`` lists the threads that are the ranks of MPI, in their order; the
+  members of a communicator's group are places in it.
+- A process is a location group. The streams of a GPU are in its process, or in a group of their own that
+  names the process, or that of rocprofv3, which has one process in an archive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.readers.declaration import Part, SeveralRanks, rank_from_name
+from hpcprof.profiles.readers.otf2.library import (
+    POINTER,
+    TEXT,
+    U8,
+    U32,
+    U64,
+    Callbacks,
+    Handle,
+    LibraryError,
+    open_handle,
+)
+from hpcprof.profiles.timeline import LATEST, NO_PROCESS, Ints
+
+UNDEFINED = (1 << 32) - 1
+"""Stands for no reference, no rank and no tag."""
+_NANOSECONDS = 1_000_000_000
+
+CPU_THREAD, STREAM = 1, 2
+"""Types of locations."""
+_ACCELERATOR = 2
+_COMM_LOCATIONS, _COMM_SELF = 4, 6
+MPI = 4
+"""The paradigm of MPI."""
+
+
+class Region(NamedTuple):
+    """A function, or a part of one, that events enter and leave; ``role`` and ``paradigm`` as in OTF2."""
+
+    name: str
+    role: int
+    paradigm: int
+
+
+class Location(NamedTuple):
+    """A thread or a stream of a GPU; ``process`` is `NO_PROCESS` if the archive does not tell it."""
+
+    id: int
+    name: str
+    type: int
+    events: int
+    group: int
+    process: int
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The clock of an archive: ``resolution`` ticks are a second, and ``offset`` is its first tick."""
+
+    resolution: int
+    offset: int
+    realtime: int
+
+    def nanoseconds(self, ticks: NDArray[np.uint64]) -> Ints:
+        """Return ticks as nanoseconds since the first, shape (n,)."""
+        since: Ints = (ticks - np.uint64(self.offset)).view(np.int64)
+        if self.resolution == _NANOSECONDS:
+            return since
+        seconds, rest = np.divmod(since, self.resolution)
+        # The rest is less than a second, so that a float holds its nanoseconds exactly.
+        parts: Ints = np.rint(rest * (_NANOSECONDS / self.resolution)).astype(np.int64)
+        return seconds * _NANOSECONDS + parts
+
+
+@dataclass
+class _Definitions:
+    """The definitions of an archive, by their references."""
+
+    clock: Clock | None = None
+    strings: dict[int, str] = field(default_factory=dict)
+    nodes: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    location_groups: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
+    locations: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
+    regions: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    groups: dict[int, tuple[int, int, list[int]]] = field(default_factory=dict)
+    communicators: dict[int, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
+    contexts: dict[int, int] = field(default_factory=dict)
+
+    def callbacks(self) -> Callbacks:
+        """Return the functions that fill the definitions while the library reads them."""
+
+        def clock(_: int, resolution: int, offset: int, length: int, realtime: int) -> int:
+            self.clock = Clock(resolution, offset, realtime)
+            return 0
+
+        def string(_: int, this: int, text: bytes | None) -> int:
+            self.strings[this] = (text or b"").decode("utf-8", "replace")
+            return 0
+
+        def node(_: int, this: int, name: int, kind: int, parent: int) -> int:
+            self.nodes[this] = (name, kind, parent)
+            return 0
+
+        def location_group(_: int, this: int, name: int, kind: int, parent: int, creator: int) -> int:
+            self.location_groups[this] = (name, kind, parent, creator)
+            return 0
+
+        def location(_: int, this: int, name: int, kind: int, events: int, group: int) -> int:
+            self.locations[this] = (name, kind, events, group)
+            return 0
+
+        def region(_: int, this: int, name: int, full: int, about: int, role: int, paradigm: int) -> int:
+            self.regions[this] = (name, role, paradigm)
+            return 0
+
+        def group(
+            _: int, this: int, name: int, kind: int, paradigm: int, flags: int, size: int, members: int
+        ) -> int:
+            values = np.ctypeslib.as_array((U64 * size).from_address(members)).tolist() if size else []
+            self.groups[this] = (kind, paradigm, values)
+            return 0
+
+        def communicator(_: int, this: int, name: int, group: int) -> int:
+            self.communicators[this] = (name, (group,))
+            return 0
+
+        def between(_: int, this: int, name: int, one: int, other: int) -> int:
+            self.communicators[this] = (name, (one, other))
+            return 0
+
+        def context(_: int, this: int, region: int) -> int:
+            self.contexts[this] = region
+            return 0
+
+        # The last fields, which are not read, need no type.
+        return {
+            "ClockProperties": ((U64, U64, U64, U64), clock),
+            "String": ((U32, TEXT), string),
+            "SystemTreeNode": ((U32, U32, U32, U32), node),
+            "LocationGroup": ((U32, U32, U8, U32, U32), location_group),
+            "Location": ((U64, U32, U8, U64, U32), location),
+            "Region": ((U32, U32, U32, U32, U8, U8), region),
+            "Group": ((U32, U32, U8, U8, U32, U32, POINTER), group),
+            "Comm": ((U32, U32, U32), communicator),
+            "InterComm": ((U32, U32, U32, U32), between),
+            "CallingContext": ((U32, U32), context),
+        }
+
+
+class Archive:
+    """An open archive with its definitions resolved.
+
+    Attributes
+    ----------
+    path : Path
+    clock : Clock
+    creator : str
+        The program that wrote it; empty if unknown.
+    locations : list of Location
+        The threads and the streams of GPUs.
+    world : list of int
+        The location of each rank of MPI, or of another library of messages; empty without one.
+    """
+
+    def __init__(self, path: Path, handle: Handle) -> None:
+        self.path = path
+        self.handle = handle
+        self.creator = handle.creator
+        self._found = found = _Definitions()
+        with self.damage("its definitions"):
+            handle.read_definitions(found.callbacks())
+        if found.clock is None or not found.clock.resolution:
+            raise DamagedInput(f"{path} is damaged: its definitions have no clock.")
+        self.clock = found.clock
+        of_process = {one for one, group in found.location_groups.items() if group[1] != _ACCELERATOR}
+        used = {location[3] for location in found.locations.values()} & of_process
+        only = next(iter(used)) if len(used) == 1 else NO_PROCESS
+        self.locations = [
+            Location(one, self._text(name), kind, events, group, self._process(group, only))
+            for one, (name, kind, events, group) in sorted(found.locations.items())
+        ]
+        worlds = [group for group in found.groups.values() if group[0] == _COMM_LOCATIONS]
+        # A program may use several libraries; MPI's ranks come first.
+        worlds.sort(key=lambda group: group[1] != MPI)
+        self.world = worlds[0][2] if worlds else []
+
+    @contextmanager
+    def damage(self, what: str) -> Iterator[None]:
+        """Name the archive, and what of it, if the block finds damage."""
+        try:
+            yield
+        except LibraryError as error:
+            raise DamagedInput(f"{self.path} is damaged or incomplete: {what}: {error}.") from None
+
+    @property
+    def ranks(self) -> dict[int, int]:
+        """The process of each rank of MPI."""
+        process = {one.id: one.process for one in self.locations}
+        return {rank: process[one] for rank, one in enumerate(self.world) if one in process}
+
+    def rank_of(self, process: int) -> int | None:
+        """Return the rank of a process, None if it has none."""
+        return next((rank for rank, one in self.ranks.items() if one == process), None)
+
+    @property
+    def start_utc_ns(self) -> int | None:
+        """The time of the clock's first tick since 1970 in ns, None if unknown.
+
+        rocprofv3, which does not name itself, writes the time of the program's end.
+        """
+        known = self.creator and self.clock.realtime < LATEST
+        return self.clock.realtime if known else None
+
+    @property
+    def processes(self) -> list[int]:
+        """The processes that have threads."""
+        return sorted({one.process for one in self.locations if one.type == CPU_THREAD} - {NO_PROCESS})
+
+    @property
+    def regions(self) -> dict[int, Region]:
+        """The regions by their references."""
+        return {
+            one: Region(self._text(name), role, paradigm)
+            for one, (name, role, paradigm) in self._found.regions.items()
+        }
+
+    @property
+    def contexts(self) -> dict[int, int]:
+        """The region of each calling context."""
+        return self._found.contexts
+
+    def communicators(self) -> dict[int, tuple[str, list[list[int]] | None]]:
+        """Return by reference the name of each communicator, and the ranks of its groups; None for one rank.
+
+        The ranks are those of MPI in the program. A communicator of the own rank alone has no list of ranks.
+        """
+        found: dict[int, tuple[str, list[list[int]] | None]] = {}
+        for one, (name, references) in self._found.communicators.items():
+            groups = [self._found.groups.get(reference) for reference in references]
+            if any(group is None for group in groups):
+                continue
+            alone = any(group is not None and group[0] == _COMM_SELF for group in groups)
+            ranks = None if alone else [group[2] for group in groups if group is not None]
+            found[one] = self._text(name), ranks
+        return found
+
+    def host(self, process: int) -> str | None:
+        """Return the name of the node that a process ran on, None if unknown."""
+        node = self._found.location_groups[process][2] if process in self._found.location_groups else -1
+        for _ in range(len(self._found.nodes)):
+            name, kind, node = self._found.nodes.get(node, (UNDEFINED, UNDEFINED, UNDEFINED))
+            if self._text(kind).lower() == "node":
+                return self._text(name) or None
+        return None
+
+    def gpus(self, process: int) -> dict[int, str]:
+        """Return the names of the GPUs that a process uses, by their location groups in ascending order."""
+        groups = {one.group for one in self.locations if one.type == STREAM and one.process == process}
+        found = self._found.location_groups
+        return {
+            one: self._text(found[one][0]) for one in sorted(groups) if found[one][1] == _ACCELERATOR
+        }
+
+    def _text(self, reference: int) -> str:
+        return self._found.strings.get(reference, "")
+
+    def _process(self, group: int, only: int) -> int:
+        """Return the process of a location group; ``only`` is that of all, if there is one."""
+        _, kind, _, creator = self._found.location_groups.get(group, (0, 0, 0, UNDEFINED))
+        if group not in self._found.location_groups:
+            return NO_PROCESS
+        if kind != _ACCELERATOR:
+            return group
+        return creator if creator in self._found.location_groups else only
+
+
+@contextmanager
+def open_archive(path: Path) -> Iterator[Archive]:
+    """Open an archive by its anchor file.
+
+    Raises
+    ------
+    DamagedInput
+        If it cannot be read.
+    """
+    with open_handle(path) as handle:
+        yield Archive(path, handle)
+
+
+def identify_rank(path: Path) -> int | None:
+    """Return the rank in the name of an archive; 0 if it is of one rank of MPI.
+
+    Raises
+    ------
+    DamagedInput
+        If the archive cannot be read.
+    """
+    with open_archive(path) as archive:
+        named = rank_from_name(path)
+        return 0 if named is None and len(archive.world) == 1 else named
+
+
+def several_ranks(path: Path) -> SeveralRanks | None:
+    """Return the process of each rank in an archive, or None if it holds one.
+
+    Without MPI, each process is a rank.
+
+    Raises
+    ------
+    DamagedInput
+        If the archive cannot be read.
+    """
+    with open_archive(path) as archive:
+        ranks = archive.ranks
+        if len(ranks) > 1:
+            return SeveralRanks(tuple((process,) for process in ranks.values()), tuple(ranks))
+        processes = archive.processes
+        return None if len(processes) < 2 or ranks else SeveralRanks(tuple((one,) for one in processes))
+
+
+def other_files(path: Path, part: Part | None) -> Sequence[Path]:
+    """Return the files of an archive beside its anchor file: of some ranks, or of all without ``part``.
+
+    Raises
+    ------
+    DamagedInput
+        If the archive cannot be read.
+    """
+    definitions, folder = path.with_suffix(".def"), path.with_suffix("")
+    if part is None:
+        events = sorted(folder.iterdir()) if folder.is_dir() else []
+        return [definitions, *events]
+    with open_archive(path) as archive:
+        own = [one.id for one in archive.locations if one.process in part.processes]
+    files = [folder / f"{one}.{end}" for one in own for end in ("def", "evt")]
+    return [definitions, *(file for file in files if file.is_file())]

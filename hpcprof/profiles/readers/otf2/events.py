@@ -1,0 +1,292 @@
+"""Events of one location of an OTF2 archive as columns, and the regions that they enter and leave."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import partial
+
+import numpy as np
+
+from hpcprof.profiles.columns.unique import numbered, numbered_rows, position_in_group
+from hpcprof.profiles.readers.otf2.archive import STREAM, UNDEFINED, Archive, Clock, Location
+from hpcprof.profiles.readers.otf2.library import U8, U32, U64, Callbacks, LibraryError
+from hpcprof.profiles.timeline import Ints, Table
+
+_RMA = (
+    *("Put", "Get", "Atomic", "Sync", "GroupSync", "WaitChange", "CollectiveBegin", "WinCreate"),
+    *("RequestLock", "AcquireLock", "TryLock", "OpCompleteBlocking", "OpCompleteNonBlocking"),
+)
+FLUSH = "flush"
+_UNREAD = {
+    **{f"Rma{name}": "RMA" for name in _RMA},
+    "IoOperationBegin": "I/O",
+    "CallingContextSample": "samples",
+    "Metric": "metrics",
+    "BufferFlush": FLUSH,
+}
+"""Events that are only counted, with the category to count them in."""
+
+
+class Kind(IntEnum):
+    """The kind of an event of MPI."""
+
+    SEND = 0
+    RECEIVE = 1
+    COLLECTIVE = 2
+    BEGIN_SEND = 3
+    BEGIN_RECEIVE = 4
+    BEGIN_COLLECTIVE = 5
+    END_SEND = 6
+    END_RECEIVE = 7
+    END_COLLECTIVE = 8
+    CANCEL = 9
+
+
+@dataclass(frozen=True)
+class MpiEvents(Table):
+    """Events of MPI; ``position`` is how many times a region was entered or left before.
+
+    ``peer`` is the partner or the root, and ``tag`` that of a message or the operation of a collective.
+    """
+
+    kind: Ints
+    position: Ints
+    time: Ints
+    peer: Ints
+    communicator: Ints
+    tag: Ints
+    sent: Ints
+    received: Ints
+    request: Ints
+
+
+_WIDTH = len(MpiEvents.__match_args__)
+
+
+@dataclass(frozen=True)
+class Visits(Table):
+    """Regions from an enter to its leave, which are numbered together in the order of their times.
+
+    ``left`` is -1, and ``end`` the last time of the location, if the region was never left.
+    """
+
+    region: Ints
+    start: Ints
+    end: Ints
+    entered: Ints
+    left: Ints
+
+
+@dataclass
+class LocationEvents:
+    """The events of one location.
+
+    Attributes
+    ----------
+    visits : Visits
+        In the order of their enters.
+    unmatched : int
+        The number of enters and leaves that do not fit each other and are left out.
+    mpi : MpiEvents
+    unread : Counter
+        The number of events of each category that is only counted. While one of `FLUSH` writes the
+        profiler's buffer, the program waits.
+    """
+
+    visits: Visits
+    unmatched: int
+    mpi: MpiEvents
+    unread: Counter[str]
+
+
+_NOTHING = (UNDEFINED, UNDEFINED, UNDEFINED)
+
+
+@dataclass
+class _Recorded:
+    """The events of a location as the library hands them over.
+
+    Each function is called with the location, the time, the position, data and attributes of an event before
+    its own fields. A leave is the complement of its region.
+    """
+
+    times: array[int] = field(default_factory=partial(array, "Q"))
+    regions: array[int] = field(default_factory=partial(array, "q"))
+    mpi: array[int] = field(default_factory=partial(array, "Q"))
+    unread: Counter[str] = field(default_factory=Counter)
+
+    def callbacks(self, contexts: Mapping[int, int]) -> Callbacks:
+        """Return the functions to call; ``contexts`` has the region of each calling context."""
+        message, collective = (U32, U32, U32, U64), (U8, U32, U32, U64, U64)
+        return {
+            **self._visiting(contexts),
+            **self._probed(),
+            "MpiSend": (message, self._message(Kind.SEND)),
+            "MpiRecv": (message, self._message(Kind.RECEIVE)),
+            "MpiIsend": ((*message, U64), self._message(Kind.BEGIN_SEND)),
+            "MpiIsendComplete": ((U64,), self._request(Kind.END_SEND)),
+            "MpiIrecvRequest": ((U64,), self._request(Kind.BEGIN_RECEIVE)),
+            "MpiIrecv": ((*message, U64), self._message(Kind.END_RECEIVE)),
+            "MpiRequestCancelled": ((U64,), self._request(Kind.CANCEL)),
+            "MpiCollectiveEnd": (collective, self._collective(Kind.COLLECTIVE)),
+            "NonBlockingCollectiveRequest": ((U64,), self._request(Kind.BEGIN_COLLECTIVE)),
+            "NonBlockingCollectiveComplete": ((*collective, U64), self._collective(Kind.END_COLLECTIVE)),
+            **{name: ((), self._count(category)) for name, category in _UNREAD.items()},
+        }
+
+    def _visiting(self, contexts: Mapping[int, int]) -> Callbacks:
+        add_time, add_region = self.times.append, self.regions.append
+
+        def enter(_: int, time: int, __: int, ___: int, ____: int, region: int) -> int:
+            add_time(time)
+            add_region(region)
+            return 0
+
+        def leave(_: int, time: int, __: int, ___: int, ____: int, region: int) -> int:
+            add_time(time)
+            add_region(~region)
+            return 0
+
+        def enter_context(_: int, time: int, __: int, ___: int, ____: int, context: int) -> int:
+            return enter(_, time, __, ___, ____, contexts.get(context, UNDEFINED))
+
+        def leave_context(_: int, time: int, __: int, ___: int, ____: int, context: int) -> int:
+            return leave(_, time, __, ___, ____, contexts.get(context, UNDEFINED))
+
+        return {
+            "Enter": ((U32,), enter),
+            "Leave": ((U32,), leave),
+            "CallingContextEnter": ((U32,), enter_context),
+            "CallingContextLeave": ((U32,), leave_context),
+        }
+
+    def _message(self, kind: Kind) -> Callable[..., int]:
+        number, add, regions = int(kind), self.mpi.extend, self.regions
+
+        def function(_: int, time: int, __: int, ___: int, ____: int, *about: int) -> int:
+            # That of a blocking call has no request.
+            peer, communicator, tag, size, request = about if len(about) == 5 else (*about, 0)
+            add((number, len(regions), time, peer, communicator, tag, size, size, request))
+            return 0
+
+        return function
+
+    def _request(self, kind: Kind) -> Callable[..., int]:
+        number, add, regions = int(kind), self.mpi.extend, self.regions
+
+        def function(_: int, time: int, __: int, ___: int, ____: int, request: int) -> int:
+            add((number, len(regions), time, *_NOTHING, 0, 0, request))
+            return 0
+
+        return function
+
+    def _collective(self, kind: Kind) -> Callable[..., int]:
+        number, add, regions = int(kind), self.mpi.extend, self.regions
+
+        def function(_: int, time: int, __: int, ___: int, ____: int, *about: int) -> int:
+            operation, communicator, root, sent, received, request = about if len(about) == 6 else (*about, 0)
+            add((number, len(regions), time, root, communicator, operation, sent, received, request))
+            return 0
+
+        return function
+
+    def _probed(self) -> Callbacks:
+        """Return the functions for receives of a message that a probe has matched (``MPI_Mprobe``)."""
+        add, regions = self.mpi.extend, self.regions
+        probes: dict[int, tuple[int, int, int]] = {}
+        requests: dict[int, tuple[int, int, int]] = {}
+
+        def probe(_: int, time: int, __: int, ___: int, ____: int, *about: int) -> int:
+            peer, communicator, tag, message = about
+            probes[message] = (peer, communicator, tag)
+            return 0
+
+        def receive(_: int, time: int, __: int, ___: int, ____: int, message: int, size: int) -> int:
+            about = probes.pop(message, _NOTHING)
+            add((Kind.RECEIVE, len(regions), time, *about, size, size, 0))
+            return 0
+
+        def begin(_: int, time: int, __: int, ___: int, ____: int, message: int, request: int) -> int:
+            requests[request] = probes.pop(message, _NOTHING)
+            add((Kind.BEGIN_RECEIVE, len(regions), time, *_NOTHING, 0, 0, request))
+            return 0
+
+        def end(_: int, time: int, __: int, ___: int, ____: int, request: int, size: int) -> int:
+            about = requests.pop(request, _NOTHING)
+            add((Kind.END_RECEIVE, len(regions), time, *about, size, size, request))
+            return 0
+
+        return {
+            "MpiProbe": ((U32, U32, U32, U64), probe),
+            "MpiMrecv": ((U64, U64), receive),
+            "MpiImrecvRequest": ((U64, U64), begin),
+            "MpiImrecv": ((U64, U64), end),
+        }
+
+    def _count(self, category: str) -> Callable[..., int]:
+        unread = self.unread
+
+        def function(_: int, time: int, __: int, ___: int, ____: int) -> int:
+            unread[category] += 1
+            return 0
+
+        return function
+
+
+def read_events(archive: Archive, location: Location) -> LocationEvents:
+    """Read the events of a location; the regions of a GPU's stream may overlap.
+
+    Raises
+    ------
+    LibraryError
+        If its file is missing or damaged.
+    """
+    recorded = _Recorded()
+    count = archive.handle.read_events(location.id, recorded.callbacks(archive.contexts))
+    if count < location.events:
+        raise LibraryError(f"{count:,} of {location.events:,} events are there")
+    visits, unmatched = _visits(recorded, archive.clock, nested=location.type != STREAM)
+    values = np.frombuffer(recorded.mpi, np.uint64).reshape(-1, _WIDTH)
+    columns = {
+        name: values[:, place].astype(np.int64) for place, name in enumerate(MpiEvents.__match_args__)
+    }
+    columns["time"] = archive.clock.nanoseconds(values[:, MpiEvents.__match_args__.index("time")])
+    return LocationEvents(visits, unmatched, MpiEvents(**columns), recorded.unread)
+
+
+def _visits(recorded: _Recorded, clock: Clock, *, nested: bool) -> tuple[Visits, int]:
+    """Return the regions that were entered, and how many enters and leaves do not fit each other.
+
+    On a thread, a leave ends the region that was entered last and not left; on a stream, the n-th leave of a
+    region ends the n-th of its enters.
+    """
+    region = np.frombuffer(recorded.regions, np.int64)
+    time = clock.nanoseconds(np.frombuffer(recorded.times, np.uint64))
+    if not len(region):
+        return Visits.empty(), 0
+    enters = region >= 0
+    region = np.where(enters, region, ~region)
+    if nested:
+        depth = np.cumsum(np.where(enters, 1, -1))
+        slot = np.where(enters, depth, depth + 1)
+    else:
+        number = numbered(region)[1]
+        turn = position_in_group(2 * number + ~enters)
+        slot = numbered_rows(number, turn)[1]
+    order = np.argsort(slot, kind="stable")
+    first, second = order[:-1], order[1:]
+    pair = (slot[first] == slot[second]) & enters[first] & ~enters[second]
+    last = np.ones(len(region), bool)
+    last[first[slot[first] == slot[second]]] = False
+    pair &= region[first] == region[second]
+    left = np.full(len(region), -1)
+    left[first[pair]] = second[pair]
+    entered = np.flatnonzero(enters & (last | (left >= 0)))
+    left = left[entered]
+    end = np.where(left >= 0, time[left], time.max())
+    unmatched = len(region) - len(entered) - np.count_nonzero(left >= 0)
+    return Visits(region[entered], time[entered], end, entered, left), int(unmatched)

@@ -1,0 +1,234 @@
+"""Calls, messages and collectives of MPI in an OTF2 archive.
+
+A nonblocking operation begins in the call of its request event and ends in that of its completion event. The
+arguments of a receive and of a collective are in the completion, those of a send in the request. Score-P
+counts the bytes of a collective for each pair of ranks, as nsys does.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.profiles.collective_operations import mpi_function
+from hpcprof.profiles.columns.joins import latest
+from hpcprof.profiles.columns.unique import distinct, numbered
+from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.readers.collective_sizes import NULL, own_sizes
+from hpcprof.profiles.readers.communicators import (
+    UNKNOWN,
+    WORLD,
+    Communicator,
+    numbered_text,
+    ranks_in_program,
+    ranks_in_short,
+)
+from hpcprof.profiles.readers.otf2.archive import UNDEFINED, Archive
+from hpcprof.profiles.readers.otf2.events import Kind, MpiEvents, Visits
+from hpcprof.profiles.readers.string_table import StringTable
+from hpcprof.profiles.timeline import (
+    NO_BYTES,
+    NO_NAME,
+    NO_PEER,
+    NO_ROOT,
+    NO_TAG,
+    NO_WAIT,
+    Ints,
+    MpiOperations,
+)
+
+# In the order of their numbers in the format.
+_COLLECTIVES = (
+    *("Barrier", "Bcast", "Gather", "Gatherv", "Scatter", "Scatterv", "Allgather", "Allgatherv", "Alltoall"),
+    *("Alltoallv", "Alltoallw", "Allreduce", "Reduce", "Reduce_scatter", "Scan", "Exscan"),
+    "Reduce_scatter_block",
+)
+_BEGIN_OF: dict[int, int] = {
+    Kind.END_SEND: Kind.BEGIN_SEND,
+    Kind.END_RECEIVE: Kind.BEGIN_RECEIVE,
+    Kind.END_COLLECTIVE: Kind.BEGIN_COLLECTIVE,
+}
+_BLOCKING = (Kind.SEND, Kind.RECEIVE, Kind.COLLECTIVE)
+_OF_COLLECTIVES = (Kind.COLLECTIVE, Kind.BEGIN_COLLECTIVE, Kind.END_COLLECTIVE)
+
+
+@dataclass(frozen=True)
+class CalledEvents(MpiEvents):
+    """Events of MPI, each with the call that it happened in: ``start`` and ``end`` are those of the call."""
+
+    start: Ints
+    end: Ints
+    thread: Ints
+
+
+def called(events: MpiEvents, calls: Visits, thread: int) -> CalledEvents:
+    """Return the events of a thread with the calls around them; an event outside of all takes no time."""
+    row = np.searchsorted(calls.entered, events.position) - 1
+    inside = row >= 0
+    inside[inside] = events.position[inside] <= _last(calls)[row[inside]]
+    columns = {name: getattr(events, name) for name in MpiEvents.__match_args__}
+    start, end = (
+        np.where(inside, times[row], events.time) if len(calls) else events.time
+        for times in (calls.start, calls.end)
+    )
+    return CalledEvents(**columns, start=start, end=end, thread=np.full(len(events), thread))
+
+
+def outermost(calls: Visits) -> Visits:
+    """Return the calls, in the order of their starts, that no other call of their thread contains."""
+    before = np.append(-1, np.maximum.accumulate(_last(calls)))[:-1]
+    return calls.take(calls.entered > before)
+
+
+def _last(calls: Visits) -> Ints:
+    """Return the last position inside of each call."""
+    return np.where(calls.left >= 0, calls.left, np.iinfo(np.int64).max)
+
+
+def communicators(archive: Archive, rank: int) -> tuple[list[Communicator], dict[int, int]]:
+    """Return the communicators as a rank knows them, and the place of each by its reference.
+
+    The last one is `UNKNOWN`. Those of the same ranks are told apart by their order in the archive, which is
+    the same for all ranks. In one between two groups, partners are ranks of the other group.
+    """
+    found, place, alike = list[Communicator](), dict[int, int](), Counter[str]()
+    for reference, (given, groups) in sorted(archive.communicators().items()):
+        sides = [np.array(group, np.int64) for group in groups or [[rank]]]
+        own = next((side for side in sides if rank in side), sides[0])
+        others = next((side for side in sides if side is not own), own)
+        text = " to ".join(map(ranks_in_short, sides))
+        # Each rank has its own communicator of itself.
+        number = 0 if groups is None else alike[text]
+        alike[text] += 1
+        at = np.flatnonzero(own == rank)
+        place[reference] = len(found)
+        found.append(
+            Communicator(
+                WORLD if given == WORLD else numbered_text(text, number),
+                int(at[0]) if len(at) else UNKNOWN.rank,
+                sum(map(len, sides)),
+                others,
+            )
+        )
+    return [*found, UNKNOWN], place
+
+
+def operations(
+    events: CalledEvents, archive: Archive, rank: int, process: int, strings: StringTable
+) -> tuple[MpiOperations, list[Loss]]:
+    """Return the messages and collectives of a rank by thread and time, and say what is left out."""
+    events, operation = _with_operations(events, strings)
+    begin, end, lost = _spans(events)
+    known = end >= 0
+    last = np.where(known, end, begin)
+    sends = np.isin(events.kind[begin], (Kind.SEND, Kind.BEGIN_SEND))
+    described = np.where(sends, begin, last)
+    order = np.lexsort((begin, events.start[begin], events.thread[begin]))
+    begin, last, known, described = begin[order], last[order], known[order], described[order]
+    about, kind = events.take(described), operation[described]
+    message = ~np.isin(about.kind, _OF_COLLECTIVES)
+    found, place = communicators(archive, rank)
+    number = _translated(about.communicator, place, len(found) - 1)
+    size, own = (np.array([getattr(c, name) for c in found])[number] for name in ("size", "rank"))
+    names = np.array([strings.add(one.name) for one in found], np.int64)
+    # The last three values stand for no rank, and for the roots of communicators between two groups.
+    within = np.where(about.peer < UNDEFINED - 2, about.peer, NO_PEER)
+    given, got = _sizes(about, kind, message, size, own, strings)
+    unnamed = {"communicator": np.count_nonzero(names[number] == NO_NAME)}
+    lost += losses(LossKind.FIELD, Subject.MPI_OPERATION, unnamed, len(begin))
+    peer = np.where(message, within, NO_PEER)
+    return MpiOperations(
+        start=events.start[begin],
+        end=events.end[last],
+        process=np.full(len(begin), process),
+        thread=events.thread[begin],
+        operation=kind,
+        communicator=names[number],
+        ranks=size,
+        peer=ranks_in_program(found, number, peer),
+        comm_peer=peer,
+        root=np.where(message, NO_ROOT, within),
+        tag=np.where(message & (about.tag < UNDEFINED), about.tag, NO_TAG),
+        bytes=given,
+        received_bytes=got,
+        begin_ns=events.end[begin] - events.start[begin],
+        wait_ns=np.where(known, events.end[last] - events.start[last], NO_WAIT),
+    ), lost
+
+
+def _with_operations(events: CalledEvents, strings: StringTable) -> tuple[CalledEvents, Ints]:
+    """Return the events without those that make communicators, and the operation of each."""
+    functions = [mpi_function(f"MPI_{name}") for name in _COLLECTIVES]
+    numbers = np.array([strings.add(one.operation if one else None) for one in functions], np.int64)
+    collective = np.isin(events.kind, (Kind.COLLECTIVE, Kind.END_COLLECTIVE))
+    events = events.take(~collective | (events.tag < len(numbers)))
+    collective = np.isin(events.kind, (Kind.COLLECTIVE, Kind.END_COLLECTIVE))
+    sends = np.isin(events.kind, (Kind.SEND, Kind.BEGIN_SEND))
+    operation = np.where(sends, strings.add("Send"), strings.add("Recv"))
+    operation[collective] = numbers[events.tag[collective]]
+    return events, operation
+
+
+def _spans(events: CalledEvents) -> tuple[Ints, Ints, list[Loss]]:
+    """Return the events that begin and that end each operation, -1 where the archive has no end.
+
+    Of a receive or a collective that does not end, only the request is known: it is left out, and counted
+    unless it was cancelled.
+    """
+    begins = np.flatnonzero(np.isin(events.kind, [*_BEGIN_OF.values()]))
+    ends = np.flatnonzero(np.isin(events.kind, [*_BEGIN_OF]))
+    wanted = _translated(events.kind[ends], _BEGIN_OF, NO_NAME)
+    at = latest(
+        (events.kind[begins], events.request[begins]),
+        events.time[begins],
+        (wanted, events.request[ends]),
+        events.time[ends],
+    )
+    end_of = np.full(len(begins), -1)
+    # The first end counts.
+    paired = np.flatnonzero(at >= 0)[::-1]
+    end_of[at[paired]] = ends[paired]
+    cancels = np.flatnonzero(events.kind == Kind.CANCEL)
+    cancelled = latest(
+        (events.request[begins],), events.time[begins], (events.request[cancels],), events.time[cancels]
+    )
+    end_of[cancelled[cancelled >= 0]] = -1
+    sends = events.kind[begins] == Kind.BEGIN_SEND
+    dropped = np.isin(np.arange(len(begins)), cancelled)
+    kept = ~dropped & (sends | (end_of >= 0))
+    unfinished = {"completion": np.count_nonzero(~dropped & ~kept)}
+    alone = ends[(at < 0) & (events.kind[ends] != Kind.END_SEND)]
+    whole = np.concatenate((np.flatnonzero(np.isin(events.kind, _BLOCKING)), alone))
+    lost = losses(LossKind.ROW, Subject.MPI_OPERATION, unfinished, len(whole) + len(begins))
+    return np.concatenate((whole, begins[kept])), np.concatenate((whole, end_of[kept])), lost
+
+
+def _sizes(
+    about: MpiEvents,
+    operation: Ints,
+    message: NDArray[np.bool_],
+    ranks: Ints,
+    own: Ints,
+    strings: StringTable,
+) -> tuple[Ints, Ints]:
+    """Return the bytes that a rank sends or gives, and those that it gets from a collective."""
+    given, got = np.where(message, about.sent, NO_BYTES), np.full(len(operation), NO_BYTES)
+    texts = strings.array()
+    sent = np.where(about.sent == 0, NULL, about.sent)
+    received = np.where(about.received == 0, NULL, about.received)
+    for one in distinct(operation[~message]).tolist():
+        rows = np.flatnonzero((operation == one) & ~message)
+        given[rows], got[rows] = own_sizes(texts[one], sent[rows], received[rows], ranks[rows], own[rows])
+        if texts[one] != "Barrier":
+            empty = rows[(about.sent[rows] == 0) & (about.received[rows] == 0)]
+            given[empty] = got[empty] = 0
+    return given, got
+
+
+def _translated(values: Ints, numbers: Mapping[int, int], otherwise: int) -> Ints:
+    used, row = numbered(values)
+    return np.array([numbers.get(one, otherwise) for one in used.tolist()], np.int64)[row]

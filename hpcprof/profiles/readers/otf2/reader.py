@@ -1,0 +1,263 @@
+"""Reader of OTF2 archives, of all ranks or of one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hpcprof.common.errors import DamagedInput
+from hpcprof.common.units import counted
+from hpcprof.profiles import kernel_classification
+from hpcprof.profiles.columns.unique import numbered
+from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.readers.declaration import Part, rank_from_name
+from hpcprof.profiles.readers.otf2 import OTF2
+from hpcprof.profiles.readers.otf2.archive import (
+    CPU_THREAD,
+    MPI,
+    STREAM,
+    Archive,
+    Location,
+    open_archive,
+)
+from hpcprof.profiles.readers.otf2.events import FLUSH, LocationEvents, Visits, read_events
+from hpcprof.profiles.readers.otf2.library import LibraryError
+from hpcprof.profiles.readers.otf2.mpi import CalledEvents, called, operations, outermost
+from hpcprof.profiles.readers.string_table import StringTable, translate
+from hpcprof.profiles.timeline import (
+    NO_BYTES,
+    NO_CORRELATION,
+    NO_NAME,
+    NO_PROCESS,
+    ApiCalls,
+    Category,
+    Gpu,
+    Ints,
+    Kernels,
+    MemoryOperations,
+    MpiCalls,
+    MpiOperations,
+    Origin,
+    Ranges,
+    Style,
+    Table,
+    TableT,
+    Timeline,
+    concatenate,
+)
+
+# Paradigms and roles by their numbers in the format.
+_OF_GPUS = (5, 19, 23)  # CUDA, OpenCL and HIP
+_MEASUREMENT = 6
+_DATA_TRANSFER, _ARTIFICIAL = 30, 31
+_MEMORY = (35, 36, 37)  # allocation and release
+
+
+def read(path: Path, part: Part | None = None) -> Timeline:
+    """Read an OTF2 archive, or only the ranks of ``part``.
+
+    Regions of MPI are its calls, those of CUDA, HIP and OpenCL on a thread are API calls, and all others are
+    ranges. A region on a stream of a GPU is a kernel, or a memory copy by its role.
+
+    Raises
+    ------
+    DamagedInput
+        If the definitions, or the events of the thread that is the rank, cannot be read. Other threads that
+        cannot be read are losses.
+    UsageError
+        If the user's table of kernel classes is wrong.
+    """
+    with open_archive(path) as archive:
+        return _Building(archive).timeline(part)
+
+
+class _Building:
+    """The timeline of an archive while it is built."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._strings = StringTable()
+        regions = archive.regions
+        self._numbers = {one: self._strings.add(region.name) for one, region in regions.items()}
+        self._paradigm = {one: region.paradigm for one, region in regions.items()}
+        self._role = {one: region.role for one, region in regions.items()}
+        self._tables: dict[type[Table], list[Table]] = {}
+        self._losses: list[Loss] = []
+        self._unread = Counter[str]()
+        self._unmatched = 0
+        self._visits = 0
+        self._gpus: dict[int, int] = {}
+
+    def timeline(self, part: Part | None) -> Timeline:
+        """Read the locations of the ranks and return their timeline."""
+        archive = self._archive
+        processes = archive.processes if part is None else part.processes
+        gpus = [(group, name) for process in processes for group, name in archive.gpus(process).items()]
+        self._gpus = {group: number for number, (group, _) in enumerate(gpus)}
+        for process in processes:
+            self._read_process(process)
+        if part is None or part.first:
+            self._count_unowned()
+        return Timeline(
+            origin=self._origin(processes, [name for _, name in gpus]),
+            strings=self._strings.array(),
+            kernels=self._table(Kernels),
+            memops=self._table(MemoryOperations),
+            calls=self._table(ApiCalls),
+            ranges=self._table(Ranges),
+            mpi_calls=self._table(MpiCalls),
+            mpi_operations=self._table(MpiOperations),
+        )
+
+    def _read_process(self, process: int) -> None:
+        rank = self._archive.rank_of(process)
+        events = [CalledEvents.empty()]
+        for location in self._archive.locations:
+            if location.process != process:
+                continue
+            found = self._read_location(location, rank)
+            if found is None:
+                continue
+            self._unread += found.unread
+            self._unmatched += found.unmatched
+            self._visits += len(found.visits)
+            if location.type == STREAM:
+                self._add_stream(location, found.visits)
+            elif location.type == CPU_THREAD:
+                events.append(self._add_thread(location, found))
+        mpi, lost = operations(
+            concatenate(CalledEvents, events), self._archive, rank or 0, process, self._strings
+        )
+        self._add(mpi)
+        self._losses += lost
+
+    def _read_location(self, location: Location, rank: int | None) -> LocationEvents | None:
+        """Return the events of a location; None, and a loss, if a minor one cannot be read."""
+        try:
+            return read_events(self._archive, location)
+        except LibraryError as error:
+            if location.id in self._archive.world:
+                raise DamagedInput(
+                    f"{self._archive.path}: the events of rank {rank} ({location.id}.evt) cannot be read: "
+                    f"{error}."
+                ) from None
+        name = f"{location.name or 'without a name'} ({location.id}.evt)"
+        self._losses.append(Loss(LossKind.LOCATION, Subject.EVENT, max(location.events, 1), None, name))
+        return None
+
+    def _add_thread(self, location: Location, found: LocationEvents) -> CalledEvents:
+        """Add the regions of a thread, and return its events of MPI."""
+        visits = found.visits
+        paradigm = self._of(visits.region, self._paradigm)
+        mpi = outermost(visits.take(paradigm == MPI))
+        self._add(self._calls(MpiCalls, mpi, location))
+        on_gpu = np.isin(paradigm, _OF_GPUS)
+        self._add(self._calls(ApiCalls, visits.take(on_gpu), location))
+        others = visits.take((paradigm != MPI) & ~on_gpu)
+        rows = len(others)
+        self._add(
+            Ranges(
+                start=others.start,
+                end=others.end,
+                process=np.full(rows, location.process),
+                thread=np.full(rows, location.id),
+                name=self._of(others.region, self._numbers),
+                domain=np.full(rows, NO_NAME),
+                style=np.full(rows, int(Style.PUSH_POP)),
+                closed=(others.left >= 0).astype(np.int64),
+                one_thread=np.ones(rows, np.int64),
+            )
+        )
+        return called(found.mpi, mpi, location.id)
+
+    def _add_stream(self, location: Location, visits: Visits) -> None:
+        """Add the work on a stream of a GPU."""
+        role = self._of(visits.region, self._role)
+        memory = np.isin(role, _MEMORY)
+        self._unread["memory allocation"] += int(np.count_nonzero(memory))
+        idle = (role == _ARTIFICIAL) | (self._of(visits.region, self._paradigm) == _MEASUREMENT)
+        copies = role == _DATA_TRANSFER
+        ended = visits.left >= 0
+        for mask, category, subject in (
+            (~copies & ~memory & ~idle, None, Subject.KERNEL),
+            (copies, Category.MEM, Subject.COPY),
+        ):
+            unended = {"end": np.count_nonzero(mask & ~ended)}
+            self._losses += losses(LossKind.ROW, subject, unended, int(np.count_nonzero(mask)))
+            work = visits.take(mask & ended)
+            rows = len(work)
+            name = self._of(work.region, self._numbers)
+            columns = {
+                "start": work.start,
+                "end": work.end,
+                "device": np.full(rows, self._gpus.get(location.group, 0)),
+                "stream": np.full(rows, location.id),
+                "name": name,
+                "category": self._classes(name) if category is None else np.full(rows, int(category)),
+                "correlation": np.full(rows, NO_CORRELATION),
+                "process": np.full(rows, location.process),
+            }
+            if category is None:
+                self._add(Kernels(**columns, grid=np.ones((rows, 3), int), block=np.ones((rows, 3), int)))
+            else:
+                self._add(MemoryOperations(**columns, bytes=np.full(rows, NO_BYTES)))
+
+    def _count_unowned(self) -> None:
+        unowned = sum(one.events for one in self._archive.locations if one.process == NO_PROCESS)
+        every = sum(one.events for one in self._archive.locations)
+        self._losses += losses(LossKind.PROCESS, Subject.EVENT, {"": unowned}, every)
+
+    def _origin(self, processes: Sequence[int], gpus: Sequence[str]) -> Origin:
+        archive = self._archive
+        lost = self._losses
+        unmatched = {"counterpart": self._unmatched}
+        lost += losses(LossKind.ROW, Subject.VISIT, unmatched, self._unmatched + 2 * self._visits)
+        flushes = self._unread.pop(FLUSH, 0)
+        lost += losses(LossKind.CATEGORY, Subject.EVENT, self._unread)
+        if flushes:
+            sentence = f"its buffer was full and was written {counted(flushes, 'time')} while the program ran"
+            lost.append(Loss(LossKind.DIAGNOSTIC, Subject.CAPTURE, 1, None, sentence))
+        rank = archive.rank_of(processes[0]) if len(processes) == 1 else None
+        return Origin(
+            path=archive.path,
+            kind=OTF2.name,
+            rank=rank_from_name(archive.path) if rank is None else rank,
+            world_size=len(archive.world) or None,
+            host=archive.host(processes[0]) if processes else None,
+            device_names=tuple(gpus),
+            profiler_version=archive.creator or None,
+            start_utc_ns=archive.start_utc_ns,
+            gpus=tuple(Gpu(number, name) for number, name in enumerate(gpus)),
+            losses=tuple(lost),
+        )
+
+    def _calls(self, kind: type[TableT], visits: Visits, location: Location) -> TableT:
+        rows = len(visits)
+        columns = {
+            "start": visits.start,
+            "end": visits.end,
+            "process": np.full(rows, location.process),
+            "thread": np.full(rows, location.id),
+            "name": self._of(visits.region, self._numbers),
+            "correlation": np.full(rows, NO_CORRELATION),
+        }
+        return kind(**{name: columns[name] for name in kind.__match_args__})
+
+    def _classes(self, names: Ints) -> Ints:
+        """Return the class of each kernel, decided once for each name."""
+        used, row = numbered(names)
+        texts = self._strings.array()
+        rules = kernel_classification.load()
+        return kernel_classification.classify((None if n == NO_NAME else texts[n] for n in used), rules)[row]
+
+    def _of(self, region: Ints, values: Mapping[int, int]) -> Ints:
+        return translate(region.copy(), values)
+
+    def _add(self, table: Table) -> None:
+        self._tables.setdefault(type(table), []).append(table)
+
+    def _table(self, kind: type[TableT]) -> TableT:
+        return concatenate(kind, self._tables.get(kind, [kind.empty()]))
