@@ -106,8 +106,9 @@ def command(
 
     RUN is a run id, a name that means one run, a path, or last (the default); or a sweep that was submitted
     as an array, for all its runs. A path may be a profile or any folder of profiles (*.sqlite or *.nsys-rep
-    of Nsight Systems, *.ncu-rep[z] or *.csv[.gz] of Nsight Compute, *.trace.json[.gz] of PyTorch), also
-    compressed as .xz, .gz or .zst. Profiles that have not changed since the last collect are not read again.
+    of Nsight Systems, *.ncu-rep[z] or *.csv[.gz] of Nsight Compute, *.trace.json[.gz] of PyTorch, *.otf2 of
+    Score-P), also compressed as .xz, .gz or .zst. Profiles that have not changed since the last collect are
+    not read again.
 
     Steps are found by their names or by how they repeat (hpcprof report --analysis step_ranges). If another
     range is the step of your program, name it with --step-range; later collects of the run use it too.

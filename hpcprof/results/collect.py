@@ -282,7 +282,9 @@ class _Collection:
         """Store the results of a profile, or note why there are none."""
         if isinstance(result, Unchanged):
             assert task.known is not None
-            self.summary.unchanged.append(task.path)
+            # A profile of several ranks has a task for each, and is new if one of them is.
+            if task.path not in self.sha256:
+                self.summary.unchanged.append(task.path)
             self.sha256.setdefault(task.path, {})[task.rank] = task.known
         elif isinstance(result, WithoutSteps):
             self.without_steps[task.path] = result.reason
@@ -296,7 +298,7 @@ class _Collection:
     def _store(self, task: ProfileTask, result: ProfileResults) -> None:
         self.pending.add(task.rank, task.path.name, result)
         # A search of the lists for each of thousands of ranks would take longer than storing them.
-        if task.rank in self.sha256.get(task.path, {}) and task.path in self.summary.unchanged:
+        if task.path in self.sha256 and task.path in self.summary.unchanged:
             self.summary.unchanged.remove(task.path)
         self.sha256.setdefault(task.path, {})[task.rank] = result.sha256
         if task.path not in self.read:

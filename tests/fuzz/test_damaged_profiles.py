@@ -11,8 +11,10 @@ import lzma
 import os
 import random
 import sqlite3
+import tempfile
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +29,12 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.steps.capture_losses import capture_losses
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.losses import LossKind, Subject
-from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.readers.declaration import Part
+from hpcprof.profiles.readers.discovery import read_profile, several_ranks
 from hpcprof.profiles.timeline import LATEST, LONGEST, Timeline
 from tests.crosschecks import contradictions
 from tests.data import rocprof_profiles
+from tests.data.otf2_archive import files_of_archive, write_archive
 
 pytestmark = pytest.mark.slow
 
@@ -56,10 +60,10 @@ VALUES = [None, 0, -1, -(10**6), 1, 2**31, 2**40, LATEST, -LATEST, LARGEST, -LAR
 ODD_VALUES = [*VALUES, "", "text", "\U0001f600 <script>alert(1)</script>", b"\x00\xff", 1.5, float("inf")]
 
 
-def opened(path: Path) -> Timeline | None:
+def opened(path: Path, part: Part | None = None) -> Timeline | None:
     """Read a profile; None where the reader refuses the file in one sentence."""
     try:
-        timeline = read_profile(path)
+        timeline = read_profile(path, part)
     except DamagedInput as error:
         assert "\n" not in str(error)
         assert str(path) in str(error)
@@ -358,3 +362,42 @@ def test_a_profile_with_changed_bytes_gives_a_sentence_or_a_result(
     if timeline is not None:
         analysed(timeline)
     path.unlink()
+
+
+@cache
+def archive() -> dict[str, bytes]:
+    """The files of an OTF2 archive of two ranks."""
+    with tempfile.TemporaryDirectory() as name:
+        anchor = write_archive(Path(name), ranks=2, steps=3)
+        return {str(file.relative_to(name)): file.read_bytes() for file in files_of_archive(anchor)}
+
+
+@bounded
+@given(changes)
+def test_an_archive_with_changed_bytes_gives_a_sentence_or_results(
+    tmp_path_factory: pytest.TempPathFactory, seeds: list[int]
+) -> None:
+    pytest.importorskip("otf2")
+    folder = tmp_path_factory.mktemp("archive")
+    anchor = folder / "traces.otf2"
+    for name, data in archive().items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+    for seed in seeds:
+        choose = random.Random(seed)
+        file = choose.choice(files_of_archive(anchor))
+        content = bytearray(file.read_bytes())
+        at = choose.randrange(len(content) + 1)
+        length = choose.choice((0, 1, 2, 8))
+        file.write_bytes(bytes(content[:at]) if not length else content[:at] + choose.randbytes(length))
+        with file.open("ab") as rest:
+            rest.write(content[at + length :] if length else b"")
+    try:
+        several = several_ranks(anchor)
+    except DamagedInput:
+        assert opened(anchor) is None
+        return
+    for position in range(len(several.processes) if several else 1):
+        timeline = opened(anchor, Part(several, position) if several else None)
+        if timeline is not None:
+            check_parts(analysed(timeline))

@@ -176,9 +176,9 @@ class Archive:
     def __init__(self, path: Path, handle: Handle) -> None:
         self.path = path
         self.handle = handle
-        self.creator = handle.creator
         self._found = found = _Definitions()
         with self.damage("its definitions"):
+            self.creator = handle.creator
             handle.read_definitions(found.callbacks())
         if found.clock is None or not found.clock.resolution:
             raise DamagedInput(f"{path} is damaged: its definitions have no clock.")

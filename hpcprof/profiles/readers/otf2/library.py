@@ -153,13 +153,13 @@ def open_handle(path: Path) -> Iterator[Handle]:
         path.open("rb").close()
     library = _library()
     handle = library.OTF2_Reader_Open(os.fsencode(path))
-    if not handle:
-        raise DamagedInput(f"{path} is not the anchor file of an OTF2 archive, or is damaged.")
     try:
-        _call("OTF2_Reader_SetSerialCollectiveCallbacks", handle)
+        if not handle or library.OTF2_Reader_SetSerialCollectiveCallbacks(handle) != 0:
+            raise DamagedInput(f"{path} is not the anchor file of an OTF2 archive, or is damaged.")
         yield Handle(handle)
     finally:
-        library.OTF2_Reader_Close(handle)
+        if handle:
+            library.OTF2_Reader_Close(handle)
 
 
 @contextmanager
