@@ -175,9 +175,7 @@ def collect(
         summary.skip(damage)
     tasks = _tasks(run, store, profiles, max(1, jobs // max(1, len(profiles.paths))), step_range)
     same = {
-        (one.identity.path, rank): sha256
-        for one in known.values()
-        for rank, sha256 in one.sha256.items()
+        (one.identity.path, rank): sha256 for one in known.values() for rank, sha256 in one.sha256.items()
     }
     with pending:
         for done, (task, result) in enumerate(_outcomes(tasks, same, executor), 1):

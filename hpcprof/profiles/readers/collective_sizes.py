@@ -10,9 +10,7 @@ NULL = -(1 << 63)
 """Stands for a size that the profiler did not record."""
 
 
-def own_sizes(
-    operation: str, sent: Ints, received: Ints, ranks: Ints, own: Ints
-) -> tuple[Ints, Ints]:
+def own_sizes(operation: str, sent: Ints, received: Ints, ranks: Ints, own: Ints) -> tuple[Ints, Ints]:
     """Return what a rank gives to collectives and gets from them, in bytes, or `NO_BYTES`.
 
     Both profilers count each pair of ranks: they multiply the size of a buffer with the number of ranks that

@@ -268,9 +268,7 @@ class Archive:
         """Return the names of the GPUs that a process uses, by their location groups in ascending order."""
         groups = {one.group for one in self.locations if one.type == STREAM and one.process == process}
         found = self._found.location_groups
-        return {
-            one: self._text(found[one][0]) for one in sorted(groups) if found[one][1] == _ACCELERATOR
-        }
+        return {one: self._text(found[one][0]) for one in sorted(groups) if found[one][1] == _ACCELERATOR}
 
     def _text(self, reference: int) -> str:
         return self._found.strings.get(reference, "")

@@ -251,9 +251,7 @@ def read_events(archive: Archive, location: Location) -> LocationEvents:
         raise LibraryError(f"{count:,} of {location.events:,} events are there")
     visits, unmatched = _visits(recorded, archive.clock, nested=location.type != STREAM)
     values = np.frombuffer(recorded.mpi, np.uint64).reshape(-1, _WIDTH)
-    columns = {
-        name: values[:, place].astype(np.int64) for place, name in enumerate(MpiEvents.__match_args__)
-    }
+    columns = {name: values[:, place].astype(np.int64) for place, name in enumerate(MpiEvents.__match_args__)}
     columns["time"] = archive.clock.nanoseconds(values[:, MpiEvents.__match_args__.index("time")])
     return LocationEvents(visits, unmatched, MpiEvents(**columns), recorded.unread)
 

@@ -188,9 +188,7 @@ def test_a_nonblocking_collective_and_a_probed_receive_are_read(tmp_path: Path) 
         writer.mpi_probe(ticks(15), 0, world, 4, 71)
         writer.mpi_mrecv(ticks(16), 71, 32)
         writer.enter(ticks(20), region["MPI_Waitall"])
-        writer.non_blocking_collective_complete(
-            ticks(25), CollectiveOp.ALLREDUCE, world, 2**32 - 1, 8, 8, 4
-        )
+        writer.non_blocking_collective_complete(ticks(25), CollectiveOp.ALLREDUCE, world, 2**32 - 1, 8, 8, 4)
         writer.mpi_imrecv(ticks(26), 6, 64)
         writer.leave(ticks(30), region["MPI_Waitall"])
 
