@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
@@ -12,12 +17,15 @@ from starlette.responses import Response
 
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import UsageError
+from hpcprof.common.masking import masked
+from hpcprof.common.units import visible
 from hpcprof.report.facts import facts
 from hpcprof.results.run_names import with_commands
 from hpcprof.serve.catalogue import Filters
 from hpcprof.serve.context import as_csv, as_json, contents_of, served
-from hpcprof.serve.live import live_state
 from hpcprof.serve.tiles import chosen_ranks, is_rank
+from hpcprof.submit.runs.directory import Run, log_files
+from hpcprof.submit.runs.live_steps import read_live_steps, step_warnings
 
 MOST_RUNS = 16
 """The most runs whose events a query may read."""
@@ -128,3 +136,54 @@ READS: dict[str, Callable[[Request], Response]] = {
     "/api/runs/{run}/timeline/{level:int}/{index:int}": timeline_tiles,
 }
 """The resources that can be read, by their addresses."""
+
+
+LOG_BYTES = 64 * 1024
+"""The bytes shown of the end of each log."""
+
+_TAB = 4
+
+
+def live_state(
+    run: Run, rank: int | None = None, running: bool = True, now: float | None = None
+) -> dict[str, Any]:
+    """Return the log of the job and of a rank, by default 0, and the steps of all ranks.
+
+    Parameters
+    ----------
+    run : Run
+    rank : int or None
+    running : bool
+        That no rank ends a step any more is nothing to warn of when the job has ended.
+    now : float or None
+        Seconds since 1970, by default those of this moment.
+    """
+    steps = read_live_steps(run)
+    return {
+        "steps": {str(number): [asdict(line) for line in of_rank.lines] for number, of_rank in steps.items()},
+        "warnings": step_warnings(steps, (now or time.time()) if running else 0.0),
+        "logs": logs(run, rank),
+    }
+
+
+def logs(run: Run, rank: int | None) -> list[dict[str, Any]]:
+    """Return the ends of the logs that ``hpcprof logs`` shows, with secrets masked and as plain text."""
+    try:
+        files = log_files(run, rank)
+    except UsageError:
+        return []
+    return [{"name": path.name, **_tail(path)} for path in files]
+
+
+def _tail(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - LOG_BYTES))
+            text = file.read(LOG_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return {"text": "", "cut": False}
+    cut = size > LOG_BYTES
+    # The first line may lack its begin, and with it the name of a secret.
+    lines = text.splitlines()[1 if cut else 0 :]
+    return {"text": "\n".join(visible(masked(line.expandtabs(_TAB))) for line in lines), "cut": cut}

@@ -10,7 +10,7 @@ from hpcprof.analysis.operators.operators import operator_kernels, operators_by_
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.summaries.nvtx_gpu_projection import range_gpu
 from hpcprof.analysis.summaries.nvtx_ranges import ranges
-from hpcprof.profiles.readers.nsys.nvtx_operators import parse_operator
+from hpcprof.profiles.readers.nsys.nvtx_ranges import parse_operator
 from hpcprof.profiles.readers.nsys.reader import read
 from hpcprof.profiles.timeline import Timeline
 from tests.data import generated_exports

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcprof.serve import live
-from hpcprof.serve.live import LOG_BYTES, live_state, logs
+from hpcprof.serve.api import LOG_BYTES, live_state, logs
 from tests.submitted_run import MakeRun
 from tests.submitted_run import make_run as make_run
 
@@ -38,7 +37,7 @@ def test_of_a_long_log_whole_lines_of_the_end_are_shown(make_run: MakeRun) -> No
     (run.path / "logs").mkdir()
     secret = "password=" + "x" * (LOG_BYTES + 10)
     (run.path / "logs" / "rank00003.out").write_text(f"{secret}\nlast\n")
-    (shown,) = live.logs(run, 3)
+    (shown,) = logs(run, 3)
     assert (shown["text"], shown["cut"]) == ("last", True)
 
 
@@ -47,4 +46,4 @@ def test_an_empty_log_has_no_lines(make_run: MakeRun, state: str) -> None:
     run = make_run()
     (run.path / "logs").mkdir()
     (run.path / "logs" / "job.out").write_text(state)
-    assert live.logs(run, None)[0]["text"] == state.strip()
+    assert logs(run, None)[0]["text"] == state.strip()
