@@ -18,7 +18,7 @@ from hpcprof.common.processes import run_in_terminal
 from hpcprof.submit.config import Engine, default_engine
 from hpcprof.submit.container import engine as engines
 from hpcprof.submit.container import image as images
-from hpcprof.submit.container.engine import Setup, find_engine
+from hpcprof.submit.container.engine import ContainerSetup, find_engine
 from hpcprof.submit.container.image import DEFINITION, DOCKERFILE, Image
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -166,7 +166,7 @@ def run(
     """Run a command in a new container of IMAGE, a shell by default."""
     if detach and program:
         raise UsageError("--detach takes no command: run it with hpcprof container exec -- COMMAND.")
-    setup = Setup(**options, terminal=_terminal())
+    setup = ContainerSetup(**options, terminal=_terminal())
     found = find_engine(engine)
     if detach:
         _call(engines.start(found, image, setup), dry_run)
@@ -182,7 +182,7 @@ def run(
 )
 def exec_(engine: str | None, dry_run: bool, name: str, program: tuple[str, ...]) -> None:
     """Run a command in the container started by run --detach, a shell by default."""
-    setup = Setup(name=name, terminal=_terminal())
+    setup = ContainerSetup(name=name, terminal=_terminal())
     _call(engines.execute(find_engine(engine), setup, program or ["bash"]), dry_run)
 
 
@@ -192,7 +192,7 @@ def exec_(engine: str | None, dry_run: bool, name: str, program: tuple[str, ...]
 @click.argument("image")
 def test(engine: str | None, dry_run: bool, image: str, **options: Any) -> None:
     """Check that the profilers, MPI, PyTorch and GPUs work in IMAGE; exit 1 unless all do."""
-    found, setup = find_engine(engine), Setup(**options)
+    found, setup = find_engine(engine), ContainerSetup(**options)
     if not dry_run:
         engines.run_checks(found, image, setup)
         return

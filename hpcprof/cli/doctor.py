@@ -11,7 +11,7 @@ from hpcprof.cli.completion import complete_sites
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import default_site, runs_dir_option
 from hpcprof.cli.tables import show
-from hpcprof.submit.doctor import CHECKS, Machine, Status, examine
+from hpcprof.submit.doctor import CHECKS, Inspected, Status, examine
 from hpcprof.submit.sites.files import load_site, load_site_file
 
 
@@ -38,7 +38,7 @@ def command(site: str, site_file: Path | None, probe: bool, runs_dir: Path) -> N
     loaded = load_site_file(site_file) if site_file else load_site(site)
     option = loaded.options.get("python")
     python = (option.default if option else "") or sys.executable
-    machine = Machine(loaded, runs_dir, python, probe)
+    machine = Inspected(loaded, runs_dir, python, probe)
     findings = list(examine(machine, CHECKS))
     show(
         [(f.name, f.status.value, f"{f.observation} {f.remedy}".rstrip()) for f in findings],

@@ -82,7 +82,7 @@ def new(name: str, template: str, probe: bool) -> None:
     --probe two ranks in a job show which launcher runs, or which type of srun --mpi connects MPI programs. An
     existing file is never overwritten.
     """
-    from hpcprof.submit.doctor import Machine
+    from hpcprof.submit.doctor import Inspected
     from hpcprof.submit.schedulers.polling import check_answers
     from hpcprof.submit.schedulers.registry import find_scheduler
     from hpcprof.submit.sites.probe import add_mpi, new_site
@@ -92,5 +92,5 @@ def new(name: str, template: str, probe: bool) -> None:
     if scheduler.installed:
         check_answers(scheduler, parent, "no site was written")
     path = new_site(name, template, Path("site_configs"), environment=os.environ)
-    click.echo(f"MPI: {add_mpi(path, Machine(load_site_file(path), Path('runs'), probe=probe))}")
+    click.echo(f"MPI: {add_mpi(path, Inspected(load_site_file(path), Path('runs'), probe=probe))}")
     click.echo(f"wrote {path}; after your changes, run: hpcprof sites check {path}")

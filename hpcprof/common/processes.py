@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Identity:
+class ProcessIdentity:
     """A process, identified by its pid, its start time in ticks and the boot."""
 
     pid: int
@@ -30,7 +30,7 @@ class Identity:
     boot_id: str
 
     @staticmethod
-    def of(pid: int) -> Identity | None:
+    def of(pid: int) -> ProcessIdentity | None:
         """Return the identity of a process, None if it does not exist or is a zombie."""
         try:
             fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
@@ -38,20 +38,20 @@ class Identity:
         except OSError:
             return None
         # proc(5): after the name, field 3 is the state and field 22 the start time.
-        return None if fields[0] == "Z" else Identity(pid, fields[19], boot_id)
+        return None if fields[0] == "Z" else ProcessIdentity(pid, fields[19], boot_id)
 
     @staticmethod
-    def parse(text: str | None) -> Identity | None:
+    def parse(text: str | None) -> ProcessIdentity | None:
         """Read what `str` wrote."""
         parts = (text or "").split()
-        return Identity(int(parts[0]), parts[1], parts[2]) if len(parts) == 3 else None
+        return ProcessIdentity(int(parts[0]), parts[1], parts[2]) if len(parts) == 3 else None
 
     def __str__(self) -> str:
         return f"{self.pid} {self.start_ticks} {self.boot_id}"
 
     def alive(self) -> bool:
         """Return whether the process is still running."""
-        return Identity.of(self.pid) == self
+        return ProcessIdentity.of(self.pid) == self
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from hpcprof.profiles.losses import over_ranks
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import PROFILES, content_of
 from hpcprof.results.analysis_table import ANALYSIS_VERSION
+from hpcprof.results.batch_writer import BatchWriter
 from hpcprof.results.executors.interface import Executor, Lost, serially
 from hpcprof.results.executors.processes import Processes
 from hpcprof.results.known_files import KnownFile, remember, remember_settled, unchanged_files
 from hpcprof.results.last_collected import note_collected
-from hpcprof.results.pending_results import PendingResults
 from hpcprof.results.profile_ranks import RankedProfiles, profiles_by_rank
 from hpcprof.results.rank_task import (
     PRELOAD,
@@ -163,7 +163,7 @@ def collect(
     # hpcprof may have launched one process that started ranks of its own (torchrun).
     ranks_known = run.manifest is not None and run.manifest.job.ranks > 1
     row = _run_row(run, store, program)
-    pending = PendingResults(row, store)
+    pending = BatchWriter(row, store)
     collection = _Collection(row, ranks_known, store, summary, pending)
     if not store.profiles(run.id):
         _prepare(executor, files)
@@ -270,7 +270,7 @@ class _Collection:
     ranks_known: bool
     store: Store
     summary: Collected
-    pending: PendingResults
+    pending: BatchWriter
     world_sizes: dict[Path, int] = field(default_factory=dict)
     without_steps: dict[Path, str] = field(default_factory=dict)
     sha256: dict[Path, dict[int, str]] = field(default_factory=dict)

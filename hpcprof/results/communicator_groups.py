@@ -25,7 +25,7 @@ class Survey:
     whole: bool
 
 
-class Group(NamedTuple):
+class RankGroup(NamedTuple):
     """Ranks, and communicators that only these share; ``exchanging`` are those with sends and receives."""
 
     ranks: tuple[int, ...]
@@ -39,12 +39,12 @@ def rank_chunks(ranks: Sequence[int]) -> Iterator[tuple[int, ...]]:
         yield tuple(ranks[at : at + RANKS_A_TASK])
 
 
-def groups_of_communicators(surveys: Sequence[Survey]) -> list[Group] | None:
+def groups_of_communicators(surveys: Sequence[Survey]) -> list[RankGroup] | None:
     """Divide the communicators of all ranks into groups that can be matched apart from each other.
 
     Returns
     -------
-    list of Group or None
+    list of RankGroup or None
         Groups of about `RANKS_A_TASK` ranks; None if all rows have to be matched at once.
     """
     members: dict[str, set[int]] = {}
@@ -62,7 +62,7 @@ def groups_of_communicators(surveys: Sequence[Survey]) -> list[Group] | None:
     if len(exchanging) > len(set(exchanging)):
         # The clocks of two ranks are aligned by all their messages, in whatever communicator.
         return None
-    return [Group(ranks, names, names & messages) for ranks, names in _bundles(sorted(groups.items()))]
+    return [RankGroup(ranks, names, names & messages) for ranks, names in _bundles(sorted(groups.items()))]
 
 
 def _bundles(

@@ -22,7 +22,7 @@ from hpcprof.profiles.event_folders import communication_folder, table_path
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.executors.interface import Executor, serially
 from hpcprof.results.kept_events import MATCHES, KeepTask, event_schemas, keep_events
-from hpcprof.results.query import Answer, Value, distinct_names, plain_value
+from hpcprof.results.query import QueryResult, Value, distinct_names, plain_value
 from hpcprof.results.run_communication import load_communication
 from hpcprof.results.run_names import command_line, typed_run
 from hpcprof.results.step_choice import stored_step_ranges
@@ -64,14 +64,14 @@ class EventFiles:
     missing: list[str] = field(default_factory=list)
 
 
-def schema() -> Answer:
+def schema() -> QueryResult:
     """Return the tables of events with their columns."""
     rows: list[tuple[Value, ...]] = [
         (table, column.name, _TYPES[column.type].lower())
         for table, columns in event_schemas().items()
         for column in columns
     ]
-    return Answer(["table", "column", "type"], rows)
+    return QueryResult(["table", "column", "type"], rows)
 
 
 def find_events(

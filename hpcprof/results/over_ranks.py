@@ -28,7 +28,7 @@ from hpcprof.common.errors import HpcprofError, StoreError
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.event_folders import communication_folder
 from hpcprof.profiles.timeline_parquet import RankEvents
-from hpcprof.results.communicator_groups import Group, Survey, groups_of_communicators, rank_chunks
+from hpcprof.results.communicator_groups import RankGroup, Survey, groups_of_communicators, rank_chunks
 from hpcprof.results.executors.interface import Executor, Lost, ResultT, TaskT, serially
 from hpcprof.results.rank_tables import dataset_table, rank_table_rows
 from hpcprof.results.run_communication import (
@@ -193,7 +193,7 @@ def _match_tasks(
     surveys = [survey for _, survey in run_tasks(_survey, chunks, executor)]
     groups = groups_of_communicators(surveys)
     if groups is None:
-        groups = [Group(tuple(sorted(events)), frozenset(), frozenset())]
+        groups = [RankGroup(tuple(sorted(events)), frozenset(), frozenset())]
     tasks = [
         MatchTask(
             tuple(events[rank] for rank in ranks),

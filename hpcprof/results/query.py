@@ -43,14 +43,16 @@ _READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, s
 
 
 @dataclass(frozen=True)
-class Answer:
+class QueryResult:
     """The rows of a query; the names of the columns are distinct."""
 
     columns: list[str]
     rows: list[tuple[Value, ...]]
 
 
-def query(store: Store, sql: str, most_rows: int | None = None, seconds: int = _STATEMENT_SECONDS) -> Answer:
+def query(
+    store: Store, sql: str, most_rows: int | None = None, seconds: int = _STATEMENT_SECONDS
+) -> QueryResult:
     """Execute one read-only statement.
 
     Parameters
@@ -84,7 +86,7 @@ def query(store: Store, sql: str, most_rows: int | None = None, seconds: int = _
             if not result.returns_rows:
                 raise UsageError("this SQL returns no rows: hpcprof query only reads.")
             rows = [tuple(map(plain_value, row)) for row in islice(result, most_rows)]
-            return Answer(distinct_names(list(result.keys())), rows)
+            return QueryResult(distinct_names(list(result.keys())), rows)
     except UnicodeEncodeError:
         raise
     except (SQLAlchemyError, sqlite3.Error, sqlite3.Warning, ValueError) as error:
@@ -94,14 +96,14 @@ def query(store: Store, sql: str, most_rows: int | None = None, seconds: int = _
         raise UsageError(f"{why}. Tables and columns: hpcprof query --schema.") from None
 
 
-def schema() -> Answer:
+def schema() -> QueryResult:
     """Return every table of the results database with its columns in their order."""
     rows: list[tuple[Value, ...]] = []
     for table in sorted(METADATA.tables.values(), key=lambda table: table.name):
         for column in table.columns:
             kind = str(column.type).lower()
             rows.append((table.name, column.name, kind, "key" if column.primary_key else ""))
-    return Answer(["table", "column", "type", "key"], rows)
+    return QueryResult(["table", "column", "type", "key"], rows)
 
 
 def _check_functions(store: Store, sql: str) -> None:

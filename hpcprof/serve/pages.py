@@ -180,7 +180,7 @@ def _named_runs(texts: Sequence[str], known: Set[str]) -> Iterator[str]:
         yield from [text] if text in known else text.split()
 
 
-def _columns_by_table(schema: query.Answer) -> dict[str, list[str]]:
+def _columns_by_table(schema: query.QueryResult) -> dict[str, list[str]]:
     tables: dict[str, list[str]] = {}
     for table, name, *_ in schema.rows:
         tables.setdefault(str(table), []).append(str(name))

@@ -19,9 +19,9 @@ from hpcprof.report.page.timeline_tracks import (
     NONE,
     ON_GPU,
     RankTracks,
-    Slices,
     Track,
     TrackKind,
+    TrackSlices,
     merge_short,
     rank_tracks,
 )
@@ -34,7 +34,7 @@ _short_name = lru_cache(maxsize=4096)(short_name)
 
 
 @dataclass(frozen=True)
-class Part:
+class RankPart:
     """The activity of a rank in a part of its time, on the common clock.
 
     ``strings`` has the names to which the slices point.
@@ -50,7 +50,7 @@ class Part:
         return slices * _BYTES_A_SLICE + sum(map(len, self.strings))
 
 
-class Parts:
+class RecentParts:
     """The parts that were read last, up to a number of bytes.
 
     Parameters
@@ -60,12 +60,12 @@ class Parts:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._parts: OrderedDict[tuple[object, ...], Part] = OrderedDict()
+        self._parts: OrderedDict[tuple[object, ...], RankPart] = OrderedDict()
         self._size = 0
         self._lock = Lock()
         self._reading = Lock()
 
-    def get(self, key: tuple[object, ...], read: Callable[[], Part]) -> Part:
+    def get(self, key: tuple[object, ...], read: Callable[[], RankPart]) -> RankPart:
         """Return a part, read if it is not there; one at a time is read, which bounds the memory."""
         found = self._found(key)
         if found is not None:
@@ -77,14 +77,14 @@ class Parts:
                 self._keep(key, found)
             return found
 
-    def _found(self, key: tuple[object, ...]) -> Part | None:
+    def _found(self, key: tuple[object, ...]) -> RankPart | None:
         with self._lock:
             if key not in self._parts:
                 return None
             self._parts.move_to_end(key)
             return self._parts[key]
 
-    def _keep(self, key: tuple[object, ...], part: Part) -> None:
+    def _keep(self, key: tuple[object, ...], part: RankPart) -> None:
         with self._lock:
             self._parts[key] = part
             self._size += part.size
@@ -97,7 +97,7 @@ def part_of(
     to_zero: Callable[[Ints], Ints],
     window: tuple[int, int] | None,
     projects: bool = False,
-) -> Part:
+) -> RankPart:
     """Return the part that a timeline is.
 
     Parameters
@@ -118,11 +118,16 @@ def part_of(
             own = own.take((own.start >= window[0]) & (own.start < window[1]))
         if len(own):
             tracks.append(replace(track, slices=own))
-    return Part(RankTracks(tracks, found.infos), timeline.strings.tolist())
+    return RankPart(RankTracks(tracks, found.infos), timeline.strings.tolist())
 
 
 def encoded_tile(
-    rank: int, parts: Iterator[Part], communication: RankCommunication, start: int, end: int, shortest: int
+    rank: int,
+    parts: Iterator[RankPart],
+    communication: RankCommunication,
+    start: int,
+    end: int,
+    shortest: int,
 ) -> dict[str, Any]:
     """Return what a tile shows of a rank, as the timeline of a page has it.
 
@@ -131,7 +136,7 @@ def encoded_tile(
     Parameters
     ----------
     rank : int
-    parts : iterator of Part
+    parts : iterator of RankPart
         In their order; each is forgotten before the next is read.
     communication : RankCommunication
         What the rank has in common with others, with starts on the clock of the parts.
@@ -141,7 +146,7 @@ def encoded_tile(
         Slices shorter than this are merged with their neighbours.
     """
     number: dict[str, int] = {}
-    found: dict[tuple[TrackKind, str], list[Slices]] = {}
+    found: dict[tuple[TrackKind, str], list[TrackSlices]] = {}
     short: dict[int, str] = {}
     labels: dict[tuple[str, str], None] = {}
     for part in parts:
@@ -156,7 +161,7 @@ def encoded_tile(
             found.setdefault((track.kind, track.label), []).append(slices)
     order = list(TrackKind)
     keys = sorted(found, key=lambda key: order.index(key[0]))
-    tracks = [Track(*key, concatenate(Slices, found[key])) for key in keys]
+    tracks = [Track(*key, concatenate(TrackSlices, found[key])) for key in keys]
     encoded = [_encoded(track, communication, number) for track in tracks]
     texts = [*number]
     for track in tracks:
@@ -182,7 +187,7 @@ def _in_window(tracks: RankTracks, start: int, end: int) -> Iterator[Track]:
             yield replace(track, slices=own.take(rows))
 
 
-def described_tracks(parts: Sequence[Part]) -> list[dict[str, Any]]:
+def described_tracks(parts: Sequence[RankPart]) -> list[dict[str, Any]]:
     """Return tracks that fit the parts of several ranks.
 
     The streams of a GPU are called the same on all ranks. Threads are not, and are counted.

@@ -30,7 +30,7 @@ from hpcprof.results.over_ranks import run_communication
 from hpcprof.results.run_communication import RankCommunication, RunClocks, RunCommunication
 from hpcprof.results.store.store import Store
 from hpcprof.results.windows import RankSteps, RunWindows, steps_of_ranks
-from hpcprof.serve.rank_slices import Part, Parts, described_tracks, encoded_tile, part_of
+from hpcprof.serve.rank_slices import RankPart, RecentParts, described_tracks, encoded_tile, part_of
 from hpcprof.serve.tile_cache import TileCache, tile_key
 from hpcprof.submit.runs.directory import Run
 
@@ -80,10 +80,10 @@ class RunTiles:
     key : str
         See `tile_key`.
     cache : TileCache
-    parts : Parts
+    parts : RecentParts
     """
 
-    def __init__(self, run: Run, store: Store, key: str, cache: TileCache, parts: Parts) -> None:
+    def __init__(self, run: Run, store: Store, key: str, cache: TileCache, parts: RecentParts) -> None:
         self._run, self._store, self._key = run, store, key
         self._cache, self._parts = cache, parts
         self._windows = RunWindows(run, store, cache.folder(key) / EVENTS)
@@ -204,17 +204,17 @@ class RunTiles:
         found = self._run_communication.of_rank(rank)
         return replace(found, start=self._clocks.to_common(rank, found.start) - self._extent.zero)
 
-    def _parts_of(self, rank: int, level: int, index: int) -> Iterator[Part]:
+    def _parts_of(self, rank: int, level: int, index: int) -> Iterator[RankPart]:
         finer = self._parts_level - level
         numbers = [index >> -finer] if finer <= 0 else range(index << finer, (index + 1) << finer)
         for place, number in enumerate(numbers):
             # A slice that crosses the border between two parts is in both; the first part has it.
             yield self._part(rank, number, own=place > 0)
 
-    def _part(self, rank: int, number: int, own: bool) -> Part:
+    def _part(self, rank: int, number: int, own: bool) -> RankPart:
         return self._parts.get((self._key, rank, number, own), lambda: self._read(rank, number, own))
 
-    def _read(self, rank: int, number: int, own: bool) -> Part:
+    def _read(self, rank: int, number: int, own: bool) -> RankPart:
         extent = self._extent
         width = extent.width(self._parts_level)
         window = (number * width, (number + 1) * width)
@@ -285,7 +285,7 @@ class Tiles:
 
     def __init__(self, store: Store, cache: TileCache) -> None:
         self._store, self._cache = store, cache
-        self._parts = Parts(_PARTS_BYTES)
+        self._parts = RecentParts(_PARTS_BYTES)
         self._runs: OrderedDict[str, RunTiles] = OrderedDict()
         self._keys: dict[str, tuple[str, float]] = {}
         self._lock = Lock()

@@ -15,7 +15,7 @@ from hpcprof.study.runs import Progress, prepared_store, without_profiler
 if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.results.store.store import Store
     from hpcprof.study.slowdown_record import Arm, SlowdownRecord
-    from hpcprof.study.slowdown_tables import Comparison, SlowdownTables
+    from hpcprof.study.slowdown_tables import PointComparison, SlowdownTables
     from hpcprof.submit.jobs.request import JobRequest
 
 
@@ -42,13 +42,13 @@ class SlowdownStudy:
         The folder of the study; `resume_slowdown` accepts it.
     tables : SlowdownTables
         The results of all runs.
-    comparisons : list of Comparison
+    comparisons : list of PointComparison
         The two arms against each other, one comparison per point of the sweep.
     """
 
     folder: Path
     tables: SlowdownTables
-    comparisons: list[Comparison]
+    comparisons: list[PointComparison]
 
 
 def run_slowdown(

@@ -31,7 +31,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PointComparison:
     """The analyses that compare the two arms, at one point of the sweep."""
 
     point: Point
@@ -91,7 +91,7 @@ def slowdown_tables(
     name: str,
     keys: tuple[str, ...],
     made: Sequence[PlannedRun],
-    comparisons: Sequence[Comparison],
+    comparisons: Sequence[PointComparison],
     store: Store,
 ) -> SlowdownTables:
     """Put the tables of a study together from its runs and the comparisons of their arms."""
@@ -135,7 +135,7 @@ def by_point(store: Store, made: Sequence[PlannedRun]) -> list[Row]:
     return rows
 
 
-def compare_arms(made: Sequence[PlannedRun], store: Store, runs_dir: Path) -> list[Comparison]:
+def compare_arms(made: Sequence[PlannedRun], store: Store, runs_dir: Path) -> list[PointComparison]:
     """Compare the runs with communication with those without, at each point."""
     comparisons = []
     for point, runs in _points(made):
@@ -143,7 +143,7 @@ def compare_arms(made: Sequence[PlannedRun], store: Store, runs_dir: Path) -> li
             [find_run(planned.run, runs_dir) for planned in runs if planned.arm is arm]
             for arm in (Arm.COMMUNICATING, Arm.ALONE)
         )
-        comparisons.append(Comparison(point, *slowdown_over_pair(communicating, alone, store)))
+        comparisons.append(PointComparison(point, *slowdown_over_pair(communicating, alone, store)))
     return comparisons
 
 

@@ -90,7 +90,7 @@ def clock_for(device: torch.device) -> Clock:
 
 
 @dataclass(frozen=True)
-class Times:
+class MeasuredTimes:
     """The nanoseconds of each step, and of each phase in each step."""
 
     step_ns: list[int]
@@ -178,10 +178,10 @@ class Timer:
         if self._watchdog is not None:
             self._watchdog.enter(what, functools.partial(self._clock.passed, start))
 
-    def read(self) -> Times:
+    def read(self) -> MeasuredTimes:
         """Wait for the device and return all times."""
         synchronize()
-        return Times(
+        return MeasuredTimes(
             step_ns=self._elapsed(self._steps),
             phase_ns={name: self._elapsed(marks) for name, marks in self._phases.items()},
         )

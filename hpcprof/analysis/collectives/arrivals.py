@@ -22,7 +22,7 @@ from hpcprof.profiles.timeline import Ints
 
 
 @dataclass(frozen=True)
-class Arrivals:
+class CollectiveArrivals:
     """Arrivals of n ranks at the m collectives of one operation in one communicator.
 
     Attributes
@@ -50,12 +50,12 @@ class Arrivals:
 
 def arrivals(
     matched: Sequence[MatchedCollectives], aligned: Mapping[ClockKey, AlignedClocks]
-) -> dict[bytes, list[Arrivals]]:
+) -> dict[bytes, list[CollectiveArrivals]]:
     """Return the arrivals at the collectives in which all ranks wait, on aligned clocks, by their ranks."""
     groups: dict[bytes, list[MatchedCollectives]] = {}
     for one in matched:
         groups.setdefault(one.ranks.tobytes(), []).append(one)
-    found: dict[bytes, list[Arrivals]] = {}
+    found: dict[bytes, list[CollectiveArrivals]] = {}
     for key, group in groups.items():
         for one, elsewhere in zip(group, _elsewhere(group), strict=True):
             if one.op in WAITING and clock_key(one) in aligned:
@@ -84,7 +84,7 @@ def _elsewhere(group: Sequence[MatchedCollectives]) -> list[Floats]:
     return np.split(result, np.cumsum([np.count_nonzero(own) for own in of_own])[:-1])
 
 
-def _arrival(one: MatchedCollectives, clock: AlignedClocks, elsewhere: Floats) -> Arrivals:
+def _arrival(one: MatchedCollectives, clock: AlignedClocks, elsewhere: Floats) -> CollectiveArrivals:
     # Collectives that share a kernel count only once.
     first = one.part == 0
     start = clock.aligned(one.start[first])
@@ -98,10 +98,10 @@ def _arrival(one: MatchedCollectives, clock: AlignedClocks, elsewhere: Floats) -
     late = later_than_others(start)
     if elsewhere.any():
         late = np.minimum(late, later_than_others(start - elsewhere))
-    return Arrivals(one, clock, wait, late, share, start.argmax(axis=1))
+    return CollectiveArrivals(one, clock, wait, late, share, start.argmax(axis=1))
 
 
-def lateness_costs(group: Sequence[Arrivals]) -> dict[int, StepCosts]:
+def lateness_costs(group: Sequence[CollectiveArrivals]) -> dict[int, StepCosts]:
     """Return what the lateness of each rank of a group cost in each step, in the order of the steps.
 
     The collectives of a step to which the rank comes late are chosen by the other half of the steps. Choosing

@@ -71,7 +71,7 @@ class MatchedCollectives:
 
 
 @dataclass(frozen=True)
-class Recorded:
+class RecordedCollectives:
     """The collectives that some ranks recorded, by communicator and operation.
 
     Attributes
@@ -105,7 +105,7 @@ class Operation:
     columns: dict[str, NDArray[Any]]
 
 
-def recorded(rows: pd.DataFrame) -> Recorded:
+def recorded(rows: pd.DataFrame) -> RecordedCollectives:
     """Sort the rows of ``rank_collectives`` of some ranks by what they are of.
 
     Two more columns are ``row``, the position among the rows of the rank, and ``before`` (`exposed_before`).
@@ -130,7 +130,7 @@ def recorded(rows: pd.DataFrame) -> Recorded:
         c, o = divmod(number, len(ops))
         of_group = {name: values[low:high] for name, values in columns.items()}
         found[comms[c], ops[o]] = _operation(of_group, members[comms[c]])
-    return Recorded(members, found)
+    return RecordedCollectives(members, found)
 
 
 def _operation(columns: Mapping[str, NDArray[Any]], members: Ints) -> Operation:
@@ -153,7 +153,7 @@ def _operation(columns: Mapping[str, NDArray[Any]], members: Ints) -> Operation:
 
 
 def match_recorded(
-    parts: Sequence[Recorded], whole_world: bool
+    parts: Sequence[RecordedCollectives], whole_world: bool
 ) -> tuple[list[MatchedCollectives], list[str]]:
     """Match what ranks recorded by communicator, operation and order.
 
@@ -164,7 +164,7 @@ def match_recorded(
 
     Parameters
     ----------
-    parts : sequence of Recorded
+    parts : sequence of RecordedCollectives
         What some ranks recorded, what the next ones did, and so on. They are used up.
     whole_world : bool
         Whether all ranks of the program were profiled.

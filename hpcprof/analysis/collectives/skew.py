@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.collectives.across_ranks import NO_COLLECTIVES
-from hpcprof.analysis.collectives.arrivals import Arrivals, arrivals, lateness_costs
+from hpcprof.analysis.collectives.arrivals import CollectiveArrivals, arrivals, lateness_costs
 from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES
 from hpcprof.analysis.collectives.communication import Communication
 from hpcprof.analysis.collectives.declarations import COST_PCT, EVEN_PCT
@@ -261,7 +261,7 @@ class Counts:
 
 
 def _counts(
-    ranks: Sequence[int], groups: Mapping[bytes, Sequence[Arrivals]], waits: pd.DataFrame
+    ranks: Sequence[int], groups: Mapping[bytes, Sequence[CollectiveArrivals]], waits: pd.DataFrame
 ) -> dict[int, Counts]:
     """Count the collectives and messages of each rank."""
     found = {rank: Counts() for rank in ranks}

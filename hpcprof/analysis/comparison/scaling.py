@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.comparison.scaling_series import Kind, Series, Setup, find_series, relevant
+from hpcprof.analysis.comparison.scaling_series import (
+    ScalingKind,
+    ScalingSetup,
+    Series,
+    find_series,
+    relevant,
+)
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, RATIO_DIGITS, welch_interval
@@ -29,7 +35,7 @@ class _Timed:
     program: str
     workload: str | None
     where: Mapping[str, str]
-    setup: Setup
+    setup: ScalingSetup
     step_ns: float
 
 
@@ -86,7 +92,7 @@ def _timed(run: RunData, step_ns: float) -> _Timed | None:
         program=str(program),
         workload=None if workload is None else str(workload),
         where={fact: str(run.facts[fact]) for fact in _WHERE if run.facts[fact] is not None},
-        setup=Setup(
+        setup=ScalingSetup(
             run.ranks, nodes if isinstance(nodes, int) else None, relevant(run.parameters or run.options)
         ),
         step_ns=step_ns,
@@ -133,7 +139,7 @@ def _row(series: Series, runs: Sequence[_Timed], reference: Sequence[_Timed]) ->
     logs, of_reference = (np.log([one.step_ns for one in side]) for side in (runs, reference))
     faster = math.exp(of_reference.mean() - logs.mean())
     more = first.setup.ranks / reference[0].setup.ranks
-    work = more if series.kind is Kind.WEAK else 1.0
+    work = more if series.kind is ScalingKind.WEAK else 1.0
     names = dict.fromkeys(one.workload for one in runs if one.workload is not None)
     row: dict[str, Any] = {
         "program": first.program,
@@ -149,7 +155,7 @@ def _row(series: Series, runs: Sequence[_Timed], reference: Sequence[_Timed]) ->
         "ci_low": None,
         "ci_high": None,
     }
-    if series.kind is not Kind.UNKNOWN:
+    if series.kind is not ScalingKind.UNKNOWN:
         row["efficiency"] = round(faster * work / more, RATIO_DIGITS)
         if runs is not reference and min(len(logs), len(of_reference)) > 1:
             low, high = map(math.exp, welch_interval(of_reference, logs, CONFIDENCE))

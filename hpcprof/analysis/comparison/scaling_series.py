@@ -31,7 +31,7 @@ _PER_RANK = re.compile(r"micro|local|per_(rank|device|gpu|accelerator|process|pr
 """Names of sizes in frameworks: global_batch_size, micro_batch_size, per_device_train_batch_size."""
 
 
-class Kind(Enum):
+class ScalingKind(Enum):
     """The kind of scaling: the size of the whole problem is constant, or the size per rank."""
 
     STRONG = "strong"
@@ -40,7 +40,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class Setup:
+class ScalingSetup:
     """The ranks of a run and its parameters, without those that do not change a step; see `relevant`."""
 
     ranks: int
@@ -54,7 +54,7 @@ class Series:
 
     Attributes
     ----------
-    kind : Kind
+    kind : ScalingKind
     runs : tuple of int
         The positions of the runs.
     size : str
@@ -63,7 +63,7 @@ class Series:
         The parameters that are equal.
     """
 
-    kind: Kind
+    kind: ScalingKind
     runs: tuple[int, ...]
     size: str
     others: Mapping[str, Scalar]
@@ -84,7 +84,7 @@ class _Pattern:
     change: _Change
     names: frozenset[str] = frozenset()
 
-    def size(self, setup: Setup) -> Fraction:
+    def size(self, setup: ScalingSetup) -> Fraction:
         """Return the size that is the same in all runs of a series."""
         product = Fraction(math.prod(int(str(setup.parameters[name])) for name in self.names))
         if self.change is _Change.STAY:
@@ -97,7 +97,7 @@ def relevant(parameters: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return {name: value for name, value in parameters.items() if not _irrelevant(_plain(name))}
 
 
-def find_series(setups: Sequence[Setup], size: Size | None = None) -> list[Series]:
+def find_series(setups: Sequence[ScalingSetup], size: Size | None = None) -> list[Series]:
     """Return the series among runs of one program, each with two or more numbers of ranks.
 
     A parameter, or the product of several, may grow in proportion to the ranks, which is weak scaling, or
@@ -106,7 +106,7 @@ def find_series(setups: Sequence[Setup], size: Size | None = None) -> list[Serie
 
     Parameters
     ----------
-    setups : sequence of Setup
+    setups : sequence of ScalingSetup
     size : Size, optional
         What the program declares to be its size. No other parameter may scale.
     """
@@ -142,16 +142,16 @@ def _is_count(value: Scalar) -> bool:
     return not isinstance(value, bool) and bool(re.fullmatch(r"0*[1-9]\d*", str(value)))
 
 
-def _role(name: str, size: Size | None) -> Kind | None:
+def _role(name: str, size: Size | None) -> ScalingKind | None:
     """Return the scaling of a series in which this parameter stays the same; None if that is not told."""
     if size is not None:
-        return (Kind.WEAK if size.per_rank else Kind.STRONG) if name == size.parameter else None
+        return (ScalingKind.WEAK if size.per_rank else ScalingKind.STRONG) if name == size.parameter else None
     if _TOTAL.search(_plain(name)):
-        return Kind.STRONG
-    return Kind.WEAK if _PER_RANK.search(_plain(name)) else None
+        return ScalingKind.STRONG
+    return ScalingKind.WEAK if _PER_RANK.search(_plain(name)) else None
 
 
-def _without_layout(setups: Sequence[Setup], size: Size | None) -> list[Setup]:
+def _without_layout(setups: Sequence[ScalingSetup], size: Size | None) -> list[ScalingSetup]:
     """Leave out the parameters that are the number of ranks or nodes in every run, such as ``--nproc 4``."""
     names = {name for setup in setups for name in setup.parameters if _role(name, size) is None}
     layout = {
@@ -171,7 +171,7 @@ def _without_layout(setups: Sequence[Setup], size: Size | None) -> list[Setup]:
     ]
 
 
-def _patterns(setups: Sequence[Setup], size: Size | None) -> set[_Pattern]:
+def _patterns(setups: Sequence[ScalingSetup], size: Size | None) -> set[_Pattern]:
     """Return the patterns of all pairs of runs with different numbers of ranks."""
     ordered = sorted(setups, key=lambda setup: setup.ranks)
     pairs = (_pattern(few, many) for few, many in combinations(ordered, 2) if few.ranks < many.ranks)
@@ -182,7 +182,7 @@ def _patterns(setups: Sequence[Setup], size: Size | None) -> set[_Pattern]:
     }
 
 
-def _pattern(few: Setup, many: Setup) -> _Pattern | None:
+def _pattern(few: ScalingSetup, many: ScalingSetup) -> _Pattern | None:
     """Return how the parameters change from few to many ranks; None if not in proportion."""
     a, b = few.parameters, many.parameters
     if a.keys() != b.keys():
@@ -198,13 +198,13 @@ def _pattern(few: Setup, many: Setup) -> _Pattern | None:
 
 
 def _unambiguous(
-    patterns: Iterable[_Pattern], setups: Sequence[Setup], size: Size | None
+    patterns: Iterable[_Pattern], setups: Sequence[ScalingSetup], size: Size | None
 ) -> dict[_Pattern, list[list[int]]]:
     """Return the series of each pattern that contradicts neither what a parameter is nor another pattern.
 
     A parameter that both grows and shrinks does what the longer series says; none of it if both are as long.
     """
-    contradiction = {_Change.GROW: Kind.WEAK, _Change.SHRINK: Kind.STRONG, _Change.STAY: None}
+    contradiction = {_Change.GROW: ScalingKind.WEAK, _Change.SHRINK: ScalingKind.STRONG, _Change.STAY: None}
     ordered = sorted(patterns, key=lambda one: (len(one.names), one.change.value, sorted(one.names)))
     found = {
         pattern: [members for members in _members(pattern, setups) if len(members) > 1]
@@ -231,7 +231,7 @@ def _names(patterns: Iterable[_Pattern], change: _Change) -> set[str]:
     return {name for pattern in patterns if pattern.change is change for name in pattern.names}
 
 
-def _members(pattern: _Pattern, setups: Sequence[Setup]) -> Iterator[list[int]]:
+def _members(pattern: _Pattern, setups: Sequence[ScalingSetup]) -> Iterator[list[int]]:
     """Yield the runs that have the size and all other parameters in common.
 
     None are if two of them have the same number of ranks: they divide the same size in different ways.
@@ -249,7 +249,7 @@ def _members(pattern: _Pattern, setups: Sequence[Setup]) -> Iterator[list[int]]:
 
 def _series(
     pattern: _Pattern,
-    setups: Sequence[Setup],
+    setups: Sequence[ScalingSetup],
     runs: Sequence[int],
     size: Size | None,
     patterns: Iterable[_Pattern],
@@ -263,22 +263,24 @@ def _series(
     return Series(
         kind=kind,
         runs=tuple(runs),
-        size=f"{told} {'in all' if kind is Kind.STRONG else 'a rank'}" if names else "",
+        size=f"{told} {'in all' if kind is ScalingKind.STRONG else 'a rank'}" if names else "",
         others={name: value for name, value in parameters.items() if name not in names},
     )
 
 
 def _kind(
     pattern: _Pattern, parameters: Mapping[str, Scalar], size: Size | None, patterns: Iterable[_Pattern]
-) -> tuple[Kind, list[str]]:
+) -> tuple[ScalingKind, list[str]]:
     """Return the kind of a series, and the parameters that tell its size."""
     if pattern.change is not _Change.STAY:
-        return Kind.WEAK if pattern.change is _Change.GROW else Kind.STRONG, sorted(pattern.names)
+        return ScalingKind.WEAK if pattern.change is _Change.GROW else ScalingKind.STRONG, sorted(
+            pattern.names
+        )
     sizes = {name for name, value in parameters.items() if _is_count(value)}
-    for kind in (Kind.STRONG, Kind.WEAK):
+    for kind in (ScalingKind.STRONG, ScalingKind.WEAK):
         if named := sorted(name for name in sizes if _role(name, size) is kind):
             return kind, named
     totals, parts = (sizes & _names(patterns, change) for change in (_Change.GROW, _Change.SHRINK))
     if bool(totals) == bool(parts):
-        return Kind.UNKNOWN, []
-    return (Kind.STRONG, sorted(totals)) if totals else (Kind.WEAK, sorted(parts))
+        return ScalingKind.UNKNOWN, []
+    return (ScalingKind.STRONG, sorted(totals)) if totals else (ScalingKind.WEAK, sorted(parts))

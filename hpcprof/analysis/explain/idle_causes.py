@@ -41,7 +41,7 @@ from hpcprof.profiles.timeline import NO_NAME, Category, Ints, Table, Timeline, 
 _Bools = NDArray[np.bool_]
 
 
-class Cause(IntEnum):
+class IdleCause(IntEnum):
     """The cause of idle time: what the next operation waits for.
 
     ``HOST``: the thread that launches it does something else. ``SYNC``: that thread was blocked until the GPU
@@ -61,9 +61,9 @@ class Cause(IntEnum):
 
 
 _BLOCKING = {
-    CallKind.ALLOCATE: Cause.ALLOCATION,
-    CallKind.FREE: Cause.ALLOCATION,
-    CallKind.WAIT: Cause.SYNC,
+    CallKind.ALLOCATE: IdleCause.ALLOCATION,
+    CallKind.FREE: IdleCause.ALLOCATION,
+    CallKind.WAIT: IdleCause.SYNC,
 }
 """Calls that hold up a thread while the GPU becomes idle; a copy does too."""
 
@@ -175,7 +175,7 @@ class _Kinds:
     range_of, call_of : ndarray of int64, shape (names + 1,)
         The index of the text for each id of a name; the last is that of `NO_NAME`.
     held_by : ndarray of int64, shape (names + 1,)
-        The `Cause` of the time after a call of each name if the GPU becomes idle in it.
+        The `IdleCause` of the time after a call of each name if the GPU becomes idle in it.
     """
 
     ranges: NDArray[np.object_]
@@ -193,7 +193,7 @@ class _Kinds:
         cause, texts = np.divmod(kind, len(self.ranges) * len(self.calls))
         range_, call = np.divmod(texts, len(self.calls))
         return {
-            "cause": object_array(Cause(value).name.lower() for value in cause.tolist()),
+            "cause": object_array(IdleCause(value).name.lower() for value in cause.tolist()),
             "range": self.ranges[range_],
             "api": self.calls[call],
         }
@@ -215,17 +215,17 @@ def _kinds(timeline: Timeline) -> _Kinds:
     return _Kinds(ranges, by_id(of_ranges, range_), calls, by_id(of_calls, call), by_id(of_calls, held))
 
 
-def _cause_of(name: str | None) -> Cause:
-    cause = _BLOCKING.get(kind_of_call(name or ""), Cause.HOST)
-    is_copy = cause is Cause.HOST and re.search(r"Mem(cpy|set)", name or "")
-    return Cause.COPY if is_copy else cause
+def _cause_of(name: str | None) -> IdleCause:
+    cause = _BLOCKING.get(kind_of_call(name or ""), IdleCause.HOST)
+    is_copy = cause is IdleCause.HOST and re.search(r"Mem(cpy|set)", name or "")
+    return IdleCause.COPY if is_copy else cause
 
 
 def _between_operators(timeline: Timeline, kinds: _Kinds, idle: Intervals) -> _Sums:
     """Return the sums of the pieces of gaps between the operators of the host, one for each range."""
     place = _place(timeline, None)
     gap, start, end = divided((place.main,), *idle)
-    cause, call = np.full(len(gap), int(Cause.HOST)), np.full(len(gap), NO_NAME)
+    cause, call = np.full(len(gap), int(IdleCause.HOST)), np.full(len(gap), NO_NAME)
     return _summed(_Pieces(gap, end - start, kinds.number(cause, place.at(start), call)))
 
 
@@ -268,7 +268,9 @@ def _held_up(timeline: Timeline, kinds: _Kinds, gaps: _Gaps, calling: StepFuncti
     call = calling.at(gaps.start)
     began, ended = (at(times, call) for times in (timeline.calls.start, timeline.calls.end))
     # The call that launches the operation does not hold it up.
-    blocks = (kinds.held_by[_names(timeline, call)] != Cause.HOST) & (waiting > 0) & (ended <= gaps.launched)
+    blocks = (
+        (kinds.held_by[_names(timeline, call)] != IdleCause.HOST) & (waiting > 0) & (ended <= gaps.launched)
+    )
     inside = np.where(blocks, ended - gaps.start, 0)
     before, after = np.where(blocks, gaps.start - began, 0), waiting - inside
     total = np.cumsum(before - after)
@@ -378,8 +380,8 @@ def _of_launches(timeline: Timeline, kinds: _Kinds, gaps: _Gaps, place: _Place, 
     waited = gaps.changes_stream & (gaps.begun + lag < gaps.start)
     cause = np.select(
         (unknown, in_call & gaps.copies, waited),
-        (Cause.UNKNOWN, Cause.COPY, Cause.DEPENDENCY),
-        default=Cause.LAUNCH,
+        (IdleCause.UNKNOWN, IdleCause.COPY, IdleCause.DEPENDENCY),
+        default=IdleCause.LAUNCH,
     )
     inside = place.at(np.where(unknown, gaps.start, gaps.begun))
     kind = kinds.number(cause, inside, _names(timeline, gaps.call))
@@ -406,6 +408,6 @@ def _of_host(
     free = free.take(free.launched > free.start)
     owner, begin, finish = divided((calling, place.own, place.main), free.start, free.launched)
     name = _names(timeline, calling.at(begin))
-    cause = np.where(kinds.held_by[name] == Cause.ALLOCATION, Cause.ALLOCATION, Cause.HOST)
+    cause = np.where(kinds.held_by[name] == IdleCause.ALLOCATION, IdleCause.ALLOCATION, IdleCause.HOST)
     kind = kinds.number(cause, place.at(begin), name)
     return whole, _Pieces(free.number[owner], finish - begin, kind)

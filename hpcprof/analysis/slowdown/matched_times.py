@@ -15,7 +15,7 @@ from hpcprof.profiles.timeline import Ints
 
 
 @dataclass(frozen=True)
-class StepTimes:
+class RunTimes:
     """The times of one run; arrays have shape (steps, kernels).
 
     Attributes
@@ -45,7 +45,7 @@ class MatchedTimes:
 
     Attributes
     ----------
-    candidate, baseline : list of StepTimes
+    candidate, baseline : list of RunTimes
         One element per run.
     candidate_count, baseline_count : ndarray of int64
         The number of matched launches.
@@ -55,8 +55,8 @@ class MatchedTimes:
         The number of selected launches whose occurrence the baseline lacks.
     """
 
-    candidate: list[StepTimes]
-    baseline: list[StepTimes]
+    candidate: list[RunTimes]
+    baseline: list[RunTimes]
     candidate_count: Ints
     baseline_count: Ints
     expected: Floats
@@ -120,7 +120,7 @@ class OccurrenceMatcher:
         """Add up the values of the occurrences of each kernel."""
         return _sums(self._kernel, values, self._kernels)
 
-    def _times(self, one: Occurrences, key: Ints, weight: Ints, reference: Floats) -> StepTimes:
+    def _times(self, one: Occurrences, key: Ints, weight: Ints, reference: Floats) -> RunTimes:
         steps = int(one.step.max(initial=-1)) + 1
         place = one.step * self._kernels + self._kernel[key]
         shape = (steps, self._kernels)
@@ -128,7 +128,7 @@ class OccurrenceMatcher:
             _sums(place, weight * values, steps * self._kernels).reshape(shape)
             for values in (one.duration, reference[key])
         )
-        return StepTimes(taken, expected)
+        return RunTimes(taken, expected)
 
 
 def _sums(group: Ints, values: Ints | Floats, groups: int) -> Floats:

@@ -18,7 +18,7 @@ _TENTH = Decimal("0.1")
 
 
 @dataclass(frozen=True)
-class Summary:
+class GroupStatistics:
     """The statistics of each group that has values, as arrays of shape (groups,); the integers are exact.
 
     Attributes
@@ -59,7 +59,7 @@ class Summary:
         return round_half_up(self.total * 100.0 / whole)
 
 
-def summarize(group: Ints, value: Ints) -> Summary:
+def summarize(group: Ints, value: Ints) -> GroupStatistics:
     """Summarize ``value`` by ``group``.
 
     Parameters
@@ -78,7 +78,7 @@ def summarize(group: Ints, value: Ints) -> Summary:
     square *= square
     spread = np.add.reduceat(square, first) if len(group) else square
     middle = value[first + (count - 1) // 2] + value[first + count // 2]
-    return Summary(
+    return GroupStatistics(
         group=group,
         total=total,
         count=count,

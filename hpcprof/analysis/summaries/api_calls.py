@@ -8,7 +8,7 @@ import numpy as np
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, object_array
-from hpcprof.analysis.statistics.grouped import Summary, summarize
+from hpcprof.analysis.statistics.grouped import GroupStatistics, summarize
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import Ints, Timeline
@@ -92,7 +92,7 @@ def _groups(timeline: Timeline, kernel: Ints, call: Ints) -> tuple[dict[str, Any
     return columns, group
 
 
-def _where_any(queue: Summary, groups: int) -> dict[str, Any]:
+def _where_any(queue: GroupStatistics, groups: int) -> dict[str, Any]:
     """Return the statistics of the time in the queue; of a group that never waited None, and deviation 0."""
     columns = {}
     for name, values in queue.columns("queue_").items():

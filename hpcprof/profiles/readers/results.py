@@ -24,14 +24,14 @@ _OF_FIRST_MODE: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Results:
+class ResultFiles:
     """The results in the order of their ranks, and a sentence for each damaged file."""
 
     ranks: list[RankResult]
     damaged: list[str]
 
 
-def read_results(run_directory: Path) -> Results:
+def read_results(run_directory: Path) -> ResultFiles:
     """Read every results file of a run; a damaged one is named and left out."""
     ranks, damaged = [], []
     for path in sorted((run_directory / "results").glob("rank*.json")):
@@ -39,7 +39,7 @@ def read_results(run_directory: Path) -> Results:
             ranks.append(parse_result(path.read_bytes()))
         except (OSError, ValueError) as error:
             damaged.append(f"{path}: {error}.")
-    return Results(ranks, damaged)
+    return ResultFiles(ranks, damaged)
 
 
 def parse_result(text: bytes | str) -> RankResult:

@@ -66,7 +66,7 @@ Windows = Mapping[int, RankSteps]
 """The steps of each rank on the clock of its profile, by rank."""
 
 
-class Steps(NamedTuple):
+class ShownSteps(NamedTuple):
     """The steps that a page shows."""
 
     median: int
@@ -132,7 +132,7 @@ def timeline_data(run: Run, store: Store, budget: int = BUDGET) -> dict[str, Any
     return _assembled(found, clocks, steps, notes, budget)
 
 
-def median_and_worst(windows: Windows) -> Steps:
+def median_and_worst(windows: Windows) -> ShownSteps:
     """Return the step of median and that of greatest wall time; that of a step is the maximum over ranks."""
     number = np.concatenate([own.number for own in windows.values()])
     wall = np.concatenate([own.end - own.start for own in windows.values()])
@@ -140,7 +140,7 @@ def median_and_worst(windows: Windows) -> Steps:
     last = np.flatnonzero(np.diff(number[by_time], append=-1))
     steps, longest = number[by_time][last], wall[by_time][last]
     middle = np.argsort(longest, kind="stable")[(len(steps) - 1) // 2]
-    return Steps(int(steps[middle]), int(steps[np.argmax(longest)]))
+    return ShownSteps(int(steps[middle]), int(steps[np.argmax(longest)]))
 
 
 def deviations(store: Store, run_id: str, windows: Windows) -> dict[int, float]:
@@ -168,7 +168,7 @@ def chosen_ranks(ranks: Sequence[int], measure: Mapping[int, float]) -> tuple[li
 
 
 def _assembled(
-    ranks: Sequence[_Rank], clocks: RunClocks, steps: Steps, notes: Sequence[str], budget: int
+    ranks: Sequence[_Rank], clocks: RunClocks, steps: ShownSteps, notes: Sequence[str], budget: int
 ) -> dict[str, Any]:
     """Return the data of a page's timeline within the budget."""
     zero = min(int(clocks.to_common(rank.rank, rank.windows.start).min()) for rank in ranks)
@@ -223,7 +223,7 @@ def spans(steps: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _fit(
-    ranks: Sequence[_Rank], steps: Steps, budget: int, encode: Callable[[_Rank], Any]
+    ranks: Sequence[_Rank], steps: ShownSteps, budget: int, encode: Callable[[_Rank], Any]
 ) -> tuple[dict[int, Any], Windows, list[str]]:
     """Return the encoded ranks that the budget allows, their steps, and sentences on what is left out."""
     for detail in _DETAILS:
@@ -270,7 +270,7 @@ def _compressed(value: object) -> int:
     return len(zlib.compress(msgspec.json.encode(value), 1))
 
 
-def _reduced(rank: _Rank, steps: Steps, detail: _Detail) -> _Rank:
+def _reduced(rank: _Rank, steps: ShownSteps, detail: _Detail) -> _Rank:
     """Return a rank with its slices merged, and without the steps that ``detail`` leaves out."""
     if detail == _DETAILS[0]:
         return rank

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpcprof.profiles.timeline import Ints
-from hpcprof.report.page.timeline_tracks import NONE, SliceKind, Slices
+from hpcprof.report.page.timeline_tracks import NONE, SliceKind, TrackSlices
 from hpcprof.results.run_communication import RankCommunication
 
 
@@ -37,7 +37,7 @@ class SliceLinks:
         return {"row": self.message_rows, "number": self.messages}
 
 
-def links_of(slices: Slices, communication: RankCommunication) -> SliceLinks:
+def links_of(slices: TrackSlices, communication: RankCommunication) -> SliceLinks:
     """Find the slices of a track that carry out communication; both have their starts on one clock."""
     collective = np.full(len(slices), NONE)
     rows = np.flatnonzero(slices.kind == SliceKind.COMMUNICATION)

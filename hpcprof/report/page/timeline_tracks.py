@@ -67,7 +67,7 @@ class SliceKind(IntEnum):
 
 
 @dataclass(frozen=True)
-class Slices(Table):
+class TrackSlices(Table):
     """The slices of a track by start; of those that start together the longer one comes first.
 
     ``start`` and ``end`` are on the clock of the profile, ``depth`` counts from 0 at the top, ``name`` is one
@@ -91,12 +91,12 @@ class Track:
 
     kind: TrackKind
     label: str
-    slices: Slices
+    slices: TrackSlices
 
 
 @dataclass(frozen=True)
 class RankTracks:
-    """The tracks of a rank, and the texts about single slices to which ``Slices.info`` points."""
+    """The tracks of a rank, and the texts about single slices to which ``TrackSlices.info`` points."""
 
     tracks: list[Track]
     infos: list[str]
@@ -155,7 +155,7 @@ def joined(parts: Sequence[RankTracks]) -> RankTracks:
     """
     if len(parts) == 1:
         return parts[0]
-    slices: dict[tuple[TrackKind, str], list[Slices]] = {}
+    slices: dict[tuple[TrackKind, str], list[TrackSlices]] = {}
     infos: list[str] = []
     launches = 0
     for part in parts:
@@ -169,11 +169,11 @@ def joined(parts: Sequence[RankTracks]) -> RankTracks:
             slices.setdefault((track.kind, track.label), []).append(moved)
         infos += part.infos
         launches += max((int(track.slices.launch.max()) + 1 for track in part.tracks), default=0)
-    tracks = [Track(*key, _distinct(concatenate(Slices, own))) for key, own in slices.items()]
+    tracks = [Track(*key, _distinct(concatenate(TrackSlices, own))) for key, own in slices.items()]
     return RankTracks(_in_order(tracks), infos)
 
 
-def _distinct(slices: Slices) -> Slices:
+def _distinct(slices: TrackSlices) -> TrackSlices:
     """Return slices without those that have the same extent and name as an earlier one of another window."""
     rows = np.column_stack((slices.start, slices.end, slices.name, slices.depth))
     _, first = np.unique(rows, axis=0, return_index=True)
@@ -187,7 +187,7 @@ def _in_order(tracks: Sequence[Track]) -> list[Track]:
     return sorted(tracks, key=lambda track: order.index(track.kind))
 
 
-def merge_short(slices: Slices, shortest: int | Ints) -> Slices:
+def merge_short(slices: TrackSlices, shortest: int | Ints) -> TrackSlices:
     """Merge neighbours on a level that are all shorter, and closer together, than a length in ns.
 
     The length may be another one for each slice, shape (n,).
@@ -216,7 +216,7 @@ def merge_short(slices: Slices, shortest: int | Ints) -> Slices:
     return merged.take(_by_start(merged.start, merged.end))
 
 
-def _prevailing_kinds(slices: Slices, first: Ints, count: Ints) -> Ints:
+def _prevailing_kinds(slices: TrackSlices, first: Ints, count: Ints) -> Ints:
     """Return the kind that takes most time in each group of ``count`` slices from ``first`` on."""
     group = np.repeat(np.arange(len(first)), count)
     time = np.zeros((len(first), int(SliceKind.MERGED)), np.int64)
@@ -289,7 +289,7 @@ def _track(
     none = np.full(len(table), NONE)
     name = table.operation if isinstance(table, Collectives) else table.name
     end = np.maximum(table.end, table.start)  # A damaged profile may have events that end before they start.
-    slices = Slices(
+    slices = TrackSlices(
         start=table.start,
         end=end,
         depth=_depth(table.start, end),

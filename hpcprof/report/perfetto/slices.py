@@ -55,7 +55,7 @@ class Texts:
 
 
 @dataclass
-class Slices:
+class SliceColumns:
     """The slices of a rank; each column gets a part per kind of event.
 
     Attributes
@@ -120,7 +120,7 @@ def on_one_thread(ranges: Ranges) -> NDArray[np.bool_]:
     return drawn
 
 
-def add_timeline(slices: Slices, timeline: Timeline, shift: Shift, whole: bool) -> Firsts:
+def add_timeline(slices: SliceColumns, timeline: Timeline, shift: Shift, whole: bool) -> Firsts:
     """Add all events of a timeline; of a ``whole`` one also its ranges where their work is on the GPU."""
     names = slices.names.numbers([*timeline.strings.tolist(), "(no name)"])
 
@@ -160,11 +160,11 @@ def _threads(table: ApiCalls | Ranges | Operators) -> dict[str, Ints]:
     return {f"thread {thread}": rows for (thread,), rows in rows_by_key(table.thread)}
 
 
-def _shapes(slices: Slices, kernels: Kernels) -> Encoded:
+def _shapes(slices: SliceColumns, kernels: Kernels) -> Encoded:
     return join(*(_text_note(n, _sizes(slices, getattr(kernels, n))) for n in ("grid", "block")))
 
 
-def _sizes(slices: Slices, sizes: Ints) -> Ints:
+def _sizes(slices: SliceColumns, sizes: Ints) -> Ints:
     """Return the numbers of the texts of sizes, shape (n, 3)."""
     if not len(sizes):
         return np.empty(0, np.int64)
@@ -172,7 +172,7 @@ def _sizes(slices: Slices, sizes: Ints) -> Ints:
     return slices.values.numbers([" x ".join(map(str, size)) for size in different.tolist()])[which]
 
 
-def _inputs(slices: Slices, timeline: Timeline) -> Encoded:
+def _inputs(slices: SliceColumns, timeline: Timeline) -> Encoded:
     table = timeline.operators
     # Most texts of a profile are names of something else.
     used = np.unique(np.concatenate([table.dims, table.types]))

@@ -29,7 +29,7 @@ from hpcprof.report.perfetto.slices import (
     NOTES,
     Firsts,
     Shift,
-    Slices,
+    SliceColumns,
     add_timeline,
     in_lanes,
     on_one_thread,
@@ -76,7 +76,7 @@ def rank_packets(
 
     Of a ``whole`` timeline, ranges are also drawn where their work is on the GPU.
     """
-    slices = Slices()
+    slices = SliceColumns()
     numbers = slices.names.numbers([f"step {number}" for number in steps.number.tolist()])
     rows = {"steps": np.arange(len(numbers))} if len(numbers) else {}
     slices.add("step", shift(steps.start), shift(steps.end), numbers, None, rows)
@@ -134,7 +134,7 @@ class _Tracks:
             yield _packet(nested(_TRACK, track))
 
 
-def _texts_packet(rank: int, slices: Slices) -> bytes:
+def _texts_packet(rank: int, slices: SliceColumns) -> bytes:
     """Return the first packet of a rank, with all texts that others refer to."""
     interned = join(
         _interned(1, CATEGORIES),
@@ -179,7 +179,7 @@ def _communication(timeline: Timeline, firsts: Firsts) -> tuple[Ints, Ints]:
 
 
 def _events(
-    rank: int, slices: Slices, lanes: list[tuple[int, Ints]], flows: tuple[Encoded, Encoded]
+    rank: int, slices: SliceColumns, lanes: list[tuple[int, Ints]], flows: tuple[Encoded, Encoded]
 ) -> Iterator[bytes]:
     """Yield the packets in which slices begin and end, track by track."""
     count = slices.count

@@ -24,7 +24,7 @@ CHECKS: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class Setup:
+class ContainerSetup:
     """The command and options that start a container.
 
     Attributes
@@ -89,7 +89,7 @@ def push(engine: Engine, image: str, destination: str = "") -> list[str]:
     return ["apptainer", "push", image, destination]
 
 
-def run(engine: Engine, image: str, command: Sequence[str], setup: Setup) -> list[str]:
+def run(engine: Engine, image: str, command: Sequence[str], setup: ContainerSetup) -> list[str]:
     """Return the command that runs a program in a new container and removes the container afterwards."""
     if engine is Engine.APPTAINER:
         return ["apptainer", "exec", *_apptainer(setup), "--pwd", "/workspace", image, *command]
@@ -97,7 +97,7 @@ def run(engine: Engine, image: str, command: Sequence[str], setup: Setup) -> lis
     return [engine.value, "run", "--rm", *terminal, *_oci(engine, setup), image, *command]
 
 
-def start(engine: Engine, image: str, setup: Setup) -> list[str]:
+def start(engine: Engine, image: str, setup: ContainerSetup) -> list[str]:
     """Return the command that starts a container in the background, for `execute`."""
     if engine is Engine.APPTAINER:
         return ["apptainer", "instance", "start", *_apptainer(setup), image, setup.name]
@@ -105,7 +105,7 @@ def start(engine: Engine, image: str, setup: Setup) -> list[str]:
     return [engine.value, "run", "--rm", *waiting, image, "sleep", "infinity"]
 
 
-def execute(engine: Engine, setup: Setup, command: Sequence[str]) -> list[str]:
+def execute(engine: Engine, setup: ContainerSetup, command: Sequence[str]) -> list[str]:
     """Return the command that runs a program in a container that `start` has started."""
     if engine is Engine.APPTAINER:
         return ["apptainer", "exec", "--pwd", "/workspace", f"instance://{setup.name}", *command]
@@ -119,13 +119,13 @@ def stop(engine: Engine, name: str) -> list[str]:
     return [engine.value, *verb, name]
 
 
-def checks(engine: Engine, image: str, setup: Setup) -> dict[str, list[str]]:
+def checks(engine: Engine, image: str, setup: ContainerSetup) -> dict[str, list[str]]:
     """Return the commands that check an image, by the name of what each proves to work."""
     programs = {name: program for name, program in CHECKS.items() if setup.gpus or name != "GPUs"}
     return {name: run(engine, image, program, setup) for name, program in programs.items()}
 
 
-def run_checks(engine: Engine, image: str, setup: Setup) -> None:
+def run_checks(engine: Engine, image: str, setup: ContainerSetup) -> None:
     """Run the `checks` of an image in this terminal.
 
     Raises
@@ -139,7 +139,7 @@ def run_checks(engine: Engine, image: str, setup: Setup) -> None:
         raise HpcprofError(f"{image} has no working {', no working '.join(failed)}.")
 
 
-def _apptainer(setup: Setup) -> list[str]:
+def _apptainer(setup: ContainerSetup) -> list[str]:
     return [
         *(["--nv"] if setup.gpus else []),
         *(["--add-caps", "CAP_SYS_ADMIN"] if setup.counters else []),
@@ -148,7 +148,7 @@ def _apptainer(setup: Setup) -> list[str]:
     ]
 
 
-def _oci(engine: Engine, setup: Setup) -> list[str]:
+def _oci(engine: Engine, setup: ContainerSetup) -> list[str]:
     # Podman names GPUs as the Container Device Interface does.
     gpus = ["--gpus", "all"] if engine is Engine.DOCKER else ["--device", "nvidia.com/gpu=all"]
     return [

@@ -6,12 +6,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from hpcprof.submit.doctor.machine import COMMAND_SECONDS, Finding, Machine, Status
+from hpcprof.submit.doctor.machine import COMMAND_SECONDS, CheckResult, Inspected, Status
 from hpcprof.submit.doctor.mpi import mpi
 from hpcprof.submit.doctor.node import counters, dcgm, perf_events, runs, tmpdir
 from hpcprof.submit.doctor.software import gpus, ncu, nsys, scheduler, torch
 
-Check = Callable[[Machine], Finding]
+Check = Callable[[Inspected], CheckResult]
 
 CHECKS: dict[str, Check] = {
     "scheduler": scheduler,
@@ -35,8 +35,8 @@ CHECK_SECONDS = 2 * COMMAND_SECONDS
 
 
 def examine(
-    machine: Machine, checks: Mapping[str, Check], seconds: float = CHECK_SECONDS
-) -> Iterator[Finding]:
+    machine: Inspected, checks: Mapping[str, Check], seconds: float = CHECK_SECONDS
+) -> Iterator[CheckResult]:
     """Run checks at the same time, and yield their findings in the order of the table.
 
     A check that raises an exception or exceeds the time limit yields a finding too. A check may hang on a
@@ -45,7 +45,7 @@ def examine(
     A check that starts ranks in a batch system runs in this thread, so that Ctrl-C gives their node back, and
     each of its commands has a time limit of its own.
     """
-    found: dict[str, Finding] = {}
+    found: dict[str, CheckResult] = {}
     in_job = _STARTS_RANKS in checks and machine.starts_ranks and not machine.scheduler.runs_here
     threads = {
         name: _start(name, check, machine, found)
@@ -58,7 +58,7 @@ def examine(
     for name in checks:
         if name in threads:
             threads[name].join(max(0.0, deadline - time.monotonic()))
-        yield found.get(name) or Finding(
+        yield found.get(name) or CheckResult(
             name,
             Status.BROKEN,
             f"The check did not finish within {seconds:.0f} s.",
@@ -66,15 +66,15 @@ def examine(
         )
 
 
-def _start(name: str, check: Check, machine: Machine, found: dict[str, Finding]) -> threading.Thread:
+def _start(name: str, check: Check, machine: Inspected, found: dict[str, CheckResult]) -> threading.Thread:
     thread = threading.Thread(target=_run, args=(name, check, machine, found), daemon=True)
     thread.start()
     return thread
 
 
-def _run(name: str, check: Check, machine: Machine, found: dict[str, Finding]) -> None:
+def _run(name: str, check: Check, machine: Inspected, found: dict[str, CheckResult]) -> None:
     try:
         found[name] = check(machine)
     except Exception as error:
         observation = f"The check failed: {type(error).__name__}: {error}."
-        found[name] = Finding(name, Status.BROKEN, observation, "Report it.")
+        found[name] = CheckResult(name, Status.BROKEN, observation, "Report it.")

@@ -29,7 +29,7 @@ class Status(Enum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """The finding of a check.
 
     Attributes
@@ -101,7 +101,7 @@ def nearest_folder(path: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class Machine:
+class Inspected:
     """Everything that a check looks at, so that its finding depends on its input alone.
 
     ``probe`` allows checks to start ranks on a batch system.

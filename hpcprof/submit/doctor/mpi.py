@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcprof.common.errors import HpcprofError
-from hpcprof.submit.doctor.machine import Answer, Finding, Machine, Status, nearest_folder
+from hpcprof.submit.doctor.machine import Answer, CheckResult, Inspected, Status, nearest_folder
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.launchers import ROOT_REMEDY, refuses_root
 from hpcprof.submit.mpi_types import (
@@ -51,7 +51,7 @@ _MINUTES = 5
 """The time limit of their allocation, which ends it if hpcprof is killed."""
 
 
-def mpi(machine: Machine) -> Finding:
+def mpi(machine: Inspected) -> CheckResult:
     """Start two ranks, and check that they are two of one job, not two jobs of one rank each.
 
     On a batch system ranks are started only inside a job, or if the machine is to be probed.
@@ -59,16 +59,18 @@ def mpi(machine: Machine) -> Finding:
     launcher = machine.site.launcher.name
     if machine.scheduler.runs_in_image:
         remedy = "Run hpcprof container test IMAGE."
-        return Finding(_NAME, Status.ABSENT, "The image that the jobs run in has an MPI of its own.", remedy)
+        return CheckResult(
+            _NAME, Status.ABSENT, "The image that the jobs run in has an MPI of its own.", remedy
+        )
     if launcher in (LauncherName.TORCHRUN, LauncherName.NONE):
         observation = f"The site starts its ranks without MPI (launcher {launcher.value})."
-        return Finding(_NAME, Status.OK, observation)
+        return CheckResult(_NAME, Status.OK, observation)
     if launcher is LauncherName.SRUN:
         return probe_srun(machine).finding
     return _mpiexec(machine)
 
 
-def _mpiexec(machine: Machine) -> Finding:
+def _mpiexec(machine: Inspected) -> CheckResult:
     launcher = machine.site.launcher.name
     command = "mpirun" if launcher is LauncherName.OPENMPI else "mpiexec"
     mpiexec = machine.mpiexec() if launcher is LauncherName.MPIEXEC else machine.which(command)
@@ -79,7 +81,7 @@ def _mpiexec(machine: Machine) -> Finding:
     answer = machine.run([mpiexec, "-n", "2", machine.python, "-c", _RANKS], _OPEN_MPI)
     ranks = sorted(re.findall(r"rank \d+ of \d+", answer.stdout))
     if answer.ok and ranks == ["rank 0 of 2", "rank 1 of 2"]:
-        return Finding(_NAME, Status.OK, f"{mpiexec} starts 2 ranks of one job.")
+        return CheckResult(_NAME, Status.OK, f"{mpiexec} starts 2 ranks of one job.")
     # Many sites start no ranks on a login node, which proves nothing about their jobs.
     status = Status.BROKEN if machine.scheduler.runs_here else Status.WARNING
     output = answer.stderr + answer.stdout
@@ -90,29 +92,31 @@ def _mpiexec(machine: Machine) -> Finding:
         observation = (
             f"{mpiexec} starts 2 jobs of one rank: it does not belong to the MPI of {machine.python}."
         )
-        return Finding(_NAME, status, observation, remedy)
+        return CheckResult(_NAME, status, observation, remedy)
     if refuses_root(output):
-        return Finding(_NAME, status, f"{mpiexec} is Open MPI's, which refuses to run as root.", ROOT_REMEDY)
+        return CheckResult(
+            _NAME, status, f"{mpiexec} is Open MPI's, which refuses to run as root.", ROOT_REMEDY
+        )
     remedy = "Repair or reinstall MPI." if machine.scheduler.runs_here else "Try it in a job on the site."
-    return Finding(_NAME, status, f"{mpiexec} does not start 2 ranks: {answer.why}.", remedy)
+    return CheckResult(_NAME, status, f"{mpiexec} does not start 2 ranks: {answer.why}.", remedy)
 
 
-def _absent(command: str) -> Finding:
+def _absent(command: str) -> CheckResult:
     remedy = "Load the site's MPI module, or install hpcprof[workloads]."
-    return Finding(_NAME, Status.ABSENT, f"{command} is not on the PATH.", remedy)
+    return CheckResult(_NAME, Status.ABSENT, f"{command} is not on the PATH.", remedy)
 
 
-def _launcher_of_jobs(machine: Machine, command: str, here: str | None) -> Finding:
+def _launcher_of_jobs(machine: Inspected, command: str, here: str | None) -> CheckResult:
     """Say which launcher a job finds, which need not be that of this shell."""
     site, probe = machine.site, "Add --probe to start two ranks."
     if not machine.scheduler.passes_environment and site.launcher.name is not LauncherName.MPIEXEC:
         folders = added_folders(site)
         in_jobs = shutil.which(command, path=os.pathsep.join(folders)) if folders else None
         if in_jobs is not None:
-            return Finding(_NAME, Status.OK, f"Jobs run {in_jobs}; no ranks were started.", probe)
+            return CheckResult(_NAME, Status.OK, f"Jobs run {in_jobs}; no ranks were started.", probe)
         if site.modules or folders is None:
             observation = f"Jobs run the {command} of the site's modules and setup; no ranks were started."
-            return Finding(_NAME, Status.OK, observation, probe)
+            return CheckResult(_NAME, Status.OK, observation, probe)
         prefix = active_prefix(machine.environment)
         if prefix and here is not None and here.startswith(f"{prefix}/"):
             lines = json.dumps(active_environment(machine.environment)["setup"])
@@ -120,13 +124,13 @@ def _launcher_of_jobs(machine: Machine, command: str, here: str | None) -> Findi
                 f"{here} was found, but {machine.scheduler.title} passes no environment on: a job runs the "
                 f"{command} that its node has on the PATH, if any."
             )
-            return Finding(_NAME, Status.WARNING, observation, f"Add to the site: setup: {lines}.")
+            return CheckResult(_NAME, Status.WARNING, observation, f"Add to the site: setup: {lines}.")
     if here is None:
         return _absent(command)
-    return Finding(_NAME, Status.OK, f"{here} was found, and no ranks were started.", probe)
+    return CheckResult(_NAME, Status.OK, f"{here} was found, and no ranks were started.", probe)
 
 
-def _probe_in_job(machine: Machine) -> Finding:
+def _probe_in_job(machine: Inspected) -> CheckResult:
     """Start two ranks as a job of the site does: with its environment, modules, set-up lines and launcher."""
     # Submitting needs modules that no other check needs.
     from hpcprof.submit.submission import submit
@@ -142,47 +146,47 @@ def _probe_in_job(machine: Machine) -> Finding:
         if not status.state.ended:
             cancel_and_wait([run])
             why = f"the job is {status} after {_QUEUE_SECONDS} s"
-            return Finding(_NAME, Status.WARNING, f"No ranks were started: {why}.", "Try again later.")
+            return CheckResult(_NAME, Status.WARNING, f"No ranks were started: {why}.", "Try again later.")
         launcher = run.state_file("launcher") or job.arguments[0]
         logs = "".join(path.read_text(errors="replace") for path in sorted(run.path.glob("logs/rank*.out")))
         said = sorted(re.findall(r"rank \d+ of \d+", logs))
         if said == ["rank 0 of 2", "rank 1 of 2"]:
-            return Finding(_NAME, Status.OK, f"Jobs run {launcher}, which starts 2 ranks of one job.")
+            return CheckResult(_NAME, Status.OK, f"Jobs run {launcher}, which starts 2 ranks of one job.")
         remedy = (
             "Name the modules or the environment of the MPI that mpi4py uses in the site (modules, setup)."
         )
         if said == ["rank 0 of 1", "rank 0 of 1"]:
             observation = f"Jobs run {launcher}, which starts 2 jobs of one rank: mpi4py has another MPI."
-            return Finding(_NAME, Status.BROKEN, observation, remedy)
+            return CheckResult(_NAME, Status.BROKEN, observation, remedy)
         why = " ".join(line.strip() for line in describe_failure(run, status)[1:3]) or str(status)
-        return Finding(_NAME, Status.BROKEN, f"Jobs run {launcher}, which fails: {why}.", remedy)
+        return CheckResult(_NAME, Status.BROKEN, f"Jobs run {launcher}, which fails: {why}.", remedy)
     except HpcprofError as error:
-        return Finding(
+        return CheckResult(
             _NAME, Status.WARNING, f"No ranks were started: {error}", "Try it with hpcprof submit."
         )
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _without_mpi4py(machine: Machine) -> Finding:
+def _without_mpi4py(machine: Inspected) -> CheckResult:
     remedy = "Install hpcprof[workloads] if you want to run hpcprof's own workloads."
     observation = f"{machine.python} has no mpi4py, so no ranks were started."
-    return Finding(_NAME, Status.WARNING, observation, remedy)
+    return CheckResult(_NAME, Status.WARNING, observation, remedy)
 
 
 @dataclass(frozen=True)
 class Probe:
     """The MPI type that connects two ranks of srun: empty for Slurm's default, None if none does."""
 
-    finding: Finding
+    finding: CheckResult
     type: str | None = None
 
 
-def probe_srun(machine: Machine) -> Probe:
+def probe_srun(machine: Inspected) -> Probe:
     """Compare the site's type of ``srun --mpi`` with those of Slurm, and try them if ranks may start."""
     if not machine.which("srun"):
         remedy = f"Use a login node of {machine.site.name}."
-        return Probe(Finding(_NAME, Status.ABSENT, "srun is not on the PATH.", remedy))
+        return Probe(CheckResult(_NAME, Status.ABSENT, "srun is not on the PATH.", remedy))
     answer = machine.run(LIST_TYPES)
     listed = answer.stdout + answer.stderr
     types = parse_mpi_types(listed)
@@ -190,14 +194,14 @@ def probe_srun(machine: Machine) -> Probe:
     if not answer.ok or not types:
         observation = f"srun --mpi=list names no type that connects ranks: {answer.why}."
         remedy = "Ask the operators which launcher MPI programs need, and name it under launcher in the site."
-        return Probe(Finding(_NAME, Status.WARNING, observation, remedy))
+        return Probe(CheckResult(_NAME, Status.WARNING, observation, remedy))
     if wanted not in ("", AUTO) and not re.search(rf"\b{re.escape(wanted)}\b", listed):
         observation = f"The site names srun --mpi={wanted}, but srun has {', '.join(types)}."
-        return Probe(Finding(_NAME, Status.BROKEN, observation, _name_it("one of them")))
+        return Probe(CheckResult(_NAME, Status.BROKEN, observation, _name_it("one of them")))
     if not machine.starts_ranks:
         finds = ", and jobs find the one that works" if wanted == AUTO else ""
         observation = f"srun has the types {', '.join(types)}{finds}; no ranks were started."
-        return Probe(Finding(_NAME, Status.OK, observation, "Add --probe to start two ranks."))
+        return Probe(CheckResult(_NAME, Status.OK, observation, "Add --probe to start two ranks."))
     return _probe_with_ranks(machine, types, wanted)
 
 
@@ -210,13 +214,13 @@ def _name_it(type_: str) -> str:
     return f"Set the default of the site's option {OPTION} to {type_}."
 
 
-def _probe_with_ranks(machine: Machine, types: Sequence[str], wanted: str) -> Probe:
+def _probe_with_ranks(machine: Inspected, types: Sequence[str], wanted: str) -> Probe:
     asked = machine.run([machine.python, "-c", _LIBRARY])
     if "No module named 'mpi4py'" in asked.stderr:
         return Probe(_without_mpi4py(machine))
     if not asked.ok:
         observation = f"{machine.python} cannot load its MPI library: {asked.why}."
-        return Probe(Finding(_NAME, Status.BROKEN, observation, "Load the MPI module that mpi4py needs."))
+        return Probe(CheckResult(_NAME, Status.BROKEN, observation, "Load the MPI module that mpi4py needs."))
     # "MPICH Version:      5.0.2", "Open MPI v5.0.11, package: …"
     library = " ".join(asked.stdout.partition("\n")[0].partition(",")[0].replace("Version:", "").split())
     first = "" if wanted == AUTO else wanted
@@ -227,7 +231,7 @@ def _probe_with_ranks(machine: Machine, types: Sequence[str], wanted: str) -> Pr
             works, answer = _first_that_works(machine, job, list(candidates))
     except _NotGranted as reason:
         remedy = "Try again later, or inside a job; SALLOC_PARTITION and SALLOC_ACCOUNT choose where to wait."
-        return Probe(Finding(_NAME, Status.WARNING, f"No ranks were started: {reason}.", remedy))
+        return Probe(CheckResult(_NAME, Status.WARNING, f"No ranks were started: {reason}.", remedy))
     return _judge(library, list(candidates), wanted, works, answer)
 
 
@@ -237,17 +241,17 @@ def _judge(library: str, candidates: Sequence[str], wanted: str, works: str | No
     if works is None:
         observation = f"srun makes no job of 2 ranks of {library} (tried {tried}): {answer.why}."
         remedy = "Use an MPI that knows one of these types: MPICH needs pmi2, Open MPI needs pmix."
-        return Probe(Finding(_NAME, Status.BROKEN, observation, remedy))
+        return Probe(CheckResult(_NAME, Status.BROKEN, observation, remedy))
     how = f"srun --mpi={works}" if works else "srun and Slurm's default type"
     if wanted in (works, AUTO):
-        return Probe(Finding(_NAME, Status.OK, f"2 ranks of {library} form one job with {how}."), works)
+        return Probe(CheckResult(_NAME, Status.OK, f"2 ranks of {library} form one job with {how}."), works)
     which = f"--mpi={wanted}" if wanted else "Slurm's default type"
     observation = f"2 ranks of {library} form no job with srun and {which}, but they do with {how}."
-    return Probe(Finding(_NAME, Status.BROKEN, observation, _name_it(works or '""')), works)
+    return Probe(CheckResult(_NAME, Status.BROKEN, observation, _name_it(works or '""')), works)
 
 
 def _first_that_works(
-    machine: Machine, job: Sequence[str], types: Sequence[str]
+    machine: Inspected, job: Sequence[str], types: Sequence[str]
 ) -> tuple[str | None, Answer]:
     """Return the first type with which two ranks are two of one job, and what the last two ranks printed."""
     answer = Answer(None)
@@ -266,7 +270,7 @@ class _NotGranted(Exception):
 
 
 @contextmanager
-def _allocation(machine: Machine) -> Iterator[list[str]]:
+def _allocation(machine: Inspected) -> Iterator[list[str]]:
     """Yield srun's arguments for a job with room for two ranks: the present one, or one of its own."""
     if machine.in_job:
         yield ["--overlap"]
@@ -290,7 +294,7 @@ def _allocation(machine: Machine) -> Iterator[list[str]]:
         machine.run(["scancel", granted[1]])
 
 
-def _directives(machine: Machine) -> list[str]:
+def _directives(machine: Inspected) -> list[str]:
     """Return what the site's jobs ask of Slurm: GPUs, kinds of nodes."""
     job = make_job(machine.site, arguments=["true"], ranks_per_node=2, draft=True)
     lines = machine.scheduler.directives(machine.site, job)

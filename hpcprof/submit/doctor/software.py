@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from hpcprof.submit.doctor.machine import Finding, Machine, Status
+from hpcprof.submit.doctor.machine import CheckResult, Inspected, Status
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS
 
 _TORCH = (
@@ -18,29 +18,29 @@ _TORCH = (
 )
 
 
-def scheduler(machine: Machine) -> Finding:
+def scheduler(machine: Inspected) -> CheckResult:
     """Check that the commands of the site's scheduler are on the PATH, and that it answers."""
     name, site_scheduler = "scheduler", machine.scheduler
     if site_scheduler.runs_here:
-        return Finding(name, Status.OK, "Jobs run on this machine, without a batch system.")
+        return CheckResult(name, Status.OK, "Jobs run on this machine, without a batch system.")
     title, commands = site_scheduler.title, site_scheduler.commands
     if not commands:
-        return Finding(name, Status.ABSENT, f"{title} names no commands that could be checked.")
+        return CheckResult(name, Status.ABSENT, f"{title} names no commands that could be checked.")
     missing = [command for command in commands if not machine.which(command)]
     if missing:
         remedy = f"Load the {title} module of the site, or use a login node of {machine.site.name}."
-        return Finding(name, Status.BROKEN, f"{_listed(missing)} not on the PATH.", remedy)
+        return CheckResult(name, Status.BROKEN, f"{_listed(missing)} not on the PATH.", remedy)
     question = site_scheduler.question(machine.site)
     answer = machine.run(question, seconds=LISTING_SECONDS) if question else None
     if answer is not None and not answer.ok:
         why = answer.why if answer.stderr.strip() else answer.stdout.partition("\n")[0]
         observation = f"{' '.join(question)} failed: {why or answer.why}."
-        return Finding(name, Status.BROKEN, observation, site_scheduler.silence_remedy)
+        return CheckResult(name, Status.BROKEN, observation, site_scheduler.silence_remedy)
     shortcoming = site_scheduler.shortcoming(answer.stdout) if answer is not None else None
     if shortcoming is not None:
-        return Finding(name, Status.WARNING, shortcoming.observation, shortcoming.remedy)
+        return CheckResult(name, Status.WARNING, shortcoming.observation, shortcoming.remedy)
     answers = f", and {title} answers" if question else ""
-    return Finding(name, Status.OK, f"{_listed(commands)} on the PATH{answers}.")
+    return CheckResult(name, Status.OK, f"{_listed(commands)} on the PATH{answers}.")
 
 
 def _listed(commands: Sequence[str]) -> str:
@@ -49,63 +49,65 @@ def _listed(commands: Sequence[str]) -> str:
     return f"{', '.join(others)} and {last} are" if others else f"{last} is"
 
 
-def gpus(machine: Machine) -> Finding:
+def gpus(machine: Inspected) -> CheckResult:
     """List the GPUs that the driver shows."""
     name = "GPUs"
     if not machine.which("nvidia-smi"):
         remedy = "Run this on a compute node; without NVIDIA GPUs use the profiler torch."
         observation = "nvidia-smi is not on the PATH: no NVIDIA driver is installed here."
-        return Finding(name, Status.ABSENT, observation, remedy)
+        return CheckResult(name, Status.ABSENT, observation, remedy)
     answer = machine.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
     lines = [line.strip() for line in answer.stdout.splitlines() if line.strip()]
     if not answer.ok or not lines:
         observation = f"nvidia-smi shows no GPU: {answer.why}."
-        return Finding(name, Status.BROKEN, observation, "Ask the operators whether the driver is loaded.")
-    return Finding(name, Status.OK, f"{len(lines)} x {lines[0].replace(', ', ', driver ')}.")
+        return CheckResult(
+            name, Status.BROKEN, observation, "Ask the operators whether the driver is loaded."
+        )
+    return CheckResult(name, Status.OK, f"{len(lines)} x {lines[0].replace(', ', ', driver ')}.")
 
 
-def nsys(machine: Machine) -> Finding:
+def nsys(machine: Inspected) -> CheckResult:
     """Find the version of Nsight Systems."""
     return _tool(machine, "nsys", "Nsight Systems")
 
 
-def ncu(machine: Machine) -> Finding:
+def ncu(machine: Inspected) -> CheckResult:
     """Find the version of Nsight Compute."""
     return _tool(machine, "ncu", "Nsight Compute")
 
 
-def _tool(machine: Machine, command: str, product: str) -> Finding:
+def _tool(machine: Inspected, command: str, product: str) -> CheckResult:
     if not machine.which(command):
         remedy = (
             f"Load the CUDA module, install {product}, or build an image that has it (hpcprof container)."
         )
-        return Finding(command, Status.ABSENT, f"{command} is not on the PATH.", remedy)
+        return CheckResult(command, Status.ABSENT, f"{command} is not on the PATH.", remedy)
     answer = machine.run([command, "--version"])
     version = re.search(r"\d{4}\.\d+(\.\d+)*", answer.stdout)
     if not answer.ok or version is None:
         observation = f"{command} --version failed: {answer.why}."
-        return Finding(command, Status.BROKEN, observation, f"Reinstall {product}.")
-    return Finding(command, Status.OK, f"{product} {version[0]}.")
+        return CheckResult(command, Status.BROKEN, observation, f"Reinstall {product}.")
+    return CheckResult(command, Status.OK, f"{product} {version[0]}.")
 
 
-def torch(machine: Machine) -> Finding:
+def torch(machine: Inspected) -> CheckResult:
     """Find the PyTorch that the ranks will use; it is imported by their Python, not by this one."""
     name, remedy = "PyTorch", "Install hpcprof[workloads] there, or name another Python with -o python=PATH."
     if machine.scheduler.runs_in_image:
         observation = "PyTorch is in the image that the jobs run in."
-        return Finding(name, Status.ABSENT, observation, "Run hpcprof container test IMAGE.")
+        return CheckResult(name, Status.ABSENT, observation, "Run hpcprof container test IMAGE.")
     answer = machine.run([machine.python, "-c", _TORCH])
     if not answer.ok:
         status = Status.ABSENT if "No module named 'torch'" in answer.stderr else Status.BROKEN
-        return Finding(name, status, f"{machine.python} cannot import torch: {answer.why}.", remedy)
+        return CheckResult(name, status, f"{machine.python} cannot import torch: {answer.why}.", remedy)
     version, backends, toolkit, devices = json.loads(answer.stdout.splitlines()[-1])
     gpus_seen = f"{devices} GPU{'' if devices == 1 else 's'}"
     observation = f"{version}, backends {', '.join(backends) or 'none'}, {gpus_seen}."
     if not toolkit and machine.which("nvidia-smi"):
-        return Finding(
+        return CheckResult(
             name, Status.WARNING, f"{observation} It is a build for CPUs.", "Install one for CUDA."
         )
     if toolkit and not devices and machine.scheduler.runs_here and machine.which("nvidia-smi"):
         wrong = "Check that CUDA_VISIBLE_DEVICES is not empty and that the driver is new enough."
-        return Finding(name, Status.WARNING, f"{observation} It sees none of the GPUs.", wrong)
-    return Finding(name, Status.OK, observation)
+        return CheckResult(name, Status.WARNING, f"{observation} It sees none of the GPUs.", wrong)
+    return CheckResult(name, Status.OK, observation)

@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from hpcprof.common.atomic import write_atomically
-from hpcprof.common.processes import Identity
+from hpcprof.common.processes import ProcessIdentity
 from hpcprof.submit.runs.directory import JOB_ID_FILE, Run
 
 _INTENT_FILE = "submitting"
@@ -31,7 +31,7 @@ class Intent:
     owner: str
     since: datetime
     host: str
-    process: Identity
+    process: ProcessIdentity
     error: str = ""
 
     def age_seconds(self) -> float:
@@ -46,7 +46,7 @@ class Intent:
 def note_intent(run: Run, error: str = "") -> None:
     """Note that this process is about to hand a run to the scheduler, or why that has failed."""
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    line = f"{now} {platform.node()} {Identity.of(os.getpid())}"
+    line = f"{now} {platform.node()} {ProcessIdentity.of(os.getpid())}"
     write_atomically(run.path / "state" / _INTENT_FILE, f"{line}\n{error}\n")
 
 
@@ -58,7 +58,7 @@ def read_intent(run: Run) -> Intent | None:
     try:
         line, _, error = (run.state_file(_INTENT_FILE) or "").partition("\n")
         since, host, *process = line.split()
-        identity = Identity.parse(" ".join(process))
+        identity = ProcessIdentity.parse(" ".join(process))
         if identity is None:
             return None
         return Intent(_owner(path), datetime.fromisoformat(since), host, identity, error)

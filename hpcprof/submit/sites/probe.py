@@ -117,7 +117,7 @@ def site_text(template: str, scheduler: Scheduler, ask: Ask) -> str:
     return "\n".join(lines) + "\n"
 
 
-def add_mpi(path: Path, machine: doctor.Machine) -> str:
+def add_mpi(path: Path, machine: doctor.Inspected) -> str:
     """Add to a new site what `hpcprof.submit.doctor` sees of its MPI, and return that sentence.
 
     A type of ``srun --mpi`` that connected two ranks becomes the default of the site's option for it.

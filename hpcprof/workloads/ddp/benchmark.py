@@ -41,7 +41,7 @@ from hpcprof.workloads.schema import (
     summarize,
     write,
 )
-from hpcprof.workloads.timing import Timer, Times, clock_for
+from hpcprof.workloads.timing import MeasuredTimes, Timer, clock_for
 
 # DDP rebuilds its buckets when the second step begins.
 _STEPS_TO_REBUILD = 2
@@ -172,7 +172,7 @@ def _result(
     environment: RankEnvironment,
     world: World,
     trainer: Trainer,
-    times: Times,
+    times: MeasuredTimes,
     work: tuple[int, str],
     captured: Spans,
     notes: list[str],

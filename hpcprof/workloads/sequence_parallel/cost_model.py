@@ -19,7 +19,7 @@ RESULT_BYTES = {**ELEMENT_BYTES, "float8": 2}
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuSheet:
     """Data sheet of a GPU: dense TFLOP/s by matmul type, GB/s of its links in one direction."""
 
     name: str
@@ -41,8 +41,8 @@ BACKWARD_PHASES = (
 
 # From NVIDIA's data sheets of the A100 (2021), H100 and H200 (2024): dense rates, one direction of NVLink.
 GPUS = (
-    Gpu("A100", {"float32": 19.5, "tf32": 156, "float16": 312, "bfloat16": 312}, 300, 40 << 20),
-    Gpu(
+    GpuSheet("A100", {"float32": 19.5, "tf32": 156, "float16": 312, "bfloat16": 312}, 300, 40 << 20),
+    GpuSheet(
         "H100/H200",
         {"float32": 67, "tf32": 494.5, "float16": 989, "bfloat16": 989, "float8": 1979},
         450,

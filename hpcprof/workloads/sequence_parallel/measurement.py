@@ -15,7 +15,7 @@ from hpcprof.workloads.schema import GpuState
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.sequence_parallel.probes import Links, Matmuls
 from hpcprof.workloads.sequence_parallel.steps import GraphedStep, Step
-from hpcprof.workloads.timing import Timer, Times, UntimedPhases, clock_for
+from hpcprof.workloads.timing import MeasuredTimes, Timer, UntimedPhases, clock_for
 from hpcprof.workloads.watchdog import Watchdog
 
 Steps = Mapping[str, Step | GraphedStep]
@@ -38,7 +38,7 @@ class Measured:
     of each probe in each round.
     """
 
-    times: dict[str, Times]
+    times: dict[str, MeasuredTimes]
     marked_ns: dict[str, list[int]]
     steps: int
     warmup_steps: int
@@ -91,7 +91,7 @@ class Measurement:
             times[name] = plain.read()
             for timer in apart:
                 found = timer.read()
-                times[name] = Times(times[name].step_ns, found.phase_ns)
+                times[name] = MeasuredTimes(times[name].step_ns, found.phase_ns)
                 marked[name] = found.step_ns
         marks = {
             name: self._cost_of_marks(step, round(statistics.median(times[name].step_ns)))

@@ -13,7 +13,16 @@ from click.testing import CliRunner
 from hpcprof.cli.container import command
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.submit.config import Engine
-from hpcprof.submit.container.engine import Setup, build, execute, find_engine, push, run, start, stop
+from hpcprof.submit.container.engine import (
+    ContainerSetup,
+    build,
+    execute,
+    find_engine,
+    push,
+    run,
+    start,
+    stop,
+)
 from hpcprof.submit.container.image import DEFINITION, DOCKERFILE, Image, check, render
 
 DIGEST = "@sha256:" + "0" * 64
@@ -99,7 +108,7 @@ def test_a_line_break_in_the_command_line_stays_in_its_comment() -> None:
     assert text.startswith("# hpcprof RUN evil\n")
 
 
-SETUP = Setup(volume=Path("/data"))
+SETUP = ContainerSetup(volume=Path("/data"))
 
 
 def test_docker_gets_the_gpus_and_no_capability_unless_asked() -> None:

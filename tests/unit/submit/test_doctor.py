@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from hpcprof.cli.doctor import command
-from hpcprof.submit.doctor import CHECKS, Finding, Machine, Status, examine, mpi, node, software
+from hpcprof.submit.doctor import CHECKS, CheckResult, Inspected, Status, examine, mpi, node, software
 from hpcprof.submit.doctor.machine import Answer
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import Site
@@ -26,7 +26,7 @@ def made_up(
     files: dict[str, str] | None = None,
     site: str | Site = "local",
     **changes: Any,
-) -> Machine:
+) -> Inspected:
     """Return a machine that has the commands and files given, and plenty of space."""
     known = answers or {}
 
@@ -45,7 +45,7 @@ def made_up(
         "environment": {},
         "user": 1000,
     }
-    return Machine(**{**values, **changes})
+    return Inspected(**{**values, **changes})
 
 
 def site_with(tmpdir: str) -> Site:
@@ -59,7 +59,7 @@ PARANOID = "/proc/sys/kernel/perf_event_paranoid"
 TWO = "rank 1 of 2\nrank 0 of 2\n"
 TORCH = '["2.13.0", ["nccl", "gloo"], "12.8", 4]'
 
-CASES: list[tuple[str, Callable[[Machine], Finding], Machine, Status, str]] = [
+CASES: list[tuple[str, Callable[[Inspected], CheckResult], Inspected, Status, str]] = [
     ("no batch system", software.scheduler, made_up(), Status.OK, "without a batch system"),
     (
         "no Slurm",
@@ -71,7 +71,10 @@ CASES: list[tuple[str, Callable[[Machine], Finding], Machine, Status, str]] = [
     (
         "Slurm that answers",
         software.scheduler,
-        made_up({**SLURM, "scontrol": Answer(0, "Slurmctld(primary) at head is UP\n")}, site="generic-slurm"),
+        made_up(
+            {**SLURM, "scontrol": Answer(0, "Slurmctld(primary) at head is UP\n")},
+            site="generic-slurm",
+        ),
         Status.OK,
         "Slurm answers",
     ),
@@ -86,7 +89,8 @@ CASES: list[tuple[str, Callable[[Machine], Finding], Machine, Status, str]] = [
         "PBS without job history",
         software.scheduler,
         made_up(
-            {**PBS, "qstat": Answer(0, '{"Server": {"pbs": {"max_array_size": 10000}}}')}, site="generic-pbs"
+            {**PBS, "qstat": Answer(0, '{"Server": {"pbs": {"max_array_size": 10000}}}')},
+            site="generic-pbs",
         ),
         Status.WARNING,
         "PBS keeps no job history",
@@ -273,7 +277,7 @@ CASES: list[tuple[str, Callable[[Machine], Finding], Machine, Status, str]] = [
     ("check", "on", "status", "says"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
 def test_a_check_says_what_it_saw(
-    check: Callable[[Machine], Finding], on: Machine, status: Status, says: str
+    check: Callable[[Inspected], CheckResult], on: Inspected, status: Status, says: str
 ) -> None:
     finding = check(on)
     assert (finding.status, says in finding.observation) == (status, True), finding
@@ -281,7 +285,9 @@ def test_a_check_says_what_it_saw(
 
 
 @pytest.mark.parametrize(("check", "on"), [case[1:3] for case in CASES], ids=[case[0] for case in CASES])
-def test_what_is_wrong_has_a_remedy_of_one_sentence(check: Callable[[Machine], Finding], on: Machine) -> None:
+def test_what_is_wrong_has_a_remedy_of_one_sentence(
+    check: Callable[[Inspected], CheckResult], on: Inspected
+) -> None:
     finding = check(on)
     if finding.status in (Status.WARNING, Status.BROKEN):
         assert finding.remedy.endswith(".")
@@ -298,12 +304,12 @@ def test_every_check_of_the_table_is_tried_here_and_names_itself() -> None:
 def test_ranks_start_in_a_job_while_the_other_checks_run() -> None:
     asked = threading.Event()
 
-    def scheduler(_: Machine) -> Finding:
+    def scheduler(_: Inspected) -> CheckResult:
         asked.set()
-        return Finding("scheduler", Status.OK, "")
+        return CheckResult("scheduler", Status.OK, "")
 
-    def mpi(_: Machine) -> Finding:
-        return Finding("MPI", Status.OK if asked.wait(10) else Status.BROKEN, "")
+    def mpi(_: Inspected) -> CheckResult:
+        return CheckResult("MPI", Status.OK if asked.wait(10) else Status.BROKEN, "")
 
     found = examine(made_up(site="generic-slurm", probe=True), {"MPI": mpi, "scheduler": scheduler})
     assert [finding.status for finding in found] == [Status.OK, Status.OK]
@@ -317,7 +323,7 @@ def test_a_check_that_hangs_is_said_and_does_not_hold_up_the_others() -> None:
 
 
 def test_a_check_that_fails_is_a_finding() -> None:
-    def wrong(on: Machine) -> Finding:
+    def wrong(on: Inspected) -> CheckResult:
         raise KeyError("x")
 
     (finding,) = examine(made_up(), {"wrong": wrong})
@@ -334,7 +340,7 @@ def test_the_longest_path_of_a_socket_is_as_long_as_the_check_believes() -> None
 
 def test_the_doctor_exits_1_only_if_something_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(status: Status) -> int:
-        finding = Finding("x", status, "It is so.")
+        finding = CheckResult("x", status, "It is so.")
         monkeypatch.setattr("hpcprof.cli.doctor.examine", lambda on, table: iter([finding]))
         return CliRunner().invoke(command, []).exit_code
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from hpcprof.submit.doctor import Machine, Status, examine
+from hpcprof.submit.doctor import Inspected, Status, examine
 from hpcprof.submit.doctor.machine import Answer
 from hpcprof.submit.doctor.mpi import mpi, probe_srun
 from hpcprof.submit.sites.files import load_site, load_site_file
@@ -47,7 +47,7 @@ class Slurm:
             return Answer(0) if type_ == self.works else Answer(1, stderr="srun: error: exit code 1")
         return {"salloc": self.granted, "scancel": Answer(0)}.get(words[0], self.library)
 
-    def machine(self, site: str | Site = "generic-slurm", **changes: Any) -> Machine:
+    def machine(self, site: str | Site = "generic-slurm", **changes: Any) -> Inspected:
         return made_up({"srun": Answer(0)}, site=site, run=self, **changes)
 
     def named(self, program: str) -> list[list[str]]:

@@ -43,7 +43,7 @@ _ELEMENT = {
 }
 
 
-class Recorded(NamedTuple):
+class CollectiveRecord(NamedTuple):
     """The record of a collective in the arguments of its kernel, or of its call."""
 
     name: str
@@ -57,14 +57,14 @@ class Recorded(NamedTuple):
     peer: int
 
 
-def recorded(written: bytes, correlation: int = NO_CORRELATION) -> Recorded | None:
+def recorded(written: bytes, correlation: int = NO_CORRELATION) -> CollectiveRecord | None:
     """Return the record in the arguments of a kernel or a call, None if there is none."""
     arguments = (parsed_object(written) or {}) if _COLLECTIVE in written else {}
     name = arguments.get("Collective name")
     if not isinstance(name, str):
         return None
     kind, group = arguments.get("dtype"), arguments.get("Process Group Name")
-    return Recorded(
+    return CollectiveRecord(
         name=name,
         correlation=correlation,
         elements_in=_natural(arguments.get("In msg nelems")),
@@ -98,7 +98,7 @@ class GroupCall(NamedTuple):
     thread: int
     start: int
     end: int
-    record: Recorded
+    record: CollectiveRecord
 
 
 class _Launch(NamedTuple):
@@ -111,13 +111,13 @@ class _Launch(NamedTuple):
 
 
 def batched(
-    records: Sequence[Recorded],
+    records: Sequence[CollectiveRecord],
     group_calls: Sequence[GroupCall],
     kernels: IntColumns,
     communicating: NDArray[np.bool_],
     calls: ApiCalls,
     strings: StringTable,
-) -> list[Recorded]:
+) -> list[CollectiveRecord]:
     """Return the records of batches, each with the correlation of the launch that carries it out.
 
     A batch is what a thread called since its previous communication, if nothing was launched during these
@@ -125,7 +125,7 @@ def batched(
 
     Parameters
     ----------
-    records : sequence of Recorded
+    records : sequence of CollectiveRecord
         Those of the kernels that have one.
     group_calls : sequence of GroupCall
     kernels : mapping of str to ndarray
@@ -154,7 +154,7 @@ def batched(
     return [record for thread in threads.values() for record in _of_thread(*thread)]
 
 
-def _of_thread(group_calls: Sequence[GroupCall], launches: Sequence[_Launch]) -> Iterator[Recorded]:
+def _of_thread(group_calls: Sequence[GroupCall], launches: Sequence[_Launch]) -> Iterator[CollectiveRecord]:
     """Find the batches of one thread, given its calls and launches in the order of time."""
     starts = [call.start for call in group_calls]
     first = 0
@@ -166,11 +166,11 @@ def _of_thread(group_calls: Sequence[GroupCall], launches: Sequence[_Launch]) ->
         first = begun
 
 
-def _last_batch(batch: Sequence[Recorded], launch: _Launch) -> Iterator[Recorded]:
+def _last_batch(batch: Sequence[CollectiveRecord], launch: _Launch) -> Iterator[CollectiveRecord]:
     """Return the last calls before a launch that its kernel can carry out and that are of one group."""
     group = batch[-1].group if batch else None
 
-    def together(record: Recorded) -> bool:
+    def together(record: CollectiveRecord) -> bool:
         name = operation(record.name)
         return name is not None and carries(launch.operation, name) and record.group == group
 
@@ -178,7 +178,7 @@ def _last_batch(batch: Sequence[Recorded], launch: _Launch) -> Iterator[Recorded
     return (record._replace(correlation=launch.correlation) for record in reversed(same))
 
 
-def collectives(records: Sequence[Recorded], calls: ApiCalls, strings: StringTable) -> Collectives:
+def collectives(records: Sequence[CollectiveRecord], calls: ApiCalls, strings: StringTable) -> Collectives:
     """Return the collectives whose launch call is recorded, in the order of those calls.
 
     A process group's name is the same on all its ranks, and two groups never share one.
@@ -206,7 +206,7 @@ def collectives(records: Sequence[Recorded], calls: ApiCalls, strings: StringTab
     )
 
 
-def _message(op: str, record: Recorded) -> int:
+def _message(op: str, record: CollectiveRecord) -> int:
     """Return the message as NCCL counts it; `NO_BYTES` if ranks exchange messages of different sizes."""
     width = _ELEMENT.get(record.kind or "")
     elements = record.elements_out if op in ("ReduceScatter", "Scatter") else record.elements_in

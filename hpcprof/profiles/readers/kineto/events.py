@@ -30,7 +30,7 @@ from hpcprof.profiles.readers.kineto.arguments import (
 )
 from hpcprof.profiles.readers.kineto.arrows import CATEGORIES as FORWARD_BACKWARD
 from hpcprof.profiles.readers.kineto.arrows import COLUMNS as ARROWS
-from hpcprof.profiles.readers.kineto.collectives import CALL, GroupCall, Recorded, recorded
+from hpcprof.profiles.readers.kineto.collectives import CALL, CollectiveRecord, GroupCall, recorded
 from hpcprof.profiles.readers.kineto.json_stream import Batch, Event
 from hpcprof.profiles.readers.kineto.stamps import Mask, present, times
 from hpcprof.profiles.readers.kineto.synchronizations import COLUMNS, waits
@@ -181,7 +181,7 @@ _HOST = ("name", "start", "end", "process", "thread")
 _GPU = ("name", "start", "end", "device", "stream", "correlation")
 
 
-class Events:
+class TraceEvents:
     """The events of a trace by kind, collected batch by batch; names are numbers in ``strings``."""
 
     def __init__(self) -> None:
@@ -198,7 +198,7 @@ class Events:
         self.arrows = TableRows(*ARROWS)
         self.modules = TableRows(*_HOST)
         self.functions = TableRows(*_HOST)
-        self.collectives: list[Recorded] = []
+        self.collectives: list[CollectiveRecord] = []
         self.group_calls: list[GroupCall] = []
         self._lost: Counter[tuple[LossKind, Subject, str]] = Counter()
         self._seen: Counter[Subject] = Counter()

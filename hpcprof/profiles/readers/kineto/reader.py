@@ -22,7 +22,7 @@ from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.profiles.readers.kineto.arrows import linked_operators
 from hpcprof.profiles.readers.kineto.collectives import batched, collectives
-from hpcprof.profiles.readers.kineto.events import Events, frame_of
+from hpcprof.profiles.readers.kineto.events import TraceEvents, frame_of
 from hpcprof.profiles.readers.kineto.host_collectives import host_collectives, is_work, only_group
 from hpcprof.profiles.readers.kineto.json_stream import NotATrace, TraceStream
 from hpcprof.profiles.readers.kineto.synchronizations import synchronizations
@@ -155,9 +155,9 @@ def _functions(columns: IntColumns, strings: StringTable) -> Functions:
     )
 
 
-def _load(path: Path) -> tuple[Events, dict[str, Any]]:
+def _load(path: Path) -> tuple[TraceEvents, dict[str, Any]]:
     """Return the events, and the other properties of the trace."""
-    events = Events()
+    events = TraceEvents()
     with open_trace(path) as file, damage_as_sentence(path):
         stream = TraceStream(file)
         for batch in stream.batches():

@@ -17,7 +17,7 @@ from hpcprof.profiles.columns.unique import distinct, rows_by_key
 from hpcprof.profiles.frames import Frame, innermost_own, is_own
 from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, THREAD_BITS, ExportTable, NsysExport
 from hpcprof.profiles.readers.nsys.nvtx_payloads import PAYLOAD_HEADER, Key, Layout, layouts
-from hpcprof.profiles.readers.nsys.nvtx_ranges import DOMAIN_CREATE, MARK, Events
+from hpcprof.profiles.readers.nsys.nvtx_ranges import DOMAIN_CREATE, MARK, NvtxEvents
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import Functions, Ints, concatenate, plausible
 
@@ -38,13 +38,13 @@ _LONGEST = 2
 """A sample counts until the next one of its thread, for at most so many times the median distance."""
 
 
-def read_functions(export: NsysExport, events: Events | None, strings: StringTable) -> Functions:
+def read_functions(export: NsysExport, events: NvtxEvents | None, strings: StringTable) -> Functions:
     """Return where each thread is in the user's code: in Python, or without any in compiled code.
 
     Parameters
     ----------
     export : NsysExport
-    events : Events or None
+    events : NvtxEvents or None
         The NVTX events of the export.
     strings : StringTable
         Receives the names of functions and files.
@@ -55,7 +55,7 @@ def read_functions(export: NsysExport, events: Events | None, strings: StringTab
     return concatenate(Functions, (_cpu_samples(export, strings), _stacks_of_calls(export, strings)))
 
 
-def _python_samples(export: NsysExport, events: Events, strings: StringTable) -> Functions:
+def _python_samples(export: NsysExport, events: NvtxEvents, strings: StringTable) -> Functions:
     columns = events.columns
     created = np.flatnonzero(columns["eventType"] == DOMAIN_CREATE)
     names = events.text.take(created).texts()

@@ -11,7 +11,7 @@ from hpcprof.profiles.columns.unique import distinct, numbered_rows
 from hpcprof.profiles.readers.nccl_groups import launching_calls
 from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, THREAD_BITS, NsysExport
 from hpcprof.profiles.readers.nsys.nvtx_payloads import Payloads, layouts
-from hpcprof.profiles.readers.nsys.nvtx_ranges import DOMAIN_CREATE, PUSH_POP, Events
+from hpcprof.profiles.readers.nsys.nvtx_ranges import DOMAIN_CREATE, PUSH_POP, NvtxEvents
 from hpcprof.profiles.readers.string_table import StringTable, translate
 from hpcprof.profiles.timeline import (
     NO_BYTES,
@@ -32,7 +32,7 @@ RANKS = ("No. of ranks",)
 PEER = ("Peer rank", "Peer")
 
 
-def read_collectives(export: NsysExport, events: Events, strings: StringTable) -> Collectives:
+def read_collectives(export: NsysExport, events: NvtxEvents, strings: StringTable) -> Collectives:
     """Return the collectives that NCCL annotated, in the order of their threads and calls.
 
     Size and communicator come from the payloads, which an export has if it was made with
@@ -65,7 +65,7 @@ class _Calls:
     ``name`` holds indices into ``texts``; a range without a payload has an empty blob.
     """
 
-    def __init__(self, export: NsysExport, events: Events) -> None:
+    def __init__(self, export: NsysExport, events: NvtxEvents) -> None:
         columns = events.columns
         kind = columns["eventType"]
         created = np.flatnonzero(kind == DOMAIN_CREATE)

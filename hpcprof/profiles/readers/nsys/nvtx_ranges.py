@@ -66,7 +66,7 @@ _COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Events:
+class NvtxEvents:
     """Rows of NVTX_EVENTS that are ranges, create a domain, or are marks with a payload.
 
     ``present`` holds the names of the table's columns, ``text`` the inline text of each row, ``payload`` its
@@ -83,7 +83,7 @@ class Events:
     odd: Mapping[str, int]
 
 
-def read_events(export: NsysExport) -> Events | None:
+def read_events(export: NsysExport) -> NvtxEvents | None:
     """Read the events, or return None if there are none."""
     table = export.table("NVTX_EVENTS")
     if table is None:
@@ -97,17 +97,17 @@ def read_events(export: NsysExport) -> Events | None:
     told = (columns["eventType"] == MARK) & payload.present
     rows = np.flatnonzero(np.isin(columns["eventType"], NAMED_EVENTS) | told)
     columns = {name: values[rows] for name, values in columns.items()}
-    return Events(table.columns, columns, text.take(rows), payload.take(rows), last, untyped, odd)
+    return NvtxEvents(table.columns, columns, text.take(rows), payload.take(rows), last, untyped, odd)
 
 
 def ranges(
-    events: Events, strings: StringTable, numbers: Mapping[int, int]
+    events: NvtxEvents, strings: StringTable, numbers: Mapping[int, int]
 ) -> tuple[Ranges, Operators, list[Loss]]:
     """Build the ranges and the operators among them, and say what is left out.
 
     Parameters
     ----------
-    events : Events
+    events : NvtxEvents
     strings : StringTable
         Receives inline texts and names with their domain's.
     numbers : mapping of int to int
@@ -141,7 +141,7 @@ def ranges(
     return *separate(every, marked), [*lost, *untyped, *losses(LossKind.FIELD, Subject.EVENT, fields)]
 
 
-def _names(events: Events, rows: Ints, registered: Ints, strings: StringTable) -> Marked:
+def _names(events: NvtxEvents, rows: Ints, registered: Ints, strings: StringTable) -> Marked:
     """Return the names of ranges: the registered ones, else the texts in their rows."""
     inline = np.flatnonzero(registered == NO_NAME)
     written = mark_operators(events.text.take(rows[inline]).texts(), strings)
@@ -154,7 +154,7 @@ def _names(events: Events, rows: Ints, registered: Ints, strings: StringTable) -
     return marked
 
 
-def _domains(events: Events, strings: StringTable, column: Mapping[str, Ints]) -> Ints:
+def _domains(events: NvtxEvents, strings: StringTable, column: Mapping[str, Ints]) -> Ints:
     """Return the name of each range's domain.
 
     A domain's id is unique within a process. If a process creates one twice, the first counts.
@@ -166,7 +166,7 @@ def _domains(events: Events, strings: StringTable, column: Mapping[str, Ints]) -
     return result
 
 
-def _created(events: Events) -> dict[tuple[int, int], str | None]:
+def _created(events: NvtxEvents) -> dict[tuple[int, int], str | None]:
     """Return the name of each domain by its id and process; of several, the first that was created."""
     columns = events.columns
     identified = (columns["domainId"] != NO_ID) & (columns["globalTid"] != NO_ID)

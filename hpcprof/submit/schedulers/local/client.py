@@ -18,7 +18,7 @@ from pathlib import Path
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import SchedulerError
-from hpcprof.common.processes import CommandNotStarted, Identity, start_in_background
+from hpcprof.common.processes import CommandNotStarted, ProcessIdentity, start_in_background
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
 from hpcprof.submit.schedulers.command import Refused
@@ -27,7 +27,7 @@ from hpcprof.submit.schedulers.local.supervisor import (
     ENDED,
     GRACE_SECONDS,
     SUPERVISOR,
-    Outcome,
+    JobEnd,
     end_processes,
     processes_of,
 )
@@ -95,20 +95,20 @@ class LocalClient(SchedulerClient):
                 _wait_for_end(run_id, identity)
 
 
-def _ask_to_end(run: Run) -> Identity | None:
+def _ask_to_end(run: Run) -> ProcessIdentity | None:
     """Signal the supervisor of a run and return it; None if the run has no supervisor and has ended."""
     if local_status(run).state.ended:
         return None
-    identity = Identity.parse(run.state_file(SUPERVISOR))
+    identity = ProcessIdentity.parse(run.state_file(SUPERVISOR))
     if identity is None or not identity.alive():
         end_processes(run.path)
-        write_atomically(run.path / "state" / ENDED, f"{Outcome('cancelled', -signal.SIGKILL)}\n")
+        write_atomically(run.path / "state" / ENDED, f"{JobEnd('cancelled', -signal.SIGKILL)}\n")
         return None
     os.kill(identity.pid, signal.SIGTERM)
     return identity
 
 
-def _wait_for_end(run_id: str, identity: Identity) -> None:
+def _wait_for_end(run_id: str, identity: ProcessIdentity) -> None:
     deadline = time.monotonic() + GRACE_SECONDS + _START_SECONDS
     while identity.alive():
         if time.monotonic() > deadline:
@@ -118,12 +118,12 @@ def _wait_for_end(run_id: str, identity: Identity) -> None:
 
 def local_status(run: Run) -> JobStatus:
     """Return the state of a local run."""
-    identity = Identity.parse(run.state_file(SUPERVISOR))
+    identity = ProcessIdentity.parse(run.state_file(SUPERVISOR))
     if identity is None:
         return status_of_submission(run)
     # Before the record is read: a supervisor that ends in between has written the record by then.
     alive = identity.alive()
-    outcome = Outcome.parse(run.state_file(ENDED))
+    outcome = JobEnd.parse(run.state_file(ENDED))
     if outcome is not None:
         return _ended(outcome, run)
     if alive and (ahead := run.state_file(BEHIND)) is not None:
@@ -133,7 +133,7 @@ def local_status(run: Run) -> JobStatus:
         return JobStatus(JobState.RUNNING, capture_note(run)) if started else JobStatus(JobState.QUEUED)
     finished = run.state_file("finished")
     if finished is not None:
-        return _ended(Outcome("exited", int(finished)), run)
+        return _ended(JobEnd("exited", int(finished)), run)
     if processes_of(run.path):
         return JobStatus(JobState.RUNNING, "its supervisor was killed, so nothing enforces the walltime")
     if not records(run, "finished"):
@@ -145,7 +145,7 @@ def local_status(run: Run) -> JobStatus:
     )
 
 
-def _ended(outcome: Outcome, run: Run) -> JobStatus:
+def _ended(outcome: JobEnd, run: Run) -> JobStatus:
     states = {"cancelled": JobState.CANCELLED, "timeout": JobState.TIMEOUT}
     succeeded = JobState.COMPLETED if outcome.exit_code == 0 else JobState.FAILED
     # Without waiting: files on a local disk appear at once.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcprof.common.atomic import write_atomically
-from hpcprof.common.processes import Identity
+from hpcprof.common.processes import ProcessIdentity
 
 SUPERVISOR = "supervisor"
 ENDED = "ended"
@@ -32,17 +32,17 @@ _MARK = "HPCPROF_JOB_DIRECTORY"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class JobEnd:
     """The end of a job (``exited``, ``cancelled`` or ``timeout``), and the exit code of job.sh."""
 
     how: str
     exit_code: int
 
     @staticmethod
-    def parse(text: str | None) -> Outcome | None:
+    def parse(text: str | None) -> JobEnd | None:
         """Read what `str` wrote."""
         how, _, code = (text or "").partition(" ")
-        return Outcome(how, int(code)) if code else None
+        return JobEnd(how, int(code)) if code else None
 
     def __str__(self) -> str:
         return f"{self.how} {self.exit_code}"
@@ -52,7 +52,7 @@ class _Cancelled(Exception):
     pass
 
 
-def supervise(run: Path, walltime: float) -> Outcome:
+def supervise(run: Path, walltime: float) -> JobEnd:
     """Run ``run/job.sh`` until it ends, its walltime is exceeded, or this process gets SIGTERM.
 
     A run that is queued behind another one starts when that has ended; its walltime begins then.
@@ -83,13 +83,13 @@ def supervise(run: Path, walltime: float) -> Outcome:
             how = "timeout"
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if job is None:
-        return Outcome(how, -signal.SIGTERM)
+        return JobEnd(how, -signal.SIGTERM)
     if how != "exited":
         _signal(job.pid, signal.SIGTERM)
         _wait(job, GRACE_SECONDS)
     _signal(job.pid, signal.SIGKILL)
     end_processes(run)
-    return Outcome(how, job.wait())
+    return JobEnd(how, job.wait())
 
 
 def _wait_for_turn(run: Path) -> None:
@@ -107,7 +107,7 @@ def _has_ended(run: Path) -> bool:
     if (run / "state" / ENDED).exists():
         return True
     try:
-        identity = Identity.parse((run / "state" / SUPERVISOR).read_text(encoding="utf-8"))
+        identity = ProcessIdentity.parse((run / "state" / SUPERVISOR).read_text(encoding="utf-8"))
     except OSError:
         identity = None
     return (identity is None or not identity.alive()) and not processes_of(run)
@@ -152,7 +152,7 @@ def _wait(job: subprocess.Popen[bytes], seconds: float) -> None:
 def main() -> None:
     """Write the identity of this process, run the job, and write how it ended."""
     run, walltime = Path(sys.argv[1]), float(sys.argv[2])
-    write_atomically(run / "state" / SUPERVISOR, f"{Identity.of(os.getpid())}\n")
+    write_atomically(run / "state" / SUPERVISOR, f"{ProcessIdentity.of(os.getpid())}\n")
     outcome = supervise(run, walltime)
     write_atomically(run / "state" / ENDED, f"{outcome}\n")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from hpcprof.analysis.comparison.scaling_series import Setup, find_series, relevant
+from hpcprof.analysis.comparison.scaling_series import ScalingSetup, find_series, relevant
 from hpcprof.workloads.catalogue import Size
 from hpcprof.workloads.schema import Scalar
 
 
 def series(*runs: tuple[int, dict[str, Scalar]], size: Size | None = None) -> list[tuple[str, str, set[int]]]:
     """Return the kind, the size and the numbers of ranks of each series."""
-    found = find_series([Setup(ranks, None, parameters) for ranks, parameters in runs], size)
+    found = find_series([ScalingSetup(ranks, None, parameters) for ranks, parameters in runs], size)
     return sorted((one.kind.value, one.size, {runs[i][0] for i in one.runs}) for one in found)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.report.page.timeline_data import (
-    Steps,
+    ShownSteps,
     chosen_ranks,
     median_and_worst,
     spans,
@@ -188,7 +188,7 @@ def test_the_time_of_a_step_is_that_of_its_slowest_rank() -> None:
         0: steps((0, 0, 10), (1, 10, 22), (2, 22, 33)),
         1: steps((0, 0, 50), (2, 60, 70)),
     }
-    assert median_and_worst(windows) == Steps(median=1, worst=0)
+    assert median_and_worst(windows) == ShownSteps(median=1, worst=0)
 
 
 def test_up_to_16_ranks_are_all_shown() -> None:

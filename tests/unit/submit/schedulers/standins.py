@@ -11,7 +11,7 @@ from typing import Any, ClassVar, NamedTuple
 import pytest
 import yaml
 
-from hpcprof.common.processes import CommandNotStarted, Completed, Identity
+from hpcprof.common.processes import CommandNotStarted, Completed, ProcessIdentity
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers import polling
 from hpcprof.submit.schedulers.base import JobState
@@ -217,7 +217,7 @@ class Local(StandIn):
         super().install(monkeypatch)
         self.states: dict[str, Path] = {}
         monkeypatch.setattr("hpcprof.submit.schedulers.local.client.start_in_background", self._begin)
-        monkeypatch.setattr(Identity, "alive", lambda identity: self._runs(str(identity.pid)))
+        monkeypatch.setattr(ProcessIdentity, "alive", lambda identity: self._runs(str(identity.pid)))
         monkeypatch.setattr(
             os, "kill", lambda pid, _: self._note(str(pid), JobState.CANCELLED, "cancelled -15")
         )

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from hpcprof.common.errors import SchedulerError
-from hpcprof.submit.doctor import CHECKS, Machine, Status
+from hpcprof.submit.doctor import CHECKS, Inspected, Status
 from hpcprof.submit.doctor.machine import Answer
 from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.runs import directory as runs
@@ -154,7 +154,7 @@ def test_the_doctor_asks_the_cluster_of_the_site_for_the_operator() -> None:
         asked.append(words)
         return answer
 
-    machine = Machine(there, Path("runs"), run=run, which=str)
+    machine = Inspected(there, Path("runs"), run=run, which=str)
     assert CHECKS["scheduler"](machine).status is Status.OK
     assert asked[-1][-1] == "--namespace=training"
     assert CHECKS["PyTorch"](machine).remedy == "Run hpcprof container test IMAGE."

@@ -1,4 +1,4 @@
-"""Results of ranks that wait to be stored together: each transaction waits for the disk."""
+"""Stores the results of ranks in batches, since each transaction waits for the disk."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_RANKS, _MOST_ROWS, _MOST_SECONDS = 64, 50_000, 1.0
 
 
 @dataclass
-class PendingResults:
+class BatchWriter:
     """Stores the results of ranks of one run, many in a transaction.
 
     As a context, it stores at the end what still waits, also if an exception ends it.
