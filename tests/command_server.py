@@ -2,6 +2,7 @@
 
 A command costs its own work only, and not a second of imports. Otherwise it is a process of its own, with its
 own arguments, environment, directory and exit code; what an interpreter reads at its start cannot differ.
+Threads may run several at a time.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import pkgutil
 import runpy
+import select
 import signal
 import socket
 import struct
@@ -91,23 +93,26 @@ class CommandServer:
             environment=dict(os.environ),
             umask=umask,
         )
-        with tempfile.TemporaryFile("w+") as asked, _printed() as stdout, _printed() as stderr:
+        answers, theirs = socket.socketpair()
+        with tempfile.TemporaryFile("w+") as asked, _printed() as stdout, _printed() as stderr, answers:
             json.dump(request, asked)
             asked.flush()
-            files = [file.fileno() for file in (asked, stdout, stderr)]
-            socket.send_fds(self._connection, [b"!"], files)
-            self._connection.settimeout(timeout)
-            process = self._number()
+            with theirs:
+                files = [file.fileno() for file in (asked, stdout, stderr, theirs)]
+                socket.send_fds(self._connection, [b"!"], files)
+            answers.settimeout(timeout)
+            process = _number(answers)
             try:
-                code = self._number()
+                code = _number(answers)
             except TimeoutError:
                 os.kill(process, signal.SIGKILL)
                 raise
             return subprocess.CompletedProcess([module, *arguments], code, _text(stdout), _text(stderr))
 
-    def _number(self) -> int:
-        (number,) = _NUMBER.unpack(self._connection.recv(_NUMBER.size, socket.MSG_WAITALL))
-        return int(number)
+
+def _number(answers: socket.socket) -> int:
+    (number,) = _NUMBER.unpack(answers.recv(_NUMBER.size, socket.MSG_WAITALL))
+    return int(number)
 
 
 def _printed() -> IO[str]:
@@ -128,19 +133,45 @@ def serve(connection: socket.socket) -> None:
     import_everything()
     # The terminal's Ctrl-C is for the command.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A handler makes the end of a command write to the second file.
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    ended, noted = socket.socketpair()
+    noted.setblocking(False)
+    signal.set_wakeup_fd(noted.fileno())
+    running: dict[int, socket.socket] = {}
     while True:
-        _, files, _, _ = socket.recv_fds(connection, 1, 3)
+        ready, _, _ = select.select([connection, ended], [], [])
+        if ended in ready:
+            ended.recv(1024)
+            _tell_ends(running)
+        if connection not in ready:
+            continue
+        _, files, _, _ = socket.recv_fds(connection, 1, 4)
         if not files:
             return
+        *command, answers = files
         process = os.fork()
         if not process:
-            connection.close()
-            become(*files)
-        for file in files:
+            signal.set_wakeup_fd(-1)
+            for file in (connection, ended, noted, *running.values()):
+                file.close()
+            os.close(answers)
+            become(*command)
+        for file in command:
             os.close(file)
-        connection.sendall(_NUMBER.pack(process))
-        _, status = os.waitpid(process, 0)
-        connection.sendall(_NUMBER.pack(os.waitstatus_to_exitcode(status)))
+        running[process] = socket.socket(fileno=answers)
+        running[process].sendall(_NUMBER.pack(process))
+
+
+def _tell_ends(running: dict[int, socket.socket]) -> None:
+    """Tell those who wait for a command that it has ended, and how."""
+    while running:
+        process, status = os.waitpid(-1, os.WNOHANG)
+        if not process:
+            return
+        # Nobody waits any more for one that took too long.
+        with running.pop(process) as answers, contextlib.suppress(BrokenPipeError):
+            answers.sendall(_NUMBER.pack(os.waitstatus_to_exitcode(status)))
 
 
 def import_everything() -> None:
@@ -160,6 +191,7 @@ def import_everything() -> None:
 def become(asked: int, stdout: int, stderr: int) -> None:
     """Turn this process into the command."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     with open(asked, encoding="utf-8") as file:
         file.seek(0)
         request: Request = json.load(file)

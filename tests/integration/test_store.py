@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import multiprocessing
 import secrets
 import shutil
 import signal
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -142,18 +143,9 @@ def test_processes_that_collect_the_same_and_other_runs_at_once_leave_what_one_a
     runs = [str(unpack(tmp_path / name)) for name in ("one", "two", "three")]
     # The first to come makes the tables, and all come at once.
     shares = [runs, runs[::-1], runs[1:], runs[:1], runs[1:2], runs[::2]]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", "hpcprof", "collect", "--jobs", "1", *share],
-            cwd=tmp_path,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for share in shares
-    ]
-    said = [process.communicate(timeout=480)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(shares), said
+    with ThreadPoolExecutor(len(shares)) as threads:
+        done = [*threads.map(lambda share: hpcprof("collect", "--jobs", "1", *share), shares)]
+    assert [one.returncode for one in done] == [0] * len(shares), [one.stderr for one in done]
     alone = new_database()
     for run in runs:
         hpcprof("collect", run, "--db", alone.url)
@@ -163,27 +155,21 @@ def test_processes_that_collect_the_same_and_other_runs_at_once_leave_what_one_a
 
 @pytest.mark.slow
 def test_two_processes_may_make_the_tables_at_once(database: Database) -> None:
-    program = (
-        "import sys; from pathlib import Path\n"
-        "from hpcprof.results.store.store import open_store\n"
-        f"store = open_store({database.url!r}, Path())\n"
-        "print('ready', flush=True); sys.stdin.readline(); store.prepare(); store.prepare()\n"
-    )
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", program],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(6)
-    ]
+    forked = multiprocessing.get_context("fork")
+    ready = forked.Barrier(6)
+
+    def prepare() -> None:
+        store = open_store(database.url, Path())
+        ready.wait()
+        store.prepare()
+        store.prepare()
+
+    processes = [forked.Process(target=prepare) for _ in range(ready.parties)]
     for process in processes:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    said = [process.communicate("go\n", timeout=480)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0] * len(processes), said
+        process.start()
+    for process in processes:
+        process.join(480)
+    assert [process.exitcode for process in processes] == [0] * len(processes)
     assert opened(database).exists()
 
 
@@ -513,9 +499,11 @@ def test_two_columns_of_one_name_are_both_there(hpcprof: Hpcprof, filled: Databa
     assert json.loads(query(hpcprof, "SELECT 1 AS a, 2 AS a")) == [{"a": 1, "a_2": 2}]
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
+def test_a_query_changes_nothing_and_says_so(hpcprof: Hpcprof, filled: Database, tmp_path: Path) -> None:
+    before, files = filled.dump(), sorted(tmp_path.iterdir())
+    # The server's user can write to /tmp and not to the folder of the test.
+    stolen = Path(f"/tmp/hpcprof-stolen-{secrets.token_hex(8)}")
+    for sql in (
         "DELETE FROM runs",
         "UPDATE profiles SET file = 'x'",
         "DROP TABLE runs",
@@ -528,26 +516,17 @@ def test_two_columns_of_one_name_are_both_there(hpcprof: Hpcprof, filled: Databa
         "ATTACH 'other.db' AS other",
         "PRAGMA query_only = OFF",
         "PRAGMA user_version = 7",
-        "COPY runs TO 'STOLEN'",
+        f"COPY runs TO '{stolen}'",
         "SET default_transaction_read_only = off",
         "WITH gone AS (DELETE FROM runs RETURNING id) SELECT * FROM gone",
         "SELECT 1) AS q; DELETE FROM runs; SELECT 1 FROM (SELECT 1",
-    ],
-)
-def test_a_query_changes_nothing_and_says_so(
-    sql: str, hpcprof: Hpcprof, filled: Database, tmp_path: Path
-) -> None:
-    before, files = filled.dump(), sorted(tmp_path.iterdir())
-    # The server's user can write to /tmp and not to the folder of the test.
-    stolen = Path(f"/tmp/hpcprof-stolen-{secrets.token_hex(8)}")
-    done = hpcprof("query", sql.replace("STOLEN", str(stolen)))
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    assert "Traceback" not in done.stderr
-    assert filled.dump() == before
-    assert sorted(tmp_path.iterdir()) == files
-    assert not stolen.exists()
+    ):
+        done = hpcprof("query", sql)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), sql
+        assert "Traceback" not in done.stderr, sql
+        assert filled.dump() == before, sql
+        assert sorted(tmp_path.iterdir()) == files, sql
+        assert not stolen.exists(), sql
 
 
 @pytest.mark.parametrize(
