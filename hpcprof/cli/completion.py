@@ -94,9 +94,10 @@ def _workloads(context: click.Context, incomplete: str) -> Iterable[str]:
 
 
 def _profilers(context: click.Context, incomplete: str) -> Iterable[str]:
-    from hpcprof.submit.jobs.checks import profilers_at
+    from hpcprof.submit.jobs.checks import AUTO, profilers_at
 
-    return profilers_at(_site(context))
+    site = _site(context)
+    return [*profilers_at(site), *([AUTO] if site.profiler else [])]
 
 
 def _profiler_options(context: click.Context, incomplete: str) -> Iterable[str]:

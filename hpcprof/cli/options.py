@@ -147,7 +147,7 @@ def job_options(command: CommandT) -> CommandT:
             click.option(
                 "--profiler",
                 shell_complete=complete_profilers,
-                help="none, nsys, ncu, torch, or a plug-in.  [default: none]",
+                help="none, nsys, ncu, torch, rocprofv3, a plug-in, or auto for the site's.  [default: none]",
             ),
             click.option(
                 "--profile-ranks",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -28,15 +29,20 @@ if TYPE_CHECKING:
 def command(request: JobRequest, db: str | None) -> None:
     """Submit a job, wait for it, collect and explain its profiles, and show the report.
 
-    The program is given as for hpcprof submit. The exit code is that of the job; a job that failed is
-    reported too if it left a profile. Ctrl-C leaves the job running: hpcprof report RUN goes on from there.
+    The program is given as for hpcprof submit. Without --profiler, it runs under the profiler that the site's
+    file names, if any. The exit code is that of the job; a job that failed is reported too if it left a
+    profile. Ctrl-C leaves the job running: hpcprof report RUN goes on from there.
     """
     from hpcprof.cli.collect import collect_and_tell
     from hpcprof.cli.submit import follow
     from hpcprof.cli.tables import show_report
     from hpcprof.submit.submission import submit
 
-    site, job = request.resolve()
+    request = request.merged()
+    site = request.load_site()
+    if request.profiler is None and site.profiler:
+        request = replace(request, profiler=site.profiler)
+    job = request.job_at(site)
     log_origins(request, site, job)
     show_remarks(site, [job])
     run = submit(site, job, request.runs_dir, ["hpcprof", *sys.argv[1:]], request.template)

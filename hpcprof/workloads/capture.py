@@ -33,6 +33,7 @@ import torch
 from hpcprof.common.atomic import replacing, write_atomically
 from hpcprof.workloads.rankenv import Profiler, RankEnvironment
 from hpcprof.workloads.step_lines import StepLines
+from hpcprof.workloads.torch_hook import roctx
 
 _SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
 _CUDA_PROFILERS = (Profiler.NSYS, Profiler.NCU)
@@ -174,6 +175,8 @@ class Capture:
             self._torch_profile.start()
         elif self._profiler in _CUDA_PROFILERS and _cuda():
             torch.cuda.profiler.start()
+        elif self._profiler is Profiler.ROCPROFV3:
+            roctx.resume()
         synchronize()
         self._barrier()
 
@@ -213,6 +216,8 @@ class Capture:
             profile.stop()
         elif self._profiler in _CUDA_PROFILERS and _cuda():
             torch.cuda.profiler.stop()
+        elif self._profiler is Profiler.ROCPROFV3:
+            roctx.pause()
         return profile
 
     def _export(self, profile: Any) -> None:

@@ -18,6 +18,8 @@ class Profiler(Enum):
     TORCH = "torch"
     NSYS = "nsys"
     NCU = "ncu"
+    ROCPROFV3 = "rocprofv3"
+    UNITRACE = "unitrace"
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,11 @@ import sys
 from pathlib import Path
 
 from hpcprof.submit.jobs.builder import make_job
-from hpcprof.submit.profilers import PROFILERS
+from hpcprof.submit.profilers import PROFILERS, find_profiler
 from hpcprof.submit.rendering.job_scripts import render_array
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site, site_files
-from hpcprof.submit.sites.model import Vendor
 
 
 def shellcheck() -> str:
@@ -24,7 +23,8 @@ def shellcheck() -> str:
 def scripts_of(site: str, profiler: str) -> dict[str, str]:
     """Return the scripts of a job alone and under mpiexec; a profiler of other GPUs has none."""
     loaded = load_site(site)
-    if profiler in ("nsys", "ncu") and loaded.node.vendor is not Vendor.NVIDIA:
+    vendors = find_profiler(profiler).vendors
+    if vendors and loaded.node.vendor not in vendors:
         return {}
     job = make_job(
         loaded,

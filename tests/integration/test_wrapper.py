@@ -245,6 +245,58 @@ def test_the_lines_of_the_profiler_go_to_a_log_of_their_own(
     assert said[2].startswith(exported)
 
 
+# Writes a file for the shell and one for the program, as rocprofv3 does for each process.
+ROCPROFV3 = """#!/bin/sh
+[ "$1" != --help ] || {{ echo '  --selected-regions [BOOL]'; exit; }}
+echo "$*" >{notes}
+for word in "$@"; do
+    case $word in --output-directory=*) folder=${{word#*=}} ;; esac
+done
+while [ "$1" != -- ]; do shift; done
+shift
+"$@"
+mkdir -p "$folder"
+for file in {files}; do echo "$file" >"$folder/$file"; done
+echo 'the largest file is that of the program' >>"$folder/{main}"
+"""
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("written", "main", "kept"),
+    [
+        ("12_results.db 13_results.db", "13_results.db", ["rank00003_results.db"]),
+        (
+            "12_kernel_trace.csv 12_hip_api_trace.csv 13_kernel_trace.csv",
+            "12_kernel_trace.csv",
+            ["rank00003_hip_api_trace.csv", "rank00003_kernel_trace.csv"],
+        ),
+        ("", "13_agent_info.csv", []),
+    ],
+)
+def test_the_files_of_the_program_under_rocprofv3_get_the_name_of_its_rank(
+    shell: str, written: str, main: str, kept: list[str], tmp_path: Path
+) -> None:
+    tools, folder, notes = tmp_path / "bin", tmp_path / "a run", tmp_path / "notes"
+    tools.mkdir()
+    (tools / "rocprofv3").write_text(ROCPROFV3.format(notes=notes, files=written, main=main))
+    (tools / "rocprofv3").chmod(0o755)
+    environment = {**LAUNCHERS["Open MPI"], "PATH": f"{tools}:{os.environ['PATH']}"}
+    chosen = job(profiler="rocprofv3", workload="ddp", arguments=[])
+    done = run_wrapper(shell, chosen, folder, environment, "echo", "x y")
+    assert done.returncode == 0, (folder / "logs/rank00003.profiler").read_text()
+    assert (folder / "logs/rank00003.out").read_text() == "x y\n"
+    arguments = notes.read_text()
+    assert arguments.startswith("--selected-regions --kernel-trace")
+    assert "--rccl-trace" not in arguments  # The help does not list it.
+    assert sorted(path.name for path in (folder / "profiles").iterdir() if path.is_file()) == kept
+    aside = folder / "profiles/processes/rank00003"
+    others = {*written.split()} - {name for name in written.split() if name[:2] == main[:2]}
+    assert (sorted(path.name for path in aside.iterdir()) if aside.is_dir() else []) == sorted(others)
+    log = (folder / "logs/rank00003.profiler").read_text()
+    assert ("rocprofv3 wrote no profile" in log) is (not kept)
+
+
 # Ends before the program if it has a time limit, as nsys does with --kill=none.
 STOPPING_NSYS = """#!/bin/sh
 [ "$1" != export ] || {{ echo export >>{notes}; exit; }}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.checks import check_job, missing_requirements, site_options
+from hpcprof.submit.jobs.checks import check_job, missing_requirements, profiler_at, site_options
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.job_name import default_job_name
 from hpcprof.submit.jobs.rank_selection import select_ranks
@@ -66,6 +66,7 @@ def make_job(
     program = catalogue.find(workload) if workload is not None else None
     if program is None and not arguments:
         raise UsageError("nothing to run: give --workload NAME, or a program after --.")
+    profiler = profiler_at(site, profiler)
     tool = find_profiler(profiler)
     asked = {**(stack_options(tool) if stacks else {}), **(profiler_options or {})}
     job = Job(

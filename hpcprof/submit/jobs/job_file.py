@@ -40,7 +40,7 @@ class JobFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     ranks_per_node: int | None = None
     """The number of ranks on each node."""
     profiler: str | None = None
-    """none, nsys, ncu or torch."""
+    """none, nsys, ncu, torch or rocprofv3, or auto for the site's."""
     profile_ranks: str | None = None
     """The ranks that run under the profiler: all, none, 0,4-7, local=0, nodes=0-1, every=16."""
     profiler_options: dict[str, str] = {}

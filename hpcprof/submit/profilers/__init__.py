@@ -24,6 +24,7 @@ from hpcprof.submit.profilers.base import (
 )
 from hpcprof.submit.profilers.ncu import NCU
 from hpcprof.submit.profilers.nsys import NSYS
+from hpcprof.submit.profilers.rocprofv3 import ROCPROFV3
 from hpcprof.submit.profilers.torch_profiler import TORCH
 
 __all__ = [
@@ -44,7 +45,7 @@ __all__ = [
     "profiler_names",
 ]
 
-PROFILERS: dict[str, Profiler] = {profiler.name: profiler for profiler in (NONE, NSYS, NCU, TORCH)}
+PROFILERS: dict[str, Profiler] = {profiler.name: profiler for profiler in (NONE, NSYS, NCU, TORCH, ROCPROFV3)}
 """hpcprof's own profilers by name."""
 
 

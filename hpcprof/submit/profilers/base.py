@@ -46,11 +46,12 @@ class Versioned:
     """A flag that some versions of a tool lack or spell differently.
 
     The rank wrapper uses the first of ``spellings`` that the tool's help lists, with ``=value`` unless that
-    is empty, and stops with an error if the help lists none.
+    is empty. It stops with an error if the help lists none, unless the flag is not ``required``.
     """
 
     spellings: tuple[str, ...]
     value: str = ""
+    required: bool = True
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,8 @@ class Profiler:
         One line for people.
     settings : dict
         The settings by name.
+    foreign : mapping of str to str
+        Settings of other profilers that users may expect, each with a sentence on what takes their place.
     check : callable
         ``(target, settings) -> None``; raises `UsageError` for a combination that must not be run.
     command : tuple of str
@@ -139,6 +142,7 @@ class Profiler:
     name: str
     summary: str
     settings: dict[str, Setting] = field(default_factory=dict)
+    foreign: Settings = field(default_factory=dict)
     check: Callable[[Target, Settings], None] = lambda target, settings: None
     command: tuple[str, ...] = ()
     flags: Callable[[Target, Settings], tuple[Word, ...]] = lambda target, settings: ()
@@ -164,6 +168,8 @@ class Profiler:
             If the profiler has no such setting, or the setting does not accept the value.
         """
         for key, value in given.items():
+            if key in self.foreign:
+                raise UsageError(f"--profiler-option {key}: {self.name} {self.foreign[key]}.")
             if key not in self.settings:
                 raise unknown("profiler option", key, self.settings, f" of {self.name}")
             valid = self.settings[key].valid

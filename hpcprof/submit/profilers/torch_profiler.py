@@ -47,7 +47,7 @@ def _afterwards(target: Target, settings: Settings) -> list[tuple[str, ...]]:
     return [("mkdir", "-p", folder), ("cp", f"{OUTPUT}.trace.json.gz", folder)] if folder else []
 
 
-def _start_up(target: Target) -> dict[str, str]:
+def start_up(target: Target) -> dict[str, str]:
     """Return the hook that profiles programs which do not mark what to profile, as the workloads do."""
     if target.workload is not None:
         return {}
@@ -81,7 +81,7 @@ TORCH = Profiler(
     environment=_environment,
     afterwards=_afterwards,
     stacks={"with_stack": "true"},
-    start_up=_start_up,
+    start_up=start_up,
     complaint=_complaint,
     # What the profiler's library logs when it starts and stops; its warnings and errors are not left out.
     chatter=r"(INFO|STAGE|USDT):\d{4}-\d\d-\d\d ",

@@ -211,6 +211,8 @@ class Site(_Model, frozen=True):
     """TMPDIR of the job: a short path on a local disk that every node has."""
     dcgm: bool = False
     """True if DCGM reads the GPUs' hardware counters; it is paused while a profiler reads them."""
+    profiler: str = ""
+    """The profiler of --profiler auto, and of hpcprof run without --profiler; submit uses none by itself."""
     profilers: list[str] = []
     """The profilers that work at the site; empty means all that support its GPUs."""
     options: dict[str, Option] = {}

@@ -15,12 +15,13 @@ from collections.abc import Callable
 from typing import Any
 
 # Relative, since the hook's folder in a run is no part of hpcprof.
-from .recorder import Recorder
+from .recorder import Recorder, chosen_spans
+from .roctx import StepWindows
 
 _LOOK_S = 0.1
 
 
-def _watch_optimizers(torch: Any, recorder: Recorder) -> None:
+def _watch_optimizers(torch: Any, recorder: Recorder | StepWindows) -> None:
     """Have every optimizer tell the recorder of its steps.
 
     PyTorch wraps the ``step`` of each class of optimizers, when the first one is made, to call hooks inside a
@@ -112,6 +113,9 @@ def _is_helper() -> bool:
 def start(torch: Any) -> Recorder | None:
     """Begin to watch a program that has just imported torch; None if the rank is not to be profiled."""
     if not os.environ.get("HPCPROF_PROFILE_OUTPUT"):
+        return None
+    if os.environ.get("HPCPROF_PROFILER") == "rocprofv3":
+        _watch_optimizers(torch, StepWindows(torch, chosen_spans(os.environ["HPCPROF_CAPTURE_STEPS"], {})))
         return None
     recorder = Recorder(torch, dict(os.environ))
     _watch_optimizers(torch, recorder)

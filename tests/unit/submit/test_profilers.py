@@ -216,3 +216,57 @@ def test_nsys_stops_by_itself_only_where_the_program_does_not_stop_the_capture(
     nsys = PROFILERS["nsys"]
     flags = nsys.time_limit(target, nsys.resolve(settings))
     assert flags == (("--duration={seconds}", "--kill=none") if limited else ())
+
+
+def rocprof_flags(target: Target, **settings: str) -> tuple[object, ...]:
+    return PROFILERS["rocprofv3"].flags(target, PROFILERS["rocprofv3"].resolve(settings))
+
+
+def test_rocprofv3_writes_one_file_per_process_and_leaves_the_format_to_its_version() -> None:
+    flags = rocprof_flags(USERS, pmc="SQ_WAVES,GRBM_COUNT")
+    assert "--output-file=%pid%" in flags
+    assert not any("format" in str(flag) for flag in flags)
+    # Its own arguments end with two dashes.
+    assert flags[-1] == "--"
+    assert flags[flags.index("--pmc") :][:3] == ("--pmc", "SQ_WAVES", "GRBM_COUNT")
+    assert Versioned(("--rccl-trace",), required=False) in flags
+
+
+@pytest.mark.parametrize(
+    ("target", "capture", "ranged"),
+    [(OURS, "auto", True), (USERS, "auto", False), (USERS, "range", True), (OURS, "whole", False)],
+)
+def test_rocprofv3_records_selected_regions_of_programs_that_mark_steps(
+    target: Target, capture: str, ranged: bool
+) -> None:
+    assert (Versioned(("--selected-regions",)) in rocprof_flags(target, capture=capture)) is ranged
+
+
+def test_chosen_steps_of_a_program_in_python_are_counted_by_the_hook() -> None:
+    start_up = PROFILERS["rocprofv3"].start_up
+    assert "sitecustomize.py" in start_up(Target(None, ranks=1, captures=1))
+    assert start_up(Target(None, ranks=1)) == start_up(Target("ddp", ranks=1, captures=1)) == {}
+    assert start_up(Target(None, ranks=1, captures=1, in_python=False)) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"stacks": "true"}, "--profiler-option stacks: rocprofv3 records no call stacks"),
+        ({"gpu-metrics": "true"}, "reads the counters that --profiler-option pmc=NAME,NAME names"),
+        ({"trace": "cuda"}, "unknown value 'cuda' of the profiler option trace"),
+    ],
+)
+def test_an_option_of_nsys_has_a_counterpart_or_a_sentence(given: dict[str, str], says: str) -> None:
+    rocprof = PROFILERS["rocprofv3"]
+    assert {*PROFILERS["nsys"].settings} <= {*rocprof.settings, *rocprof.foreign}
+    with pytest.raises(UsageError, match=says):
+        rocprof.check(USERS, rocprof.resolve(given))
+
+
+def test_auto_is_the_profiler_of_the_site_and_a_job_without_any_profiles_nothing() -> None:
+    lumi = load_site("lumi")
+    assert make_job(lumi, arguments=["a.out"], profiler="auto", account="me").profiler == "rocprofv3"
+    assert make_job(lumi, arguments=["a.out"], account="me").profiler == "none"
+    with pytest.raises(UsageError, match="--profiler auto: site local names no profiler; write profiler"):
+        make_job(LOCAL, arguments=["a.out"], profiler="auto")

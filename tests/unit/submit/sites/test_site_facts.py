@@ -208,7 +208,8 @@ def test_a_profiler_that_the_gpus_do_not_have_is_refused_with_one_that_works(
 ) -> None:
     options = {"kernel": "gemm", "launch-count": "1"} if profiler == "ncu" else {}
     with pytest.raises(
-        UsageError, match=r"cannot profile the (AMD|Intel) GPUs of .*; use --profiler torch\.$"
+        UsageError,
+        match=r"cannot profile the (AMD|Intel) GPUs of .*; use --profiler torch( or rocprofv3)?\.$",
     ):
         job_for(load_site(name), profiler=profiler, profiler_options=options)
     assert job_for(load_site(name), profiler="torch").profiler == "torch"

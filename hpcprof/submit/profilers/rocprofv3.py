@@ -1,0 +1,137 @@
+"""rocprofv3 of AMD's ROCm.
+
+It writes a file for each process, when the process ends. ROCm 7 writes databases (rocpd), and before that CSV
+tables; the reader takes both, so the format is left to the version that the job finds.
+"""
+
+from __future__ import annotations
+
+from hpcprof.common.errors import unknown
+from hpcprof.submit.profilers.base import (
+    FOLDER,
+    NAME,
+    OUTPUT,
+    SCRATCH,
+    Profiler,
+    Setting,
+    Settings,
+    Target,
+    Versioned,
+    Word,
+)
+from hpcprof.submit.profilers.torch_profiler import start_up
+from hpcprof.submit.sites.model import Vendor
+
+_TRACES = {
+    "kernel": "--kernel-trace",
+    "hip": "--hip-runtime-trace",
+    "hsa": "--hsa-trace",
+    "marker": "--marker-trace",
+    "memory": "--memory-copy-trace",
+    "allocation": "--memory-allocation-trace",
+    "scratch": "--scratch-memory-trace",
+    "rccl": "--rccl-trace",
+}
+_NEWER = ("rccl", "allocation")
+"""Traces that ROCm 6.2 does not have; they are left out there."""
+
+_WRITTEN = f"{SCRATCH}/rocprofv3"
+
+# The largest file is that of the program; what wrote the others, such as a shell, ran no kernels.
+_KEEP = """
+main=$(ls -S "$1"/*_results.db "$1"/*_results.json "$1"/*_kernel_trace.csv "$1"/*_counter_collection.csv \
+    2>/dev/null | head -n 1)
+[ -n "$main" ] || { echo 'rocprofv3 wrote no profile: did the program use a GPU?'; exit 1; }
+prefix=${main%_results.*} prefix=${prefix%_kernel_trace.csv} prefix=${prefix%_counter_collection.csv}
+for file in "$prefix"_*; do
+    mv -f "$file" "$2.part" && mv -f "$2.part" "$2${file#"$prefix"}" || exit 1
+done
+set -- "$1" "$3"
+for file in "$1"/*; do
+    [ ! -e "$file" ] || { mkdir -p "$2" && mv -f "$file" "$2"; } || exit 1
+done
+"""
+
+
+def _traced(settings: Settings) -> list[str]:
+    """Return what is traced.
+
+    Raises
+    ------
+    UsageError
+        If a name is unknown.
+    """
+    names = [name for name in settings["trace"].split(",") if name]
+    for name in names:
+        if name not in _TRACES:
+            raise unknown("value", name, _TRACES, " of the profiler option trace")
+    return names
+
+
+def _check(target: Target, settings: Settings) -> None:
+    _traced(settings)
+
+
+def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
+    traced = _traced(settings)
+    counters = [name for name in settings["pmc"].split(",") if name]
+    return (
+        *(Versioned((_TRACES[name],), required=False) for name in traced if name in _NEWER),
+        *((Versioned(("--selected-regions",)),) if _captures_range(target, settings) else ()),
+        *(_TRACES[name] for name in traced if name not in _NEWER),
+        *(("--pmc", *counters) if counters else ()),
+        f"--output-directory={_WRITTEN}",
+        # All processes of a rank would write to one name.
+        "--output-file=%pid%",
+        "--",
+    )
+
+
+def _captures_range(target: Target, settings: Settings) -> bool:
+    marks_steps = target.workload is not None or target.captures > 0
+    return settings["capture"] == "range" or (settings["capture"] == "auto" and marks_steps)
+
+
+def _afterwards(target: Target, settings: Settings) -> list[tuple[str, ...]]:
+    """Give the files of the program the rank's name, and put those of its other processes aside."""
+    return [("/bin/sh", "-c", _KEEP, "hpcprof", _WRITTEN, OUTPUT, f"{FOLDER}/processes/{NAME}")]
+
+
+def _complaint(text: str) -> str:
+    return ": rocprofv3 wrote no profile" if "rocprofv3 wrote no profile" in text else ""
+
+
+ROCPROFV3 = Profiler(
+    "rocprofv3",
+    "AMD's rocprofv3: kernels, HIP, RCCL, copies and ROCTx",
+    settings={
+        "trace": Setting(
+            f"what to trace, joined by commas: {', '.join(_TRACES)}", "kernel,hip,marker,memory,rccl"
+        ),
+        "pmc": Setting("hardware counters of each kernel, joined by commas, as SQ_WAVES,GRBM_COUNT"),
+        "capture": Setting(
+            "range: only between roctxProfilerResume and Pause; whole: everything; auto: range for hpcprof's "
+            "workloads and with --capture-steps, else whole",
+            "auto",
+            ("auto", "range", "whole"),
+        ),
+    },
+    foreign={
+        "mpi-impl": "does not trace MPI",
+        "sample": "does not sample the CPU",
+        "stacks": "records no call stacks",
+        "cuda-graph-trace": "always records the kernels inside graphs",
+        "gpu-metrics": "reads the counters that --profiler-option pmc=NAME,NAME names, for each kernel",
+        "export": "writes the format of its version, which hpcprof reads",
+    },
+    check=_check,
+    command=("rocprofv3",),
+    flags=_flags,
+    afterwards=_afterwards,
+    # Of a program in Python that does not mark its steps, the hook counts those of the optimizer.
+    start_up=lambda target: start_up(target) if target.captures and target.in_python else {},
+    complaint=_complaint,
+    counters=lambda target, settings: bool(settings["pmc"]),
+    needs_gpus=lambda settings: True,
+    vendors=(Vendor.AMD,),
+)
