@@ -26,6 +26,19 @@ def test_a_report_is_read_by_ncus_python_module(ncu: Path, tmp_path: Path) -> No
     assert report.kernels[0].metrics["sm__ops_path_tensor_src_bf16_dst_fp32.sum"] == 2 * 4096**3
 
 
+def test_a_report_is_read_by_the_package_where_ncu_is_not_installed(
+    ncu: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site/ncu_report"
+    package.mkdir(parents=True)
+    (ncu / "extras/python/ncu_report.py").rename(package / "__init__.py")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(package.parent))
+    path = tmp_path / "rank0.ncu-rep"
+    path.write_bytes((DATA / "module.json.gz").read_bytes())
+    assert len(read(path).kernels) == len(read(DATA / "module.raw.csv.gz").kernels)
+
+
 @pytest.mark.parametrize("without", ["module", "working module"])
 def test_a_report_is_read_by_the_command_where_the_module_cannot(
     without: str, ncu: Path, tmp_path: Path

@@ -1,11 +1,13 @@
 """Reader of what Nsight Compute measured: its reports, and the tables that ``ncu --csv`` prints.
 
-Only ncu can read a report. Its Python module is tried first, because it gives exact values and the full names
-of kernels; else its command prints the raw page, which shortens names (``at::native::`` to ``at::``).
+Only ncu's own code can read a report. Its Python module is tried first, because it gives exact values and the
+full names of kernels; it is in ncu's installations and in the package ``ncu-report``. Else ncu's command prints
+the raw page, which shortens names (``at::native::`` to ``at::``).
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import shutil
@@ -58,7 +60,7 @@ def report_or_table(path: Path) -> Path:
     DamagedInput
         If the table is older than the report: it may be of another report.
     """
-    if _module_folder() is not None or shutil.which("ncu") is not None:
+    if next(_modules(), None) is not None or shutil.which("ncu") is not None:
         return path
     table = next((t for t in map(path.with_suffix, TABLES) if t.is_file()), None)
     if table is None:
@@ -80,13 +82,14 @@ def _read_report(path: Path) -> Printed:
     """
     if not path.is_file():
         raise DamagedInput(f"{path} does not exist.")
-    module, command = _module_folder(), shutil.which("ncu")
-    if module is None and command is None:
+    modules, command = [*_modules()], shutil.which("ncu")
+    if not modules and command is None:
         raise DamagedInput(
-            f"{path} can be read by Nsight Compute only: put ncu on the PATH, or, where ncu is, run "
-            f"ncu --import {path.name} --csv --page raw > {path.stem}.csv and collect that."
+            f"{path} can be read by Nsight Compute only: put ncu on the PATH, or pip install 'hpcprof[ncu]', or, "
+            f"where ncu is, run ncu --import {path.name} --csv --page raw > {path.stem}.csv and collect that."
         )
-    printed = _by_module(module, path) if module else None
+    # An older module cannot read the reports of a newer ncu.
+    printed = next((found for module in modules if (found := _by_module(module, path))), None)
     if printed is None and command is not None:
         printed = _by_command(command, path)
     if printed is None or not printed.kernels:
@@ -96,9 +99,11 @@ def _read_report(path: Path) -> Printed:
     return printed
 
 
-def _module_folder() -> Path | None:
-    """Return the folder of ncu's Python module: that of the ncu on the PATH, else the newest installed."""
-    return next((folder for folder in _candidates() if (folder / "ncu_report.py").is_file()), None)
+def _modules() -> Iterator[Path]:
+    """Yield the folders of ncu's Python module: that of the ncu on the PATH, the package, then the newest."""
+    for folder in _candidates():
+        if (folder / "ncu_report.py").is_file() or (folder / "ncu_report/__init__.py").is_file():
+            yield folder
 
 
 def _candidates() -> Iterator[Path]:
@@ -108,6 +113,9 @@ def _candidates() -> Iterator[Path]:
         for parent in Path(command).resolve().parents[:3]:
             yield parent / "extras/python"
             yield from sorted(parent.glob("nsight-compute-*/extras/python"), reverse=True)
+    package = importlib.util.find_spec("ncu_report")
+    if package is not None and package.origin is not None:
+        yield Path(package.origin).parents[1]
     yield from sorted(_PACKAGES.glob("*/extras/python"), reverse=True)
 
 

@@ -1,0 +1,57 @@
+"""nsys guarantees no order of rows since 2025.6: what is read is the same in any."""
+
+from __future__ import annotations
+
+import lzma
+import random
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from hpcprof.profiles.event_columns import arrow_columns, timeline_tables
+from hpcprof.profiles.readers.nsys.reader import read
+from hpcprof.profiles.timeline import Timeline
+from tests.unit.profiles.readers.conftest import DATA
+
+
+def shuffle(path: Path) -> None:
+    """Write the rows of all tables in another order; ids stay those of their rows."""
+    choose = random.Random(7)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        listed = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        for table in [name for (name,) in listed if not name.startswith("sqlite_")]:
+            rows = connection.execute(f'SELECT * FROM "{table}"').fetchall()
+            columns = ", ".join(f'"{row[1]}"' for row in connection.execute(f'PRAGMA table_info("{table}")'))
+            connection.execute(f'DROP TABLE "{table}"')
+            # Without a key, which would order them again.
+            connection.execute(f'CREATE TABLE "{table}" ({columns})')
+            choose.shuffle(rows)
+            marks = ", ".join("?" * len(rows[0])) if rows else ""
+            connection.executemany(f'INSERT INTO "{table}" VALUES ({marks})', rows)
+
+
+def rows_of(timeline: Timeline) -> dict[str, Counter[tuple[object, ...]]]:
+    """Return how often each row occurs in each table, with texts in the place of their numbers."""
+    texts = timeline.strings.tolist()
+    return {
+        name: Counter(zip(*arrow_columns(getattr(timeline, name), texts).to_pydict().values(), strict=True))
+        for name in timeline_tables()
+    }
+
+
+@pytest.mark.parametrize("name", ["sp_bf16_rank0", "ddp_cap2_rank0", "cuda_graphs", "mpi_stencil_slow_rank1"])
+def test_an_export_with_all_tables_shuffled_has_the_same_rows(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "rank0.sqlite"
+    path.write_bytes(lzma.decompress((DATA / f"{name}.sqlite.xz").read_bytes()))
+    before = read(path)
+    shuffle(path)
+    after = read(path)
+    assert rows_of(after) == rows_of(before)
+    assert (after.origin.rank, after.origin.gpus, after.origin.start_utc_ns) == (
+        (before.origin.rank, before.origin.gpus, before.origin.start_utc_ns)
+    )
+    assert {*after.origin.facts} == {*before.origin.facts}
+    assert {*after.origin.losses} == {*before.origin.losses}
