@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -74,6 +75,15 @@ def rank_server() -> str:
     atexit.register(end)
     assert server.stdout is not None and server.stdout.readline() == "ready\n"
     return address
+
+
+def forking_python(folder: Path) -> Path:
+    """Write a stand-in for Python, for ``-o python=PATH``, that the server of ranks forks."""
+    path = folder / "forking-python"
+    command = shlex.join([f"{ADDRESS}={rank_server()}", *PYTHON])
+    path.write_text(f'#!/bin/sh\nexec env {command} "$@"\n')
+    path.chmod(0o755)
+    return path
 
 
 def mpi(

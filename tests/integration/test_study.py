@@ -20,6 +20,7 @@ from hpcprof.study import Alone, resume_slowdown, run_kernel_metrics, run_slowdo
 from hpcprof.study.runs import Message, MessageKind
 from hpcprof.submit.jobs.request import JobRequest
 from tests.conftest import Hpcprof
+from tests.integration.mpi import forking_python
 
 pytestmark = pytest.mark.slow
 
@@ -79,8 +80,9 @@ def install(folder: Path, name: str, text: str, permitted: bool = True) -> None:
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-def study(hpcprof: Hpcprof, *words: str) -> tuple[int, str, str]:
-    job = ["--ranks-per-node", "2", "--workload", "ddp", "--", *SMALL]
+def study(hpcprof: Hpcprof, folder: Path, *words: str) -> tuple[int, str, str]:
+    python = f"python={forking_python(folder)}"
+    job = ["--ranks-per-node", "2", "-o", python, "--workload", "ddp", "--", *SMALL]
     done = hpcprof("study", *words, *job)
     # The stand-in's profiles are of a run on four ranks.
     said = [line for line in done.stderr.splitlines(True) if "has 4 ranks, but the run has 2" not in line]
@@ -93,7 +95,7 @@ def table(path: Path) -> list[dict[str, str]]:
 
 
 def test_kernel_metrics_are_one_command(hpcprof: Hpcprof, tools: Path, tmp_path: Path) -> None:
-    code, out, err = study(hpcprof, "kernel-metrics", "--profiler-option", "launch-count=7")
+    code, out, err = study(hpcprof, tmp_path, "kernel-metrics", "--profiler-option", "launch-count=7")
     assert (code, err) == (0, "")
     words = json.loads((tools / "ncu.json").read_text())
     assert f"--kernel-name=regex:^(.*::)?({KERNEL})$" in words
@@ -143,7 +145,7 @@ def test_ncu_without_permission_says_what_it_means_and_the_remedy(hpcprof: Hpcpr
 def test_what_is_wrong_is_said_before_the_first_run(
     words: list[str], says: str, hpcprof: Hpcprof, tmp_path: Path
 ) -> None:
-    code, out, err = study(hpcprof, *words)
+    code, out, err = study(hpcprof, tmp_path, *words)
     assert (code, out) == (2, "") and says in err
     assert not list(tmp_path.glob("runs/2*"))
 
@@ -151,7 +153,7 @@ def test_what_is_wrong_is_said_before_the_first_run(
 def test_slowdown_makes_both_sides_of_every_point_in_turns(
     hpcprof: Hpcprof, tools: Path, tmp_path: Path
 ) -> None:
-    code, out, err = study(hpcprof, "slowdown", "--repeats", "1", "--sweep", "bucket_cap_mb=1,25")
+    code, out, err = study(hpcprof, tmp_path, "slowdown", "--repeats", "1", "--sweep", "bucket_cap_mb=1,25")
     assert (code, err) == (0, "")
     (folder,) = tmp_path.glob("runs/*-slowdown-*")
     runs = json.loads((folder / "study.json").read_text())["runs"]
