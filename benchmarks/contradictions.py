@@ -2,23 +2,27 @@
 
 Each FOLDER has the profiles of a run (``rank*.sqlite``, ``*.trace.json*``, also as ``.xz``), or such folders.
 Collects and explains each run in a temporary folder, compares every figure that two places show (analyses,
-explanation, bars of the terminal and the page, charts, a comparison of the run with itself), and prints the
-differences: the run, what is compared, and both values. The last line counts the comparisons; the exit
-status is 1 if any differ.
+explanation, bars of the terminal and the page, charts, a comparison of the run with itself, the answers of
+``hpcprof serve``, and the JSON of commands), and prints the differences: the run, what is compared, and both
+values. The last line counts the comparisons; the exit status is 1 if any differ.
 """
 
 from __future__ import annotations
 
+import json
 import lzma
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote, unquote, urlencode
 
+import anyio
 import pandas as pd
+from starlette.types import ASGIApp
 
 ROOT = Path(__file__).parents[1]
 # For what lies beside this file's folder.
@@ -28,7 +32,7 @@ from hpcprof.analysis.explain.explanation import Cause, Explanation, Finding  # 
 from hpcprof.analysis.framework.registry import ACROSS_RUNS  # noqa: E402
 from hpcprof.analysis.steps.run_step import PARTS, whole_steps  # noqa: E402
 from hpcprof.common.units import format_ns  # noqa: E402
-from hpcprof.report.account import accounts_of_steps  # noqa: E402
+from hpcprof.report.account import Account, accounts_of_steps  # noqa: E402
 from hpcprof.report.contents import gather  # noqa: E402
 from hpcprof.report.explanation import conclusion  # noqa: E402
 from hpcprof.report.facts import facts  # noqa: E402
@@ -38,6 +42,8 @@ from hpcprof.results.across_runs import over_pair  # noqa: E402
 from hpcprof.results.api import Results  # noqa: E402
 from hpcprof.results.run_names import find_known_run  # noqa: E402
 from hpcprof.results.store.store import open_store  # noqa: E402
+from hpcprof.serve.app import serve_store  # noqa: E402
+from hpcprof.serve.guard import Access  # noqa: E402
 
 PATTERNS = ("*.sqlite", "*.sqlite.xz", "*.trace.json*")
 ROUNDED = 1.0
@@ -81,6 +87,8 @@ def compared(run: Results) -> Iterator[Compared]:
     yield from _of_findings(run, explanation)
     yield from _of_report(run, every, explanation)
     yield from _of_comparison(run, every)
+    yield from _of_serve(run, every, explanation)
+    yield from _of_commands(run, explanation)
 
 
 _TABLES = (
@@ -249,6 +257,7 @@ def _every(findings: tuple[Finding, ...]) -> Iterator[Finding]:
 def _of_report(run: Results, every: pd.Series[Any], explanation: Explanation) -> Iterator[Compared]:
     contents = gather(run.run, run.store, None)
     bars, screen = accounts_of_steps(contents), first_screen(contents)
+    yield from _of_bars(run, bars)
     elapsed, median = format_ns(int(every["elapsed_ns"])), format_ns(int(every["wall_p50_ns"]))
     for bar, shown in zip(bars, screen.accounts, strict=True):
         drawn = sum(part.ns for part in bar.parts)
@@ -276,6 +285,90 @@ def _of_report(run: Results, every: pd.Series[Any], explanation: Explanation) ->
         yield Compared(
             f"stragglers ({said!r}) beside {one.cause.value} on rank {one.ranks[0]}", silent, False
         )
+
+
+def _of_bars(run: Results, bars: Sequence[Account]) -> Iterator[Compared]:
+    """Yield the parts of each bar beside the account of its kind of steps."""
+    kinds = run.analysis("step_kinds").fillna(0).set_index("kind")
+    for bar in bars:
+        row = kinds.loc[bar.kind]
+        yield Compared(f"elapsed step of kind {bar.kind}: bar", bar.elapsed_ns, int(row["elapsed_ns"]))
+        yield Compared(f"median step of kind {bar.kind}: bar", bar.p50_ns, int(row["wall_p50_ns"]))
+        yield Compared(f"number of steps of kind {bar.kind}: bar", bar.steps, int(row["steps"]))
+        drawn = {part.name: part.ns for part in bar.parts}
+        for name, column in (("compute", "compute_ns"), ("exposed communication", "exposed_comm_ns")):
+            if name in drawn:
+                yield Compared(f"{name} of kind {bar.kind}: bar", drawn[name], float(row[column]), len(PARTS))
+
+
+def _of_serve(run: Results, every: pd.Series[Any], explanation: Explanation) -> Iterator[Compared]:
+    """Yield what the answers of ``hpcprof serve`` say."""
+    app = serve_store(run.run.path.parent / "runs", None, Access(frozenset({"localhost"})))
+
+    def answer(path: str, **asked: str) -> Any:
+        return json.loads(anyio.run(_get, app, path, urlencode(asked)))
+
+    address = f"/api/runs/{quote(run.run.id, safe='')}"
+    median = int(every["wall_p50_ns"])
+    (listed,) = (one for one in answer("/api/runs")["runs"] if one["run"] == run.run.id)
+    yield Compared("median step: list of serve", listed["step_p50_ns"], median)
+    shown = answer(address)
+    short = json.loads(json.dumps(explanation.in_short().as_json()))
+    yield Compared("explanation: run of serve", shown["explanation"], short)
+    for name in ("step_kinds", "idle_causes", "breakdown", "step_account"):
+        columns, table = answer(f"{address}/tables/{name}")["columns"], run.analysis(name)
+        for column, values in columns.items():
+            own = [None if pd.isna(one) else one for one in table[column]] if column in table else values
+            yield Compared(f"{name}.{column}: table of serve", values, own)
+    for history in answer("/api/history")["histories"]:
+        for point in history["points"]:
+            if point["run"] == run.run.id:
+                yield Compared(f"{history['metric']}: history of serve", point["value"], median)
+    both = answer("/api/compare", baseline=run.run.id, candidate=run.run.id)
+    metrics = {row["metric"]: row["a"] for row in both["metrics"]}
+    if "step_p50_ns" in metrics:
+        yield Compared("median step: comparison of serve", metrics["step_p50_ns"], float(median), ROUNDED)
+    parts = {row["part"]: row["a_ns"] for row in both["parts"]}
+    yield Compared("elapsed step: comparison of serve", parts["step"], int(every["elapsed_ns"]))
+
+
+async def _get(app: ASGIApp, path: str, query: str) -> bytes:
+    """Return the body of an answer of an application."""
+    parts: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        parts.append(message.get("body", b""))
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    scope = {
+        **{"type": "http", "method": "GET", "http_version": "1.1", "scheme": "http", "root_path": ""},
+        **{"path": unquote(path), "raw_path": path.encode(), "query_string": query.encode()},
+        "headers": [(b"host", b"localhost")],
+    }
+    await app(scope, receive, send)
+    return b"".join(parts)
+
+
+def _of_commands(run: Results, explanation: Explanation) -> Iterator[Compared]:
+    """Yield what commands write as JSON."""
+    folder = run.run.path.parent
+
+    def written(*command: str) -> Any:
+        line = [sys.executable, "-m", "hpcprof", *command, "--format", "json"]
+        done = subprocess.run(
+            line, cwd=folder, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT)}
+        )
+        return json.loads(done.stdout)
+
+    explained = written("explain", str(run.run.path))
+    whole = json.loads(json.dumps(explanation.as_json()))
+    shown = explanation.shown()
+    every = zip(whole["findings"], explanation.findings, strict=True)
+    whole["findings"] = [one for one, finding in every if finding in shown]
+    for key in ("step", "hidden", "not_judged", "findings"):
+        yield Compared(f"{key}: explain --format json", explained[key], whole[key])
 
 
 def _of_comparison(run: Results, every: pd.Series[Any]) -> Iterator[Compared]:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 # For what lies beside this file's folder.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.collect import FETCH, HPCPROF, cost  # noqa: E402
+from benchmarks.collect import FETCH, HPCPROF, cost
 
 Ints = NDArray[np.int64]
 

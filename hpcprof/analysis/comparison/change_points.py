@@ -18,7 +18,7 @@ import numpy as np
 
 from hpcprof.analysis.statistics.grouped import Floats
 
-LEAST_PROBABILITY = 0.5
+LEAST_PROBABILITY = 0.7
 """A change that is less probable is not marked."""
 
 FEWEST = 5

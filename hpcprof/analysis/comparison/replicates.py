@@ -22,9 +22,6 @@ _UNLIKE = 0.01
 _TREND = 0.1
 """A series may have a trend if series without one show as much less often than this."""
 
-_MOST_ALIKE = 0.8
-"""A series of runs is not taken to resemble the run before more than with this correlation."""
-
 _LARGEST_LOG = 700.0
 """The exponential function of more than this overflows soon."""
 
@@ -110,7 +107,7 @@ def extrapolated(values: Floats, places: Floats, others: Floats, place: float) -
     few = float(np.var(others, ddof=1)), len(others)
     found = _unequal(float(np.mean(others) - np.mean(level)), (noise, leverage, len(values) - 2), few)
     # Runs that resemble the run before tell less than as many independent ones.
-    wider = widening(level - np.mean(level), _MOST_ALIKE)
+    wider = widening(level - np.mean(level))
     return level, replace(found, error=found.error * wider)
 
 

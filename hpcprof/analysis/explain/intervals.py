@@ -32,8 +32,6 @@ CALL_COST_NS = {"nsys": 3_000, "torch": 12_000}
 
 Without as much, the replays of a loop whose host decides take as long as the loop without a profiler."""
 
-_MOST_CORRELATED = 0.9
-
 _MOST_STEPS = 500
 """An interval that needs more steps than these is wide for another reason than few steps."""
 
@@ -128,6 +126,4 @@ def half_width(values: Floats) -> float:
     distance = values - np.median(values)
     deviation = 1.2533 * float(np.mean(np.abs(distance))) * np.sqrt(count / (count - 1))
     student = float(student_quantile(count - 1, (1 + CONFIDENCE) / 2))
-    return float(
-        student * 1.2533 * deviation * widening(values - values.mean(), _MOST_CORRELATED) / np.sqrt(count)
-    )
+    return float(student * 1.2533 * deviation * widening(values - values.mean()) / np.sqrt(count))

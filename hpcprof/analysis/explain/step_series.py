@@ -21,7 +21,6 @@ _FEWEST_FOR_DRIFT = 10
 _FEWEST_AT_LEVEL = 3
 _DRIFT_RATIO = 1.03
 _DRIFT_ERRORS = 6.0
-_MOST_ALIKE = 0.8
 
 
 def spikes(series: StepSeries) -> Ints:
@@ -116,4 +115,4 @@ def _distance(wall: Floats) -> float:
 
 def _deviation(rest: Floats) -> float:
     """Return the standard deviation of what is left of steps, as if neighbours were independent."""
-    return 1.2533 * float(np.mean(np.abs(rest))) * widening(rest, _MOST_ALIKE)
+    return 1.2533 * float(np.mean(np.abs(rest))) * widening(rest)

@@ -90,9 +90,10 @@ def _half_width(candidate: _Side, baseline: _Side) -> float:
     columns: list[list[Ints]] = [[], [], []]
     gradient: list[float] = []
     is_candidate: list[bool] = []
-    first = 0
+    first, begins = 0, []
     for side, sign in ((candidate, 1), (baseline, -1)):
         for run in side.runs:
+            begins.append(first)
             for part, (steps, ratios) in enumerate(run):
                 scaled = np.rint(ratios * _RATIO_UNIT).astype(np.int64)
                 group = np.full(len(steps), len(gradient))
@@ -103,7 +104,8 @@ def _half_width(candidate: _Side, baseline: _Side) -> float:
             first += 1 + max(int(steps.max()) for steps, _ in run)
     medians = ClusteredMedians.of(*(np.concatenate(column) for column in columns))
     one_row = np.zeros(len(gradient), np.int64)
-    return float(medians.half_widths(one_row, np.array(gradient), np.array(is_candidate))[0])
+    sides = np.array(is_candidate)
+    return float(medians.half_widths(one_row, np.array(gradient), sides, np.array(begins))[0])
 
 
 def _medians(runs: Sequence[tuple[Ints, Floats]]) -> Floats:

@@ -91,7 +91,13 @@ class ClusteredMedians:
             part_shift=slope[owner] * surplus,
         )
 
-    def half_widths(self, row: Ints, gradient: Floats, first_side: NDArray[np.bool_] | None = None) -> Floats:
+    def half_widths(
+        self,
+        row: Ints,
+        gradient: Floats,
+        first_side: NDArray[np.bool_] | None = None,
+        begins: Ints | None = None,
+    ) -> Floats:
         """Return half the width of the 95 % interval of each row's sum of ``gradient * median``.
 
         The shifts of a cluster are added up before they are squared, so values of a cluster may depend on
@@ -107,6 +113,8 @@ class ClusteredMedians:
         gradient : ndarray of float64, shape (groups,)
         first_side : ndarray of bool, shape (groups,), optional
             Which of the two sides of a row each group is on; by default the sign of ``gradient`` tells.
+        begins : ndarray of int64, shape (series,), optional
+            The first cluster of each series of clusters, as of a run; by default all are one series.
         """
         cells, cell = numbered_rows(row[self.part_group], self.part_cluster)
         owner = np.ascontiguousarray(cells[:, 0])
@@ -116,9 +124,12 @@ class ClusteredMedians:
         )
         shift = above.shift + below.shift
         variance: Floats = np.bincount(owner, shift**2).astype(np.float64)
-        clusters, correlation = _correlation(owner, shift, variance)
+        series = np.zeros(len(cells), np.int64)
+        if begins is not None:
+            series = np.searchsorted(begins, cells[:, 1], side="right")
+        length, correlation = _correlation(owner, series, shift, variance)
         with np.errstate(invalid="ignore", divide="ignore"):
-            clustered = np.sqrt(variance * variance_of_mean(clusters, correlation))
+            clustered = np.sqrt(variance * variance_of_mean(length, correlation))
         independent = np.sqrt(np.bincount(row, (gradient * self.error) ** 2))
         degrees = correlated_freedom(_degrees_of_freedom(above, below, owner), correlation)
         student, normal = student_quantile([degrees, np.full_like(degrees, math.inf)], (1 + CONFIDENCE) / 2)
@@ -157,20 +168,22 @@ class _Side:
     clusters: Floats
 
 
-def _correlation(owner: Ints, shift: Floats, variance: Floats) -> tuple[Ints, Floats]:
-    """Return the number of each row's clusters, and the correlation to expect of neighbouring ones."""
-    clusters = np.bincount(owner)
-    several = lags(clusters)
+def _correlation(owner: Ints, series: Ints, shift: Floats, variance: Floats) -> tuple[Floats, Floats]:
+    """Return the mean length of each row's series, and the correlation to expect of neighbouring clusters."""
+    parts, part = numbered_rows(owner, series)
+    count = np.bincount(parts[:, 0], minlength=len(variance))
+    length = np.bincount(owner, minlength=len(variance)) / count
+    several = lags(length.astype(np.int64))
     total = np.zeros_like(variance)
     for lag in range(max(1, int(several.max(initial=0))), 0, -1):
-        inside = np.flatnonzero((owner[lag:] == owner[:-lag]) & (lag <= np.maximum(several, 1)[owner[lag:]]))
+        inside = np.flatnonzero((part[lag:] == part[:-lag]) & (lag <= np.maximum(several, 1)[owner[lag:]]))
         with np.errstate(invalid="ignore"):  # where a row has no interval
-            products = np.bincount(owner[inside], shift[inside] * shift[inside + lag], len(clusters))
+            products = np.bincount(owner[inside], shift[inside] * shift[inside + lag], len(variance))
             found = np.divide(products, variance, out=np.zeros_like(variance), where=variance > 0)
         total += found
     # The last one is that of the next clusters.
-    correlation = neighbour_correlation(found, total, clusters)
-    return clusters, expected_correlation(correlation, 1, clusters, _ASSUMED_CLUSTERS, errors=_ERRORS)
+    correlation = neighbour_correlation(found, total, length)
+    return length, expected_correlation(correlation, count, length, _ASSUMED_CLUSTERS, errors=_ERRORS)
 
 
 def _degrees_of_freedom(above: _Side, below: _Side, owner: Ints) -> Floats:

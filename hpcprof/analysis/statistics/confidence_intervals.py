@@ -15,6 +15,9 @@ RATIO_DIGITS = 4
 """Decimals of the ratios that have such an interval."""
 
 _ASSUMED_CORRELATION, _MOST_CORRELATION = 0.5, 0.9
+_INDEPENDENT_VALUES, _FEWEST_ALIKE = 4, 4
+"""The weight of the assumption that values are independent, as a number of values; less tell nothing."""
+
 _MOST_LAGS = 8
 _TRIMMED = 10
 _FEW_VALUES = 20
@@ -87,12 +90,12 @@ def common_correlation(series: Floats) -> Floats:
     return neighbour_correlation(next_ones, next_ones + sum(later), n)
 
 
-def lags(length: Ints) -> Ints:
+def lags(length: Ints | Floats) -> Ints:
     """Return with how many next values a value of a series of this length is compared."""
-    return np.minimum(_MOST_LAGS, length // 5)
+    return np.minimum(_MOST_LAGS, length // 5).astype(np.int64)
 
 
-def neighbour_correlation(next_ones: Floats, total: Floats, length: Ints) -> Floats:
+def neighbour_correlation(next_ones: Floats, total: Floats, length: Ints | Floats) -> Floats:
     """Return the correlation of neighbours in a series, the larger of two estimates.
 
     One is that of the next values, corrected as in `correlation_with_next`. The other, from ten values on, is
@@ -103,7 +106,7 @@ def neighbour_correlation(next_ones: Floats, total: Floats, length: Ints) -> Flo
     ----------
     next_ones, total : ndarray of float
         The correlation with the next value, and the sum of those with as many next values as `lags` says.
-    length : ndarray of int
+    length : ndarray
     """
     found: Floats = (length * next_ones + 1) / np.maximum(length - 3, 1)
     several = lags(length)
@@ -114,8 +117,8 @@ def neighbour_correlation(next_ones: Floats, total: Floats, length: Ints) -> Flo
 
 def expected_correlation(
     found: Floats,
-    series: float,
-    length: Ints | int,
+    series: Ints | float,
+    length: Ints | Floats | int,
     weight: float,
     assumed: Floats | float = _ASSUMED_CORRELATION,
     errors: float = 0.0,
@@ -131,7 +134,7 @@ def expected_correlation(
     return np.clip(total / (values + weight), 0.0, _MOST_CORRELATION)
 
 
-def variance_of_mean(n: Ints | int, correlation: Floats) -> Floats:
+def variance_of_mean(n: Ints | Floats | int, correlation: Floats) -> Floats:
     """Return how many times that of independent values the variance of the mean of n such values is.
 
     The variance of the values is that of the sample, which is too small for a few alike values.
@@ -151,15 +154,18 @@ def correlated_freedom(freedom: Floats | float, correlation: Floats) -> Floats:
     return np.minimum((freedom * (1 - square) + 4 * square) / (1 + square), freedom)
 
 
-def widening(apart: Floats, most: float) -> float:
-    """Return by how much an interval is wider because neighbours are alike, up to a correlation of ``most``.
+def widening(apart: Floats) -> float:
+    """Return by how much an interval is wider because neighbours are alike.
 
-    ``apart`` is how far each value of a series is from its level.
+    ``apart`` is how far each value of a series is from its level. Few values hardly tell how alike they are;
+    then they count as independent.
     """
-    square = float(apart @ apart)
-    alike = float(apart[1:] @ apart[:-1]) / square if square else 0.0
-    alike = min(max(alike, 0.0), most)
-    return float(np.sqrt((1 + alike) / (1 - alike)))
+    n = len(apart)
+    if n < _FEWEST_ALIKE:
+        return 1.0
+    found = common_correlation(apart[None])
+    alike = expected_correlation(found, 1, n, _INDEPENDENT_VALUES, assumed=0.0)
+    return float(np.sqrt(variance_of_mean(n, alike))[0])
 
 
 def series_interval(series: Floats, confidence: float, correlation: Floats) -> tuple[Floats, Floats]:
