@@ -103,8 +103,8 @@ def _export_timelines(
         timelines = find_timelines(run)
         of_ranks = {rank: timelines.paths[rank] for rank in _among(ranks, list(timelines.paths), run)}
         collected = store.exists() and bool(store.profiles(run.id))
-        clocks = run_communication(run, store).clocks if collected else None
-        return export_timelines(replace(timelines, paths=of_ranks), folder, progress, clocks)
+        found = run_communication(run, store) if collected else None
+        return export_timelines(replace(timelines, paths=of_ranks), folder, progress, found)
     windows = RunWindows(run, store)
     if not (store.exists() and windows.profiles):
         if store.exists() and store.profiles(run.id):
@@ -116,7 +116,7 @@ def _export_timelines(
         return export_trace(run, store, folder, progress, ranks=own, steps=next(iter(steps), None))
     paths = {rank: run.path / windows.profiles[rank].file for rank in own}
     chosen = _StepTimelines(paths, [], windows=windows, steps=steps[0])
-    return export_timelines(chosen, folder, progress, run_communication(run, store).clocks)
+    return export_timelines(chosen, folder, progress, run_communication(run, store))
 
 
 @dataclass(frozen=True, kw_only=True)

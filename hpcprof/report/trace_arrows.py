@@ -1,7 +1,7 @@
 """The arrows of an exported trace, which viewers draw between events: flow events of the Trace Event Format.
 
-They have the names and categories of PyTorch's traces: ``ac2g`` leads from a call to the work that it
-launches, ``fwdbwd`` from an operator to the one that computes its gradient.
+Those within a rank have the names and categories of PyTorch's traces: ``ac2g`` leads from a call to the work
+that it launches, ``fwdbwd`` from an operator to the one that computes its gradient.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from hpcprof.analysis.steps.streams import NO_CALL, OperationTimes, launch_calls
-from hpcprof.profiles.timeline import NO_LINK, Ints, Timeline
+from hpcprof.profiles.timeline import NO_LINK, NO_WAIT, Ints, MpiCalls, MpiOperations, Timeline
+from hpcprof.results.run_communication import Carrier, RankCommunication
 
 _RANKS_APART = 1 << 32
 """Viewers tell arrows apart by their ids, so each rank has its own; doubles hold those of 2 million ranks."""
@@ -39,11 +40,55 @@ def arrows(timeline: Timeline, rank: int, zero: int, track: Ints) -> Iterator[st
     yield from _drawn("fwdbwd", rank, zero, *ends)
 
 
+def message_arrows(
+    found: RankCommunication, rank: int, zero: int, calls: MpiCalls, requests: MpiOperations, track: Ints
+) -> Iterator[str]:
+    """Yield this rank's ends of the arrows from sends to receives of MPI, one JSON object each.
+
+    An arrow begins where its send does, and ends where its receive ends.
+
+    Parameters
+    ----------
+    found : RankCommunication
+        With starts on the clock of the trace.
+    rank, zero : int
+    calls : MpiCalls
+    requests : MpiOperations
+    track : ndarray of int64
+        The track of each request.
+    """
+    places: dict[tuple[int, int], tuple[int, int]] = {}
+    for carrier, table, tracks in (
+        (Carrier.MPI_CALL, calls, calls.thread),
+        (Carrier.MPI_REQUEST, requests, track),
+    ):
+        columns = (table.start.tolist(), table.end.tolist(), tracks.tolist())
+        places |= {(carrier.value, start): (end, tid) for start, end, tid in zip(*columns, strict=True)}
+    ends_of = (found.carrier.tolist(), found.start.tolist(), found.way.tolist(), found.number.tolist())
+    for carrier, start, way, number in zip(*ends_of, strict=True):
+        place = places.get((carrier, start))
+        if not way or place is None:
+            continue
+        at = start if way > 0 else place[0]
+        ends = '"ph":"s"' if way > 0 else '"ph":"f","bp":"e"'
+        ts = at - zero
+        yield (
+            f'{{{ends},"id":"message {number}","cat":"mpi","name":"message","pid":{rank},"tid":{place[1]},'
+            f'"ts":{ts // 1000}.{ts % 1000:03d}}}'
+        )
+
+
 def launches(timeline: Timeline) -> tuple[Ints, Ints]:
     """Return the rows of the calls that launched work, and those of ``timeline.operations()``, in pairs."""
     call = launch_calls(timeline)
     operation = np.flatnonzero(call != NO_CALL)
     return call[operation], operation
+
+
+def mpi_requests(timeline: Timeline) -> MpiOperations:
+    """Return the operations of MPI that end in another call than the one that begins them."""
+    table = timeline.mpi_operations
+    return table.take((table.wait_ns != NO_WAIT) & (table.start + table.begin_ns < table.end))
 
 
 def gradients(timeline: Timeline) -> tuple[Ints, Ints]:

@@ -3,8 +3,10 @@
 Each rank is a process. Its tracks are its GPU streams, the annotations on the GPU, and its threads, on which
 ranges and operators enclose the API calls made inside them, and arrows lead from calls to the work that they
 launch. Categories and arguments have the names of PyTorch's traces, so that programs which read those,
-hpcprof included, also read these. Only ``cuda_graph`` is new: the launch of a graph that was traced as a
-whole. `hpcprof.report.perfetto` writes all ranks on aligned clocks in Perfetto's own format.
+hpcprof included, also read these. New are ``cuda_graph``, the launch of a graph that was traced as a whole,
+and ``mpi``: calls of MPI, its requests from their begin to their completion, and in the trace of all ranks
+arrows from sends to receives. `hpcprof.report.perfetto` writes all ranks on aligned clocks in Perfetto's own
+format.
 
 Timestamps are microseconds with three decimals, that is whole nanoseconds, counted from the first event. A
 program that reads them as doubles keeps every nanosecond of 13 days. ``baseTimeNanoseconds`` is the UTC time
@@ -17,7 +19,7 @@ import gzip
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
@@ -40,14 +42,16 @@ from hpcprof.profiles.timeline import (
     Ints,
     Kernels,
     MemoryOperations,
+    MpiCalls,
+    MpiOperations,
     Operations,
     Operators,
     Ranges,
     Style,
     Timeline,
 )
-from hpcprof.report.trace_arrows import arrows
-from hpcprof.results.run_communication import RunClocks
+from hpcprof.report.trace_arrows import arrows, message_arrows, mpi_requests
+from hpcprof.results.run_communication import RankCommunication, RunCommunication
 from hpcprof.results.timelines import Timelines
 
 # nsys numbers threads with 24 bits; the tracks above are not threads.
@@ -68,7 +72,10 @@ class Exported:
 
 
 def export_timelines(
-    timelines: Timelines, folder: Path, progress: Callable[[Path], None], clocks: RunClocks | None = None
+    timelines: Timelines,
+    folder: Path,
+    progress: Callable[[Path], None],
+    communication: RunCommunication | None = None,
 ) -> Exported:
     """Write a trace per rank and, where there are several ranks, one of all ranks on a common clock.
 
@@ -80,8 +87,8 @@ def export_timelines(
         Created where it is missing and there is something to write; files of the same names are replaced.
     progress : callable
         Called with each path before it is written.
-    clocks : RunClocks, optional
-        The clocks of the ranks on the common one. Without those of all ranks, the UTC times in the profiles
+    communication : RunCommunication, optional
+        Its clocks put the ranks on a common one. Without those of all ranks, the UTC times in the profiles
         place them.
 
     Raises
@@ -108,8 +115,8 @@ def export_timelines(
             done.written.append(path)
         if len(zeros) > 1:
             progress(folder / MERGED)
-            if clocks is not None and zeros.keys() <= clocks.clocks.keys():
-                _export_aligned(timelines, zeros, folder / MERGED, clocks, done)
+            if communication is not None and zeros.keys() <= communication.clocks.clocks.keys():
+                _export_aligned(timelines, zeros, folder / MERGED, communication, done)
             else:
                 _export_by_utc(timelines, zeros, folder / MERGED, done)
             done.written.append(folder / MERGED)
@@ -131,14 +138,22 @@ class _Zero:
 
 
 def _export_aligned(
-    timelines: Timelines, zeros: Mapping[int, _Zero], path: Path, clocks: RunClocks, done: Exported
+    timelines: Timelines,
+    zeros: Mapping[int, _Zero],
+    path: Path,
+    communication: RunCommunication,
+    done: Exported,
 ) -> None:
     """Write all ranks on the clock that they share."""
+    clocks = communication.clocks
     base = min(clocks.stamp_on_common(rank, zero.first) for rank, zero in zeros.items())
     utc = None if clocks.start_utc_ns is None else clocks.start_utc_ns + base
     with _trace(path, _base(utc)) as write:
         for rank in zeros:
-            write(_events(clocks.on_common(rank, timelines.read(rank)), rank, base))
+            found = communication.of_rank(rank) if communication.mpi else None
+            if found is not None:
+                found = replace(found, start=clocks.to_common(rank, found.start))
+            write(_events(clocks.on_common(rank, timelines.read(rank)), rank, base, found))
     done.notes.append(f"{path.name}: {clocks.note()}")
 
 
@@ -211,8 +226,13 @@ def first_event(timeline: Timeline) -> int:
     return min((int(column.min()) for column in stamps if len(column)), default=0)
 
 
-def _events(timeline: Timeline, rank: int, zero: int) -> Iterator[str]:
-    """Yield the events of a rank, one JSON object each, with times relative to ``zero``."""
+def _events(
+    timeline: Timeline, rank: int, zero: int, messages: RankCommunication | None = None
+) -> Iterator[str]:
+    """Yield the events of a rank, one JSON object each, with times relative to ``zero``.
+
+    ``messages`` are those of MPI that have another end in the trace, with starts on its clock.
+    """
     # The index -1 means no name.
     names = [json.dumps(name) for name in [*timeline.strings.tolist(), "(no name)"]]
     tracks = _Tracks(rank)
@@ -239,14 +259,21 @@ def _events(timeline: Timeline, rank: int, zero: int) -> Iterator[str]:
     free = ranges.take((ranges.style != Style.PUSH_POP) | (ranges.one_thread != 1))
     of_free = tracks.of_ranges(free)
     yield from _complete("user_annotation", free, names, rank, zero, of_free, _messages(timeline, free))
+    mpi, requests = timeline.mpi_calls, mpi_requests(timeline)
+    yield from _complete("mpi", mpi, names, rank, zero, mpi.thread)
+    of_requests = tracks.of_requests(requests)
+    yield from _complete("mpi", requests, names, rank, zero, of_requests)
     yield from _allocated(timeline.allocations, rank, zero, tracks)
     yield from arrows(timeline, rank, zero, track)
-    yield from tracks.metadata(np.unique(np.concatenate((calls.thread, pushed.thread, done.thread))))
+    if messages is not None:
+        yield from message_arrows(messages, rank, zero, mpi, requests, of_requests)
+    threads = (calls.thread, pushed.thread, done.thread, mpi.thread)
+    yield from tracks.metadata(np.unique(np.concatenate(threads)))
 
 
 def _complete(
     category: str,
-    table: Operations | GpuMarks | ApiCalls | Ranges | Operators,
+    table: Operations | GpuMarks | ApiCalls | Ranges | Operators | MpiCalls | MpiOperations,
     names: list[str],
     rank: int,
     zero: int,
@@ -256,10 +283,11 @@ def _complete(
     """Yield complete events; one that ends before it starts gets a duration of 0."""
     start = table.start - zero
     length = np.maximum(table.end - table.start, 0)
-    columns = (table.name.tolist(), track.tolist(), start.tolist(), length.tolist(), arguments)
-    for name, tid, ts, dur, args in zip(*columns, strict=False):
+    name = table.operation if isinstance(table, MpiOperations) else table.name
+    columns = (name.tolist(), track.tolist(), start.tolist(), length.tolist(), arguments)
+    for number, tid, ts, dur, args in zip(*columns, strict=False):
         yield (
-            f'{{"ph":"X","cat":"{category}","name":{names[name]},"pid":{rank},"tid":{tid},'
+            f'{{"ph":"X","cat":"{category}","name":{names[number]},"pid":{rank},"tid":{tid},'
             f'"ts":{ts // 1000}.{ts % 1000:03d},"dur":{dur // 1000}.{dur % 1000:03d}{args}}}'
         )
 
@@ -350,6 +378,10 @@ class _Tracks:
     def of_ranges(self, ranges: Ranges) -> Ints:
         """Return a track for each range that does not belong to one thread."""
         return self._new("ranges across threads", lane(ranges.start, ranges.end))
+
+    def of_requests(self, requests: MpiOperations) -> Ints:
+        """Return a track for each request of MPI."""
+        return self._new("MPI requests", lane(requests.start, requests.end))
 
     def of_allocator(self, allocations: Allocations) -> int:
         """Return the track of the allocator, which gets a name only if it has events."""

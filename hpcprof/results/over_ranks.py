@@ -30,6 +30,7 @@ from hpcprof.profiles.event_folders import communication_folder
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.communicator_groups import RankGroup, Survey, groups_of_communicators, rank_chunks
 from hpcprof.results.executors.interface import Executor, Lost, ResultT, TaskT, serially
+from hpcprof.results.mpi_links import LinkWriter
 from hpcprof.results.rank_tables import dataset_table, rank_table_rows
 from hpcprof.results.run_communication import (
     PartFile,
@@ -172,14 +173,19 @@ def _matched(
     done = dict(run_tasks(_match, tasks, executor))
     found = [done[task] for task in tasks if done[task].values]
     profiles = store.profiles(run_id)
+    by_mpi: list[Aligned] = []
+    if lists.ranks:
+        with LinkWriter(folder) as links:
+            by_mpi = aligned_by_mpi(lists, links.add)
     clocks = run_clocks(
-        [one for part in found for one in part.aligned] + (aligned_by_mpi(lists) if lists.ranks else []),
+        [one for part in found for one in part.aligned] + by_mpi,
         events,
         {rank: profiles[rank].start_utc_ns for rank in sorted(events)},
     )
     values = {name: [part.values[name] for part in found] for name in _maps(Part.COMMUNICATORS)}
     files = [part.file for part in found]
-    return RunCommunication(folder, files, clocks, events, size, temporary), values
+    mpi = bool(lists.ranks)
+    return RunCommunication(folder, files, clocks, events, size, temporary, mpi=mpi), values
 
 
 def _match_tasks(

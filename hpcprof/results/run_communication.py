@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from enum import Enum
+from enum import Enum, IntEnum
 from functools import cached_property, lru_cache
 from hashlib import sha256
 from itertools import pairwise
@@ -31,14 +31,17 @@ from hpcprof.common.units import format_bytes, named_ranks
 from hpcprof.profiles.event_columns import timeline_tables
 from hpcprof.profiles.timeline import Allocations, Ints, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
+from hpcprof.results.mpi_links import FILE as MPI_FILE
+from hpcprof.results.mpi_links import read_links
 from hpcprof.results.rank_tables import rank_table_rows, read_rank_table
 
-VERSION = 1
+VERSION = 2
 """Raised when matches or clocks are computed in another way: they are then computed again."""
 
 _DESCRIPTION, _CLOCKS = "description.json", "clocks.parquet"
 _GROUP, _BATCH = 1 << 16, 1 << 18
 _COLLECTIVE = ("op", "comm_id", "seq", "bytes")
+_MESSAGE = ("op", "comm_id", "tag", "bytes")
 _TIMES = ("start_ns", "end_ns", "arrived_ns")
 _OPTIONAL = ("peer", "arrived")
 _MATCH_BITS = 32
@@ -217,6 +220,8 @@ class RankCommunication:
         What a collective, or a message, has in common on all of its ranks.
     way : ndarray of int64, shape (n,)
         1 for a message that is sent, -1 for one that is received, 0 for a collective.
+    carrier : ndarray of int64, shape (n,)
+        `Carrier` values.
     texts : list of str
         What each is.
     """
@@ -224,11 +229,34 @@ class RankCommunication:
     start: Ints
     number: Ints
     way: Ints
+    carrier: Ints
     texts: list[str]
+
+    @classmethod
+    def joined(cls, parts: Sequence[RankCommunication]) -> RankCommunication:
+        """Return several parts as one, by start."""
+        start, number, way, carrier = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("start", "number", "way", "carrier")
+        )
+        order = np.lexsort((number, start))
+        texts = [text for part in parts for text in part.texts]
+        named = [texts[place] for place in order.tolist()]
+        return cls(start[order], number[order], way[order], carrier[order], named)
+
+
+class Carrier(IntEnum):
+    """The event of a rank that carries out a collective or a message."""
+
+    WORK = 0
+    """A kernel, or work of the host."""
+    MPI_CALL = 1
+    MPI_REQUEST = 2
+    """An operation of MPI that ends in another call."""
 
 
 _NONE = np.array([], np.int64)
-_NOTHING = RankCommunication(_NONE, _NONE, _NONE, [])
+_NOTHING = RankCommunication(_NONE, _NONE, _NONE, _NONE, [])
 
 
 class PartFile(msgspec.Struct, frozen=True):
@@ -248,6 +276,7 @@ class _Description(msgspec.Struct):
     errors: dict[int, float]
     start_utc_ns: int | None
     size: int
+    mpi: bool = False
 
 
 def identity(events: Mapping[int, RankEvents]) -> str:
@@ -344,6 +373,8 @@ class RunCommunication:
         The largest number of ranks that the collectives of a rank tell, profiled or not; 0 if none does.
     lost : StoreError or None
         The reason why nothing could be matched.
+    mpi : bool
+        Whether there are messages and collectives of MPI.
     """
 
     def __init__(
@@ -355,8 +386,9 @@ class RunCommunication:
         size: int = 0,
         temporary: tempfile.TemporaryDirectory[str] | None = None,
         lost: StoreError | None = None,
+        mpi: bool = False,
     ) -> None:
-        self.clocks, self.parts, self.size, self.lost = clocks, tuple(parts), size, lost
+        self.clocks, self.parts, self.size, self.lost, self.mpi = clocks, tuple(parts), size, lost, mpi
         self._folder, self._events = folder, events
         # The folder is removed with this object.
         self._temporary = temporary
@@ -402,7 +434,24 @@ class RunCommunication:
         found = found.take((found.part == 0) | (found.peer != UNKNOWN))
         found = found.take(np.lexsort((found.match, found.start)))
         way = np.where(found.peer == UNKNOWN, 0, np.where(found.sends, 1, -1))
-        return RankCommunication(found.start, found.match, way, self._texts(rank, found, way))
+        carrier = np.full(len(way), int(Carrier.WORK))
+        kernels = RankCommunication(found.start, found.match, way, carrier, self._texts(rank, found, way))
+        return RankCommunication.joined([kernels, self._of_mpi(rank)]) if self.mpi else kernels
+
+    def _of_mpi(self, rank: int) -> RankCommunication:
+        with self._reading():
+            found = read_links(self._folder, rank)
+        if not len(found.row):
+            return _NOTHING
+        rows = read_rank_table(self._events[rank], "mpi_operation_list", _MESSAGE).take(found.row)
+        values = (rows.column(name).to_pylist() for name in _MESSAGE)
+        texts = [
+            _said_of_mpi(*one) for one in zip(*values, found.way.tolist(), found.peer.tolist(), strict=True)
+        ]
+        # The files of matches number theirs before.
+        number = found.match + (len(self.parts) << _MATCH_BITS)
+        carrier = np.where(found.pending == 1, int(Carrier.MPI_REQUEST), int(Carrier.MPI_CALL))
+        return RankCommunication(found.start, number, found.way, carrier, texts)
 
     def _texts(self, rank: int, found: Matches, way: Ints) -> list[str]:
         if not len(found):
@@ -431,9 +480,12 @@ class RunCommunication:
             dict(clocks.errors),
             clocks.start_utc_ns,
             self.size,
+            self.mpi,
         )
         write_atomically(self._folder / _DESCRIPTION, msgspec.json.encode(described).decode())
         names = {_CLOCKS, _DESCRIPTION, *(part.name for part in self.parts)}
+        if self.mpi:
+            names.add(MPI_FILE)
         for path in self._folder.iterdir():
             if path.name not in names and not path.name.startswith("."):
                 path.unlink(missing_ok=True)
@@ -449,7 +501,7 @@ def load_communication(folder: Path, events: Mapping[int, RankEvents]) -> RunCom
     except (OSError, msgspec.MsgspecError, pa.ArrowException, KeyError):
         return None
     whole = RunClocks(clocks, described.sources, described.errors, described.start_utc_ns)
-    return RunCommunication(folder, described.parts, whole, events, described.size)
+    return RunCommunication(folder, described.parts, whole, events, described.size, mpi=described.mpi)
 
 
 def _clock_table(clocks: Mapping[int, RankClock]) -> pa.Table:
@@ -480,3 +532,9 @@ def _said(op: str, comm_id: str | None, seq: int, size: int | None, way: int, pe
     partner = f" {'to' if way > 0 else 'from'} rank {peer}" if way else ""
     where = f"communicator {comm_id}" if comm_id else "an unknown communicator"
     return f"{op} {seq}{partner} of {where}{f', {_written_size(size)}' if size is not None else ''}"
+
+
+def _said_of_mpi(op: str, comm_id: str | None, tag: int, size: int, way: int, peer: int) -> str:
+    partner = f" {'to' if way > 0 else 'from'} rank {peer}{f', tag {tag}' if tag >= 0 else ''}" if way else ""
+    where = comm_id or "an unknown communicator"
+    return f"{op}{partner}, {where}{f', {_written_size(size)}' if size >= 0 else ''}"

@@ -75,11 +75,24 @@ class RankSteps:
 
 def steps_of_ranks(events: Iterable[RankEvents]) -> dict[int, RankSteps]:
     """Return the steps of those ranks that have some, by rank."""
-    rows = rank_table_rows(events, "step_parts", ("step", "start_ns", "wall_ns"), lost=[])
+    known = {one.rank: one for one in events}
+    rows = rank_table_rows(known.values(), "step_parts", ("step", "start_ns", "wall_ns"), lost=[])
     rank, number, start, wall = (rows[name].to_numpy(np.int64) for name in rows.columns)
     whole = RankSteps(number, start, start + wall)
     bounds = np.flatnonzero(np.diff(rank, prepend=-1, append=-1)).tolist()
-    return {int(rank[low]): whole.take(slice(low, high)) for low, high in pairwise(bounds)}
+    found = {int(rank[low]): whole.take(slice(low, high)) for low, high in pairwise(bounds)}
+    return found | _steps_of_mpi(known[one] for one in sorted(known.keys() - found.keys()))
+
+
+def _steps_of_mpi(events: Iterable[RankEvents]) -> dict[int, RankSteps]:
+    """Return the steps of ranks with calls of MPI and without work of which the steps have parts."""
+    columns = ("scope", "start_ns", "end_ns")
+    rows = rank_table_rows(events, "mpi_regions", columns, lost=[])
+    rows = rows[rows["scope"] == "step"]
+    return {
+        int(rank): RankSteps(np.arange(len(own)), *(own[name].to_numpy(np.int64) for name in columns[1:]))
+        for rank, own in rows.groupby("rank")
+    }
 
 
 class RunWindows:

@@ -16,6 +16,7 @@ from hpcprof.profiles.timeline import Ints, Timeline, concatenate
 from hpcprof.report.page.timeline_data import column, differences
 from hpcprof.report.page.timeline_links import links_of
 from hpcprof.report.page.timeline_tracks import (
+    MPI_CALLS,
     NONE,
     ON_GPU,
     RankTracks,
@@ -197,7 +198,8 @@ def described_tracks(parts: Sequence[RankPart]) -> list[dict[str, Any]]:
         count: dict[tuple[TrackKind, str], int] = {}
         for track in part.tracks.tracks:
             label = track.label
-            if track.kind in (TrackKind.RANGES, TrackKind.CALLS) and label != ON_GPU and len(parts) > 1:
+            of_thread = track.kind in (TrackKind.RANGES, TrackKind.CALLS) or label.startswith(MPI_CALLS)
+            if of_thread and label != ON_GPU and len(parts) > 1:
                 general = label.partition(",")[0]
                 count[track.kind, general] = count.get((track.kind, general), 0) + 1
                 label = f"{general}, thread {count[track.kind, general]}"

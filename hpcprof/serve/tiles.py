@@ -34,7 +34,7 @@ from hpcprof.serve.rank_slices import RankPart, RecentParts, described_tracks, e
 from hpcprof.serve.tile_cache import TileCache, tile_key
 from hpcprof.submit.runs.directory import Run
 
-LAYOUT = 3
+LAYOUT = 4
 """Raised whenever tiles of the same profiles would be others."""
 
 MOST_RANKS = 64
@@ -144,7 +144,8 @@ class RunTiles:
         for rank in self._windows.profiles:
             self._keep(rank)
             timeline = self._windows.read(rank, -_FOREVER, _FOREVER)
-            tables = (timeline.operations(), timeline.calls, timeline.ranges, timeline.host_collectives)
+            on_host = (timeline.calls, timeline.ranges, timeline.host_collectives, timeline.mpi_calls)
+            tables = (timeline.operations(), *on_host)
             stamps = [s for table in tables if len(table) for s in (table.start.min(), table.end.max())]
             if stamps:
                 extents += self._clocks.to_common(rank, np.array([min(stamps), max(stamps)])).tolist()

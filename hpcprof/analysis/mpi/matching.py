@@ -6,7 +6,7 @@ n-th that is received with it, and the n-th collective of a communicator is the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 
 import numpy as np
@@ -98,8 +98,9 @@ class Operations:
 
     Attributes
     ----------
-    rank, op, comm, tag : ndarray of int64
-        ``op`` and ``comm`` are numbers in ``ops`` and ``comms``.
+    rank, row, op, comm, tag : ndarray of int64
+        ``row`` is the position in the list of the rank, ``op`` and ``comm`` are numbers in ``ops`` and
+        ``comms``.
     peer, root : ndarray of int64
         Ranks of the program, or `NONE`.
     begin, end : ndarray of int64
@@ -119,6 +120,7 @@ class Operations:
     """
 
     rank: Ints
+    row: Ints
     op: Ints
     comm: Ints
     tag: Ints
@@ -265,7 +267,7 @@ def _operations(lists: RunLists, window: RowWindow) -> Operations:
     rows, known = window.operations, lists.communicators
     none = np.full(len(rows["rank"]), NONE)
     return Operations(
-        **{name: rows[name] for name in ("rank", "op", "tag", "peer", "root", "begin", "end")},
+        **{name: rows[name] for name in ("rank", "row", "op", "tag", "peer", "root", "begin", "end")},
         **{name: rows[name] for name in ("sent", "received")},
         comm=np.where(rows["comm"] == NONE, len(known.names) - 1, rows["comm"]),
         left=rows["left"] == 1,
@@ -356,11 +358,12 @@ def collective_tables(run: RunMpi) -> list[tuple[int, Ints]]:
     ]
 
 
-def aligned_by_mpi(lists: RunLists) -> list[Aligned]:
-    """Return the clocks that the collectives and messages of a run align."""
+def aligned_by_mpi(lists: RunLists, see: Callable[[RunMpi], None] = lambda _: None) -> list[Aligned]:
+    """Return the clocks that the collectives and messages of a run align; ``see`` gets each window."""
     collectives: dict[tuple[int, int], list[tuple[Ints, Ints]]] = {}
     for window in lists.windows():
         run = match_window(lists, window)
+        see(run)
         calls, found = run.calls, run.operations
         for op, rows in collective_tables(run):
             if found.ops[op] not in ALIGNING or rows.shape[1] == 1:

@@ -281,7 +281,7 @@ class RunLists:
             some["peer"] = self.peers[rank][chosen]
             some["left"] = self._left_over(rows)[chosen].astype(np.int64)
             some["root"] = self.communicators.in_program(some["comm"], some["root"])
-            operations.append({"rank": np.full(len(chosen), rank), **some})
+            operations.append({"rank": np.full(len(chosen), rank), "row": chosen, **some})
         return RowWindow(_joined(calls), _joined(operations), begin is None, end is None)
 
     @cached_property

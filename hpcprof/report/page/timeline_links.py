@@ -9,7 +9,14 @@ import numpy as np
 
 from hpcprof.profiles.timeline import Ints
 from hpcprof.report.page.timeline_tracks import NONE, SliceKind, TrackSlices
-from hpcprof.results.run_communication import RankCommunication
+from hpcprof.results.run_communication import Carrier, RankCommunication
+
+_KINDS = {
+    Carrier.WORK: SliceKind.COMMUNICATION,
+    Carrier.MPI_CALL: SliceKind.MPI,
+    Carrier.MPI_REQUEST: SliceKind.MPI_REQUEST,
+}
+"""The kind of the slices that show what carries out communication."""
 
 
 @dataclass(frozen=True)
@@ -40,12 +47,19 @@ class SliceLinks:
 def links_of(slices: TrackSlices, communication: RankCommunication) -> SliceLinks:
     """Find the slices of a track that carry out communication; both have their starts on one clock."""
     collective = np.full(len(slices), NONE)
-    rows = np.flatnonzero(slices.kind == SliceKind.COMMUNICATION)
-    place = dict(zip(slices.start[rows].tolist(), rows.tolist(), strict=True))
     found = SliceLinks(collective, [], [], {})
-    known = np.flatnonzero(np.isin(communication.start, slices.start[rows]))
-    for one in known.tolist():
-        row, number = place[int(communication.start[one])], int(communication.number[one])
+    place: dict[tuple[int, int], int] = {}
+    known = np.zeros(len(communication.start), bool)
+    for carrier, kind in _KINDS.items():
+        rows = np.flatnonzero(slices.kind == kind)
+        place |= {
+            (int(carrier), start): row
+            for row, start in zip(rows.tolist(), slices.start[rows].tolist(), strict=True)
+        }
+        known |= (communication.carrier == carrier) & np.isin(communication.start, slices.start[rows])
+    for one in np.flatnonzero(known).tolist():
+        row = place[int(communication.carrier[one]), int(communication.start[one])]
+        number = int(communication.number[one])
         if way := int(communication.way[one]):
             found.message_rows.append(row)
             found.messages.append(way * (number + 1))

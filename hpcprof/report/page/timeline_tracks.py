@@ -23,6 +23,8 @@ from hpcprof.profiles.timeline import (
     Collectives,
     GpuMarks,
     Ints,
+    MpiCalls,
+    MpiOperations,
     Operators,
     Ranges,
     Style,
@@ -31,12 +33,16 @@ from hpcprof.profiles.timeline import (
     concatenate,
 )
 from hpcprof.profiles.waiting_calls import host_waits
+from hpcprof.report.trace_arrows import mpi_requests
 
 NONE = -1
 """Stands for no launch, no collective and no name."""
 
 ON_GPU = "Ranges on the GPU"
 """The track of ranges where their work is on the GPU."""
+
+MPI_CALLS = "MPI calls"
+"""The tracks of the calls of MPI, one for each thread."""
 
 _LEVELS = 64
 """A track has no more levels; whatever overlaps even more is drawn on the last one."""
@@ -63,6 +69,8 @@ class SliceKind(IntEnum):
     RANGE = 3
     CALL = 4
     WAIT = 5
+    MPI = 6
+    MPI_REQUEST = 7
     MERGED = 8
 
 
@@ -138,6 +146,7 @@ def rank_tracks(timeline: Timeline, projects: bool = False) -> RankTracks:
     shapes, infos = _infos(timeline)
     tracks = [
         *_range_tracks(timeline),
+        *_mpi_tracks(timeline),
         *(_projected_tracks(timeline) if projects else ()),
         *_gpu_tracks(timeline, shapes),
         *_call_tracks(timeline),
@@ -241,6 +250,15 @@ def _range_tracks(timeline: Timeline) -> Iterator[Track]:
         yield _track(TrackKind.COMMUNICATION, "Communication on the host", host, SliceKind.COMMUNICATION)
 
 
+def _mpi_tracks(timeline: Timeline) -> Iterator[Track]:
+    """Yield the calls of MPI by thread, and the requests from their begin to their completion."""
+    calls, pending = timeline.mpi_calls, mpi_requests(timeline)
+    for label, rows in _threads(calls.process, calls.thread):
+        yield _track(TrackKind.COMMUNICATION, f"{MPI_CALLS}, {label}", calls.take(rows), SliceKind.MPI)
+    if len(pending):
+        yield _track(TrackKind.COMMUNICATION, "MPI requests", pending, SliceKind.MPI_REQUEST)
+
+
 def _projected_tracks(timeline: Timeline) -> Iterator[Track]:
     """Yield the ranges where the work is on the GPU that any thread launched in them."""
     projected = ranges_on_gpu(timeline)
@@ -281,13 +299,13 @@ def _gpu_tracks(timeline: Timeline, shapes: Ints) -> Iterator[Track]:
 def _track(
     kind: TrackKind,
     label: str,
-    table: _Named | _Placed | Ranges | Collectives | GpuMarks,
+    table: _Named | _Placed | Ranges | Collectives | GpuMarks | MpiCalls | MpiOperations,
     slice_kind: SliceKind | Ints,
     launch: Ints | None = None,
     info: Ints | None = None,
 ) -> Track:
     none = np.full(len(table), NONE)
-    name = table.operation if isinstance(table, Collectives) else table.name
+    name = table.operation if isinstance(table, (Collectives, MpiOperations)) else table.name
     end = np.maximum(table.end, table.start)  # A damaged profile may have events that end before they start.
     slices = TrackSlices(
         start=table.start,

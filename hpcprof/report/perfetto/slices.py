@@ -17,6 +17,7 @@ from hpcprof.profiles.timeline import (
     GpuMarks,
     Ints,
     Kernels,
+    MpiCalls,
     Operations,
     Operators,
     Ranges,
@@ -24,12 +25,13 @@ from hpcprof.profiles.timeline import (
     Timeline,
 )
 from hpcprof.report.perfetto.encoding import Encoded, join, nested, nothing, varints
+from hpcprof.report.trace_arrows import mpi_requests
 
 _ANNOTATION, _NAME_IID, _UNSIGNED, _TEXT_IID = 4, 1, 3, 17
 
 CATEGORIES = (
     *("step", "kernel", "memory", "graph", "wait", "annotation", "api", "operator", "module", "range"),
-    "projection",
+    *("projection", "mpi", "mpi request"),
 )
 """The categories of slices."""
 
@@ -39,7 +41,7 @@ NOTES = ("grid", "block", "bytes", "shapes", "types")
 Shift = Callable[[Ints], Ints]
 """Gives time stamps of a rank as those of the trace."""
 
-_Rows = Operations | GpuMarks | ApiCalls | Ranges | Operators
+_Rows = Operations | GpuMarks | ApiCalls | MpiCalls | Ranges | Operators
 
 
 class Texts:
@@ -105,13 +107,15 @@ class SliceColumns:
 class Firsts(NamedTuple):
     """The numbers of the first slices of ``timeline.operations()``, the calls, the operators and ranges.
 
-    ``ranges`` are those that `on_one_thread` leaves.
+    ``ranges`` are those that `on_one_thread` leaves, and ``requests`` those of `mpi_requests`.
     """
 
     work: int
     calls: int
     operators: int
     ranges: int
+    mpi_calls: int
+    requests: int
 
 
 def on_one_thread(ranges: Ranges) -> NDArray[np.bool_]:
@@ -148,7 +152,14 @@ def add_timeline(slices: SliceColumns, timeline: Timeline, shift: Shift, whole: 
     add("projection", projected, rows)
     free = ranges.take(~own)
     tracks = {"ranges across threads": np.arange(len(free))} if len(free) else {}
-    return Firsts(work, calls, operators, add("range", free, tracks))
+    own_ranges = add("range", free, tracks)
+    mpi_calls = add("mpi", timeline.mpi_calls, _threads(timeline.mpi_calls))
+    requests = mpi_requests(timeline)
+    tracks = {"MPI requests": np.arange(len(requests))} if len(requests) else {}
+    begun = slices.add(
+        *("mpi request", shift(requests.start), shift(requests.end)), names[requests.operation], None, tracks
+    )
+    return Firsts(work, calls, operators, own_ranges, mpi_calls, begun)
 
 
 def _streams(table: Operations | GpuMarks, what: str = "") -> dict[str, Ints]:
@@ -156,7 +167,7 @@ def _streams(table: Operations | GpuMarks, what: str = "") -> dict[str, Ints]:
     return {f"GPU {device} stream {stream}{what}": rows for (device, stream), rows in keys}
 
 
-def _threads(table: ApiCalls | Ranges | Operators) -> dict[str, Ints]:
+def _threads(table: ApiCalls | MpiCalls | Ranges | Operators) -> dict[str, Ints]:
     return {f"thread {thread}": rows for (thread,), rows in rows_by_key(table.thread)}
 
 

@@ -34,8 +34,8 @@ from hpcprof.report.perfetto.slices import (
     in_lanes,
     on_one_thread,
 )
-from hpcprof.report.trace_arrows import gradients, launches
-from hpcprof.results.run_communication import RankCommunication
+from hpcprof.report.trace_arrows import gradients, launches, mpi_requests
+from hpcprof.results.run_communication import Carrier, RankCommunication
 from hpcprof.results.windows import RankSteps
 
 # Fields of Trace, TracePacket and what is in it, as Perfetto's schemas number them.
@@ -155,16 +155,27 @@ def _flows(
     begin = np.concatenate([firsts.calls + call, firsts.operators + forward])
     end = np.concatenate([firsts.work + operation, firsts.operators + backward])
     number = ((rank + 1) * _APART + np.arange(len(begin))).astype(np.uint64)
-    rows, start = _communication(timeline, firsts)
-    order = np.argsort(start, kind="stable")
-    rows, start = rows[order], start[order]
-    place = np.searchsorted(start, matched.start)
-    found = np.isin(matched.start, start)
-    on = stacked(fixed64(_FLOW, number), fixed64(_FLOW, _SHARED + matched.number[found].astype(np.uint64)))
+    carriers = {
+        Carrier.WORK: _communication(timeline, firsts),
+        Carrier.MPI_CALL: _numbered(firsts.mpi_calls, timeline.mpi_calls.start),
+        Carrier.MPI_REQUEST: _numbered(firsts.requests, mpi_requests(timeline).start),
+    }
+    shared, slices = [np.empty(0, np.uint64)], [begin]
+    for carrier, (rows, start) in carriers.items():
+        order = np.argsort(start, kind="stable")
+        rows, start = rows[order], start[order]
+        known = (matched.carrier == carrier) & np.isin(matched.start, start)
+        slices.append(rows[np.searchsorted(start, matched.start[known])])
+        shared.append(_SHARED + matched.number[known].astype(np.uint64))
+    on = stacked(fixed64(_FLOW, number), fixed64(_FLOW, np.concatenate(shared)))
     return (
-        gathered(on, np.concatenate([begin, rows[place[found]]]), count),
+        gathered(on, np.concatenate(slices), count),
         gathered(fixed64(_LAST_FLOW, number), end, count),
     )
+
+
+def _numbered(first: int, start: Ints) -> tuple[Ints, Ints]:
+    return first + np.arange(len(start)), start
 
 
 def _communication(timeline: Timeline, firsts: Firsts) -> tuple[Ints, Ints]:

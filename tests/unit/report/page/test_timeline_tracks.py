@@ -21,6 +21,7 @@ from hpcprof.report.page.timeline_tracks import (
     merge_short,
     rank_tracks,
 )
+from tests.unit.analysis.mpi.programs import Program, send
 from tests.unit.analysis.timelines import COMM, COMP, MEM, timeline
 
 DATA = Path(__file__).parents[3] / "data"
@@ -44,6 +45,22 @@ def test_communication_has_a_track_beside_the_other_work_of_its_stream() -> None
     assert only(found, TrackKind.COMMUNICATION).slices.start.tolist() == [5]
     kinds = only(found, TrackKind.STREAM).slices.kind.tolist()
     assert kinds == [SliceKind.COMPUTE, SliceKind.COPY]
+
+
+def test_calls_of_mpi_and_requests_until_their_completion_have_tracks_of_their_own() -> None:
+    program = Program(2)
+    program.call(0, "MPI_Isend", 10, 12, send(1, end=40, wait=5))
+    program.call(0, "MPI_Send", 20, 25, send(1))
+    program.call(0, "MPI_Wait", 35, 40)
+    found = rank_tracks(program.timeline(0))
+    assert labels(found) == [
+        (TrackKind.COMMUNICATION, "MPI calls, thread 1"),
+        (TrackKind.COMMUNICATION, "MPI requests"),
+    ]
+    calls, requests = (track.slices for track in found.tracks)
+    assert (calls.start.tolist(), {*calls.kind.tolist()}) == ([10, 20, 35], {SliceKind.MPI})
+    assert (requests.start.tolist(), requests.end.tolist()) == ([10], [40])
+    assert requests.kind.tolist() == [SliceKind.MPI_REQUEST]
 
 
 def test_ranges_of_a_thread_are_nested_by_depth() -> None:

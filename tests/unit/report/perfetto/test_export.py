@@ -86,9 +86,9 @@ def test_a_trace_without_utc_times_begins_at_zero(
 
 
 def test_a_chrome_trace_of_all_ranks_has_the_same_clock(stored: Stored, tmp_path: Path) -> None:
-    clocks = run_communication(*stored).clocks
-    done = export_timelines(find_timelines(stored[0]), tmp_path, lambda path: None, clocks)
-    assert done.notes == [f"{MERGED}: {clocks.note()}"]
+    communication = run_communication(*stored)
+    done = export_timelines(find_timelines(stored[0]), tmp_path, lambda path: None, communication)
+    assert done.notes == [f"{MERGED}: {communication.clocks.note()}"]
     trace = json.loads(gzip.decompress((tmp_path / MERGED).read_bytes()))
     perfetto, _ = _export(stored, tmp_path, [0, 1, 2, 3], None)
     wanted = sorted((one.process, one.start) for one in perfetto.slices if one.category == "kernel")

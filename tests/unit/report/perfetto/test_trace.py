@@ -26,7 +26,8 @@ BEGIN = 10**15
 
 def _shared(start: Ints) -> RankCommunication:
     """Collectives that begin at some times."""
-    return RankCommunication(start, np.arange(len(start)), np.zeros(len(start), np.int64), [""] * len(start))
+    none = np.zeros(len(start), np.int64)
+    return RankCommunication(start, np.arange(len(start)), none, none, [""] * len(start))
 
 
 NONE = _shared(np.empty(0, np.int64))

@@ -68,8 +68,8 @@ function unpacked(rank, id, track, data) {
     name: filled(Int32Array, track.name, count),
     info: filled(Int32Array, track.info, count),
     launch: summed(Int32Array, track.launch, count),
-    collective: summed(Int32Array, track.collective, count),
-    messages: { row: Int32Array.from(track.messages.row), number: Int32Array.from(track.messages.number) },
+    collective: summed(Float64Array, track.collective, count),
+    messages: { row: Int32Array.from(track.messages.row), number: Float64Array.from(track.messages.number) },
   };
 }
 

@@ -93,7 +93,9 @@ export class Painter {
 
   /** Draws the work of a folded rank: streams in the upper part, communication in the lower one. */
   #summary(row, top) {
-    for (const [kind, y, height] of [["stream", 3, 9], ["communication", 13, 6]]) {
+    // Without work on a GPU, communication has the room of both.
+    const streams = row.of.tracks.some((one) => one.kind === "stream");
+    for (const [kind, y, height] of streams ? [["stream", 3, 9], ["communication", 13, 6]] : [["communication", 3, 16]]) {
       for (const track of row.of.tracks.filter((one) => one.kind === kind)) {
         const model = this.state.model(row.of.rank, track.id);
         if (model?.lanes.length) this.#lane(model, model.lanes[0], 0, top + y, height, false);

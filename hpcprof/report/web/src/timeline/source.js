@@ -46,8 +46,8 @@
  * @property {Uint8Array} depth
  * @property {Uint8Array} kind an index of `KINDS`, and `MERGED`
  * @property {Int32Array} name @property {Int32Array} info
- * @property {Int32Array} launch @property {Int32Array} collective
- * @property {{row: Int32Array, number: Int32Array}} messages
+ * @property {Int32Array} launch @property {Float64Array} collective
+ * @property {{row: Int32Array, number: Float64Array}} messages
  */
 
 /** Up to how many lengths of a step its ranks may take together. */
@@ -61,6 +61,8 @@ export const KINDS = [
   { word: "Ranges", colour: "--overlap" },
   { word: "API calls", colour: "--idle" },
   { word: "Waiting for the GPU", colour: "--wait" },
+  { word: "MPI calls", colour: "--mpi" },
+  { word: "MPI requests", colour: "--mpi-request" },
 ];
 
 /** The kind of merged slices is this and the kind that takes most of their time. */

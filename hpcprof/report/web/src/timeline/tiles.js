@@ -202,7 +202,7 @@ function joined(rank, track, parts) {
     name: text("name"),
     info: text("info"),
     launch: plain(Int32Array, "launch"),
-    collective: plain(Int32Array, "collective"),
+    collective: plain(Float64Array, "collective"),
     messages,
   };
 }

@@ -1,0 +1,60 @@
+"""A profiled MPI program without a GPU, from its exports to the report, the page's timeline and traces."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from hpcprof.report.page.timeline_data import timeline_data
+from hpcprof.report.perfetto.export import TRACE
+from hpcprof.report.trace_events import MERGED
+from hpcprof.results.store.store import open_store
+from hpcprof.submit.runs.directory import Run
+from tests.conftest import Hpcprof
+from tests.unit.report.perfetto.decoded import decode
+
+DATA = Path(__file__).parents[1] / "data"
+RUN = "stencil"
+
+
+@pytest.fixture
+def folder(hpcprof: Hpcprof, tmp_path: Path) -> Path:
+    """A folder with four ranks of a stencil, of which rank 2 works longer in each step."""
+    (tmp_path / RUN).mkdir()
+    for rank in range(4):
+        packed = (DATA / f"mpi_stencil_slow_rank{rank}.sqlite.xz").read_bytes()
+        (tmp_path / RUN / f"rank{rank}.sqlite").write_bytes(lzma.decompress(packed))
+    return tmp_path
+
+
+def test_report_page_and_traces_show_the_messages_of_a_run(hpcprof: Hpcprof, folder: Path) -> None:
+    report = " ".join(hpcprof("report", RUN).stdout.split())
+    assert "load balance costs most" in report
+    assert "rank 2 between MPI_Isend and MPI_Waitall causes 8" in report
+    assert "320 messages, 10.49 MB" in report
+    assert "CUDA" not in report
+    store = open_store(None, folder / "runs")
+    (run,) = store.runs()
+    data = timeline_data(Run(run.id, folder / RUN), store)
+    ends = Counter(
+        number for of in data["ranks"] for track in of["tracks"] for number in track["messages"]["number"]
+    )
+    # Each message has one slice that sends and one that receives it.
+    assert set(ends.values()) == {1}
+    assert {number for number in ends if number > 0} == {-number for number in ends if number < 0}
+    assert len(ends) == 2 * 320
+    hpcprof("export", run.id, "traces", "--to", "perfetto")
+    trace = decode(gzip.decompress((folder / "traces" / TRACE).read_bytes()))
+    assert {one.category for one in trace.slices} >= {"mpi", "mpi request", "step"}
+    hpcprof("export", run.id, "traces", "--to", "chrome")
+    events = json.loads(gzip.decompress((folder / "traces" / MERGED).read_bytes()))["traceEvents"]
+    arrows = [
+        {one["id"] for one in events if one.get("ph") == phase and one["cat"] == "mpi"} for phase in "sf"
+    ]
+    assert arrows[0] == arrows[1]
+    assert len(arrows[0]) == 320
