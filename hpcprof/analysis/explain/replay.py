@@ -64,25 +64,120 @@ class Times:
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """The nodes but the first one, in the order of the graph.
+class _Chains:
+    """Chains of nodes, each node with one edge that leads to it, which begin behind nodes of other chains.
+
+    The nodes of each chain follow each other in ``node`` and ``edge``, and so do the chains.
 
     Attributes
     ----------
-    first : ndarray of int64
-        The first edge that leads to each node.
-    source : list of int
-        Its source, by position in the order.
-    other : ndarray of int64
-        The other edges.
-    others : list
-        For each node the sources of the other edges that lead to it, and their places in ``other``.
+    node, edge : ndarray of int64
+        The nodes, by position in the order, and the edge that leads to each.
+    head : ndarray of int64, shape (chains,)
+        Where each chain begins in ``node``.
+    above : ndarray of int64, shape (chains,)
+        The node that each chain begins behind.
     """
 
-    first: Ints
-    source: list[int]
+    node: Ints
+    edge: Ints
+    head: Ints
+    above: Ints
+
+    def add(self, lag: Ints, after: Ints) -> None:
+        """Write the sum of the lags up to each node into ``after``, which has those of the nodes above."""
+        sums = np.cumsum(lag[self.edge])
+        begin = after[self.above] - sums[self.head] + lag[self.edge[self.head]]
+        after[self.node] = sums + np.repeat(begin, np.diff(self.head, append=len(self.node)))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The order in which nodes follow from each other.
+
+    Only a node that several edges lead to has to be looked at by itself. The others, four of five in a
+    profile, follow the first node or such a one, their *base*, by the sum of the lags between them.
+
+    Attributes
+    ----------
+    chains : list of _Chains
+        The nodes that one edge leads to; later ones begin behind earlier ones.
+    base : ndarray of int64, shape (nodes,)
+        The number of each node's base; by position in the order.
+    edge, source : ndarray of int64
+        The first edges that lead to the bases but the first one, and where these begin.
+    other, other_source : ndarray of int64
+        The same for the other edges.
+    steps : list of tuple of int and list
+        For each base but the first one, the base before its first edge, and for the others the bases before
+        them and their places in ``other``.
+    """
+
+    chains: list[_Chains]
+    base: Ints
+    edge: Ints
+    source: Ints
     other: Ints
-    others: list[list[tuple[int, int]] | None]
+    other_source: Ints
+    steps: list[tuple[int, list[tuple[int, int]]]]
+
+    @classmethod
+    def of(cls, graph: RunGraph) -> _Plan:
+        """Return the plan of a graph."""
+        nodes = len(graph.order)
+        position = np.empty(nodes, np.int64)
+        position[graph.order] = np.arange(nodes)
+        target, source = position[graph.edges.target], position[graph.edges.source]
+        # The edges are sorted by target, and every node but the first has some.
+        is_first = np.append(True, target[1:] != target[:-1])[: len(target)]
+        is_base = np.bincount(target, minlength=nodes) != 1
+        single = np.flatnonzero(~is_base[target])
+        node, parent = target[single], source[single]
+        level, head, base = _paths(np.flatnonzero(is_base), node, parent)
+        chains = []
+        for number in range(int(level.max(initial=-1)) + 1):
+            rows = np.flatnonzero(level == number)
+            rows = rows[np.argsort(head[rows], kind="stable")]
+            begin = np.flatnonzero(np.diff(head[rows], prepend=-1))
+            chains.append(_Chains(node[rows], single[rows], begin, parent[rows[begin]]))
+        edge, other = np.flatnonzero(is_first & is_base[target]), np.flatnonzero(~is_first)
+        steps: list[tuple[int, list[tuple[int, int]]]] = [(one, []) for one in base[source[edge]].tolist()]
+        numbers = base[target[other]].tolist()
+        for place, (number, before) in enumerate(zip(numbers, base[source[other]].tolist(), strict=True)):
+            steps[number - 1][1].append((before, place))
+        return cls(chains, base, edge, source[edge], other, source[other], steps)
+
+
+def _paths(bases: Ints, node: Ints, parent: Ints) -> tuple[Ints, Ints, Ints]:
+    """Divide the trees below bases into paths, each of which goes on as far down as it can.
+
+    Parameters
+    ----------
+    bases : ndarray of int64
+    node, parent : ndarray of int64, shape (n,)
+        The other nodes, ascending, and the one before each.
+
+    Returns
+    -------
+    level, head : ndarray of int64, shape (n,)
+        How many paths lie above the node's own, and the first node of that.
+    base : ndarray of int64, shape (nodes,)
+        The number of the base of each node.
+    """
+    nodes = len(bases) + len(node)
+    pairs = list(zip(node.tolist(), parent.tolist(), strict=True))
+    below, follower = [0] * nodes, [-1] * nodes
+    for one, before in reversed(pairs):
+        if below[one] >= below[before]:
+            below[before], follower[before] = below[one] + 1, one
+    base, head, level = [-1] * nodes, [-1] * nodes, [-1] * nodes
+    for number, one in enumerate(bases.tolist()):
+        base[one] = number
+    for one, before in pairs:
+        base[one] = base[before]
+        goes_on = head[before] >= 0 and follower[before] == one
+        head[one], level[one] = (head[before], level[before]) if goes_on else (one, level[before] + 1)
+    return np.array(level)[node], np.array(head)[node], np.array(base)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,19 +189,7 @@ class Replay:
     @cached_property
     def _plan(self) -> _Plan:
         """The order in which nodes follow from each other."""
-        graph = self.graph
-        position = np.empty(len(graph.order), np.int64)
-        position[graph.order] = np.arange(len(graph.order))
-        target, source = position[graph.edges.target], position[graph.edges.source]
-        # The edges are sorted by target, and every node but the first has some.
-        first = np.flatnonzero(np.append(True, target[1:] != target[:-1])[: len(target)])
-        other = np.setdiff1d(np.arange(len(target)), first, assume_unique=True)
-        others: list[list[tuple[int, int]] | None] = [None] * len(graph.order)
-        for place, (node, before) in enumerate(
-            zip(target[other].tolist(), source[other].tolist(), strict=True)
-        ):
-            others[node] = [*(others[node] or ()), (before, place)]
-        return _Plan(first, source[first].tolist(), other, others[1:])
+        return _Plan.of(self.graph)
 
     @cached_property
     def _runs(self) -> Ints:
@@ -179,19 +262,22 @@ class Replay:
     def _walk(self, lag: Ints) -> Ints:
         """Return when each node happens: as soon as every edge that leads to it lets it."""
         plan = self._plan
-        others = lag[plan.other].tolist()
+        after = np.zeros(len(plan.base), np.int64)
+        for chains in plan.chains:
+            chains.add(lag, after)
+        own = (lag[plan.edge] + after[plan.source]).tolist()
+        others = (lag[plan.other] + after[plan.other_source]).tolist()
         moment = [0]
         come = moment.append
-        for source, own, more in zip(plan.source, lag[plan.first].tolist(), plan.others, strict=True):
-            latest = moment[source] + own
-            if more is not None:
-                for before, place in more:
-                    other = moment[before] + others[place]
-                    if other > latest:
-                        latest = other
+        for (source, more), first in zip(plan.steps, own, strict=True):
+            latest = moment[source] + first
+            for before, place in more:
+                other = moment[before] + others[place]
+                if other > latest:
+                    latest = other
             come(latest)
-        result = np.empty(len(moment), np.int64)
-        result[self.graph.order] = moment
+        result = np.empty(len(after), np.int64)
+        result[self.graph.order] = np.array(moment)[plan.base] + after
         return result
 
     def _overlap(self, moments: Ints) -> Floats:
