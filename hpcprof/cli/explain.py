@@ -64,12 +64,13 @@ def command(runs_dir: Path, db: str | None, form: str, fail_on: tuple[str, ...],
     from hpcprof.results.explanation import explain
     from hpcprof.results.run_names import command_line
     from hpcprof.results.store.store import open_store
+    from hpcprof.results.when_asked import on_all_cpus
 
     gates = [parse_gate(text) for text in fail_on]
     store = open_store(db, runs_dir)
     found = find_collected_run(run, store, runs_dir, partial(collect_first, store=store))
     with ExplainingLine() as progress:
-        explanation = explain(found, store, progress)
+        explanation = explain(found, store, progress, on_all_cpus)
     if form == "json":
         click.echo(json.dumps(explanation.in_short().as_json(), indent=1))
     else:

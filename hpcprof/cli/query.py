@@ -71,7 +71,16 @@ def command(
         raise UsageError(f"{given} is for --events: SQL on the results database names runs by run_id.")
     from hpcprof.results import query
 
-    answer = query.schema() if sql is None else query.query(open_store(db, runs_dir), sql)
+    if sql is None:
+        answer = query.schema()
+    else:
+        from hpcprof.results.when_asked import complete_tables, incomplete_tables, on_all_cpus
+
+        store = open_store(db, runs_dir)
+        complete_tables(sql, store, runs_dir, on_all_cpus)
+        answer = query.query(store, sql)
+        for sentence in incomplete_tables(sql, store):
+            click.echo(f"hpcprof: {sentence}", err=True)
     write_rows(form, answer.columns, answer.rows)
 
 

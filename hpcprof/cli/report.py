@@ -129,6 +129,7 @@ def collect_first(run: Run, store: Store) -> None:
 def explain_first(run: Run, store: Store) -> str:
     """Explain a run before its report is shown; return why that failed, empty if it did not."""
     from hpcprof.results.explanation import explain_for_report
+    from hpcprof.results.when_asked import on_all_cpus
 
     with ExplainingLine() as progress:
-        return explain_for_report(run, store, progress)
+        return explain_for_report(run, store, progress, on_all_cpus)

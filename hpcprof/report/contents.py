@@ -21,6 +21,7 @@ from hpcprof.results.explanation import kept_explanation
 from hpcprof.results.run_names import command_line, typed_run, with_commands
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
+from hpcprof.results.when_asked import complete, stored_analysis
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.failures import RankFailure, failed_ranks
 from hpcprof.submit.schedulers.base import JobState, JobStatus
@@ -55,9 +56,11 @@ class _Analyses(Mapping[str, AnalysisTable]):
         return self._read[name]
 
     def _stored(self, name: str) -> AnalysisTable:
-        return self._store.read(self._run.id, name, self._notes)
+        return stored_analysis(name, self._run, self._store, self._notes)
 
     def __iter__(self) -> Iterator[str]:
+        # Whoever wants all of them waits for one reading of each timeline.
+        complete(self._run, self._store, ANALYSES)
         return iter(ANALYSES)
 
     def __len__(self) -> int:

@@ -13,6 +13,7 @@ from hpcprof.common.errors import HpcprofError, writing
 from hpcprof.results.analysis_table import Row
 from hpcprof.results.run_names import command_line, typed_run, with_commands
 from hpcprof.results.store.store import Store
+from hpcprof.results.when_asked import complete, stored_analysis
 from hpcprof.submit.runs.directory import Run
 
 _REASONS = tuple(
@@ -48,7 +49,8 @@ def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]
         collecting = command_line(store, "collect", typed_run(run))
         raise HpcprofError(f"{run.id} has not been collected: run {collecting} first.")
     write = _parquet if form == "parquet" else _csv
-    stored = {name: with_commands(store.read(run.id, name), run, store) for name in ANALYSES}
+    complete(run, store, ANALYSES)
+    stored = {name: with_commands(stored_analysis(name, run, store), run, store) for name in ANALYSES}
     reasons = [
         {"rank": rank, "analysis": name, "reason": reason}
         for name, found in stored.items()

@@ -25,6 +25,7 @@ from hpcprof.results.run_names import find_known_run
 from hpcprof.results.run_profiles import readable
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.timelines import find_timelines
+from hpcprof.results.when_asked import complete
 from hpcprof.submit.runs.directory import Run, runs_directory
 
 
@@ -145,6 +146,8 @@ class Results:
     def reasons(self, analysis: str | None = None) -> pd.DataFrame:
         """Return why analyses, or the one named, lack rows or values; rank -1 is the run as a whole."""
         self._collected()
+        if analysis is None:
+            complete(self.run, self.store, ANALYSES)
         analyses = ANALYSES.values() if analysis is None else [find_analysis(analysis)]
         rows = [
             (rank, one.name, reason)

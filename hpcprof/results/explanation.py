@@ -24,8 +24,10 @@ from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.results.analysis_table import ANALYSIS_VERSION, AnalysisTable
 from hpcprof.results.earlier_figures import earlier_version
+from hpcprof.results.executors.interface import Executor, serially
 from hpcprof.results.run_names import command_line, typed_run
 from hpcprof.results.store.store import Store
+from hpcprof.results.when_asked import stored_analysis
 from hpcprof.submit.runs.directory import Run
 
 if TYPE_CHECKING:  # a kept explanation needs none of them
@@ -66,7 +68,9 @@ def kept_explanation(run: Run, store: Store) -> Explanation | None:
         return None
 
 
-def explain_for_report(run: Run, store: Store, progress: Progress | None = None) -> str:
+def explain_for_report(
+    run: Run, store: Store, progress: Progress | None = None, executor: Executor = serially
+) -> str:
     """Compute the explanation that a report shows; return why that failed, empty if it did not.
 
     A report has more to say than this, so nothing that goes wrong here may end it. A run without timelines
@@ -76,7 +80,7 @@ def explain_for_report(run: Run, store: Store, progress: Progress | None = None)
     if not any(content_of(profile.kind) is ProfileContent.TIMELINE for profile in profiles.values()):
         return ""
     try:
-        explain(run, store, progress)
+        explain(run, store, progress, executor)
     except HpcprofError as error:
         return str(error)
     except Exception as error:
@@ -85,7 +89,9 @@ def explain_for_report(run: Run, store: Store, progress: Progress | None = None)
     return ""
 
 
-def explain(run: Run, store: Store, progress: Progress | None = None) -> Explanation:
+def explain(
+    run: Run, store: Store, progress: Progress | None = None, executor: Executor = serially
+) -> Explanation:
     """Explain where the time of a step goes, why, and what it would gain.
 
     The explanation is computed once and kept in the store until a profile of the run changes.
@@ -96,6 +102,8 @@ def explain(run: Run, store: Store, progress: Progress | None = None) -> Explana
     store : Store
     progress : callable, optional
         Called while ranks are read.
+    executor : Executor
+        Computes the analyses that a collect left to whoever asks first, see `hpcprof.results.when_asked`.
 
     Raises
     ------
@@ -106,18 +114,20 @@ def explain(run: Run, store: Store, progress: Progress | None = None) -> Explana
         kept = kept_explanation(run, store)
         if kept is not None:
             return kept
-        found, is_kept = _compute(run, store, progress)
+        found, is_kept = _compute(run, store, progress, executor)
         if is_kept:
             return found
 
 
-def _compute(run: Run, store: Store, progress: Progress | None) -> tuple[Explanation, bool]:
+def _compute(
+    run: Run, store: Store, progress: Progress | None, executor: Executor
+) -> tuple[Explanation, bool]:
     """Compute an explanation and keep it, unless another collect has changed the run in the meantime."""
     # Only here: a kept explanation needs neither pandas nor the graph.
     from hpcprof.analysis.explain.explain import explain_run
     from hpcprof.analysis.framework.outcome import Outcome, as_declared
 
-    inputs = explain_inputs(run, store)
+    inputs = explain_inputs(run, store, executor)
     if progress is not None:
         inputs = replace(inputs, read=_reporting(inputs, progress))
     sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run.id).items()}
@@ -170,8 +180,8 @@ def what_if(run: Run, store: Store, texts: Sequence[str]) -> Prediction:
     return predict(inputs, changes)
 
 
-def explain_inputs(run: Run, store: Store) -> ExplainInputs:
-    """Gather what an explanation is computed from.
+def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> ExplainInputs:
+    """Gather what an explanation is computed from; ``executor`` is as for `explain`.
 
     Raises
     ------
@@ -200,7 +210,7 @@ def explain_inputs(run: Run, store: Store) -> ExplainInputs:
     return ExplainInputs(
         ranks=tuple(sorted(data.timeline_ranks)),
         read=data.read,
-        tables=_Tables(run.id, store),
+        tables=_Tables(run, store, executor),
         losses=_losses(run, store),
         clocks=communication.clocks.aligned,
         clock_errors=communication.clocks.errors,
@@ -214,8 +224,8 @@ def explain_inputs(run: Run, store: Store) -> ExplainInputs:
 class _Tables(Mapping[str, "pd.DataFrame"]):
     """The analyses of a run as DataFrames, each read at its first use."""
 
-    def __init__(self, run_id: str, store: Store) -> None:
-        self._run_id, self._store = run_id, store
+    def __init__(self, run: Run, store: Store, executor: Executor) -> None:
+        self._run, self._store, self._executor = run, store, executor
         self._read: dict[str, pd.DataFrame] = {}
 
     def __getitem__(self, name: str) -> pd.DataFrame:
@@ -223,11 +233,11 @@ class _Tables(Mapping[str, "pd.DataFrame"]):
         from hpcprof.results.rank_tables import RANK_TABLES, rank_table_rows
 
         if name in RANK_TABLES and name not in self._read:
-            events = self._store.rank_events(self._run_id).values()
+            events = self._store.rank_events(self._run.id).values()
             self._read[name] = rank_table_rows(events, name, lost=[])
         elif name not in self._read:
-            columns = self._store.read(self._run_id, name).columns
-            self._read[name] = outcome_from_columns(ANALYSES[name], columns).rows
+            table = stored_analysis(name, self._run, self._store, executor=self._executor)
+            self._read[name] = outcome_from_columns(ANALYSES[name], table.columns).rows
         return self._read[name]
 
     def __iter__(self) -> Iterator[str]:

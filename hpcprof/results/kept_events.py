@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
+from weakref import WeakValueDictionary
 
 import pyarrow as pa
 
-from hpcprof.analysis.framework.outcome import analyze_rank
+from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
 from hpcprof.analysis.steps.step_ranges import step_numbers, steps_of
 from hpcprof.analysis.steps.streams import launch_starts
 from hpcprof.analysis.steps.wall_time import step_intervals
@@ -29,6 +30,9 @@ MATCHES = "matches"
 
 _STEPS = "steps"
 _STEP_COLUMNS = pa.schema([(name, pa.int64()) for name in ("step", "start_ns", "end_ns")])
+
+
+_in_use: WeakValueDictionary[tuple[RankEvents, StepRange | None], Timeline] = WeakValueDictionary()
 
 
 @dataclass(frozen=True)
@@ -75,21 +79,32 @@ def keep_timeline(events: RankEvents, timeline: Timeline) -> None:
     events.write(timeline, step_numbers(timeline, launched))
 
 
+def kept_timeline(events: RankEvents, step_range: StepRange | None) -> Timeline | None:
+    """Read the timeline of a rank with the range that is its step; None if it is not kept.
+
+    One that is still in use is not read twice.
+    """
+    timeline = _in_use.get((events, step_range))
+    if timeline is None and (kept := events.load()) is not None:
+        timeline = _in_use[events, step_range] = replace(kept, step_range=step_range)
+    return timeline
+
+
 def finish(
     events: RankEvents,
     timeline: Timeline,
-    tables: Mapping[str, Mapping[str, list[Any]]],
+    outcomes: Mapping[str, Outcome],
     *,
     with_timeline: bool = True,
 ) -> None:
-    """Write the steps and the columns of the analyses that are kept with the events.
+    """Write the steps and the analyses that are kept with the events.
 
     Parameters
     ----------
     events : RankEvents
     timeline : Timeline
-    tables : mapping
-        The columns of the analyses, by name.
+    outcomes : mapping of str to Outcome
+        By the name of the analysis.
     with_timeline : bool
         Whether `keep_timeline` has written the timeline.
 
@@ -100,7 +115,7 @@ def finish(
     """
     times = step_intervals(timeline)
     steps = pa.table([steps_of(timeline).number, times.start, times.end], schema=_STEP_COLUMNS)
-    events.finish(timeline, {_STEPS: steps, **arrow_tables(tables)}, events=with_timeline)
+    events.finish(timeline, {_STEPS: steps, **arrow_tables(outcomes)}, events=with_timeline)
 
 
 def keep_events(tasks: Sequence[KeepTask]) -> list[str]:
@@ -120,7 +135,7 @@ def _keep_events(task: KeepTask) -> str:
         timeline = replace(kept or _profile(task), step_range=task.step_range)
         keep_timeline(task.events, timeline)
         rank = task.events.rank
-        analyzed = {n: analyze_rank(one, timeline, rank).columns() for n, one in RANK_TABLES.items()}
+        analyzed = {name: analyze_rank(one, timeline, rank) for name, one in RANK_TABLES.items()}
         finish(task.events, timeline, analyzed)
     except HpcprofError as error:
         return str(error).rstrip(".")

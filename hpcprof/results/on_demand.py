@@ -14,14 +14,16 @@ from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable
 from hpcprof.results.run_names import with_commands
 from hpcprof.results.run_profiles import profiles_of
 from hpcprof.results.store.store import Store
+from hpcprof.results.when_asked import stored_analysis
 from hpcprof.submit.runs.directory import Run
 
 
 def read_or_compute(analysis: Analysis, run: Run, store: Store) -> AnalysisTable:
     """Return an analysis of a collected run.
 
-    The store has the built-in analyses. An analysis of another package is computed from the tables in the
-    store, the timelines that the collect kept, or the profiles, and is not stored.
+    The store has the built-in analyses, or keeps them from the first time on. An analysis of another package
+    is computed from the tables in the store, the timelines that the collect kept, or the profiles, and is not
+    stored.
 
     Raises
     ------
@@ -29,7 +31,7 @@ def read_or_compute(analysis: Analysis, run: Run, store: Store) -> AnalysisTable
         If a profile that has to be read is missing or damaged.
     """
     if analysis.name in ANALYSES:
-        return with_commands(store.read(run.id, analysis.name), run, store)
+        return with_commands(stored_analysis(analysis.name, run, store), run, store)
     compute = _over_ranks if analysis.scope is Scope.RUN else _rank_by_rank
     return replace(compute(analysis, run, store), losses=losses_of(analysis, store.losses(run.id)))
 
@@ -39,7 +41,7 @@ def _over_ranks(analysis: Analysis, run: Run, store: Store) -> AnalysisTable:
 
     needed = {}
     for name in analysis.needs:
-        table = store.read(run.id, name)
+        table = stored_analysis(name, run, store)
         rows = outcome_from_columns(ANALYSES[name], table.columns).rows
         needed[name] = Outcome(rows, table.reasons.get(WHOLE_RUN, ""))
     return AnalysisTable.from_outcome(analyze_run(analysis, needed))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ from hpcprof.profiles.event_columns import plain_text
 if TYPE_CHECKING:
     import pandas as pd
 
+    from hpcprof.analysis.framework.outcome import Outcome, Values
     from hpcprof.profiles.timeline_parquet import RankEvents
 
 _TYPES = {Kind.INT: pa.int64(), Kind.FLOAT: pa.float64(), Kind.TEXT: pa.string()}
@@ -44,21 +45,22 @@ def table_schema(analysis: Analysis, columns: Sequence[str] | None = None) -> pa
     )
 
 
-def arrow_tables(tables: Mapping[str, Mapping[str, list[Any]]]) -> dict[str, pa.Table]:
-    """Return the columns of these analyses as Arrow tables, by their names in the dataset."""
+def arrow_tables(outcomes: Mapping[str, Outcome]) -> dict[str, pa.Table]:
+    """Return these analyses as Arrow tables, by their names in the dataset."""
     found = {}
     for name, analysis in RANK_TABLES.items():
-        schema, columns = table_schema(analysis), tables[name]
+        schema, columns = table_schema(analysis), outcomes[name].arrays()
         arrays = [_array(columns.get(field.name, []), field.type) for field in schema]
         found[dataset_table(name)] = pa.table(arrays, schema=schema)
     return found
 
 
-def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+def _array(values: Values, kind: pa.DataType) -> pa.Array:
     if kind == pa.string():
-        plain = {value: value if value is None else plain_text(value) for value in set(values)}
-        values = [plain[value] for value in values]
-    return pa.array(values, kind)
+        plain = {value: plain_text(value) for value in set(values) if isinstance(value, str)}
+        values = [plain.get(value) for value in values]
+    # NaN stands for a missing value.
+    return pa.array(values, kind, from_pandas=True)
 
 
 def read_rank_table(events: RankEvents, name: str, columns: Sequence[str] | None = None) -> pa.Table:

@@ -22,6 +22,7 @@ from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.malloc import return_freed_memory, use_one_heap
 
 if TYPE_CHECKING:  # only a changed profile needs these modules at run time
+    from hpcprof.analysis.framework.outcome import Outcome
     from hpcprof.profiles.kernel_report import KernelReport
     from hpcprof.profiles.losses import Loss
     from hpcprof.profiles.timeline import Origin, StepRange, Timeline
@@ -48,10 +49,6 @@ _HASHED_AT_ONCE = 1 << 22
 _TO_IDENTIFY, _PER_RANK, _PER_BYTE, _TO_HASH = 0.002, 0.02, 3.3e-8, 1.5e-9
 
 _OF_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RANK]
-_HEAVY = [analysis.name for analysis in _OF_RANKS if analysis.memory_heavy]
-"""The analyses that use most memory: half of the threads run one at a time, beside the others."""
-
-
 _LEAST_ADDRESS_SPACE = 800 << 20
 """The memory that libraries and a small profile need; with half of it, OpenBLAS loops and Arrow crashes."""
 
@@ -193,27 +190,35 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
     profile = _with_step_range(profile, task.step_range)
     if task.needs_steps and (reason := _why_without_steps(profile)):
         return WithoutSteps(reason)
+    # Of a small profile, reading the timeline again would take longer than the analyses.
+    leaves = not small and task.keeps_timeline and task.events is not None
+    now = [one for one in _OF_RANKS if not (leaves and one.when_asked)]
     with _executor(threads) as pool:
-        heavy = deque(() if small else _HEAVY)
+        # Half of the threads run one of those that use most memory at a time, beside the others.
+        heavy = deque(one.name for one in now if one.memory_heavy and not small)
         groups = [
             pool.submit(_heavy_analyses, profile, task.rank, heavy) for _ in range(max(1, threads // 2))
         ]
         kept = pool.submit(_keep_timeline, task, profile, sha256)
-        others = [one.name for one in _OF_RANKS if small or not one.memory_heavy]
-        tables = dict(pool.map(lambda name: (name, _table(name, profile, task.rank)), others))
+        others = [one.name for one in now if small or not one.memory_heavy]
+        found = dict(pool.map(lambda name: (name, _outcome(name, profile, task.rank)), others))
         for group in groups:
-            tables |= group.result()
+            found |= group.result()
     unkept = kept.result()
-    _keep_tables(task, profile, sha256, tables, with_timeline=task.keeps_timeline and not unkept)
-    return ProfileResults(sha256, size, profile.origin, _for_database(tables), _losses(profile), unkept)
+    if not small:
+        return_freed_memory()
+    if unkept:  # Nobody could compute the others later.
+        left = [one.name for one in _OF_RANKS if one.name not in found]
+        found |= {name: _outcome(name, profile, task.rank) for name in left}
+    _keep_tables(task, profile, sha256, found, with_timeline=task.keeps_timeline and not unkept)
+    tables = {name: _for_database(name, outcome, task.rank) for name, outcome in found.items()}
+    return ProfileResults(sha256, size, profile.origin, tables, _losses(profile), unkept)
 
 
-def _for_database(tables: Mapping[str, AnalysisTable]) -> dict[str, AnalysisTable]:
-    """Return the tables without the rows that are kept with the events."""
-    return {
-        name: AnalysisTable({}, table.reasons) if ANALYSES[name].kept_with_events else table
-        for name, table in tables.items()
-    }
+def _for_database(name: str, outcome: Outcome, rank: int) -> AnalysisTable:
+    """Return what the database has of an analysis: without rows that are kept with the events."""
+    kept = ANALYSES[name].kept_with_events
+    return AnalysisTable.from_outcome(replace(outcome, table={}) if kept else outcome, rank)
 
 
 class _InTurn(Executor):
@@ -299,7 +304,7 @@ def _keep_tables(
     task: ProfileTask,
     profile: Timeline | KernelReport,
     sha256: str,
-    tables: Mapping[str, AnalysisTable],
+    outcomes: Mapping[str, Outcome],
     *,
     with_timeline: bool,
 ) -> None:
@@ -315,9 +320,8 @@ def _keep_tables(
 
     if task.events is None or not isinstance(profile, Timeline):
         return
-    columns = {name: table.columns for name, table in tables.items()}
     try:
-        finish(_rank_events(task, task.events, sha256), profile, columns, with_timeline=with_timeline)
+        finish(_rank_events(task, task.events, sha256), profile, outcomes, with_timeline=with_timeline)
     except OSError as error:
         why = error.strerror or error
         raise DamagedInput(
@@ -331,13 +335,11 @@ def _rank_events(task: ProfileTask, folder: Path, sha256: str) -> RankEvents:
     return RankEvents(folder, task.run_id, task.rank, sha256)
 
 
-def _heavy_analyses(
-    profile: Timeline | KernelReport, rank: int, waiting: deque[str]
-) -> dict[str, AnalysisTable]:
+def _heavy_analyses(profile: Timeline | KernelReport, rank: int, waiting: deque[str]) -> dict[str, Outcome]:
     """Run analyses that use most memory while any wait, and return what each has freed to the system."""
     found = {}
     while name := _next(waiting):
-        found[name] = _table(name, profile, rank)
+        found[name] = _outcome(name, profile, rank)
         return_freed_memory()
     return found
 
@@ -350,7 +352,7 @@ def _next(waiting: deque[str]) -> str | None:
         return None
 
 
-def _table(name: str, profile: Timeline | KernelReport, rank: int) -> AnalysisTable:
+def _outcome(name: str, profile: Timeline | KernelReport, rank: int) -> Outcome:
     from hpcprof.analysis.framework.outcome import analyze_rank
 
-    return AnalysisTable.from_outcome(analyze_rank(ANALYSES[name], profile, rank), rank)
+    return analyze_rank(ANALYSES[name], profile, rank)

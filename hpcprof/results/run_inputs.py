@@ -18,11 +18,13 @@ from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.profiles.timeline import Ints, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
+from hpcprof.results.kept_events import kept_timeline
 from hpcprof.results.run_names import command_line, typed_run
 from hpcprof.results.step_choice import StoredStepRanges, stored_step_ranges
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.results.timelines import Timelines, find_timelines
+from hpcprof.results.when_asked import stored_analysis
 from hpcprof.submit.runs.directory import Run
 from hpcprof.workloads.schema import RankResult
 
@@ -49,7 +51,7 @@ def run_data(run: Run, store: Store, needs: Iterable[str]) -> RunData:
         facts=_facts(run, first, profiles, store),
         parameters={**first.parameters, "mode": first.mode} if first else {},
         own_step_ns=_own_steps(results),
-        tables={need: _table(store, run.id, need, exists) for need in needs},
+        tables={need: _table(store, run, need, exists) for need in needs},
         timeline_ranks=tuple(timelines),
         read=partial(
             _read,
@@ -119,10 +121,11 @@ def _own_steps(results: list[RankResult]) -> Ints:
     return slowest
 
 
-def _table(store: Store, run_id: str, name: str, exists: bool) -> pd.DataFrame:
+def _table(store: Store, run: Run, name: str, exists: bool) -> pd.DataFrame:
     analysis = ANALYSES[name]
     columns = [column.name for column in analysis.columns]
-    table: pd.DataFrame = pd.DataFrame(store.read(run_id, name).columns if exists else {}, columns=columns)
+    values = stored_analysis(name, run, store).columns if exists else {}
+    table: pd.DataFrame = pd.DataFrame(values, columns=columns)
     return table
 
 
@@ -144,12 +147,11 @@ def _read(
     HpcprofError
         If neither the kept timeline nor the profile can be read.
     """
-    timeline = kept[rank].load()
-    if timeline is None:
-        found = find()
-        if rank not in found.paths:
-            raise HpcprofError(
-                f"the profile of rank {rank} is no longer in {run.path}: {profiles[rank].file}."
-            )
-        timeline = found.read(rank)
-    return replace(timeline, step_range=steps.step_range(rank) if steps else None)
+    step_range = steps.step_range(rank) if steps else None
+    timeline = kept_timeline(kept[rank], step_range)
+    if timeline is not None:
+        return timeline
+    found = find()
+    if rank not in found.paths:
+        raise HpcprofError(f"the profile of rank {rank} is no longer in {run.path}: {profiles[rank].file}.")
+    return replace(found.read(rank), step_range=step_range)

@@ -21,6 +21,7 @@ from hpcprof.results.event_query import asking, find_kept_events
 from hpcprof.results.kept_events import event_schemas
 from hpcprof.results.query import query
 from hpcprof.results.store.store import open_store
+from hpcprof.results.when_asked import incomplete_tables
 from hpcprof.submit.runs.directory import MANIFEST, Run, open_run
 
 _MEMORY_BYTES = 4 << 30
@@ -97,7 +98,7 @@ def limit(seconds: int) -> None:
 def _results(question: Question) -> Reply:
     store = open_store(question.db, Path(question.runs_dir), read_only=True)
     found = query(store, question.sql, question.most_rows + 1, question.seconds)
-    return Reply(found.columns, found.rows)
+    return Reply(found.columns, found.rows, notes=incomplete_tables(question.sql, store))
 
 
 def _of_events(error: str) -> str:

@@ -33,7 +33,7 @@ def store_program(folder: Path, program: Program) -> tuple[Store, Simulation]:
         rank = profile.origin.rank
         assert rank is not None
         events = RankEvents(folder / EVENTS, RUN, rank, str(rank))
-        kept = {name: analyze_rank(one, profile, rank).columns() for name, one in RANK_TABLES.items()}
+        kept = {name: analyze_rank(one, profile, rank) for name, one in RANK_TABLES.items()}
         finish(events, cast("Timeline", profile), kept, with_timeline=False)
         times = analyze_rank(ANALYSES["step_times"], profile, rank)
         tables = {"step_times": AnalysisTable.from_outcome(times, rank)}

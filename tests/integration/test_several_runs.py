@@ -19,6 +19,7 @@ import pytest
 
 import hpcprof as library
 import hpcprof as package
+from hpcprof.analysis.framework.outcome import Outcome
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import format_ns
@@ -265,7 +266,7 @@ def test_kernels_of_two_real_runs_are_compared(hpcprof: Hpcprof, tmp_path: Path)
     (found_b,) = json.loads(hpcprof("query", asked, "--format", "json").stdout)
     events = RankEvents(tmp_path / "runs/timeline", found_b["run_id"], 0, found_b["sha256"])
     keep_timeline(events, kept)
-    finish(events, kept, {name: {} for name in RANK_TABLES})
+    finish(events, kept, {name: Outcome({}) for name in RANK_TABLES})
     profile.unlink()
     assert hpcprof(*command).stdout == done.stdout
     shutil.rmtree(tmp_path / "runs/timeline")

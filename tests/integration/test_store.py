@@ -282,8 +282,7 @@ def test_the_collectives_of_ranks_come_back_by_rank_with_nulls_and_any_text(
         }
         columns["comm_id"] = ["c", None]
         columns["op"] = ["AllReduce", "half \ud800 and zero\0"]
-        tables: dict[str, dict[str, list[Any]]] = {name: {} for name in RANK_TABLES}
-        tables["rank_collectives"] = columns
+        tables = {name: Outcome({}) for name in RANK_TABLES} | {"rank_collectives": Outcome(columns)}
         events = RankEvents(tmp_path, "run", rank, profile(rank).sha256)
         finish(events, timeline([]), tables, with_timeline=False)
     rows = store.read("run", "rank_collectives").rows

@@ -19,6 +19,7 @@ ANALYSES = (
         events=Events(WORK, launches=True, steps=True),
         sort_by=("step",),
         kept_with_events=True,
+        memory_heavy=True,
     ),
     Analysis(
         "exposed_communication",
@@ -64,6 +65,7 @@ ANALYSES = (
         events=Events(WORK, launches=True, steps=True),
         sort_by=("-idle_ns_per_step",),
         memory_heavy=True,
+        when_asked=True,
     ),
     Analysis(
         "critical_path",

@@ -135,6 +135,10 @@ class Analysis:
         with many rows that others read as a whole.
     memory_heavy : bool
         Whether it takes so much memory that a collect runs such analyses one after another.
+    when_asked : bool
+        Whether a collect that keeps the timeline of a large profile leaves it to whoever asks first: for
+        analyses of scope RANK that take long, and that no other analysis of the run is computed from. There
+        is a reason wherever there are no rows, which tells that it was computed.
     """
 
     name: str
@@ -158,6 +162,7 @@ class Analysis:
     sample_basis: SampleBasis = field(default=SampleBasis.COLUMNS, kw_only=True)
     kept_with_events: bool = field(default=False, kw_only=True)
     memory_heavy: bool = field(default=False, kw_only=True)
+    when_asked: bool = field(default=False, kw_only=True)
 
     @property
     def computed_from(self) -> tuple[str, ...]:

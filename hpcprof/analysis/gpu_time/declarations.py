@@ -75,6 +75,7 @@ ANALYSES = (
         sort_by=("device", "stream"),
         sample_basis=SampleBasis.OPERATIONS,
         memory_heavy=True,
+        when_asked=True,
     ),
     Analysis(
         "queue_length",
@@ -86,6 +87,7 @@ ANALYSES = (
         sort_by=("device", "stream"),
         main_columns=("rank", "device", "stream", "count", "mean", "min", "p50", "max"),
         memory_heavy=True,
+        when_asked=True,
     ),
     Analysis(
         "hta_breakdown",

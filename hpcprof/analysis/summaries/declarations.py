@@ -66,6 +66,7 @@ ANALYSES = (
         sort_by=("-total_avg_ns",),
         main_columns=("rank", "name", "count", "api_med_ns", "queue_med_ns", "kernel_med_ns"),
         memory_heavy=True,
+        when_asked=True,
     ),
     Analysis(
         "api",

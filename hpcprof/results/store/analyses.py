@@ -42,10 +42,11 @@ def delete_run_analyses(connection: Connection, run_id: str) -> None:
     delete(connection, [REASONS], {"run_id": plain(run_id), "rank": WHOLE_RUN})
 
 
-def delete_run_analysis(connection: Connection, run_id: str, name: str) -> None:
-    """Delete one analysis that spans the ranks of a run, with its reason."""
-    delete(connection, [RUN_TABLES[name]], {"run_id": plain(run_id)})
-    delete(connection, [REASONS], {"run_id": plain(run_id), "rank": WHOLE_RUN, "analysis": name})
+def delete_analysis(connection: Connection, run_id: str, name: str, rank: int = WHOLE_RUN) -> None:
+    """Delete one analysis of a rank, or one that spans the ranks of a run, with its reason."""
+    of_rank = {} if rank == WHOLE_RUN else {"rank": rank}
+    delete(connection, [TABLES[name]], {"run_id": plain(run_id), **of_rank})
+    delete(connection, [REASONS], {"run_id": plain(run_id), "rank": rank, "analysis": name})
 
 
 def insert_analyses(
@@ -140,6 +141,13 @@ def read_columns(
     rows = _fetched(connection, query.order_by(*order))
     values = [list(of) for of in zip(*rows, strict=True)] or [[] for _ in wanted]
     return dict(zip(wanted, values, strict=True))
+
+
+def ranks_with(connection: Connection, run_id: str, name: str) -> set[int]:
+    """Return the ranks of which an analysis has rows or a reason."""
+    rows = select(TABLES[name].c.rank).where(TABLES[name].c.run_id == run_id)
+    reasons = select(REASONS.c.rank).where(REASONS.c.run_id == run_id, REASONS.c.analysis == name)
+    return set(connection.execute(rows.union(reasons)).scalars())
 
 
 def has_run_analyses(connection: Connection, run_id: str) -> bool:

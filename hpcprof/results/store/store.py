@@ -8,7 +8,8 @@ visible.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,12 +26,13 @@ from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.results.analysis_table import ANALYSIS_VERSION, WHOLE_RUN, AnalysisTable
 from hpcprof.results.store.analyses import (
+    delete_analysis,
     delete_rank_analyses,
     delete_run_analyses,
-    delete_run_analysis,
     has_run_analyses,
     insert_analyses,
     insert_outcomes,
+    ranks_with,
     read_all_reasons,
     read_columns,
     read_reasons,
@@ -63,6 +65,8 @@ if TYPE_CHECKING:  # numpy is not needed to report from the store
     from hpcprof.analysis.framework.outcome import Outcome
     from hpcprof.profiles.timeline import Fact, Gpu
     from hpcprof.profiles.timeline_parquet import RankEvents
+
+_UNASKED = "not computed yet: hpcprof report RUN --analysis {} computes it"
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ class Store:
 
     def __init__(self, url: URL, runs_dir: Path | None = None, read_only: bool = False) -> None:
         self._database = Database(url, read_only)
-        self.runs_dir = runs_dir
+        self.runs_dir, self.read_only = runs_dir, read_only
 
     def __str__(self) -> str:
         return str(self._database)
@@ -184,7 +188,24 @@ class Store:
         if columns is None:
             columns, lost = self._kept_columns(run_id, analysis)
             reasons = {**reasons, **lost}
+        reasons |= dict.fromkeys(self.unasked(run_id, [analysis]), _UNASKED.format(analysis))
         return AnalysisTable(columns, reasons, losses_of(ANALYSES[analysis], losses))
+
+    def unasked(self, run_id: str, names: Iterable[str]) -> dict[int, list[str]]:
+        """Return, by rank, which of some analyses nobody has asked for yet (`Analysis.when_asked`)."""
+        found: dict[int, list[str]] = defaultdict(list)
+        asked = [name for name in names if ANALYSES[name].when_asked]
+        profiles = self.profiles(run_id).values() if asked else ()
+        ranks = {
+            one.rank
+            for one in profiles
+            if one.analysis_version == ANALYSIS_VERSION and content_of(one.kind) is ProfileContent.TIMELINE
+        }
+        with self._database.reading() as connection:
+            for name in asked:
+                for rank in sorted(ranks - ranks_with(connection, run_id, name)):
+                    found[rank].append(name)
+        return found
 
     def events_folder(self, path: str | Path) -> Path:
         """Return the folder to keep the events of a run in.
@@ -332,6 +353,20 @@ class Store:
             insert_outcomes(connection, run_id, outcomes)
             return True
 
+    def put_analyses(self, run_id: str, rank: int, tables: Mapping[str, AnalysisTable], sha256: str) -> None:
+        """Write analyses of a rank, replacing those in the store, unless its profile is now another.
+
+        Raises
+        ------
+        StoreError
+            If the rows cannot be written; then none of them is.
+        """
+        with self._database.writing(run_id) as connection:
+            if _checksums(connection, run_id).get(rank) == sha256:
+                for name in tables:
+                    delete_analysis(connection, run_id, name, rank)
+                insert_analyses(connection, run_id, {rank: tables})
+
     def explanation(self, run_id: str) -> ExplanationRow | None:
         """Return the explanation of a run; None if none was computed since a profile of it changed."""
         query = select(EXPLANATIONS).where(EXPLANATIONS.c.run_id == run_id)
@@ -369,7 +404,7 @@ class Store:
                 return False
             delete(connection, [EXPLANATIONS], {"run_id": plain(run_id)})
             for name in tables:
-                delete_run_analysis(connection, run_id, name)
+                delete_analysis(connection, run_id, name)
             insert_rows(connection, EXPLANATIONS, [ExplanationRow(run_id, ANALYSIS_VERSION, text)])
             insert_analyses(connection, run_id, {WHOLE_RUN: tables})
             return True

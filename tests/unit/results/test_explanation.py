@@ -230,7 +230,7 @@ def test_a_report_explains_the_run_once_and_says_how_many_ranks_are_read(
         return explained(), pd.DataFrame([PATH])
 
     readable = replace(explain_inputs(run, store), read=lambda rank: None)  # type: ignore[arg-type,return-value]
-    monkeypatch.setattr("hpcprof.results.explanation.explain_inputs", lambda run, store: readable)
+    monkeypatch.setattr("hpcprof.results.explanation.explain_inputs", lambda *_: readable)
     monkeypatch.setattr("hpcprof.analysis.explain.explain.explain_run", read_twice)
     seen: list[tuple[int, int]] = []
     for _ in range(2):

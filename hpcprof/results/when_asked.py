@@ -1,0 +1,178 @@
+"""The analyses that a collect leaves to whoever asks first (`Analysis.when_asked`): computed and stored then.
+
+A collect leaves them out of a rank whose timeline it keeps, unless the profile is so small that reading the
+timeline again would take longer than the analyses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.common.errors import HpcprofError, StoreError
+from hpcprof.common.units import named_ranks
+from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.executors.interface import Executor, Lost, ResultT, TaskT, serially
+from hpcprof.results.run_names import find_known_run
+from hpcprof.results.step_choice import stored_step_ranges
+from hpcprof.results.store.store import RunNotes, Store
+from hpcprof.submit.runs.directory import Run
+
+if TYPE_CHECKING:  # a report from the store does without
+    from hpcprof.profiles.timeline import StepRange, Timeline
+    from hpcprof.profiles.timeline_parquet import RankEvents
+
+Computed = Mapping[int, Mapping[str, AnalysisTable]]
+"""Analyses by rank and name."""
+
+
+@dataclass(frozen=True)
+class KeptRank:
+    """Analyses of a rank to compute from its kept timeline, whose step is ``step_range``."""
+
+    events: RankEvents
+    step_range: StepRange
+    analyses: tuple[str, ...]
+
+
+def analyze_kept(task: KeptRank) -> dict[str, AnalysisTable] | None:
+    """Return the analyses of a rank by name; None if its timeline is not kept."""
+    from hpcprof.results.kept_events import kept_timeline
+
+    timeline = kept_timeline(task.events, task.step_range)
+    return None if timeline is None else _analyzed(task, timeline)
+
+
+def _analyzed(task: KeptRank, timeline: Timeline) -> dict[str, AnalysisTable]:
+    from hpcprof.analysis.framework.outcome import analyze_rank
+
+    rank = task.events.rank
+    return {
+        name: AnalysisTable.from_outcome(analyze_rank(ANALYSES[name], timeline, rank), rank)
+        for name in task.analyses
+    }
+
+
+def complete(
+    run: Run,
+    store: Store,
+    names: Iterable[str],
+    executor: Executor = serially,
+) -> Computed:
+    """Compute and store those of some analyses that nobody has asked for yet.
+
+    A store that was opened to be read only stays as it is.
+
+    Returns
+    -------
+    Computed
+        What was computed. Where the database cannot be written, it is not stored; nor is the reason of a rank
+        whose timeline is gone.
+    """
+    missing = {} if store.read_only else store.unasked(run.id, names)
+    if not missing:
+        return {}
+    events, steps = store.rank_events(run.id), stored_step_ranges(store, run.id)
+    tasks = [
+        KeptRank(events[rank], steps.step_range(rank), tuple(wanted))
+        for rank, wanted in sorted(missing.items())
+    ]
+    found: dict[int, Mapping[str, AnalysisTable]] = {}
+    for task, result in executor(analyze_kept, tasks):
+        rank = task.events.rank
+        try:
+            tables = result if isinstance(result, dict) else _from_profile(run, task, result)
+        except HpcprofError as error:
+            reason = f"rank {rank} was not analyzed: {str(error).rstrip('.')}"
+            tables = {name: AnalysisTable(_no_columns(name), {rank: reason}) for name in task.analyses}
+        else:
+            # Whoever may only read the database gets the rows too.
+            with suppress(StoreError):
+                store.put_analyses(run.id, rank, tables, task.events.sha256)
+        found[rank] = tables
+    return found
+
+
+def _from_profile(run: Run, task: KeptRank, result: Lost | None) -> dict[str, AnalysisTable]:
+    """Return the analyses of a rank whose timeline is not kept from its profile.
+
+    Raises
+    ------
+    HpcprofError
+        If the profile cannot be read, or the process that should have read the timeline was lost.
+    """
+    from hpcprof.results.timelines import find_timelines
+
+    if isinstance(result, Lost):
+        raise HpcprofError(result.reason)
+    timelines = find_timelines(run)
+    if task.events.rank not in timelines.paths:
+        raise HpcprofError("its timeline is not kept, and its profile is gone")
+    return _analyzed(task, replace(timelines.read(task.events.rank), step_range=task.step_range))
+
+
+def _no_columns(name: str) -> dict[str, list[Any]]:
+    return {column.name: [] for column in ANALYSES[name].columns}
+
+
+def stored_analysis(
+    name: str, run: Run, store: Store, notes: RunNotes | None = None, executor: Executor = serially
+) -> AnalysisTable:
+    """Return an analysis of a collected run, of which what nobody has asked for yet is computed.
+
+    ``notes`` is as for `Store.read`.
+    """
+    computed = complete(run, store, [name], executor)
+    table = store.read(run.id, name, None if computed else notes)
+    for rank, tables in computed.items():
+        new = tables[name]
+        if not table.rows_by_rank[rank]:
+            columns = {key: [*values, *new.columns[key]] for key, values in table.columns.items()}
+            reasons = {other: why for other, why in table.reasons.items() if other != rank}
+            table = replace(table, columns=columns, reasons=reasons | new.reasons)
+    return table
+
+
+def _named_in(sql: str) -> set[str]:
+    """Return the analyses left to whoever asks first whose tables an SQL names."""
+    names = {name.lower() for name in re.findall(r"analysis_(\w+)", sql, re.IGNORECASE)}
+    return {name for name in names & ANALYSES.keys() if ANALYSES[name].when_asked}
+
+
+def complete_tables(sql: str, store: Store, runs_dir: Path, executor: Executor = serially) -> None:
+    """Complete the tables that an SQL on the results database names, in all runs."""
+    names = _named_in(sql)
+    for row in store.runs() if names and store.exists() else ():
+        if store.unasked(row.id, names):
+            complete(find_known_run(row.id, runs_dir, store), store, names, executor)
+
+
+def incomplete_tables(sql: str, store: Store) -> list[str]:
+    """Return a sentence for each run that lacks rows of a table that an SQL on the results database names."""
+    found = []
+    names = _named_in(sql)
+    for row in store.runs() if names and store.exists() else ():
+        lacking = store.unasked(row.id, names)
+        if lacking:
+            tables = sorted({f"analysis_{name}" for of_rank in lacking.values() for name in of_rank})
+            found.append(
+                f"{', '.join(tables)} of {row.id} lacks {named_ranks(sorted(lacking))}: hpcprof query "
+                "computes its rows where the timelines are kept"
+            )
+    return found
+
+
+def on_all_cpus(
+    function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
+) -> Iterator[tuple[TaskT, ResultT | Lost]]:
+    """Run tasks in processes of this machine, an executor for commands; a single one runs in this process."""
+    from hpcprof.results.executors.planning import usable_cpus
+    from hpcprof.results.executors.processes import Processes
+    from hpcprof.results.rank_task import PRELOAD
+
+    yield from Processes(usable_cpus(), PRELOAD)(function, tasks)

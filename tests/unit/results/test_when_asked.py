@@ -1,0 +1,149 @@
+"""Analyses that a collect leaves to whoever asks first."""
+
+from __future__ import annotations
+
+import lzma
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hpcprof.analysis.framework.outcome import analyze_rank
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.results import collect as collecting
+from hpcprof.results import rank_task
+from hpcprof.results.collect import collect
+from hpcprof.results.executors.interface import Lost
+from hpcprof.results.query import query
+from hpcprof.results.store.store import Store, open_store
+from hpcprof.results.when_asked import complete, complete_tables, incomplete_tables, stored_analysis
+from hpcprof.submit.runs.directory import Run
+from tests.unit.analysis.timelines import timeline
+
+DATA = Path(__file__).parents[2] / "data"
+LATER = {name for name, one in ANALYSES.items() if one.when_asked}
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return a run of two ranks whose profiles count as large, and whose timelines a collect keeps."""
+    folder = tmp_path / "profiles"
+    folder.mkdir()
+    for rank in (0, 1):
+        packed = (DATA / f"sp_bf16_rank{rank}.sqlite.xz").read_bytes()
+        (folder / f"rank{rank}.sqlite").write_bytes(lzma.decompress(packed))
+    monkeypatch.setattr(rank_task, "_SMALL", 0)
+    monkeypatch.setattr(collecting, "is_unpacked", lambda run: True)
+    return Run("run", folder)
+
+
+def new_store(tmp_path: Path, name: str = "results.db") -> Store:
+    store = open_store(str(tmp_path / name), tmp_path)
+    store.prepare()
+    return store
+
+
+def test_what_is_asked_for_later_is_what_a_collect_would_have_computed(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = new_store(tmp_path)
+    collect(run, store)
+    assert store.unasked(run.id, ANALYSES).keys() == {0, 1}
+    assert {name for names in store.unasked(run.id, ANALYSES).values() for name in names} == LATER
+    assert store.read(run.id, "idle").reasons[1].startswith("not computed yet: hpcprof report RUN")
+    shutil.rmtree(run.path)  # The kept timelines are enough.
+    later = {name: stored_analysis(name, run, store) for name in ANALYSES}
+    assert store.unasked(run.id, ANALYSES) == {}
+    assert {name: store.read(run.id, name) for name in ANALYSES} == later
+    monkeypatch.undo()
+    for rank in (0, 1):
+        run.path.mkdir(exist_ok=True)
+        packed = (DATA / f"sp_bf16_rank{rank}.sqlite.xz").read_bytes()
+        (run.path / f"rank{rank}.sqlite").write_bytes(lzma.decompress(packed))
+    at_once = new_store(tmp_path, "at_once.db")
+    collect(run, at_once)
+    assert at_once.unasked(run.id, ANALYSES) == {}
+    assert {name: at_once.read(run.id, name) for name in LATER} == {name: later[name] for name in LATER}
+
+
+def test_without_a_kept_timeline_the_profile_is_read_and_without_both_the_row_has_a_reason(
+    run: Run, tmp_path: Path
+) -> None:
+    store = new_store(tmp_path)
+    collect(run, store)
+    (run.path / "rank1.sqlite").unlink()
+    for events in store.rank_events(run.id).values():
+        events.discard()
+    found = stored_analysis("launches", run, store)
+    assert set(found.columns["rank"]) == {0}
+    assert found.reasons[1] == "rank 1 was not analyzed: its timeline is not kept, and its profile is gone"
+    assert store.unasked(run.id, ["launches"]) == {1: ["launches"]}
+
+
+def test_a_timeline_that_cannot_be_kept_leaves_nothing_for_later(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hpcprof.results.kept_events.keep_timeline", full)
+    store = new_store(tmp_path)
+    collect(run, store)
+    assert store.unasked(run.id, ANALYSES) == {}
+
+
+def test_sql_completes_the_tables_that_it_names(run: Run, tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    collect(run, store)
+    sql = "SELECT DISTINCT rank FROM Analysis_Idle WHERE run_id IN (SELECT id FROM runs)"
+    assert incomplete_tables(sql, store) == [
+        "analysis_idle of run lacks ranks 0, 1: hpcprof query computes its rows where the timelines are kept"
+    ]
+    complete_tables(sql, store, tmp_path)
+    assert query(store, sql).rows == [(0,), (1,)]
+    assert incomplete_tables(sql, store) == []
+    assert store.unasked(run.id, LATER)[0] == sorted(LATER - {"idle"}, key=[*LATER].index)
+
+
+def test_a_store_that_is_only_read_says_what_is_not_computed(run: Run, tmp_path: Path) -> None:
+    collect(run, new_store(tmp_path))
+    read_only = open_store(str(tmp_path / "results.db"), tmp_path, read_only=True)
+    found = stored_analysis("queue_length", run, read_only)
+    assert not found.count
+    assert found.reasons[0].startswith("not computed yet")
+
+
+def test_whoever_cannot_write_the_database_gets_the_rows(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = new_store(tmp_path)
+    collect(run, store)
+    monkeypatch.setattr(Store, "put_analyses", lambda *_: None)
+    found = stored_analysis("launches", run, store)
+    assert set(found.columns["rank"]) == {0, 1}
+    assert not found.reasons
+
+
+def test_rows_of_a_profile_that_was_replaced_are_not_stored(run: Run, tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    collect(run, store)
+    (tables, _) = complete(run, store, ["idle"]).values()
+    store.put_analyses(run.id, 1, tables, "the checksum of an earlier profile")
+    assert set(store.read(run.id, "idle").columns["rank"]) == {0, 1}
+
+
+def test_a_lost_process_is_the_reason_of_its_rank(run: Run, tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    collect(run, store)
+    found = complete(run, store, ["idle"], lambda function, tasks: ((t, Lost("it died")) for t in tasks))
+    assert found[0]["idle"].reasons == {0: "rank 0 was not analyzed: it died"}
+
+
+@pytest.mark.parametrize("name", sorted(LATER))
+def test_there_is_a_reason_where_there_are_no_rows(name: str) -> None:
+    outcome = analyze_rank(ANALYSES[name], timeline([]), 0)
+    assert len(outcome) or outcome.reason
+
+
+def test_no_analysis_of_a_run_is_computed_from_one_that_comes_later() -> None:
+    assert not {need for one in ANALYSES.values() for need in one.computed_from} & LATER
