@@ -32,6 +32,9 @@ rows = sqlite3.connect(sys.argv[1]).execute(
 ).fetchall()
 """
 HPCPROF = [sys.executable, "-m", "hpcprof"]
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+"""Without compiled modules, as pip installs them, imports take a second more."""
+
 KEYS = ("wall", "cpu", "memory")
 # A domain is created once, however often the profile is repeated.
 _DOMAIN_CREATE = 75
@@ -50,7 +53,9 @@ def cost(command: list[str], folder: Path) -> Cost:
     """Run a command and return its cost, including that of the processes that it waited for."""
     began = time.perf_counter()
     with (folder / "output.txt").open("wb") as output:
-        process = subprocess.Popen(command, cwd=folder, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=output, stderr=subprocess.STDOUT, env=ENVIRONMENT
+        )
         _, status, usage = os.wait4(process.pid, 0)
     if status:
         sys.exit(f"{' '.join(command)}: {(folder / 'output.txt').read_text()}")
@@ -129,6 +134,7 @@ def main() -> None:
             "hpcprof collect --jobs 2": [*fresh, *HPCPROF, "collect", "--jobs", "2", run],
             "hpcprof collect --jobs 1": [*fresh, *HPCPROF, "collect", "--jobs", "1", run],
             "hpcprof collect, nothing new": [*HPCPROF, "collect", run],
+            "hpcprof report, which explains": [*HPCPROF, "report", run],
             "hpcprof report, from the store": [*HPCPROF, "report", run],
             "import hpcprof": [sys.executable, "-c", "import hpcprof"],
         }
