@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 RANKS_A_TASK = 128
-"""About how many ranks a task has; a communicator with more is one task."""
+"""About how many ranks a task that matches has; a communicator with more is one task."""
+
+RANKS_A_CHUNK = 32
+"""The ranks of a task in which ranks stand alone: few enough for 16 workers to share 1,024 ranks evenly."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +37,9 @@ class RankGroup(NamedTuple):
 
 
 def rank_chunks(ranks: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield as many ranks at a time as a task has."""
-    for at in range(0, len(ranks), RANKS_A_TASK):
-        yield tuple(ranks[at : at + RANKS_A_TASK])
+    """Yield ranks that one task looks at, each by itself."""
+    for at in range(0, len(ranks), RANKS_A_CHUNK):
+        yield tuple(ranks[at : at + RANKS_A_CHUNK])
 
 
 def groups_of_communicators(surveys: Sequence[Survey]) -> list[RankGroup] | None:

@@ -20,7 +20,7 @@ from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.communicator_groups import rank_chunks
 from hpcprof.results.executors.interface import Executor, serially
 from hpcprof.results.over_ranks import RankTask, run_tasks
-from hpcprof.results.rank_tables import rank_table_rows
+from hpcprof.results.rank_tables import read_rank_table
 from hpcprof.results.store.store import Store
 
 _ALIKE = 0.5
@@ -41,7 +41,7 @@ _UNEQUAL = {"AlltoAll", "AlltoAllV", "AllGatherV", "Gather", "Scatter"}
 _HASH = re.compile("0x[0-9a-f]{16}")
 """The id of a communicator that no other communicator has; others are names, which programs share."""
 
-_COLUMNS = ("op", "comm_id", "bytes", "comm_ranks", "start_ns", "end_ns")
+_KINDS = ("op", "comm_id", "bytes", "comm_ranks")
 
 
 @dataclass(frozen=True)
@@ -101,29 +101,31 @@ def check_same_program(run_id: str, store: Store, executor: Executor = serially)
 
 
 def _calls_of_ranks(task: RankTask) -> dict[int, Calls]:
-    rows = rank_table_rows(task.events, "rank_collectives", _COLUMNS)
-    own = dict(iter(rows.groupby("rank")))
-    return {one.rank: _calls(one, own.get(one.rank)) for one in task.events}
+    return {one.rank: _calls(one) for one in task.events}
 
 
-def _calls(events: RankEvents, rows: Any) -> Calls:
+def _calls(events: RankEvents) -> Calls:
     ranks = events.world_size()
-    if rows is None:
-        return Calls(ranks)
-    rows = rows[~rows["op"].isin(POINT_TO_POINT)]
-    sized = rows[rows["bytes"].notna() & ~rows["op"].isin(_UNEQUAL)]
-    return Calls(
-        ranks,
-        frozenset(name for name in rows["comm_id"].dropna().unique() if _HASH.fullmatch(name)),
-        Counter(rows["op"]),
-        _by_size(sized),
-        _by_size(sized[sized["comm_ranks"] == ranks]),
-        (int(rows["start_ns"].min()), int(rows["end_ns"].max())) if len(rows) else None,
+    rows = read_rank_table(events, "rank_collectives", (*_KINDS, "start_ns", "end_ns"))
+    kinds = rows.group_by(_KINDS, use_threads=False).aggregate(
+        [([], "count_all"), ("start_ns", "min"), ("end_ns", "max")]
     )
-
-
-def _by_size(rows: Any) -> dict[tuple[str, int], int]:
-    return Counter(zip(rows["op"], rows["bytes"].astype(int), strict=True))
+    communicators = set[str]()
+    operations, sizes, world_sizes = Counter[str](), Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    spans = []
+    for kind in kinds.to_pylist():
+        name, size, count = kind["op"], kind["bytes"], kind["count_all"]
+        if name in POINT_TO_POINT:
+            continue
+        operations[name] += count
+        spans.append((kind["start_ns_min"], kind["end_ns_max"]))
+        if kind["comm_id"] is not None and _HASH.fullmatch(kind["comm_id"]):
+            communicators.add(kind["comm_id"])
+        if size is not None and name not in _UNEQUAL:
+            sizes[name, size] += count
+            world_sizes[name, size] += count if kind["comm_ranks"] == ranks else 0
+    span = (min(start for start, _ in spans), max(end for _, end in spans)) if spans else None
+    return Calls(ranks, frozenset(communicators), operations, sizes, +world_sizes, span)
 
 
 def difference(one: Calls, other: Calls, start: int | None, other_start: int | None) -> str:

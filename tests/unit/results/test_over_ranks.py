@@ -59,7 +59,8 @@ def test_matching_by_communicator_gives_what_matching_at_once_gives(
 
 
 def test_no_task_has_more_ranks_than_it_was_given(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(communicator_groups, "RANKS_A_TASK", 4)
+    for name in ("RANKS_A_TASK", "RANKS_A_CHUNK"):
+        monkeypatch.setattr(communicator_groups, name, 4)
     asked: list[int] = []
 
     def counted(
@@ -77,7 +78,8 @@ def test_no_task_has_more_ranks_than_it_was_given(store: Store, monkeypatch: pyt
 def test_what_other_processes_lose_or_cannot_read_this_one_computes(
     store: Store, at_once: dict[str, AnalysisTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(communicator_groups, "RANKS_A_TASK", 4)
+    for name in ("RANKS_A_TASK", "RANKS_A_CHUNK"):
+        monkeypatch.setattr(communicator_groups, name, 4)
 
     def lossy(
         function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
