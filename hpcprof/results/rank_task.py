@@ -16,8 +16,8 @@ from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput, damage_named, reading
 from hpcprof.common.logs import log_traceback
-from hpcprof.profiles.readers.declaration import Part
-from hpcprof.profiles.readers.discovery import BUILT_IN, files_of, read_profile
+from hpcprof.profiles.readers.declaration import Part, ProfileContent
+from hpcprof.profiles.readers.discovery import BUILT_IN, content_of, files_of, read_profile
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.malloc import return_freed_memory, use_one_heap
 
@@ -191,7 +191,7 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
     if task.needs_steps and (reason := _why_without_steps(profile)):
         return WithoutSteps(reason)
     # Of a small profile, reading the timeline again would take longer than the analyses.
-    leaves = not small and task.keeps_timeline and task.events is not None
+    leaves = not small and task.keeps_timeline and task.events is not None and _is_timeline(profile)
     now = [one for one in _OF_RANKS if not (leaves and one.when_asked)]
     with _executor(threads) as pool:
         # Half of the threads run one of those that use most memory at a time, beside the others.
@@ -244,6 +244,10 @@ def _losses(profile: Timeline | KernelReport) -> tuple[Loss, ...]:
 
     lost = profile.origin.losses
     return (*lost, *capture_losses(profile)) if isinstance(profile, Timeline) else lost
+
+
+def _is_timeline(profile: Timeline | KernelReport) -> bool:
+    return content_of(profile.origin.kind) is ProfileContent.TIMELINE
 
 
 def _with_step_range(
