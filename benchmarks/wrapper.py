@@ -14,7 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from hpcprof.submit.jobs.builder import make_job
+from hpcprof.submit.jobs.job import JobSpec
+from hpcprof.submit.jobs.request import make_job
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.scheduler import WRAPPER, Rendering
 from hpcprof.submit.sites.files import load_site
@@ -32,7 +33,7 @@ def seconds(command: list[str], environment: dict[str, str]) -> float:
 def main() -> None:
     """Render a wrapper for 512 ranks, every second one profiled, and measure it."""
     site = load_site("local")
-    job = make_job(site, arguments=["true"], ranks_per_node=512, profiler="torch", profile_ranks="every=2")
+    job = make_job(site, JobSpec(("true",), ranks_per_node=512, profiler="torch", profile_ranks="every=2"))
     environment = {"PATH": os.environ["PATH"], "PMI_RANK": "511", "PMI_SIZE": "512", "MPI_LOCALRANKID": "511"}
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder)

@@ -12,17 +12,19 @@ from hpcprof.common import __version__
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from hpcprof.common.errors import DamagedInput, HpcprofError, SchedulerError, StoreError, UsageError
     from hpcprof.results.api import Results
     from hpcprof.results.collect import Collected, Progress
     from hpcprof.results.history import History
+    from hpcprof.submit.jobs.job import JobSpec
     from hpcprof.submit.runs.directory import Run
 
 __all__ = [
     "DamagedInput",
     "HpcprofError",
+    "JobSpec",
     "SchedulerError",
     "StoreError",
     "UsageError",
@@ -36,7 +38,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> type[Exception]:
+def __getattr__(name: str) -> type[Exception | JobSpec]:
+    if name == "JobSpec":
+        from hpcprof.submit.jobs.job import JobSpec
+
+        return JobSpec
     if not name.startswith("_") and name in __all__:
         from hpcprof.common import errors
 
@@ -48,32 +54,13 @@ def __getattr__(name: str) -> type[Exception]:
 def submit_job(
     program: Sequence[str] = (),
     *,
-    workload: str | None = None,
-    site: str | None = None,
-    site_file: str | os.PathLike[str] | None = None,
-    nodes: int | None = None,
-    ranks_per_node: int | None = None,
-    profiler: str | None = None,
-    profile_ranks: str | None = None,
-    profiler_options: Mapping[str, str] | None = None,
-    capture_steps: str | None = None,
-    stacks: bool = False,
-    queue: str | None = None,
-    account: str | None = None,
-    cpus_per_rank: int | None = None,
-    gpus_per_rank: int | None = None,
-    mem: str | None = None,
-    constraint: str | None = None,
-    scheduler_args: Sequence[str] = (),
-    walltime: str | None = None,
-    job_name: str | None = None,
-    options: Mapping[str, str] | None = None,
-    after: Sequence[str] = (),
     job_file: str | os.PathLike[str] | None = None,
+    site_file: str | os.PathLike[str] | None = None,
     template: str | os.PathLike[str] | None = None,
     script: str | os.PathLike[str] | None = None,
     runs_dir: str | os.PathLike[str] | None = None,
     wait: bool = False,
+    **options: object,
 ) -> Run:
     """Render a job's scripts and hand them to the scheduler, as ``hpcprof submit`` does.
 
@@ -83,44 +70,10 @@ def submit_job(
     ----------
     program : sequence of str
         The command of each rank; with ``workload``, the workload's arguments.
-    workload : str, optional
-        A built-in workload: ``sequence-parallel`` or ``ddp``.
-    site : str, optional
-        The name of a site; the personal default, else ``local``.
-    site_file : path, optional
-        The path of a site file, instead of a name.
-    nodes, ranks_per_node : int, optional
-        The size of the job; 1 by default.
-    profiler : str, optional
-        ``none`` (the default), ``nsys``, ``ncu``, ``torch``, or one that another package adds.
-    profile_ranks : str, optional
-        The rank selection, such as ``"0,4-7"`` or ``"local=0"``; ``"all"`` by default.
-    profiler_options : mapping, optional
-        Options of the profiler.
-    capture_steps : str, optional
-        The measured steps to profile, such as ``"10-12"``; all by default.
-    stacks : bool
-        Whether the profiler records call stacks, so that findings name file and line.
-    queue, account : str, optional
-        The queue, partition or QOS, and the account that is charged.
-    cpus_per_rank, gpus_per_rank : int, optional
-        What each rank gets; by default what the site says.
-    mem : str, optional
-        The memory on each node, such as ``"64G"``.
-    constraint : str, optional
-        The kind of nodes: a constraint of Slurm, a resource of PBS, or labels of Kubernetes.
-    scheduler_args : sequence of str, optional
-        Options of the scheduler that are passed on, such as ``"--exclude=n3"``.
-    walltime : str, optional
-        The time limit, as ``"01:30:00"`` or ``"90m"``; the site's by default.
-    job_name : str, optional
-        The name of the job; by default that of the workload or the program.
-    options : mapping, optional
-        Options of the site.
-    after : sequence of str, optional
-        Runs or sweeps that must have succeeded before the job starts.
     job_file : path, optional
         A job file; the other arguments override its values.
+    site_file : path, optional
+        The path of a site file, instead of a name.
     template : path, optional
         A template of job.sh, instead of the scheduler's.
     script : path, optional
@@ -129,6 +82,8 @@ def submit_job(
         The folder of runs; else ``$HPCPROF_RUNS``, else the personal default, else ``runs``.
     wait : bool
         Whether to return only once the run has succeeded.
+    **options
+        The options of `JobSpec` by name: ``nodes=2, profiler="nsys", profile_ranks="local=0"``.
 
     Returns
     -------
@@ -144,39 +99,21 @@ def submit_job(
     hpcprof.HpcprofError
         With ``wait``, if the run did not succeed: which rank failed, and its last lines.
     """
+    from dataclasses import replace
     from pathlib import Path
 
-    from hpcprof.submit.jobs.request import JobRequest
+    from hpcprof.submit.jobs.job_file import read_spec
     from hpcprof.submit.runs.directory import runs_directory
     from hpcprof.submit.submission import submit_request
 
     def path(given: str | os.PathLike[str] | None) -> Path | None:
         return None if given is None else Path(given)
 
-    request = JobRequest(
-        program=tuple(program),
-        workload=workload,
+    given = {key: value for key, value in options.items() if value is not None}
+    request = replace(
+        read_spec({"program": program, **given}, "submit_job()"),
         job_file=path(job_file),
-        site=site,
         site_file=path(site_file),
-        nodes=nodes,
-        ranks_per_node=ranks_per_node,
-        profiler=profiler,
-        profile_ranks=profile_ranks,
-        profiler_options=profiler_options or {},
-        capture_steps=capture_steps,
-        stacks=stacks or None,
-        queue=queue,
-        account=account,
-        cpus_per_rank=cpus_per_rank,
-        gpus_per_rank=gpus_per_rank,
-        mem=mem,
-        constraint=constraint,
-        scheduler_args=tuple(scheduler_args),
-        walltime=walltime,
-        job_name=job_name,
-        options=options or {},
-        after=tuple(after),
         template=path(template),
         runs_dir=runs_directory(path(runs_dir)),
     )

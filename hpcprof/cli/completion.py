@@ -48,10 +48,11 @@ def _completer(offer: Offer, otherwise: str = "") -> Completer:
 
 def _site(context: click.Context) -> Site:
     """Return the site of the words before the incomplete one, or the default."""
-    from hpcprof.submit.jobs.request import JobRequest
+    from hpcprof.submit.jobs.job import JobSpec
+    from hpcprof.submit.jobs.request import merged, site_of
 
-    given = {key: context.params.get(key) for key in ("site", "site_file", "job_file")}
-    return JobRequest(**{key: value for key, value in given.items() if value}).merged().load_site()
+    site, site_file, job_file = map(context.params.get, ("site", "site_file", "job_file"))
+    return site_of(merged(JobSpec(site=site, site_file=site_file, job_file=job_file)))
 
 
 def _sites(context: click.Context, incomplete: str) -> Iterable[str]:

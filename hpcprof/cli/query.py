@@ -94,10 +94,10 @@ def _ask_events(
         write_rows(form, answer.columns, answer.rows)
         return
     from hpcprof.cli.collect import ProgressBar
+    from hpcprof.common.units import parse_memory
     from hpcprof.results.executors.processes import Processes
     from hpcprof.results.rank_task import PRELOAD
     from hpcprof.results.run_names import find_known_runs
-    from hpcprof.submit.jobs.resources import parse_memory
 
     # DuckDB's binding lists on standard error what is not freed at exit.
     atexit.unregister(gc.freeze)

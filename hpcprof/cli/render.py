@@ -10,11 +10,12 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import job_options, log_origins
+from hpcprof.cli.job_options import job_options, log_origins
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError
 from hpcprof.submit.jobs.checks import missing_requirements
-from hpcprof.submit.jobs.request import JobRequest
+from hpcprof.submit.jobs.job import JobSpec
+from hpcprof.submit.jobs.request import merged, resolve
 from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.schedulers.registry import find_scheduler
 
@@ -33,15 +34,14 @@ from hpcprof.submit.schedulers.registry import find_scheduler
 @click.option(
     "--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Also write a job file."
 )
-def command(request: JobRequest, output: Path | None, save: Path | None) -> None:
+def command(request: JobSpec, output: Path | None, save: Path | None) -> None:
     """Print or write the scripts that submit would use.
 
     Without --output, job.sh is printed, or for Kubernetes the manifest with job.sh in it. Options that the
     site requires may be missing; they are named on standard error.
     """
-    site, job = request.resolve(draft=True)
+    site, job = resolve(request, draft=True)
     log_origins(request, site, job)
-    request = request.merged()
     for sentence in missing_requirements(job, site):
         click.echo(f"hpcprof: a draft that submit would refuse: {sentence}", err=True)
     directory = output or request.runs_dir / "RUN_ID"
@@ -49,7 +49,7 @@ def command(request: JobRequest, output: Path | None, save: Path | None) -> None
     if save is not None:
         from hpcprof.submit.jobs.job_file import dump_job_file
 
-        _write(save, dump_job_file(request.to_job_file()))
+        _write(save, dump_job_file(merged(request)))
     if output is None:
         click.echo(texts[find_scheduler(site.scheduler).submitted_file], nl=False)
         return

@@ -9,7 +9,8 @@ import click
 
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import repeated, runs_dir_option
+from hpcprof.cli.job_options import repeated
+from hpcprof.cli.options import runs_dir_option
 
 
 @click.command("resubmit", epilog=examples("hpcprof resubmit last --wait"))

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import db_option, job_options, log_origins, show_remarks
+from hpcprof.cli.job_options import job_options, log_origins, show_remarks
+from hpcprof.cli.options import db_option
 from hpcprof.cli.report import explain_first
 
 if TYPE_CHECKING:
-    from hpcprof.submit.jobs.request import JobRequest
+    from hpcprof.submit.jobs.job import JobSpec
     from hpcprof.submit.schedulers.base import JobStatus
 
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 )
 @job_options
 @db_option
-def command(request: JobRequest, db: str | None) -> None:
+def command(request: JobSpec, db: str | None) -> None:
     """Submit a job, wait for it, collect and explain its profiles, and show the report.
 
     The program is given as for hpcprof submit. Without --profiler, it runs under the profiler that the site's
@@ -36,14 +37,15 @@ def command(request: JobRequest, db: str | None) -> None:
     from hpcprof.cli.collect import collect_and_tell
     from hpcprof.cli.submit import follow
     from hpcprof.cli.tables import show_report
+    from hpcprof.submit.jobs.request import make_job, merged, site_of
     from hpcprof.submit.submission import submit
 
-    request = request.merged()
-    site = request.load_site()
+    asked, request = request, merged(request)
+    site = site_of(request)
     if request.profiler is None and site.profiler:
         request = replace(request, profiler=site.profiler)
-    job = request.job_at(site)
-    log_origins(request, site, job)
+    job = make_job(site, request)
+    log_origins(asked, site, job)
     show_remarks(site, [job])
     run = submit(site, job, request.runs_dir, ["hpcprof", *sys.argv[1:]], request.template)
     click.echo(f"submitted {run.id}")

@@ -11,14 +11,15 @@ import click
 
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import Group, examples
-from hpcprof.cli.options import db_option, job_options, runs_dir_option
+from hpcprof.cli.job_options import job_options
+from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.progress import WaitingLine
 from hpcprof.cli.study_slowdown import slowdown
 from hpcprof.cli.study_validate import validate
 from hpcprof.study.kernel_metrics import run_kernel_metrics
 
 if TYPE_CHECKING:
-    from hpcprof.submit.jobs.request import JobRequest
+    from hpcprof.submit.jobs.job import JobSpec
 
 
 @click.group(
@@ -48,7 +49,7 @@ command.add_command(validate)
     show_default=True,
     help="Number of kernels to measure: those that take longest under nsys.",
 )
-def kernel_metrics(request: JobRequest, db: str | None, top: int) -> None:
+def kernel_metrics(request: JobSpec, db: str | None, top: int) -> None:
     """Measure the kernels of a program by hardware counters, and place them on the roofline.
 
     The same job runs twice: under Nsight Systems for the times of the kernels and the choice of those to

@@ -10,14 +10,15 @@ import click
 from click.core import ParameterSource
 
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import db_option, job_options
+from hpcprof.cli.job_options import job_options
+from hpcprof.cli.options import db_option
 from hpcprof.cli.progress import WaitingLine
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.study.slowdown import Alone, resume_slowdown, run_slowdown
 
 if TYPE_CHECKING:
     from hpcprof.study.slowdown import SlowdownStudy
-    from hpcprof.submit.jobs.request import JobRequest
+    from hpcprof.submit.jobs.job import JobSpec
 
 _ALONE = {
     Alone.HOOK: "the same ranks, without summing gradients (--comm-hook noop of the workload ddp)",
@@ -63,7 +64,7 @@ _ALONE = {
 def slowdown(
     context: click.Context,
     /,
-    request: JobRequest,
+    request: JobSpec,
     db: str | None,
     repeats: int,
     alone: str,

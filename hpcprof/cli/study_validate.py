@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import db_option, job_options
+from hpcprof.cli.job_options import job_options
+from hpcprof.cli.options import db_option
 from hpcprof.cli.progress import WaitingLine
 from hpcprof.cli.study_slowdown import folder_to_resume
 from hpcprof.study.validation import resume_validation, run_validation
 
 if TYPE_CHECKING:
     from hpcprof.study.validation import ValidationStudy
-    from hpcprof.submit.jobs.request import JobRequest
+    from hpcprof.submit.jobs.job import JobSpec
 
 _FIRST = (
     *("fault", "cost_ns", "first_finding", "right", "saving_ns", "error_ns", "expected"),
@@ -60,7 +61,7 @@ _FIRST = (
 def validate(
     context: click.Context,
     /,
-    request: JobRequest,
+    request: JobSpec,
     db: str | None,
     faults: tuple[str, ...],
     block_steps: int,

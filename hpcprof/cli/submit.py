@@ -10,10 +10,10 @@ import click
 
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import job_options, log_origins, repeated, show_remarks
+from hpcprof.cli.job_options import job_options, log_origins, repeated, show_remarks
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.jobs.request import JobRequest, flag_of
+from hpcprof.submit.jobs.job import OPTIONS, Job, JobSpec
+from hpcprof.submit.jobs.request import resolve
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Submit this edited job.sh, instead of a rendered one.",
 )
-def command(request: JobRequest, dry_run: bool, wait: bool, source: str | None, script: Path | None) -> None:
+def command(request: JobSpec, dry_run: bool, wait: bool, source: str | None, script: Path | None) -> None:
     """Render a job's scripts and hand them to the scheduler.
 
     The program is a built-in workload, with its arguments after --, any command after --, or that of a job
@@ -56,11 +56,11 @@ def command(request: JobRequest, dry_run: bool, wait: bool, source: str | None, 
     runs_dir, template = request.runs_dir, request.template
     if source:
         if given := request.given():
-            name = "the program" if given[0] == "program" else flag_of(given[0])
+            name = "the program" if given[0] == "program" else OPTIONS[given[0]].flag
             raise UsageError(f"--from repeats a run unchanged: leave out {name}.")
         site, job = repeated(source, runs_dir)
     else:
-        site, job = request.resolve()
+        site, job = resolve(request)
         log_origins(request, site, job)
     command_line = ["hpcprof", *sys.argv[1:]]
     show_remarks(site, [job])

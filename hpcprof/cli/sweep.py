@@ -9,11 +9,12 @@ from dataclasses import replace
 import click
 
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import job_options, log_origins, show_remarks
+from hpcprof.cli.job_options import job_options, log_origins, show_remarks
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.checks import check_array
-from hpcprof.submit.jobs.request import JobRequest
+from hpcprof.submit.jobs.job import JobSpec
+from hpcprof.submit.jobs.request import make_job, merged, site_of
 from hpcprof.submit.rendering.job_scripts import render_array
 from hpcprof.submit.runs.directory import Run, sweep_of, typed_name
 from hpcprof.submit.schedulers.registry import find_scheduler
@@ -47,7 +48,7 @@ from hpcprof.workloads.sweep import parse_parameters, points, program_at
 )
 @click.option("--dry-run", is_flag=True, help="Show the runs and the script of the array without submitting.")
 def command(
-    request: JobRequest, parameters: tuple[str, ...], as_array: bool, at_once: int | None, dry_run: bool
+    request: JobSpec, parameters: tuple[str, ...], as_array: bool, at_once: int | None, dry_run: bool
 ) -> None:
     """Submit a run for every combination of parameters.
 
@@ -60,14 +61,14 @@ def command(
     On this machine the runs start one after another, so that they do not disturb each other's measurements;
     they go on when the command or the terminal has ended.
     """
-    asked, request = request, request.merged()
-    site = request.load_site()
+    asked, request = request, merged(request)
+    site = site_of(request)
     in_turn = find_scheduler(site.scheduler).runs_here and not as_array
     if at_once is not None and not as_array and not in_turn:
         raise UsageError("--at-once needs --array: separate jobs run independently of each other.")
     combinations = points(parse_parameters(parameters))
     programs = [program_at(point, request.program, request.workload) for point in combinations]
-    members = [replace(request, program=tuple(program)).job_at(site) for program in programs]
+    members = [make_job(site, replace(request, program=tuple(program))) for program in programs]
     if as_array:
         check_array(site, members[0].queue, len(members), at_once)
     log_origins(asked, site, members[0])

@@ -24,7 +24,7 @@ _TYPE_NAMES = {
 }
 
 
-def decode(model: type[ModelT], data: object, where: str) -> ModelT:
+def decode(model: type[ModelT], data: object, where: str, lines: Mapping[str, int] | None = None) -> ModelT:
     """Convert ``data`` to ``model``.
 
     Parameters
@@ -35,6 +35,8 @@ def decode(model: type[ModelT], data: object, where: str) -> ModelT:
         The content of a YAML or JSON file.
     where : str
         The file that ``data`` came from, for the error message.
+    lines : mapping, optional
+        The lines of its keys, as `hpcprof.common.yaml_file.key_lines` returns them.
 
     Raises
     ------
@@ -44,16 +46,21 @@ def decode(model: type[ModelT], data: object, where: str) -> ModelT:
     try:
         return msgspec.convert(data, model)
     except msgspec.ValidationError as error:
-        raise _explain(str(error), model, data, where) from None
+        raise _explain(str(error), model, data, where, lines or {}) from None
 
 
-def _explain(message: str, model: type[msgspec.Struct], data: object, where: str) -> UsageError:
+def _explain(
+    message: str, model: type[msgspec.Struct], data: object, where: str, lines: Mapping[str, int]
+) -> UsageError:
     found = _PATH.search(message)
     general = found["path"].lstrip(".") if found else ""
     text = _PATH.sub("", message)
     node = _type_at(model, general)
     field = _UNKNOWN.match(text)
     path, value = _place(data, general, field["field"] if field else "", text.startswith("Expected `str"))
+    key = f"{path}.{field['field']}".lstrip(".") if field else path
+    line = lines.get(key) or lines.get(key.partition(".")[0].partition("[")[0])
+    where += f", line {line}" if line else ""
     if field:
         struct = _struct(node)
         inside = f" in {where}" + (f", under {path}" if path else "")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+from hpcprof.common.errors import UsageError
 
 _TIME_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"))
 _RATE_UNITS = ((1e12, "TFLOP/s"), (1e9, "GFLOP/s"), (1e6, "MFLOP/s"), (1.0, "FLOP/s"))
 _WRITTEN_OUT = {code: repr(chr(code))[1:-1] for code in (*range(32), *range(127, 160))}
+_MEMORY = re.compile(r"(?P<number>[1-9]\d{0,8})(?P<unit>[KMGT])(I?B|I)?", re.IGNORECASE)
 _SIZE_UNITS = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
 
 
@@ -85,3 +89,22 @@ def _digits(value: float) -> str:
         return "0"
     whole = len(str(int(abs(value))))
     return f"{value:.{max(0, 4 - whole)}f}" if abs(value) >= 1 else f"{value:.3g}"
+
+
+def parse_memory(text: str, option: str = "--mem") -> str:
+    """Return an amount of memory as a whole number with K, M, G or T, which are powers of 1024.
+
+    Raises
+    ------
+    UsageError
+        If ``text`` is something else. A bare number is refused, because PBS and Slurm read it differently.
+    """
+    match = _MEMORY.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{option} {text}: write a whole number with K, M, G or T, as in 64G.")
+    return match["number"] + match["unit"].upper()
+
+
+def mebibytes(memory: str) -> float:
+    """Return an amount that `parse_memory` has returned in MiB."""
+    return int(memory[:-1]) * 1024.0 ** ("KMGT".index(memory[-1]) - 1)

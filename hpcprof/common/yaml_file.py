@@ -60,3 +60,17 @@ def read_mapping(path: Path, kind: str, may_be_empty: bool = False) -> dict[str,
     if not isinstance(data, dict):
         raise UsageError(f"{path} is not a {kind}: it must be a mapping of keys to values.")
     return data
+
+
+def key_lines(path: Path) -> dict[str, int]:
+    """Return the line of each key of a file that `read_mapping` has read, and of those in its mappings.
+
+    The latter are written with a dot: ``options.python``.
+    """
+    lines: dict[str, int] = {}
+    document: Any = yaml.compose(path.read_text(encoding="utf-8"), Loader=_FASTEST)
+    for key, value in document.value:
+        lines[str(key.value)] = key.start_mark.line + 1
+        for inner, _ in value.value if isinstance(value, yaml.MappingNode) else ():
+            lines[f"{key.value}.{inner.value}"] = inner.start_mark.line + 1
+    return lines

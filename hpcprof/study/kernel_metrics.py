@@ -12,7 +12,7 @@ from hpcprof.study.runs import Progress, StudyRuns, prepared_store, without_prof
 
 if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.results.analysis_table import AnalysisTable
-    from hpcprof.submit.jobs.request import JobRequest
+    from hpcprof.submit.jobs.job import JobSpec
     from hpcprof.submit.runs.directory import Run
 
 _LAUNCHES = 100
@@ -45,7 +45,7 @@ class KernelMetricsStudy:
 
 
 def run_kernel_metrics(
-    request: JobRequest,
+    request: JobSpec,
     *,
     top: int = 20,
     db: str | None = None,
@@ -60,7 +60,7 @@ def run_kernel_metrics(
 
     Parameters
     ----------
-    request : JobRequest
+    request : JobSpec
         The job. Its rank selection chooses one rank, by default 0; its profiler options are those of Nsight
         Compute, and ``kernel`` among them replaces the choice of kernels.
     top : int
@@ -81,15 +81,16 @@ def run_kernel_metrics(
     """
     from hpcprof.analysis.framework.registry import ACROSS_RUNS
     from hpcprof.results.across_runs import over_pair
+    from hpcprof.submit.jobs.request import resolve
 
     request = without_profiler(request)
     ranks = "0" if request.profile_ranks is None else request.profile_ranks
     options = dict(request.profiler_options)
-    first = replace(request, profiler="nsys", profile_ranks=ranks, profiler_options={}).resolve()
+    first = resolve(replace(request, profiler="nsys", profile_ranks=ranks, profiler_options={}))
     ncu = replace(request, profiler="ncu", profile_ranks=ranks)
     # The second job is checked now: a mistake in it must not show up after the first has run.
     placeholder = {"kernel": "^checked$", "launch-count": str(_LAUNCHES), **options}
-    _, job = replace(ncu, profiler_options=placeholder).resolve()
+    _, job = resolve(replace(ncu, profiler_options=placeholder))
     if len(job.profiled_ranks) != 1:
         raise UsageError(f"--profile-ranks {ranks}: choose one rank, whose kernels are to be replayed.")
     (rank,) = job.profiled_ranks
@@ -98,7 +99,7 @@ def run_kernel_metrics(
     with runs.cancelled_on_interrupt():
         timed = runs.make(1, *first)
         options = _with_kernels(options, timed, rank, top, runs)
-        counted = runs.make(2, *replace(ncu, profiler_options=options).resolve())
+        counted = runs.make(2, *resolve(replace(ncu, profiler_options=options)))
     assert counted.manifest is not None
     return KernelMetricsStudy(
         timed,

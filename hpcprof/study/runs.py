@@ -20,8 +20,7 @@ from hpcprof.common.units import counted, format_duration
 
 if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.results.store.store import Store
-    from hpcprof.submit.jobs.job import Job
-    from hpcprof.submit.jobs.request import JobRequest
+    from hpcprof.submit.jobs.job import Job, JobSpec
     from hpcprof.submit.runs.directory import Run
     from hpcprof.submit.schedulers.base import JobStatus
     from hpcprof.submit.sites.model import Site
@@ -87,7 +86,7 @@ class StudyInterrupted(HpcprofError):
         self.exit_code = 128 + number
 
 
-def without_profiler(request: JobRequest) -> JobRequest:
+def without_profiler(request: JobSpec) -> JobSpec:
     """Return a request with its job file merged in; a study sets the profiler of each run itself.
 
     Raises
@@ -95,7 +94,9 @@ def without_profiler(request: JobRequest) -> JobRequest:
     UsageError
         If the request names a profiler.
     """
-    request = request.merged()
+    from hpcprof.submit.jobs.request import merged
+
+    request = merged(request)
     if request.profiler not in (None, "none"):
         raise UsageError(f"--profiler {request.profiler}: the study chooses the profilers itself.")
     return replace(request, profiler=None)

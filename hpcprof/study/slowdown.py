@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.results.store.store import Store
     from hpcprof.study.slowdown_record import Arm, SlowdownRecord
     from hpcprof.study.slowdown_tables import PointComparison, SlowdownTables
-    from hpcprof.submit.jobs.request import JobRequest
+    from hpcprof.submit.jobs.job import JobSpec
 
 
 STUDY: Literal["slowdown"] = "slowdown"
@@ -52,7 +52,7 @@ class SlowdownStudy:
 
 
 def run_slowdown(
-    request: JobRequest,
+    request: JobSpec,
     *,
     alone: Alone = Alone.HOOK,
     sweep: Mapping[str, Sequence[str]] | None = None,
@@ -67,7 +67,7 @@ def run_slowdown(
 
     Parameters
     ----------
-    request : JobRequest
+    request : JobSpec
         The job; the study sets its profiler and rank selection.
     alone : Alone
         How the program runs without communication.
@@ -135,11 +135,10 @@ def resume_slowdown(
     return _complete(record, prepared_store(db, runs_dir), path, runs_dir, progress, command_line)
 
 
-def _plan(
-    request: JobRequest, alone: Alone, sweep: Mapping[str, Sequence[str]], repeats: int
-) -> SlowdownRecord:
+def _plan(request: JobSpec, alone: Alone, sweep: Mapping[str, Sequence[str]], repeats: int) -> SlowdownRecord:
     """Return the runs that a study needs, with their checked jobs."""
     from hpcprof.study.slowdown_record import SlowdownRecord, StudyRun, plan_runs
+    from hpcprof.submit.jobs.request import resolve
     from hpcprof.workloads.sweep import points, program_at
 
     request = without_profiler(request)
@@ -148,7 +147,7 @@ def _plan(
     runs = []
     for planned in plan_runs(points(sweep), repeats):
         program = program_at(planned.point, request.program, request.workload, "--sweep")
-        site, job = _request_of(request, planned.arm, alone, program).resolve()
+        site, job = resolve(_request_of(request, planned.arm, alone, program))
         runs.append(StudyRun(planned.point, planned.arm, planned.repeat, job=job))
     if max(planned.job.ranks for planned in runs) < 2:
         raise UsageError("a single rank does not communicate: give --ranks-per-node 2 or more.")
@@ -156,7 +155,7 @@ def _plan(
     return SlowdownRecord(STUDY, site, runs, str(template.absolute()) if template else None)
 
 
-def _request_of(request: JobRequest, arm: Arm, alone: Alone, program: Sequence[str]) -> JobRequest:
+def _request_of(request: JobSpec, arm: Arm, alone: Alone, program: Sequence[str]) -> JobSpec:
     from hpcprof.study.slowdown_record import Arm
 
     profiled = replace(request, profiler="nsys", profile_ranks="all", program=tuple(program))

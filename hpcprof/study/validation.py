@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.study.fault_cost import Cost
     from hpcprof.study.validation_record import ValidationRecord, ValidationRun
     from hpcprof.study.validation_table import Validation
-    from hpcprof.submit.jobs.request import JobRequest
+    from hpcprof.submit.jobs.job import JobSpec
     from hpcprof.submit.runs.directory import Run
 
     Explain = Callable[[Run, Store], Explanation]
@@ -46,7 +46,7 @@ class ValidationStudy:
 
 
 def run_validation(
-    request: JobRequest,
+    request: JobSpec,
     *,
     faults: Sequence[str] = (),
     block_steps: int = 10,
@@ -62,7 +62,7 @@ def run_validation(
 
     Parameters
     ----------
-    request : JobRequest
+    request : JobSpec
         The job, a training of the workload ddp. Its profiler is ``nsys`` (the default) or ``torch``.
     faults : sequence of str
         The faults, as `hpcprof.workloads.ddp.faults.parse_fault` reads them; by default all that the
@@ -130,7 +130,7 @@ def resume_validation(
     return _complete(record, store, path, progress, command_line)
 
 
-def _plan(request: JobRequest, faults: Sequence[str], block_steps: int, repeats: int) -> ValidationRecord:
+def _plan(request: JobSpec, faults: Sequence[str], block_steps: int, repeats: int) -> ValidationRecord:
     """Return the runs that the study needs, with their checked jobs."""
     from hpcprof.study.validation_record import (
         ValidationRecord,
@@ -138,10 +138,11 @@ def _plan(request: JobRequest, faults: Sequence[str], block_steps: int, repeats:
         profiled_arguments,
         timed_arguments,
     )
+    from hpcprof.submit.jobs.request import resolve
     from hpcprof.workloads.ddp.faults import parse_fault
 
     request = _training(request)
-    site, job = replace(request, profiler="none").resolve()
+    site, job = resolve(replace(request, profiler="none"))
     given = dict.fromkeys(parse_fault(text).text for text in faults)
     wanted = list(given) or _possible(request.program, job.ranks)
     for period, text in ((parse_fault(text).period, text) for text in wanted):
@@ -155,12 +156,12 @@ def _plan(request: JobRequest, faults: Sequence[str], block_steps: int, repeats:
             changed = replace(
                 changed, profiler="none", profile_ranks=None, capture_steps=None, profiler_options={}
             )
-        runs.append(ValidationRun(names, profiled, changed.resolve()[1]))
+        runs.append(ValidationRun(names, profiled, resolve(changed)[1]))
     template = request.template
     return ValidationRecord(STUDY, site, runs, str(template.absolute()) if template else None)
 
 
-def _training(request: JobRequest) -> JobRequest:
+def _training(request: JobSpec) -> JobSpec:
     """Return the request with its job file merged in, and with the profiler of the study.
 
     Raises
@@ -168,9 +169,10 @@ def _training(request: JobRequest) -> JobRequest:
     UsageError
         If it is not for a training of the workload ddp into which the study may inject faults.
     """
+    from hpcprof.submit.jobs.request import merged
     from hpcprof.workloads.ddp.options import parse
 
-    request = request.merged()
+    request = merged(request)
     if request.workload not in (None, _WORKLOAD):
         raise UsageError(f"--workload {request.workload}: only the workload {_WORKLOAD} has faults.")
     if request.profiler not in (None, "none", *_PROFILERS):

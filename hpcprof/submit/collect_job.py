@@ -15,8 +15,8 @@ import msgspec
 from sqlalchemy.engine import URL
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.builder import make_job
-from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.jobs.job import Job, JobSpec
+from hpcprof.submit.jobs.request import make_job
 from hpcprof.submit.runs.directory import Manifest, Run
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
@@ -87,10 +87,9 @@ def make_collect_job(runs: Sequence[Run], database: URL, place: CollectPlacement
     else:
         # A launcher may bind what it starts to one core.
         site, ranks_per_node = msgspec.structs.replace(site, launcher=Launcher(LauncherName.NONE)), 1
-    return site, make_job(
-        site,
-        arguments=_command(runs, database, place),
-        name=FOLDER,
+    spec = JobSpec(
+        tuple(_command(runs, database, place)),
+        job_name=FOLDER,
         nodes=nodes,
         ranks_per_node=ranks_per_node,
         walltime=place.walltime,
@@ -98,6 +97,7 @@ def make_collect_job(runs: Sequence[Run], database: URL, place: CollectPlacement
         account=manifest.job.account,
         options=manifest.job.options,
     )
+    return site, make_job(site, spec)
 
 
 def _manifest(runs: Sequence[Run]) -> Manifest:

@@ -12,9 +12,9 @@ import msgspec
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.common.logs import log_command
-from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.jobs.job import Job, JobSpec
 from hpcprof.submit.jobs.presence import check_present
-from hpcprof.submit.jobs.request import JobRequest
+from hpcprof.submit.jobs.request import resolve
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.array_script import member_directory
 from hpcprof.submit.rendering.job_scripts import render_array, render_scripts
@@ -95,9 +95,9 @@ def submit_in_turn(
         yield submitted[-1]
 
 
-def submit_request(request: JobRequest, script: Path | None = None, wait: bool = False) -> runs.Run:
+def submit_request(request: JobSpec, script: Path | None = None, wait: bool = False) -> runs.Run:
     """Submit what a user asks for, as `hpcprof.submit_job` describes, and return the run."""
-    site, job = request.resolve()
+    site, job = resolve(request)
     line = ["hpcprof", "submit", *request.to_arguments()]
     run = submit(site, job, request.runs_dir, line, request.template, script)
     if wait:

@@ -15,9 +15,8 @@ from typing import Any
 import msgspec
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.builder import make_job
-from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.jobs.request import JobRequest
+from hpcprof.submit.jobs.job import Job, JobSpec
+from hpcprof.submit.jobs.request import make_job, resolve
 from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.registry import find_scheduler
@@ -117,25 +116,19 @@ def _site_and_job(runs: Sequence[Run], place: WorkerPlacement) -> tuple[Site, Jo
             f"--executor dask: {runs[0].path} is a folder of profiles that hpcprof did not submit, so its "
             "site is unknown: give --site."
         )
-    if manifest is not None and place.site in (None, manifest.site.name):
-        return manifest.site, make_job(
-            manifest.site,
-            arguments=[_NAME],
-            name=_NAME,
-            walltime=place.walltime,
-            queue=place.queue or manifest.job.queue,
-            account=manifest.job.account,
-            cpus_per_rank=place.workers,
-            options=manifest.job.options,
-        )
-    return JobRequest(
-        program=(_NAME,),
+    spec = JobSpec(
+        (_NAME,),
         site=place.site,
         walltime=place.walltime,
         queue=place.queue,
         cpus_per_rank=place.workers,
         job_name=_NAME,
-    ).resolve()
+    )
+    if manifest is None or place.site not in (None, manifest.site.name):
+        return resolve(spec)
+    job = manifest.job
+    as_before = JobSpec(queue=job.queue, account=job.account, options=job.options)
+    return manifest.site, make_job(manifest.site, spec.over(as_before))
 
 
 def _prologue(site: Site) -> list[str]:

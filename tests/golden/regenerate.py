@@ -22,7 +22,6 @@ from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged
 from hpcprof.submit.collect_job import CollectPlacement, make_collect_job
-from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.checks import profilers_at
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.launchers import launch_command
@@ -34,6 +33,7 @@ from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site_file
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue
+from tests.jobs import make_job
 
 FOLDER = Path(__file__).parent
 SITES = sorted(path.stem for path in packaged("site_configs").glob("[!_]*.yaml"))

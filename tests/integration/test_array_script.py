@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.rendering.job_scripts import render_array
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import Site
+from tests.jobs import make_job
 
 SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]
 INDEX = {"generic-slurm": "SLURM_ARRAY_TASK_ID", "generic-pbs": "PBS_ARRAY_INDEX"}

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import SchedulerError
-from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.pbs.client import PbsClient
 from hpcprof.submit.schedulers.slurm.client import SlurmClient
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.submission import submit_array
+from tests.jobs import make_job
 from tests.submitted_run import MakeRun
 
 Fake = Callable[..., None]

@@ -20,7 +20,6 @@ from starlette.testclient import TestClient
 from hpcprof.common.errors import SchedulerError
 from hpcprof.serve.app import serve_store
 from hpcprof.serve.guard import LOCAL_NAMES, Access, all_names
-from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.launchers import ROOT_VARIABLES
 from hpcprof.submit.runs.directory import Run, all_runs, find_run, find_runs
 from hpcprof.submit.runs.failures import describe_status
@@ -36,6 +35,7 @@ from tests.data.many_ranks import write_all
 from tests.integration.mpi import need_mpich
 from tests.integration.slurm_cluster import Cluster, Unavailable, cluster, free_ports
 from tests.integration.test_failing_ranks import NSYS
+from tests.jobs import make_job
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.profilers import PROFILERS, find_profiler
 from hpcprof.submit.rendering.job_scripts import render_array
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site, site_files
+from tests.jobs import make_job
 
 
 def shellcheck() -> str:

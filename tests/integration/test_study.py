@@ -18,7 +18,7 @@ import pytest
 from hpcprof.common.errors import UsageError
 from hpcprof.study import Alone, resume_slowdown, run_kernel_metrics, run_slowdown
 from hpcprof.study.runs import Message, MessageKind
-from hpcprof.submit.jobs.request import JobRequest
+from hpcprof.submit.jobs.job import JobSpec
 from tests.conftest import Hpcprof
 from tests.integration.mpi import forking_python
 
@@ -177,7 +177,7 @@ def test_a_study_of_slowdown_runs_from_python(
     tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    request = JobRequest(("true",), ranks_per_node=2, runs_dir=tmp_path / "runs")
+    request = JobSpec(("true",), ranks_per_node=2, runs_dir=tmp_path / "runs")
     messages: list[Message] = []
     found = run_slowdown(request, alone=Alone.ONE_RANK, repeats=1, progress=messages.append)
     first, second = (message for message in messages if message.run)
@@ -203,7 +203,7 @@ def test_a_study_of_kernel_metrics_runs_from_python(
     tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    found = run_kernel_metrics(JobRequest(("true",), runs_dir=tmp_path / "runs"), top=1)
+    found = run_kernel_metrics(JobSpec(("true",), runs_dir=tmp_path / "runs"), top=1)
     assert found.rank == 0 and found.profiler_options["replay-mode"] == "kernel"
     assert len(found.tables["ncu_kernels"].rows) == 6
     assert found.tables["roofline"].rows

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from hpcprof.common.errors import HpcprofError
 from hpcprof.submit.doctor.machine import Answer, CheckResult, Inspected, Status, nearest_folder
-from hpcprof.submit.jobs.builder import make_job
+from hpcprof.submit.jobs.job import JobSpec
+from hpcprof.submit.jobs.request import make_job
 from hpcprof.submit.launchers import ROOT_REMEDY, refuses_root
 from hpcprof.submit.mpi_types import (
     AUTO,
@@ -138,9 +139,8 @@ def _probe_in_job(machine: Inspected) -> CheckResult:
 
     folder = Path(tempfile.mkdtemp(prefix=".hpcprof-probe-", dir=nearest_folder(machine.runs)))
     try:
-        job = make_job(
-            machine.site, arguments=[machine.python, "-c", _RANKS], ranks_per_node=2, walltime=f"{_MINUTES}m"
-        )
+        spec = JobSpec((machine.python, "-c", _RANKS), ranks_per_node=2, walltime=f"{_MINUTES}m")
+        job = make_job(machine.site, spec)
         run = submit(machine.site, job, folder, ["hpcprof", "doctor", "--probe"])
         status = poll_until(run, _QUEUE_SECONDS)
         if not status.state.ended:
@@ -296,6 +296,6 @@ def _allocation(machine: Inspected) -> Iterator[list[str]]:
 
 def _directives(machine: Inspected) -> list[str]:
     """Return what the site's jobs ask of Slurm: GPUs, kinds of nodes."""
-    job = make_job(machine.site, arguments=["true"], ranks_per_node=2, draft=True)
+    job = make_job(machine.site, JobSpec(("true",), ranks_per_node=2), draft=True)
     lines = machine.scheduler.directives(machine.site, job)
     return [word for line in lines for word in shlex.split(line)]

@@ -5,17 +5,19 @@ All of them are pure and quick, since ``submit --dry-run`` makes them too.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.walltime import format_walltime, parse_walltime
 from hpcprof.submit.launchers import LAUNCHERS
-from hpcprof.submit.profilers import NONE, find_profiler, profiler_names
+from hpcprof.submit.profilers import NONE, PROFILERS, Profiler, find_profiler, profiler_names
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import Scheduler, gpus_per_node
 from hpcprof.submit.sites.model import Chunk, NodeRequest, Queue, Site, Vendor
 
+_STEPS = re.compile(r"(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?")
 _MAKERS = {Vendor.AMD: "AMD", Vendor.INTEL: "Intel", Vendor.NVIDIA: "NVIDIA"}
 
 
@@ -38,6 +40,43 @@ def site_options(site: Site, given: Mapping[str, str]) -> dict[str, str]:
             if option.valid and part not in option.valid:
                 raise unknown("value", part, option.valid, f" in -o {key}={value} of site {site.name}")
     return {key: given.get(key, option.default) for key, option in site.options.items()}
+
+
+def stack_options(profiler: Profiler) -> Mapping[str, str]:
+    """Return the options of a profiler that record call stacks.
+
+    Raises
+    ------
+    UsageError
+        If it records none.
+    """
+    if not profiler.stacks:
+        able = " and ".join(name for name, one in PROFILERS.items() if one.stacks)
+        raise UsageError(f"--stacks: the profiler {profiler.name} records no call stacks; {able} do.")
+    return profiler.stacks
+
+
+def check_steps(text: str, profiler: str) -> None:
+    """Check a selection of steps such as ``3``, ``10-12`` or ``10-12,20-22``; empty selects all.
+
+    Raises
+    ------
+    UsageError
+        If ``text`` is not such a selection, or the job has no profiler.
+    """
+    if not text:
+        return
+    spans = [_STEPS.fullmatch(part) for part in text.split(",")]
+    ends = [int(step) for m in spans if m for step in (m["first"], m["last"] or m["first"])]
+    rising = all(a <= b for a, b in zip(ends[::2], ends[1::2], strict=True))
+    apart = all(a < b for a, b in zip(ends[1::2], ends[2::2], strict=False))
+    if None in spans or not rising or not apart:
+        raise UsageError(
+            f"--capture-steps {text}: write the first and last step, counted from 0, as in 10-12, or several "
+            "spans in ascending order, as in 10-12,20-22."
+        )
+    if profiler == NONE.name:
+        raise UsageError(f"--capture-steps {text} needs a profiler: give --profiler.")
 
 
 def missing_requirements(job: Job, site: Site) -> list[str]:

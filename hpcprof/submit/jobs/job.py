@@ -1,47 +1,325 @@
-"""The job: what one submission asks for, resolved against a site."""
+"""The job: what a user may ask for, each option declared once, and the checked job that it becomes.
+
+`JobSpec` declares the options. From its fields derive the options of the commands and their completion, the
+keys of a job file and their JSON Schema, the arguments of `hpcprof.submit_job`, and the reference of all of
+them. `Job` has what the scripts, the schedulers and run.json read: the same values, checked and filled in.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
 import msgspec
 
+from hpcprof.common.units import parse_memory
 from hpcprof.submit.jobs.job_name import command_options, default_job_name, runs_python
 from hpcprof.submit.jobs.rank_selection import select_ranks
+from hpcprof.submit.jobs.walltime import parse_walltime
 from hpcprof.submit.profilers import NONE, Target
 
 
-class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of one submission.
+class Words(Enum):
+    """The words that a shell offers as the value of an option."""
+
+    SITES = auto()
+    WORKLOADS = auto()
+    PROFILERS = auto()
+    PROFILER_OPTIONS = auto()
+    QUEUES = auto()
+    SITE_OPTIONS = auto()
+    RUNS = auto()
+
+
+@dataclass(frozen=True)
+class Option:
+    """The declaration of an option of a job.
 
     Attributes
     ----------
-    name, site : str
-        The name of the job, and of its site.
-    workload : str or None
-        A built-in workload; None for a program of the user's.
-    arguments : list of str
-        The workload's arguments, or the whole command of the program.
-    directory : str
-        The working directory of the program.
-    nodes, ranks_per_node : int
-        The size of the job.
-    walltime : int
-        The time limit in seconds.
-    profiler, profile_ranks, capture_steps : str
-        The profiler, the rank selection, and the steps to capture (empty for all).
-    profiler_options, options : dict
-        The profiler's options and the site's, defaults filled in.
-    queue, account : str
-        As the scheduler takes them; empty for none.
-    cpus_per_rank, gpus_per_rank : int or None
-        What each rank gets; None leaves it to the site.
-    mem : str
-        The memory on each node, such as ``64G``; empty leaves it to the site.
-    constraint : str
-        The kind of nodes, as the scheduler takes it; empty for any.
-    scheduler_args : list of str
-        Further options of the scheduler, which become directives.
-    after : list of str
-        Runs that must have succeeded before: ids in the same folder of runs, or paths.
+    help : str
+        Its meaning, in sentences.
+    default : str
+        The value if none is given, for people; by default that of `Job`, unless this is empty.
+    flags : tuple of str
+        Its flags on the command line, by default one like the name: ``--ranks-per-node``.
+    metavar : str
+        The name of its value in the help, by default that of its type.
+    least : int or None
+        The least value of a number.
+    parse : callable or None
+        ``text -> value of Job``, for a text that is not taken as it is; raises `UsageError`.
+    words : Words or None
+        What a shell offers as its value.
+    of_site : bool
+        Whether the site's key of the same name is the default.
+    resource : bool
+        Whether it asks for resources of the nodes: only a scheduler that lists it in ``resources`` has it.
+    in_job_file : bool
+        Whether it is a key of a job file.
+    name : str
+        The name of the field.
+    """
+
+    help: str
+    default: str = ""
+    flags: tuple[str, ...] = ()
+    metavar: str = ""
+    least: int | None = None
+    parse: Callable[[str], object] | None = None
+    words: Words | None = None
+    of_site: bool = False
+    resource: bool = False
+    in_job_file: bool = True
+    name: str = ""
+
+    @property
+    def flag(self) -> str:
+        """The flag by which messages name it."""
+        return self.flags[0] if self.flags else f"--{self.name.replace('_', '-')}"
+
+    @property
+    def default_value(self) -> object:
+        """The value of a job that does not say otherwise; None or empty if there is none for all sites."""
+        return None if self.of_site else _DEFAULTS.get(self.name)
+
+    @property
+    def described(self) -> str:
+        """Its meaning and its default."""
+        default = self.default or ("the site's" if self.of_site else self.default_value)
+        return f"{self.help}  [default: {default}]" if default else self.help
+
+    def shown(self, value: object) -> str:
+        """Return the option with a value, as a user writes it."""
+        return f"{self.flag} {' '.join(value) if isinstance(value, list | tuple) else value}"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The origin of a value that is not on the command line.
+
+    Attributes
+    ----------
+    place : str
+        The file, and the line in it.
+    key : str
+        The key in the file.
+    personal : bool
+        Whether it is a personal default, which gives way to whatever else sets the same.
+    """
+
+    place: str
+    key: str
+    personal: bool = False
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """A user's request for a job. A field that is None or empty was not given.
+
+    Of two requests the upper one's values replace those of the lower one; mappings are merged. ``program`` is
+    the command of each rank, or the arguments of the workload, and ``runs_dir`` the folder of runs.
+    ``origins`` has the origin of each value that a file gave, with a dot before the key of a mapping:
+    ``options.python``.
+    """
+
+    program: tuple[str, ...] = ()
+
+    job_file: Annotated[
+        Path | None,
+        Option(
+            "Job file; options on the command line override it.",
+            flags=("--job",),
+            in_job_file=False,
+        ),
+    ] = None
+    site: Annotated[
+        str | None,
+        Option(
+            "Site to run on (hpcprof sites list).",
+            default="that of hpcprof config, or local",
+            words=Words.SITES,
+        ),
+    ] = None
+    site_file: Annotated[Path | None, Option("Site file, instead of a name.", in_job_file=False)] = None
+    workload: Annotated[
+        str | None, Option("Built-in workload; its arguments go after --.", words=Words.WORKLOADS)
+    ] = None
+    nodes: Annotated[int | None, Option("Number of nodes.", least=1)] = None
+    ranks_per_node: Annotated[int | None, Option("Number of ranks on each node.", least=1)] = None
+    profiler: Annotated[
+        str | None,
+        Option(
+            "none, nsys, ncu, torch, rocprofv3, a plug-in, or auto for the site's.", words=Words.PROFILERS
+        ),
+    ] = None
+    profile_ranks: Annotated[
+        str | None, Option("Ranks to profile: all, none, 0,4-7, local=0, nodes=0-1, every=16.")
+    ] = None
+    profiler_options: Annotated[
+        Mapping[str, str],
+        Option(
+            "Option of the profiler. Repeatable.",
+            flags=("--profiler-option",),
+            words=Words.PROFILER_OPTIONS,
+        ),
+    ] = field(default_factory=dict)
+    capture_steps: Annotated[
+        str | None,
+        Option(
+            "Steps to profile, counted from 0, as in 10-12. By default the PyTorch profiler records "
+            "5-24, or as many as 10 s hold, and the workload ddp 20 of its last epoch."
+        ),
+    ] = None
+    stacks: Annotated[
+        bool | None,
+        Option(
+            "Record call stacks, so that findings name file and line (nsys, torch). The program becomes "
+            "somewhat slower."
+        ),
+    ] = None
+    queue: Annotated[str | None, Option("Queue, partition or QOS.", words=Words.QUEUES, of_site=True)] = None
+    account: Annotated[str | None, Option("Account or project that is charged.")] = None
+    cpus_per_rank: Annotated[
+        int | None, Option("CPUs for each rank.", default="the site's", least=1, resource=True)
+    ] = None
+    gpus_per_rank: Annotated[
+        int | None, Option("GPUs for each rank.", default="the site's", least=0, resource=True)
+    ] = None
+    mem: Annotated[
+        str | None,
+        Option(
+            "Memory on each node, as in 64G.",
+            default="the site's",
+            metavar="SIZE",
+            parse=parse_memory,
+            resource=True,
+        ),
+    ] = None
+    constraint: Annotated[
+        str | None,
+        Option(
+            "Kind of nodes: a constraint (Slurm), RESOURCE=VALUE (PBS) or LABEL=VALUE (Kubernetes).",
+            metavar="TEXT",
+            resource=True,
+        ),
+    ] = None
+    scheduler_args: Annotated[
+        tuple[str, ...],
+        Option(
+            "Option passed on to the scheduler, as in --scheduler-arg=--exclude=n3. Repeatable.",
+            flags=("--scheduler-arg",),
+            metavar="ARG",
+            resource=True,
+        ),
+    ] = ()
+    walltime: Annotated[
+        str | None, Option("Time limit: HH:MM:SS, 90m or 1h30m.", parse=parse_walltime, of_site=True)
+    ] = None
+    job_name: Annotated[str | None, Option("Name of the job.", default="the workload's or the script's")] = (
+        None
+    )
+    options: Annotated[
+        Mapping[str, str],
+        Option(
+            "Option of the site (hpcprof sites show). Repeatable.",
+            flags=("-o", "--option"),
+            words=Words.SITE_OPTIONS,
+        ),
+    ] = field(default_factory=dict)
+    after: Annotated[
+        tuple[str, ...],
+        Option(
+            "Run or array that must succeed before the job starts. Repeatable.",
+            metavar="RUN",
+            words=Words.RUNS,
+        ),
+    ] = ()
+    template: Annotated[
+        Path | None,
+        Option("Template of job.sh, instead of the scheduler's.", in_job_file=False),
+    ] = None
+
+    runs_dir: Path = Path("runs")
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+
+    def given(self) -> list[str]:
+        """Return the names of the fields that describe the job and were given."""
+        names = [name for name in ("program", *OPTIONS) if name != "template"]
+        # No GPUs (0) are asked for; a text or a list that is empty is not.
+        return [name for name in names if (value := getattr(self, name)) or value == 0]
+
+    def over(self, lower: JobSpec) -> JobSpec:
+        """Return this request, with the values of a lower one for what was not given."""
+        changes: dict[str, Any] = {}
+        for name in ("program", *OPTIONS):
+            upper, below = getattr(self, name), getattr(lower, name)
+            if isinstance(upper, Mapping):
+                changes[name] = {**below, **upper}
+            elif self.lacks(name):
+                changes[name] = below
+        taken = {key: origin for key, origin in lower.origins.items() if self.lacks(key)}
+        return replace(self, **changes, origins={**self.origins, **taken})
+
+    def lacks(self, key: str) -> bool:
+        """Return whether a value was not given: a field, or with a dot after it a key of a mapping."""
+        name, _, inner = key.partition(".")
+        value = getattr(self, name)
+        return inner not in value if inner else value is None or value == ()
+
+    def to_arguments(self) -> list[str]:
+        """Return the arguments of ``hpcprof submit`` that ask for the same."""
+        words: list[str] = []
+        for name, option in OPTIONS.items():
+            value = getattr(self, name)
+            if value is True:
+                words.append(option.flag)
+                continue
+            if isinstance(value, Mapping):
+                value = tuple(f"{key}={text}" for key, text in value.items())
+            elif not isinstance(value, tuple):
+                value = () if value is None or value is False else (value,)
+            words += [word for one in value for word in (option.flag, str(one))]
+        if self.runs_dir != Path("runs"):
+            words += ["--runs-dir", str(self.runs_dir)]
+        return [*words, "--", *self.program] if self.program else words
+
+
+_HINTS = get_type_hints(JobSpec, include_extras=True)
+OPTIONS: dict[str, Option] = {
+    name: replace(hint.__metadata__[0], name=name)
+    for name, hint in _HINTS.items()
+    if hasattr(hint, "__metadata__")
+}
+"""The options of a job by name, in the order of the help."""
+OPTION_TYPES: dict[str, Any] = {name: _HINTS[name].__origin__ for name in OPTIONS}
+"""The declared types of the options by name."""
+_IN_WORDS = {str: "str", int: "int", bool: "bool", Path: "path", tuple: "sequence of str", Mapping: "mapping"}
+
+
+def kind_of(name: str) -> type:
+    """Return the type of an option's value: a scalar type, `tuple` or `Mapping`."""
+    declared = OPTION_TYPES[name]
+    inner = get_args(declared)
+    found: type = inner[0] if type(None) in inner else get_origin(declared)
+    return found
+
+
+JobSpec.__doc__ = f"{JobSpec.__doc__}\n    Parameters\n    ----------\n" + "".join(
+    f"    {name} : {_IN_WORDS[kind_of(name)]}, optional\n        {option.help}\n"
+    for name, option in OPTIONS.items()
+)
+
+
+class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of one submission: a `JobSpec` that was checked against its site, with defaults filled in.
+
+    ``directory`` is the working directory of the program, ``arguments`` the workload's arguments, or the
+    whole command of a program. The walltime is in seconds, and ``after`` has the ids of runs in the same
+    folder, or paths. An empty text and a number that is None leave it to the site.
     """
 
     name: str
@@ -97,3 +375,8 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if self.profiler == NONE.name:
             return []
         return select_ranks(self.profile_ranks, self.nodes, self.ranks_per_node)
+
+
+_DEFAULTS = {
+    one.name: one.default for one in msgspec.structs.fields(Job) if isinstance(one.default, str | int)
+}

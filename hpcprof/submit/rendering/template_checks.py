@@ -9,7 +9,8 @@ from pathlib import Path
 from jinja2 import nodes
 
 from hpcprof.common.errors import UsageError, unknown
-from hpcprof.submit.jobs.builder import make_job
+from hpcprof.submit.jobs.job import JobSpec
+from hpcprof.submit.jobs.request import make_job
 from hpcprof.submit.rendering.inheritance import ParsedTemplate, inheritance
 from hpcprof.submit.rendering.templates import render, template_environment, template_files
 from hpcprof.submit.schedulers.registry import find_scheduler
@@ -34,7 +35,7 @@ def check_template(file: Path) -> None:
     if elsewhere and not elsewhere[0].endswith(".sh.j2"):
         raise UsageError(f"{file} is not a template of a script: only those (*.sh.j2) can be checked.")
     site = load_site("local")
-    job = make_job(site, arguments=["true"])
+    job = make_job(site, JobSpec(("true",)))
     texts = render(site, job, Rendering(Path("/run"), ["hpcprof"], ["mpiexec", "-n", "1"], ["true"], file))
     chain = inheritance(template_environment(file, find_scheduler(site.scheduler)), file.name)
     _check_blocks(chain)

@@ -10,8 +10,8 @@ from typing import Any
 from hpcprof.common.decode import decode
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.paths import packaged, user_config
+from hpcprof.common.units import parse_memory
 from hpcprof.common.yaml_file import read_mapping
-from hpcprof.submit.jobs.resources import parse_memory
 from hpcprof.submit.jobs.walltime import parse_walltime
 from hpcprof.submit.launchers import LAUNCHERS, STARTERS
 from hpcprof.submit.profilers import PROFILERS, profiler_names

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any
 
 import msgspec
 
 from hpcprof.submit.jobs import job_file
-from hpcprof.submit.jobs.job_file import JobFile
+from hpcprof.submit.jobs.job_file import described_keys, job_file_model
 from hpcprof.submit.schedulers.registry import scheduler_names
 from hpcprof.submit.sites import model as site_model
 from hpcprof.submit.sites.model import Site
@@ -23,7 +24,7 @@ def site_schema() -> dict[str, Any]:
 
     The key ``name`` is left out, since the file's name gives it, and ``extends`` is added.
     """
-    schema = _schema(Site, site_model)
+    schema = _schema(Site, descriptions(site_model))
     # A site that extends another one may set any part of a mapping.
     for definition in schema["$defs"].values():
         definition.pop("required", None)
@@ -40,12 +41,12 @@ def site_schema() -> dict[str, Any]:
 
 def job_schema() -> dict[str, Any]:
     """Return the schema of a job file, with a description of every key."""
-    return {"$schema": _DIALECT, "title": "hpcprof job", **_schema(JobFile, job_file)}
+    described = {**descriptions(job_file), "JobFile": described_keys()}
+    return {"$schema": _DIALECT, "title": "hpcprof job", **_schema(job_file_model(), described)}
 
 
-def _schema(model: type[msgspec.Struct], module: ModuleType) -> dict[str, Any]:
+def _schema(model: type[msgspec.Struct], described: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
     schema = msgspec.json.schema(model)
-    described = descriptions(module)
     for name, definition in schema["$defs"].items():
         for key, field in definition.get("properties", {}).items():
             field["description"] = described[name][key]

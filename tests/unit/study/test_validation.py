@@ -10,7 +10,7 @@ from hpcprof.cli.study_validate import split_faults
 from hpcprof.common.errors import UsageError
 from hpcprof.study.validation import run_validation
 from hpcprof.study.validation_record import profiled_arguments, timed_arguments
-from hpcprof.submit.jobs.request import JobRequest
+from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.workloads.ddp.options import parse
 
 
@@ -39,17 +39,17 @@ def test_a_profiled_run_has_one_fault_and_few_steps() -> None:
 @pytest.mark.parametrize(
     ("request_", "faults", "says"),
     [
-        (JobRequest(workload="sequence-parallel"), [], "only the workload ddp has faults."),
-        (JobRequest(profiler="ncu"), [], "--profiler ncu: use nsys or torch."),
-        (JobRequest(("--fault", "gc")), [], "name them with --faults."),
-        (JobRequest(("--precison", "bf16")), [], "unknown option '--precison' of ddp"),
-        (JobRequest(), ["gcc"], "unknown fault 'gcc'; did you mean 'gc'?"),
-        (JobRequest(), ["late_rank_host"], "the job has 1 rank, so there is no rank 1."),
-        (JobRequest(("--device", "cpu")), ["slow_math"], "slow_math changes nothing with --precision fp32"),
+        (JobSpec(workload="sequence-parallel"), [], "only the workload ddp has faults."),
+        (JobSpec(profiler="ncu"), [], "--profiler ncu: use nsys or torch."),
+        (JobSpec(("--fault", "gc")), [], "name them with --faults."),
+        (JobSpec(("--precison", "bf16")), [], "unknown option '--precison' of ddp"),
+        (JobSpec(), ["gcc"], "unknown fault 'gcc'; did you mean 'gc'?"),
+        (JobSpec(), ["late_rank_host"], "the job has 1 rank, so there is no rank 1."),
+        (JobSpec(("--device", "cpu")), ["slow_math"], "slow_math changes nothing with --precision fp32"),
     ],
 )
 def test_what_is_wrong_is_one_sentence_before_anything_is_submitted(
-    request_: JobRequest, faults: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request_: JobSpec, faults: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError) as caught:

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.launchers import MEETING, find_mpiexec, launch_command
 from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import LauncherName, Site
+from tests.jobs import make_job
 
 LOCAL = load_site("local")
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.mpi_types import fixed_type, parse_mpi_types, two_ranks
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site, site_files
 from hpcprof.submit.sites.model import Site
+from tests.jobs import make_job
 from tests.unit.submit.schedulers.recorded import recorded_machine
 
 SLURM = load_site("generic-slurm")

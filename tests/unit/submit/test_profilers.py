@@ -7,9 +7,9 @@ import json
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.profilers import PROFILERS, PerfEvents, Target, Versioned
 from hpcprof.submit.sites.files import load_site
+from tests.jobs import make_job
 
 LOCAL = load_site("local")
 OURS = Target("sequence-parallel", ranks=4)

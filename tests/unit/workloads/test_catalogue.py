@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import InformationRequested, UsageError
-from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.sites.files import load_site
 from hpcprof.workloads import catalogue
+from tests.jobs import make_job
 
 
 @pytest.mark.parametrize("workload", catalogue.WORKLOADS.values(), ids=catalogue.WORKLOADS)

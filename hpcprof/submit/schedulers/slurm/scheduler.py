@@ -46,6 +46,9 @@ _SHORT = {
 }
 """The short options, with their long names, that other directives may have by their long names."""
 
+_FLAGS = {"cpus_per_rank": "--cpus-per-task", "mem": "--mem", "constraint": "--constraint"}
+"""The options of sbatch for fields of a job."""
+
 _OUTPUT = "the output goes to logs/ of the run"
 _RANKS = "give --nodes and --ranks-per-node"
 _OWN_SETTINGS = {
@@ -104,7 +107,7 @@ class SlurmScheduler(Scheduler):
         kept=("--job-name=", "--output=", "--error="),
     )
     starters = (LauncherName.SRUN,)
-    resources = ("cpus_per_rank", "gpus_per_rank", "mem", "constraint", "scheduler_args")
+    resources = (*_FLAGS, "gpus_per_rank", "scheduler_args")
     masks_gpus = True
 
     def client(self) -> SlurmClient:
@@ -125,9 +128,7 @@ class SlurmScheduler(Scheduler):
 
     def resource_directives(self, job: Job) -> dict[str, str]:
         """Return the directives for CPUs, memory and kind of nodes."""
-        values = {"cpus_per_rank": job.cpus_per_rank, "mem": job.mem, "constraint": job.constraint}
-        flags = {"cpus_per_rank": "--cpus-per-task", "mem": "--mem", "constraint": "--constraint"}
-        return {field: f"{flags[field]}={value}" for field, value in values.items() if value}
+        return {field: f"{flag}={value}" for field, flag in _FLAGS.items() if (value := getattr(job, field))}
 
     def settings(self, directive: str) -> frozenset[str]:
         """Return the long name of the option, or what several options set in common.

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.sites.files import load_site
+from tests.jobs import make_job
 
 LOCAL = load_site("local")
 

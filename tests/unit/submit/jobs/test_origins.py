@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import UsageError
+from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.job_file import dump_job_file
-from hpcprof.submit.jobs.origins import origins
-from hpcprof.submit.jobs.request import JobRequest
+from hpcprof.submit.jobs.request import merged, origins, resolve
 
 DEFAULTS = """\
 site: polaris
@@ -26,19 +26,19 @@ def _defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("hpcprof.yaml").write_text(DEFAULTS)
 
 
-def sources(request: JobRequest) -> dict[str, tuple[str, str]]:
-    site, job = request.resolve()
+def sources(request: JobSpec) -> dict[str, tuple[str, str]]:
+    site, job = resolve(request)
     return {found.key: (found.value, found.source) for found in origins(request, site, job)}
 
 
 def test_each_value_of_a_job_has_a_source(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
     file.write_text("nodes: 2\nqueue: capacity\n")
-    found = sources(JobRequest(PROGRAM, job_file=file, account="given", runs_dir=Path("elsewhere")))
+    found = sources(JobSpec(PROGRAM, job_file=file, account="given", runs_dir=Path("elsewhere")))
     assert found == {
         "site": ("polaris", "./hpcprof.yaml"),
-        "nodes": ("2", f"job file {file}"),
-        "queue": ("capacity", f"job file {file}"),
+        "nodes": ("2", f"job file {file}, line 1"),
+        "queue": ("capacity", f"job file {file}, line 2"),
         "account": ("given", "command line"),
         "walltime": ("01:00:00", "site polaris"),
         "option python": ("python", "site polaris"),
@@ -48,9 +48,7 @@ def test_each_value_of_a_job_has_a_source(tmp_path: Path) -> None:
 
 
 def test_what_is_given_replaces_the_personal_default() -> None:
-    given = JobRequest(
-        PROGRAM, queue="preemptable", options={"filesystems": "home:eagle"}, runs_dir=Path("x")
-    )
+    given = JobSpec(PROGRAM, queue="preemptable", options={"filesystems": "home:eagle"}, runs_dir=Path("x"))
     found = sources(given)
     assert found["queue"] == ("preemptable", "command line")
     assert found["option filesystems"] == ("home:eagle", "command line")
@@ -58,7 +56,7 @@ def test_what_is_given_replaces_the_personal_default() -> None:
 
 
 def test_defaults_of_one_site_are_not_those_of_another() -> None:
-    assert sources(JobRequest(PROGRAM, site="local")) == {
+    assert sources(JobSpec(PROGRAM, site="local")) == {
         "site": ("local", "command line"),
         "walltime": ("01:00:00", "site local"),
         "runs_dir": ("runs", "built in"),
@@ -67,38 +65,37 @@ def test_defaults_of_one_site_are_not_those_of_another() -> None:
 
 def test_an_account_for_all_sites_is_for_those_with_a_batch_system() -> None:
     Path("hpcprof.yaml").write_text("account: all\nqueue: q\nsites: {generic-pbs: {account: own}}\n")
-    assert JobRequest(PROGRAM).resolve()[1].account == ""
-    slurm = JobRequest(PROGRAM, site="generic-slurm").resolve()[1]
+    assert resolve(JobSpec(PROGRAM))[1].account == ""
+    slurm = resolve(JobSpec(PROGRAM, site="generic-slurm"))[1]
     assert (slurm.account, slurm.queue) == ("all", "q")
-    assert JobRequest(PROGRAM, site="generic-pbs").resolve()[1].account == "own"
+    assert resolve(JobSpec(PROGRAM, site="generic-pbs"))[1].account == "own"
 
 
 def test_a_saved_job_file_holds_the_personal_defaults(tmp_path: Path) -> None:
-    asked = JobRequest(PROGRAM)
-    (tmp_path / "job.yaml").write_text(dump_job_file(asked.merged().to_job_file()))
-    resolved = asked.resolve()
+    asked = JobSpec(PROGRAM)
+    (tmp_path / "job.yaml").write_text(dump_job_file(merged(asked)))
+    resolved = resolve(asked)
     Path("hpcprof.yaml").unlink()
-    assert JobRequest(job_file=tmp_path / "job.yaml").resolve() == resolved
+    assert resolve(JobSpec(job_file=tmp_path / "job.yaml")) == resolved
 
 
 def test_merging_twice_changes_nothing() -> None:
-    merged = JobRequest(PROGRAM).merged()
-    assert merged.merged() == merged
+    once = merged(JobSpec(PROGRAM))
+    assert merged(once) == once
 
 
 def test_an_option_by_default_gives_way_to_a_general_option() -> None:
     Path("hpcprof.yaml").write_text(
         "sites: {perlmutter: {account: a, options: {constraint: gpu}}, kubernetes: {options: {cpus: '4'}}}\n"
     )
-    _, job = JobRequest(PROGRAM, site="perlmutter", constraint="gpu&hbm80g").resolve()
+    _, job = resolve(JobSpec(PROGRAM, site="perlmutter", constraint="gpu&hbm80g"))
     assert job.constraint == "gpu&hbm80g"
     options = {"image": "i", "pvc": "p"}
     assert (
-        JobRequest(PROGRAM, site="kubernetes", cpus_per_rank=2, options=options).resolve()[1].cpus_per_rank
-        == 2
+        resolve(JobSpec(PROGRAM, site="kubernetes", cpus_per_rank=2, options=options))[1].cpus_per_rank == 2
     )
     with pytest.raises(UsageError, match="--cpus-per-rank 2 and -o cpus=4 both set cpus; give one of them"):
-        JobRequest(PROGRAM, site="kubernetes", cpus_per_rank=2, options={**options, "cpus": "4"}).resolve()
+        resolve(JobSpec(PROGRAM, site="kubernetes", cpus_per_rank=2, options={**options, "cpus": "4"}))
 
 
 def test_an_error_names_the_personal_default_behind_it() -> None:
@@ -106,11 +103,13 @@ def test_an_error_names_the_personal_default_behind_it() -> None:
         r"takes 1 to 2 nodes, not 3 \(a personal default: sites\.polaris\.queue = debug in \./hpcprof\.yaml"
     )
     with pytest.raises(UsageError, match=says):
-        JobRequest(PROGRAM, nodes=3).resolve()
+        resolve(JobSpec(PROGRAM, nodes=3))
     Path("hpcprof.yaml").write_text("site: polari\n")
     with pytest.raises(UsageError, match=r"unknown site 'polari'.* \(a personal default: site = polari in"):
-        JobRequest(PROGRAM).resolve()
+        resolve(JobSpec(PROGRAM))
     with pytest.raises(UsageError, match=r"takes 1 to 2 nodes, not 3\.$"):
-        JobRequest(
-            PROGRAM, site="polaris", nodes=3, queue="debug", account="a", options={"filesystems": "home"}
-        ).resolve()
+        resolve(
+            JobSpec(
+                PROGRAM, site="polaris", nodes=3, queue="debug", account="a", options={"filesystems": "home"}
+            )
+        )

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.presence import check_present
 from hpcprof.submit.sites.files import load_site
+from tests.jobs import make_job
 
 
 @pytest.fixture

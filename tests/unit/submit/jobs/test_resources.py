@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.builder import make_job
-from hpcprof.submit.jobs.resources import parse_memory
+from hpcprof.common.units import parse_memory
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site, load_site_file
 from hpcprof.submit.sites.model import Site
+from tests.jobs import make_job
 
 SLURM = "extends: generic-slurm\nnode: {cores: 64, gpus: 4}\n"
 PBS = "extends: generic-pbs\nnode: {cores: 64, gpus: 4}\n"

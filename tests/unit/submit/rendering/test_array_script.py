@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.rendering.job_scripts import render_array, render_scripts
 from hpcprof.submit.sites.files import load_site, load_site_file
 from hpcprof.submit.sites.model import Site
+from tests.jobs import make_job
 
 
 def echoing(site: Site, *words: str) -> list[Job]:

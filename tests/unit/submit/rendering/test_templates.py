@@ -10,13 +10,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.rendering.templates import ScriptValues, render
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site, load_site_file
 from hpcprof.submit.sites.model import Site
+from tests.jobs import make_job
 
 
 def rendered(job: Job, folder: Path, **options: object) -> dict[str, str]:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from hpcprof.common.errors import SchedulerError, UsageError
-from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.rendering.templates import template_files
 from hpcprof.submit.runs.directory import Run, all_runs
@@ -22,6 +21,7 @@ from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, Scheduler
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import Site
 from hpcprof.submit.submission import submit
+from tests.jobs import make_job
 from tests.unit.submit.schedulers.standins import ENDS, Kubernetes, Local, Pbs, Slurm, StandIn
 
 SCHEDULERS: dict[str, type[StandIn]] = {"slurm": Slurm, "pbs": Pbs, "kubernetes": Kubernetes, "local": Local}

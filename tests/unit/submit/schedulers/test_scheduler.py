@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site_file
 from hpcprof.submit.sites.model import Site
 from hpcprof.submit.sites.probe import new_site
+from tests.jobs import make_job
 from tests.unit.submit.schedulers.recorded import recorded_json, recorded_machine
 
 NODE = "node: {cores: 64, gpus: 4}\n"

@@ -11,13 +11,13 @@ import pytest
 
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged
-from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site, load_site_file
 from hpcprof.submit.sites.model import Site, Vendor
+from tests.jobs import make_job
 
 ROOT = Path(__file__).parents[4]
 # Sites that are machines of somebody's, with a user guide.

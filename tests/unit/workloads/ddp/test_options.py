@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.sites.files import load_site
 from hpcprof.workloads import catalogue
 from hpcprof.workloads.ddp.benchmark import check_cuda_version, middle_steps
 from hpcprof.workloads.ddp.model_file import check_model_file
 from hpcprof.workloads.ddp.options import Parameters, parse
+from tests.jobs import make_job
 
 MODEL = """
 def get_model(rank, cap_size): ...

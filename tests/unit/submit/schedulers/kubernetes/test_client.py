@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.doctor import CHECKS, Inspected, Status
 from hpcprof.submit.doctor.machine import Answer
-from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.runs import directory as runs
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.intent import note_intent
@@ -25,6 +24,7 @@ from hpcprof.submit.schedulers.kubernetes.client import (
 )
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import Option
+from tests.jobs import make_job
 from tests.unit.submit.schedulers.standins import Kubernetes
 
 NAME = "hpcprof-a"

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.builder import make_job
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.kubernetes.manifest import object_name, pod_directory, yaml_text, yaml_value
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site
+from tests.jobs import make_job
 
 DATA = Path(__file__).parents[4] / "data/kubernetes"
 RUN_ID = "20261121-143005-sequence-parallel-3fa9"

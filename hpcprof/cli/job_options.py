@@ -1,0 +1,124 @@
+"""The options that describe a job, which the commands that submit or render one share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from hpcprof.cli import completion
+from hpcprof.cli.options import runs_dir_option
+from hpcprof.common import logs
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.jobs.job import OPTIONS, JobSpec, Option, Words, kind_of
+
+if TYPE_CHECKING:
+    from hpcprof.submit.jobs.job import Job
+    from hpcprof.submit.sites.model import Site
+
+CommandT = TypeVar("CommandT", bound=Callable[..., Any])
+
+_COMPLETERS = {
+    Words.SITES: completion.complete_sites,
+    Words.WORKLOADS: completion.complete_workloads,
+    Words.PROFILERS: completion.complete_profilers,
+    Words.PROFILER_OPTIONS: completion.complete_profiler_options,
+    Words.QUEUES: completion.complete_queues,
+    Words.SITE_OPTIONS: completion.complete_site_options,
+    Words.RUNS: completion.complete_runs,
+}
+
+
+def job_options(command: CommandT) -> CommandT:
+    """Add the options of `JobSpec`; the command gets them as one ``request``.
+
+    None of them has a default in click, so that a job file can supply values that were not given.
+    """
+
+    @wraps(command)
+    def with_request(*arguments: Any, program: tuple[str, ...], runs_dir: Path, **others: Any) -> Any:
+        given = {name: others.pop(name) for name in OPTIONS}
+        if given["job_file"] is None and len(program) == 1 and program[0].endswith((".yaml", ".yml")):
+            given["job_file"], program = Path(program[0]), ()
+        return command(*arguments, request=JobSpec(program, runs_dir=runs_dir, **given), **others)
+
+    decorated: Any = click.argument(
+        "program",
+        nargs=-1,
+        type=click.UNPROCESSED,
+        metavar="[-- COMMAND…]",
+        shell_complete=completion.complete_files,
+    )(with_request)
+    decorated = runs_dir_option(decorated)
+    for name, option in reversed(OPTIONS.items()):
+        decorated = _click_option(option, kind_of(name))(decorated)
+    return decorated  # type: ignore[no-any-return]
+
+
+def _click_option(option: Option, kind: type) -> Callable[[CommandT], CommandT]:
+    """Return an option of the command line for one of a job."""
+    settings: dict[str, Any] = {}
+    if kind is int:
+        settings["type"] = click.IntRange(min=option.least)
+    elif kind is bool:
+        settings.update(is_flag=True, default=None)
+    elif kind is Path:
+        settings["type"] = click.Path(exists=True, dir_okay=False, path_type=Path)
+    elif kind is Mapping:
+        settings.update(multiple=True, callback=_pairs, metavar="KEY=VALUE")
+    elif kind is tuple:
+        settings["multiple"] = True
+    if option.metavar:
+        settings["metavar"] = option.metavar
+    if option.words:
+        settings["shell_complete"] = _COMPLETERS[option.words]
+    return click.option(*(option.flags or (option.flag,)), option.name, help=option.described, **settings)
+
+
+def _pairs(context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise UsageError(f"{parameter.opts[0]} {text}: write it as KEY=VALUE.")
+        pairs[key] = value
+    return pairs
+
+
+def show_remarks(site: Site, jobs: Sequence[Job]) -> None:
+    """Print what a user should know before submitting, one line each, on standard error.
+
+    That the facts about a site are second hand is printed once a day.
+    """
+    from hpcprof.common.daily import is_due
+    from hpcprof.submit.jobs.checks import remarks, second_hand
+
+    facts = second_hand(site)
+    known = [facts] if facts and is_due(facts) else []
+    for sentence in dict.fromkeys([*known, *(sentence for job in jobs for sentence in remarks(job, site))]):
+        click.echo(f"hpcprof: note: {sentence}.", err=True)
+
+
+def log_origins(request: JobSpec, site: Site, job: Job) -> None:
+    """Log where the values of a job come from, if the user asks for the log."""
+    logger = logs.configure()
+    if logger is None:
+        return
+    from hpcprof.common.masking import masked
+    from hpcprof.submit.jobs.request import origins
+
+    for setting in origins(request, site, job):
+        logger.info("%s", masked(f"{setting.key} = {setting.value}  [{setting.source}]"))
+
+
+def repeated(reference: str, runs_dir: Path) -> tuple[Site, Job]:
+    """Return the site and the job of an earlier run, unchanged."""
+    from hpcprof.submit.runs.directory import find_run
+
+    run = find_run(reference, runs_dir)
+    if run.manifest is None:
+        raise UsageError(f"{run.path} is a folder of profiles that hpcprof did not submit.")
+    return run.manifest.site, run.manifest.job
