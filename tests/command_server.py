@@ -153,8 +153,8 @@ def serve(connection: socket.socket) -> None:
         process = os.fork()
         if not process:
             signal.set_wakeup_fd(-1)
-            for file in (connection, ended, noted, *running.values()):
-                file.close()
+            for own in (connection, ended, noted, *running.values()):
+                own.close()
             os.close(answers)
             become(*command)
         for file in command:

@@ -16,7 +16,6 @@ from hpcprof.analysis.collectives.pair_matching import MatchedPairs
 from hpcprof.analysis.framework.declaration import Analysis, Part
 from hpcprof.analysis.framework.outcome import Outcome, analyze_run, imported
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.analysis.mpi.matching import aligned_by_mpi, match_mpi
 
 
 def of_run(name: str, results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -28,12 +27,6 @@ def analyze(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
     """Run an analysis over the ranks on the rows of all of them."""
     if not analysis.map:
         return analyze_run(analysis, results)
-    if analysis.map_over is Part.RUN:
-        whole = {need: results[need].rows for need in analysis.map_needs}
-        own = match_mpi(whole["mpi_call_list"], whole["mpi_operation_list"])
-        joined = connect(aligned_by_mpi(own)) if own else []
-        part = imported(analysis.map)(whole, joined[0].clocks if joined else {}, {})
-        return analyze_run(analysis, results, [part])
     rows = results["rank_collectives"].rows
     found = communication([rows] if len(rows) else [])
     if analysis.map_over is Part.COMMUNICATORS:

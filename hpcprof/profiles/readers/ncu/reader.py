@@ -1,8 +1,8 @@
 """Reader of what Nsight Compute measured: its reports, and the tables that ``ncu --csv`` prints.
 
-Only ncu's own code can read a report. Its Python module is tried first, because it gives exact values and the
-full names of kernels; it is in ncu's installations and in the package ``ncu-report``. Else ncu's command prints
-the raw page, which shortens names (``at::native::`` to ``at::``).
+Only ncu's own code can read a report. Its Python module is tried first, because it gives exact values and
+the full names of kernels; it is in ncu's installations and in the package ``ncu-report``. Else ncu's command
+prints the raw page, which shortens names (``at::native::`` to ``at::``).
 """
 
 from __future__ import annotations
@@ -85,8 +85,9 @@ def _read_report(path: Path) -> Printed:
     modules, command = [*_modules()], shutil.which("ncu")
     if not modules and command is None:
         raise DamagedInput(
-            f"{path} can be read by Nsight Compute only: put ncu on the PATH, or pip install 'hpcprof[ncu]', or, "
-            f"where ncu is, run ncu --import {path.name} --csv --page raw > {path.stem}.csv and collect that."
+            f"{path} can be read by Nsight Compute only: put ncu on the PATH, or pip install "
+            f"'hpcprof[ncu]', or, where ncu is, run ncu --import {path.name} --csv --page raw > "
+            f"{path.stem}.csv and collect that."
         )
     # An older module cannot read the reports of a newer ncu.
     printed = next((found for module in modules if (found := _by_module(module, path))), None)

@@ -18,7 +18,10 @@ LOCAL = load_site("local")
     [
         ({}, "nothing to run: give --workload NAME, or a program after --"),
         ({"workload": "sequence-paralel"}, "unknown workload .*did you mean 'sequence-parallel'"),
-        ({"arguments": ["x"], "profiler": "nsight"}, "unknown profiler 'nsight'.*ncu, none, nsys, torch"),
+        (
+            {"arguments": ["x"], "profiler": "nsight"},
+            "unknown profiler 'nsight'.*ncu, none, nsys, rocprofv3, torch",
+        ),
         ({"arguments": ["x"], "nodes": 2}, "--nodes 2: site local is this machine alone"),
         ({"arguments": ["x"], "queue": "debug"}, "--queue debug: site local has no batch system"),
         ({"arguments": ["x"], "options": {"qos": "a"}}, "unknown option 'qos' of site local"),
