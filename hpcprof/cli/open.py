@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
 import sys
+import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +20,7 @@ from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.report import collect_first, explain_first
 from hpcprof.cli.tables import show_report
 from hpcprof.common.errors import writing
+from hpcprof.common.processes import CommandNotStarted, start_in_background
 
 if TYPE_CHECKING:
     from hpcprof.results.store.store import Store
@@ -54,7 +60,6 @@ def command(
     Compressed files are unpacked into a private temporary folder ($TMPDIR), which is removed when they have
     been read. One may become 200 times larger, or 100 MB; a larger one is left out with a sentence.
     """
-    from hpcprof.cli.browser import can_show_pages
     from hpcprof.cli.collect import for_each
     from hpcprof.results.run_names import find_runs_to_collect
     from hpcprof.results.run_profiles import told_apart
@@ -87,7 +92,6 @@ def _collect(run: Run, store: Store, program: str | None) -> bool:
 
 
 def _show(run: Run, store: Store, runs_dir: Path, as_page: bool) -> None:
-    from hpcprof.cli.browser import open_page
     from hpcprof.report.request import AnalysisReport, ReportRequest, make_report
     from hpcprof.results.cleanup import page_path
 
@@ -103,3 +107,58 @@ def _show(run: Run, store: Store, runs_dir: Path, as_page: bool) -> None:
         click.echo(f"{run.id}: opening {page} in the browser; hpcprof report {run.id} prints it")
     else:
         show_report(made)
+
+
+_WINDOWED = (
+    "xdg-open",
+    "x-www-browser",
+    "firefox",
+    "google-chrome",
+    "chromium",
+    "chromium-browser",
+    "epiphany",
+    "konqueror",
+)
+_IN_TERMINAL = {"www-browser", "w3m", "lynx", "links", "links2", "elinks", "browsh", "carbonyl"}
+_SECONDS = 0.5
+"""A browser that cannot open a page ends within this time, with an error."""
+
+
+def can_show_pages() -> bool:
+    """Return whether there is a display, and somebody at a terminal to look at it."""
+    display = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return display and sys.stdout.isatty() and next(_commands(), None) is not None
+
+
+def open_page(page: Path) -> bool:
+    """Open a page in a browser, and return whether one was started; text browsers are left out."""
+    return any(_starts([*command, page.absolute().as_uri()]) for command in _commands())
+
+
+def _commands() -> Iterator[list[str]]:
+    """Yield the commands of browsers with a window that are installed, those that the user prefers first."""
+    preferred = os.environ.get("BROWSER", "").split(os.pathsep)
+    for text in (*preferred, *(("open",) if sys.platform == "darwin" else _WINDOWED)):
+        try:
+            words = [word for word in shlex.split(text) if word not in ("%s", "&")]
+        except ValueError:
+            continue
+        found = shutil.which(words[0]) if words else None
+        # A name such as x-www-browser may be a link to any browser.
+        if found and not {Path(found).name, Path(found).resolve().name} & _IN_TERMINAL:
+            yield [found, *words[1:]]
+
+
+def _starts(command: list[str]) -> bool:
+    # With it, xdg-open could start a text browser.
+    environment = {name: value for name, value in os.environ.items() if name != "BROWSER"}
+    try:
+        process = start_in_background(command, Path.cwd(), environment)
+    except CommandNotStarted:
+        return False
+    end = time.monotonic() + _SECONDS
+    while process.poll() is None and time.monotonic() < end:
+        time.sleep(0.01)
+    if process.poll() is None:
+        process.returncode = 0  # The browser runs on: it is not ours to wait for.
+    return process.returncode == 0

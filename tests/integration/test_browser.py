@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.cli.browser import can_show_pages, open_page
+from hpcprof.cli.open import can_show_pages, open_page
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.common.errors import UsageError
-from hpcprof.results.baseline import MOST_EARLIER, check_comparable, earlier_runs
+from hpcprof.results.across_runs import MOST_EARLIER, check_comparable, earlier_runs
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.runs.directory import GitState, Manifest, Run, save
 from hpcprof.submit.sites.files import load_site
