@@ -52,6 +52,8 @@ class Option:
         The least value of a number.
     parse : callable or None
         ``text -> value of Job``, for a text that is not taken as it is; raises `UsageError`.
+    one_word : bool
+        Whether a text becomes a part of a directive, in which nothing can be quoted.
     words : Words or None
         What a shell offers as its value.
     of_site : bool
@@ -70,6 +72,7 @@ class Option:
     metavar: str = ""
     least: int | None = None
     parse: Callable[[str], object] | None = None
+    one_word: bool = False
     words: Words | None = None
     of_site: bool = False
     resource: bool = False
@@ -203,7 +206,7 @@ class JobSpec:
         str | None,
         Option(
             "Kind of nodes: a constraint (Slurm), RESOURCE=VALUE (PBS) or LABEL=VALUE (Kubernetes).",
-            metavar="TEXT",
+            one_word=True,
             resource=True,
         ),
     ] = None

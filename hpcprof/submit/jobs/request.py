@@ -38,6 +38,7 @@ BUILT_IN = "built in"
 
 _MOST_RANKS = 10_000_000
 """More than any machine has: the rank selection makes a list of them."""
+_ONE_WORD = re.compile(r"[^\s\"'\\#$`]+")
 
 
 def merged(spec: JobSpec) -> JobSpec:
@@ -182,6 +183,8 @@ def _values(site: Site, spec: JobSpec) -> dict[str, Any]:
             continue
         if option.least is not None and value < option.least:
             raise UsageError(f"{option.shown(value)}: write a whole number from {option.least}.")
+        if option.one_word and not _ONE_WORD.fullmatch(value):
+            raise UsageError(f"{option.flag} {value!r}: write it without spaces, quotes, \\, #, $ and `.")
         values[name] = (
             option.parse(value) if option.parse else list(value) if isinstance(value, tuple) else value
         )

@@ -14,7 +14,6 @@ from hpcprof.submit.schedulers.scheduler import GPUS, Scheduler
 from hpcprof.submit.sites.model import Site
 
 _VALUE = r"[^\s\"'\\#$`]+"
-_CONSTRAINT = re.compile(_VALUE)
 _PASSED_ON = re.compile(rf"-[A-Za-z] ?({_VALUE})?|--[a-z][a-z0-9-]*([= ]{_VALUE})?")
 
 
@@ -29,8 +28,6 @@ def check_resources(job: Job, site: Site, given: Mapping[str, str]) -> None:
     scheduler = find_scheduler(site.scheduler)
     _check_scheduler(job, site, scheduler)
     _check_node(job, site)
-    if job.constraint and not _CONSTRAINT.fullmatch(job.constraint):
-        raise UsageError(f"--constraint {job.constraint!r}: write it without spaces, quotes, \\, #, $ and `.")
     for argument in job.scheduler_args:
         _check_passed_on(argument, site, scheduler)
     for (one, sets), (other, sets_too) in combinations(_claims(job, site, scheduler, given), 2):
