@@ -19,9 +19,8 @@ from hpcprof.submit.waiting import cancel_and_wait
 def command(runs_dir: Path, runs: tuple[str, ...]) -> None:
     """End a run with all its processes.
 
-    The deletion is repeated until the scheduler says that the run has ended. If it has not after a minute,
-    the run is named, and the exit code is 1. A run that has ended before is left as it is. An array sweep
-    stands for all its runs.
+    hpcprof repeats the request until the scheduler reports that the run has ended. After a minute it names the
+    run and exits with 1. A run that has already ended is left alone. An array sweep stands for all its runs.
     """
     found = find_submitted_runs(runs, runs_dir)
     states = cancel_and_wait(found)

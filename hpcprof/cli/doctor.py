@@ -31,7 +31,7 @@ from hpcprof.submit.sites.files import load_site, load_site_file
 @click.option("--probe", is_flag=True, help="Also start two MPI ranks, in a job of a few seconds.")
 @runs_dir_option
 def command(site: str, site_file: Path | None, probe: bool, runs_dir: Path) -> None:
-    """Check what works here, and name the remedy for what does not.
+    """Check what works here, and suggest fixes.
 
     The exit code is 1 if something is broken; absent software may not be needed.
     """

@@ -22,13 +22,13 @@ from hpcprof.results.listing import parse_age
 @click.option(
     "--older-than", metavar="AGE", help="Runs submitted longer ago than this (30d, 12h) that have ended."
 )
-@click.option("--missing", is_flag=True, help="Collected rows whose run or folder of profiles is gone.")
+@click.option("--missing", is_flag=True, help="Orphaned results, whose run or folder of profiles is gone.")
 @click.option("--dry-run", is_flag=True, help="Show what would be removed.")
 @yes_option
 def command(
     runs_dir: Path, db: str | None, older_than: str | None, missing: bool, dry_run: bool, yes: bool
 ) -> None:
-    """Remove old runs, and collected rows whose run is gone.
+    """Remove old runs and orphaned results.
 
     Runs with a tag or in a baseline are kept, and those whose job has not ended. The rows of a removed run go
     with it. An SQLite database is shrunk afterwards.

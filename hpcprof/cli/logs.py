@@ -19,7 +19,7 @@ from hpcprof.submit.runs.directory import find_run, log_files
 def command(runs_dir: Path, rank: int | None, run: str) -> None:
     """Show the output of a run.
 
-    That of the job script comes first, then that of the rank.
+    The job script's output comes first, then the rank's.
     """
     for path in log_files(find_run(run, runs_dir), rank):
         if text := path.read_text(encoding="utf-8", errors="replace"):

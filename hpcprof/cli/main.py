@@ -33,8 +33,8 @@ SECTIONS = {
         "logs": "Show the output of a run.",
         "cancel": "End a run with all its processes.",
         "tag": "Add tags to a run, or remove them.",
-        "rm": "Remove runs, with what was collected of them.",
-        "gc": "Remove old runs, and collected rows whose run is gone.",
+        "rm": "Remove runs and their collected results.",
+        "gc": "Remove old runs and orphaned results.",
     },
     "Collect and ask": {
         "open": "Show what profiles say: collect, explain and report them.",
@@ -52,7 +52,7 @@ SECTIONS = {
     },
     "Share and export": {
         "serve": "Show runs and their results in a browser, read-only.",
-        "scrub": "Copy profiles without what should not be shared.",
+        "scrub": "Copy profiles with private data removed.",
         "export": "Write results and timelines for other programs.",
     },
     "Sites, templates and containers": {
@@ -60,7 +60,7 @@ SECTIONS = {
         "config": "Show or change your defaults, such as site and account.",
         "templates": "List, export or check templates.",
         "container": "Render, build and run a container image with the profilers.",
-        "doctor": "Check what works here, and name the remedy for what does not.",
+        "doctor": "Check what works here, and suggest fixes.",
     },
 }
 COMMANDS = {name: sentence for section in SECTIONS.values() for name, sentence in section.items()}

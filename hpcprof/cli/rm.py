@@ -24,12 +24,11 @@ yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @yes_option
 @click.argument("runs", nargs=-1, required=True, metavar="RUN…", shell_complete=complete_runs)
 def command(runs_dir: Path, db: str | None, yes: bool, runs: tuple[str, ...]) -> None:
-    """Remove runs, with what was collected of them.
+    """Remove runs and their collected results.
 
     RUN is a run id, a name that means one run, a path, or last; an array sweep stands for all its runs. The
-    run's directory and its rows in the results database are removed. Of profiles that were imported from
-    another folder only the rows are removed; their files are left. A run whose job has not ended, or that
-    is in a baseline, is not removed.
+    run's directory and its rows in the results database are removed; files of profiles that were imported
+    from another folder stay. A run whose job has not ended, or that is in a baseline, is not removed.
     """
     removals = chosen_removals(runs, runs_dir, db)
     confirm(removals, yes)

@@ -28,7 +28,7 @@ from hpcprof.cli.conventions import examples, exit_naming
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
 )
 def command(output: Path, files: tuple[Path, ...]) -> None:
-    """Copy profiles without what should not be shared.
+    """Copy profiles with private data removed.
 
     FILE is an SQLite export of Nsight Systems, a PyTorch trace or a table of Nsight Compute. The copies
     contain no host, user, path or process, and of the environment only ranks, NCCL's settings and the like.

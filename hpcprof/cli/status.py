@@ -28,8 +28,8 @@ def command(runs_dir: Path, watching: bool, runs: tuple[str, ...]) -> None:
     RUN is a run id, a name that means one run, a path, or last (the default). An array sweep stands for all
     its runs.
 
-    A job whose program marks its steps shows how far they are and how long they take, and when a rank
-    has stopped.
+    If the program marks its steps, the number of steps done and the step time are shown, and ranks that have
+    stopped are named.
     """
     found = find_submitted_runs(runs or ("last",), runs_dir)
     for states in watch(found) if watching else [poll(found, LISTING_SECONDS)]:

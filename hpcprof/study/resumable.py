@@ -226,7 +226,7 @@ def _make_run(record: R, index: int, runs: StudyRuns, folder: Path) -> R:
             record = record.with_run(index, "")
             write_record(folder, record)
         if begun(record):
-            runs.tell(f"to go on: {resume_command(record.study, folder)}", MessageKind.WARNING)
+            runs.tell(f"resume with: {resume_command(record.study, folder)}", MessageKind.WARNING)
         raise
     return record
 

@@ -293,7 +293,7 @@ def test_a_run_that_left_no_profile_is_made_again(hpcprof: Hpcprof, tools: Path,
     (folder,) = tmp_path.glob("runs/*-slowdown-*")
     first, second = runs_of(folder)
     assert first and not second
-    assert f"to go on: hpcprof study slowdown --resume {folder.relative_to(tmp_path)}\n" in done.stderr
+    assert f"resume with: hpcprof study slowdown --resume {folder.relative_to(tmp_path)}\n" in done.stderr
     (tools / "nsys").write_text(nsys)
     assert hpcprof("study", "slowdown", "--resume", folder.name).returncode == 0
     assert runs_of(folder)[0] == first and runs_of(folder)[1]

@@ -1,4 +1,4 @@
-"""Check what works on this machine, and name the remedy for what does not: ``hpcprof doctor``."""
+"""Check what works on this machine, and suggest fixes: ``hpcprof doctor``."""
 
 from hpcprof.submit.doctor.checks import CHECKS, examine
 from hpcprof.submit.doctor.machine import CheckResult, Inspected, Status

@@ -210,6 +210,10 @@ class JobSpec:
             resource=True,
         ),
     ] = None
+    reservation: Annotated[
+        str | None,
+        Option("Reservation to run in (Slurm; for PBS give its queue).", one_word=True, resource=True),
+    ] = None
     scheduler_args: Annotated[
         tuple[str, ...],
         Option(
@@ -345,6 +349,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpus_per_rank: int | None = None
     mem: str = ""
     constraint: str = ""
+    reservation: str = ""
     scheduler_args: list[str] = []
 
     @property

@@ -166,7 +166,7 @@ class Scheduler:
     dask_jobs: ClassVar[DaskJobs | None] = None
     starters: ClassVar[Sequence[LauncherName]] = ()
     resources: ClassVar[Sequence[str]] = ()
-    no_resources: ClassVar[str] = "cannot be asked for that"
+    no_resources: ClassVar[str] = "does not support this option"
     resource_options: ClassVar[Mapping[str, str]] = {}
     passes_environment: ClassVar[bool] = True
     masks_gpus: ClassVar[bool] = False

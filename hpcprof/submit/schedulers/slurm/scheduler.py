@@ -46,7 +46,12 @@ _SHORT = {
 }
 """The short options, with their long names, that other directives may have by their long names."""
 
-_FLAGS = {"cpus_per_rank": "--cpus-per-task", "mem": "--mem", "constraint": "--constraint"}
+_FLAGS = {
+    "cpus_per_rank": "--cpus-per-task",
+    "mem": "--mem",
+    "constraint": "--constraint",
+    "reservation": "--reservation",
+}
 """The options of sbatch for fields of a job."""
 
 _OUTPUT = "the output goes to logs/ of the run"

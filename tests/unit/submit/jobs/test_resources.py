@@ -50,11 +50,12 @@ ASKED = {
 
 
 def test_slurm_gets_a_directive_for_each_resource(tmp_path: Path) -> None:
-    assert requests(loaded(tmp_path, SLURM), **ASKED) == [
+    assert requests(loaded(tmp_path, SLURM), **ASKED, reservation="school") == [
         "--gpus-per-node=2",
         "--cpus-per-task=8",
         "--mem=64G",
         "--constraint=a100|h100",
+        "--reservation=school",
         "--exclude=n[1-3]",
         "-w n4",
     ]
