@@ -21,6 +21,7 @@ The same calls work under every profiler and without one, so a program needs no 
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -37,6 +38,8 @@ from hpcprof.workloads.torch_hook import roctx
 
 _SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
 _CUDA_PROFILERS = (Profiler.NSYS, Profiler.NCU)
+_UNITRACE_SWITCH = "PTI_ENABLE_COLLECTION"
+"""unitrace records while this variable of the process is 1."""
 
 
 @functools.cache
@@ -177,6 +180,8 @@ class Capture:
             torch.cuda.profiler.start()
         elif self._profiler is Profiler.ROCPROFV3:
             roctx.resume()
+        elif self._profiler is Profiler.UNITRACE:
+            os.environ[_UNITRACE_SWITCH] = "1"
         synchronize()
         self._barrier()
 
@@ -218,6 +223,8 @@ class Capture:
             torch.cuda.profiler.stop()
         elif self._profiler is Profiler.ROCPROFV3:
             roctx.pause()
+        elif self._profiler is Profiler.UNITRACE:
+            os.environ[_UNITRACE_SWITCH] = "0"
         return profile
 
     def _export(self, profile: Any) -> None:

@@ -33,7 +33,7 @@ from hpcprof.profiles.readers.declaration import Part
 from hpcprof.profiles.readers.discovery import read_profile, several_ranks
 from hpcprof.profiles.timeline import LATEST, LONGEST, Timeline
 from tests.crosschecks import contradictions
-from tests.data import rocprof_profiles
+from tests.data import rocprof_profiles, unitrace_trace
 from tests.data.otf2_archive import files_of_archive, write_archive
 
 pytestmark = pytest.mark.slow
@@ -46,6 +46,7 @@ WHOLE = {
     ".sqlite": EXPORT,
     ".trace.json": TRACE,
     "_results.json": RESULTS,
+    ".unitrace.json": unitrace_trace.text().encode(),
     "_kernel_trace.csv": rocprof_profiles.tables()["_kernel_trace.csv"].encode(),
 }
 EXAMPLES = int(os.environ.get("HPCPROF_FUZZ_EXAMPLES", "60"))
@@ -336,7 +337,9 @@ def change_trace(trace: dict[str, Any], choose: random.Random) -> None:
         place[key] = choose.choice([v for v in ODD_VALUES if not isinstance(v, bytes)] + [[], {}, 1e300])
 
 
-@pytest.mark.parametrize("suffix", [".sqlite", ".trace.json", "_results.json", "_kernel_trace.csv"])
+@pytest.mark.parametrize(
+    "suffix", [".sqlite", ".trace.json", "_results.json", "_kernel_trace.csv", ".unitrace.json"]
+)
 @bounded
 @given(changes)
 def test_a_profile_with_changed_bytes_gives_a_sentence_or_a_result(

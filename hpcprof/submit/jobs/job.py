@@ -156,7 +156,8 @@ class JobSpec:
     profiler: Annotated[
         str | None,
         Option(
-            "none, nsys, ncu, torch, rocprofv3, a plug-in, or auto for the site's.", words=Words.PROFILERS
+            "none, nsys, ncu, torch, rocprofv3, unitrace, a plug-in, or auto for the site's.",
+            words=Words.PROFILERS,
         ),
     ] = None
     profile_ranks: Annotated[

@@ -26,6 +26,7 @@ from hpcprof.submit.profilers.ncu import NCU
 from hpcprof.submit.profilers.nsys import NSYS
 from hpcprof.submit.profilers.rocprofv3 import ROCPROFV3
 from hpcprof.submit.profilers.torch_profiler import TORCH
+from hpcprof.submit.profilers.unitrace import UNITRACE
 
 __all__ = [
     "FOLDER",
@@ -45,7 +46,9 @@ __all__ = [
     "profiler_names",
 ]
 
-PROFILERS: dict[str, Profiler] = {profiler.name: profiler for profiler in (NONE, NSYS, NCU, TORCH, ROCPROFV3)}
+PROFILERS: dict[str, Profiler] = {
+    profiler.name: profiler for profiler in (NONE, NSYS, NCU, TORCH, ROCPROFV3, UNITRACE)
+}
 """hpcprof's own profilers by name."""
 
 

@@ -122,7 +122,6 @@ ROCPROFV3 = Profiler(
         "stacks": "records no call stacks",
         "cuda-graph-trace": "always records the kernels inside graphs",
         "gpu-metrics": "reads the counters that --profiler-option pmc=NAME,NAME names, for each kernel",
-        "export": "writes the format of its version, which hpcprof reads",
     },
     check=_check,
     command=("rocprofv3",),

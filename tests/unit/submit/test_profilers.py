@@ -258,8 +258,10 @@ def test_chosen_steps_of_a_program_in_python_are_counted_by_the_hook() -> None:
     ],
 )
 def test_an_option_of_nsys_has_a_counterpart_or_a_sentence(given: dict[str, str], says: str) -> None:
+    for name in ("rocprofv3", "unitrace"):
+        other = PROFILERS[name]
+        assert {*PROFILERS["nsys"].settings} <= {*other.settings, *other.foreign}
     rocprof = PROFILERS["rocprofv3"]
-    assert {*PROFILERS["nsys"].settings} <= {*rocprof.settings, *rocprof.foreign}
     with pytest.raises(UsageError, match=says):
         rocprof.check(USERS, rocprof.resolve(given))
 
@@ -270,3 +272,14 @@ def test_auto_is_the_profiler_of_the_site_and_a_job_without_any_profiles_nothing
     assert make_job(lumi, arguments=["a.out"], account="me").profiler == "none"
     with pytest.raises(UsageError, match="--profiler auto: site local names no profiler; write profiler"):
         make_job(LOCAL, arguments=["a.out"], profiler="auto")
+
+
+def test_unitrace_starts_paused_for_programs_that_mark_steps() -> None:
+    unitrace = PROFILERS["unitrace"]
+    paused = Versioned(("--start-paused", "--conditional-collection"))
+    ours, users = (unitrace.flags(target, unitrace.resolve({})) for target in (OURS, USERS))
+    assert (paused in ours, paused in users) == (True, False)
+    assert users[-2] == "--output-dir-path"
+    assert Versioned(("--chrome-mpi-logging",), required=False) in users
+    with pytest.raises(UsageError, match="unknown value 'cuda' of the profiler option trace"):
+        unitrace.check(USERS, unitrace.resolve({"trace": "cuda"}))

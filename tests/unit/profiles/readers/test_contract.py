@@ -32,7 +32,7 @@ from hpcprof.profiles.readers.discovery import (
     reader_of,
 )
 from hpcprof.profiles.timeline import Timeline
-from tests.data import rocprof_profiles
+from tests.data import rocprof_profiles, unitrace_trace
 from tests.data.otf2_archive import files_of_archive, write_archive
 from tests.unit.profiles.readers.conftest import DATA
 
@@ -88,8 +88,9 @@ def change_trace(path: Path, change: Callable[[list[dict[str, Any]]], None]) -> 
     path.write_bytes(gzip.compress(text) if packed else text)
 
 
-def spoil_event(events: list[dict[str, Any]]) -> None:
-    del next(event for event in events if event.get("cat") == "kernel")["ts"]
+def spoil_event(events: list[dict[str, Any]], category: str = "kernel") -> None:
+    wanted = (event for event in events if event.get("cat") == category and "Memory" not in event["name"])
+    del next(wanted)["ts"]
 
 
 def shuffle_table(path: Path) -> None:
@@ -204,6 +205,13 @@ SAMPLES = {
         rocprof_profiles.tables()["_kernel_trace.csv"].encode(),
         shuffle_kernels,
         spoil_table,
+        rest=True,
+    ),
+    "unitrace": Sample(
+        ".unitrace.json",
+        unitrace_trace.text().encode(),
+        lambda path: change_trace(path, random.Random(1).shuffle),
+        lambda path: change_trace(path, lambda events: spoil_event(events, "gpu_op")),
         rest=True,
     ),
     "ncu": Sample(

@@ -1,0 +1,410 @@
+"""Reader of the Chrome traces of Intel's unitrace.
+
+Work on the GPU has the category ``gpu_op`` and processes of its own, one per device or tile, which metadata
+names. Each operation has an id, which the arrow ``Flow_H2D_…`` from its call on the host has too. The arrow
+back begins at the operation's start, so it does not tell when the host knew of its end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from hpcprof.common.errors import DamagedInput, reading
+from hpcprof.profiles import kernel_classification
+from hpcprof.profiles.columns.intervals import properly_nested
+from hpcprof.profiles.columns.joins import latest
+from hpcprof.profiles.columns.unique import rows_by_key
+from hpcprof.profiles.host_memory import HostMemory
+from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.readers.declaration import rank_from_name
+from hpcprof.profiles.readers.kineto.events import integers
+from hpcprof.profiles.readers.kineto.json_stream import Event
+from hpcprof.profiles.readers.kineto.stamps import times
+from hpcprof.profiles.readers.string_table import StringTable
+from hpcprof.profiles.readers.unitrace import UNITRACE
+from hpcprof.profiles.timeline import (
+    NO_BYTES,
+    NO_CORRELATION,
+    NO_NAME,
+    ApiCalls,
+    Category,
+    Gpu,
+    GpuMarks,
+    IntColumns,
+    Ints,
+    Kernels,
+    MemoryOperations,
+    MpiCalls,
+    Origin,
+    Ranges,
+    Style,
+    Timeline,
+    plausible,
+)
+
+_EVENTS = re.compile(rb'\{\s*"traceEvents"\s*:\s*\[')
+_HEAD_BYTES = 1 << 16
+_HOST = re.compile(r"(?:RANK (?P<rank>\d{1,9}) )?HOST<(?P<host>[^>]*)>")
+_DEVICE = re.compile(r"DEVICE<[^>]*>(?:\[(?P<name>.*?)\] )?.*?(?:#(?P<device>\d+)(?:\.(?P<tile>\d+))?)?$")
+_RANK = re.compile(rb'"name": "RANK (\d{1,9}) HOST<')
+_TILE = re.compile(r"Tile #(\d+): ")
+_SHAPE = re.compile(r"\[(?:SIMD\w+)? ?\{(\d+); (\d+); (\d+)\} \{(\d+); (\d+); (\d+)\}\]$")
+_MEMORY = re.compile(
+    r"(\w*(?:Memory|Image|Buffer)\w*(?:Copy|Fill|Read|Write)\w*)(?:\((\w)2(\w)\))?(?:\[(\d{1,18})\])?"
+)
+_COMMAND = re.compile(r"(?:zeCommandListAppend|clEnqueue)\w+")
+_API = re.compile(r"(?:ze[stx]?|cl|ur|pi)[A-Z]\w*")
+_FLOW = re.compile(r"(?:CL_)?Flow_H2D_(\d{1,18})_")
+
+# A copy reads and writes device memory, host memory of the driver (pinned), shared or any other (pageable).
+_SIDES = {
+    "M": ("Pageable", HostMemory.PAGEABLE),
+    "H": ("Host", HostMemory.PINNED),
+    "S": ("Shared", HostMemory.MANAGED),
+    "D": ("Device", HostMemory.NONE),
+}
+_SLOWEST = (HostMemory.PAGEABLE, HostMemory.PINNED, HostMemory.MANAGED, HostMemory.NONE)
+
+
+class _Arguments(msgspec.Struct):
+    id: str = ""
+    name: str = ""
+
+
+class _Trace(msgspec.Struct):
+    events: list[Event] = msgspec.field(name="traceEvents")
+
+
+class _Kind(Enum):
+    """The kind of an operation; marks are barriers and signals, which are no work."""
+
+    KERNEL = "kernel"
+    MEMORY = "memory"
+    MARK = "mark"
+
+
+class _Operation(NamedTuple):
+    """An operation by its name: what it is called, its tile or -1, its shape or bytes."""
+
+    name: str
+    tile: int
+    shape: tuple[int, ...] = (1, 1, 1, 1, 1, 1)
+    kind: _Kind = _Kind.KERNEL
+    size: int = NO_BYTES
+    host_memory: HostMemory = HostMemory.UNKNOWN
+
+
+def read(path: Path) -> Timeline:
+    """Read a trace, also one whose end is missing because the program was killed.
+
+    Times are nanoseconds since 1970; unitrace rounds them to fractions of a microsecond. Tiles are devices.
+
+    Raises
+    ------
+    DamagedInput
+        If the file is not a trace of unitrace.
+    UsageError
+        If the user's table of kernel classes is wrong.
+    """
+    with reading(path):
+        written = path.read_bytes()
+    events, lost = _events(path, written)
+    return _Builder(path, events, lost).timeline()
+
+
+def identify_rank(path: Path) -> int | None:
+    """Return the rank in the first metadata of a trace, else in its name or that of its folder.
+
+    Raises
+    ------
+    DamagedInput
+        If the file cannot be read.
+    """
+    with reading(path), path.open("rb") as file:
+        found = _RANK.search(file.read(_HEAD_BYTES))
+    return int(found[1]) if found else _named_rank(path)
+
+
+def _named_rank(path: Path) -> int | None:
+    own = rank_from_name(path)
+    return rank_from_name(path.parent) if own is None else own
+
+
+def _events(path: Path, written: bytes) -> tuple[list[Event], list[Loss]]:
+    """Return the events of a trace; without its closing brackets, those that are whole."""
+    begin = _EVENTS.match(written.lstrip())
+    if begin is None:
+        raise DamagedInput(f"{path} is not a trace of unitrace.")
+    try:
+        return msgspec.json.decode(written, type=_Trace).events, []
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    # unitrace writes one event per line.
+    lines = written.lstrip()[begin.end() :].splitlines()
+    decoder = msgspec.json.Decoder(Event)
+    found, damaged = [], 0
+    for line in lines:
+        text = line.strip().strip(b",")
+        if not text or text in (b"]", b"}", b"]}"):
+            continue
+        try:
+            found.append(decoder.decode(text))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            damaged += 1
+    if not found:
+        raise DamagedInput(f"{path} is damaged or truncated: it holds no whole event of unitrace.")
+    return found, losses(LossKind.ROW, Subject.EVENT, {"form": damaged}, len(found) + damaged)
+
+
+class _Builder:
+    """Builds the timeline of the events of one trace."""
+
+    def __init__(self, path: Path, events: Sequence[Event], lost: list[Loss]) -> None:
+        self._path, self._lost = path, lost
+        self._strings = StringTable()
+        self._named = [event for event in events if event.ph == "M" and event.name == "process_name"]
+        self._gpu = [event for event in events if event.cat == "gpu_op" and event.ph == "X"]
+        self._host = [event for event in events if event.cat == "cpu_op" and event.ph == "X"]
+        self._pairs = [event for event in events if event.cat == "cpu_op" and event.ph in ("B", "E")]
+        self._flows = [
+            (int(found[1]), event)
+            for event in events
+            if event.ph == "s" and event.cat and (found := _FLOW.match(event.cat))
+        ]
+
+    def timeline(self) -> Timeline:
+        """Return the timeline."""
+        calls = self._on_host()
+        process = int(calls["process"][0]) if len(calls["process"]) else 0
+        is_api = np.array([bool(_API.fullmatch(text)) for text in self._texts(calls["name"])], bool)
+        is_mpi = np.array([text.startswith("MPI_") for text in self._texts(calls["name"])], bool)
+        api = {key: values[is_api] for key, values in calls.items()}
+        api["correlation"] = np.arange(1, len(api["start"]) + 1)
+        of_operation = self._launches(api)
+        operations, gpus = self._operations(process, of_operation)
+        names = [self._named_operations[number] for number in operations.pop("number").tolist()]
+        rows = {kind: np.flatnonzero([one.kind == kind for one in names]) for kind in _Kind}
+        texts = self._strings.array()
+        return Timeline(
+            origin=self._origin(gpus),
+            strings=texts,
+            kernels=_kernels(operations, rows[_Kind.KERNEL], names, texts),
+            memops=_memory(operations, rows[_Kind.MEMORY], names),
+            calls=ApiCalls(**api),
+            ranges=_ranges({key: values[~is_api & ~is_mpi] for key, values in calls.items()}),
+            gpu_marks=GpuMarks(
+                **{
+                    key: operations[key][rows[_Kind.MARK]]
+                    for key in ("start", "end", "device", "stream", "name", "correlation")
+                }
+            ),
+            mpi_calls=MpiCalls(**{key: values[is_mpi] for key, values in calls.items()}),
+        )
+
+    def _texts(self, names: Ints) -> list[str]:
+        texts = [*self._strings.array().tolist(), ""]
+        return [texts[number] for number in names.tolist()]
+
+    def _placed(self, events: Sequence[Event], subject: Subject) -> tuple[list[Event], IntColumns]:
+        """Return the events whose times, process and thread are valid, with these as columns."""
+        start, started = times([event.ts for event in events])
+        length, timed = times([event.dur for event in events])
+        pid, of_process = integers([event.pid for event in events])
+        tid, of_thread = integers([event.tid for event in events])
+        whole = plausible(start, start + length) & (length >= 0)
+        checks = {"ts": started, "dur": timed & whole, "pid": of_process, "tid": of_thread}
+        valid = np.logical_and.reduce([*checks.values(), np.ones(len(events), bool)])
+        if not valid.all():
+            first = {name: np.count_nonzero(~mask) for name, mask in checks.items()}
+            field = next(name for name, count in first.items() if count)
+            self._lost += losses(LossKind.ROW, subject, {field: np.count_nonzero(~valid)}, len(events))
+        columns = {"start": start, "end": start + length, "process": pid, "thread": tid}
+        kept = [event for event, keep in zip(events, valid.tolist(), strict=True) if keep]
+        return kept, {key: values[valid] for key, values in columns.items()}
+
+    def _on_host(self) -> IntColumns:
+        """Return the calls and ranges on the host."""
+        events, columns = self._placed([*self._host, *self._closed()], Subject.CALL)
+        return {**columns, "name": self._strings.add_all(event.name or None for event in events)}
+
+    def _closed(self) -> list[Event]:
+        """Return the ranges that begin and end in two events, as one event each."""
+        open_ranges: dict[tuple[bytes, bytes], list[Event]] = defaultdict(list)
+        found, unmatched = [], 0
+        for event in self._pairs:
+            waiting = open_ranges[bytes(event.pid), bytes(event.tid)]
+            if event.ph == "B":
+                waiting.append(event)
+            elif not waiting:
+                unmatched += 1
+            else:
+                begun = waiting.pop()
+                (start, end), valid = times([begun.ts, event.ts])
+                if valid.all():
+                    begun.dur = msgspec.Raw(f"{(end - start) // 1000}.{(end - start) % 1000:03d}".encode())
+                found.append(begun)
+        unmatched += sum(map(len, open_ranges.values()))
+        self._lost += losses(LossKind.ROW, Subject.RANGE, {"end": unmatched}, len(found) + unmatched)
+        return found
+
+    def _launches(self, api: IntColumns) -> dict[int, int]:
+        """Return the correlation of the call that launched each operation, by its id."""
+        moments, timed = times([event.ts for _, event in self._flows])
+        pid, of_process = integers([event.pid for _, event in self._flows])
+        tid, of_thread = integers([event.tid for _, event in self._flows])
+        row = latest((api["process"], api["thread"]), api["start"], (pid, tid), moments)
+        known = timed & of_process & of_thread & (row >= 0)
+        if len(api["end"]):
+            known &= api["end"][row] >= moments
+        ids = [number for number, _ in self._flows]
+        return {
+            number: int(api["correlation"][call])
+            for number, call, found in zip(ids, row.tolist(), known.tolist(), strict=True)
+            if found
+        }
+
+    def _operations(self, process: int, launches: Mapping[int, int]) -> tuple[IntColumns, tuple[Gpu, ...]]:
+        """Return the operations of all devices, and the devices."""
+        events, columns = self._placed(self._gpu, Subject.KERNEL)
+        numbers: dict[str, int] = {}
+        number = np.array([numbers.setdefault(event.name or "", len(numbers)) for event in events], np.int64)
+        self._named_operations = [_operation(name) for name in numbers]
+        tile = np.array([one.tile for one in self._named_operations], np.int64)[number]
+        device, gpus = self._devices(columns["process"], tile)
+        ids = [_id(event) for event in events]
+        correlation = [launches.get(one, NO_CORRELATION) for one in ids]
+        name = self._strings.add_all(one.name or None for one in self._named_operations)
+        streams: dict[int, int] = {}
+        # Threads of devices count down, so the first one has the greatest number.
+        for thread in np.unique(columns["thread"])[::-1].tolist():
+            streams.setdefault(thread, len(streams))
+        return {
+            "start": columns["start"],
+            "end": columns["end"],
+            "device": device,
+            "stream": np.array([streams[thread] for thread in columns["thread"].tolist()], np.int64),
+            "name": name[number] if len(name) else number,
+            "correlation": np.array(correlation, np.int64),
+            "process": np.full(len(events), process),
+            "number": number,
+        }, gpus
+
+    def _devices(self, process: Ints, tile: Ints) -> tuple[Ints, tuple[Gpu, ...]]:
+        """Return the number of each operation's device or tile, and all of them in their order."""
+        known: dict[int, re.Match[str]] = {}
+        for event in self._named:
+            found = _DEVICE.search(_arguments(event).name)
+            pid, valid = integers([event.pid])
+            if found and valid.all():
+                known[int(pid[0])] = found
+        used = sorted(
+            {*zip(process.tolist(), tile.tolist(), strict=True)}, key=lambda one: _place(known, *one)
+        )
+        number = {one: place for place, one in enumerate(used)}
+        column = np.array(
+            [number[one] for one in zip(process.tolist(), tile.tolist(), strict=True)], np.int64
+        )
+        gpus = [
+            Gpu(device=place, name=known[pid]["name"])
+            for place, (pid, _) in enumerate(used)
+            if pid in known and known[pid]["name"]
+        ]
+        return column, tuple(gpus)
+
+    def _origin(self, gpus: tuple[Gpu, ...]) -> Origin:
+        hosts = (_HOST.match(_arguments(event).name) for event in self._named)
+        host = next((found for found in hosts if found), None)
+        rank = int(host["rank"]) if host and host["rank"] else _named_rank(self._path)
+        return Origin(
+            path=self._path,
+            kind=UNITRACE.name,
+            rank=rank,
+            host=host["host"] or None if host else None,
+            device_names=tuple(gpu.name for gpu in gpus),
+            start_utc_ns=0,
+            gpus=gpus,
+            losses=tuple(self._lost),
+        )
+
+
+def _place(known: Mapping[int, re.Match[str]], process: int, tile: int) -> tuple[int, int, int]:
+    """Return what orders devices: their numbers, then those of their tiles; processes count down."""
+    found = known.get(process)
+    if found is None or found["device"] is None:
+        return (-process, 0, tile)
+    return (int(found["device"]), int(found["tile"] or -1), tile)
+
+
+def _operation(written: str) -> _Operation:
+    """Take the name of an operation apart."""
+    found = _TILE.match(written)
+    tile, text = (int(found[1]), written[found.end() :]) if found else (-1, written)
+    memory = _MEMORY.fullmatch(text)
+    if memory:
+        sides = [_SIDES[side] for side in (memory[2], memory[3]) if side in _SIDES]
+        size = int(memory[4]) if memory[4] else NO_BYTES
+        if len(sides) == 2:
+            kinds = {kind for _, kind in sides}
+            slowest = next(kind for kind in _SLOWEST if kind in kinds)
+            return _Operation(
+                f"[L0 memcpy {sides[0][0]}-to-{sides[1][0]}]",
+                tile,
+                kind=_Kind.MEMORY,
+                size=size,
+                host_memory=slowest,
+            )
+        return _Operation(memory[1], tile, kind=_Kind.MEMORY, size=size)
+    shape = _SHAPE.search(text)
+    if shape:
+        return _Operation(text[: shape.start()], tile, tuple(int(size) for size in shape.groups()))
+    return _Operation(text, tile, kind=_Kind.MARK if _COMMAND.match(text) else _Kind.KERNEL)
+
+
+def _arguments(event: Event) -> _Arguments:
+    try:
+        return msgspec.json.decode(event.args, type=_Arguments, strict=False)
+    except msgspec.DecodeError:
+        return _Arguments()
+
+
+def _id(event: Event) -> int:
+    text = _arguments(event).id
+    return int(text) if text.isdecimal() and len(text) < 19 else -1
+
+
+def _kernels(columns: IntColumns, rows: Ints, names: Sequence[_Operation], texts: np.ndarray) -> Kernels:
+    shapes = np.array([names[row].shape for row in rows.tolist()], np.int64).reshape(-1, 6)
+    taken = {key: values[rows] for key, values in columns.items()}
+    return Kernels(
+        **taken,
+        category=kernel_classification.classes_of(taken["name"], texts),
+        grid=np.ascontiguousarray(shapes[:, :3]),
+        block=np.ascontiguousarray(shapes[:, 3:]),
+    )
+
+
+def _memory(columns: IntColumns, rows: Ints, names: Sequence[_Operation]) -> MemoryOperations:
+    return MemoryOperations(
+        **{key: values[rows] for key, values in columns.items()},
+        category=np.full(len(rows), int(Category.MEM)),
+        bytes=np.array([names[row].size for row in rows.tolist()], np.int64),
+        host_memory=np.array([int(names[row].host_memory) for row in rows.tolist()], np.int64),
+    )
+
+
+def _ranges(columns: IntColumns) -> Ranges:
+    """Return ranges of SYCL, oneCCL and the program; those of a thread nest, or are started and ended."""
+    style = np.full(len(columns["start"]), int(Style.PUSH_POP))
+    for _, rows in rows_by_key(columns["process"], columns["thread"]) if len(style) else ():
+        if not properly_nested(columns["start"][rows], columns["end"][rows]):
+            style[rows] = int(Style.START_END)
+    ones = np.ones(len(style), np.int64)
+    return Ranges(**columns, domain=NO_NAME * ones, style=style, closed=ones, one_thread=ones)

@@ -1,0 +1,111 @@
+"""Intel's unitrace, of the Tools for Profiling Interfaces (PTI).
+
+It writes a Chrome trace for each process. Steps are chosen by a variable of the environment that the program
+sets while it runs (``PTI_ENABLE_COLLECTION``).
+"""
+
+from __future__ import annotations
+
+from hpcprof.common.errors import unknown
+from hpcprof.submit.profilers.base import (
+    FOLDER,
+    NAME,
+    OUTPUT,
+    SCRATCH,
+    Profiler,
+    Setting,
+    Settings,
+    Target,
+    Versioned,
+    Word,
+)
+from hpcprof.submit.sites.model import Vendor
+
+_TRACES = {
+    "kernel": "--chrome-kernel-logging",
+    "call": "--chrome-call-logging",
+    "sycl": "--chrome-sycl-logging",
+    "itt": "--chrome-itt-logging",
+    "ccl": "--chrome-ccl-logging",
+    "dnn": "--chrome-dnn-logging",
+    "mpi": "--chrome-mpi-logging",
+}
+_OPTIONAL = ("sycl", "itt", "ccl", "dnn", "mpi")
+"""Traces that unitrace has only if it was built with them."""
+
+# The largest trace is that of the program; what wrote the others, such as a shell, used no GPU.
+_KEEP = """
+main=$(ls -S "$1"/*.json 2>/dev/null | head -n 1)
+[ -n "$main" ] || { echo 'unitrace wrote no trace: did the program use a GPU?'; exit 1; }
+mv -f "$main" "$2.part" && mv -f "$2.part" "$2.unitrace.json" || exit 1
+for file in "$1"/*.json; do
+    [ ! -e "$file" ] || { mkdir -p "$3" && mv -f "$file" "$3"; } || exit 1
+done
+"""
+
+
+def _traced(settings: Settings) -> list[str]:
+    """Return what is traced.
+
+    Raises
+    ------
+    UsageError
+        If a name is unknown.
+    """
+    names = [name for name in settings["trace"].split(",") if name]
+    for name in names:
+        if name not in _TRACES:
+            raise unknown("value", name, _TRACES, " of the profiler option trace")
+    return names
+
+
+def _check(target: Target, settings: Settings) -> None:
+    _traced(settings)
+
+
+def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
+    traced = _traced(settings)
+    marks_steps = target.workload is not None
+    ranged = settings["capture"] == "range" or (settings["capture"] == "auto" and marks_steps)
+    paused = Versioned(("--start-paused", "--conditional-collection"))
+    return (
+        *(Versioned((_TRACES[name],), required=False) for name in traced if name in _OPTIONAL),
+        *((paused,) if ranged else ()),
+        *(_TRACES[name] for name in traced if name not in _OPTIONAL),
+        "--output-dir-path",
+        SCRATCH,
+    )
+
+
+def _afterwards(target: Target, settings: Settings) -> list[tuple[str, ...]]:
+    """Give the trace of the program the rank's name, and put those of its other processes aside."""
+    return [("/bin/sh", "-c", _KEEP, "hpcprof", SCRATCH, OUTPUT, f"{FOLDER}/processes/{NAME}")]
+
+
+UNITRACE = Profiler(
+    "unitrace",
+    "Intel's unitrace: Level Zero, SYCL, oneCCL, MPI and ITT",
+    settings={
+        "trace": Setting(f"what to trace, joined by commas: {', '.join(_TRACES)}", "kernel,call,itt,ccl,mpi"),
+        "capture": Setting(
+            "range: only while PTI_ENABLE_COLLECTION is 1; whole: everything; auto: range for hpcprof's "
+            "workloads, whole for other programs",
+            "auto",
+            ("auto", "range", "whole"),
+        ),
+    },
+    foreign={
+        "mpi-impl": "knows the MPI that it was built with",
+        "sample": "does not sample the CPU",
+        "stacks": "records no call stacks",
+        "cuda-graph-trace": "traces no CUDA graphs",
+        "gpu-metrics": "writes hardware counters to tables of its own, which hpcprof does not read",
+    },
+    check=_check,
+    command=("unitrace",),
+    flags=_flags,
+    afterwards=_afterwards,
+    complaint=lambda text: ": unitrace wrote no trace" if "unitrace wrote no trace" in text else "",
+    needs_gpus=lambda settings: True,
+    vendors=(Vendor.INTEL,),
+)

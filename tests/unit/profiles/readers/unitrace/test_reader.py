@@ -1,0 +1,118 @@
+"""The reader of unitrace's traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.columns.joins import launch_pairs
+from hpcprof.profiles.host_memory import HostMemory
+from hpcprof.profiles.losses import LossKind
+from hpcprof.profiles.readers.discovery import identify_rank, read_profile
+from hpcprof.profiles.timeline import Category, Timeline
+from tests.data import unitrace_trace as made
+
+
+def read(folder: Path, events: list[dict[str, Any]] | None = None, **how: bool) -> Timeline:
+    path = folder / "rank0.unitrace.json"
+    path.write_text(made.text(events, **how))
+    profile = read_profile(path)
+    assert isinstance(profile, Timeline)
+    return profile
+
+
+def test_kernels_have_names_shapes_tiles_and_classes(tmp_path: Path) -> None:
+    timeline = read(tmp_path)
+    kernels = timeline.kernels
+    assert timeline.names(kernels.name)[:2] == [made.GEMM, "oneapi::ccl::allreduce"]
+    assert kernels.category[:2].tolist() == [Category.COMP, Category.COMM]
+    assert (kernels.grid[0].tolist(), kernels.block[0].tolist()) == ([40, 4, 1], [256, 1, 1])
+    assert kernels.device[:2].tolist() == [0, 1]
+    assert int((kernels.end - kernels.start)[0]) == 100_250
+    assert int(kernels.start[0]) == (made.BASE_US + 70) * 1000
+    assert [(gpu.device, gpu.name) for gpu in timeline.origin.gpus] == [
+        (0, "Intel(R) Data Center GPU Max 1550"),
+        (1, "Intel(R) Data Center GPU Max 1550"),
+    ]
+    assert timeline.origin.losses == ()
+
+
+def test_arrows_join_operations_with_the_calls_that_they_begin_in(tmp_path: Path) -> None:
+    timeline = read(tmp_path)
+    operation, call = launch_pairs(timeline)
+    names = zip(
+        timeline.names(timeline.operations().name[operation]),
+        timeline.names(timeline.calls.name[call]),
+        strict=True,
+    )
+    assert len(operation) == 3 * made.STEPS
+    assert {*names} == {
+        (made.GEMM, "zeCommandListAppendLaunchKernel"),
+        ("oneapi::ccl::allreduce", "zeCommandListAppendLaunchKernel"),
+        ("[L0 memcpy Pageable-to-Device]", "zeCommandListAppendMemoryCopy"),
+    }
+
+
+def test_copies_barriers_ranges_and_mpi_have_tables_of_their_own(tmp_path: Path) -> None:
+    timeline = read(tmp_path)
+    assert timeline.memops.bytes.tolist() == [1 << 20] * made.STEPS
+    assert {*timeline.memops.host_memory.tolist()} == {HostMemory.PAGEABLE}
+    assert {*timeline.names(timeline.gpu_marks.name)} == {"zeCommandListAppendBarrier"}
+    assert timeline.names(timeline.ranges.name) == ["iteration"] * made.STEPS
+    assert timeline.names(timeline.mpi_calls.name) == ["MPI_Allreduce"] * made.STEPS
+
+
+def test_the_rank_and_host_are_those_of_the_metadata_else_of_file_and_folder(tmp_path: Path) -> None:
+    path = tmp_path / "rank_7.train.4711/chrome_trace.json"
+    path.parent.mkdir()
+    path.write_text(made.text(made.events(rank=3)))
+    origin = read_profile(path).origin
+    assert (origin.rank, origin.host, identify_rank(path)) == (3, "x4204c0s0b0n0", 3)
+    path.write_text(made.text(made.events()[3:]))
+    assert (read_profile(path).origin.rank, identify_rank(path)) == (7, 7)
+
+
+@pytest.mark.parametrize("cut", [0, 40])
+def test_a_trace_of_a_killed_program_gives_what_is_whole_in_it(cut: int, tmp_path: Path) -> None:
+    path = tmp_path / "rank0.unitrace.json"
+    whole = made.text(closed=False)
+    path.write_text(whole[: len(whole) - cut])
+    timeline = read_profile(path)
+    assert isinstance(timeline, Timeline)
+    assert len(timeline.kernels) == 2 * made.STEPS
+    assert len(timeline.mpi_calls) == made.STEPS - bool(cut)
+    assert [loss.kind for loss in timeline.origin.losses] == [LossKind.ROW] * bool(cut)
+
+
+def test_a_kernel_in_implicit_scaling_is_on_its_tile(tmp_path: Path) -> None:
+    events = made.events()
+    kernels = [event for event in events if event.get("cat") == "gpu_op" and "gemm" in event["name"]]
+    for number, event in enumerate(kernels):
+        event["name"] = f"Tile #{number % 2}: {event['name']}"
+    timeline = read(tmp_path, events)
+    chosen = np.array(timeline.names(timeline.kernels.name)) == made.GEMM
+    assert len({*timeline.kernels.device[chosen].tolist()}) == 2
+
+
+def test_ranges_of_two_events_are_joined_and_those_without_an_end_counted(tmp_path: Path) -> None:
+    events = made.events()
+    begin = {"ph": "B", "tid": made.TID, "pid": made.PID, "name": "submit", "cat": "cpu_op", "id": 0}
+    events += [{**begin, "ts": made.BASE_US + 1}, {**begin, "ts": made.BASE_US + 2, "name": "inner"}]
+    events += [{**begin, "ph": "E", "ts": made.BASE_US + 5.5}]
+    timeline = read(tmp_path, events)
+    ranges = dict(zip(timeline.names(timeline.ranges.name), timeline.ranges.end.tolist(), strict=True))
+    assert ranges["inner"] == made.BASE_US * 1000 + 5_500
+    (loss,) = timeline.origin.losses
+    assert (loss.count, loss.detail) == (1, "end")
+
+
+@pytest.mark.parametrize("content", ['{ "traceEvents":[\n', '{"schemaVersion": 1}'])
+def test_what_is_no_trace_is_a_sentence(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "rank0.unitrace.json"
+    path.write_text(content)
+    with pytest.raises(DamagedInput, match="unitrace"):
+        read_profile(path)
