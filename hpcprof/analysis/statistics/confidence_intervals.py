@@ -163,9 +163,8 @@ def widening(apart: Floats) -> float:
     n = len(apart)
     if n < _FEWEST_ALIKE:
         return 1.0
-    found = common_correlation(apart[None])
-    alike = expected_correlation(found, 1, n, _INDEPENDENT_VALUES, assumed=0.0)
-    return float(np.sqrt(variance_of_mean(n, alike))[0])
+    alike = expected_correlation(correlation_with_next(apart), 1, n, _INDEPENDENT_VALUES, assumed=0.0)
+    return float(np.sqrt(variance_of_mean(n, alike)))
 
 
 def series_interval(series: Floats, confidence: float, correlation: Floats) -> tuple[Floats, Floats]:
