@@ -14,8 +14,8 @@ from hpcprof.submit.jobs.walltime import format_walltime, parse_walltime
 from hpcprof.submit.launchers import LAUNCHERS
 from hpcprof.submit.profilers import NONE, PROFILERS, Profiler, find_profiler, profiler_names
 from hpcprof.submit.schedulers.registry import find_scheduler
-from hpcprof.submit.schedulers.scheduler import Scheduler, gpus_per_node
-from hpcprof.submit.sites.model import Chunk, NodeRequest, Queue, Site, Vendor
+from hpcprof.submit.schedulers.scheduler import Scheduler
+from hpcprof.submit.sites.model import NodeRequest, Queue, Site, Vendor
 
 _STEPS = re.compile(r"(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?")
 _MAKERS = {Vendor.AMD: "AMD", Vendor.INTEL: "Intel", Vendor.NVIDIA: "NVIDIA"}
@@ -173,7 +173,9 @@ def execution_queue(job: Job, site: Site) -> str:
     """Return the queue that will run a checked job: for a routing queue, its first route that accepts it."""
     queue = site.queues.get(job.queue)
     routes = queue.routes if queue else []
-    return next((name for name in routes if not _broken_limit(job, site.queues[name])), job.queue)
+    scheduler = find_scheduler(site.scheduler)
+    fitting = (name for name in routes if not _broken_limit(job, site.queues[name], scheduler))
+    return next(fitting, job.queue)
 
 
 def second_hand(site: Site) -> str:
@@ -286,10 +288,10 @@ def _check_queue(job: Job, site: Site, scheduler: Scheduler) -> None:
             f"--queue {name}: {name} of {site.name} accepts jobs from a routing queue only; use --queue "
             f"{' or '.join(doors) or 'of another name'}."
         )
-    wrong = _broken_limit(job, queue)
+    wrong = _broken_limit(job, queue, scheduler)
     if wrong:
         raise UsageError(f"queue {name} of {site.name} takes {wrong}.")
-    behind = {route: _broken_limit(job, site.queues[route]) for route in queue.routes}
+    behind = {route: _broken_limit(job, site.queues[route], scheduler) for route in queue.routes}
     if behind and all(behind.values()):
         each = "; ".join(f"{route} takes {why}" for route, why in behind.items())
         raise UsageError(
@@ -298,18 +300,16 @@ def _check_queue(job: Job, site: Site, scheduler: Scheduler) -> None:
         )
 
 
-def _broken_limit(job: Job, queue: Queue) -> str:
+def _broken_limit(job: Job, queue: Queue, scheduler: Scheduler) -> str:
     """Return which limit of a queue a job breaks, as the end of a sentence; empty if it fits."""
     if job.nodes < queue.min_nodes or (queue.max_nodes is not None and job.nodes > queue.max_nodes):
         least, most = queue.min_nodes, queue.max_nodes
         span = f"{least} or more" if most is None else f"{least}" if least == most else f"{least} to {most}"
         return f"{span} node{'' if span == '1' else 's'}, not {job.nodes}"
-    chunks = gpus_per_node(job) if queue.chunk is Chunk.GPU else job.nodes
+    chunks, unit = scheduler.chunks(job, queue)
     if queue.chunks and chunks not in queue.chunks:
-        valid = ", ".join(map(str, queue.chunks))
-        if queue.chunk is Chunk.GPU:
-            return f"{valid} GPUs, not {chunks} (--ranks-per-node {job.ranks_per_node})"
-        return f"{valid} nodes, not {chunks}"
+        asked = "" if unit == "nodes" else f" (--ranks-per-node {job.ranks_per_node})"
+        return f"{', '.join(map(str, queue.chunks))} {unit}, not {chunks}{asked}"
     longest, why = _longest(job, queue)
     if longest and job.walltime > parse_walltime(longest):
         return f"at most {longest}{why}, not {format_walltime(job.walltime)}"

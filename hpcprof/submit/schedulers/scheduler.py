@@ -18,7 +18,7 @@ import msgspec
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.sites.model import LauncherName, Site
+from hpcprof.submit.sites.model import LauncherName, Queue, Site
 
 if TYPE_CHECKING:
     from hpcprof.submit.schedulers.base import SchedulerClient
@@ -202,6 +202,10 @@ class Scheduler:
     def accepts_queue(self, queue: str) -> bool:
         """Return whether a queue may exist that the site file does not list, such as a reservation's."""
         return False
+
+    def chunks(self, job: Job, queue: Queue) -> tuple[int, str]:
+        """Return how many units of a queue a job takes, and the unit; `Queue.chunks` has valid numbers."""
+        return job.nodes, "nodes"
 
     def resource_directives(self, job: Job) -> dict[str, str]:
         """Return the directives for what the user asks for, except GPUs, by field of the job."""

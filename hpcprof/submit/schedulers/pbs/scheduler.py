@@ -17,7 +17,7 @@ from hpcprof.submit.schedulers.scheduler import (
     batch_job_name,
     gpus_per_node,
 )
-from hpcprof.submit.sites.model import Chunk, LauncherName, NodeRequest, Site
+from hpcprof.submit.sites.model import Chunk, LauncherName, NodeRequest, Queue, Site
 
 if TYPE_CHECKING:
     from hpcprof.submit.schedulers.pbs.client import PbsClient
@@ -104,9 +104,13 @@ class PbsScheduler(Scheduler):
                     f"--constraint {part}: hpcprof sets {match['name']} itself; {_OF_OPTIONS[match['name']]}."
                 )
 
+    def chunks(self, job: Job, queue: Queue) -> tuple[int, str]:
+        """Return the number of chunks of ``select``: nodes, or GPUs if the queue counts these."""
+        return (gpus_per_node(job), "GPUs") if queue.chunk is Chunk.GPU else (job.nodes, "nodes")
+
     def template_values(self, site: Site, job: Job, rendering: Rendering) -> Mapping[str, Any]:
         """Return ``chunks`` and ``chunk``, the number and the resources of ``-l select=chunks:chunk``."""
-        chunks = gpus_per_node(job) if _counts_gpus(site, job) else job.nodes
+        chunks, _ = self.chunks(job, site.queues.get(job.queue, Queue()))
         return {"chunks": chunks, "chunk": _chunk(site, job)}
 
     def settings(self, directive: str) -> frozenset[str]:
