@@ -147,7 +147,7 @@ class Candidates:
         call = np.concatenate((pieces.call[chosen], long))
         time = np.concatenate((pieces.length[chosen], removals.call_times[long]))
         own = self._per_step(self.graph.call_rank[call], time)
-        late = own[1] != NONE and bool(self.graph.couplings)
+        late = own[1] != NONE and self.graph.is_coupled
         return Candidate(
             Cause.LATE_RANK_HOST if late else Cause.HOST_WORK,
             place,
@@ -298,7 +298,7 @@ class Candidates:
 
     def _late_ranks(self) -> Iterator[Candidate]:
         """Yield the ranks whose own time is most above that of the others."""
-        if len(self._every) < 2 or not self.graph.couplings:
+        if len(self._every) < 2 or not self.graph.is_coupled:
             return
         removals, measured = self.removals, self.replay.measured
         if self.graph.is_pipeline:

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.explain.host_activity import NONE
+from hpcprof.analysis.explain.host_activity import NONE, at
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.replay import Replay
 from hpcprof.profiles.timeline import Category, Ints
@@ -21,7 +21,16 @@ _KINDS = {
     EdgeKind.WAIT: "return",
     EdgeKind.ARRIVE: "collective",
     EdgeKind.TRANSFER: "communication",
+    EdgeKind.MESSAGE: "communication",
+    EdgeKind.RENDEZVOUS: "communication",
+    EdgeKind.JOIN: "collective",
 }
+_OF_CALLS = (
+    *(EdgeKind.HOST, EdgeKind.CALL, EdgeKind.WAIT),
+    *(EdgeKind.MESSAGE, EdgeKind.RENDEZVOUS, EdgeKind.JOIN),
+)
+"""The edges whose row is a call; that of the others is an operation."""
+
 _RUNS = {Category.COMP: "kernel", Category.COMM: "communication", Category.MEM: "copy"}
 
 
@@ -40,11 +49,14 @@ def critical_path(replay: Replay) -> pd.DataFrame:
     begin, end = moments[edges.source], moments[edges.target]
     last = graph.front[int(np.argmax(moments[graph.front[:, -1]]))]
     bounds = moments[last]
-    of_call = np.isin(edges.kind, (EdgeKind.HOST, EdgeKind.CALL, EdgeKind.WAIT))
-    row_call, row_work = np.where(of_call, edges.row, 0), np.where(of_call, 0, edges.row)
-    rank = np.where(of_call, graph.call_rank[row_call], graph.work_rank[row_work])
-    place = np.where(of_call, graph.calls.place[row_call], graph.work.place[row_work])
-    name = np.where(of_call, graph.calls.name[row_call], graph.work.name[row_work])
+    of_call = np.isin(edges.kind, _OF_CALLS)
+    row_call, row_work = np.where(of_call, edges.row, 0), np.where(of_call, NONE, edges.row)
+    work = graph.work
+    of_work = (graph.work_rank, work.place, work.name, work.category)
+    work_rank, work_place, work_name, category = (at(column, row_work) for column in of_work)
+    rank = np.where(of_call, graph.call_rank[row_call], work_rank)
+    place = np.where(of_call, graph.calls.place[row_call], work_place)
+    name = np.where(of_call, graph.calls.name[row_call], work_name)
     name[edges.kind == EdgeKind.HOST] = NONE
     rows = []
     for step in range(graph.steps):
@@ -55,7 +67,7 @@ def critical_path(replay: Replay) -> pd.DataFrame:
                 {
                     "step": step,
                     "rank": rank[inside],
-                    "kind": _kind_names(edges.kind[inside], graph.work.category[row_work[inside]]),
+                    "kind": _kind_names(edges.kind[inside], category[inside]),
                     "name": name[inside],
                     "range": place[inside],
                     "ns": time[inside],

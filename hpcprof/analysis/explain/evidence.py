@@ -33,7 +33,8 @@ def evidence_of(tables: Tables, candidate: Candidate, ranks: tuple[int, ...]) ->
         if not len(table):
             continue
         rows = table[chosen(table, inner)]
-        own = rows[rows["rank"].isin(ranks)] if "rank" in rows else rows
+        whose = "delaying_rank" if "delaying_rank" in rows else "rank"
+        own = rows[rows[whose].isin(ranks)] if whose in rows else rows
         found += largest(analysis, key, own if len(own) or candidate.cause in _OF_OTHERS else rows)
     return tuple(found[:_MOST])
 
@@ -85,6 +86,11 @@ def _named(pattern: str) -> Chosen:
     return lambda table, _: table["name"].str.contains(pattern, regex=True, na=False)
 
 
+def _of_call(table: pd.DataFrame, place: str) -> Any:
+    same = table["call"] == place
+    return same if same.any() else _all(table, place)
+
+
 _OF_OTHERS = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU)
 
 _RULES: dict[Cause, tuple[tuple[str, str, Chosen], ...]] = {
@@ -111,14 +117,21 @@ _RULES: dict[Cause, tuple[tuple[str, str, Chosen], ...]] = {
         ("kernels", "instances", _all),
     ),
     Cause.LATE_RANK_HOST: (
+        ("mpi_waits", "wait_ns", _all),
         ("skew_summary", "lateness_p50_ns", _all),
         ("idle_causes", "idle_ns_per_step", _idle("host")),
         ("step_account", "idle_ns", _all),
     ),
     Cause.LATE_RANK_GPU: (("skew_summary", "lateness_p50_ns", _all), ("step_account", "compute_ns", _all)),
-    Cause.EXPOSED_COMMUNICATION: (("step_account", "exposed_comm_ns", _all),),
+    Cause.SERIAL_SECTION: (("mpi_waits", "wait_ns", _all),),
+    Cause.LATE_RECEIVER: (("mpi_waits", "wait_ns", lambda table, _: table["pattern"] == "late receiver"),),
+    Cause.SMALL_MESSAGES: (("mpi_calls", "calls", _of_call),),
+    Cause.EXPOSED_COMMUNICATION: (
+        ("mpi_calls", "transfer_ns", _of_call),
+        ("step_account", "exposed_comm_ns", _all),
+    ),
     Cause.SLOW_MATH: (("kernels", "total_ns", _named("simt|sgemm|ffma|scudnn")),),
     Cause.CONTENTION: (("slowdown", "slowdown", lambda table, _: table["slowdown"].astype(float) > 1),),
-    Cause.PIPELINE_BUBBLE: (("step_account", "exposed_comm_ns", _all),),
+    Cause.PIPELINE_BUBBLE: (("mpi_waits", "wait_ns", _all), ("step_account", "exposed_comm_ns", _all)),
 }
 """Of each cause: the analysis, the column and the rows that show it, the most telling first."""

@@ -105,6 +105,22 @@ def _beside(row: Row) -> str:
     return f"{_kernel(row)} takes {row['slowdown']:.2f} times as long beside communication"
 
 
+def _waits(row: Row) -> str:
+    known = isinstance(row["delaying_range"], str) and row["delaying_range"]
+    where = f" ({row['delaying_range']})" if known else ""
+    whom = "" if row["delaying_rank"] is None else f" for rank {int(row['delaying_rank'])}{where}"
+    return f"it waits {format_ns(row['wait_ns'])} in {row['call']}{whom}: {row['pattern']}"
+
+
+def _mpi_calls(row: Row) -> str:
+    of = f" of {row['size_class']}" if isinstance(row["size_class"], str) else ""
+    return f"{_several(row['calls'], 'call')} of {row['call']}{of}, {format_ns(row['median_ns'])} each"
+
+
+def _mpi_transfer(row: Row) -> str:
+    return f"{row['call']} transfers for {format_ns(row['transfer_ns'])} in all"
+
+
 def _ranks(row: Row) -> str:
     return f"its collectives belong to {_several(row['world_ranks'], 'rank')}"
 
@@ -128,6 +144,9 @@ _SENTENCES: dict[tuple[str, str], Callable[[Row], str]] = {
     ("kernels", "instances"): _kernel_count,
     ("skew_summary", "lateness_p50_ns"): _lateness,
     ("slowdown", "slowdown"): _beside,
+    ("mpi_waits", "wait_ns"): _waits,
+    ("mpi_calls", "calls"): _mpi_calls,
+    ("mpi_calls", "transfer_ns"): _mpi_transfer,
     ("rank_collectives", "world_ranks"): _ranks,
     ("operators", "calls"): lambda row: f"{_several(row['calls'], 'call')} of {row['name']}",
     ("ranges", "instances"): lambda row: f"{_several(row['instances'], 'instance')} of {row['range']}",

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.collectives.matches import groups_of
-from hpcprof.analysis.explain.candidates import Candidates
+from hpcprof.analysis.explain.candidates import Candidate, Candidates
 from hpcprof.analysis.explain.common_clock import common_clock
 from hpcprof.analysis.explain.critical_path import critical_path
 from hpcprof.analysis.explain.culprits import with_culprits
@@ -29,6 +29,8 @@ from hpcprof.analysis.explain.findings import MUCH_SLOWER, Judged, Search
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import CALL_COST_NS
+from hpcprof.analysis.explain.mpi_candidates import MpiCandidates
+from hpcprof.analysis.explain.mpi_graph import MpiGraph, common_steps, mpi_graph, step_start
 from hpcprof.analysis.explain.on_host import explain_on_host
 from hpcprof.analysis.explain.pauses import outside_steps
 from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts
@@ -40,6 +42,7 @@ from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.explain.run_graph import RunGraph, run_graph
 from hpcprof.analysis.explain.slow_math import slow_products, tensor_core_gain
 from hpcprof.analysis.explain.whole_run import of_capture, of_series, unexplained_waiting
+from hpcprof.analysis.mpi.matching import match_mpi
 from hpcprof.analysis.steps.run_step import kinds_of_steps, steady_series
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.units import counted, format_ns, named_ranks
@@ -64,10 +67,21 @@ _SURELY_SLOW = 2.5
 _RECURRING, _EXPLAINED = 3, 0.5
 """A cause in so many long steps that explains so much of them is named instead of these."""
 
-_ESTIMATED = (Cause.SLOW_MATH, Cause.SMALL_KERNELS, Cause.EXPOSED_COMMUNICATION, Cause.PIPELINE_BUBBLE)
+_ESTIMATED = (
+    Cause.SLOW_MATH,
+    Cause.SMALL_KERNELS,
+    Cause.EXPOSED_COMMUNICATION,
+    Cause.PIPELINE_BUBBLE,
+    Cause.SMALL_MESSAGES,
+)
 """Causes whose removal is not known exactly, since something else takes their place."""
 
-_OF_OTHERS = (Cause.EXPOSED_COMMUNICATION, Cause.PIPELINE_BUBBLE)
+_OF_OTHERS = (
+    Cause.EXPOSED_COMMUNICATION,
+    Cause.PIPELINE_BUBBLE,
+    Cause.SERIAL_SECTION,
+    Cause.LATE_RECEIVER,
+)
 """Causes that waiting for ranks without a profile, or with another clock, resembles."""
 
 _GOOD_REPLAY_PCT, _POOR_REPLAY_PCT = 1.0, 3.0
@@ -142,7 +156,7 @@ def _replayable(inputs: ExplainInputs, every: Mapping[int, Timeline]) -> Replaya
     steps = min(map(len, fronts.values()))
     count = sum(timeline.operation_count for timeline in timelines.values())
     if not count:
-        return NO_GPU
+        return _replayable_mpi(inputs, timelines) or NO_GPU
     chosen = _window([front[:steps] for front in fronts.values()], count)
     if chosen is None:
         return "no steps have work on the GPU with a recorded launch"
@@ -157,6 +171,33 @@ def _replayable(inputs: ExplainInputs, every: Mapping[int, Timeline]) -> Replaya
     step = first.step_range.name if first.step_range else ""
     numbers = tuple(steps_of(first).number.tolist())
     return Replayable(graph, steps, step or "step", first.origin.kind, tuple(problems), numbers)
+
+
+def _replayable_mpi(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> Replayable | str:
+    """Build the graph of a program with MPI and without a GPU; empty, or a reason, if that cannot be done."""
+    if not all(len(timeline.mpi_calls) for timeline in timelines.values()):
+        return ""
+    tables = (inputs.tables[name] for name in ("mpi_call_list", "mpi_operation_list"))
+    run = match_mpi(*(table[table["rank"].isin(timelines)].reset_index(drop=True) for table in tables))
+    if run is None:
+        return ""
+    numbers = common_steps(timelines)
+    if not len(numbers):
+        return "no step has the same number on all ranks"
+    most = max(_FEWEST_STEPS, MOST_OPERATIONS * len(numbers) // len(run.calls))
+    first = max(0, (len(numbers) - most) // 2)
+    chosen = numbers[first : first + most]
+    begin = {rank: step_start(timeline, int(chosen[0])) for rank, timeline in timelines.items()}
+    clock = common_clock(inputs.clocks, inputs.clock_errors, begin)
+    graph = mpi_graph(timelines, run.on_common_clock(inputs.clocks), clock, chosen)
+    problems = [*_problems(inputs, graph, unequal=False)]
+    problems += [NotJudged("some messages and collectives", one) for one in run.problems]
+    first_rank = next(iter(timelines.values()))
+    name = steps_of(first_rank).name
+    # Steps are numbered from 0 in the graph.
+    return Replayable(
+        graph, len(numbers), name or "step", first_rank.origin.kind, tuple(problems), tuple(chosen.tolist())
+    )
 
 
 def _window(fronts: Sequence[Ints], operations: int) -> slice | None:
@@ -176,7 +217,7 @@ def _problems(inputs: ExplainInputs, graph: RunGraph, unequal: bool) -> Iterator
     known = len(inputs.ranks)
     if inputs.coverage:
         yield NotJudged("late ranks", f"{inputs.coverage}, and the others may be late")
-    elif known > 1 and not graph.couplings:
+    elif known > 1 and not graph.is_coupled:
         yield NotJudged(
             "late ranks",
             "nothing couples the ranks: that takes 5 all-reduces, all-gathers, barriers or messages",
@@ -259,9 +300,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         unjudged = (NotJudged("causes", built), *pauses)
         return Explanation(_sorted(findings, elapsed, of_step), (), unjudged, summary), pd.DataFrame()
     replay = Replay(built.graph)
-    removals = Removals(replay)
-    slow_math = slow_products(built.graph, inputs.gpus)
-    candidates = Candidates(replay, removals, slow_math, tensor_core_gain(inputs.gpus)).all()
+    candidates = _candidates(inputs, replay)
     unknown = _OF_OTHERS if inputs.coverage or _loose_ranks(inputs) else ()
     search = Search(
         replay, [one for one in candidates if one.cause not in unknown], CALL_COST_NS.get(built.profiler, 0)
@@ -285,6 +324,15 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     waiting = unexplained_waiting(inputs, findings, elapsed, built.graph.is_pipeline, _loose_ranks(inputs))
     unjudged = (*waiting, *built.problems, *doubts, *pauses)
     return Explanation(_sorted(findings, elapsed, of_step), hiding, unjudged, summary), critical_path(replay)
+
+
+def _candidates(inputs: ExplainInputs, replay: Replay) -> list[Candidate]:
+    """Return the causes that a graph may have."""
+    graph = replay.graph
+    if isinstance(graph, MpiGraph):
+        return MpiCandidates(replay, graph).all()
+    slow_math = slow_products(graph, inputs.gpus)
+    return Candidates(replay, Removals(replay), slow_math, tensor_core_gain(inputs.gpus)).all()
 
 
 def _measured(inputs: ExplainInputs) -> tuple[int | None, int | None, tuple[StepKind, ...]]:
@@ -342,7 +390,7 @@ def _trust(inputs: ExplainInputs, built: Replayable, error_pct: float) -> Confid
     """Return the confidence that nothing about a single finding lowers."""
     if error_pct > _POOR_REPLAY_PCT or inputs.coverage:
         return "low"
-    uncoupled = bool(_loose_ranks(inputs)) or (len(inputs.ranks) > 1 and not built.graph.couplings)
+    uncoupled = bool(_loose_ranks(inputs)) or (len(inputs.ranks) > 1 and not built.graph.is_coupled)
     inferred = built.graph.inferred_waits or built.graph.paced_ranks
     return "medium" if error_pct > _GOOD_REPLAY_PCT or inferred or uncoupled else "high"
 

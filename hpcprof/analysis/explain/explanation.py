@@ -38,6 +38,9 @@ class Cause(str, Enum):
     SMALL_KERNELS = "small_kernels"
     LATE_RANK_HOST = "late_rank_host"
     LATE_RANK_GPU = "late_rank_gpu"
+    SERIAL_SECTION = "serial_section"
+    LATE_RECEIVER = "late_receiver"
+    SMALL_MESSAGES = "small_messages"
     EXPOSED_COMMUNICATION = "exposed_communication"
     PIPELINE_BUBBLE = "pipeline_bubble"
     SLOW_MATH = "slow_math"
@@ -56,6 +59,9 @@ NAMES: dict[Cause, str] = {
     Cause.SMALL_KERNELS: "small kernels",
     Cause.LATE_RANK_HOST: "extra host time",
     Cause.LATE_RANK_GPU: "extra GPU time",
+    Cause.SERIAL_SECTION: "serial work",
+    Cause.LATE_RECEIVER: "late receivers",
+    Cause.SMALL_MESSAGES: "small messages",
     Cause.EXPOSED_COMMUNICATION: "exposed communication",
     Cause.PIPELINE_BUBBLE: "pipeline imbalance",
     Cause.SLOW_MATH: "slow matrix products",
@@ -75,6 +81,9 @@ MEANINGS: dict[Cause, str] = {
     Cause.SMALL_KERNELS: "many short kernels, and the gaps between them",
     Cause.LATE_RANK_HOST: "the other ranks wait for a rank whose host is late",
     Cause.LATE_RANK_GPU: "the other ranks wait for a rank whose GPU has more work, or is slower",
+    Cause.SERIAL_SECTION: "one rank works while all others wait for it",
+    Cause.LATE_RECEIVER: "sends wait for receivers that come late",
+    Cause.SMALL_MESSAGES: "many messages take the time of the latency, not of their bytes",
     Cause.EXPOSED_COMMUNICATION: "communication that no compute hides",
     Cause.PIPELINE_BUBBLE: "pipeline stages wait for a slower stage",
     Cause.SLOW_MATH: "matrix products do not use the tensor cores",

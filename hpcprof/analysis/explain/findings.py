@@ -48,6 +48,9 @@ _COLLECTIVE = (
     Cause.LATE_RANK_HOST,
     Cause.LATE_RANK_GPU,
     Cause.PIPELINE_BUBBLE,
+    Cause.SERIAL_SECTION,
+    Cause.LATE_RECEIVER,
+    Cause.SMALL_MESSAGES,
 )
 """These are about all of their ranks at once."""
 
@@ -235,7 +238,7 @@ class Search:
         What the host does before the first launch of a step shortens the step before.
         """
         graph = self.replay.graph
-        front = graph.work.call[graph.front_work]
+        front = graph.front_call
         first = int(graph.calls.step[front[0, 0]])
         edges = np.flatnonzero(np.isin(graph.edges.kind, (EdgeKind.HOST, EdgeKind.CALL)))
         call, less = graph.edges.row[edges], (times.lag - changed.lag)[edges]

@@ -36,6 +36,7 @@ class CallKind(IntEnum):
     RECORD = 5
     STREAM_WAIT = 6
     OTHER = 7
+    MPI = 8
 
 
 _KINDS = (

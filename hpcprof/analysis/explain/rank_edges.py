@@ -61,6 +61,12 @@ class EdgeKind(IntEnum):
     """A rank has come to a collective."""
     TRANSFER = 9
     """A collective ends on a rank, after the last rank has come."""
+    MESSAGE = 10
+    """A call of MPI ends some time after what it needs has come: a message, or all ranks of a collective."""
+    RENDEZVOUS = 11
+    """A call that sends ends some time after its receiver has come."""
+    JOIN = 12
+    """A rank has come to a collective of MPI."""
 
 
 @dataclass(frozen=True)

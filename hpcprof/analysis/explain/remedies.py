@@ -23,6 +23,12 @@ _GENERAL: dict[Cause, str] = {
     "size, logging or checkpoints on one rank, cores shared with other processes (check --cpu-bind).",
     Cause.LATE_RANK_GPU: "Give {ranks} as much work as the others: batches of equal length, equal shards or "
     "experts; if its work is equal, check clocks and temperature of its GPU.",
+    Cause.SERIAL_SECTION: "Share the work of {where} among the ranks, or let {ranks} do it while the others "
+    "compute: parallel input and output (MPI-IO), fewer and larger requests, a second server.",
+    Cause.LATE_RECEIVER: "Post the receives of {where} earlier (MPI_Irecv before the work), or send without "
+    "waiting for the receiver (MPI_Isend, a larger eager limit).",
+    Cause.SMALL_MESSAGES: "Send less often and more at once: pack what {where} sends to one rank into one "
+    "message, reduce several values in one call, or use a neighborhood collective.",
     Cause.EXPOSED_COMMUNICATION: "Overlap the communication of {where} with compute: start it as soon as its "
     "data is ready, asynchronously on a stream of its own.",
     Cause.PIPELINE_BUBBLE: "Balance the stages: move layers away from the stage of {ranks}, or use more "
@@ -44,6 +50,24 @@ _BY_WORD: tuple[tuple[Cause, tuple[str, ...], str], ...] = (
         ("data", "load", "batch", "input", "fetch"),
         "Load ahead of the step: DataLoader(num_workers=…, prefetch_factor=…, persistent_workers=True), and "
         "do less per sample on the host.",
+    ),
+    (
+        Cause.LATE_RANK_HOST,
+        ("mpi_",),
+        "Balance the work of {where}: {ranks} has more of it than the others, or is slower (check "
+        "--cpu-bind, other processes on its cores, and the clocks of its node).",
+    ),
+    (
+        Cause.PIPELINE_BUBBLE,
+        ("mpi_",),
+        "Balance the stages: give {ranks} less of the work {where}, or send smaller blocks, so that others "
+        "begin earlier.",
+    ),
+    (
+        Cause.EXPOSED_COMMUNICATION,
+        ("mpi_",),
+        "Begin the communication of {where} before work that does not need its data, with nonblocking calls, "
+        "and wait for it after that work; or send less.",
     ),
     (
         Cause.LATE_RANK_HOST,

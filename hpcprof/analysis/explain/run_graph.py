@@ -79,14 +79,23 @@ class RunGraph:
         return pipeline_stages(self.couplings, self.work_rank, len(self.ranks))
 
     @property
+    def is_coupled(self) -> bool:
+        """True if any rank needs what another one does."""
+        return bool(self.couplings)
+
+    @property
     def is_pipeline(self) -> bool:
         """True if ranks send each other messages: they then are stages with different work."""
         return any(one.op == MESSAGE for one in self.couplings)
 
     @property
-    def front_work(self) -> Ints:
-        """The first operation of each explained step on each rank, shape (ranks, steps)."""
-        return (self.front[:, : self.steps] - 1) // 2 - len(self.calls)
+    def front_call(self) -> Ints:
+        """The call that is the front of each step, or launches the operation that is; (ranks, steps)."""
+        item = (self.front[:, : self.steps] - 1) // 2
+        if not len(self.work):
+            return item
+        launched: Ints = self.work.call[item - len(self.calls)]
+        return launched
 
     @property
     def is_closed(self) -> bool:
@@ -143,7 +152,7 @@ def run_graph(
     freed = coupled.target[coupled.kind == EdgeKind.TRANSFER]
     inside = inside.take(~((inside.kind == EdgeKind.RUN) & np.isin(inside.target, freed)))
     every = concatenate(Edges, (inside, coupled))
-    every, order = _ordered(every, observed)
+    every, order = in_order(every, observed)
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
     return RunGraph(
@@ -287,7 +296,7 @@ def _renumbered(
     return found
 
 
-def _ordered(edges: Edges, observed: Ints) -> tuple[Edges, Ints]:
+def in_order(edges: Edges, observed: Ints) -> tuple[Edges, Ints]:
     """Return the edges, and the nodes in an order in which every edge leads forward: that of time if it can.
 
     A call may return before its copy ends, and where clocks are not aligned exactly, a rank may end a
@@ -300,7 +309,7 @@ def _ordered(edges: Edges, observed: Ints) -> tuple[Edges, Ints]:
         if not early.any():
             return edges, np.argsort(moment, kind="stable")
         np.maximum.at(moment, edges.target[early], moment[edges.source[early]] + 1)
-    return _ordered(_without_cycles(edges, observed), observed)
+    return in_order(_without_cycles(edges, observed), observed)
 
 
 def _without_cycles(edges: Edges, observed: Ints) -> Edges:

@@ -1,0 +1,165 @@
+"""Candidate causes in the graph of a program with MPI, each with the run without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hpcprof.analysis.explain.candidates import LEAST_SHARE, Candidate
+from hpcprof.analysis.explain.explanation import Cause
+from hpcprof.analysis.explain.host_activity import NONE
+from hpcprof.analysis.explain.mpi_graph import MpiGraph
+from hpcprof.analysis.explain.mpi_removals import MpiRemovals
+from hpcprof.analysis.explain.rank_edges import EdgeKind
+from hpcprof.analysis.explain.removals import WHOLE_STEP
+from hpcprof.analysis.explain.replay import Replay, Times
+from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.profiles.timeline import Ints
+
+_MOST_LATE = 4
+_ALIKE = 0.5
+"""Several ranks are late together if the least late one is so much as late as the latest."""
+
+_ALONE, _OF_OTHERS = 0.75, 0.1
+"""A rank works alone if the others wait for so much of the time, and do so little in the same place."""
+
+
+class MpiCandidates:
+    """Lists the candidates of a graph."""
+
+    def __init__(self, replay: Replay, graph: MpiGraph) -> None:
+        self.replay, self.graph = replay, graph
+        self.removals = MpiRemovals(replay, graph)
+        self._every = tuple(range(len(graph.ranks)))
+        self._least = LEAST_SHARE * float(np.mean(replay.elapsed(graph.observed)))
+
+    def all(self) -> list[Candidate]:
+        """Return the candidates that take at least one percent of a step by themselves."""
+        found = [*self._late_ranks(), *self._serial(), *self._server(), *self._small()]
+        found += [*self._late_receivers(), *self._exposed()]
+        return [one for one in found if one.own_ns >= self._least]
+
+    def _late_ranks(self) -> Iterator[Candidate]:
+        """Yield the ranks that work most longer than the others, each and those that do together."""
+        if len(self._every) < 2:
+            return
+        removals = self.removals
+        excess = {rank: removals.host_excess(rank)[0] for rank in self._every}
+        order = sorted(excess, key=lambda rank: -excess[rank])
+        several = [rank for rank in order if excess[rank] >= _ALIKE * excess[order[0]] > 0]
+        chosen: list[tuple[int, ...]] = [(rank,) for rank in order[:_MOST_LATE]]
+        if 1 < len(several) <= len(self._every) // 2:
+            chosen.append(tuple(sorted(several)))
+        cause = Cause.PIPELINE_BUBBLE if self.graph.is_pipeline else Cause.LATE_RANK_HOST
+        for ranks in chosen:
+            least = min(ranks, key=lambda rank: excess[rank])
+            where = self._where(removals.host_times[:, least] * removals.host_excess(least)[1])
+
+            def remove(times: Times, _: tuple[int, ...] | None, ranks: tuple[int, ...] = ranks) -> Times:
+                for rank in ranks:
+                    times = removals.late_host(times, rank)
+                return times
+
+            yield Candidate(cause, where, ranks, remove, excess[least])
+
+    def _where(self, time: Floats) -> str:
+        """Return the place with most of some time; ``time`` has one more for that outside all places."""
+        most = int(time.argmax())
+        return self.graph.places[most] if most < len(self.graph.places) else WHOLE_STEP
+
+    def _serial(self) -> Iterator[Candidate]:
+        """Yield the places in which one rank works while all others wait, and which hardly take them time."""
+        graph, removals = self.graph, self.removals
+        if len(self._every) < 2:
+            return
+        alone = np.zeros_like(removals.host_times)
+        rank = graph.call_rank[graph.pieces.call]
+        np.add.at(alone, (graph.pieces.place, rank), removals.alone)
+        total = removals.host_times
+        for place, one in np.argwhere(alone[:-1] >= self._least * graph.steps).tolist():
+            others = np.delete(total[place], one)
+            if (
+                alone[place, one] >= _ALONE * total[place, one]
+                and others.mean() <= _OF_OTHERS * total[place, one]
+            ):
+                yield self._serial_at(graph.places[place], one, total[place, one] / graph.steps)
+
+    def _serial_at(self, place: str, rank: int, own: float, where: str | None = None) -> Candidate:
+        removals = self.removals
+        return Candidate(
+            Cause.SERIAL_SECTION,
+            place if where is None else where,
+            (rank,),
+            lambda times, _: removals.host_time(times, place, rank),
+            own,
+        )
+
+    def _server(self) -> Iterator[Candidate]:
+        """Yield the rank that serves all others, and does nothing else."""
+        rank = self.graph.server
+        if rank != NONE:
+            times = self.removals.host_times[:, rank]
+            yield self._serial_at(WHOLE_STEP, rank, times.sum() / self.graph.steps, self._where(times))
+
+    def _small(self) -> Iterator[Candidate]:
+        """Yield the small messages that could be sent together, of each call and of all."""
+        removals, graph = self.removals, self.graph
+        chosen = removals.follows_small
+        if not chosen.any():
+            return
+        gap = np.where(graph.calls.before == NONE, 0, graph.calls.start - graph.calls.end[graph.calls.before])
+        own = self._per_step(np.where(chosen, removals.transfer + gap, 0))
+        yield Candidate(
+            Cause.SMALL_MESSAGES,
+            self._call_with_most(np.where(chosen, removals.transfer, 0)),
+            self._every,
+            lambda times, _: removals.joined_messages(times),
+            own,
+        )
+
+    def _late_receivers(self) -> Iterator[Candidate]:
+        """Yield the receivers that hold their senders."""
+        graph = self.graph
+        held = np.flatnonzero(graph.edges.kind == EdgeKind.RENDEZVOUS)
+        if not len(held):
+            return
+        call = graph.edges.row[held]
+        receiver = (graph.edges.source[held] - 1) // 2
+        late = np.maximum(graph.calls.start[receiver] - graph.calls.start[call], 0)
+        by_receiver = np.bincount(graph.call_rank[receiver], late, len(self._every))
+        ranks = np.flatnonzero(by_receiver >= _ALIKE * by_receiver.max())
+        waits = np.zeros(len(graph.calls))
+        np.maximum.at(waits, call, late)
+        yield Candidate(
+            Cause.LATE_RECEIVER,
+            self._call_with_most(waits),
+            tuple(ranks.tolist()),
+            lambda times, _: self.removals.late_receivers(times),
+            self._per_step(waits),
+        )
+
+    def _exposed(self) -> Iterator[Candidate]:
+        """Yield the transfer that nothing hides, of the calls of each name and of all."""
+        exposed, name = self.removals.exposed, self.graph.calls.name
+        used = np.unique(name[exposed > 0]).tolist()
+        for one in [*used, *([NONE] if len(used) > 1 else [])]:
+            less = np.where((name == one) | (one == NONE), exposed, 0)
+            where = self.graph.names[one] if one != NONE else WHOLE_STEP
+            yield Candidate(
+                Cause.EXPOSED_COMMUNICATION,
+                where,
+                self._every,
+                lambda times, _, less=less: self.removals.less_transfer(times, less),  # type: ignore[misc]
+                self._per_step(less),
+            )
+
+    def _call_with_most(self, time: Ints | Floats) -> str:
+        """Return the name of the calls with most of some time."""
+        name = self.graph.calls.name
+        return self.graph.names[int(np.bincount(name + 1, time)[1:].argmax())]
+
+    def _per_step(self, time: Ints | Floats) -> float:
+        """Return the time per step of the rank where it is most."""
+        total = np.bincount(self.graph.call_rank, time, len(self._every))
+        return float(total.max()) / self.graph.steps

@@ -1,0 +1,224 @@
+"""Removals in the graph of a program with MPI: its times with a cause taken out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
+from hpcprof.analysis.explain.host_activity import NONE
+from hpcprof.analysis.explain.mpi_graph import MpiGraph
+from hpcprof.analysis.explain.rank_activity import CallKind
+from hpcprof.analysis.explain.rank_edges import EdgeKind
+from hpcprof.analysis.explain.removals import Mask, Removals
+from hpcprof.analysis.explain.replay import Replay, Times
+from hpcprof.analysis.statistics.grouped import Floats, summarize
+from hpcprof.profiles.collective_operations import POINT_TO_POINT
+from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.timeline import Ints
+
+SMALL_BYTES = 1 << 10
+"""A message of so few bytes takes as long as one of a byte: the latency of the network and of the library."""
+
+_LATENCY_NS, _JOINT_LATENCY_NS = 5_000, 20_000
+"""The latencies of a message and of a collective, where the steps have none of `SMALL_BYTES`."""
+
+_FEWEST = 8
+_PAUSE_TIMES = 2.0
+"""Messages follow each other if the time between them is at most so many times the usual latency."""
+
+
+class MpiRemovals:
+    """Takes causes out of the times of a graph of MPI calls; every method returns changed times."""
+
+    def __init__(self, replay: Replay, graph: MpiGraph) -> None:
+        self.graph, self.removals = graph, Removals(replay)
+        self._is_call = graph.calls.kind == CallKind.MPI
+
+    @cached_property
+    def transfer(self) -> Ints:
+        """The time of each call after everything that it needs has come, in ns."""
+        calls = self.graph.calls
+        found: Ints = np.where(self._is_call, calls.end - calls.start - self.graph.wait, 0)
+        return found
+
+    @cached_property
+    def size(self) -> Ints:
+        """The bytes that begin or end in each call, -1 if unknown or none."""
+        found, graph = self.graph.mpi.operations, self.graph
+        size = np.full(len(graph.mpi.calls), -1)
+        known = np.maximum(found.sent, found.received)
+        for call in (found.begin, found.completes):
+            np.maximum.at(size, call, known)
+        return self._of_calls(size, -1)
+
+    @cached_property
+    def collective(self) -> Mask:
+        """The calls that take part in a collective."""
+        found, graph = self.graph.mpi.operations, self.graph
+        joins = np.zeros(len(graph.mpi.calls), np.int64)
+        joins[found.begin[~found.is_of(POINT_TO_POINT)]] = 1
+        result: Mask = self._of_calls(joins, 0) == 1
+        return result
+
+    @cached_property
+    def peer(self) -> Ints:
+        """The rank or the communicator with which each call communicates first, a number of its own."""
+        found, graph = self.graph.mpi.operations, self.graph
+        partner = np.where(found.peer == NONE, -2 - found.comm, found.peer)
+        peer = np.full(len(graph.mpi.calls), NONE)
+        peer[found.begin[::-1]] = partner[::-1]
+        return self._of_calls(peer, NONE)
+
+    def _of_calls(self, values: Ints, otherwise: int) -> Ints:
+        """Return the values of the calls of the run for those of the graph."""
+        row = self.graph.calls.row
+        found: Ints = np.where(row == NONE, otherwise, values[np.maximum(row, 0)])
+        return found
+
+    @cached_property
+    def latency(self) -> Ints:
+        """The time that each call would take for a message or a collective of a byte, in ns."""
+        found = np.zeros(len(self.transfer), np.int64)
+        for chosen, otherwise in ((~self.collective, _LATENCY_NS), (self.collective, _JOINT_LATENCY_NS)):
+            small = chosen & (self.size >= 0) & (self.size <= SMALL_BYTES) & (self.graph.wait == 0)
+            few = np.count_nonzero(small) < _FEWEST
+            usual = otherwise if few else int(np.median(self.transfer[small]))
+            found[chosen] = max(usual, otherwise)
+        return found
+
+    @cached_property
+    def usual_transfer(self) -> Ints:
+        """The median transfer of the calls of a name and about the size of each one, in ns.
+
+        A call that takes longer has been held up by something else, such as another process on its core.
+        """
+        scale = np.frexp(np.maximum(self.size, 0).astype(float))[1].astype(np.int64)
+        _, group = numbered_rows(self.graph.calls.name, scale)
+        median = np.rint(summarize(group, self.transfer).median).astype(np.int64)
+        found: Ints = np.minimum(self.transfer, median[group])
+        return found
+
+    @cached_property
+    def exposed(self) -> Ints:
+        """The transfer of each call that larger messages cost, in ns: without latency, and as usual."""
+        found: Ints = np.maximum(self.usual_transfer - self.latency, 0)
+        return np.where(self._is_call, found, 0)
+
+    def less_transfer(self, times: Times, less: Ints | Floats) -> Times:
+        """Let calls take less time after what they need has come."""
+        edges = self.graph.edges
+        rows = np.flatnonzero(np.isin(edges.kind, (EdgeKind.MESSAGE, EdgeKind.RENDEZVOUS)))
+        own = self.removals.edge_of_call[EdgeKind.CALL]
+        short = np.rint(less).astype(np.int64)
+        lag = times.lag.copy()
+        lag[own] = np.maximum(lag[own] - short, 0)
+        # What nothing waits for stays so.
+        lag[rows] = np.where(lag[rows] > 0, np.maximum(lag[rows] - short[edges.row[rows]], 0), lag[rows])
+        return replace(times, lag=lag)
+
+    def communication(self, times: Times, calls: Mask, factor: float) -> Times:
+        """Scale the transfer of calls, without what they wait for others."""
+        return self.less_transfer(times, np.where(calls, self.transfer * (1 - factor), 0))
+
+    def host_time(self, times: Times, place: str, rank: int) -> Times:
+        """Take out what a rank does in a place."""
+        return self.removals.host_time(times, place, (rank,))
+
+    def late_receivers(self, times: Times) -> Times:
+        """Let no send wait for its receiver."""
+        return times.without(self.graph.edges.kind == EdgeKind.RENDEZVOUS)
+
+    @cached_property
+    def follows_small(self) -> Mask:
+        """The small messages and collectives that could be joined with one before them.
+
+        Between them the rank does nothing else that takes time, and each goes to the same rank, or joins the
+        same communicator, as an earlier one of the sequence.
+        """
+        calls = self.graph.calls
+        small = self._is_call & (self.size >= 0) & (self.size <= _JOINED_BYTES)
+        gap = np.where(calls.before == NONE, 0, calls.start - calls.end[calls.before])
+        new = ~small | (gap > _PAUSE_TIMES * self.latency) | (calls.before == NONE)
+        run = np.cumsum(new | ~np.append(False, small[:-1]))
+        keys, group = numbered_rows(run, calls.name, self.peer)
+        first = np.full(len(keys), len(calls))
+        np.minimum.at(first, group, np.arange(len(calls)))
+        found: Mask = small & (first[group] != np.arange(len(calls)))
+        return found
+
+    def joined_messages(self, times: Times) -> Times:
+        """Send what small messages carry with the first of them: the others take no time."""
+        chosen = self.follows_small
+        before = self.removals.edge_of_call[EdgeKind.HOST][chosen]
+        joined = times.set_lag(before[before != NONE], 0)
+        return self.less_transfer(joined, np.where(chosen, self.transfer, 0))
+
+    def late_host(self, times: Times, rank: int) -> Times:
+        """Give a rank as much time outside MPI as the median of the others has; less where it takes more.
+
+        What it takes longer in single steps stays, if it takes as much less in others.
+        """
+        pieces = self.graph.pieces
+        mine = self.graph.call_rank[pieces.call] == rank
+        factor = np.append(self.host_excess(rank)[1], 0.0)[pieces.place]
+        less = np.bincount(pieces.call, np.where(mine, pieces.length * factor, 0.0), len(self.graph.calls))
+        calls = np.flatnonzero(less)
+        edges = self.removals.edge_of_call[EdgeKind.HOST][calls]
+        lag = np.maximum(times.lag[edges] - np.rint(less[calls]).astype(np.int64), 0)
+        return times.set_lag(edges, lag)
+
+    @cached_property
+    def host_times(self) -> Floats:
+        """The time outside MPI of each rank in each place, and outside all, in ns; (places + 1, ranks)."""
+        graph = self.graph
+        total = np.zeros((len(graph.places) + 1, len(graph.ranks)))
+        np.add.at(total, (graph.pieces.place, graph.call_rank[graph.pieces.call]), graph.pieces.length)
+        return total
+
+    def host_excess(self, rank: int) -> tuple[float, Floats]:
+        """Return by how much a rank works longer than the others, in ns of a step, and where.
+
+        The second is the share of its time in each place, and outside all, that is longer. What it takes
+        longer in one place and less in another is no excess.
+        """
+        total = self.host_times
+        usual = np.median(np.delete(total, rank, axis=1), axis=1)
+        own = total[:, rank]
+        longer = np.maximum(own - usual, 0)
+        sums = total.sum(axis=0)
+        whole = max(float(sums[rank] - np.median(np.delete(sums, rank))), 0.0)
+        share = min(whole / longer.sum(), 1.0) if longer.sum() else 0.0
+        excess = longer * share
+        return whole / self.graph.steps, np.divide(excess, own, out=np.zeros(len(own)), where=own > 0)
+
+    @cached_property
+    def alone(self) -> Floats:
+        """The time of each piece of host time in which all other ranks are inside MPI, in ns.
+
+        Shape (pieces,).
+        """
+        graph = self.graph
+        calls = graph.calls
+        of_main = graph.mpi.calls.main[np.maximum(calls.row, 0)] | (calls.row == NONE)
+        gaps = np.flatnonzero((calls.before != NONE) & of_main)
+        start, end = calls.end[calls.before[gaps]], calls.start[gaps]
+        moment = np.concatenate((start, end))
+        change = np.repeat([1, -1], len(gaps))
+        order = np.lexsort((change, moment))
+        time = moment[order]
+        working = np.cumsum(change[order])
+        single = np.where(working[:-1] == 1, np.diff(time), 0)
+        until = np.append(0, np.cumsum(single))
+        at = np.searchsorted(time, np.column_stack((start, end)))
+        of_gap = np.zeros(len(calls))
+        of_gap[gaps] = until[at[:, 1]] - until[at[:, 0]]
+        length = np.zeros(len(calls))
+        np.add.at(length, graph.pieces.call, graph.pieces.length)
+        share = np.divide(of_gap, length, out=np.zeros(len(calls)), where=length > 0)
+        return graph.pieces.length.astype(float) * np.minimum(share, 1.0)[graph.pieces.call]
+
+
+_JOINED_BYTES = 8 << 10
+"""Messages of so few bytes could be joined with others."""
