@@ -193,8 +193,8 @@ def _replayable_mpi(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) ->
     problems = [*_problems(inputs, graph, unequal=False)]
     problems += [NotJudged("some messages and collectives", one) for one in run.problems]
     first_rank = next(iter(timelines.values()))
-    name = steps_of(first_rank).name
-    # Steps are numbered from 0 in the graph.
+    steps = steps_of(first_rank)
+    name = "" if steps.by_mpi else steps.name
     return Replayable(
         graph, len(numbers), name or "step", first_rank.origin.kind, tuple(problems), tuple(chosen.tolist())
     )

@@ -21,9 +21,6 @@ _MOST_LATE = 4
 _ALIKE = 0.5
 """Several ranks are late together if the least late one is so much as late as the latest."""
 
-_ALONE, _OF_OTHERS = 0.75, 0.1
-"""A rank works alone if the others wait for so much of the time, and do so little in the same place."""
-
 
 class MpiCandidates:
     """Lists the candidates of a graph."""
@@ -70,20 +67,9 @@ class MpiCandidates:
 
     def _serial(self) -> Iterator[Candidate]:
         """Yield the places in which one rank works while all others wait, and which hardly take them time."""
-        graph, removals = self.graph, self.removals
-        if len(self._every) < 2:
-            return
-        alone = np.zeros_like(removals.host_times)
-        rank = graph.call_rank[graph.pieces.call]
-        np.add.at(alone, (graph.pieces.place, rank), removals.alone)
-        total = removals.host_times
-        for place, one in np.argwhere(alone[:-1] >= self._least * graph.steps).tolist():
-            others = np.delete(total[place], one)
-            if (
-                alone[place, one] >= _ALONE * total[place, one]
-                and others.mean() <= _OF_OTHERS * total[place, one]
-            ):
-                yield self._serial_at(graph.places[place], one, total[place, one] / graph.steps)
+        total = self.removals.host_times
+        for place, rank in np.argwhere(self.removals.serial).tolist():
+            yield self._serial_at(self.graph.places[place], rank, total[place, rank] / self.graph.steps)
 
     def _serial_at(self, place: str, rank: int, own: float, where: str | None = None) -> Candidate:
         removals = self.removals

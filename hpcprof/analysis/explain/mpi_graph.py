@@ -69,9 +69,11 @@ class MpiGraph(RunGraph):
 
     @property
     def is_pipeline(self) -> bool:
-        """True if messages pass in one direction only between most ranks that exchange any."""
-        both = np.minimum(self.directions, self.directions.T).sum()
-        return len(self.messages) > 0 and bool(both <= _BOTH_WAYS * self.directions.sum())
+        """True if messages pass from rank to rank in one direction, through others."""
+        found = self.directions
+        passes = (found.sum(axis=0) > 0) & (found.sum(axis=1) > 0)
+        both = np.minimum(found, found.T).sum()
+        return bool(passes.any() and both <= _BOTH_WAYS * found.sum())
 
     @cached_property
     def server(self) -> int:
@@ -86,6 +88,12 @@ class MpiGraph(RunGraph):
 
 
 _BOTH_WAYS = 0.1
+
+_NEAR_NS = 20_000
+"""Moments of two ranks that are so close may be in the other order."""
+
+_MOSTLY = 0.75
+"""A wait ends soon after a moment if it has lasted for so much of its time by then."""
 
 
 def common_steps(timelines: Mapping[int, Timeline]) -> Ints:
@@ -325,10 +333,14 @@ class _Needs:
 
     def __init__(self, run: RunMpi, node: Ints, calls: Calls) -> None:
         self._calls = calls
+        self._real = np.flatnonzero(calls.row != NONE)
         found = run.operations
         receives, blocked = found.matched_receives, blocked_sends(run)
-        self._received, self._sent = self._pairs(run, node, receives)
-        self._held, self._posted = self._pairs(run, node, blocked)
+        sends = found.matched_sends
+        self._received, self._sent, _ = self._pairs(run, node, receives)
+        self._held, self._posted, _ = self._pairs(run, node, blocked)
+        progress = [self._progress(run, *self._pairs(run, node, rows)) for rows in (receives, sends)]
+        self._stuck, self._moving = (np.concatenate(columns) for columns in zip(*progress, strict=True))
         self.messages = np.column_stack((self._sent, self._received)).ravel()
         rooted: list[tuple[Ints, Ints]] = []
         joined: list[Ints] = []
@@ -359,12 +371,45 @@ class _Needs:
             ],
         )
 
-    def _pairs(self, run: RunMpi, node: Ints, rows: Ints) -> tuple[Ints, Ints]:
-        """Return the calls in which operations end, and those in which their partners begin."""
+    def _pairs(self, run: RunMpi, node: Ints, rows: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return the calls in which operations end and in which their partners begin, and the operations."""
         found = run.operations
         own, other = node[found.completes[rows]], node[found.begin[found.partner[rows]]]
         here = (own != NONE) & (other != NONE) & (own != other)
-        return own[here], other[here]
+        return own[here], other[here], rows[here]
+
+    def _progress(self, run: RunMpi, own: Ints, other: Ints, rows: Ints) -> tuple[Ints, Ints]:
+        """Return calls that end because a partner is inside MPI again, and the call in which it is.
+
+        Without a thread for it, the library moves a large message only while both ranks are inside MPI. So a
+        wait that begins while the partner, in the middle of a nonblocking operation, is outside, and that
+        ends soon after it comes back, has waited for that.
+        """
+        calls, found = self._calls, run.operations
+        partner = found.partner[rows]
+        begun = found.completes[partner] != found.begin[partner]
+        at_start, at_end = (
+            self._last_begun(calls.thread[other], moment)
+            for moment in (calls.start[own], calls.end[own] + _NEAR_NS)
+        )
+        away = begun & (at_end > at_start) & (calls.end[at_start] + _NEAR_NS < calls.start[own])
+        alone = calls.start[at_end] - calls.start[own]
+        length = calls.end[own] - calls.start[own]
+        chosen = np.flatnonzero(away & (alone > _NEAR_NS) & (alone > _MOSTLY * length))
+        # Of several partners the last one to come back is what a wait has waited for.
+        chosen = chosen[np.lexsort((-alone[chosen], own[chosen]))]
+        chosen = chosen[np.append(True, np.diff(own[chosen]) != 0)[: len(chosen)]]
+        return own[chosen], at_end[chosen]
+
+    def _last_begun(self, thread: Ints, moment: Ints) -> Ints:
+        """Return the last call of each thread that begins before a moment, its first one without any."""
+        calls, rows = self._calls, self._real
+        low = int(min(calls.start.min(initial=0), moment.min(initial=0)))
+        span = int(max(calls.start.max(initial=0), moment.max(initial=0))) - low + 1
+        key = calls.thread[rows] * span + calls.start[rows] - low
+        at = np.searchsorted(key, thread * span + moment - low, side="right") - 1
+        first = np.searchsorted(calls.thread[rows], thread)
+        return rows[np.maximum(at, first)]
 
     def _groups(self) -> list[tuple[Ints, Ints]]:
         """Return the calls that come to each collective, and those that wait for the last of them."""
@@ -377,6 +422,7 @@ class _Needs:
         for own, other in (
             (self._received, self._sent),
             (self._held, self._posted),
+            (self._stuck, self._moving),
             (self._rooted[1], self._rooted[0]),
         ):
             np.maximum.at(last, own, start[other])
@@ -401,6 +447,7 @@ class _Needs:
         found = [
             between(self._received, self._sent, EdgeKind.MESSAGE),
             between(self._held, self._posted, EdgeKind.RENDEZVOUS),
+            between(self._stuck, self._moving, EdgeKind.MESSAGE),
             between(self._rooted[1], self._rooted[0], EdgeKind.MESSAGE),
         ]
         node = 1 + 2 * len(self._calls)

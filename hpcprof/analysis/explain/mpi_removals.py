@@ -25,6 +25,10 @@ _LATENCY_NS, _JOINT_LATENCY_NS = 5_000, 20_000
 """The latencies of a message and of a collective, where the steps have none of `SMALL_BYTES`."""
 
 _FEWEST = 8
+
+_ALONE, _OF_OTHERS = 0.75, 0.1
+"""A rank works alone if the others wait for so much of the time, and do so little in the same place."""
+
 _PAUSE_TIMES = 2.0
 """Messages follow each other if the time between them is at most so many times the usual latency."""
 
@@ -52,6 +56,15 @@ class MpiRemovals:
         for call in (found.begin, found.completes):
             np.maximum.at(size, call, known)
         return self._of_calls(size, -1)
+
+    @cached_property
+    def _blocking(self) -> Mask:
+        """The calls that begin and end a message or a collective."""
+        found = self.graph.mpi.operations
+        both = np.zeros(len(self.graph.mpi.calls), np.int64)
+        both[found.begin[found.begin == found.end]] = 1
+        result: Mask = self._of_calls(both, 0) == 1
+        return result
 
     @cached_property
     def collective(self) -> Mask:
@@ -104,7 +117,8 @@ class MpiRemovals:
     def exposed(self) -> Ints:
         """The transfer of each call that larger messages cost, in ns: without latency, and as usual."""
         found: Ints = np.maximum(self.usual_transfer - self.latency, 0)
-        return np.where(self._is_call, found, 0)
+        small = (self.size >= 0) & (self.size <= SMALL_BYTES)
+        return np.where(self._is_call & ~small, found, 0)
 
     def less_transfer(self, times: Times, less: Ints | Floats) -> Times:
         """Let calls take less time after what they need has come."""
@@ -135,13 +149,19 @@ class MpiRemovals:
         """The small messages and collectives that could be joined with one before them.
 
         Between them the rank does nothing else that takes time, and each goes to the same rank, or joins the
-        same communicator, as an earlier one of the sequence.
+        same communicator, as an earlier one of the sequence. Blocking calls of another name end a sequence:
+        what is sent may depend on what was received.
         """
         calls = self.graph.calls
         small = self._is_call & (self.size >= 0) & (self.size <= _JOINED_BYTES)
         gap = np.where(calls.before == NONE, 0, calls.start - calls.end[calls.before])
-        new = ~small | (gap > _PAUSE_TIMES * self.latency) | (calls.before == NONE)
-        run = np.cumsum(new | ~np.append(False, small[:-1]))
+        blocking = small & self._blocking
+        name = np.where(blocking, calls.name, NONE)
+        last = np.maximum.accumulate(np.where(blocking, np.arange(len(calls)), 0))
+        other = blocking & (name != np.append(NONE, name[last[:-1]]))
+        new = other | (gap > _PAUSE_TIMES * self.latency) | (calls.before == NONE)
+        new |= self._is_call & ~small & (self.size >= 0)
+        run = np.cumsum(new)
         keys, group = numbered_rows(run, calls.name, self.peer)
         first = np.full(len(keys), len(calls))
         np.minimum.at(first, group, np.arange(len(calls)))
@@ -170,6 +190,21 @@ class MpiRemovals:
         return times.set_lag(edges, lag)
 
     @cached_property
+    def serial(self) -> Mask:
+        """The places in which each rank works while all others wait, which hardly take these any time.
+
+        Shape (places + 1, ranks).
+        """
+        graph, total = self.graph, self.host_times
+        alone = np.zeros_like(total)
+        np.add.at(alone, (graph.pieces.place, graph.call_rank[graph.pieces.call]), self.alone)
+        count = total.shape[1]
+        others = (total.sum(axis=1, keepdims=True) - total) / max(count - 1, 1)
+        found: Mask = (total > 0) & (alone >= _ALONE * total) & (others <= _OF_OTHERS * total)
+        found[-1] = False
+        return found if count > 1 else np.zeros_like(found)
+
+    @cached_property
     def host_times(self) -> Floats:
         """The time outside MPI of each rank in each place, and outside all, in ns; (places + 1, ranks)."""
         graph = self.graph
@@ -181,9 +216,9 @@ class MpiRemovals:
         """Return by how much a rank works longer than the others, in ns of a step, and where.
 
         The second is the share of its time in each place, and outside all, that is longer. What it takes
-        longer in one place and less in another is no excess.
+        longer in one place and less in another is no excess, and neither is work that others wait for.
         """
-        total = self.host_times
+        total = np.where(self.serial, 0.0, self.host_times)
         usual = np.median(np.delete(total, rank, axis=1), axis=1)
         own = total[:, rank]
         longer = np.maximum(own - usual, 0)
