@@ -41,6 +41,7 @@ _TABLE = "critical_path"
 _HARMLESS = (LossKind.DIAGNOSTIC, LossKind.STEP, LossKind.NUMBERED, LossKind.MERGED)
 """Losses that leave out no event: nsys warns of lost events whenever a program starts the capture itself."""
 
+_MPI = "MPI_"
 _VERSION_KEY, _VERSION = "version", 7
 """Raised when explanations say something else about the same analyses: they are then computed again."""
 
@@ -287,13 +288,16 @@ def _check(text: str, change: Change, inputs: ExplainInputs) -> None:
         raise unknown("rank", str(change.rank), map(str, inputs.ranks), f" in {text!r}")
     if change.median and len(inputs.ranks) == 1:
         raise UsageError(f"{text!r} needs the other ranks, and only rank {change.rank} was profiled.")
-    if change.kind in ("range", "gpu"):
+    # Places between calls of MPI have no range; the replay knows them.
+    if change.kind in ("range", "gpu") and _MPI not in change.pattern:
         names = set(inputs.tables["ranges"]["range"].dropna())
         if not {change.pattern, change.pattern.rpartition("/")[2]} & names:
             raise unknown("range", change.pattern, names, f" in {text!r}", _LISTED)
-    table = {"kernel": "kernels", "api": "api"}.get(change.kind)
-    if table is not None:
-        names = set(inputs.tables[table]["name"])
+    table, key = {"kernel": ("kernels", "name"), "api": ("api", "name"), "mpi": ("mpi_calls", "call")}.get(
+        change.kind, ("", "")
+    )
+    if table:
+        names = set(inputs.tables[table][key])
         if not any(re.search(change.pattern, name) for name in names):
-            what = "kernel" if change.kind == "kernel" else "API call"
+            what = {"kernel": "kernel", "mpi": "MPI call"}.get(change.kind, "API call")
             raise UsageError(f"{text!r}: no {what} of the run matches {change.pattern!r}.")

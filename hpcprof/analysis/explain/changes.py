@@ -10,7 +10,7 @@ from typing import Literal
 
 from hpcprof.common.errors import UsageError, unknown
 
-ChangeKind = Literal["range", "gpu", "kernel", "comm", "copy", "api", "rank", "bandwidth"]
+ChangeKind = Literal["range", "gpu", "kernel", "comm", "copy", "api", "mpi", "rank", "bandwidth"]
 
 FORMS: dict[str, str] = {
     "range:NAME*0": "the host time of a range",
@@ -21,14 +21,15 @@ FORMS: dict[str, str] = {
     "comm*0": "all communication",
     "copy*0": "all copies",
     "api:REGEX*0": "the API calls whose name matches",
+    "mpi:REGEX*0.5": "the transfer of the MPI calls whose name matches",
     "rank:2=median": "a rank that is like the others",
     "bandwidth*2": "the bandwidth of the network",
 }
 """Possible changes: an example of each form, and its subject."""
 
-_KINDS: tuple[ChangeKind, ...] = ("range", "gpu", "kernel", "comm", "copy", "api", "rank", "bandwidth")
+_KINDS: tuple[ChangeKind, ...] = ("range", "gpu", "kernel", "comm", "copy", "api", "mpi", "rank", "bandwidth")
 _RANGES = ("range", "gpu")
-_NAMED = (*_RANGES, "kernel", "api")
+_NAMED = (*_RANGES, "kernel", "api", "mpi")
 _ONE_RANK = (*_NAMED, "copy")
 _SCALED = re.compile(r"(?P<target>.*)\*(?P<factor>[^*@]*)(?:@(?P<rank>\d+))?", re.DOTALL)
 _ADDED = re.compile(r"(?P<target>.*)\+(?P<time>[\d.]+)(?P<unit>ns|us|µs|ms|s)(?:@(?P<rank>\d+))?", re.DOTALL)

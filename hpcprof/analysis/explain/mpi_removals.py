@@ -189,6 +189,13 @@ class MpiRemovals:
         lag = np.maximum(times.lag[edges] - np.rint(less[calls]).astype(np.int64), 0)
         return times.set_lag(edges, lag)
 
+    def like_the_others(self, times: Times, rank: int) -> Times:
+        """Take from a rank what it works longer than the others, and what it does while they wait for it."""
+        changed = self.late_host(times, rank)
+        for place in np.flatnonzero(self.serial[:-1, rank]).tolist():
+            changed = self.host_time(changed, self.graph.places[place], rank)
+        return changed
+
     @cached_property
     def serial(self) -> Mask:
         """The places in which each rank works while all others wait, which hardly take these any time.
