@@ -42,6 +42,8 @@ _HARMLESS = (LossKind.DIAGNOSTIC, LossKind.STEP, LossKind.NUMBERED, LossKind.MER
 """Losses that leave out no event: nsys warns of lost events whenever a program starts the capture itself."""
 
 _MPI = "MPI_"
+"""Names of places between calls of MPI contain it."""
+
 _VERSION_KEY, _VERSION = "version", 7
 """Raised when explanations say something else about the same analyses: they are then computed again."""
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import hpcprof as hpcprof_package
 from tests.conftest import Hpcprof
-from tests.integration.conftest import Database
+from tests.integration.conftest import DATA, Database
 
 KEYS = {
     *("cause", "ranks", "where", "saving_ns", "saving_low_ns", "saving_high_ns", "share_pct"),
@@ -67,3 +69,28 @@ def test_a_change_is_replayed_and_what_the_run_does_not_have_is_refused(
     assert refused.returncode == 2
     assert "unknown range 'matmul' in 'range:matmul*0'; did you mean" in refused.stderr
     assert refused.stderr.count("\n") == 1
+
+
+def test_a_program_of_mpi_without_ranges_is_explained_by_its_calls(
+    hpcprof: Hpcprof, tmp_path: Path, database: Database
+) -> None:
+    for rank in range(4):
+        shutil.copy(DATA / f"mpi_stencil_slow_rank{rank}.sqlite.xz", tmp_path / f"rank{rank}.sqlite.xz")
+    done = hpcprof("explain", str(tmp_path), "--format", "json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    first, *_ = found["findings"]
+    assert (first["cause"], first["ranks"]) == ("late_rank_host", [2])
+    assert first["where"] == "between MPI_Isend and MPI_Waitall"
+    # Rank 2 computes 4 ms longer in each step, which costs 4.0 ms.
+    assert abs(first["saving_ns"] - 4.0e6) < 0.4e6
+    assert first["evidence"][0]["analysis"] == "mpi_waits"
+    # The program itself says 12.67 ms.
+    assert abs(found["step"]["elapsed_ns"] - 12.67e6) < 0.05e6
+    # Without the late rank a step takes 8.75 ms.
+    balanced = hpcprof("whatif", str(tmp_path), "--set", "rank:2=median").stdout
+    elapsed = re.search(r"Elapsed time per step: ([\d.]+) ms", balanced)
+    assert elapsed is not None
+    assert abs(float(elapsed[1]) - 8.75) < 0.3
+    report = hpcprof("report", str(tmp_path)).stdout
+    assert "mpi:MPI_Allreduce, found as its sequence of MPI calls repeats, 40 on" in " ".join(report.split())

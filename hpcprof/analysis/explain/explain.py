@@ -28,7 +28,7 @@ from hpcprof.analysis.explain.explanation import (
 from hpcprof.analysis.explain.findings import MUCH_SLOWER, Judged, Search
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.inputs import ExplainInputs
-from hpcprof.analysis.explain.intervals import CALL_COST_NS
+from hpcprof.analysis.explain.intervals import CALL_COST_NS, MPI_CALL_COST_NS
 from hpcprof.analysis.explain.mpi_candidates import MpiCandidates
 from hpcprof.analysis.explain.mpi_graph import MpiGraph, common_steps, mpi_graph, step_start
 from hpcprof.analysis.explain.on_host import explain_on_host
@@ -302,9 +302,10 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     replay = Replay(built.graph)
     candidates = _candidates(inputs, replay)
     unknown = _OF_OTHERS if inputs.coverage or _loose_ranks(inputs) else ()
-    search = Search(
-        replay, [one for one in candidates if one.cause not in unknown], CALL_COST_NS.get(built.profiler, 0)
-    )
+    cost = CALL_COST_NS.get(built.profiler, 0)
+    if isinstance(built.graph, MpiGraph):
+        cost = min(cost, MPI_CALL_COST_NS)
+    search = Search(replay, [one for one in candidates if one.cause not in unknown], cost)
     found, hidden, slow = search.findings()
     found += [one for one in slow if one.candidate.slower >= _SURELY_SLOW]
     wall, elapsed = wall or round(search.wall), elapsed or round(search.wall)

@@ -209,6 +209,14 @@ class MpiRemovals:
         others = (total.sum(axis=1, keepdims=True) - total) / max(count - 1, 1)
         found: Mask = (total > 0) & (alone >= _ALONE * total) & (others <= _OF_OTHERS * total)
         found[-1] = False
+        if self.graph.is_pipeline:
+            # Others wait for the first block of each pipeline, and for the last, because they are stages.
+            pieces = np.zeros_like(total)
+            np.add.at(pieces, (graph.pieces.place, graph.call_rank[graph.pieces.call]), 1)
+            length = np.divide(total, pieces, out=np.zeros_like(total), where=pieces > 0)
+            longest = length.max(axis=0)
+            most = np.array([np.delete(longest, rank).max(initial=0.0) for rank in range(count)])
+            found &= length > _LONGER_THAN_BLOCKS * most
         return found if count > 1 else np.zeros_like(found)
 
     @cached_property
@@ -261,6 +269,9 @@ class MpiRemovals:
         share = np.divide(of_gap, length, out=np.zeros(len(calls)), where=length > 0)
         return graph.pieces.length.astype(float) * np.minimum(share, 1.0)[graph.pieces.call]
 
+
+_LONGER_THAN_BLOCKS = 2.0
+"""In a pipeline a rank works alone for so many times what a stage takes for a block."""
 
 _JOINED_BYTES = 8 << 10
 """Messages of so few bytes could be joined with others."""

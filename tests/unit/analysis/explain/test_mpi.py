@@ -1,0 +1,198 @@
+"""Programs of MPI without a GPU are replayed: the first finding is the cause, and its price what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hpcprof.analysis.explain.changes import parse_changes
+from hpcprof.analysis.explain.explanation import Cause
+from hpcprof.analysis.explain.whatif import predict
+from hpcprof.common.errors import UsageError
+from tests.unit.analysis.explain.mpi_programs import MS, US, Actions, Simulated, allreduce, simulate, work
+
+STEPS, RANKS = 12, 4
+
+Body = Callable[[int, int], Actions]
+
+
+def uneven(rank: int, step: int) -> float:
+    """Return a factor by which work differs a little from rank to rank and step to step."""
+    return 1 + 0.002 * ((rank * 7 + step * 3) % 5)
+
+
+def halo(late: int = -1, extra: float = 0, transfer: int = 20 * US) -> Body:
+    def body(rank: int, step: int) -> Actions:
+        left, right = (rank - 1) % RANKS, (rank + 1) % RANKS
+        yield work(6 * MS * uneven(rank, step) + (extra if rank == late else 0))
+        yield ("send", right, 8192)
+        yield ("send", left, 8192)
+        yield ("recv", left)
+        yield ("recv", right)
+        yield work(2 * MS)
+        yield allreduce(transfer)
+
+    return body
+
+
+def serial(alone: float) -> Body:
+    def body(rank: int, step: int) -> Actions:
+        yield work(6 * MS * uneven(rank, step))
+        yield allreduce()
+        if not rank:
+            yield work(alone)
+        yield ("all", "MPI_Bcast", "Broadcast", 0, 512, 20 * US)
+        yield work(2 * MS)
+
+    return body
+
+
+def wavefront(late: int = -1, extra: float = 0) -> Body:
+    def body(rank: int, step: int) -> Actions:
+        for _ in range(8):
+            if rank:
+                yield ("recv", rank - 1)
+            yield work(MS * uneven(rank, step) + (extra / 8 if rank == late else 0))
+            if rank < RANKS - 1:
+                yield ("send", rank + 1, 4096)
+        yield allreduce()
+
+    return body
+
+
+def master(service: float) -> Body:
+    def body(rank: int, step: int) -> Actions:
+        for _ in range(3):
+            for worker in range(1, RANKS):
+                if rank == worker:
+                    yield ("send", 0, 8)
+                    yield ("recv", 0)
+                    yield work(2 * MS)
+                elif not rank:
+                    yield ("recv", worker)
+                    yield work(service)
+                    yield ("send", worker, 8)
+        yield allreduce()
+
+    return body
+
+
+def pieces(messages: int) -> Body:
+    def body(rank: int, step: int) -> Actions:
+        yield work(4 * MS * uneven(rank, step))
+        for _ in range(messages):
+            yield ("send", (rank + 1) % RANKS, 64 * 500 // messages)
+        for _ in range(messages):
+            yield ("recv", (rank - 1) % RANKS)
+        yield allreduce()
+
+    return body
+
+
+def rendezvous(late: float) -> Body:
+    def body(rank: int, step: int) -> Actions:
+        if rank % 2:
+            yield work(3 * MS + late)
+            yield ("recv", rank - 1)
+            yield work(5 * MS - late)
+        else:
+            yield work(3 * MS * uneven(rank, step))
+            yield ("ssend", rank + 1, 4096)
+            yield work(5 * MS)
+        yield allreduce()
+
+    return body
+
+
+def per_step(body: Body) -> float:
+    """Return the time of a step in ns."""
+    return simulate(RANKS, STEPS, body).elapsed / STEPS
+
+
+@pytest.mark.parametrize(
+    ("planted", "without", "cause", "ranks", "where"),
+    [
+        (halo(2, 4 * MS), halo(), Cause.LATE_RANK_HOST, (2,), "between MPI_Allreduce and MPI_Send"),
+        (serial(3 * MS), serial(0), Cause.SERIAL_SECTION, (0,), "between MPI_Allreduce and MPI_Bcast"),
+        (wavefront(2, 4 * MS), wavefront(), Cause.PIPELINE_BUBBLE, (2,), "between MPI_Recv and MPI_Send"),
+        (master(MS), master(0), Cause.SERIAL_SECTION, (0,), "between MPI_Recv and MPI_Send"),
+        (pieces(500), pieces(1), Cause.SMALL_MESSAGES, (0, 1, 2, 3), "MPI_Recv"),
+        (rendezvous(3 * MS), rendezvous(0), Cause.LATE_RECEIVER, (1, 3), "MPI_Ssend"),
+    ],
+    ids=["late rank", "serial section", "slow stage", "master", "small messages", "late receiver"],
+)
+def test_the_first_finding_is_what_was_planted_at_its_price(
+    planted: Body, without: Body, cause: Cause, ranks: tuple[int, ...], where: str
+) -> None:
+    found = simulate(RANKS, STEPS, planted, ahead=5 * MS).explain().shown()
+    first = found[0]
+    assert (first.cause, first.ranks, first.where) == (cause, ranks, where)
+    cost = per_step(planted) - per_step(without)
+    assert first.saving_ns == pytest.approx(cost, rel=0.1)
+    assert first.evidence
+    assert first.remedy
+
+
+@pytest.mark.parametrize(
+    "body",
+    [halo(), serial(0), wavefront(), master(0), pieces(1), rendezvous(0)],
+    ids=["halo", "reductions", "wavefront", "master", "pieces", "rendezvous"],
+)
+def test_a_balanced_program_has_no_finding(body: Body) -> None:
+    found = simulate(RANKS, STEPS, body).explain()
+    assert [(one.cause, one.share_pct) for one in found.shown()] == []
+    assert found.step.replay_error_pct is not None
+    assert found.step.replay_error_pct < 0.1
+
+
+def test_transfer_of_large_messages_that_nothing_hides_is_exposed() -> None:
+    def body(transfer: int) -> Body:
+        def inner(rank: int, step: int) -> Actions:
+            yield work(4 * MS * uneven(rank, step))
+            yield ("all", "MPI_Alltoall", "AlltoAll", -1, 1 << 22, transfer)
+
+        return inner
+
+    first = simulate(RANKS, STEPS, body(2 * MS)).explain().shown()[0]
+    assert (first.cause, first.where) == (Cause.EXPOSED_COMMUNICATION, "MPI_Alltoall")
+    assert first.saving_ns == pytest.approx(per_step(body(2 * MS)) - per_step(body(20 * US)), rel=0.1)
+
+
+def test_a_range_is_named_instead_of_the_calls_around_it() -> None:
+    program = simulate(RANKS, STEPS, halo(2, 4 * MS))
+    for rank, _, start, _ in [one for one in program.program.calls if one[1] == "MPI_Allreduce"]:
+        program.program.ranges.append((rank, "interior", start + 21 * US, start + 22 * US + 5 * MS))
+        if rank == 2:
+            program.program.ranges[-1] = (rank, "interior", start + 21 * US, start + 22 * US + 9 * MS)
+    assert program.explain().shown()[0].where == "interior"
+
+
+def predicted(program: Simulated, change: str) -> float:
+    return predict(program.inputs(), parse_changes([change])).elapsed_ns
+
+
+@pytest.mark.parametrize(
+    ("change", "changed"),
+    [
+        ("rank:2=median", halo()),
+        ("mpi:MPI_Allreduce*0", halo(2, 4 * MS, transfer=0)),
+        ("mpi:MPI_Allreduce*50", halo(2, 4 * MS, transfer=MS)),
+        ("range:between MPI_Allreduce and MPI_Send+4ms@1", halo(2, 4 * MS)),
+        ("range:between MPI_Allreduce and MPI_Send+8ms@1", halo(1, 8 * MS)),
+    ],
+)
+def test_a_what_if_predicts_the_program_with_these_times(change: str, changed: Body) -> None:
+    program = simulate(RANKS, STEPS, halo(2, 4 * MS))
+    assert predicted(program, change) == pytest.approx(per_step(changed), rel=0.03)
+
+
+def test_communication_without_cost_leaves_what_ranks_wait_for_each_other() -> None:
+    program = simulate(RANKS, STEPS, halo(2, 4 * MS, transfer=MS))
+    assert predicted(program, "comm*0") == pytest.approx(12 * MS, rel=0.02)
+
+
+def test_a_call_that_the_program_does_not_make_is_refused() -> None:
+    program = simulate(RANKS, STEPS, halo())
+    with pytest.raises(UsageError, match="no MPI call of the replayed steps has a name that matches"):
+        predicted(program, "mpi:MPI_Alltoall*0.5")
