@@ -191,7 +191,7 @@ def _replayable_mpi(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) ->
     clock = common_clock(inputs.clocks, inputs.clock_errors, begin)
     graph = mpi_graph(timelines, run.on_common_clock(inputs.clocks), clock, chosen)
     problems = [*_problems(inputs, graph, unequal=False)]
-    problems += [NotJudged("some messages and collectives", one) for one in run.problems]
+    problems += [NotJudged("some messages and collectives", one) for one in run.unmatched.problems()]
     first_rank = next(iter(timelines.values()))
     steps = steps_of(first_rank)
     name = "" if steps.by_mpi else steps.name

@@ -17,6 +17,7 @@ from hpcprof.analysis.collectives.common_clock import Alignment, connect
 from hpcprof.analysis.collectives.communication import communication
 from hpcprof.analysis.collectives.matches import arrivals_of, matches_of
 from hpcprof.analysis.explain.inputs import ExplainInputs
+from hpcprof.analysis.framework.declaration import Part
 from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.timeline import (
@@ -390,7 +391,10 @@ class _Tables(dict[str, pd.DataFrame]):
 
     def __missing__(self, name: str) -> pd.DataFrame:
         analysis = ANALYSES[name]
-        if analysis.scope.value == "rank":
+        if analysis.map_over is Part.MPI:
+            # These programs call none of it.
+            self[name] = pd.DataFrame()
+        elif analysis.scope.value == "rank":
             rows = [analyze_rank(analysis, one, rank).rows for rank, one in self.timelines.items()]
             filled = [one for one in rows if len(one)]
             self[name] = pd.concat(filled or [rows[0].astype(np.int64)], ignore_index=True)
