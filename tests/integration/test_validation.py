@@ -15,6 +15,7 @@ from hpcprof.study import resume_validation
 from hpcprof.study.runs import Message
 from hpcprof.submit.runs.directory import Run
 from tests.conftest import Hpcprof
+from tests.integration.mpi import forking_python
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +38,8 @@ def finding(cause: str, ranks: tuple[int, ...]) -> Explanation:
 def test_faults_are_measured_profiled_and_found_once(
     hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = hpcprof("study", "validate", *STUDY, "--faults", ",".join(FAULTS), "--", "--device", "cpu")
+    study = [*STUDY, "-o", f"python={forking_python(tmp_path)}", "--faults", ",".join(FAULTS)]
+    done = hpcprof("study", "validate", *study, "--", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     (folder,) = tmp_path.glob("runs/*-validate-*")
     runs = json.loads((folder / "study.json").read_text())["runs"]
