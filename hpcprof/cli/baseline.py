@@ -35,7 +35,7 @@ def command() -> None:
 def set_(runs_dir: Path, db: str | None, name: str, runs: tuple[str, ...]) -> None:
     """Name runs as a baseline, in place of the runs that had the name before.
 
-    Several runs are repeats: a verdict takes at least two per side. A sweep stands for all its runs.
+    Several runs are repeats: a verdict takes at least two per side. A sweep means all its runs.
     """
     from hpcprof.results.named_baselines import set_baseline
     from hpcprof.results.store.store import open_store

@@ -20,7 +20,7 @@ def command(runs_dir: Path, runs: tuple[str, ...]) -> None:
     """End a run with all its processes.
 
     hpcprof repeats the request until the scheduler reports that the run has ended. After a minute it names
-    the run and exits with 1. A run that has already ended is left alone. An array sweep stands for all its
+    the run and exits with 1. A run that has already ended is left alone. An array sweep means all its
     runs.
     """
     found = find_submitted_runs(runs, runs_dir)

@@ -116,7 +116,7 @@ def command(
     --program names what ran in profiles of another tool, for scaling, compare and history. All profiles of a
     folder then are its ranks; without it, ranks of different programs are refused.
 
-    A folder without profiles of its own stands for all runs and folders of profiles below it.
+    Of a folder without profiles of its own, all runs and folders of profiles below it are collected.
 
     Over MPI: srun -n 64 python -m mpi4py.futures -m hpcprof collect --executor mpi RUN
 

@@ -55,8 +55,8 @@ def command(
     """List the runs, oldest first.
 
     Profiles that were collected from other folders follow: they are imported, or missing if the folder is
-    gone. The step time is the median in the results database. Columns for which the terminal is too narrow
-    are left out; --format csv and json have all, with times in seconds and nanoseconds (_s, _ns).
+    gone. The step time is the median in the results database. Columns that do not fit the terminal are
+    left out; --format csv and json have all, with times in seconds and nanoseconds (_s, _ns).
     """
     began = parse_since(since, datetime.now(timezone.utc)) if since else None
     skipped: list[str] = []

@@ -26,7 +26,7 @@ yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def command(runs_dir: Path, db: str | None, yes: bool, runs: tuple[str, ...]) -> None:
     """Remove runs and their collected results.
 
-    RUN is a run id, a name that means one run, a path, or last; an array sweep stands for all its runs. The
+    RUN is a run id, a name that means one run, a path, or last; an array sweep means all its runs. The
     run's directory and its rows in the results database are removed; files of profiles that were imported
     from another folder stay. A run whose job has not ended, or that is in a baseline, is not removed.
     """

@@ -32,7 +32,7 @@ def command(request: JobSpec, db: str | None) -> None:
 
     The program is given as for hpcprof submit. Without --profiler, it runs under the profiler that the site's
     file names, if any. The exit code is that of the job; a job that failed is reported too if it left a
-    profile. Ctrl-C leaves the job running: hpcprof report RUN goes on from there.
+    profile. Ctrl-C leaves the job running; hpcprof report RUN shows it later.
     """
     from hpcprof.cli.collect import collect_and_tell
     from hpcprof.cli.submit import follow

@@ -50,8 +50,8 @@ def command(
 ) -> None:
     """Show runs and their results in a browser, read-only.
 
-    The address is printed; with a token, open it once as it is printed. Ctrl-C ends the server. It
-    neither submits nor collects nor deletes anything, and runs beside all other commands.
+    Open the printed address; if it has a token, the token is needed only the first time. Ctrl-C ends the
+    server. It neither submits nor collects nor deletes anything, and runs beside all other commands.
     """
     try:
         from hpcprof.serve.server import Serving, serve

@@ -25,7 +25,7 @@ from hpcprof.submit.waiting import watch
 def command(runs_dir: Path, watching: bool, runs: tuple[str, ...]) -> None:
     """Show the state of runs.
 
-    RUN is a run id, a name that means one run, a path, or last (the default). An array sweep stands for all
+    RUN is a run id, a name that means one run, a path, or last (the default). An array sweep means all
     its runs.
 
     If the program marks its steps, the number of steps done and the step time are shown, and ranks that have

@@ -59,7 +59,7 @@ def command(
     cancel, collect and --after accept SWEEP for all of them.
 
     On this machine the runs start one after another, so that they do not disturb each other's measurements;
-    they go on when the command or the terminal has ended.
+    they continue after the command or the terminal has ended.
     """
     asked, request = request, merged(request)
     site = site_of(request)

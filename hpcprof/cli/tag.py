@@ -23,7 +23,7 @@ from hpcprof.submit.runs.tags import change_tags, check_tags
 def command(runs_dir: Path, remove: bool, run: str, tags: tuple[str, ...]) -> None:
     """Add tags to a run, or remove them.
 
-    RUN is a run id, a name that means one run, a path, or last; an array sweep stands for all its runs. A tag
+    RUN is a run id, a name that means one run, a path, or last; an array sweep means all its runs. A tag
     is a word: letters, digits and . : = / + @ - _. hpcprof list shows the tags and --tag selects by them;
     hpcprof gc keeps runs that have one.
     """

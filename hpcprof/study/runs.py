@@ -296,7 +296,7 @@ class StudyRuns:
             )
         if self._folder is None:
             return f"{text}. The same command starts the study again."
-        return f"{text}. To go on: {self._resume}"
+        return f"{text}. Resume with: {self._resume}"
 
     def _cancel(self) -> str:
         """Cancel the run that is waited for, and return what became of it."""

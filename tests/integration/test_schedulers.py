@@ -658,7 +658,7 @@ def test_pbs_a_dead_node_of_a_running_job_is_said(pbs: Path, hpcprof: Hpcprof) -
     until(lambda: last(hpcprof) == ("running", ""))
     recorded = Path(__file__).parents[1] / "data/schedulers/pbs/pbsnodes_l.txt"
     (pbs / "nodes-down").write_text(recorded.read_text().replace("pn4", "pn1"))
-    assert last(hpcprof) == ("running", "pn1 is down, so that the job cannot go on")
+    assert last(hpcprof) == ("running", "pn1 is down, so the job cannot continue")
     assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
 
 

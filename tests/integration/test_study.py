@@ -221,7 +221,7 @@ def test_an_interrupted_study_cancels_its_run_and_says_what_is_left(
     assert "cancelled" in hpcprof("status", second).stdout
     shown, left = folder.relative_to(tmp_path), said.splitlines()[-1]
     assert f"{second} is cancelled; 1 of 4 runs are complete and collected ({shown})" in left
-    assert left.endswith(f"To go on: hpcprof study slowdown --resume {shown}")
+    assert left.endswith(f"Resume with: hpcprof study slowdown --resume {shown}")
     assert hpcprof("report", first).returncode == 0
 
 

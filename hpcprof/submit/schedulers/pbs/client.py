@@ -156,7 +156,7 @@ def _on_dead_nodes(records: Mapping[str, Record]) -> Mapping[str, Record]:
     found = {}
     for job_id, record in records.items():
         lost = " and ".join(sorted(record.nodes & down))
-        words = f"{lost} {'are' if ' and ' in lost else 'is'} down, so that the job cannot go on"
+        words = f"{lost} {'are' if ' and ' in lost else 'is'} down, so the job cannot continue"
         found[job_id] = replace(record, reason=words) if lost else record
     return found
 
