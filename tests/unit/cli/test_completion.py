@@ -48,7 +48,7 @@ def completed(monkeypatch: pytest.MonkeyPatch, *words: str, by: str = "zsh") -> 
         (["submit", "--site", "lumi", "--profiler", ""], ["none", "torch", "rocprofv3", "auto"]),
         (["submit", "--profiler", "torch", "--profiler-option", "rec"], ["record_shapes="]),
         (["report", "--analysis", "kernels"], ["kernels", "kernels_by_shape"]),
-        (["explain", "--fail-on", "late"], ["late_rank_host", "late_rank_gpu"]),
+        (["explain", "--fail-on", "late_rank"], ["late_rank_host", "late_rank_gpu"]),
         (["whatif", "la"], ["last"]),
         (["templates", "export", "job/p"], ["job/pbs.sh.j2"]),
         (["container", "stop", "--engine", "p"], ["podman"]),
