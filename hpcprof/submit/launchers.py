@@ -14,6 +14,7 @@ import msgspec
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.linked_libraries import mpi_family
 from hpcprof.submit.mpi_types import type_argument
 from hpcprof.submit.schedulers.slurm.scheduler import fit_gpus
 from hpcprof.submit.sites.model import LauncherName, Site
@@ -87,10 +88,17 @@ def launch_command(site: Site, job: Job) -> list[str]:
     return LAUNCHERS[site.launcher.name].command(site, job)
 
 
-def find_mpiexec() -> str | None:
-    """Return mpiexec beside hpcprof's Python, so that no environment need be active, else on the PATH."""
+def find_mpiexec(family: str | None = None) -> str | None:
+    """Return mpiexec beside hpcprof's Python, so that no environment need be active, else on the PATH.
+
+    If the program is of a known MPI, ``openmpi`` or ``mpich``, that of the PATH comes first, and before it
+    the one with the name of this MPI: where several are installed, Debian calls them ``mpiexec.mpich``.
+    """
     beside = Path(sys.executable).with_name("mpiexec")
-    return str(beside) if beside.is_file() else shutil.which("mpiexec")
+    found = [str(beside)] if beside.is_file() else []
+    for name in ("mpiexec", f"mpiexec.{family}") if family else ():
+        found = [path for path in [shutil.which(name)] if path] + found
+    return found[0] if found else shutil.which("mpiexec")
 
 
 def _none(site: Site, job: Job) -> list[str]:
@@ -106,7 +114,8 @@ def _mpiexec(site: Site, job: Job) -> list[str]:
     """
     if job.ranks == 1 and not (job.options.get("mpiexec") or site.launcher.arguments):
         return []
-    mpiexec = job.options.get("mpiexec") or find_mpiexec()
+    family = None if job.workload else mpi_family(job.arguments, job.directory)
+    mpiexec = job.options.get("mpiexec") or find_mpiexec(family)
     if mpiexec is None:
         raise UsageError(
             f"no mpiexec beside {sys.executable} nor on the PATH: install hpcprof[workloads], load the "

@@ -19,6 +19,8 @@ from tests.unit.profiles.readers.nsys.test_report_export import report as report
 
 NSYS = """#!{python}
 import pathlib, shutil, sys, time
+if sys.argv[1:] == ["export", "--help"]:
+    sys.exit(print("--include-blobs="))
 arguments = dict(a.partition("=")[::2] for a in sys.argv[2:-1])
 assert sys.argv[1] == "export" and arguments["--type"] == "sqlite", sys.argv
 assert arguments["--include-blobs"] == "true", sys.argv

@@ -195,7 +195,7 @@ def test_nsys_stands_before_the_program_of_a_selected_rank_and_exports_afterward
     tools.mkdir()
     # Stands for nsys: notes its arguments, runs the program, leaves the files that nsys leaves.
     (tools / "nsys").write_text(
-        '#!/bin/sh\necho "$@" >>"$NOTES"\n'
+        '#!/bin/sh\ncase "$*" in *--help) echo --include-blobs= ;; *) echo "$@" >>"$NOTES" ;; esac\n'
         'for a in "$@"; do case $a in --output=*) touch "${a#--output=}" ;; esac; done\n'
         'case $1 in profile) while [ "$1" != /bin/sh ]; do shift; done; exec "$@" ;; esac\n'
     )
@@ -214,9 +214,42 @@ def test_nsys_stands_before_the_program_of_a_selected_rank_and_exports_afterward
     assert (folder / "logs/rank00003.out").read_text() == "x y\n"
     assert "--capture-range=cudaProfilerApi --capture-range-end=stop" in profile
     assert f"--output={output} /bin/sh -c" in profile and profile.endswith("echo x y")
-    assert export.startswith("export --type=sqlite --include-blobs=true")
+    assert export.startswith("export --include-blobs=true --type=sqlite")
     assert Path(f"{output}.sqlite").exists()
     assert not Path(f"{output}.sqlite.part").exists()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("library", "family"),
+    [
+        ("libmpi.so.40", "openmpi"),
+        ("libmpich.so.12", "mpich"),
+        ("libmpi_gnu_123.so.12", "mpich"),
+        ("libmpi_mpifh.so.40", None),
+        ("libmpifort.so.12", None),
+    ],
+)
+def test_nsys_is_told_the_mpi_of_the_program_and_finds_its_functions(
+    shell: str, library: str, family: str | None, tmp_path: Path
+) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tmp_path / library).touch()
+    (tools / "ldd").write_text(f"#!/bin/sh\necho '\t{library} => {tmp_path}/{library} (0x7f)'\n")
+    (tools / "nsys").write_text(
+        '#!/bin/sh\n[ "$1" = profile ] || exit 0\necho "$@"\n'
+        'readlink "${LD_LIBRARY_PATH%%:*}/libmpi.so"\n'
+        'while [ "$1" != /bin/sh ]; do shift; done; exec "$@"\n'
+    )
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+    environment = {**LAUNCHERS["Slurm"], "PATH": f"{tools}:{os.environ['PATH']}"}
+    run_wrapper(shell, job(profiler="nsys"), tmp_path, environment, "true")
+    called, *lines = (tmp_path / "logs/rank00003.profiler").read_text().splitlines()
+    told = [word for word in called.split() if word.startswith("--mpi-impl")]
+    assert told == ([f"--mpi-impl={family}"] if family else [])
+    assert (f"{tmp_path}/{library}" in lines) == (family is not None)
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -299,6 +332,7 @@ def test_the_files_of_the_program_under_rocprofv3_get_the_name_of_its_rank(
 
 # Ends before the program if it has a time limit, as nsys does with --kill=none.
 STOPPING_NSYS = """#!/bin/sh
+[ "$*" != "export --help" ] || exit
 [ "$1" != export ] || {{ echo export >>{notes}; exit; }}
 for word in "$@"; do case $word in --duration=* | --kill=*) limited="$limited$word " ;; esac; done
 echo "limit: $limited" >>{notes}

@@ -122,9 +122,9 @@ class Reader:
     other_files : str
         Returns for a profile and a `Part`, or None for all of it, the files beside it that it consists of.
         By default a profile is one file.
-    folder_of_its_own : str
-        The name of the profile in a folder that the profiler makes for it in the folder of a run's profiles;
-        empty if it makes none.
+    place_in_run : str
+        Where the profile of a submitted run is, below the folder of its profiles, if the profiler makes a
+        folder for it there.
     shared_suffixes : tuple of str
         The suffixes that files of other kinds have too; ``recognize`` finds the profiles among these.
     recognize : str
@@ -148,7 +148,7 @@ class Reader:
     several_ranks: str = ""
     reads_parts: bool = field(default=False, kw_only=True)
     other_files: str = ""
-    folder_of_its_own: str = ""
+    place_in_run: str = ""
     shared_suffixes: tuple[str, ...] = ()
     recognize: str = ""
     reports: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -149,8 +149,8 @@ def file_to_read(path: Path) -> Path:
 def find_profiles(folder: Path) -> list[Path]:
     """Return the profiles in a run directory (its ``profiles`` folder) or in any other folder, sorted.
 
-    Hidden and temporary files are left out, and folders inside are not searched, except in a run for the
-    folders that profilers make there (`Reader.folder_of_its_own`). An export beside its
+    Hidden and temporary files are left out, and folders inside are not searched, except in a run for those
+    that profilers make there (`Reader.place_in_run`). An export beside its
     ``.nsys-rep`` and a table beside its ``.ncu-rep`` are not listed: the report stands for both. A folder
     that does not exist has none.
 
@@ -166,8 +166,7 @@ def find_profiles(folder: Path) -> list[Path]:
     with reading(place):
         files = list(place.iterdir())
     if place == inside:
-        names = [reader.folder_of_its_own for reader in BUILT_IN if reader.folder_of_its_own]
-        files += [folder / name for folder in files if folder.is_dir() for name in names]
+        files += [place / reader.place_in_run for reader in BUILT_IN if reader.place_in_run]
     found = {path: reader for path in files if (reader := _reader_of_profile(path))}
     made = {
         path.with_suffix(suffix)

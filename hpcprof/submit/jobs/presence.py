@@ -10,6 +10,7 @@ from pathlib import Path
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.job_name import script_of
+from hpcprof.submit.linked_libraries import is_python, lacks, program_file
 from hpcprof.submit.profilers import find_profiler
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.sites.environment import added_folders
@@ -47,6 +48,7 @@ def check_present(site: Site, job: Job) -> None:
             )
     if job.workload is None:
         _check_program(job, path if complete else None, elsewhere)
+        _check_built_in(job)
         if folders is not None:
             _check_script(job)
 
@@ -66,6 +68,18 @@ def _check_program(job: Job, path: str | None, elsewhere: str) -> None:
             near = difflib.get_close_matches(program, _commands(path), 1, 0.75)
             advice = f" (did you mean {near[0]}?)" if near else elsewhere
         raise UsageError(f"{program} is not on the PATH{advice}.")
+
+
+def _check_built_in(job: Job) -> None:
+    """Check that the executable contains the profiler, if that has to be built into it."""
+    mark = find_profiler(job.profiler).in_program
+    file = program_file(job.arguments, job.directory)
+    # A script may start an executable that does.
+    if job.profiled_ranks and mark and file and not is_python(file) and lacks(file, mark):
+        raise UsageError(
+            f"--profiler {job.profiler}: {job.arguments[0]} is not built with it; build it again with "
+            f"{mark} before the compiler ({mark} mpicc …), or use --profiler nsys."
+        )
 
 
 def _check_script(job: Job) -> None:

@@ -17,6 +17,7 @@ from hpcprof.submit.profilers.base import (
     SCRATCH,
     SECONDS,
     START_UP,
+    OnNode,
     PerfEvents,
     Profiler,
     Target,
@@ -25,6 +26,7 @@ from hpcprof.submit.profilers.base import (
 from hpcprof.submit.profilers.ncu import NCU
 from hpcprof.submit.profilers.nsys import NSYS
 from hpcprof.submit.profilers.rocprofv3 import ROCPROFV3
+from hpcprof.submit.profilers.scorep import SCOREP
 from hpcprof.submit.profilers.torch_profiler import TORCH
 from hpcprof.submit.profilers.unitrace import UNITRACE
 
@@ -38,6 +40,7 @@ __all__ = [
     "SCRATCH",
     "SECONDS",
     "START_UP",
+    "OnNode",
     "PerfEvents",
     "Profiler",
     "Target",
@@ -47,7 +50,7 @@ __all__ = [
 ]
 
 PROFILERS: dict[str, Profiler] = {
-    profiler.name: profiler for profiler in (NONE, NSYS, NCU, TORCH, ROCPROFV3, UNITRACE)
+    profiler.name: profiler for profiler in (NONE, NSYS, NCU, TORCH, ROCPROFV3, UNITRACE, SCOREP)
 }
 """hpcprof's own profilers by name."""
 

@@ -67,7 +67,23 @@ class PerfEvents:
     missing: str
 
 
-Word = str | Versioned | PerfEvents
+@dataclass(frozen=True)
+class OnNode:
+    """Flags that the rank wrapper chooses on the node by a test of the shell.
+
+    They are ``passed`` if it passes, else ``failed``. The test may call ``mpi_is openmpi`` or
+    ``mpi_is mpich``,
+    which tells the library of the program. If it fails, the first rank of the node says ``missing`` on its
+    error output, unless that is empty.
+    """
+
+    test: str
+    passed: tuple[str, ...]
+    failed: tuple[str, ...] = ()
+    missing: str = ""
+
+
+Word = str | Versioned | PerfEvents | OnNode
 
 
 @dataclass(frozen=True)
@@ -112,7 +128,7 @@ class Profiler:
         ``(target, settings) -> flags`` that stop the capture after `SECONDS`, while the program goes on;
         empty if it has none, or if the program stops the capture itself.
     environment : callable
-        ``(target, settings) -> environment variables`` of the profiled ranks.
+        ``(target, settings) -> environment variables`` of the profiled ranks; they may contain `FOLDER`.
     afterwards : callable
         ``(target, settings) -> commands`` to run on the node after the program, each only if the one before
         succeeded; they may contain `OUTPUT`, `SCRATCH`, `FOLDER` and `NAME`.
@@ -131,8 +147,11 @@ class Profiler:
         ``(target, settings) -> bool``: whether it reads hardware counters, as only one program can at once.
     needs_gpus : callable
         ``settings -> bool``: whether it profiles GPUs, so that a job without any would profile nothing.
+    in_program : str
+        A word that an executable contains, in any case, if this profiler is built into it; empty for one that
+        is not.
     suffix : str
-        The suffix of the profile.
+        The suffix of the profile of each rank; empty if it leaves no file for each.
     vendors : tuple of Vendor
         Whose GPUs it can profile, empty if it does not depend on them.
     capabilities : tuple of str
@@ -155,6 +174,7 @@ class Profiler:
     chatter: str = ""
     counters: Callable[[Target, Settings], bool] = lambda target, settings: False
     needs_gpus: Callable[[Settings], bool] = lambda settings: False
+    in_program: str = ""
     suffix: str = ""
     vendors: tuple[Vendor, ...] = ()
     capabilities: tuple[str, ...] = ()

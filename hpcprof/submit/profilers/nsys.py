@@ -14,6 +14,7 @@ from hpcprof.submit.profilers.base import (
     OUTPUT,
     SCRATCH,
     SECONDS,
+    OnNode,
     PerfEvents,
     Profiler,
     Setting,
@@ -29,18 +30,39 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     by_program = _captures_range(target, settings)
     # "stop" takes the first range only.
     end = f"repeat:{target.captures}" if target.captures > 1 else "stop"
-    trace = settings["trace"]
     return (
-        f"--trace={trace}",
-        *((f"--mpi-impl={settings['mpi-impl']}",) if settings["mpi-impl"] and "mpi" in trace else ()),
+        *_traced(settings),
         *_sampling(target, settings),
         "--cpuctxsw=none",
-        f"--cuda-graph-trace={settings['cuda-graph-trace']}",
         *(("--capture-range=cudaProfilerApi", f"--capture-range-end={end}") if by_program else ()),
         *((_GPU_METRICS,) if _counters(target, settings) else ()),
         "--force-overwrite=true",
         f"--output={OUTPUT}",
     )
+
+
+def _traced(settings: Settings) -> tuple[Word, ...]:
+    """Return what to trace: CUDA only where there is a GPU, and MPI as the program's library is one."""
+    trace = settings["trace"].split(",")
+    chosen: list[Word] = []
+    if "mpi" in trace:
+        given = settings["mpi-impl"]
+        known = [OnNode(f"mpi_is {name}", (f"--mpi-impl={name}",)) for name in _MPI]
+        chosen += [f"--mpi-impl={given}"] if given else known
+    others = ",".join(name for name in trace if name != "cuda")
+    with_gpu = (f"--trace={settings['trace']}", f"--cuda-graph-trace={settings['cuda-graph-trace']}")
+    if "cuda" not in trace or not others:
+        return (*with_gpu, *chosen)
+    return (OnNode(_HAS_GPU, with_gpu, (f"--trace={others}",), "no GPU: CUDA is not traced"), *chosen)
+
+
+_MPI = ("openmpi", "mpich")
+# The devices of the driver, of Tegra and of WSL.
+_HAS_GPU = "[ -e /dev/nvidiactl ] || [ -e /dev/nvhost-gpu ] || [ -e /dev/dxg ]"
+
+
+def _needs_gpus(settings: Settings) -> bool:
+    return settings["trace"] == "cuda" or settings["gpu-metrics"] == "true"
 
 
 def _sampling(target: Target, settings: Settings) -> tuple[Word, ...]:
@@ -102,25 +124,26 @@ def _export(report: str, scratch: str, output: str) -> list[tuple[str, ...]]:
     exported = f"{SCRATCH}/{scratch}.sqlite"
     return [
         (
-            "nsys",
-            "export",
-            "--type=sqlite",
-            "--include-blobs=true",
-            "--force-overwrite=true",
-            f"--output={exported}",
-            f"{report}.nsys-rep",
+            *("sh", "-c", _WITH_BLOBS, "nsys", "--type=sqlite", "--force-overwrite=true"),
+            *(f"--output={exported}", f"{report}.nsys-rep"),
         ),
         ("mv", "-f", exported, f"{output}.sqlite.part"),
         ("mv", "-f", f"{output}.sqlite.part", f"{output}.sqlite"),
     ]
 
 
+# 2023 exports them without being asked, and does not know the option.
+_WITH_BLOBS = (
+    'case $("$0" export --help 2>&1) in *--include-blobs*) set -- --include-blobs=true "$@" ;; esac; '
+    'exec "$0" export "$@"'
+)
+
 NSYS = Profiler(
     "nsys",
     "Nsight Systems: CUDA, NVTX and MPI",
     settings={
-        "trace": Setting("what to trace, joined by commas", "cuda,nvtx,mpi"),
-        "mpi-impl": Setting("the MPI, if nsys does not recognize it", "", ("", "openmpi", "mpich")),
+        "trace": Setting("what to trace, joined by commas; cuda only where there is a GPU", "cuda,nvtx,mpi"),
+        "mpi-impl": Setting("the MPI; by default that of the program's library", "", ("", *_MPI)),
         "sample": Setting("CPU sampling; makes very large files", "none", ("none", "process-tree")),
         "stacks": Setting(
             "record call stacks: samples of Python, or of another program where the node permits perf events",
@@ -145,7 +168,7 @@ NSYS = Profiler(
     afterwards=_afterwards,
     stacks={"stacks": "true"},
     counters=_counters,
-    needs_gpus=lambda settings: "cuda" in settings["trace"],
+    needs_gpus=_needs_gpus,
     suffix=".sqlite",
     vendors=(Vendor.NVIDIA,),
 )

@@ -29,6 +29,7 @@ from hpcprof.submit.profilers import (
     SCRATCH,
     SECONDS,
     START_UP,
+    OnNode,
     PerfEvents,
     Versioned,
     find_profiler,
@@ -99,6 +100,10 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
         Flags whose spelling depends on the profiler's version.
     perf_flags : list of PerfEvents
         Flags that depend on whether the node lets users sample.
+    node_flags : list of OnNode
+        Flags that depend on other things of the node.
+    finds_mpi : bool
+        Whether some of these depend on the program's library of MPI.
     profiler_time_limit : sequence of str
         The words that let the profiler stop by itself.
     profiler_suffix : str
@@ -133,6 +138,8 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     profiler_flags: tuple[str, ...]
     versioned_flags: list[Versioned]
     perf_flags: list[PerfEvents]
+    node_flags: list[OnNode]
+    finds_mpi: bool
     profiler_time_limit: Sequence[str]
     profiler_suffix: str
     profiler_environment: Mapping[str, str]
@@ -217,6 +224,8 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         profiler_flags=tuple(word for word in flags if isinstance(word, str)),
         versioned_flags=[word for word in flags if isinstance(word, Versioned)],
         perf_flags=[word for word in flags if isinstance(word, PerfEvents)],
+        node_flags=[word for word in flags if isinstance(word, OnNode)],
+        finds_mpi=any(isinstance(word, OnNode) and "mpi_is" in word.test for word in flags),
         profiler_time_limit=profiler.time_limit(job.target, job.profiler_options),
         profiler_suffix=profiler.suffix,
         profiler_environment=profiler.environment(job.target, job.profiler_options),

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.profilers import PROFILERS, PerfEvents, Target, Versioned
+from hpcprof.submit.profilers import FOLDER, PROFILERS, OnNode, PerfEvents, Target, Versioned
 from hpcprof.submit.sites.files import load_site
 from tests.jobs import make_job
 
@@ -109,6 +109,67 @@ def test_nsys_keeps_the_mpi_teams_of_a_part_of_the_ranks_to_each_rank() -> None:
     nsys = PROFILERS["nsys"]
     assert nsys.environment(OURS, nsys.resolve({})) == {"NSYS_MPI_STORE_TEAMS_PER_RANK": "1"}
     assert nsys.environment(OURS, nsys.resolve({"trace": "cuda"})) == {}
+
+
+def test_nsys_traces_cuda_only_where_there_is_a_gpu_and_says_so() -> None:
+    gpu, *_ = (flag for flag in nsys_flags(USERS) if isinstance(flag, OnNode))
+    assert gpu.passed == ("--trace=cuda,nvtx,mpi", "--cuda-graph-trace=graph")
+    assert (gpu.failed, gpu.missing) == (("--trace=nvtx,mpi",), "no GPU: CUDA is not traced")
+    assert "--trace=nvtx,osrt" in nsys_flags(USERS, trace="nvtx,osrt")
+    needs_gpus = PROFILERS["nsys"].needs_gpus
+    resolve = PROFILERS["nsys"].resolve
+    assert not needs_gpus(resolve({}))
+    assert needs_gpus(resolve({"trace": "cuda"})) and needs_gpus(resolve({"gpu-metrics": "true"}))
+
+
+def test_nsys_gets_the_mpi_of_the_program_unless_it_is_given() -> None:
+    chosen = [flag for flag in nsys_flags(USERS) if isinstance(flag, OnNode) and "mpi_is" in flag.test]
+    assert [(flag.test, flag.passed) for flag in chosen] == [
+        ("mpi_is openmpi", ("--mpi-impl=openmpi",)),
+        ("mpi_is mpich", ("--mpi-impl=mpich",)),
+    ]
+    given = nsys_flags(USERS, **{"mpi-impl": "mpich"})
+    assert "--mpi-impl=mpich" in given
+    assert not [flag for flag in given if isinstance(flag, OnNode) and "mpi_is" in flag.test]
+
+
+def scorep(**settings: str) -> dict[str, str]:
+    return PROFILERS["scorep"].resolve({key.replace("_", "-"): value for key, value in settings.items()})
+
+
+def test_scorep_has_the_same_settings_on_all_ranks_and_one_folder_in_the_run() -> None:
+    given = scorep(total_memory="1G", papi="PAPI_TOT_INS", filter="/home/me/filter")
+    assert PROFILERS["scorep"].environment(USERS, given) == {
+        "SCOREP_ENABLE_TRACING": "true",
+        "SCOREP_ENABLE_PROFILING": "false",
+        "SCOREP_EXPERIMENT_DIRECTORY": f"{FOLDER}/scorep",
+        "SCOREP_TOTAL_MEMORY": "1G",
+        "SCOREP_METRIC_PAPI": "PAPI_TOT_INS",
+        "SCOREP_FILTERING_FILE": "/home/me/filter",
+    }
+    assert PROFILERS["scorep"].flags(USERS, given) == ()
+
+
+@pytest.mark.parametrize(
+    ("target", "settings", "says"),
+    [
+        (Target(None, ranks=4, profiled=1), {}, "all ranks into one archive: leave --profile-ranks out"),
+        (Target(None, ranks=4, profiled=4, captures=1), {}, "Score-P records the whole program"),
+        (Target(None, ranks=4, profiled=4), {"total_memory": "much"}, "write a size of at most 4G"),
+        (Target(None, ranks=4, profiled=4), {"total_memory": "5G"}, "write a size of at most 4G"),
+    ],
+)
+def test_scorep_refuses_what_it_cannot_record(target: Target, settings: dict[str, str], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        PROFILERS["scorep"].check(target, scorep(**settings))
+    PROFILERS["scorep"].check(Target(None, ranks=4, profiled=4), scorep())
+
+
+def test_what_scorep_complains_about_is_the_end_of_a_sentence() -> None:
+    complaint = PROFILERS["scorep"].complaint
+    said = "[Score-P] src/measurement/scorep_runtime_management.c:333: Error: File exists: cannot create.\n"
+    assert complaint(said) == ": Score-P says 'File exists: cannot create'"
+    assert complaint("[Score-P] Trace buffer flush on rank 0.\n") == ""
 
 
 def test_nsys_samples_nothing_unless_asked() -> None:

@@ -64,9 +64,11 @@ def _make(report: Path, export: Path, why: str) -> None:
     try:
         with replacing(export) as temporary:
             output = f"--output={temporary}"
+            # 2023 exports blobs without being asked, and does not know the option.
+            told = run_command([nsys, "export", "--help"], timeout=_EXPORT_SECONDS).stdout
+            blobs = ["--include-blobs=true"] if "--include-blobs" in told else []
             done = run_command(
-                [nsys, "export", "--type=sqlite", "--include-blobs=true", output, str(report)],
-                timeout=_EXPORT_SECONDS,
+                [nsys, "export", "--type=sqlite", *blobs, output, str(report)], timeout=_EXPORT_SECONDS
             )
             if done.exit_code != 0 or not temporary.is_file():
                 raise DamagedInput(f"nsys cannot export {report}: {_said(done.stdout + done.stderr)}.")

@@ -12,5 +12,5 @@ OTF2 = Reader(
     identify_rank="hpcprof.profiles.readers.otf2.archive:identify_rank",
     several_ranks="hpcprof.profiles.readers.otf2.archive:several_ranks",
     other_files="hpcprof.profiles.readers.otf2.archive:other_files",
-    folder_of_its_own="traces.otf2",
+    place_in_run="scorep/traces.otf2",
 )

@@ -51,6 +51,20 @@ def test_a_program_that_is_not_there_is_named(program: str, says: str, here: Pat
         check(*program.split())
 
 
+def test_a_program_without_the_profiler_that_has_to_be_built_in_is_refused(here: Path) -> None:
+    for name, content in (
+        ("plain", b"\x7fELF main"),
+        ("traced", b"\x7fELF SCOREP_Init"),
+        ("script", b"#!/bin/sh"),
+    ):
+        (here / name).write_bytes(content)
+        (here / name).chmod(0o755)
+    with pytest.raises(UsageError, match=r"\./plain is not built with it; build it again with scorep before"):
+        check("./plain", profiler="scorep")
+    for program in ("./traced", "./script", "python train.py"):
+        check(*program.split(), profiler="scorep")
+
+
 @pytest.mark.parametrize(
     "program",
     ["python train.py", "python -m tarin", "python -c x.py", "bash -c run.sh", "/opt/only/on/nodes"],

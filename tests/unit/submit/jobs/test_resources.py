@@ -236,8 +236,9 @@ def test_a_wrong_request_is_refused_and_named(
 
 
 def test_a_gpu_profiler_is_refused_without_gpus_and_accepted_with_some(tmp_path: Path) -> None:
+    cuda: dict[str, Any] = {"profiler_options": {"trace": "cuda"}}
     with pytest.raises(UsageError, match=r"--profiler nsys: .*request no GPUs.*or give --gpus-per-rank"):
-        make_job(loaded(tmp_path, SLURM), arguments=["true"], profiler="nsys", gpus_per_rank=0)
+        make_job(loaded(tmp_path, SLURM), arguments=["true"], profiler="nsys", gpus_per_rank=0, **cuda)
     site = loaded(tmp_path, "extends: generic-slurm\nnode: {cores: 64}\n")
-    make_job(site, arguments=["true"], profiler="nsys", gpus_per_rank=1)
-    make_job(site, arguments=["true"], profiler="nsys", scheduler_args=["--gres=gpu:1"])
+    make_job(site, arguments=["true"], profiler="nsys", gpus_per_rank=1, **cuda)
+    make_job(site, arguments=["true"], profiler="nsys", scheduler_args=["--gres=gpu:1"], **cuda)

@@ -72,7 +72,7 @@ CPUS = "extends: generic-slurm\nnode: {cores: 64}\n"
 
 @pytest.mark.parametrize(
     ("profiler", "options"),
-    [("nsys", {}), ("ncu", {"kernel": "gemm", "launch-count": "1"})],
+    [("nsys", {"trace": "cuda"}), ("ncu", {"kernel": "gemm", "launch-count": "1"})],
 )
 def test_a_gpu_profiler_is_refused_on_a_job_without_gpus(
     tmp_path: Path, profiler: str, options: dict[str, str]
@@ -85,7 +85,7 @@ def test_a_gpu_profiler_is_refused_on_a_job_without_gpus(
 
 def test_a_gpu_profiler_is_accepted_where_gpus_are_requested_or_not_traced(tmp_path: Path) -> None:
     plain = loaded(tmp_path, CPUS)
-    make_job(plain, arguments=["true"], profiler="nsys", profiler_options={"trace": "nvtx,mpi"})
+    make_job(plain, arguments=["true"], profiler="nsys")
     make_job(plain, arguments=["true"], profiler="torch")
     for more in ('directives: ["--gres=gpu:2"]\n', 'queues: {q: {directives: ["--gpus=2"]}}\nqueue: q\n'):
         make_job(loaded(tmp_path, CPUS + more), arguments=["true"], profiler="nsys")

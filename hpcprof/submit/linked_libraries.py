@@ -1,0 +1,67 @@
+"""The shared libraries that a program names, read from the file without running it."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+_ELF = b"\x7fELF"
+_LIBRARY = re.compile(rb"\0(lib[\w+.-]*\.so[\w.]*)(?=\0)")
+_PYTHON = re.compile(r"python[\d.]*")
+_FAMILIES = {"openmpi": re.compile(r"libmpi\w*\.so\.[24]0"), "mpich": re.compile(r"libmpi\w*\.so\.12")}
+_MPI4PY = ("lib/python3*/site-packages/mpi4py/MPI*.so", "lib/python3*/dist-packages/mpi4py/MPI*.so")
+
+
+def linked_libraries(file: Path) -> list[str]:
+    """Return the names of shared libraries in an executable or a library, none if it is a script.
+
+    The tables of names are searched for what looks like one, which finds all that it is linked with.
+    """
+    return sorted({name.decode() for name in _found(file, _LIBRARY) or []})
+
+
+def lacks(file: Path, word: str) -> bool:
+    """Return whether a file is an executable, or a library, that contains a word in no case."""
+    return _found(file, re.compile(re.escape(word.encode()), re.IGNORECASE)) == []
+
+
+def _found(file: Path, pattern: re.Pattern[bytes]) -> list[bytes] | None:
+    """Return what a pattern finds in an executable or a library; None if it is neither."""
+    try:
+        with file.open("rb") as program:
+            if program.read(len(_ELF)) != _ELF:
+                return None
+            with mmap.mmap(program.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return pattern.findall(content)
+    except (OSError, ValueError):
+        return None
+
+
+def program_file(arguments: Sequence[str], directory: str) -> Path | None:
+    """Return the file of a program as the PATH of this process finds it; None if there is none."""
+    program = arguments[0] if arguments else ""
+    found = os.path.join(directory, program) if "/" in program else shutil.which(program)  # noqa: PTH118
+    return Path(found) if found and Path(found).is_file() else None
+
+
+def is_python(file: Path) -> bool:
+    """Return whether a program is Python by its name."""
+    return _PYTHON.fullmatch(file.name) is not None
+
+
+def mpi_family(arguments: Sequence[str], directory: str) -> str | None:
+    """Return whose MPI a program is linked with, ``openmpi`` or ``mpich``; None if that is unknown.
+
+    Of Python it is that of mpi4py, unless this has modules for several, as the wheels of PyPI do.
+    """
+    file = program_file(arguments, directory)
+    if file is not None and is_python(file):
+        modules = [module for pattern in _MPI4PY for module in file.parent.parent.glob(pattern)]
+        file = modules[0] if len(modules) == 1 else None
+    names = linked_libraries(file) if file else []
+    found = [family for family, name in _FAMILIES.items() if any(map(name.fullmatch, names))]
+    return found[0] if len(found) == 1 else None

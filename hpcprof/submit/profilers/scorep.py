@@ -1,0 +1,70 @@
+"""Score-P, which is linked into the program and records all ranks into one archive of OTF2.
+
+Its settings are environment variables, which must be the same on all ranks. It makes the folder of an
+experiment, but not the folders above it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.profilers.base import FOLDER, Profiler, Setting, Settings, Target
+
+_SIZE = re.compile(r"[1-9]\d*[KMG]?")
+_LARGEST = 4 << 30
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_COMPLAINT = re.compile(r"^\[Score-P\] (?:\S+:\d+: )?(?:Error|Fatal): (.*\S)", re.MULTILINE)
+
+
+def _check(target: Target, settings: Settings) -> None:
+    if target.profiled not in (0, target.ranks):
+        raise UsageError(
+            "--profiler scorep records all ranks into one archive: leave --profile-ranks out, or give all."
+        )
+    if target.captures:
+        raise UsageError(
+            "--capture-steps: Score-P records the whole program; use SCOREP_RECORDING_OFF() and "
+            "SCOREP_RECORDING_ON() in it."
+        )
+    size = settings["total-memory"]
+    if not _SIZE.fullmatch(size) or int(size.rstrip("KMG")) * _UNITS.get(size[-1], 1) > _LARGEST:
+        raise UsageError(f"--profiler-option total-memory={size}: write a size of at most 4G, such as 256M.")
+
+
+def _environment(target: Target, settings: Settings) -> dict[str, str]:
+    given = {
+        "SCOREP_FILTERING_FILE": settings["filter"],
+        "SCOREP_METRIC_PAPI": settings["papi"],
+    }
+    return {
+        "SCOREP_ENABLE_TRACING": "true",
+        "SCOREP_ENABLE_PROFILING": "false",
+        "SCOREP_EXPERIMENT_DIRECTORY": f"{FOLDER}/scorep",
+        "SCOREP_TOTAL_MEMORY": settings["total-memory"],
+        **{name: value for name, value in given.items() if value},
+    }
+
+
+def _complaint(text: str) -> str:
+    said = _COMPLAINT.search(text)
+    return f": Score-P says {said[1].rstrip('.')!r}" if said else ""
+
+
+SCOREP = Profiler(
+    "scorep",
+    "Score-P: MPI, OpenMP and functions of a program that is built with it",
+    settings={
+        "total-memory": Setting(
+            "memory for the events of a process; when it is full, the program waits while they are written",
+            "256M",
+        ),
+        "filter": Setting("a file that names the functions to leave out; an absolute path"),
+        "papi": Setting("hardware counters of PAPI, joined by commas"),
+    },
+    check=_check,
+    environment=_environment,
+    complaint=_complaint,
+    chatter=r"\[Score-P\] ",
+    in_program="scorep",
+)
