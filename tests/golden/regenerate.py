@@ -141,7 +141,7 @@ def _job(site: Site, profiler: str) -> Job:
         nodes=nodes,
         ranks_per_node=site.node.gpus or RANKS_PER_NODE,
         profiler=profiler,
-        profile_ranks="local=0",
+        profile_ranks="all" if profiler == "scorep" else "local=0",
         profiler_options=PROFILER_OPTIONS.get(profiler, {}),
         queue=queue,
         account="" if site.scheduler in ("local", "kubernetes") else "project",
