@@ -331,7 +331,13 @@ def collect_and_tell(
     from hpcprof.results.executors.processes import Processes
     from hpcprof.results.rank_task import PRELOAD, work_of
     from hpcprof.results.run_profiles import readable
+    from hpcprof.results.stalls import is_unprofiled
+    from hpcprof.submit.runs.live_steps import describe_live_steps
 
+    if is_unprofiled(run, store):
+        known = describe_live_steps(run) or "no step times were noted"
+        click.echo(f"{run.id}: not profiled, so there is nothing to collect; {known}", err=aside)
+        return True
     jobs = cpus or usable_cpus()
     here = Processes(jobs, PRELOAD, work_of, if_quicker=cpus is None)
     with readable(run) as (run_to_read, unpacked):

@@ -46,6 +46,11 @@ def _completer(offer: Offer, otherwise: str = "") -> Completer:
     return complete
 
 
+def among(words: tuple[str, ...]) -> Completer:
+    """Return a `shell_complete` that offers a few fixed words."""
+    return _completer(lambda context, incomplete: words)
+
+
 def _site(context: click.Context) -> Site:
     """Return the site of the words before the incomplete one, or the default."""
     from hpcprof.submit.jobs.job import JobSpec

@@ -73,6 +73,9 @@ def _click_option(option: Option, kind: type) -> Callable[[CommandT], CommandT]:
         settings["multiple"] = True
     if option.metavar:
         settings["metavar"] = option.metavar
+    if option.choices:
+        settings["metavar"] = "|".join(option.choices)
+        settings["shell_complete"] = completion.among(option.choices)
     if option.words:
         settings["shell_complete"] = _COMPLETERS[option.words]
     return click.option(*(option.flags or (option.flag,)), option.name, help=option.described, **settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import click
@@ -10,6 +11,7 @@ from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.cli.tables import show
+from hpcprof.results.stalls import stall_sentence
 from hpcprof.submit.runs.directory import Run, find_submitted_runs
 from hpcprof.submit.runs.failures import describe_status
 from hpcprof.submit.runs.live_steps import describe_live_steps
@@ -28,8 +30,9 @@ def command(runs_dir: Path, watching: bool, runs: tuple[str, ...]) -> None:
     RUN is a run id, a name that means one run, a path, or last (the default). An array sweep means all
     its runs.
 
-    If the program marks its steps, the number of steps done and the step time are shown, and ranks that have
-    stopped are named.
+    For a PyTorch program, and one that marks its steps, the number of steps done and the step time are shown,
+    and ranks that have stopped are named. Where no rank makes progress, the rank that holds the others up is
+    named.
     """
     found = find_submitted_runs(runs or ("last",), runs_dir)
     for states in watch(found) if watching else [poll(found, LISTING_SECONDS)]:
@@ -38,6 +41,6 @@ def command(runs_dir: Path, watching: bool, runs: tuple[str, ...]) -> None:
 
 
 def _detail(run: Run, status: JobStatus) -> str:
-    """Return the reason for the state of a run, or how far its steps are while it runs."""
-    reason = describe_status(run, status)
-    return describe_live_steps(run) if status.state is JobState.RUNNING and not reason else reason
+    """Return the reason for the state of a run, else how far its steps are and how long they take."""
+    reason = describe_status(run, status) or stall_sentence(run)
+    return reason or describe_live_steps(run, time.time() if status.state is JobState.RUNNING else None)

@@ -17,8 +17,9 @@ from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.results.analysis_table import AnalysisTable, Row
-from hpcprof.results.explanation import kept_explanation
+from hpcprof.results.explanation import explain, kept_explanation
 from hpcprof.results.run_names import command_line, typed_run, with_commands
+from hpcprof.results.stalls import find_stall, is_unprofiled
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.results.when_asked import complete, stored_analysis
@@ -179,7 +180,8 @@ def gather(
     profiles = store.profiles(run.id) if store.exists() else {}
     results = read_results(run.path)
     ended_badly = status is not None and status.state.ended and status.state is not JobState.COMPLETED
-    if not profiles and not results.ranks and not ended_badly:
+    unprofiled = is_unprofiled(run, store)
+    if not profiles and not results.ranks and not ended_badly and not unprofiled:
         raise HpcprofError(
             f"there is nothing to report of {run.id}: no profile of it has been collected, and there are no "
             f"results in {run.path}."
@@ -201,12 +203,20 @@ def gather(
         warnings=warnings,
         in_full=lambda name: command_line(store, "report", run.id, "--analysis", name),
         threshold=threshold,
-        explaining=command_line(store, "explain", run.id) if _has_timeline(profiles) else "",
-        explanation=kept_explanation(run, store) if profiles else None,
+        explaining=command_line(store, "explain", run.id) if unprofiled or _has_timeline(profiles) else "",
+        explanation=_explanation(run, store, bool(profiles), unprofiled),
         unexplained=unexplained,
         collect=command_line(store, "collect", typed_run(run)),
         losses=in_short(store.losses(run.id)) if profiles else (),
     )
+
+
+def _explanation(run: Run, store: Store, profiled: bool, unprofiled: bool) -> Explanation | None:
+    """Return what the store keeps, or what is known of a run without profiles."""
+    if unprofiled:
+        return explain(run, store)
+    kept = kept_explanation(run, store) if profiled else None
+    return None if kept is None else replace(kept, stall=find_stall(run))
 
 
 def _uncollected(run: Run, store: Store) -> str:

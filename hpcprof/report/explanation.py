@@ -12,6 +12,7 @@ from rich.text import Text
 from hpcprof.analysis.explain.changes import Prediction
 from hpcprof.analysis.explain.evidence_words import plain
 from hpcprof.analysis.explain.explanation import (
+    CAUSES,
     LEAST_ESTIMATE_PCT,
     MEANINGS,
     NAMES,
@@ -22,6 +23,8 @@ from hpcprof.analysis.explain.explanation import (
     Source,
     StepSummary,
 )
+from hpcprof.analysis.stalls.evidence import Stall
+from hpcprof.analysis.stalls.words import describe
 from hpcprof.common.units import counted, format_ns, named_ranks, visible
 
 _LABELS = 12
@@ -78,7 +81,7 @@ def written(explanation: Explanation) -> WrittenExplanation:
 
 def unjudged(explanation: Explanation) -> list[tuple[str, str]]:
     """Return what could not be judged, in words, and why; without what the conclusion says."""
-    in_conclusion = () if explanation.shown() else (WAITING,)
+    in_conclusion = () if explanation.shown() else (WAITING, CAUSES)
     return [
         (_SUBJECTS.get(one.what, one.what), one.reason)
         for one in explanation.not_judged
@@ -117,7 +120,24 @@ def _explanation(said: WrittenExplanation, width: int, in_full: Callable[[str], 
 
 
 def conclusion(explanation: Explanation) -> list[str]:
-    """Return what a step takes, what it would take without the findings, and how exact that is."""
+    """Return why the run stood still if it did, what a step takes, what it would take without the findings.
+
+    How exact that is comes last.
+    """
+    stalled = (
+        [f"The run stood still{_since(explanation.stall)}. {describe(explanation.stall)}"]
+        if explanation.stall
+        else []
+    )
+    return stalled + _of_steps(explanation)
+
+
+def _since(stall: Stall) -> str:
+    step = "" if stall.last_step is None else f" after step {stall.last_step}"
+    return f" from {stall.since} on{step}" if stall.since else step
+
+
+def _of_steps(explanation: Explanation) -> list[str]:
     step = explanation.step
     if step.priced_ns is None or step.wall_p50_ns is None:
         said = ["No step was found, so savings are unknown."]

@@ -18,6 +18,7 @@ from hpcprof.results.explanation import explain_for_report
 from hpcprof.results.on_demand import read_or_compute
 from hpcprof.results.run_names import find_known_run, find_known_runs
 from hpcprof.results.run_profiles import profiles_of
+from hpcprof.results.stalls import tells_while_it_runs
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run, typed_name
 from hpcprof.submit.schedulers.base import JobState
@@ -164,6 +165,8 @@ def _across_runs(
 def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], None]) -> None:
     """Have each run collected whose profiles are not in the store, or by an earlier version of hpcprof.
 
+    A run that has stalled, or that runs without a profiler, has nothing to collect as long as its job lasts.
+
     Raises
     ------
     HpcprofError
@@ -173,14 +176,17 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], 
     stored = {run.id: store.profiles(run.id) if exists else {} for run in runs}
     missing = [run for run in runs if not stored[run.id]]
     statuses = poll(missing, LISTING_SECONDS)
+    unfinished = set()
     for run in missing:
         status = statuses.get(run.id)
-        if status is not None and status.state in (JobState.QUEUED, JobState.RUNNING):
+        if status is not None and status.state is JobState.RUNNING and tells_while_it_runs(run):
+            unfinished.add(run.id)
+        elif status is not None and status.state in (JobState.QUEUED, JobState.RUNNING):
             raise HpcprofError(
                 f"{run.id} is {status.state.value}: wait with hpcprof status {typed_name(run.path)} --watch, "
                 "then report."
             )
     for run in runs:
         profiles = stored[run.id].values()
-        if (not profiles or earlier_version(profiles)) and profiles_of(run):
+        if run.id not in unfinished and (not profiles or earlier_version(profiles)) and profiles_of(run):
             collect(run)

@@ -38,6 +38,7 @@ from hpcprof.results.rank_task import (
 )
 from hpcprof.results.run_names import find_runs_to_collect
 from hpcprof.results.run_profiles import is_unpacked, profiles_of, readable
+from hpcprof.results.stalls import is_unprofiled
 from hpcprof.results.step_choice import is_current, stored_step_ranges, wanted_step_range
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
@@ -129,7 +130,8 @@ def collect(
 ) -> Collected:
     """Bring the store up to date with the profiles of a run.
 
-    A profile is left alone if the store has the results of the same content. A damaged one is skipped.
+    A profile is left alone if the store has the results of the same content. A damaged one is skipped. Of a
+    run that was not profiled nothing is stored: its step times and its stall are read where they are.
 
     Parameters
     ----------
@@ -156,6 +158,8 @@ def collect(
         If no profile has the range; then no timeline is stored.
     """
     files = profiles_of(run)
+    if not files and is_unprofiled(run, store):
+        return Collected()
     if not files:
         place = f"{run.path} or its profiles/" if run.manifest else run.path
         raise HpcprofError(f"no profiles ({PROFILES}) in {place}{profiler_complaint(run)}.")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from hpcprof.analysis.explain.changes import Change, Prediction, parse_changes
-from hpcprof.analysis.explain.explanation import Explanation
+from hpcprof.analysis.explain.explanation import CAUSES, Explanation, NotJudged, StepSummary
 from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError, unknown
@@ -26,9 +26,11 @@ from hpcprof.results.analysis_table import ANALYSIS_VERSION, AnalysisTable
 from hpcprof.results.earlier_figures import earlier_version
 from hpcprof.results.executors.interface import Executor, serially
 from hpcprof.results.run_names import command_line, typed_run
+from hpcprof.results.stalls import find_stall, is_unprofiled
 from hpcprof.results.store.store import Store
 from hpcprof.results.when_asked import stored_analysis
 from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.runs.live_steps import median_step_ns, read_live_steps
 
 if TYPE_CHECKING:  # a kept explanation needs none of them
     import pandas as pd
@@ -108,18 +110,37 @@ def explain(
     executor : Executor
         Computes the analyses that a collect left to whoever asks first, see `hpcprof.results.when_asked`.
 
+    A run without a profile has the verdict on its stall, and its step times as far as its ranks noted them.
+
     Raises
     ------
     HpcprofError
         If the run has not been collected, or its timelines cannot be read.
     """
+    stall = find_stall(run)
+    if is_unprofiled(run, store):
+        return replace(_of_unprofiled(run), stall=stall)
     while True:
         kept = kept_explanation(run, store)
         if kept is not None:
-            return kept
+            return replace(kept, stall=stall)
         found, is_kept = _compute(run, store, progress, executor)
         if is_kept:
-            return found
+            return replace(found, stall=stall)
+
+
+def _of_unprofiled(run: Run) -> Explanation:
+    steps = read_live_steps(run) if run.manifest is not None else {}
+    last = [lines.last for lines in steps.values()]
+    summary = StepSummary(
+        wall_p50_ns=int(typical) if (typical := median_step_ns(run)) is not None else None,
+        steps=max((line.step + 1 for line in last), default=0),
+        ranks=len(last),
+        explained_steps=0,
+        replay_error_pct=None,
+    )
+    reason = "the run was not profiled (--profiler nsys or torch shows where its time goes)"
+    return Explanation((), (), (NotJudged(CAUSES, reason),), summary)
 
 
 def _compute(

@@ -14,9 +14,11 @@ from pathlib import Path
 import msgspec
 
 from hpcprof.common.errors import StoreError, UsageError
+from hpcprof.results.stalls import stall_sentence
 from hpcprof.results.store.overview import StoredRun, stored_runs
 from hpcprof.submit.runs.directory import MANIFEST, Manifest, Run, all_runs
 from hpcprof.submit.runs.failures import describe_status
+from hpcprof.submit.runs.live_steps import median_step_ns
 from hpcprof.submit.runs.tags import read_tags
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
@@ -39,7 +41,7 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the list. Times are in UTC; what is unknown is None.
 
     ``duration_s`` is the time from the start of job.sh to its end, or until now; ``step_p50_ns`` the median
-    step in the results database.
+    step in the results database, else the latest that the ranks have noted.
     """
 
     run: str
@@ -155,7 +157,7 @@ def _submitted(run: Run, status: JobStatus, row: StoredRun | None, tags: list[st
     return ListedRun(
         run=run.id,
         state=status.state.value,
-        reason=describe_status(run, status),
+        reason=describe_status(run, status) or stall_sentence(run),
         site=job.site,
         nodes=job.nodes,
         ranks_per_node=job.ranks_per_node,
@@ -165,7 +167,7 @@ def _submitted(run: Run, status: JobStatus, row: StoredRun | None, tags: list[st
         submitted=datetime.fromisoformat(run.manifest.created),
         started=_start(run),
         duration_s=_duration_s(run, status),
-        step_p50_ns=row.step_p50_ns if row else None,
+        step_p50_ns=row.step_p50_ns if row else median_step_ns(run),
         collected=_coverage(len(job.profiled_ranks), row.profiles if row else 0),
         tags=tags,
         path=str(run.path),

@@ -26,6 +26,7 @@ from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.results.timelines import Timelines, find_timelines
 from hpcprof.results.when_asked import stored_analysis
 from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.runs.live_steps import noted_steps
 from hpcprof.workloads.schema import RankResult
 
 _COMMIT_DIGITS = 12
@@ -50,7 +51,7 @@ def run_data(run: Run, store: Store, needs: Iterable[str]) -> RunData:
         id=run.id,
         facts=_facts(run, first, profiles, store),
         parameters={**first.parameters, "mode": first.mode} if first else {},
-        own_step_ns=_own_steps(results),
+        own_step_ns=_slowest(_own_steps(results) or noted_steps(run)),
         tables={need: _table(store, run, need, exists) for need in needs},
         timeline_ranks=tuple(timelines),
         read=partial(
@@ -109,13 +110,19 @@ def _recorded(facts: dict[tuple[str, str], str]) -> dict[str, str]:
     return {f"{prefixes[kind]}{name}": value for (kind, name), value in facts.items() if kind in prefixes}
 
 
-def _own_steps(results: list[RankResult]) -> Ints:
-    """Return the time of the slowest rank for each step that all ranks have, in ns."""
+def _own_steps(results: list[RankResult]) -> list[list[int]]:
+    """Return the times of the steps of each rank by the workload's own clock, in ns."""
     if not results:
-        return np.empty(0, np.int64)
+        return []
     modes = list(results[0].modes.values())
     latency = modes[0].latency_ns if modes else results[0].latency_ns
-    times = [latency] if latency else [result.step_ns for result in results]
+    return [latency] if latency else [result.step_ns for result in results]
+
+
+def _slowest(times: list[list[int]]) -> Ints:
+    """Return the time of the slowest rank for each step that all ranks have, in ns."""
+    if not times:
+        return np.empty(0, np.int64)
     steps = min(map(len, times))
     slowest: Ints = np.array([of_rank[:steps] for of_rank in times], np.int64).max(axis=0)
     return slowest

@@ -21,6 +21,7 @@ from hpcprof.common.masking import masked
 from hpcprof.common.units import visible
 from hpcprof.report.facts import facts
 from hpcprof.results.run_names import with_commands
+from hpcprof.results.stalls import stall_sentence
 from hpcprof.serve.catalogue import Filters
 from hpcprof.serve.context import as_csv, as_json, contents_of, served
 from hpcprof.serve.tiles import chosen_ranks, is_rank
@@ -161,7 +162,10 @@ def live_state(
     steps = read_live_steps(run)
     return {
         "steps": {str(number): [asdict(line) for line in of_rank.lines] for number, of_rank in steps.items()},
-        "warnings": step_warnings(steps, (now or time.time()) if running else 0.0),
+        "warnings": [
+            *([stall[:1].upper() + stall[1:]] if running and (stall := stall_sentence(run)) else []),
+            *step_warnings(steps, (now or time.time()) if running else 0.0),
+        ],
         "logs": logs(run, rank),
     }
 

@@ -32,6 +32,7 @@ from typing import Any
 import torch
 
 from hpcprof.common.atomic import replacing, write_atomically
+from hpcprof.workloads import step_lines
 from hpcprof.workloads.rankenv import Profiler, RankEnvironment
 from hpcprof.workloads.step_lines import StepLines
 from hpcprof.workloads.torch_hook import roctx
@@ -115,7 +116,7 @@ class Capture:
         self._running = self._capturing = False
         self._torch_profile: Any = None
         self._traces = 0
-        self._lines = StepLines(environment.run_dir, rank)
+        self._lines = step_lines.current = StepLines(environment.run_dir, rank)
 
     def __enter__(self) -> Capture:
         if not self._chosen:

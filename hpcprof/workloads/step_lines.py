@@ -1,5 +1,8 @@
 """Lines that a rank writes while it runs, so that its step times can be watched.
 
+A run also has a copy of this file in ``hook/``, for programs that mark no steps (`hpcprof.workloads.pulse`):
+it imports nothing but the standard library.
+
 ``state/steps/rankNNNNN.jsonl`` in the run gets at most one line a second. Marking a step costs less than half
 a microsecond (``benchmarks/step_lines.py``) and never waits for the GPU. The times are the host's, from the
 end of one step to the end of the next.
@@ -15,6 +18,9 @@ FOLDER = "steps"
 """The folder in ``state/`` of the run."""
 
 _EVERY_NS = 1_000_000_000
+
+current: StepLines | None = None
+"""What writes the lines of a program that marks its steps itself."""
 
 
 class StepLines:
@@ -32,10 +38,15 @@ class StepLines:
     ----------
     unwritten : int
         How many lines could not be written.
+    ended : int
+        How many steps have ended.
+    last : int or None
+        The number of the last one.
     """
 
     def __init__(self, run_dir: Path | None, rank: int) -> None:
-        self.unwritten = 0
+        self.unwritten = self.ended = 0
+        self.last: int | None = None
         self._folder = None if run_dir is None else run_dir / "state" / FOLDER
         self._name = f"rank{rank:05d}.jsonl"
         self._file: int | None = None
@@ -53,6 +64,7 @@ class StepLines:
         if self._mark is None or self._folder is None:
             return
         now = perf_counter_ns()
+        self.ended, self.last = self.ended + 1, step
         self._walls.append(now - self._mark)
         self._mark = now
         if now >= self._due:
@@ -63,6 +75,11 @@ class StepLines:
         """Leave out the time until the next step begins: the program does something else."""
         self._mark = None
 
+    def flush(self) -> None:
+        """Write the line of the steps that have ended, if there are any without one."""
+        if self._walls and self.last is not None and self._folder is not None:
+            self._write(self.last)
+
     def close(self) -> None:
         """Close the file; nothing more is written."""
         if self._file is not None:
@@ -70,8 +87,8 @@ class StepLines:
         self._file = self._folder = None
 
     def _write(self, step: int) -> None:
-        walls = sorted(self._walls)
-        self._walls.clear()
+        # Another thread may flush.
+        walls, self._walls = sorted(self._walls), []
         if self.unwritten:
             self.unwritten += 1
             return

@@ -44,7 +44,8 @@ def test_the_launcher_copies_the_scripts_to_the_volume_and_runs_the_job(tmp_path
     assert (state / "rank00015.exit").read_text() == "0\n"
     hook = tmp_path / "runs" / RUN_ID / "hook"
     assert {path.name for path in hook.iterdir()} == {
-        *("sitecustomize.py", "hpcprof_torch_hook", "hpcprof_uncaught.py")
+        *("sitecustomize.py", "hpcprof_torch_hook", "hpcprof_uncaught.py"),
+        *("hpcprof_pulse.py", "hpcprof_step_lines.py"),
     }
     assert not (hook / "sitecustomize.py").is_symlink()
     assert (state / "finished").read_text() == "0\n"

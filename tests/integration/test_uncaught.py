@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpcprof.submit.rendering.templates import _exception_hook
+from hpcprof.submit.rendering.templates import hook_modules
 from tests.integration.mpi import Finished, mpi
 
 START = """\
@@ -26,7 +26,7 @@ GRACE = 1.0
 @pytest.fixture
 def run_directory(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
-    for name, text in _exception_hook().items():
+    for name, text in hook_modules(has_pulse=False, ends_job=True).items():
         (folder / "hook").mkdir(parents=True, exist_ok=True)
         shortened = text.replace("GRACE_SECONDS = 20.0", f"GRACE_SECONDS = {GRACE}")
         assert shortened != text or name == "sitecustomize.py"
@@ -117,7 +117,7 @@ def test_ranks_that_fail_together_end_as_without_the_hook(run_directory: Path) -
 
 
 def test_the_hook_runs_under_python_3_8_and_without_hpcprof() -> None:
-    for text in _exception_hook().values():
+    for text in hook_modules(has_pulse=False, ends_job=True).values():
         tree: Any = ast.parse(text, feature_version=(3, 8))
         modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
         modules += [a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names]

@@ -475,6 +475,7 @@ def test_dcgm_is_paused_while_a_profiler_reads_hardware_counters_and_resumed_wha
     site = load_site("local")
     for paused in (site, msgspec.structs.replace(site, dcgm=True)):
         for file, text in render(paused, asked, Rendering(tmp_path, ["hpcprof"], [], ["false"])).items():
+            (tmp_path / file).parent.mkdir(exist_ok=True)
             (tmp_path / file).write_text(text)
         environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
         subprocess.run([shell, str(tmp_path / "job.sh")], env=environment, capture_output=True)
@@ -500,6 +501,7 @@ def test_the_program_gets_the_search_paths_of_the_job_whatever_the_launcher_puts
     folder = tmp_path / "a run"
     folder.mkdir()
     for name, text in rendered(asked, folder, launch=[str(mpirun), "-n", "1"]).items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)
     environment = {k: v for k, v in os.environ.items() if k != "LD_LIBRARY_PATH"}
     environment |= {} if library_path is None else {"LD_LIBRARY_PATH": library_path}
@@ -549,6 +551,7 @@ def test_arguments_arrive_as_they_were_given_and_never_run(
     program = [sys.executable, "-c", PRINT_ARGUMENTS, *arguments]
     asked = job(nodes=1, ranks_per_node=1, arguments=program, directory=str(folder))
     for name, text in rendered(asked, folder, launch=[], command_line=["hpcprof", *arguments]).items():
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     done = subprocess.run([shell, str(folder / "job.sh")], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

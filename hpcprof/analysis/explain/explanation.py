@@ -6,11 +6,13 @@ Nothing here imports numpy or pandas, so that a kept explanation is shown quickl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+
+from hpcprof.analysis.stalls.evidence import Stall
 
 if TYPE_CHECKING:
     from hpcprof.analysis.framework.outcome import Outcome
@@ -23,6 +25,9 @@ LEAST_ESTIMATE_PCT = 3.0
 
 WAITING = "waiting for peers"
 """The subject in `NotJudged` of waiting that no finding explains."""
+
+CAUSES = "causes"
+"""The subject in `NotJudged` of a run without a profile."""
 
 Confidence = Literal["high", "medium", "low"]
 
@@ -255,12 +260,15 @@ class Explanation:
         Costs on the host that hide behind the GPU: removing them would not shorten the step.
     not_judged : tuple of NotJudged
     step : StepSummary
+    stall : Stall or None
+        What held the run up; None if it never stood still.
     """
 
     findings: tuple[Finding, ...]
     hidden: tuple[Finding, ...]
     not_judged: tuple[NotJudged, ...]
     step: StepSummary
+    stall: Stall | None = None
 
     def shown(self) -> tuple[Finding, ...]:
         """Return the findings that are shown by default, in their order.
@@ -284,7 +292,7 @@ class Explanation:
 
     def as_json(self) -> dict[str, Any]:
         """Return the explanation in the types of JSON."""
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(asdict(self)))
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
         for finding in found["findings"]:
             for one in (finding, *finding["alternatives"]):
                 del one["cost_ns"]

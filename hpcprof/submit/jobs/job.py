@@ -18,7 +18,7 @@ import msgspec
 from hpcprof.common.units import parse_memory
 from hpcprof.submit.jobs.job_name import command_options, default_job_name, runs_python
 from hpcprof.submit.jobs.rank_selection import select_ranks
-from hpcprof.submit.jobs.walltime import parse_walltime
+from hpcprof.submit.jobs.walltime import parse_stall_timeout, parse_walltime
 from hpcprof.submit.profilers import NONE, Target
 
 
@@ -54,6 +54,8 @@ class Option:
         ``text -> value of Job``, for a text that is not taken as it is; raises `UsageError`.
     one_word : bool
         Whether a text becomes a part of a directive, in which nothing can be quoted.
+    choices : tuple of str
+        Its valid values; empty if these are not a few fixed ones.
     words : Words or None
         What a shell offers as its value.
     of_site : bool
@@ -73,6 +75,7 @@ class Option:
     least: int | None = None
     parse: Callable[[str], object] | None = None
     one_word: bool = False
+    choices: tuple[str, ...] = ()
     words: Words | None = None
     of_site: bool = False
     resource: bool = False
@@ -87,7 +90,8 @@ class Option:
     @property
     def default_value(self) -> object:
         """The value of a job that does not say otherwise; None or empty if there is none for all sites."""
-        return None if self.of_site else _DEFAULTS.get(self.name)
+        value = None if self.of_site else _DEFAULTS.get(self.name)
+        return self.default if value and self.default else value
 
     @property
     def described(self) -> str:
@@ -246,6 +250,26 @@ class JobSpec:
             words=Words.RUNS,
         ),
     ] = ()
+    stall_timeout: Annotated[
+        str | None,
+        Option(
+            "Time without progress of any rank after which the run counts as stalled: 12s, 10m, 1h or off.",
+            default="10m",
+            metavar="TIME",
+            parse=parse_stall_timeout,
+        ),
+    ] = None
+    on_stall: Annotated[
+        str | None,
+        Option(
+            "report: keep evidence of a stall. stop: then end the job, with exit code 5.",
+            choices=("report", "stop"),
+        ),
+    ] = None
+    no_hook: Annotated[
+        bool | None,
+        Option("Leave Python programs alone: no step times without a profiler, less evidence of a stall."),
+    ] = None
     template: Annotated[
         Path | None,
         Option("Template of job.sh, instead of the scheduler's.", in_job_file=False),
@@ -352,6 +376,9 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     constraint: str = ""
     reservation: str = ""
     scheduler_args: list[str] = []
+    stall_timeout: int = 600
+    on_stall: str = "report"
+    no_hook: bool = False
 
     @property
     def ranks(self) -> int:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hpcprof.common.errors import UsageError
+from hpcprof.common.errors import UsageError, unknown
 from hpcprof.submit.config import RUNS_VARIABLE, Setting, read_settings
 from hpcprof.submit.jobs.checks import (
     check_job,
@@ -185,6 +185,8 @@ def _values(site: Site, spec: JobSpec) -> dict[str, Any]:
             raise UsageError(f"{option.shown(value)}: write a whole number from {option.least}.")
         if option.one_word and not _ONE_WORD.fullmatch(value):
             raise UsageError(f"{option.flag} {value!r}: write it without spaces, quotes, \\, #, $ and `.")
+        if option.choices and value not in option.choices:
+            raise unknown("value", value, option.choices, f" of {option.flag}")
         values[name] = (
             option.parse(value) if option.parse else list(value) if isinstance(value, tuple) else value
         )

@@ -1,4 +1,4 @@
-"""Walltimes, as people write them and as schedulers read them."""
+"""Walltimes and other times of a job, as people write them and as schedulers read them."""
 
 from __future__ import annotations
 
@@ -32,6 +32,30 @@ def parse_walltime(text: str) -> int:
     seconds = ((part.get("days", 0) * 24 + part["hours"]) * 60 + part["minutes"]) * 60 + part["seconds"]
     if seconds == 0:
         raise UsageError(f"walltime {text!r} is zero: a job needs at least one second.")
+    return seconds
+
+
+_SHORTEST_STALL = 10
+
+
+def parse_stall_timeout(text: str) -> int:
+    """Return after how many seconds without progress a run is stalled, 0 for ``off``.
+
+    Raises
+    ------
+    UsageError
+        If ``text`` is not a time of at least 10 s.
+    """
+    if text == "off":
+        return 0
+    match = _UNITS.fullmatch(text) if text else None
+    part = {key: int(value or 0) for key, value in match.groupdict().items()} if match else {}
+    seconds = (part["hours"] * 60 + part["minutes"]) * 60 + part["seconds"] if part else 0
+    if seconds < _SHORTEST_STALL:
+        raise UsageError(
+            f"--stall-timeout {text}: write a time of at least {_SHORTEST_STALL} s, such as 12s, 10m or 1h, "
+            "or off."
+        )
     return seconds
 
 

@@ -26,6 +26,9 @@ GPUS = "{gpus}"
 SECONDS = "{seconds}"
 """Placeholder for how long the profiler may capture, in seconds."""
 
+PULSE = "hpcprof_pulse.py"
+"""The module of the pulse in `START_UP`."""
+
 START_UP = "hook"
 """The folder of a run with the modules that Python imports when it starts on a profiled rank."""
 

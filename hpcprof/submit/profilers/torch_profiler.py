@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.profilers.base import OUTPUT, Profiler, Setting, Settings, Target, whole_number
-from hpcprof.workloads import torch_hook
+from hpcprof.submit.profilers.base import OUTPUT, PULSE, Profiler, Setting, Settings, Target, whole_number
+from hpcprof.workloads import pulse, torch_hook
 
 _SCHEDULE = ("wait", "warmup", "active", "repeat")
 _SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
@@ -51,7 +51,8 @@ def start_up(target: Target) -> dict[str, str]:
     """Return the hook that profiles programs which do not mark what to profile, as the workloads do."""
     if target.workload is not None:
         return {}
-    texts = {}
+    # It has what counts the steps of optimizers.
+    texts = {PULSE: Path(pulse.__file__).read_text(encoding="utf-8")}
     for path in sorted(Path(torch_hook.__file__).parent.glob("*.py")):
         folder = "" if path.stem == "sitecustomize" else f"{torch_hook.PACKAGE}/"
         texts[f"{folder}{path.name}"] = path.read_text(encoding="utf-8")

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from traceback import walk_tb
+from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -26,6 +27,7 @@ from hpcprof.submit.profilers import (
     GPUS,
     NAME,
     OUTPUT,
+    PULSE,
     SCRATCH,
     SECONDS,
     START_UP,
@@ -45,7 +47,7 @@ from hpcprof.submit.schedulers.scheduler import (
     gpus_per_node,
 )
 from hpcprof.submit.sites.model import Site
-from hpcprof.workloads import catalogue, torch_hook, uncaught
+from hpcprof.workloads import catalogue, pulse, step_lines, torch_hook, uncaught
 
 # Placeholders in a profiler's arguments for values that only the rank knows, and the wrapper's variables.
 _PLACES = {
@@ -113,8 +115,8 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     profiler_afterwards : list of sequences of str
         The commands after the program.
     start_up, hook : str
-        Folders of the run with modules that Python loads first: the profiler's, and the one that ends a job
-        after an uncaught exception; empty for none.
+        Folders of the run with modules that Python loads first: the profiler's, and those of every run, which
+        note steps and end a job after an uncaught exception; empty for none.
     """
 
     site: Site
@@ -200,7 +202,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     flags = profiler.flags(job.target, job.profiler_options)
     launcher = LAUNCHERS[site.launcher.name]
     start_up = profiler.start_up(job.target) if profiled else {}
-    hook = _exception_hook() if job.ranks > 1 else {}
+    hook = hook_modules(has_pulse=not job.no_hook, ends_job=job.ranks > 1)
     tools = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}
     afterwards = profiler.afterwards(job.target, job.profiler_options)
     common = ScriptValues(
@@ -248,11 +250,25 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     return texts
 
 
-def _exception_hook() -> dict[str, str]:
-    """Return the modules that end an MPI program after an uncaught exception, by path in `START_UP`."""
-    start = Path(torch_hook.__file__).with_name("sitecustomize.py")
-    files = {start.name: start, "hpcprof_uncaught.py": Path(uncaught.__file__)}
-    return {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+def hook_modules(*, has_pulse: bool, ends_job: bool) -> dict[str, str]:
+    """Return the modules that Python loads first on each rank, by path in `START_UP`.
+
+    Parameters
+    ----------
+    has_pulse : bool
+        Whether the steps of the rank are noted, and evidence if the run stalls.
+    ends_job : bool
+        Whether an uncaught exception of a rank ends an MPI program.
+    """
+    files: dict[str, ModuleType] = {}
+    if has_pulse:
+        files |= {PULSE: pulse, "hpcprof_step_lines.py": step_lines}
+    if ends_job:
+        files |= {"hpcprof_uncaught.py": uncaught}
+    paths = {name: Path(str(module.__file__)) for name, module in files.items()}
+    if paths:
+        paths["sitecustomize.py"] = Path(torch_hook.__file__).with_name("sitecustomize.py")
+    return {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
 
 
 def _with_devices_of_ranks(site: Site, job: Job, masked: bool) -> Site:

@@ -1,6 +1,6 @@
-"""The step times of a run while it runs, from the lines that its ranks write.
+"""The step times of a run, also while it runs, from the lines that its ranks write.
 
-The built-in workloads and programs that use `hpcprof.workloads.capture` write them, at most one a second.
+Programs that use PyTorch's optimizers or `hpcprof.workloads.capture` write them, at most one a second.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ import json
 import os
 import re
 import statistics
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
+from datetime import datetime
 from pathlib import Path
 
 from hpcprof.common.units import counted, format_ns, named_ranks
@@ -23,6 +23,12 @@ _TAIL_BYTES = 4096
 _MOST = 1 << 62
 _CLOCKS_APART_SECONDS = 60.0
 """A line that is so much older than the start of the job is of an earlier start, not of another clock."""
+
+_MOST_RANKS, _MOST_BYTES, _MOST_STEPS = 16, 4 << 20, 100_000
+"""The most ranks whose lines are read whole, the most of a rank's file, and of the steps of a line."""
+
+_TREND_PCT, _FEWEST_LINES = 5.0, 5
+"""From which change on, and from how many lines on, the steps are said to take longer than at the start."""
 
 _SLOW_FACTOR = 3
 """A step is slow from this multiple of the median on."""
@@ -72,20 +78,53 @@ def read_live_steps(run: Run) -> dict[int, LiveSteps]:
 
     Lines from before the job was queued again are left out.
     """
-    started = run.state_file("started") or ""
-    since = int(started) - _CLOCKS_APART_SECONDS if started.isdecimal() else 0.0
+    since = _since(run)
+    read = {rank: _last_lines(path, since) for rank, path in _files(run).items()}
+    return {rank: LiveSteps(lines) for rank, lines in read.items() if lines}
+
+
+def median_step_ns(run: Run) -> float | None:
+    """Return the median time of the last steps of all ranks, in ns; None if they noted none."""
+    walls = [line.wall_ns for of_rank in read_live_steps(run).values() for line in of_rank.lines]
+    return float(statistics.median(walls)) if walls else None
+
+
+def noted_steps(run: Run) -> list[list[int]]:
+    """Return the times of the steps of some ranks, in ns: of each line its median as often as it has steps.
+
+    These are at most 16 ranks, whose numbers are evenly spaced: programs whose ranks wait for each other
+    take equally long on all of them.
+    """
+    files, since = _files(run), _since(run)
+    ranks = [*files][:: max(1, -(-len(files) // _MOST_RANKS))]
+    found = []
+    for rank in ranks:
+        lines = _last_lines(files[rank], since, _MOST_BYTES)
+        found.append([line.wall_ns for line in lines for _ in range(min(line.steps, _MOST_STEPS))])
+    return [times for times in found if times]
+
+
+def _files(run: Run) -> dict[int, Path]:
     found = {}
     with suppress(OSError), os.scandir(run.path / "state" / "steps") as entries:
-        for entry in entries:
-            if (name := _FILE.fullmatch(entry.name)) and (lines := _last_lines(Path(entry.path), since)):
-                found[int(name[1])] = LiveSteps(lines)
+        found = {int(name[1]): Path(one.path) for one in entries if (name := _FILE.fullmatch(one.name))}
     return dict(sorted(found.items()))
 
 
-def describe_live_steps(run: Run) -> str:
-    """Return how far the ranks of a running job are, how long their steps take, and what looks wrong.
+def _since(run: Run) -> float:
+    """Return from when on lines are of this start of the job, in seconds since 1970."""
+    try:
+        started = datetime.strptime(run.state_file("started") or "", "%Y-%m-%dT%H:%M:%S%z")
+    except ValueError:
+        return 0.0
+    return started.timestamp() - _CLOCKS_APART_SECONDS
 
-    It is empty if nothing is known.
+
+def describe_live_steps(run: Run, now: float | None = None) -> str:
+    """Return how far the ranks of a job are, how long their steps take, and what looks wrong.
+
+    It is empty if nothing is known. Without ``now``, in seconds since 1970, the job has ended, and no rank
+    can have stopped.
     """
     steps = read_live_steps(run)
     last = [of_rank.last for of_rank in steps.values()]
@@ -93,10 +132,29 @@ def describe_live_steps(run: Run) -> str:
         return ""
     low, high = (limit(line.step for line in last) for limit in (min, max))
     where = f"step {high}" if low == high else f"steps {low} to {high}"
-    wall = statistics.median(line.wall_ns for line in last)
-    progress = f"{where} on {counted(len(last), 'rank')}, {format_ns(wall)} a step"
-    warnings = step_warnings(steps, time.time())
+    wall = statistics.median(line.wall_ns for of_rank in steps.values() for line in of_rank.lines)
+    progress = f"{where} on {counted(len(last), 'rank')}, {format_ns(wall)} a step{_trend(run, wall)}"
+    warnings = [] if now is None else step_warnings(steps, now)
     return f"{progress}. {' '.join(warnings)}" if warnings else progress
+
+
+def _trend(run: Run, wall_ns: float) -> str:
+    """Return by how much steps of the median ``wall_ns`` differ from those at the start, if it is much."""
+    first = next(iter(_files(run).values()))
+    try:
+        with first.open("rb") as file:
+            lines = [line for line in map(_parsed, file.read(_TAIL_BYTES).split(b"\n")) if line is not None]
+    except OSError:
+        return ""
+    if len(lines) < _FEWEST_LINES:
+        return ""
+    # The first line has the warm-up.
+    change = 100 * (wall_ns / statistics.median(line.wall_ns for line in lines[1:]) - 1)
+    return (
+        f", {abs(change):.0f} % {'slower' if change > 0 else 'faster'} than at the start"
+        if abs(change) >= _TREND_PCT
+        else ""
+    )
 
 
 def step_warnings(steps: Mapping[int, LiveSteps], now: float) -> list[str]:
@@ -138,12 +196,12 @@ def _sentence(ranks: list[int]) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _last_lines(path: Path, since: float) -> tuple[StepLine, ...]:
+def _last_lines(path: Path, since: float, most_bytes: int = _TAIL_BYTES) -> tuple[StepLine, ...]:
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL_BYTES))
-            lines = file.read(_TAIL_BYTES).split(b"\n")
+            file.seek(max(0, size - most_bytes))
+            lines = file.read(most_bytes).split(b"\n")
     except OSError:
         return ()
     # The first may lack its begin, and the last is being written.

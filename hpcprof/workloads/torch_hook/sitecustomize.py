@@ -1,8 +1,8 @@
 """Start of Python in the programs of a rank.
 
 It runs the ``sitecustomize`` that Python would have run otherwise. Of several ranks it then watches for the
-exception that ends one of them. In a rank that the PyTorch profiler was chosen for, it waits for the program
-to import torch. hpcprof copied this file into the run.
+exception that ends one of them. When the program has imported torch, its pulse begins and, in a rank that the
+PyTorch profiler was chosen for, the recorder. hpcprof copied this file into the run.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = "hpcprof_torch_hook"
 _UNCAUGHT = "hpcprof_uncaught"
+_PULSE, _STEP_LINES = "hpcprof_pulse", "hpcprof_step_lines"
 
 
 def run_next() -> None:
@@ -32,10 +33,10 @@ def run_next() -> None:
 
 
 class TorchFinder:
-    """Finds torch as the other finders do, and starts the recorder once torch has been imported."""
+    """Finds torch as the other finders do, and begins to watch the program once torch has been imported."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return the spec of torch, whose loader also starts the recorder; None for any other module."""
+        """Return the spec of torch, whose loader also begins to watch; None for any other module."""
         if name != "torch":
             return None
         others = [finder for finder in sys.meta_path if finder is not self]
@@ -48,16 +49,38 @@ class TorchFinder:
         return spec
 
     def _follow(self, loader: Any) -> None:
-        """Have a loader start the recorder after the next module that it executes, which is torch."""
+        """Have a loader begin to watch after the next module that it executes, which is torch."""
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module
             execute(module)
             sys.meta_path.remove(self)
-            _start_recorder(module)
+            if _is_here(f"{_STEP_LINES}.py"):
+                _start_pulse(module)
+            if _records():
+                _start_recorder(module)
 
         loader.exec_module = exec_module
+
+
+def _is_here(name: str) -> bool:
+    return os.path.exists(os.path.join(_FOLDER, name))
+
+
+def _records() -> bool:
+    return _is_here(_PACKAGE) and os.environ.get("HPCPROF_PROFILER") != "none"
+
+
+def _start_pulse(torch: ModuleType) -> None:
+    """Begin to count the steps; the program must never fail because of it."""
+    try:
+        pulse = importlib.import_module(_PULSE)
+        watched = pulse.install(importlib.import_module(_STEP_LINES).StepLines)
+        if watched is not None:
+            pulse.watch_optimizers(torch, watched.stepped)
+    except Exception as error:
+        os.write(2, f"hpcprof: the steps of this rank are not counted: {error!r}.\n".encode())
 
 
 def _start_recorder(torch: ModuleType) -> None:
@@ -78,7 +101,7 @@ if __name__ == "sitecustomize":
     try:
         run_next()
     finally:
-        if os.path.isdir(os.path.join(_FOLDER, _PACKAGE)) and os.environ.get("HPCPROF_PROFILER") != "none":
+        if _records() or _is_here(f"{_STEP_LINES}.py"):
             sys.meta_path.insert(0, TorchFinder())
-        if os.path.isfile(os.path.join(_FOLDER, f"{_UNCAUGHT}.py")):
+        if _is_here(f"{_UNCAUGHT}.py"):
             importlib.import_module(_UNCAUGHT).install()

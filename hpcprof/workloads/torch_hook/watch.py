@@ -6,6 +6,7 @@ import _thread
 import atexit
 import ctypes
 import functools
+import importlib
 import multiprocessing
 import os
 import sys
@@ -19,48 +20,8 @@ from .recorder import Recorder, chosen_spans
 from .roctx import StepWindows
 
 _LOOK_S = 0.1
-
-
-def _watch_optimizers(torch: Any, recorder: Recorder | StepWindows) -> None:
-    """Have every optimizer tell the recorder of its steps.
-
-    PyTorch wraps the ``step`` of each class of optimizers, when the first one is made, to call hooks inside a
-    range. A hook would begin and end recordings in the middle of that range, so the wrapper is wrapped.
-    """
-    optimizer = torch.optim.Optimizer
-    wrap = getattr(optimizer, "profile_hook_step", None)
-    if wrap is None:  # before PyTorch 2.0
-        return
-    compiling = torch.compiler.is_compiling if hasattr(torch.compiler, "is_compiling") else lambda: False
-    depth = threading.local()
-
-    def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
-        wrapped = wrap(step)
-
-        @functools.wraps(wrapped)
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            if compiling():
-                return wrapped(*args, **kwargs)
-            outermost, depth.inside = not getattr(depth, "inside", False), True
-            try:
-                result = wrapped(*args, **kwargs)
-            finally:
-                depth.inside = not outermost
-            if outermost:
-                recorder.stepped(args[0])
-            return result
-
-        return counted
-
-    make = optimizer.__init__
-
-    @functools.wraps(make)
-    def make_and_tell(*args: Any, **kwargs: Any) -> None:
-        make(*args, **kwargs)
-        recorder.optimizer_made()
-
-    optimizer.profile_hook_step = staticmethod(profile_hook_step)
-    optimizer.__init__ = make_and_tell
+_PULSE = "hpcprof_pulse"
+"""The module of the pulse, beside this package in a run."""
 
 
 def _watch_profilers(torch: Any, recorder: Recorder) -> None:
@@ -114,11 +75,13 @@ def start(torch: Any) -> Recorder | None:
     """Begin to watch a program that has just imported torch; None if the rank is not to be profiled."""
     if not os.environ.get("HPCPROF_PROFILE_OUTPUT"):
         return None
+    pulse: Any = importlib.import_module(_PULSE)
     if os.environ.get("HPCPROF_PROFILER") == "rocprofv3":
-        _watch_optimizers(torch, StepWindows(torch, chosen_spans(os.environ["HPCPROF_CAPTURE_STEPS"], {})))
+        windows = StepWindows(torch, chosen_spans(os.environ["HPCPROF_CAPTURE_STEPS"], {}))
+        pulse.watch_optimizers(torch, windows.stepped, windows.optimizer_made)
         return None
     recorder = Recorder(torch, dict(os.environ))
-    _watch_optimizers(torch, recorder)
+    pulse.watch_optimizers(torch, recorder.stepped, recorder.optimizer_made)
     _watch_profilers(torch, recorder)
     os.register_at_fork(after_in_child=recorder.forked)
     atexit.register(recorder.close)

@@ -13,25 +13,24 @@ from hpcprof.submit.runs.live_steps import (
     LiveSteps,
     StepLine,
     describe_live_steps,
+    median_step_ns,
+    noted_steps,
     read_live_steps,
     step_warnings,
 )
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 
 STARTED = 1_790_000_000
+STARTED_UTC = "2026-09-21T14:13:20Z"
+NOW = STARTED + 20.0
+"""Shortly after the lines."""
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     (tmp_path / "state/steps").mkdir(parents=True)
-    (tmp_path / "state/started").write_text(f"{STARTED}\n")
+    (tmp_path / "state/started").write_text(f"{STARTED_UTC}\n")
     return Run("run", tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def now(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have it be shortly after the lines."""
-    monkeypatch.setattr("hpcprof.submit.runs.live_steps.time.time", lambda: STARTED + 20.0)
 
 
 def _line(step: int, wall_ms: int = 5, after: float = 10.0) -> str:
@@ -92,28 +91,55 @@ def test_other_files_and_a_run_without_lines_are_no_error(run: Run, tmp_path: Pa
     (tmp_path / "state/steps/rank00001.jsonl").mkdir()
     assert read_live_steps(run) == {}
     assert read_live_steps(Run("none", tmp_path / "none")) == {}
-    assert describe_live_steps(run) == ""
+    assert describe_live_steps(run, NOW) == ""
 
 
-def test_the_status_of_a_running_job_tells_its_steps_unless_a_rank_has_failed(run: Run) -> None:
+def test_the_status_of_a_running_job_tells_its_steps_unless_a_rank_has_failed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcprof.cli.status.time.time", lambda: NOW)
     _write(run, 0, _line(3))
     assert _detail(run, JobStatus(JobState.RUNNING)) == "step 3 on 1 rank, 5.000 ms a step"
     assert _detail(run, JobStatus(JobState.QUEUED, "Priority")) == "Priority"
-    (run.path / f"state/failed.{STARTED}").write_text("0 2\n")
+    (run.path / f"state/failed.{STARTED_UTC}").write_text("0 2\n")
     assert _detail(run, JobStatus(JobState.RUNNING)) == "rank 0 failed first: exit code 2"
 
 
 def test_the_description_says_how_far_the_ranks_are(run: Run) -> None:
     for rank, step in enumerate([40, 42, 41]):
         _write(run, rank, _line(step, wall_ms=5 + rank))
-    assert describe_live_steps(run) == "steps 40 to 42 on 3 ranks, 6.000 ms a step"
+    assert describe_live_steps(run, NOW) == "steps 40 to 42 on 3 ranks, 6.000 ms a step"
     for rank in range(3):
         _write(run, rank, _line(43))
-    assert describe_live_steps(run) == "step 43 on 3 ranks, 5.000 ms a step"
+    assert describe_live_steps(run, NOW) == "step 43 on 3 ranks, 5.000 ms a step"
     _write(run, 1, _line(9, after=-15.0))
-    assert describe_live_steps(run) == (
+    assert describe_live_steps(run, NOW) == (
         "steps 9 to 43 on 3 ranks, 5.000 ms a step. Rank 1 has ended no step for 25 s, while others go on."
     )
+
+
+def test_the_steps_of_a_run_that_has_ended_are_told_without_a_warning(run: Run) -> None:
+    _write(run, 0, _line(43))
+    assert describe_live_steps(run) == "step 43 on 1 rank, 5.000 ms a step"
+
+
+def test_steps_that_became_slower_are_told(run: Run) -> None:
+    _write(
+        run,
+        0,
+        "".join(_line(step, wall_ms=5) for step in range(60))
+        + "".join(_line(step, 6) for step in range(60, 120)),
+    )
+    assert (
+        describe_live_steps(run, NOW) == "step 119 on 1 rank, 6.000 ms a step, 20 % slower than at the start"
+    )
+
+
+def test_the_noted_steps_are_the_medians_of_the_lines_of_some_ranks(run: Run) -> None:
+    for rank in range(40):
+        _write(run, rank, _line(1, wall_ms=5) + _line(3, wall_ms=6))
+    assert noted_steps(run) == [[5 * 10**6] * 2 + [6 * 10**6] * 2] * 14
+    assert median_step_ns(run) == 5.5e6
 
 
 MS = 1_000_000

@@ -1,0 +1,139 @@
+"""Evidence of a rank of a run that stands still, and the verdict on the run."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+
+from hpcprof.profiles.readers.flight_recorder import FlightRecord, Frame
+
+_LIBRARIES = re.compile(
+    r"^<|/(?:site|dist)-packages/|/lib(?:64)?/python3|\.zip/|/hook/(?:sitecustomize|hpcprof_)"
+)
+"""Files that are not the user's own code."""
+
+
+class ProcessState(str, Enum):
+    """The state of a rank's process when the evidence was gathered."""
+
+    RUNNING = "running"
+    STOPPED = "stopped"
+    ENDED = "ended"
+    """It has ended with exit code 0."""
+    DEAD = "dead"
+    UNREACHABLE = "unreachable"
+
+
+@dataclass(frozen=True)
+class RankEvidence:
+    """The evidence of one rank.
+
+    Attributes
+    ----------
+    record : FlightRecord or None
+        The collectives that it has entered; None if unknown.
+    stack : tuple of Frame
+        The Python frames of its main thread, the innermost first.
+    state : ProcessState
+    last_step : int or None
+        The last step that it has ended.
+    steps : int
+        How many steps it has ended.
+    file : str
+        The name of the file that has it; empty if there is none.
+    """
+
+    record: FlightRecord | None = None
+    stack: tuple[Frame, ...] = ()
+    state: ProcessState = ProcessState.RUNNING
+    last_step: int | None = None
+    steps: int = 0
+    file: str = ""
+
+
+class StallKind(str, Enum):
+    """What holds a run up."""
+
+    NEVER_CAME = "never_came"
+    DESYNCHRONIZED = "desynchronized"
+    CYCLE = "cycle"
+    DEAD = "dead"
+    STOPPED = "stopped"
+    INSIDE = "inside"
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A line of the user's code in which a rank is."""
+
+    rank: int
+    function: str
+    file: str
+    line: int
+
+
+class Side(msgspec.Struct, frozen=True):
+    """Ranks that entered the same operation under one number."""
+
+    ranks: tuple[int, ...]
+    name: str
+    sizes: tuple[tuple[int, ...], ...]
+    where: Place | None
+
+
+class WaitedFor(msgspec.Struct, frozen=True):
+    """A collective or message in which ranks wait.
+
+    ``sides`` has what each rank entered under its number, where they differ.
+    """
+
+    name: str
+    number: int
+    group: str
+    sizes: tuple[tuple[int, ...], ...]
+    sides: tuple[Side, ...] = ()
+
+
+class Stall(msgspec.Struct, frozen=True):
+    """The verdict on a run that stands still.
+
+    Attributes
+    ----------
+    kind : StallKind
+    ranks : tuple of int
+        The ranks that hold the others up, sorted.
+    waiting : tuple of int
+        The ranks that wait for them, sorted.
+    collective : WaitedFor or None
+    where : tuple of Place
+        Where the culprits are: the innermost frame of the user's code.
+    since : str or None
+        When the last progress was seen, in UTC.
+    last_step : int or None
+        The last step that all ranks have ended.
+    evidence : tuple of str
+        The files that have it.
+    """
+
+    kind: StallKind
+    ranks: tuple[int, ...]
+    waiting: tuple[int, ...]
+    collective: WaitedFor | None = None
+    where: tuple[Place, ...] = ()
+    since: str | None = None
+    last_step: int | None = None
+    evidence: tuple[str, ...] = ()
+
+
+def user_frame(stack: tuple[Frame, ...] | list[Frame]) -> Frame | None:
+    """Return the innermost frame of the user's code, else the innermost of all; None without frames."""
+    own = (frame for frame in stack if not _LIBRARIES.search(frame.file))
+    return next(own, stack[0] if stack else None)
+
+
+def place(rank: int, stack: tuple[Frame, ...] | list[Frame]) -> Place | None:
+    """Return where a rank is in the user's code; None without frames."""
+    frame = user_frame(stack)
+    return None if frame is None else Place(rank, frame.function, frame.file, frame.line)

@@ -1,0 +1,327 @@
+"""Finds which ranks hold a run up, from the collectives that each rank has entered and from its process.
+
+A rank that has entered a collective waits for the ranks of the group that have not. Those may wait in another
+collective themselves: the ranks to which all waiting leads hold the run up. If it leads back to where it
+started, groups wait for each other in a cycle.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from hpcprof.analysis.stalls.evidence import (
+    Place,
+    ProcessState,
+    RankEvidence,
+    Side,
+    Stall,
+    StallKind,
+    WaitedFor,
+    place,
+)
+from hpcprof.profiles.readers.flight_recorder import FlightRecord, Operation
+
+_UNEVEN = re.compile(r"gather|scatter|all_?to_?all|coalesced", re.IGNORECASE)
+"""Collectives whose tensors may have other sizes on other ranks."""
+
+_MESSAGE = re.compile(r"(?P<kind>send|recv)\s+(?P<own>\d+)\s*(?:->|<-)\s*(?P<other>\d+)")
+
+_LOST = (ProcessState.DEAD, ProcessState.UNREACHABLE)
+
+_Numbered = tuple[str, int]
+"""A collective: the name of its group, and its number there."""
+
+
+def judge(ranks: Mapping[int, RankEvidence]) -> Stall | None:
+    """Return which ranks hold the others up, and why; None if nothing shows that any rank waits.
+
+    Parameters
+    ----------
+    ranks : mapping of int to RankEvidence
+        All ranks of the run; one whose evidence is missing has an empty `RankEvidence`.
+    """
+    operations = _Operations(ranks)
+    found = operations.mismatch() or _by_waiting(ranks, operations)
+    if found is None:
+        return None
+    steps = [one.last_step for one in ranks.values() if one.last_step is not None]
+    files = [ranks[rank].file for rank in sorted(ranks) if ranks[rank].file]
+    return replace(found, last_step=min(steps, default=None), evidence=tuple(files))
+
+
+class _Operations:
+    """The operations of all ranks that have not ended, and the ranks that are missing in them."""
+
+    def __init__(self, ranks: Mapping[int, RankEvidence]) -> None:
+        self._ranks = ranks
+        self._records = {rank: one.record for rank, one in ranks.items() if one.record is not None}
+        self.members = _members(self._records)
+        self.unfinished: dict[_Numbered, dict[int, Operation]] = defaultdict(dict)
+        self._entered: dict[_Numbered, dict[int, Operation]] = defaultdict(dict)
+        self.messages: list[tuple[int, Operation, int]] = []
+        for rank, record in self._records.items():
+            for operation in record.operations:
+                if operation.is_p2p:
+                    other = self._partner(operation)
+                    if other is not None and not operation.ended:
+                        self.messages.append((rank, operation, other))
+                    continue
+                number = operation.group, operation.collective_seq_id
+                self._entered[number][rank] = operation
+                if not operation.ended:
+                    self.unfinished[number][rank] = operation
+
+    def _partner(self, operation: Operation) -> int | None:
+        """Return the rank at the other end of a message, which its name has as a place in the group."""
+        found = _MESSAGE.search(operation.profiling_name)
+        members = self.members.get(operation.group, ())
+        position = int(found["other"]) if found else len(members)
+        return members[position] if position < len(members) else None
+
+    def missing(self, number: _Numbered) -> set[int]:
+        """Return the members of a group that have not entered a collective."""
+        group, place_in_group = number
+        found = set()
+        for rank in self.members.get(group, ()):
+            record = self._records.get(rank)
+            entered = record.entered.get(group, 0) if record is not None else 0
+            if rank not in self._entered[number] and entered < place_in_group:
+                found.add(rank)
+        return found
+
+    def mismatch(self) -> Stall | None:
+        """Return the verdict where ranks entered different operations under one number."""
+        wrong = []
+        for number, entered in self._entered.items():
+            if number in self.unfinished and len(sides := _sides(entered)) > 1:
+                first = min(operation.time_created_ns for operation in entered.values())
+                wrong.append((first, number, sides))
+        if not wrong:
+            return None
+        _, number, sides = min(wrong, key=lambda one: one[:2])
+        smallest = min(len(side.ranks) for side in sides)
+        culprits = sorted(rank for side in sides if len(side.ranks) == smallest for rank in side.ranks)
+        largest = max(sides, key=lambda side: len(side.ranks))
+        waited = WaitedFor(largest.name, number[1], self.title(number[0]), largest.sizes, tuple(sides))
+        where = [side.where for side in sides if set(side.ranks) <= set(culprits)]
+        return Stall(
+            StallKind.DESYNCHRONIZED,
+            tuple(culprits),
+            self.held(culprits),
+            waited,
+            tuple(one for one in where if one is not None),
+        )
+
+    def title(self, group: str) -> str:
+        """Return the description of a group, else its name."""
+        for record in self._records.values():
+            if told := record.descriptions.get(group):
+                return told if told != "undefined" else group
+        return group
+
+    def held(self, culprits: Sequence[int]) -> tuple[int, ...]:
+        """Return the ranks with something unfinished, without the culprits."""
+        inside = {rank for of_number in self.unfinished.values() for rank in of_number}
+        return tuple(sorted((inside | {rank for rank, _, _ in self.messages}) - set(culprits)))
+
+    def waits(self) -> dict[int, dict[int, WaitedFor]]:
+        """Return for which ranks each rank waits, and in what."""
+        found: dict[int, dict[int, WaitedFor]] = defaultdict(dict)
+        # The first collective that a rank waits in counts, so the latest come first.
+        numbered = sorted(self.unfinished.items(), key=lambda item: -_first_time(item[1].values()))
+        for number, inside in numbered:
+            missing = self.missing(number)
+            for rank, operation in inside.items():
+                for absent in missing:
+                    found[rank][absent] = self._waited_for(operation)
+        for rank, operation, other in self.messages:
+            if not self._has_counterpart(rank, operation, other):
+                found[rank][other] = self._waited_for(operation)
+        return found
+
+    def _has_counterpart(self, rank: int, operation: Operation, other: int) -> bool:
+        """Return whether the other end of a message waits in a message with this rank too."""
+        kind = "recv" if "send" in operation.profiling_name else "send"
+        return any(
+            who == other
+            and whom == rank
+            and kind in theirs.profiling_name
+            and theirs.group == operation.group
+            for who, theirs, whom in self.messages
+        )
+
+    def _waited_for(self, operation: Operation) -> WaitedFor:
+        number = operation.p2p_seq_id if operation.is_p2p else operation.collective_seq_id
+        return WaitedFor(operation.name, number, self.title(operation.group), _sizes(operation))
+
+    def inside(self) -> tuple[list[int], WaitedFor] | None:
+        """Return the ranks in the first operation that all of its ranks have entered; None without one."""
+        whole = [inside for number, inside in self.unfinished.items() if not self.missing(number)]
+        if whole:
+            first = min(whole, key=lambda inside: _first_time(inside.values()))
+            # A rank whose GPU has not begun what those of others have holds them up.
+            begun = {rank for rank, operation in first.items() if operation.state == "started"}
+            late = sorted(first.keys() - begun) if begun else []
+            return late or sorted(first), self._waited_for(next(iter(first.values())))
+        if self.messages:
+            rank, operation, other = min(self.messages, key=lambda one: one[1].time_created_ns)
+            return sorted({rank, other}), self._waited_for(operation)
+        return None
+
+
+def _first_time(operations: Iterable[Operation]) -> int:
+    return min(operation.time_created_ns for operation in operations)
+
+
+def _members(records: Mapping[int, FlightRecord]) -> dict[str, tuple[int, ...]]:
+    """Return the ranks of each group: as recorded, else those that used it."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for rank, record in records.items():
+        for operation in record.operations:
+            found[operation.group].add(rank)
+        for group, members in record.groups.items():
+            found[group].update(members)
+    return {group: tuple(sorted(members)) for group, members in found.items()}
+
+
+def _sides(entered: Mapping[int, Operation]) -> list[Side]:
+    """Return what ranks entered under one number, by operation and size; one side if they agree."""
+    alike: dict[object, list[int]] = defaultdict(list)
+    for rank, operation in sorted(entered.items()):
+        uneven = _UNEVEN.search(operation.name)
+        volume = None if uneven else [math.prod(shape) for shape in operation.input_sizes]
+        alike[operation.name, str(volume), str(None if uneven else operation.input_dtypes)].append(rank)
+    return [
+        Side(
+            tuple(ranks),
+            entered[ranks[0]].name,
+            _sizes(entered[ranks[0]]),
+            place(ranks[0], entered[ranks[0]].frames),
+        )
+        for ranks in alike.values()
+    ]
+
+
+def _sizes(operation: Operation) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(shape) for shape in operation.input_sizes)
+
+
+def _by_waiting(ranks: Mapping[int, RankEvidence], operations: _Operations) -> Stall | None:
+    """Return the verdict from which rank waits for which."""
+    waits = operations.waits()
+    for rank, one in ranks.items():
+        # A rank that is stopped or gone waits for nobody, whatever it has entered.
+        if one.state is not ProcessState.RUNNING:
+            waits.pop(rank, None)
+    held = {absent for of_rank in waits.values() for absent in of_rank}
+    if not held:
+        return _without_absent(ranks, operations)
+    culprits = held - waits.keys()
+    if not culprits:
+        cycle = _cycle(waits)
+        waited = next(iter(waits[cycle[0]].values()))
+        where = _places(cycle, ranks, waits_in=operations)
+        return Stall(StallKind.CYCLE, tuple(cycle), operations.held(cycle), waited, where)
+    kind, chosen = _kind(culprits, ranks)
+    waited = _most_awaited(waits, chosen)
+    where = _places(chosen, ranks)
+    if kind is StallKind.DESYNCHRONIZED:
+        sides = [Side(operations.held(chosen), waited.name, waited.sizes, None)]
+        waited = replace(waited, sides=tuple(sides))
+    return Stall(kind, tuple(chosen), operations.held(chosen), waited, where)
+
+
+def _kind(culprits: set[int], ranks: Mapping[int, RankEvidence]) -> tuple[StallKind, list[int]]:
+    """Return why ranks do not come, and those of them for which that is so."""
+    states = {rank: ranks[rank].state if rank in ranks else ProcessState.UNREACHABLE for rank in culprits}
+    for kind, wanted in (
+        (StallKind.DEAD, _LOST),
+        (StallKind.STOPPED, (ProcessState.STOPPED,)),
+        (StallKind.NEVER_CAME, (ProcessState.RUNNING,)),
+    ):
+        if chosen := sorted(rank for rank, state in states.items() if state in wanted):
+            return kind, chosen
+    # They have ended as if all were well, and so entered fewer than the others.
+    return StallKind.DESYNCHRONIZED, sorted(culprits)
+
+
+def _most_awaited(waits: Mapping[int, Mapping[int, WaitedFor]], culprits: Sequence[int]) -> WaitedFor:
+    """Return the operation in which most ranks wait for the culprits."""
+    found = Counter(
+        waited for of_rank in waits.values() for absent, waited in of_rank.items() if absent in culprits
+    )
+    return found.most_common(1)[0][0]
+
+
+def _without_absent(ranks: Mapping[int, RankEvidence], operations: _Operations) -> Stall | None:
+    """Return the verdict where no rank is missing in an operation: all are inside, or some are not there."""
+    lost = {rank for rank, one in ranks.items() if one.state in (*_LOST, ProcessState.STOPPED)}
+    inside = operations.inside()
+    if lost:
+        kind, chosen = _kind(lost, ranks)
+        waiting = tuple(sorted(ranks.keys() - lost))
+        return Stall(kind, tuple(chosen), waiting, inside[1] if inside else None, _places(chosen, ranks))
+    if inside is None:
+        return None
+    chosen, waited = inside
+    return Stall(
+        StallKind.INSIDE,
+        tuple(chosen),
+        operations.held(chosen),
+        waited,
+        _places(chosen, ranks, waits_in=operations),
+    )
+
+
+def _places(
+    culprits: Iterable[int], ranks: Mapping[int, RankEvidence], waits_in: _Operations | None = None
+) -> tuple[Place, ...]:
+    """Return where ranks are by their stacks or, in an operation, by where they entered it."""
+    entered: dict[int, Operation] = {}
+    if waits_in is not None:
+        for inside in waits_in.unfinished.values():
+            for rank, operation in inside.items():
+                if rank not in entered or operation.record_id < entered[rank].record_id:
+                    entered[rank] = operation
+    found = []
+    for rank in culprits:
+        stack = ranks[rank].stack if rank in ranks else ()
+        frames = stack or (tuple(entered[rank].frames) if rank in entered else ())
+        found.append(place(rank, frames))
+    return tuple(one for one in found if one is not None)
+
+
+def _cycle(waits: Mapping[int, Mapping[int, WaitedFor]]) -> list[int]:
+    """Return the ranks of a shortest cycle of waiting, sorted."""
+    best: list[int] = []
+    for start in sorted(waits):
+        path = _way_back(waits, start)
+        if path and (not best or len(path) < len(best)):
+            best = path
+    return sorted(best)
+
+
+def _way_back(waits: Mapping[int, Mapping[int, WaitedFor]], start: int) -> list[int]:
+    """Return the ranks on a shortest way from a rank back to it; empty if there is none."""
+    before = dict.fromkeys(waits[start], start)
+    level = list(waits[start])
+    while level:
+        following = []
+        for rank in level:
+            if rank == start:
+                path, at = [start], before[start]
+                while at != start:
+                    path.append(at)
+                    at = before[at]
+                return path
+            for absent in waits.get(rank, ()):
+                if absent not in before:
+                    before[absent] = rank
+                    following.append(absent)
+        level = following
+    return []

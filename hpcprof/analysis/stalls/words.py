@@ -1,0 +1,65 @@
+"""Verdicts on stalls in words."""
+
+from __future__ import annotations
+
+from hpcprof.analysis.stalls.evidence import Place, Side, Stall, StallKind, WaitedFor
+from hpcprof.common.units import named_ranks
+
+_SHOWN = 8
+
+
+def describe(stall: Stall) -> str:
+    """Return the verdict in one or two sentences: who holds the others up, where, and what these wait in."""
+    who = _capital(named_ranks(stall.ranks, shown=_SHOWN))
+    one = len(stall.ranks) == 1
+    where, waiting, waited = _where(stall.where), _waiting(stall), stall.collective
+    if waited is not None and len(waited.sides) > 1:
+        sides = "; ".join(map(_side, waited.sides))
+        return f"The ranks entered different operations as {_numbered(waited)}: {sides}."
+    if stall.kind is StallKind.INSIDE and waited is not None:
+        return (
+            f"All ranks of the group are in {_numbered(waited)}{where}, and it does not go on on "
+            f"{named_ranks(stall.ranks, shown=_SHOWN)}: look at the network and the GPUs."
+        )
+    held = {
+        StallKind.DESYNCHRONIZED: "ended and entered fewer operations than the others",
+        StallKind.CYCLE: "wait for each other in a cycle of groups",
+        StallKind.DEAD: f"{'is' if one else 'are'} gone, and the others have not noticed",
+        StallKind.STOPPED: f"{'is' if one else 'are'} stopped, by SIGSTOP, a debugger or the scheduler",
+    }.get(stall.kind, f"{'holds' if one else 'hold'} the others up")
+    return f"{who} {held}{where}. {waiting}".strip()
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _waiting(stall: Stall) -> str:
+    if not stall.waiting or stall.collective is None:
+        return ""
+    who = _capital(named_ranks(stall.waiting, shown=_SHOWN))
+    verb = "waits" if len(stall.waiting) == 1 else "wait"
+    return f"{who} {verb} in {_numbered(stall.collective)}."
+
+
+def _numbered(waited: WaitedFor) -> str:
+    return f"{waited.name}{_sizes(waited.sizes)}, number {waited.number} of group {waited.group}"
+
+
+def _side(side: Side) -> str:
+    where = f" in {_place(side.where)}" if side.where is not None else ""
+    return f"{named_ranks(side.ranks, shown=_SHOWN)} {side.name}{_sizes(side.sizes)}{where}"
+
+
+def _sizes(shapes: tuple[tuple[int, ...], ...]) -> str:
+    told = " and ".join("x".join(map(str, shape)) for shape in shapes if shape)
+    return f" of {told}" if told else ""
+
+
+def _where(places: tuple[Place, ...]) -> str:
+    told = dict.fromkeys(map(_place, places))
+    return f" in {' and '.join(list(told)[:3])}" if told else ""
+
+
+def _place(place: Place) -> str:
+    return f"{place.function} ({place.file.rpartition('/')[2]}:{place.line})"

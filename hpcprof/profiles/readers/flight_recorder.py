@@ -1,0 +1,277 @@
+"""Dumps of PyTorch's flight recorder: the last collectives of a rank, with their state.
+
+Programs write them after a timeout (``TORCH_FR_DUMP_TEMP_FILE``) as pickles, the hook of a run as JSON.
+Versions 2.4 to 2.10 hold the same (torch/csrc/distributed/c10d/FlightRecorderDetail.hpp). A pickle is data of
+somebody else: only plain values are unpickled, and only so many of them.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcprof.common.errors import DamagedInput, reading
+
+_MOST_BYTES = 64 << 20
+_MOST_VALUES = 4_000_000
+_DEEPEST = 12
+"""Dumps nest seven deep."""
+
+_PLAIN = re.compile(
+    r"(?:PROTO|FRAME|STOP|MARK|NONE|NEWTRUE|NEWFALSE|POP|MEMOIZE)|(?:SHORT_)?BINUNICODE8?|UNICODE"
+    r"|(?:BIN)?INT[12]?|LONG[14]?|(?:BIN)?FLOAT|(?:EMPTY_)?(?:LIST|TUPLE|DICT)|TUPLE[123]|APPENDS?|SETITEMS?"
+    r"|(?:LONG_)?(?:BIN)?(?:GET|PUT)"
+)
+"""The instructions of a pickle that make only None, booleans, numbers, texts, lists, tuples and dicts."""
+
+_RANK = re.compile(r"(\d+)(?:\.(?:json|pickle|pkl))?$")
+_DUMP = re.compile(r"(?:.*dump.*_|.*(?:fr|nccl|flight)\w*_(?:trace|rank)_?)\d+$|rank\d{5,9}\.flight\.json$")
+"""Names of dumps: PyTorch adds the rank to the name that the user gave, by default nccl_trace_rank_."""
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """A line of Python code in a stack, the innermost first."""
+
+    function: str = msgspec.field(name="name", default="")
+    file: str = msgspec.field(name="filename", default="")
+    line: int = 0
+
+
+class Operation(msgspec.Struct, frozen=True):
+    """A collective or a message that a rank has entered.
+
+    Attributes
+    ----------
+    process_group : tuple of str
+        The name and the description of its group.
+    collective_seq_id, p2p_seq_id : int
+        Its number in the group, counted from 1. For messages the second counts, and differs between ranks.
+    profiling_name : str
+        Backend and name, such as ``nccl:all_reduce`` or ``gloo:recv 0<-1``.
+    input_sizes, output_sizes : list of list of int
+        The shapes of its tensors.
+    state : str
+        ``scheduled``, ``started`` or ``completed`` as far as the GPU was seen; gloo leaves it at the first.
+    retired : bool
+        Whether it has ended.
+    """
+
+    process_group: tuple[str, str]
+    profiling_name: str
+    pg_id: int = -1
+    collective_seq_id: int = 0
+    p2p_seq_id: int = 0
+    record_id: int = 0
+    is_p2p: bool = False
+    input_sizes: list[list[int]] = []
+    input_dtypes: list[str] = []
+    output_sizes: list[list[int]] = []
+    state: str = "scheduled"
+    retired: bool = False
+    time_created_ns: int = 0
+    frames: list[Frame] = []
+
+    @property
+    def group(self) -> str:
+        """The name of the group, the same on all of its ranks."""
+        return self.process_group[0]
+
+    @property
+    def name(self) -> str:
+        """The name without the backend."""
+        return self.profiling_name.partition(":")[2] or self.profiling_name
+
+    @property
+    def ended(self) -> bool:
+        """Whether all that it does is done."""
+        return self.retired or self.state == "completed"
+
+
+@dataclass(frozen=True)
+class FlightRecord:
+    """The dump of one rank.
+
+    Attributes
+    ----------
+    version : str
+    groups : dict
+        The ranks of each group by its name; groups whose ranks are not recorded are missing.
+    descriptions : dict
+        What each group is for, as far as the program said, by its name.
+    operations : tuple of Operation
+        In the order in which the rank entered them.
+    entered : dict
+        The number of the last collective that the rank has entered in each group, by the group's name.
+    damaged : int
+        How many entries could not be read.
+    """
+
+    version: str
+    groups: dict[str, tuple[int, ...]]
+    descriptions: dict[str, str]
+    operations: tuple[Operation, ...]
+    entered: dict[str, int]
+    damaged: int = 0
+
+    @property
+    def unfinished(self) -> tuple[Operation, ...]:
+        """The operations that the rank has entered and that have not ended."""
+        return tuple(operation for operation in self.operations if not operation.ended)
+
+
+def rank_of_dump(path: Path) -> int | None:
+    """Return the rank at the end of a dump's name; None if the file has no such name."""
+    found = _RANK.search(path.name.replace(".flight", "")) if _DUMP.fullmatch(path.name.lower()) else None
+    return int(found[1]) if found else None
+
+
+def find_dumps(folder: Path) -> dict[int, Path]:
+    """Return the dumps in a folder by rank, without those that are not files."""
+    found = {}
+    with reading(folder):
+        for path in sorted(folder.iterdir()):
+            rank = rank_of_dump(path)
+            if rank is not None and path.is_file():
+                found[rank] = path
+    return found
+
+
+def read_flight_record(path: Path) -> FlightRecord:
+    """Read a dump, a pickle or JSON.
+
+    Raises
+    ------
+    DamagedInput
+        If it is no dump, or holds anything but plain values, or too much.
+    """
+    with reading(path), path.open("rb") as file:
+        data = file.read(_MOST_BYTES + 1)
+    try:
+        return parse_flight_record(data)
+    except ValueError as error:
+        raise DamagedInput(f"{path} is not a dump of PyTorch's flight recorder: {error}.") from None
+
+
+def parse_flight_record(data: bytes) -> FlightRecord:
+    """Return what the bytes of a dump say; an entry that cannot be read is counted.
+
+    Raises
+    ------
+    ValueError
+        If the bytes are no dump, or hold anything but plain values, or too much.
+    """
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"it has more than {_MOST_BYTES >> 20} MB")
+    if not data:
+        raise ValueError("it is empty")
+    if data[:1] == b"{":
+        try:
+            values = msgspec.json.decode(data)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise ValueError(f"it is damaged JSON: {error}") from None
+    else:
+        values = _unpickle(data)
+    _check_size(values)
+    if not isinstance(values, dict) or not isinstance(values.get("entries", []), list):
+        raise ValueError("it has no list of entries")
+    groups, descriptions = _groups(values.get("pg_config"))
+    operations, damaged = [], 0
+    for entry in values.get("entries", []):
+        try:
+            operation = msgspec.convert(_without_none(entry), Operation)
+        except msgspec.ValidationError:
+            damaged += 1
+            continue
+        descriptions.setdefault(operation.group, operation.process_group[1])
+        operations.append(operation)
+    operations.sort(key=lambda operation: operation.record_id)
+    entered = _entered(operations, values.get("pg_status"))
+    version = str(values.get("version", ""))
+    return FlightRecord(version, groups, descriptions, tuple(operations), entered, damaged)
+
+
+class _NoClasses(pickle.Unpickler):
+    """Loads no class, and nothing that is kept elsewhere."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise pickle.UnpicklingError("it refers to something outside")
+
+
+def _unpickle(data: bytes) -> Any:
+    try:
+        for number, (instruction, _, _) in enumerate(pickletools.genops(data)):
+            if not _PLAIN.fullmatch(instruction.name):
+                raise ValueError(f"its pickle has the instruction {instruction.name}")
+            if number > _MOST_VALUES:
+                raise ValueError("it has too many values")
+        return _NoClasses(io.BytesIO(data)).load()
+    except ValueError:
+        raise
+    except Exception as error:  # damaged pickles raise almost anything
+        raise ValueError(f"it is no pickle, or a damaged one ({type(error).__name__})") from None
+
+
+def _check_size(values: Any) -> None:
+    """Refuse values that nest too deeply or, since a pickle can repeat parts of itself, become too many."""
+    level, seen, depth = [values], 0, 0
+    while level:
+        seen, depth = seen + len(level), depth + 1
+        if depth > _DEEPEST:
+            raise ValueError("it nests too deeply")
+        following: list[Any] = []
+        for value in level:
+            if isinstance(value, dict):
+                following.extend(value)
+                following.extend(value.values())
+            elif isinstance(value, (list, tuple)):
+                following.extend(value)
+            if seen + len(following) > _MOST_VALUES:
+                raise ValueError("it has too many values")
+        level = following
+
+
+def _groups(config: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+    """Return the ranks and the description of each group; they are recorded as ``"[0, 1]"``."""
+    groups, descriptions = {}, {}
+    for key, value in config.items() if isinstance(config, dict) else ():
+        if not isinstance(value, dict):
+            continue
+        name = str(value.get("name", key))
+        ranks = value.get("ranks", [])
+        texts = re.findall(r"\d{1,9}", ranks) if isinstance(ranks, str) else ranks
+        if isinstance(texts, list) and texts and all(isinstance(one, (int, str)) for one in texts):
+            groups[name] = tuple(sorted({int(one) for one in texts if str(one).isdigit()}))
+        if description := str(value.get("desc", "")):
+            descriptions[name] = description
+    return groups, descriptions
+
+
+def _entered(operations: list[Operation], status: Any) -> dict[str, int]:
+    """Return the last number in each group, by its operations and, where it is known, by the group's status.
+
+    The status has its own numbers of groups, which the operations translate.
+    """
+    last: dict[str, int] = {}
+    for operation in operations:
+        if operation.is_p2p:
+            continue
+        known = status.get(str(operation.pg_id)) if isinstance(status, dict) else None
+        told = known.get("last_enqueued_collective") if isinstance(known, dict) else None
+        numbers = [operation.collective_seq_id, last.get(operation.group, 0)]
+        last[operation.group] = max([*numbers, told] if isinstance(told, int) else numbers)
+    return last
+
+
+def _without_none(entry: Any) -> Any:
+    """Return an entry without the fields that are None, so that they have their defaults."""
+    return {k: v for k, v in entry.items() if v is not None} if isinstance(entry, dict) else entry

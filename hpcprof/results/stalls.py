@@ -1,0 +1,218 @@
+"""The verdict on a run that stood still, from the evidence that the job kept, or from dumps of other jobs.
+
+The job itself only notes that no rank made progress (``state/stalled``) and keeps evidence (``stall/``): its
+nodes have no hpcprof. Whoever looks first judges it, and writes ``state/stall.json``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hpcprof.analysis.stalls.evidence import ProcessState, RankEvidence, Stall
+from hpcprof.analysis.stalls.verdict import judge
+from hpcprof.analysis.stalls.words import describe
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import DamagedInput
+from hpcprof.common.paths import is_folder
+from hpcprof.profiles.readers.flight_recorder import Frame, find_dumps, read_flight_record
+from hpcprof.results.run_profiles import profiles_of
+from hpcprof.submit.runs.directory import Run
+
+if TYPE_CHECKING:  # the state of a run is told without the database
+    from hpcprof.results.store.store import Store
+
+FOLDER = "stall"
+"""The folder in a run that has the evidence."""
+
+VERDICT = "stall.json"
+_STALLED, _WENT_ON = "stalled", "went_on"
+"""Files in ``state/`` of a run that is stalled, and that has gone on; with the time of the last progress."""
+
+_MOST_BYTES = 16 << 20
+_STACK_LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
+_MAIN_THREAD = "Current thread"
+
+
+class _Thread(msgspec.Struct):
+    main: bool = False
+    frames: list[Frame] = []
+
+
+class _Told(msgspec.Struct):
+    """What the hook of a rank has written."""
+
+    last_step: int | None = None
+    steps: int = 0
+    threads: list[_Thread] = []
+
+
+def find_stall(run: Run) -> Stall | None:
+    """Return the verdict on a run, or on a folder of dumps; None if it never stalled, or nothing tells why.
+
+    The verdict is kept with the run, where it can be written.
+    """
+    if run.manifest is None:
+        return judge_folder(run.path)
+    since = run.state_file(_STALLED) or run.state_file(_WENT_ON)
+    if since is None:
+        return None
+    folder = run.path / FOLDER
+    kept = _kept(run)
+    if kept is not None:
+        return kept
+    ranks = range(run.manifest.job.ranks)
+    codes = run.rank_exit_codes()
+    found = judge({rank: _evidence(folder, rank, codes.get(rank)) for rank in ranks})
+    if found is None:
+        return None
+    if since.isdigit():
+        moment = datetime.fromtimestamp(int(since), timezone.utc).isoformat(timespec="seconds")
+        found = msgspec.structs.replace(found, since=moment)
+    # While programs still write their evidence, a later look may say more.
+    if all(_is_complete(folder, rank) for rank in ranks) or run.state_file("finished") is not None:
+        with suppress(OSError):
+            write_atomically(run.path / "state" / VERDICT, msgspec.json.encode(found).decode() + "\n")
+    return found
+
+
+def is_stalled(run: Run) -> bool:
+    """Return whether a run has stalled and has not gone on."""
+    return run.state_file(_STALLED) is not None
+
+
+def stall_sentence(run: Run) -> str:
+    """Return what holds a run up while it is stalled; empty if it is not."""
+    if not is_stalled(run):
+        return ""
+    found = find_stall(run)
+    return f"stalled: {describe(found)}" if found is not None else "stalled: no rank makes progress"
+
+
+def is_unprofiled(run: Run, store: Store) -> bool:
+    """Return whether a run has no profile, and is yet known: hpcprof started it, or it has other evidence."""
+    if store.exists() and store.profiles(run.id):
+        return False
+    if profiles_of(run):
+        return is_stalled(run)
+    return run.state_file("started") is not None if run.manifest is not None else has_dumps(run.path)
+
+
+def tells_while_it_runs(run: Run) -> bool:
+    """Return whether something is known of a run while its job runs: it has stalled, or has no profiler."""
+    return run.manifest is not None and (not run.manifest.job.profiled_ranks or is_stalled(run))
+
+
+def judge_folder(folder: Path) -> Stall | None:
+    """Return the verdict on a folder of dumps of PyTorch's flight recorder; None without any."""
+    if not is_folder(folder):
+        return None
+    evidence = {}
+    for rank, path in find_dumps(folder).items():
+        try:
+            evidence[rank] = RankEvidence(record=read_flight_record(path), file=path.name)
+        except DamagedInput:
+            evidence[rank] = RankEvidence(file=path.name)
+    known = {
+        rank
+        for one in evidence.values()
+        if one.record
+        for ranks in one.record.groups.values()
+        for rank in ranks
+    }
+    return judge({rank: evidence.get(rank, RankEvidence()) for rank in sorted(known | evidence.keys())})
+
+
+def has_dumps(folder: Path) -> bool:
+    """Return whether a folder has dumps of PyTorch's flight recorder."""
+    return bool(is_folder(folder) and find_dumps(folder))
+
+
+def _kept(run: Run) -> Stall | None:
+    with suppress(OSError, msgspec.MsgspecError):
+        return msgspec.json.decode((run.path / "state" / VERDICT).read_bytes(), type=Stall)
+    return None
+
+
+def _is_complete(folder: Path, rank: int) -> bool:
+    return (folder / f"rank{rank:05d}.process").is_file()
+
+
+def _evidence(folder: Path, rank: int, exit_code: int | None) -> RankEvidence:
+    """Return what the files of a rank say; a damaged one says nothing."""
+    stem = f"rank{rank:05d}"
+    told, record = _Told(), None
+    with suppress(OSError, msgspec.MsgspecError):
+        told = msgspec.json.decode(_read(folder / f"{stem}.json"), type=_Told)
+    with suppress(DamagedInput):
+        record = read_flight_record(folder / f"{stem}.flight.json")
+    stack = next((tuple(thread.frames) for thread in told.threads if thread.main), ())
+    names = [f"{stem}.{kind}" for kind in ("flight.json", "json", "stack", "native", "process")]
+    files = [name for name in names if (folder / name).is_file()]
+    return RankEvidence(
+        record,
+        stack or _stuck_stack(folder / f"{stem}.stack"),
+        _state(folder / f"{stem}.process", exit_code),
+        told.last_step,
+        told.steps,
+        f"{FOLDER}/{files[0]}" if files else "",
+    )
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_MOST_BYTES)
+
+
+def _stuck_stack(path: Path) -> tuple[Frame, ...]:
+    """Return the frames of the main thread that Python wrote when it was stuck.
+
+    The thread that has the interpreter is the one that is stuck; otherwise the last one is the main thread.
+    """
+    try:
+        lines = _read(path).decode(errors="replace").splitlines()
+    except OSError:
+        return ()
+    threads: list[tuple[str, list[Frame]]] = []
+    for line in lines:
+        found = _STACK_LINE.match(line)
+        if found and threads:
+            frame = Frame(found["function"], found["file"], int(found["line"]))
+            threads[-1][1].append(frame)
+        elif line.startswith(("Thread ", _MAIN_THREAD)):
+            threads.append((line, []))
+    chosen = next((frames for title, frames in threads if title.startswith(_MAIN_THREAD)), None)
+    return tuple(chosen if chosen is not None else threads[-1][1] if threads else ())
+
+
+def _state(path: Path, exit_code: int | None) -> ProcessState:
+    """Return the state of a rank's program in the stall, by what the kernel said of its processes.
+
+    A rank that had none then has ended. Its exit code alone does not tell: the job may have been ended since.
+    """
+    try:
+        text = _read(path).decode(errors="replace")
+    except OSError:
+        if not _others_told(path):
+            return ProcessState.RUNNING
+        gone = ProcessState.UNREACHABLE if exit_code is None else ProcessState.DEAD
+        return ProcessState.ENDED if exit_code == 0 else gone
+    states = re.findall(r"^State:\s+(\S)", text, re.MULTILINE)
+    alive = [state for state in states if state not in "ZX"]
+    if not alive:
+        return ProcessState.DEAD
+    return ProcessState.STOPPED if _any(alive, "Tt") else ProcessState.RUNNING
+
+
+def _any(states: Iterable[str], wanted: str) -> bool:
+    return any(state in wanted for state in states)
+
+
+def _others_told(path: Path) -> bool:
+    return any(path.parent.glob("rank*.process"))

@@ -1,0 +1,315 @@
+"""The pulse of a rank: the times of its steps, whether it waits for others, and evidence if the run stalls.
+
+Every run has a copy of this file in ``hook/``, whatever its profiler. It runs without hpcprof, under any
+Python from 3.8: it imports nothing but the standard library. Nothing here may make the program fail, or wait.
+
+A step ends when an optimizer of PyTorch steps, or where the program marks it (`hpcprof.workloads.capture`).
+The wrapper of the node looks for progress. The name of this module's thread tells it what only the process
+knows: ``hp``, then ``w`` if the rank waits in a collective of PyTorch and ``r`` if not, then a number that
+grows with each step and each collective that ends. When the wrappers find that no rank makes progress, they
+write ``state/stalled``, and each process puts its stacks and its last collectives into ``stall/``.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import functools
+import json
+import os
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_OWNER = "HPCPROF_PULSE"
+"""The environment variable with the number of the process that has the pulse of the rank."""
+
+_STALLED = "stalled"
+_FOLDER = "stall"
+_LONGEST_LOOK_S = 10.0
+_LOOKS = 12
+"""Looks at the program in the time after which a run counts as stalled."""
+
+_LATE_S = 10.0
+"""The interpreter is stuck if nothing runs for this long beyond the time of a stall."""
+
+_MOST_COLLECTIVES = 500
+_MOST_FRAMES = 60
+_COUNTED = 10**10
+
+
+class Pulse:
+    """Counts the steps of this process, watches its collectives, and writes evidence of a stall.
+
+    Parameters
+    ----------
+    run_directory : Path
+    rank : int
+    timeout_s : float
+        The run counts as stalled after so long without progress; 0 for never.
+    lines : object
+        What writes the lines of steps, with ``begin``, ``end`` and ``flush``.
+    """
+
+    def __init__(self, run_directory: Path, rank: int, timeout_s: float, lines: Any) -> None:
+        self._run = run_directory
+        self._rank = rank
+        self._timeout_s = timeout_s
+        self._every_s = min(_LONGEST_LOOK_S, max(timeout_s / _LOOKS, 0.1)) if timeout_s else _LONGEST_LOOK_S
+        self._lines = lines
+        self._process = os.getpid()
+        self._steps = 0
+        self._last_step: int | None = None
+        self._stepped: list[int] = []
+        self._stack: int | None = None
+        self._told = ""
+
+    def stepped(self, optimizer: Any) -> None:
+        """Count the step of an optimizer; several that take turns make one step together."""
+        if self._stepped and id(optimizer) not in self._stepped:
+            self._stepped.append(id(optimizer))
+            return
+        self._stepped = [id(optimizer)]
+        if os.getpid() != self._process or _marked_steps() is not None:
+            return
+        if self._steps:
+            self._lines.end(self._steps)
+        else:  # the first step began before anything could be noted
+            self._lines.begin()
+        self._last_step = self._steps
+        self._steps += 1
+
+    def start(self) -> None:
+        """Begin to watch, in a thread that ends with the program; its last steps are noted then."""
+        atexit.register(self._lines.flush)
+        if self._timeout_s:
+            self._keep_stacks()
+            threading.Thread(target=self._watch, name="hpcprof", daemon=True).start()
+
+    def _keep_stacks(self) -> None:
+        """Have the stacks of all threads written to a file in memory if the interpreter is stuck.
+
+        The wrapper reads it. The program's own use of the same timer comes first.
+        """
+        try:
+            self._stack = os.memfd_create("hpcprof-stack")
+        except (AttributeError, OSError):
+            return
+        later = faulthandler.dump_traceback_later
+
+        @functools.wraps(later)
+        def given_up(*args: Any, **kwargs: Any) -> None:
+            self._stack = None
+            later(*args, **kwargs)
+
+        faulthandler.dump_traceback_later = given_up
+        self._arm = functools.partial(later, exit=False)
+
+    def _watch(self) -> None:
+        looked = ended = None
+        progress, quiet, waits, written = 0, 0.0, False, False
+        while True:
+            if self._stack is not None:
+                self._arm(self._timeout_s + _LATE_S, file=self._stack)
+            steps = self._all_steps()
+            # Asking for the collectives takes a lock, so that is done only while no step ends.
+            counted, waits = collectives() if quiet > self._timeout_s / 4 else (None, False)
+            moved = steps != looked or (None not in (ended, counted) and counted != ended)
+            looked, ended = steps, counted
+            if moved:
+                progress, quiet, written = progress + 1, 0.0, False
+            else:
+                self._lines.flush()
+            self._tell(progress, waits)
+            if quiet > self._timeout_s / 2 and not written and self._is_stalled():
+                self._write_evidence()
+                written = True
+            time.sleep(self._every_s)
+            quiet += self._every_s
+
+    def _is_stalled(self) -> bool:
+        return (self._run / "state" / _STALLED).exists()
+
+    def _all_steps(self) -> int:
+        marked = _marked_steps()
+        return self._steps if marked is None else marked.ended
+
+    def _tell(self, progress: int, waits: bool) -> None:
+        """Write the name of this thread, which has 15 characters."""
+        name = f"hp{'w' if waits else 'r'}{progress % _COUNTED}"
+        if name == self._told:
+            return
+        self._told = name
+        with suppress(OSError):
+            Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name, encoding="ascii")
+
+    def _write_evidence(self) -> None:
+        marked = _marked_steps()
+        last = self._last_step if marked is None else marked.last
+        values = {
+            "rank": self._rank,
+            "time": time.time(),
+            "last_step": last,
+            "steps": self._all_steps(),
+            "threads": stacks(),
+        }
+        self._write("json", values)
+        record = flight_record()
+        if record is not None:
+            self._write("flight.json", record)
+
+    def _write(self, suffix: str, values: dict[str, Any]) -> None:
+        path = self._run / _FOLDER / f"rank{self._rank:05d}.{suffix}"
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            path.parent.mkdir(exist_ok=True)
+            temporary.write_text(json.dumps(values), encoding="utf-8")
+            temporary.replace(path)
+        except (OSError, ValueError, TypeError):
+            pass
+
+
+def _marked_steps() -> Any:
+    """Return what writes the steps that the program marks itself; None if it marks none."""
+    module = sys.modules.get("hpcprof.workloads.step_lines")
+    return getattr(module, "current", None)
+
+
+def stacks() -> list[dict[str, Any]]:
+    """Return the frames of each thread, the innermost first; those of the main thread come first."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    main = threading.main_thread().ident
+    found = []
+    for ident, frame in sys._current_frames().items():
+        if ident == threading.get_ident():
+            continue
+        frames: list[dict[str, Any]] = []
+        at: Any = frame
+        while at is not None and len(frames) < _MOST_FRAMES:
+            code = at.f_code
+            frames.append({"name": code.co_name, "filename": code.co_filename, "line": at.f_lineno})
+            at = at.f_back
+        found.append({"name": names.get(ident, ""), "main": ident == main, "frames": frames})
+    return sorted(found, key=lambda one: not one["main"])
+
+
+def _dump(with_stacks: bool) -> dict[str, Any] | None:
+    """Return what PyTorch's flight recorder has of this process; None without collectives of PyTorch."""
+    recorder: Any = sys.modules.get("torch._C._distributed_c10d")
+    distributed: Any = sys.modules.get("torch.distributed")
+    if recorder is None or distributed is None or not hasattr(recorder, "_dump_fr_trace"):
+        return None
+    try:
+        if not distributed.is_initialized():
+            return None
+        # PyTorch made this pickle a moment ago in this process.
+        found: dict[str, Any] = pickle.loads(recorder._dump_fr_trace(True, with_stacks, False))
+    except Exception:
+        return None
+    return found if isinstance(found.get("entries"), list) else None
+
+
+def _has_ended(entry: dict[str, Any]) -> bool:
+    return bool(entry.get("retired")) or entry.get("state") == "completed"
+
+
+def collectives() -> tuple[int, bool]:
+    """Return how many collectives have ended, as far as they are recorded, and whether one has not."""
+    found = _dump(with_stacks=False)
+    if not found:
+        return 0, False
+    entries = found["entries"]
+    last = max((int(entry.get("record_id") or 0) + 1 for entry in entries), default=0)
+    open_now = sum(not _has_ended(entry) for entry in entries)
+    return last - open_now, open_now > 0
+
+
+def flight_record() -> dict[str, Any] | None:
+    """Return the last collectives with their stacks, and the ranks of each group, as JSON can hold them."""
+    found = _dump(with_stacks=True)
+    if found is None:
+        return None
+    entries = found["entries"]
+    unfinished = [entry for entry in entries if not _has_ended(entry)]
+    ended = [entry for entry in entries if _has_ended(entry)]
+    found["entries"] = ended[-max(1, _MOST_COLLECTIVES - len(unfinished)) :] + unfinished[:_MOST_COLLECTIVES]
+    for entry in found["entries"]:
+        entry["frames"] = list(entry.get("frames") or [])[:_MOST_FRAMES]
+    groups = dict(found.get("pg_config") or {})
+    world: Any = getattr(sys.modules.get("torch.distributed.distributed_c10d"), "_world", None)
+    for group, ranks in getattr(world, "pg_group_ranks", {}).items():
+        # Of groups without this rank there is a number instead.
+        name = world.pg_names.get(group)
+        if name is not None:
+            description = str(getattr(group, "group_desc", ""))
+            groups[str(name)] = {"name": str(name), "desc": description, "ranks": sorted(ranks)}
+    found["pg_config"] = groups
+    return found
+
+
+def watch_optimizers(
+    torch: Any, stepped: Callable[[Any], None], made: Callable[[], None] | None = None
+) -> None:
+    """Have every optimizer tell of its steps, and of itself when it is made.
+
+    PyTorch wraps the ``step`` of each class of optimizers, when the first one is made, to call hooks inside a
+    range. What a hook did would be in the middle of that range, so the wrapper is wrapped.
+    """
+    optimizer = torch.optim.Optimizer
+    wrap = getattr(optimizer, "profile_hook_step", None)
+    if wrap is None:  # before PyTorch 2.0
+        return
+    compiling = torch.compiler.is_compiling if hasattr(torch.compiler, "is_compiling") else lambda: False
+    depth = threading.local()
+
+    def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
+        wrapped = wrap(step)
+
+        @functools.wraps(wrapped)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            if compiling():
+                return wrapped(*args, **kwargs)
+            outermost, depth.inside = not getattr(depth, "inside", False), True
+            try:
+                result = wrapped(*args, **kwargs)
+            finally:
+                depth.inside = not outermost
+            if outermost:
+                stepped(args[0])
+            return result
+
+        return counted
+
+    optimizer.profile_hook_step = staticmethod(profile_hook_step)
+    if made is None:
+        return
+    make = optimizer.__init__
+
+    @functools.wraps(make)
+    def make_and_tell(*args: Any, **kwargs: Any) -> None:
+        make(*args, **kwargs)
+        made()
+
+    optimizer.__init__ = make_and_tell
+
+
+def install(lines: Callable[[Any, int], Any]) -> Pulse | None:
+    """Begin to watch this process if it is the program of a rank; None if it is not.
+
+    ``lines`` makes what writes the lines of steps, from the run's folder and the rank.
+    """
+    run, rank = os.environ.get("HPCPROF_RUN_DIR", ""), os.environ.get("HPCPROF_RANK", "")
+    if not run or not rank.isdigit():
+        return None
+    # A process that the program starts has its variables; one that takes its place has its number too.
+    if os.environ.setdefault(_OWNER, str(os.getpid())) != str(os.getpid()):
+        return None
+    timeout = os.environ.get("HPCPROF_STALL_TIMEOUT", "0")
+    pulse = Pulse(Path(run), int(rank), float(timeout), lines(Path(run), int(rank)))
+    pulse.start()
+    return pulse

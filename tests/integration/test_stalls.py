@@ -1,0 +1,124 @@
+"""Runs that stand still: real ranks with collectives of gloo, watched by their wrappers."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcprof.submit.runs.directory import all_runs
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = """\
+import ctypes, os, signal, sys, time
+import torch, torch.distributed as dist
+kind = sys.argv[1]
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+groups = [dist.new_group(ranks) for ranks in ([0, 1], [1, 2], [2, 0])]
+def load(step):
+    if kind == "stuck" and (step, rank) == (3, 2):
+        ctypes.PyDLL(None).sleep(1000)  # holds the interpreter's lock
+    if kind == "stopped" and (step, rank) == (3, 1):
+        os.kill(os.getpid(), signal.SIGSTOP)
+    if kind == "busy" and (step, rank) == (3, 0):
+        until = time.monotonic() + 30
+        while time.monotonic() < until: sum(range(1000))
+def reduce(step):
+    if step == 3 and kind == "order" and rank == 1:
+        dist.broadcast(torch.ones(4), 0)
+    if step == 3 and kind == "cycle":
+        dist.all_reduce(torch.ones(1), group=groups[rank])
+        dist.all_reduce(torch.ones(1), group=groups[(rank + 2) % 3])
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+for step in range(6):
+    load(step)
+    model(torch.randn(4, 8)).sum().backward()
+    reduce(step)
+    optimizer.step(); optimizer.zero_grad()
+"""
+LINES = {line.strip(): number for number, line in enumerate(PROGRAM.splitlines(), 1)}
+STALLS = ("stuck", "stopped", "order", "cycle")
+
+
+def has_ended(run: Path) -> bool:
+    return (run / "state/finished").exists()
+
+
+@pytest.fixture(scope="module")
+def stalled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """The explanations of runs of three ranks, one for each kind of stall, and of one that is only busy."""
+    folder = tmp_path_factory.mktemp("stalls")
+
+    def hpcprof(*arguments: str) -> str:
+        command = [sys.executable, "-m", "hpcprof", *arguments]
+        return subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+    (folder / "train.py").write_text(PROGRAM)
+    for kind in (*STALLS, "busy"):
+        hpcprof(
+            *("submit", "--ranks-per-node", "3", "--stall-timeout", "10s", "--on-stall", "stop"),
+            *("--job-name", kind, "--", sys.executable, "train.py", kind),
+        )
+    runs = {re.split("-", run.id)[2]: run.path for run in all_runs(folder / "runs")}
+    until(lambda: all(map(has_ended, runs.values())), 400)
+    found = {}
+    for kind, path in runs.items():
+        told = hpcprof("explain", kind, "--format", "json")
+        exit_code = (path / "state/finished").read_text().strip()
+        found[kind] = {**json.loads(told), "exit_code": exit_code, "path": path}
+    return found
+
+
+def test_a_rank_whose_interpreter_is_stuck_holds_the_others_up(stalled: dict[str, Any]) -> None:
+    stall = stalled["stuck"]["stall"]
+    assert (stall["kind"], stall["ranks"], stall["waiting"]) == ("never_came", [2], [0, 1])
+    (place,) = stall["where"]
+    line = LINES["ctypes.PyDLL(None).sleep(1000)  # holds the interpreter's lock"]
+    assert (place["function"], Path(place["file"]).name, place["line"]) == ("load", "train.py", line)
+    assert stall["collective"]["name"] == "all_reduce"
+
+
+def test_a_stopped_rank_is_told(stalled: dict[str, Any]) -> None:
+    stall = stalled["stopped"]["stall"]
+    assert (stall["kind"], stall["ranks"], stall["waiting"]) == ("stopped", [1], [0, 2])
+
+
+def test_another_operation_under_one_number_is_told_with_both_lines(stalled: dict[str, Any]) -> None:
+    stall = stalled["order"]["stall"]
+    assert (stall["kind"], stall["ranks"]) == ("desynchronized", [1])
+    sides = {side["name"]: (side["ranks"], side["where"]["line"]) for side in stall["collective"]["sides"]}
+    assert sides == {
+        "all_reduce": ([0, 2], LINES["dist.all_reduce(parameter.grad)"]),
+        "broadcast": ([1], LINES["dist.broadcast(torch.ones(4), 0)"]),
+    }
+
+
+def test_groups_that_wait_for_each_other_are_a_cycle(stalled: dict[str, Any]) -> None:
+    stall = stalled["cycle"]["stall"]
+    assert (stall["kind"], stall["ranks"]) == ("cycle", [0, 1, 2])
+
+
+def test_a_busy_step_is_no_stall(stalled: dict[str, Any]) -> None:
+    assert stalled["busy"]["stall"] is None
+    assert stalled["busy"]["exit_code"] == "0"
+
+
+def test_a_stalled_job_ends_with_status_5_and_names_its_step_times(stalled: dict[str, Any]) -> None:
+    for kind in STALLS:
+        told = stalled[kind]
+        assert (told["exit_code"], told["findings"]) == ("5", [])
+        assert told["stall"]["since"]
+        assert told["step"]["ranks"] == 3
+        assert all((told["path"] / file).is_file() for file in told["stall"]["evidence"])

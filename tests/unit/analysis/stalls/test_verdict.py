@@ -1,0 +1,156 @@
+"""Verdicts on runs that stand still."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from hpcprof.analysis.stalls.evidence import ProcessState, RankEvidence, Stall, StallKind
+from hpcprof.analysis.stalls.verdict import judge
+from hpcprof.analysis.stalls.words import describe
+from hpcprof.profiles.readers.flight_recorder import FlightRecord, Frame, Operation
+
+WORLD = (0, 1, 2, 3)
+GROUPS = {"world": WORLD, "a": (0, 1), "b": (1, 2), "c": (0, 2)}
+
+
+def op(
+    number: int, *, group: str = "world", name: str = "all_reduce", done: bool = False, **more: Any
+) -> Operation:
+    """Return an operation of a group."""
+    given = {"input_sizes": [[8]], "record_id": number, "time_created_ns": number, **more}
+    return Operation((group, ""), f"nccl:{name}", collective_seq_id=number, retired=done, **given)
+
+
+def record(*operations: Operation, groups: Iterable[str] = GROUPS) -> FlightRecord:
+    """Return the record of a rank that has entered some operations."""
+    entered: dict[str, int] = {}
+    for one in operations:
+        if not one.is_p2p:
+            entered[one.group] = max(entered.get(one.group, 0), one.collective_seq_id)
+    return FlightRecord("2.10", {name: GROUPS[name] for name in groups}, {}, operations, entered)
+
+
+def verdict(ranks: dict[int, RankEvidence]) -> Stall:
+    """Return the verdict, which there is."""
+    found = judge(ranks)
+    assert found is not None
+    assert describe(found)
+    return found
+
+
+def entered(*numbers: int, **more: Any) -> RankEvidence:
+    """Return a rank that waits in the last of some operations, and has ended those before."""
+    *before, last = numbers
+    return RankEvidence(record(*(op(one, done=True) for one in before), op(last)), **more)
+
+
+LOADER = (
+    Frame("wait", "/usr/lib/python3.11/threading.py", 320),
+    Frame("next_batch", "/home/me/train.py", 41),
+    Frame("main", "/home/me/train.py", 90),
+)
+
+
+def test_a_rank_that_did_not_come_holds_the_others_up() -> None:
+    late = RankEvidence(record(op(1, done=True)), LOADER, last_step=7)
+    found = verdict({0: entered(1, 2), 1: entered(1, 2), 2: late, 3: entered(1, 2)})
+    assert (found.kind, found.ranks, found.waiting) == (StallKind.NEVER_CAME, (2,), (0, 1, 3))
+    assert found.collective is not None
+    assert (found.collective.name, found.collective.number, found.collective.group) == (
+        "all_reduce",
+        2,
+        "world",
+    )
+    assert [(one.rank, one.function, one.line) for one in found.where] == [(2, "next_batch", 41)]
+    assert found.last_step == 7
+    assert "Rank 2 holds the others up in next_batch (train.py:41)." in describe(found)
+
+
+def test_the_kernel_tells_a_stopped_rank_from_a_dead_one() -> None:
+    for state, kind in (
+        (ProcessState.STOPPED, StallKind.STOPPED),
+        (ProcessState.DEAD, StallKind.DEAD),
+        (ProcessState.UNREACHABLE, StallKind.DEAD),
+    ):
+        found = verdict({**{rank: entered(1) for rank in (0, 2, 3)}, 1: RankEvidence(state=state)})
+        assert (found.kind, found.ranks, found.waiting) == (kind, (1,), (0, 2, 3))
+
+
+def test_a_rank_that_ended_well_entered_fewer_operations() -> None:
+    ended = RankEvidence(record(op(1, done=True)), state=ProcessState.ENDED)
+    found = verdict({**{rank: entered(1, 2) for rank in (0, 1, 2)}, 3: ended})
+    assert (found.kind, found.ranks) == (StallKind.DESYNCHRONIZED, (3,))
+
+
+def test_the_minority_entered_another_operation_under_one_number() -> None:
+    other = RankEvidence(record(op(1, done=True), op(2, name="broadcast")))
+    found = verdict({**{rank: entered(1, 2) for rank in (0, 1, 2)}, 3: other})
+    assert (found.kind, found.ranks, found.waiting) == (StallKind.DESYNCHRONIZED, (3,), (0, 1, 2))
+    assert found.collective is not None
+    assert [(side.ranks, side.name) for side in found.collective.sides] == [
+        ((0, 1, 2), "all_reduce"),
+        ((3,), "broadcast"),
+    ]
+
+
+def test_the_minority_entered_another_size_under_one_number() -> None:
+    other = RankEvidence(record(op(1, done=True), op(2, input_sizes=[[9]])))
+    found = verdict({**{rank: entered(1, 2) for rank in (0, 1, 2)}, 3: other})
+    assert (found.kind, found.ranks) == (StallKind.DESYNCHRONIZED, (3,))
+
+
+def test_other_shapes_of_one_volume_and_uneven_gathers_are_no_mismatch() -> None:
+    shapes = [[[2, 4]], [[8]], [[4, 2]], [[8, 1]]]
+    same = {rank: RankEvidence(record(op(1, input_sizes=shape))) for rank, shape in enumerate(shapes)}
+    assert verdict(same).kind is StallKind.INSIDE
+    uneven = {
+        rank: RankEvidence(record(op(1, name="all_gather", input_sizes=[[rank + 1]]))) for rank in WORLD
+    }
+    assert verdict(uneven).kind is StallKind.INSIDE
+
+
+def test_groups_that_wait_for_each_other_are_a_cycle() -> None:
+    found = verdict(
+        {
+            0: RankEvidence(record(op(1, group="a"))),
+            1: RankEvidence(record(op(1, group="b"))),
+            2: RankEvidence(record(op(1, group="c"))),
+            3: entered(1),
+        }
+    )
+    assert (found.kind, found.ranks, found.waiting) == (StallKind.CYCLE, (0, 1, 2), (3,))
+
+
+def test_blame_goes_through_groups_to_the_rank_that_waits_for_nobody() -> None:
+    # Rank 0 waits for rank 1, which waits for rank 2 in another group.
+    found = verdict(
+        {
+            0: RankEvidence(record(op(1, group="a"))),
+            1: RankEvidence(record(op(1, group="b"))),
+            2: RankEvidence(record(op(1, done=True)), LOADER),
+            3: RankEvidence(record(op(1, done=True), op(2))),
+        }
+    )
+    assert (found.kind, found.ranks, found.waiting) == (StallKind.NEVER_CAME, (2,), (0, 1, 3))
+
+
+def test_all_ranks_inside_point_at_the_gpu_that_has_not_begun() -> None:
+    begun = {rank: RankEvidence(record(op(1, state="started"))) for rank in (0, 1, 3)}
+    found = verdict({**begun, 2: RankEvidence(record(op(1)))})
+    assert (found.kind, found.ranks, found.waiting) == (StallKind.INSIDE, (2,), (0, 1, 3))
+
+
+def test_a_message_waits_for_its_other_end() -> None:
+    receive = op(0, name="recv 0<-1", is_p2p=True, p2p_seq_id=3)
+    idle = RankEvidence(record(), LOADER)
+    found = verdict({0: RankEvidence(record(receive)), 1: idle, 2: idle, 3: idle})
+    assert (found.kind, found.ranks, found.waiting) == (StallKind.NEVER_CAME, (1,), (0,))
+    send = op(0, name="send 1->0", is_p2p=True, p2p_seq_id=5)
+    both = {0: RankEvidence(record(receive)), 1: RankEvidence(record(send)), 2: idle, 3: idle}
+    assert verdict(both).kind is StallKind.INSIDE
+
+
+def test_nothing_is_said_of_ranks_that_wait_for_nobody() -> None:
+    assert judge({rank: RankEvidence(record(op(1, done=True))) for rank in WORLD}) is None
+    assert judge({rank: RankEvidence() for rank in WORLD}) is None

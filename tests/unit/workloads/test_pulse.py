@@ -1,0 +1,214 @@
+"""The pulse of a rank."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hpcprof.workloads import pulse, step_lines
+from hpcprof.workloads.pulse import Pulse
+from hpcprof.workloads.step_lines import StepLines
+
+
+class Lines:
+    """What writes lines about steps."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def begin(self) -> None:
+        self.calls.append("begin")
+
+    def end(self, step: int) -> None:
+        self.calls.append(f"end {step}")
+
+    def flush(self) -> None:
+        """Write nothing."""
+
+
+@pytest.fixture(autouse=True)
+def marks_no_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the program mark no steps, whatever other tests have done in this process."""
+    monkeypatch.setattr(step_lines, "current", None)
+
+
+@pytest.fixture
+def lines() -> Lines:
+    return Lines()
+
+
+@pytest.fixture
+def of_rank(tmp_path: Path, lines: Lines) -> Pulse:
+    (tmp_path / "state").mkdir()
+    return Pulse(tmp_path, 3, 12.0, lines)
+
+
+def test_each_step_of_an_optimizer_ends_a_step(of_rank: Pulse, lines: Lines) -> None:
+    optimizer = object()
+    for _ in range(3):
+        of_rank.stepped(optimizer)
+    assert lines.calls == ["begin", "end 1", "end 2"]
+
+
+def test_optimizers_that_take_turns_make_one_step_together(of_rank: Pulse, lines: Lines) -> None:
+    generator, critic = object(), object()
+    for _ in range(3):
+        of_rank.stepped(generator)
+        of_rank.stepped(critic)
+    assert lines.calls == ["begin", "end 1", "end 2"]
+
+
+def test_a_program_that_marks_its_steps_is_not_counted_twice(
+    of_rank: Pulse, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_lines, "current", StepLines(None, 0))
+    of_rank.stepped(object())
+    assert lines.calls == []
+
+
+def test_evidence_has_the_stacks_of_all_threads_and_the_last_step(of_rank: Pulse, tmp_path: Path) -> None:
+    optimizer = object()
+    for _ in range(2):
+        of_rank.stepped(optimizer)
+    writer = threading.Thread(target=of_rank._write_evidence)
+    writer.start()
+    writer.join()
+    told = json.loads((tmp_path / "stall" / "rank00003.json").read_text())
+    assert (told["rank"], told["last_step"], told["steps"]) == (3, 1, 2)
+    main = told["threads"][0]
+    assert main["main"]
+    assert any(frame["filename"] == __file__ for frame in main["frames"])
+
+
+def test_the_name_of_the_thread_tells_how_far_a_rank_is_and_whether_it_waits(of_rank: Pulse) -> None:
+    names: list[str] = []
+
+    def tell() -> None:
+        of_rank._tell(12_345_678_901, True)
+        names.append(Path(f"/proc/self/task/{threading.get_native_id()}/comm").read_text().strip())
+
+    thread = threading.Thread(target=tell)
+    thread.start()
+    thread.join()
+    assert names == ["hpw2345678901"]
+
+
+def test_collectives_that_have_not_ended_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries: list[dict[str, Any]] = [
+        {"record_id": 40, "retired": True, "state": "scheduled"},
+        {"record_id": 41, "retired": False, "state": "completed"},
+        {"record_id": 42, "retired": False, "state": "started"},
+    ]
+    monkeypatch.setattr(pulse, "_dump", lambda with_stacks: {"entries": entries})
+    assert pulse.collectives() == (42, True)
+    entries[-1]["retired"] = True
+    assert pulse.collectives() == (43, False)
+
+
+def test_only_the_program_of_a_rank_has_its_pulse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: Lines
+) -> None:
+    monkeypatch.setenv("HPCPROF_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("HPCPROF_RANK", "3")
+    monkeypatch.setenv("HPCPROF_PULSE", str(os.getpid() + 1))
+    assert pulse.install(lambda run, rank: lines) is None
+    monkeypatch.delenv("HPCPROF_PULSE")
+    assert pulse.install(lambda run, rank: lines) is not None
+    assert os.environ["HPCPROF_PULSE"] == str(os.getpid())
+
+
+def test_a_process_of_no_rank_has_no_pulse(monkeypatch: pytest.MonkeyPatch, lines: Lines) -> None:
+    monkeypatch.delenv("HPCPROF_RUN_DIR", raising=False)
+    assert pulse.install(lambda run, rank: lines) is None
+
+
+class Optimizer:
+    """Wraps the step of each class when the first one is made, as PyTorch's does."""
+
+    def __init__(self) -> None:
+        if not hasattr(type(self).step, "hooked"):
+            type(self).step = self.profile_hook_step(type(self).step)  # type: ignore[method-assign]
+            type(self).step.hooked = True  # type: ignore[attr-defined]
+
+    def step(self) -> str:
+        return "stepped"
+
+    @staticmethod
+    def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.wraps(step)(lambda *args: step(*args))
+
+
+class Derived(Optimizer):
+    def step(self) -> str:
+        return super().step() + " twice"
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What is told of this module's optimizers, each of which is new to PyTorch."""
+    for kind in (Optimizer, Derived):
+        monkeypatch.setattr(kind, "step", kind.__dict__["step"])
+    for name in ("profile_hook_step", "__init__"):
+        monkeypatch.setattr(Optimizer, name, Optimizer.__dict__[name])
+    return []
+
+
+def watch_optimizers(events: list[object], compiling: bool = False) -> None:
+    compiler = SimpleNamespace(is_compiling=lambda: compiling)
+    torch = SimpleNamespace(optim=SimpleNamespace(Optimizer=Optimizer), compiler=compiler)
+    pulse.watch_optimizers(torch, events.append, lambda: events.append("made"))
+
+
+def test_a_step_is_told_after_it_has_been_taken_with_its_result_unchanged(events: list[object]) -> None:
+    watch_optimizers(events)
+    optimizer = Optimizer()
+    assert events == ["made"]
+    assert optimizer.step() == "stepped"
+    assert events == ["made", optimizer]
+
+
+def test_a_step_that_calls_the_step_of_its_base_class_counts_once(events: list[object]) -> None:
+    watch_optimizers(events)
+    Optimizer()
+    optimizer = Derived()
+    assert optimizer.step() == "stepped twice"
+    assert events == ["made", "made", optimizer]
+
+
+def test_a_step_that_fails_does_not_count_and_the_next_one_does(
+    events: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [ZeroDivisionError]
+
+    def step(self: Optimizer) -> None:
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(Optimizer, "step", step)
+    watch_optimizers(events)
+    optimizer = Optimizer()
+    with pytest.raises(ZeroDivisionError):
+        optimizer.step()
+    assert events == ["made"]
+    optimizer.step()
+    assert events == ["made", optimizer]
+
+
+def test_a_step_that_is_being_compiled_is_left_to_the_compiler(events: list[object]) -> None:
+    watch_optimizers(events, compiling=True)
+    assert Optimizer().step() == "stepped"
+    assert events == ["made"]
+
+
+def test_a_pytorch_without_hooks_for_steps_is_left_as_it_is(events: list[object]) -> None:
+    old = SimpleNamespace(optim=SimpleNamespace(Optimizer=object))
+    pulse.watch_optimizers(old, events.append)
+    assert events == []
