@@ -56,6 +56,7 @@ _PROPERTIES = (
 _CATEGORIES = (
     *("cpu_op", "user_annotation", "gpu_user_annotation", "kernel", "gpu_memcpy", "gpu_memset"),
     "cuda_graph",
+    *("xpu_runtime", "xpu_driver"),
     *("cuda_runtime", "cuda_driver", "cuda_sync", "cpu_instant_event", "overhead", "ac2g", "fwdbwd", "Trace"),
 )
 _NUMERIC_ARGUMENTS = (

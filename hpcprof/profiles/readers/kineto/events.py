@@ -171,11 +171,12 @@ _OTHER_DEVICE = re.compile(
     r"(?!cpu_|cuda_|gpu_)[a-z]\w*_(runtime|driver|op|memcpy|memset|sync|ccp_events|insight|counters"
     r"|workloadd|scope_profiler|user_annotation)"
 )
-"""The categories of devices that are not read: ``xpu_runtime``, ``mtia_ccp_events``, ``hpu_op``…"""
+"""The categories of devices that are not read: ``mtia_runtime``, ``mtia_ccp_events``, ``hpu_op``…"""
 
 _Kind = tuple[Categories, TableRows, Callable[[list[Event]], Built], Subject]
 """The categories of one kind of events, their table, what builds its columns, and their name."""
 
+_CALL_CATEGORIES = ("cuda_runtime", "cuda_driver", "xpu_runtime", "xpu_driver", "Runtime")
 _MEMORY_CATEGORIES = ("gpu_memcpy", "gpu_memset", "Memcpy", "Memset")
 _HOST = ("name", "start", "end", "process", "thread")
 _GPU = ("name", "start", "end", "device", "stream", "correlation")
@@ -208,7 +209,7 @@ class TraceEvents:
             (("kernel", "Kernel"), self.kernels, self._kernels, Subject.KERNEL),
             (_MEMORY_CATEGORIES, self.memory, self._memory, Subject.MEMORY),
             (("cuda_graph",), self.graphs, self._graphs, Subject.GRAPH),
-            (("cuda_runtime", "cuda_driver", "Runtime"), self.calls, self._calls, Subject.CALL),
+            (_CALL_CATEGORIES, self.calls, self._calls, Subject.CALL),
             (("user_annotation",), self.ranges, self._ranges, Subject.RANGE),
             (("cpu_op",), self.operators, self._operators, Subject.OPERATOR),
             (("gpu_user_annotation", "cuda_sync"), self.gpu_marks, self._marks, Subject.MARK),

@@ -30,7 +30,7 @@ ODD: list[dict[str, Any]] = [
     {**KERNEL, "args": {"grid": ["1", 1, 1], "Collective name": "allreduce", "dtype": 7}},
     {**OPERATOR, "cat": "Operator"},
     {"ph": "M", "name": "process_name", "pid": 1, "args": {"name": "python"}},
-    {"ph": "X", "cat": "xpu_runtime", "name": "launch", "pid": 1, "tid": 1, "ts": 1, "dur": 1},
+    {"ph": "X", "cat": "mtia_runtime", "name": "launch", "pid": 1, "tid": 1, "ts": 1, "dur": 1},
 ]
 
 

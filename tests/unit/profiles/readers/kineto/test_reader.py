@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.losses import LossKind
 from hpcprof.profiles.readers.kineto.reader import read
@@ -233,13 +234,29 @@ def test_categories_in_capitals_of_pytorch_1_8_to_1_11_are_read(tmp_path: Path) 
 
 def test_events_of_other_devices_are_named_and_counted(tmp_path: Path) -> None:
     host = {"ph": "X", "name": "f", "pid": 1, "tid": 2, "ts": 1, "dur": 1}
-    categories = ["xpu_runtime", "mtia_ccp_events", "xpu_runtime", "hpu_op", "cpu_op", "python_function"]
+    categories = ["mtia_runtime", "mtia_ccp_events", "mtia_runtime", "hpu_op", "cpu_op", "python_function"]
     timeline = read(write(tmp_path / "rank0.trace.json", *({**host, "cat": name} for name in categories)))
     assert [loss.sentence for loss in timeline.origin.losses] == [
         "1 event of the category hpu_op is not supported and is left out",
         "1 event of the category mtia_ccp_events is not supported and is left out",
-        "2 events of the category xpu_runtime are not supported and are left out",
+        "2 events of the category mtia_runtime are not supported and are left out",
     ]
+
+
+def test_calls_on_intels_gpus_are_calls_and_launch_their_kernels(tmp_path: Path) -> None:
+    host = {"ph": "X", "pid": 1, "tid": 2, "ts": 1, "dur": 1, "args": {"correlation": 7}}
+    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 3, "ts": 5, "dur": 2}
+    timeline = read(
+        write(
+            tmp_path / "rank0.trace.json",
+            {**host, "cat": "xpu_runtime", "name": "urEnqueueKernelLaunch"},
+            {**host, "cat": "xpu_driver", "name": "zeCommandListAppendLaunchKernel", "args": {}},
+            {**kernel, "args": {"device": 0, "stream": 3, "correlation": 7}},
+        )
+    )
+    assert timeline.names(timeline.calls.name) == ["urEnqueueKernelLaunch", "zeCommandListAppendLaunchKernel"]
+    assert [rows.tolist() for rows in launch_pairs(timeline)] == [[0], [0]]
+    assert not timeline.origin.losses
 
 
 def test_functions_of_the_users_code_are_read_from_stacks(tmp_path: Path) -> None:
