@@ -15,9 +15,20 @@ import numpy as np
 import pyarrow as pa
 
 from hpcprof.profiles.columns.unique import numbered
-from hpcprof.profiles.timeline import NO_NAME, SHAPES, Allocations, Ints, Table, Timeline
+from hpcprof.profiles.timeline import FLOATS, NO_NAME, SHAPES, Allocations, Ints, Table, Timeline
 
-TEXTS = ("name", "domain", "dims", "types", "values", "operation", "communicator", "function", "file")
+TEXTS = (
+    "name",
+    "counter",
+    "domain",
+    "dims",
+    "types",
+    "values",
+    "operation",
+    "communicator",
+    "function",
+    "file",
+)
 """The columns whose values are numbers of texts in a timeline."""
 
 WORDS = {
@@ -72,7 +83,7 @@ def is_text(column: str) -> bool:
 def table_schema(kind: type[Table]) -> pa.Schema:
     """Return the columns that are written for a kind of table."""
     return pa.schema(
-        (name, pa.string() if is_text(f.name) else pa.int64())
+        (name, pa.string() if is_text(f.name) else pa.float64() if f.name in FLOATS else pa.int64())
         for f in fields(kind)
         for name in column_names(f.name)
     )

@@ -61,6 +61,7 @@ class Subject(str, Enum):
     MODULE = "module"
     FUNCTION = "function"
     SYNCHRONIZATION = "synchronization"
+    COUNTER = "counter of a kernel"
     MPI_CALL = "MPI call"
     MPI_OPERATION = "MPI operation"
     """A message or collective of MPI."""
@@ -215,6 +216,7 @@ _FIRST_SENTENCE = re.compile(r".*?(?=[.?!](?: [A-Z]|$))")
 _LONGEST = 160
 _PLURALS = {
     Subject.COPY: "memory copies",
+    Subject.COUNTER: "counters of kernels",
     Subject.METRIC: "rows of metrics",
     Subject.ARROW: "arrows between operators",
     Subject.VISIT: "begins and ends of regions",

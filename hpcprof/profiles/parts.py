@@ -21,6 +21,7 @@ _TABLES = {
     "operators": Subject.OPERATOR,
     "synchronizations": Subject.SYNCHRONIZATION,
     "host_collectives": Subject.COLLECTIVE,
+    "counters": Subject.COUNTER,
     "mpi_calls": Subject.MPI_CALL,
     "mpi_operations": Subject.MPI_OPERATION,
 }

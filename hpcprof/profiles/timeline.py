@@ -20,6 +20,7 @@ from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.losses import Loss
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 IntColumns = dict[str, Ints]
 """Columns of equal length by their names."""
 NO_NAME = NO_PROCESS = NO_CORRELATION = NO_STREAM = -1
@@ -93,6 +94,9 @@ class Table:
         return cls(*(np.empty(SHAPES.get(name, (0,)), np.int64) for name in cls.__match_args__))
 
 
+FLOATS = ("value",)
+"""The columns that are no whole numbers."""
+
 # Columns with more than one value per row.
 SHAPES = {"grid": (0, 3), "block": (0, 3)}
 
@@ -138,6 +142,23 @@ class MemoryOperations(Operations):
         if not len(self.host_memory):
             object.__setattr__(self, "host_memory", np.full(len(self.bytes), int(HostMemory.UNKNOWN)))
         super().__post_init__()
+
+
+@dataclass(frozen=True)
+class KernelCounters(Table):
+    """Hardware counters of kernels, one row per launch and counter.
+
+    ``start``, ``end``, ``process``, ``device`` and ``name`` are those of the kernel; ``value`` is the sum
+    over all units of the device that count.
+    """
+
+    start: Ints
+    end: Ints
+    process: Ints
+    device: Ints
+    name: Ints
+    counter: Ints
+    value: Floats
 
 
 @dataclass(frozen=True)
@@ -428,6 +449,7 @@ class Timeline:
     functions: Functions = field(default_factory=Functions.empty)
     mpi_calls: MpiCalls = field(default_factory=MpiCalls.empty)
     mpi_operations: MpiOperations = field(default_factory=MpiOperations.empty)
+    counters: KernelCounters = field(default_factory=KernelCounters.empty)
     step_range: StepRange | None = None
 
     def names(self, ids: Ints) -> list[str | None]:

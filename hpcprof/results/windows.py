@@ -32,7 +32,7 @@ from hpcprof.results.store.tables import ProfileRow
 from hpcprof.results.timelines import Timelines, find_timelines
 from hpcprof.submit.runs.directory import Run
 
-_ON_GPU = ("kernels", "memops", "graphs", "gpu_marks")
+_ON_GPU = ("kernels", "memops", "graphs", "gpu_marks", "counters")
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ import hpcprof as package
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.cli.main import cli
 from tests.conftest import Hpcprof
+from tests.data import rocprof_profiles
 from tests.integration.conftest import Database, unpack_mpi
 
 DATA = Path(__file__).parents[1] / "data"
@@ -162,7 +163,11 @@ def test_json_rows_have_exactly_the_keys_of_their_analysis(
     # Only these call MPI.
     mpi = profiles.parent / "mpi"
     unpack_mpi(mpi)
-    folders = (profiles, pipeline, mpi)
+    # Only this one has hardware counters of kernels.
+    counted = profiles.parent / "counted"
+    counted.mkdir()
+    rocprof_profiles.write_database(counted / "rank0.db")
+    folders = (profiles, pipeline, mpi, counted)
     for folder in folders:
         hpcprof("collect", str(folder), "--program", "any")
         hpcprof("explain", str(folder))

@@ -17,6 +17,7 @@ from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.report.formatting import cell, header
 from hpcprof.results.analysis_table import AnalysisTable
+from tests.data import rocprof_profiles
 from tests.integration.conftest import unpack, unpack_mpi
 
 DATA = Path(__file__).parents[1] / "data"
@@ -49,6 +50,7 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> list[Timeline | Kernel
     for unpacked, name in ((unpack, "gpu"), (unpack_mpi, "mpi")):
         unpacked(folder / name)
     exports = [folder / name / "rank0.sqlite" for name in ("gpu", "mpi")]
+    exports.append(rocprof_profiles.write_database(folder / "rank0.db"))
     return [read_profile(path) for path in (*exports, modules, *map(DATA.joinpath, SAMPLES))]
 
 

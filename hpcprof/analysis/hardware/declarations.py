@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
+from hpcprof.analysis.framework.events import Events
+from hpcprof.profiles.losses import Subject
 from hpcprof.profiles.readers.declaration import ProfileContent
 
 _ROOFLINE = Analysis(
@@ -46,6 +48,18 @@ ANALYSES = (
         columns("rank resource:text peak_per_s:float"),
         "hpcprof.analysis.hardware.ncu_peaks:ncu_peaks",
         reads=ProfileContent.KERNEL_REPORT,
+    ),
+    Analysis(
+        "kernel_counters",
+        "Hardware counters by kernel",
+        Scope.RANK,
+        columns("rank name:text counter:text count total:float mean:float min:float max:float"),
+        "hpcprof.analysis.hardware.kernel_counters:kernel_counters",
+        events=Events(frozenset({Subject.COUNTER, Subject.EVENT})),
+        sort_by=("-total", "count"),
+        main_columns=("rank", "name", "counter", "count", "total", "mean"),
+        report_position=95,
+        first_rank_only=True,
     ),
     _ROOFLINE,
     replace(_ROOFLINE, scope=Scope.PAIR, function="hpcprof.analysis.hardware.roofline:roofline_against"),

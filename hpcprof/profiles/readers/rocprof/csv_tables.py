@@ -23,17 +23,19 @@ from hpcprof.profiles.readers.rocprof.records import (
     NOT_RECORDED,
     WORKGROUP,
     CallKind,
+    Columns,
     Records,
     direction,
     kind_of,
     timeline,
 )
 from hpcprof.profiles.readers.string_table import StringTable
-from hpcprof.profiles.timeline import IntColumns, Ints, Origin, Style, Timeline
+from hpcprof.profiles.timeline import Floats, IntColumns, Ints, Origin, Style, Timeline
 
 _CALLS = ("_hip_api_trace.csv", "_hsa_api_trace.csv", "_rccl_api_trace.csv", "_marker_api_trace.csv")
 _COPIES, _AGENTS = "_memory_copy_trace.csv", "_agent_info.csv"
 _NUMBER = r"^[0-9]{1,18}$"
+_REAL = r"^[0-9]{1,30}(\.[0-9]*)?([eE][-+]?[0-9]{1,3})?$"
 _AGENT = re.compile(r"(?:(Agent|GPU|CPU)[ _-]?)?(\d{1,9})", re.IGNORECASE)
 _TIMES = ("Start_Timestamp", "End_Timestamp")
 
@@ -58,6 +60,11 @@ def read_tables(path: Path) -> Timeline:
     kernels = folder.table(path, Subject.KERNEL, ("Kernel_Name", *_TIMES))
     kernels = kernels if of_kernels else kernels.once("Dispatch_Id")
     records.dispatches = _dispatches(folder, kernels, strings, only)
+    counters = folder.beside(
+        COUNTER_TABLE, Subject.COUNTER, ("Kernel_Name", "Counter_Name", "Counter_Value", *_TIMES)
+    )
+    if counters is not None:
+        records.counters = _counters(folder, counters, strings, only)
     copies = folder.beside(_COPIES, Subject.COPY, ("Direction", *_TIMES))
     if copies is not None:
         records.copies = _copies(folder, copies, strings, only)
@@ -106,6 +113,15 @@ class _Table:
         if odd and required is None:
             self._lost += losses(LossKind.FIELD, self._subject, {name: odd}, len(self))
         found: Ints = numbers.fill_null(otherwise if required is None else required).to_numpy()
+        return found
+
+    def reals(self, name: str) -> Floats:
+        """Return a column of numbers; NaN for other values, which are counted."""
+        texts = self._columns[name]
+        valid = pc.match_substring_regex(texts, _REAL)
+        odd = len(self) - int(pc.sum(valid).as_py() or 0)
+        self._lost += losses(LossKind.FIELD, self._subject, {name: odd}, len(self))
+        found: Floats = pc.if_else(valid, texts, None).cast(pa.float64()).fill_null(np.nan).to_numpy()
         return found
 
     def distinct(self, name: str) -> tuple[list[str], Ints]:
@@ -233,6 +249,21 @@ def _dispatches(folder: _Folder, table: _Table, strings: StringTable, process: i
         "stream": table.numbers("Stream_Id", NOT_RECORDED),
         "name": strings.add_all(name or None for name in names)[row],
         **shapes,
+    }
+
+
+def _counters(folder: _Folder, table: _Table, strings: StringTable, process: int) -> Columns:
+    names, row = table.distinct("Kernel_Name")
+    counters, of_row = table.distinct("Counter_Name")
+    placed = _placed(table)
+    return {
+        "start": placed["start"],
+        "end": placed["end"],
+        "process": np.full(len(table), process),
+        "device": folder.devices(table, "Agent_Id")[0],
+        "name": strings.add_all(name or None for name in names)[row],
+        "counter": strings.add_all(counters)[of_row],
+        "value": table.reals("Counter_Value"),
     }
 
 

@@ -33,6 +33,7 @@ from hpcprof.profiles.readers.rocprof.records import (
     NOT_RECORDED,
     WORKGROUP,
     CallKind,
+    Columns,
     Records,
     direction,
     joined,
@@ -214,7 +215,8 @@ class DatabasePart:
         found = Records()
         events = self._events() if any(tables.values()) else {}
         if (table := tables["kernel_dispatch"]) is not None:
-            found.dispatches = self._dispatches(table, events, strings, found.lost)
+            found.dispatches, ids = self._dispatches(table, events, strings, found.lost)
+            found.counters = self._counters(found.dispatches, ids, strings)
         if (table := tables["memory_copy"]) is not None:
             found.copies = self._copies(table, events, strings, found.lost)
         if (table := tables["region"]) is not None:
@@ -281,7 +283,8 @@ class DatabasePart:
 
     def _dispatches(
         self, table: ExportTable, events: IntColumns, strings: StringTable, lost: list[Loss]
-    ) -> IntColumns:
+    ) -> tuple[IntColumns, Ints]:
+        """Return the dispatches, and the ids of their events."""
         columns = self._read(table, _DISPATCH, Subject.KERNEL, lost)
         symbols = self.rows("info_kernel_symbol", "id", "display_name", "kernel_name")
         names = {number: str(shown or name) for number, shown, name in symbols if shown or name}
@@ -291,7 +294,23 @@ class DatabasePart:
         shared = self._operations(
             columns, events, columns["agent_id"], translate(columns["kernel_id"].copy(), numbers)
         )
-        return shared | {name: columns[name] for name in (*WORKGROUP, *GRID)}
+        sizes = {name: columns[name] for name in (*WORKGROUP, *GRID)}
+        return shared | sizes, columns["event_id"]
+
+    def _counters(self, dispatches: IntColumns, ids: Ints, strings: StringTable) -> Columns:
+        """Return the counters of dispatches; samples of counters over time belong to none."""
+        table = self.table("pmc_event")
+        if table is None or not {"event_id", "pmc_id", "value"} <= table.columns:
+            return Records().counters
+        sampled = " AND sample_id IS NULL" if "sample_id" in table.columns else ""
+        numbers = "typeof(event_id) = 'integer' AND typeof(pmc_id) = 'integer'"
+        rows = [*table.rows(["event_id", "pmc_id", "sum(value)"], f"WHERE {numbers}{sampled} GROUP BY 1, 2")]
+        row, place = matches(np.array([event for event, _, _ in rows], np.int64), ids)
+        names = {number: str(name) for number, name in self.rows("info_pmc", "id", "name") if name}
+        counter = strings.add_all(names.get(number, str(number)) for _, number, _ in rows)
+        kept = {key: dispatches[key][place] for key in ("start", "end", "process", "device", "name")}
+        value = np.array([float(value or 0) for _, _, value in rows])
+        return {**kept, "counter": counter[row], "value": value[row]}
 
     def _copies(
         self, table: ExportTable, events: IntColumns, strings: StringTable, lost: list[Loss]

@@ -26,6 +26,7 @@ from hpcprof.profiles.readers.rocprof.records import (
     NOT_RECORDED,
     WORKGROUP,
     CallKind,
+    Columns,
     Records,
     direction,
     empty,
@@ -105,6 +106,25 @@ SECTIONS: dict[str, type[_Row]] = {
 """The records of each section that is read."""
 
 
+class _Value(msgspec.Struct, gc=False):
+    counter_id: _Handle = msgspec.field(default_factory=_Handle)
+    value: float = 0.0
+
+
+class _Measured(msgspec.Struct, gc=False):
+    dispatch_data: _Dispatch
+    records: list[_Value] = []
+
+
+class _Counter(msgspec.Struct):
+    id: _Handle = msgspec.field(default_factory=_Handle)
+    name: str = ""
+
+
+class _Callbacks(msgspec.Struct):
+    counter_collection: msgspec.Raw = msgspec.Raw(b"[]")
+
+
 class _AgentRecord(Details):
     id: _Handle = msgspec.field(default_factory=_Handle)
     type: int = 0
@@ -154,6 +174,8 @@ class _Process(msgspec.Struct):
     agents: list[_AgentRecord] = []
     strings: _Strings = msgspec.field(default_factory=_Strings)
     kernel_symbols: list[_Symbol] = []
+    counters: list[_Counter] = []
+    callback_records: _Callbacks = msgspec.field(default_factory=_Callbacks)
     buffer_records: dict[str, msgspec.Raw] = {}
 
 
@@ -234,7 +256,12 @@ class _ProcessReader:
     def records(self) -> Records:
         """Return the records, with what is left out."""
         found = Records(lost=self._lost)
-        found.dispatches = self._dispatches()
+        measured = self._measured()
+        of_counters = self._dispatched(_Fields([one.dispatch_data for one in measured]))
+        dispatches = _Fields(self._rows("kernel_dispatch", _Dispatch, Subject.KERNEL))
+        # With counters alone, rocprofv3 records the kernels there.
+        found.dispatches = self._dispatched(dispatches) if len(dispatches) else of_counters
+        found.counters = self._counters(measured, of_counters)
         found.copies = self._copies()
         parts = [self._calls(name) for name in _CALLS]
         found.calls = {key: np.concatenate([part[key] for part in parts]) for key in CALL}
@@ -262,8 +289,32 @@ class _ProcessReader:
         self._lost += losses(LossKind.ROW, subject, absent, len(each))
         return [row for row in rows if row is not None]
 
-    def _dispatches(self) -> IntColumns:
-        rows = _Fields(self._rows("kernel_dispatch", _Dispatch, Subject.KERNEL))
+    def _measured(self) -> list[_Measured]:
+        """Return the dispatches with counters; none if one of them is not as expected."""
+        written = self._process.callback_records.counter_collection
+        try:
+            return msgspec.json.decode(written, type=list[_Measured])
+        except msgspec.ValidationError:
+            self._lost += losses(LossKind.ROW, Subject.COUNTER, {"counter_collection": 1})
+            return []
+
+    def _counters(self, measured: Sequence[_Measured], dispatches: IntColumns) -> Columns:
+        """Return the sum of each counter over the units of the device, for each dispatch."""
+        names = {one.id.handle: one.name for one in self._process.counters}
+        rows, counters = [], []
+        values: list[float] = []
+        for row, one in enumerate(measured):
+            sums: Counter[int] = Counter()
+            for record in one.records:
+                sums[record.counter_id.handle] += record.value  # type: ignore[assignment]
+            rows += [row] * len(sums)
+            counters += [names.get(number) or str(number) for number in sums]
+            values += sums.values()
+        place = np.array(rows, np.int64)
+        kept = {key: dispatches[key][place] for key in ("start", "end", "process", "device", "name")}
+        return {**kept, "counter": self._strings.add_all(counters), "value": np.array(values, np.float64)}
+
+    def _dispatched(self, rows: _Fields) -> IntColumns:
         if not rows:
             return empty(DISPATCH)
         names = {

@@ -10,8 +10,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcprof.profiles import kernel_classification
 from hpcprof.profiles.collective_operations import operation
@@ -34,6 +36,7 @@ from hpcprof.profiles.timeline import (
     Collectives,
     IntColumns,
     Ints,
+    KernelCounters,
     Kernels,
     MemoryOperations,
     Origin,
@@ -52,7 +55,9 @@ OPERATION = ("start", "end", "process", "device", "queue", "stream", "name", "st
 DISPATCH = (*OPERATION, *WORKGROUP, *GRID)
 COPY = (*OPERATION, "bytes", "host_memory")
 CALL = ("start", "end", "process", "thread", "name", "stack", "kind", "style")
+COUNTER = ("start", "end", "process", "device", "name", "counter", "value")
 
+Columns = dict[str, NDArray[Any]]
 NOT_RECORDED = -1
 _DIRECTION = re.compile(r"(?:MEMORY_COPY_)?(HOST|DEVICE)_TO_(HOST|DEVICE)")
 _HIP_QUEUE = 1 << 31
@@ -116,9 +121,9 @@ class Records:
 
     Attributes
     ----------
-    dispatches, copies, calls : dict of str to ndarray of int64
-        The columns `DISPATCH`, `COPY` and `CALL`. ``name`` is a number in the string table, ``stack`` is
-        `NOT_RECORDED` if unknown, and so are ``queue`` and ``stream``.
+    dispatches, copies, calls, counters : dict of str to ndarray
+        The columns `DISPATCH`, `COPY`, `CALL` and `COUNTER`. ``name`` is a number in the string table;
+        ``stack``, ``queue`` and ``stream`` are `NOT_RECORDED` if unknown.
     lost : list of Loss
         What is left out of them.
     """
@@ -126,6 +131,7 @@ class Records:
     dispatches: IntColumns = field(default_factory=lambda: empty(DISPATCH))
     copies: IntColumns = field(default_factory=lambda: empty(COPY))
     calls: IntColumns = field(default_factory=lambda: empty(CALL))
+    counters: Columns = field(default_factory=lambda: {name: np.empty(0) for name in COUNTER})
     lost: list[Loss] = field(default_factory=list)
 
 
@@ -133,7 +139,7 @@ def joined(parts: Iterable[Records]) -> Records:
     """Return the records of all parts."""
     whole = Records()
     for part in parts:
-        for name in ("dispatches", "copies", "calls"):
+        for name in ("dispatches", "copies", "calls", "counters"):
             before, more = getattr(whole, name), getattr(part, name)
             setattr(whole, name, {key: np.concatenate((before[key], more[key])) for key in before})
         whole.lost += part.lost
@@ -176,7 +182,16 @@ def timeline(origin: Origin, records: Records, strings: StringTable) -> Timeline
         ),
         ranges=ranges,
         collectives=collectives,
+        counters=_counters(records.counters),
     )
+
+
+def _counters(columns: Columns) -> KernelCounters:
+    """Return the counters of the kernels that are not left out, if their values are numbers."""
+    whole = {key: np.asarray(values, np.int64) for key, values in columns.items() if key != "value"}
+    value = np.asarray(columns["value"], np.float64)
+    kept = plausible(whole["start"], whole["end"]) & np.isfinite(value)
+    return KernelCounters(**{key: values[kept] for key, values in whole.items()}, value=value[kept])
 
 
 def _placed(columns: IntColumns, subject: Subject, lost: list[Loss]) -> IntColumns:

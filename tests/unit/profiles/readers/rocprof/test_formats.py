@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpcprof.analysis.hardware.kernel_counters import kernel_counters
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.losses import LossKind
 from hpcprof.profiles.readers.discovery import find_profiles, identify_rank, read_profile, several_ranks
@@ -165,3 +166,28 @@ def test_a_row_of_another_length_is_left_out_and_counted(tmp_path: Path) -> None
     assert len(timeline.kernels) == len(made.DISPATCHES)
     (loss,) = timeline.origin.losses
     assert (loss.kind, loss.count) == (LossKind.ROW, 1)
+
+
+def test_counters_are_summed_over_units_for_each_launch(path: Path) -> None:
+    timeline = read(path)
+    counters = timeline.counters
+    assert {*timeline.names(counters.counter)} == {"SQ_WAVES"}
+    # A sample over time, which schema 3.0.3 added, belongs to no kernel.
+    assert counters.value.tolist() == [3.5] * len(made.DISPATCHES)
+    rows = kernel_counters(timeline).rows.set_index("name")
+    assert rows.loc[made.KERNELS[8]].to_dict() == {
+        "counter": "SQ_WAVES",
+        "count": made.STEPS,
+        "total": 3.5 * made.STEPS,
+        "mean": 3.5,
+        "min": 3.5,
+        "max": 3.5,
+    }
+
+
+def test_counters_alone_have_their_kernels(tmp_path: Path) -> None:
+    results = made.results()
+    results["rocprofiler-sdk-tool"][0]["buffer_records"] = {}
+    path = tmp_path / "rank0_results.json"
+    path.write_text(json.dumps(results))
+    assert sorted(read(path).kernels.end.tolist()) == sorted(one.end for one in made.DISPATCHES)
