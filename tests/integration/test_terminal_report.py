@@ -132,7 +132,18 @@ OVER_RUNS = {
     "scaling": {"program": "sequence-parallel", "workload": "sequence-parallel", "kind": "strong"}
     | {"parameters": "x=1 " * 50, "ranks": 512}
     | {"nodes": 128, "runs": 5, "step_p50_ns": 123456789, "speedup": 1.2345, "efficiency": 0.9999}
-    | _RATIO,
+    | _RATIO
+    | dict.fromkeys(
+        (
+            *("global_efficiency_pct", "parallel_efficiency_pct", "load_balance_pct"),
+            *("communication_efficiency_pct", "computation_scaling_pct"),
+        ),
+        99.99,
+    ),
+    "scaling_models": {"program": "stencil", "kind": "strong", "parameters": "x=1 " * 50}
+    | {"part": "MPI_Allreduce", "model": "12.34 ms + 1.234 µs * p^1.33 * log2(p)"}
+    | {"error_pct": 12.34, "sizes": 7, "largest": 512, "ns_at_largest": 123456789, "share_pct": 99.99}
+    | {"dominates_from": 12345, "dominates_low": 12345, "dominates_high": 123456},
 }
 
 

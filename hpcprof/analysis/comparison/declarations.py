@@ -69,13 +69,30 @@ ANALYSES = (
         Scope.STORE,
         columns(
             "program:text workload:text kind:text parameters:text ranks nodes runs step_p50_ns "
-            "speedup:float efficiency:float ci_low:float ci_high:float"
+            "speedup:float efficiency:float ci_low:float ci_high:float "
+            "global_efficiency_pct:float parallel_efficiency_pct:float load_balance_pct:float "
+            "communication_efficiency_pct:float computation_scaling_pct:float"
         ),
         "hpcprof.analysis.comparison.scaling:scaling",
-        needs=("steps_summary",),
+        needs=("steps_summary", "pop"),
         main_columns=(
             *("program", "kind", "parameters", "ranks", "step_p50_ns"),
             *("speedup", "efficiency", "ci_low", "ci_high"),
+        ),
+    ),
+    Analysis(
+        "scaling_models",
+        "Models of scaling",
+        Scope.STORE,
+        columns(
+            "program:text kind:text parameters:text part:text model:text error_pct:float sizes largest "
+            "ns_at_largest share_pct:float dominates_from dominates_low dominates_high"
+        ),
+        "hpcprof.analysis.comparison.scaling:scaling_models",
+        needs=("steps_summary", "pop", "phases", "mpi_calls"),
+        main_columns=(
+            *("part", "model", "error_pct", "ns_at_largest", "share_pct"),
+            *("dominates_from", "dominates_low", "dominates_high"),
         ),
     ),
 )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hpcprof.analysis.comparison.scaling_model import FEWEST_SIZES, Dominance, dominant_from, fit
 from hpcprof.analysis.comparison.scaling_series import (
     ScalingKind,
     ScalingSetup,
@@ -24,6 +25,8 @@ from hpcprof.workloads.catalogue import WORKLOADS
 
 _WHERE = ("site", "GPU", "profiler")
 """The facts that the runs of a series have in common, beside the program."""
+_OUTSIDE = ("MPI_Init", "MPI_Init_thread", "MPI_Finalize")
+"""Calls that no step has."""
 _NAMED = 3
 """So many runs of unknown programs are named."""
 
@@ -37,6 +40,14 @@ class _Timed:
     where: Mapping[str, str]
     setup: ScalingSetup
     step_ns: float
+    run: RunData
+
+    def pop(self, factor: str) -> float | None:
+        """Return an efficiency of the step, else of the run, as a ratio; None if it is unknown."""
+        rows = self.run.tables["pop"]
+        rows = rows[rows["scope"] == "step"] if (rows["scope"] == "step").any() else rows
+        values = rows[f"{factor}_pct"].dropna().to_numpy(float)
+        return float(values[0]) / 100 if len(values) else None
 
 
 def scaling(runs: Sequence[RunData]) -> Outcome:
@@ -53,6 +64,10 @@ def scaling(runs: Sequence[RunData]) -> Outcome:
     there is none, in the profiles. The reference is the smallest number of ranks. ``speedup`` is the work per
     time over that of the reference. ``efficiency`` is the speedup over the ratio of ranks, with a 95 %
     interval (Welch's t on logarithms) if both have two or more runs.
+
+    Of MPI programs, there are POP's factors too: the efficiencies of the step, ``computation_scaling``, the
+    useful time of the reference over that of these ranks (of all ranks together in strong scaling, of one in
+    weak scaling), and ``global_efficiency``, which is parallel efficiency times that.
     """
     measured = [(run, step) for run in runs if (step := _step_ns(run)) is not None and run.ranks is not None]
     timed = [one for run, step in measured if (one := _timed(run, step)) is not None]
@@ -96,6 +111,7 @@ def _timed(run: RunData, step_ns: float) -> _Timed | None:
             run.ranks, nodes if isinstance(nodes, int) else None, relevant(run.parameters or run.options)
         ),
         step_ns=step_ns,
+        run=run,
     )
 
 
@@ -104,6 +120,30 @@ def _step_ns(run: RunData) -> float | None:
         return run.own_p50_ns
     summary = run.tables["steps_summary"]
     return float(summary["p50_ns"].iloc[0]) if len(summary) else None
+
+
+def _pop_columns(kind: ScalingKind, runs: Sequence[_Timed], reference: Sequence[_Timed]) -> dict[str, Any]:
+    """Return POP's factors of some runs in percent, the geometric mean where there are several."""
+    names = ("parallel_efficiency", "load_balance", "communication_efficiency")
+    found = {f"{name}_pct": _mean([one.pop(name) for one in runs]) for name in names}
+    useful, of_reference = (
+        _mean([None if (own := one.pop(names[0])) is None else own * one.step_ns for one in side])
+        for side in (runs, reference)
+    )
+    scaled = None
+    if useful and of_reference and kind is not ScalingKind.UNKNOWN:
+        strong = kind is ScalingKind.STRONG
+        before, now = (side[0].setup.ranks if strong else 1 for side in (reference, runs))
+        scaled = of_reference * before / (useful * now)
+    parallel = found["parallel_efficiency_pct"]
+    whole = scaled * parallel if scaled is not None and parallel is not None else None
+    every = {**found, "computation_scaling_pct": scaled, "global_efficiency_pct": whole}
+    return {name: None if value is None else round(100 * value, 2) for name, value in every.items()}
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value]
+    return math.exp(sum(map(math.log, known)) / len(known)) if known and len(known) == len(values) else None
 
 
 def _groups(timed: Sequence[_Timed]) -> list[list[_Timed]]:
@@ -154,6 +194,7 @@ def _row(series: Series, runs: Sequence[_Timed], reference: Sequence[_Timed]) ->
         "efficiency": None,
         "ci_low": None,
         "ci_high": None,
+        **_pop_columns(series.kind, runs, reference),
     }
     if series.kind is not ScalingKind.UNKNOWN:
         row["efficiency"] = round(faster * work / more, RATIO_DIGITS)
@@ -161,3 +202,87 @@ def _row(series: Series, runs: Sequence[_Timed], reference: Sequence[_Timed]) ->
             low, high = map(math.exp, welch_interval(of_reference, logs, CONFIDENCE))
             row["ci_low"], row["ci_high"] = (round(end * work / more, RATIO_DIGITS) for end in (low, high))
     return row
+
+
+def scaling_models(runs: Sequence[RunData]) -> Outcome:
+    """Return models of the step time and its parts by the number of ranks, for series of four sizes or more.
+
+    The parts of an MPI program are its computation, which is the useful time, and each call; those of others
+    are its phases. Each is the mean over the ranks, of a phase the longest, in a step. A part dominates from
+    the number of ranks on from which it takes longer than all others together.
+    """
+    timed = [one for run in runs if (step := _step_ns(run)) is not None and (one := _timed(run, step))]
+    rows, fewest = [], 0
+    for group in _groups(timed):
+        workload = WORKLOADS.get(group[0].program)
+        for series in find_series([one.setup for one in group], workload.size if workload else None):
+            by_ranks: dict[int, list[_Timed]] = {}
+            for place in series.runs:
+                by_ranks.setdefault(group[place].setup.ranks, []).append(group[place])
+            fewest = max(fewest, len(by_ranks))
+            rows += _models(series, by_ranks)
+    if not rows:
+        return no_rows(f"a model needs runs at {FEWEST_SIZES} or more rank counts; found {fewest}")
+    return Outcome(pd.DataFrame(rows, dtype=object))
+
+
+def _models(series: Series, by_ranks: Mapping[int, Sequence[_Timed]]) -> list[dict[str, Any]]:
+    ranks = sorted(by_ranks)
+    if len(ranks) < FEWEST_SIZES:
+        return []
+    steps = [_mean([one.step_ns for one in by_ranks[number]]) or 0.0 for number in ranks]
+    every = [_parts(by_ranks[number]) for number in ranks]
+    # A part that some size lacks has no model.
+    names = [name for name in every[0] if all(of.get(name, 0) > 0 for of in every)]
+    parts = [[of[name] for of in every] for name in names]
+    first = by_ranks[ranks[0]][0]
+    common = {
+        "program": first.program,
+        "kind": series.kind.value,
+        "parameters": " ".join(filter(None, [series.size, _text(series.others), _text(first.where)])),
+        "sizes": len(ranks),
+        "largest": ranks[-1],
+    }
+    rows = [common | _model_row("step", ranks, steps, None, steps[-1])]
+    whole = sum(times[-1] for times in parts)
+    for place, (name, times) in enumerate(zip(names, parts, strict=True)):
+        found = dominant_from(ranks, parts, place) if len(parts) > 1 else None
+        rows.append(common | _model_row(name, ranks, times, found, whole))
+    known = [row for row in rows if row["model"] is not None]
+    return known[:1] + sorted(known[1:], key=lambda row: -int(row["ns_at_largest"]))
+
+
+def _model_row(
+    part: str, ranks: Sequence[int], times: Sequence[float], found: Dominance | None, whole: float
+) -> dict[str, Any]:
+    model = fit(ranks, times)
+    return {
+        "part": part,
+        "model": None if model is None else str(model),
+        "error_pct": None if model is None else round(100 * model.error, 2),
+        "ns_at_largest": round(times[-1]),
+        "share_pct": round(100 * times[-1] / whole, 2) if whole else None,
+        "dominates_from": found.ranks if found else None,
+        "dominates_low": found.low if found else None,
+        "dominates_high": found.high if found else None,
+    }
+
+
+def _parts(runs: Sequence[_Timed]) -> dict[str, float]:
+    """Return the parts of a step of some runs with the same ranks in ns, by name; the mean over the runs."""
+    parts = [_parts_of_run(one) for one in runs]
+    names = [name for name in parts[0] if all(name in part for part in parts)]
+    return {name: sum(part[name] for part in parts) / len(parts) for name in names}
+
+
+def _parts_of_run(one: _Timed) -> dict[str, float]:
+    calls, useful = one.run.tables["mpi_calls"], one.pop("parallel_efficiency")
+    if not len(calls) or useful is None:
+        phases = one.run.tables["phases"]
+        longest = dict(phases.groupby("phase")["p50_ns"].max()) if len(phases) else {}
+        return {str(name): float(value) for name, value in longest.items()}
+    summary = one.run.tables["steps_summary"]
+    steps = float(summary["steps"].iloc[0]) if len(summary) else 1.0
+    inside = calls[~calls["call"].isin(_OUTSIDE)]
+    by_call = inside.groupby("call")["total_ns"].sum() / (calls["rank"].nunique() * steps)
+    return {"computation": useful * one.step_ns, **{str(k): float(v) for k, v in by_call.items()}}

@@ -121,3 +121,47 @@ def test_a_program_is_compared_by_its_options_where_nothing_recorded_its_paramet
         ("weak", 2, 2.0, 1.0),
     ]
     assert found[0]["parameters"] == "global-batch=64 a rank GPU=NVIDIA H200 profiler=none site=local"
+
+
+def mpi_run(ranks: int, *, balance: float = 100.0) -> RunData:
+    """Build a run whose work is divided, and whose reductions grow with the ranks."""
+    work, reduction = 64_000_000 / ranks, 20_000 * ranks
+    step = work + reduction
+    parallel = 100 * work / step * balance / 100
+    pop = {
+        **{"scope": "step", "name": "step", "parallel_efficiency_pct": parallel},
+        **{"load_balance_pct": balance, "communication_efficiency_pct": 100 * work / step},
+    }
+    calls = [{"rank": rank, "call": "MPI_Allreduce", "total_ns": 10 * reduction} for rank in range(ranks)]
+    calls += [{"rank": rank, "call": "MPI_Init", "total_ns": 10**9} for rank in range(ranks)]
+    return run(
+        f"mpi-{ranks}",
+        facts={"ranks": ranks},
+        parameters={"sequence_length": 64, "hidden_size": 8},
+        own=[round(step)] * 3,
+        tables={"pop": [pop], "mpi_calls": calls, "steps_summary": [{"p50_ns": step, "steps": 10}]},
+    )
+
+
+def test_pops_factors_of_a_series_multiply_to_its_global_efficiency() -> None:
+    one, four = rows(mpi_run(1), mpi_run(4))
+    assert one["computation_scaling_pct"] == 100.0
+    assert four["parallel_efficiency_pct"] == round(100 * 16_000_000 / 16_080_000, 2)
+    # All ranks together compute as long as one did.
+    assert four["computation_scaling_pct"] == 100.0
+    assert four["global_efficiency_pct"] == four["parallel_efficiency_pct"]
+    assert rows(at(1, 1000, 64), at(4, 500, 64))[0]["global_efficiency_pct"] is None
+
+
+def test_the_call_that_stops_scaling_is_named_with_the_ranks_from_which_it_dominates() -> None:
+    runs = [mpi_run(ranks) for ranks in (2, 4, 8, 16)]
+    table = analyze_runs(ACROSS_RUNS["scaling_models"], runs).rows
+    found = {row["part"]: row for row in table.to_dict("records")}
+    assert list(found) == ["step", "computation", "MPI_Allreduce"]
+    assert found["MPI_Allreduce"]["model"] == "20.00 µs * p"
+    assert found["computation"]["model"] == "64.00 ms * p^-1"
+    # 64 ms / p is 20 µs * p at 57 ranks.
+    assert 55 <= found["MPI_Allreduce"]["dominates_from"] <= 60
+    assert found["computation"]["dominates_from"] is None
+    few = analyze_runs(ACROSS_RUNS["scaling_models"], runs[:3])
+    assert few.reason == "a model needs runs at 4 or more rank counts; found 3"

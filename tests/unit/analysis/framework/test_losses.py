@@ -33,7 +33,17 @@ def test_kernels_that_are_left_out_touch_all_that_reads_kernels_and_nothing_else
         (Loss(LossKind.ROW, Subject.ALLOCATION, 1, 2, "args"), {"memory_usage"}),
         (
             Loss(LossKind.STEP, Subject.CAPTURE, detail="began"),
-            {"phases", "step_times", "steps", "steps_summary", "skew", "skew_summary", "compare", "scaling"}
+            {
+                "phases",
+                "step_times",
+                "steps",
+                "steps_summary",
+                "skew",
+                "skew_summary",
+                "compare",
+                "scaling",
+                "scaling_models",
+            }
             | {
                 "phase_times",
                 "step_parts",

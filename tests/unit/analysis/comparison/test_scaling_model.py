@@ -1,0 +1,65 @@
+"""Models of times by the number of ranks, on times that follow a known one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from hpcprof.analysis.comparison.scaling_model import FEWEST_SIZES, Floats, dominant_from, fit
+
+SIZES = [2, 4, 8, 16, 32, 64]
+
+
+@pytest.mark.parametrize(
+    ("truth", "exponents"),
+    [
+        (lambda p: 5e6 + 0 * p, []),
+        (lambda p: 1e6 + 3e8 / p, [(-1.0, 0)]),
+        (lambda p: 2e6 + 4e5 * np.log2(p), [(0.0, 1)]),
+        (lambda p: 1e6 + 2e4 * p, [(1.0, 0)]),
+        (lambda p: 1e5 + 3e3 * p * np.log2(p), [(1.0, 1)]),
+        (lambda p: 6e8 / p + 1e5 * p, [(-1.0, 0), (1.0, 0)]),
+    ],
+)
+def test_without_noise_the_model_is_the_one_that_made_the_times(
+    truth: Callable[[Floats], Floats], exponents: list[tuple[float, int]]
+) -> None:
+    times = truth(np.array(SIZES, float))
+    model = fit(SIZES, times.tolist())
+    assert model is not None
+    assert sorted((term.power, term.log) for term in model.terms) == exponents
+    more = np.array([1024.0])
+    assert model.at(more) == pytest.approx(truth(more), rel=1e-3)
+    assert model.error < 1e-4
+
+
+def test_a_constant_time_rarely_grows_under_noise() -> None:
+    random = np.random.default_rng(5)
+    models = [fit(SIZES, (1e6 * np.exp(0.05 * random.standard_normal(6))).tolist()) for _ in range(60)]
+    assert sum(bool(model and model.terms) for model in models) <= 6
+
+
+def test_fewer_than_four_sizes_give_no_model() -> None:
+    assert fit(SIZES[: FEWEST_SIZES - 1], [1.0, 2.0, 3.0]) is None
+    assert fit(SIZES[:FEWEST_SIZES], [1.0, 2.0, 3.0, 0.0]) is None
+
+
+def test_a_part_that_grows_dominates_from_where_it_takes_longer_than_the_rest() -> None:
+    random = np.random.default_rng(1)
+    sizes = np.array(SIZES, float)
+    work, reduction = 6.4e8 / sizes, 4e5 * np.log2(sizes)
+    noisy = [times * np.exp(0.02 * random.standard_normal(6)) for times in (work, reduction)]
+    found = dominant_from(SIZES, [one.tolist() for one in noisy], 1)
+    assert found is not None
+    assert found.low is not None and found.high is not None
+    # 6.4e8 / p is 4e5 * log2(p) at 209 ranks.
+    assert found.low <= 209 * 1.05
+    assert found.high >= 209 / 1.05
+    assert dominant_from(SIZES, [one.tolist() for one in noisy], 0) is None
+
+
+def test_a_model_is_written_as_people_write_it() -> None:
+    model = fit(SIZES, (1e6 + 3e3 * np.array(SIZES, float) * np.log2(SIZES)).tolist())
+    assert str(model) == "1.000 ms + 3.000 µs * p * log2(p)"
