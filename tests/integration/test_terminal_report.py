@@ -142,7 +142,7 @@ OVER_RUNS = {
     ),
     "scaling_models": {"program": "stencil", "kind": "strong", "parameters": "x=1 " * 50}
     | {"part": "MPI_Allreduce", "model": "12.34 ms + 1.234 µs * p^1.33 * log2(p)"}
-    | {"error_pct": 12.34, "sizes": 7, "largest": 512, "ns_at_largest": 123456789, "share_pct": 99.99}
+    | {"error_pct": 12.34, "sizes": 7, "largest_ranks": 512, "time_ns": 123456789, "share_pct": 99.99}
     | {"dominates_from": 12345, "dominates_low": 12345, "dominates_high": 123456},
 }
 

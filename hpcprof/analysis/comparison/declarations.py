@@ -85,13 +85,13 @@ ANALYSES = (
         "Models of scaling",
         Scope.STORE,
         columns(
-            "program:text kind:text parameters:text part:text model:text error_pct:float sizes largest "
-            "ns_at_largest share_pct:float dominates_from dominates_low dominates_high"
+            "program:text kind:text parameters:text part:text model:text error_pct:float sizes largest_ranks "
+            "time_ns share_pct:float dominates_from dominates_low dominates_high"
         ),
         "hpcprof.analysis.comparison.scaling:scaling_models",
         needs=("steps_summary", "pop", "phases", "mpi_calls"),
         main_columns=(
-            *("part", "model", "error_pct", "ns_at_largest", "share_pct"),
+            *("part", "model", "error_pct", "time_ns", "share_pct"),
             *("dominates_from", "dominates_low", "dominates_high"),
         ),
     ),

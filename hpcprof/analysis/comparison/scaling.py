@@ -241,7 +241,7 @@ def _models(series: Series, by_ranks: Mapping[int, Sequence[_Timed]]) -> list[di
         "kind": series.kind.value,
         "parameters": " ".join(filter(None, [series.size, _text(series.others), _text(first.where)])),
         "sizes": len(ranks),
-        "largest": ranks[-1],
+        "largest_ranks": ranks[-1],
     }
     rows = [common | _model_row("step", ranks, steps, None, steps[-1])]
     whole = sum(times[-1] for times in parts)
@@ -249,7 +249,7 @@ def _models(series: Series, by_ranks: Mapping[int, Sequence[_Timed]]) -> list[di
         found = dominant_from(ranks, parts, place) if len(parts) > 1 else None
         rows.append(common | _model_row(name, ranks, times, found, whole))
     known = [row for row in rows if row["model"] is not None]
-    return known[:1] + sorted(known[1:], key=lambda row: -int(row["ns_at_largest"]))
+    return known[:1] + sorted(known[1:], key=lambda row: -int(row["time_ns"]))
 
 
 def _model_row(
@@ -260,7 +260,7 @@ def _model_row(
         "part": part,
         "model": None if model is None else str(model),
         "error_pct": None if model is None else round(100 * model.error, 2),
-        "ns_at_largest": round(times[-1]),
+        "time_ns": round(times[-1]),
         "share_pct": round(100 * times[-1] / whole, 2) if whole else None,
         "dominates_from": found.ranks if found else None,
         "dominates_low": found.low if found else None,
