@@ -46,6 +46,7 @@ from hpcprof.workloads.timing import MeasuredTimes, Timer, clock_for
 
 # DDP rebuilds its buckets when the second step begins.
 _STEPS_TO_REBUILD = 2
+_CAPTURED, _FEWEST_CAPTURED, _LONGEST_CAPTURE_NS = 20, 3, 10_000_000_000
 _COMPARED = 4096
 _AGREE = 1e-6
 
@@ -126,7 +127,10 @@ def _train_and_write(parameters: Parameters, environment: RankEnvironment, world
     steps = _steps(loader, world)
     check_blocks(parameters, steps)
     measured = steps * (parameters.epochs - parameters.warmup)
-    environment, captured = _captured(parameters, environment, world, measured, steps)
+    # Steps that do not exist are refused before the warm-up.
+    _captured(parameters, environment, world, measured, steps)
+    step_ns = _warm_up(parameters, world, trainer, loader, steps)
+    environment, captured = _captured(parameters, environment, world, measured, steps, step_ns)
     timer = _measure(parameters, environment, world, trainer, loader, steps)
     work = work_per_step(next(batches(loader, 1)), parameters.batch_size)
     result = _result(parameters, environment, world, trainer, timer.read(), work, captured, notes)
@@ -139,9 +143,14 @@ def _train_and_write(parameters: Parameters, environment: RankEnvironment, world
 
 
 def _captured(
-    parameters: Parameters, environment: RankEnvironment, world: World, measured: int, steps: int
+    parameters: Parameters,
+    environment: RankEnvironment,
+    world: World,
+    measured: int,
+    steps: int,
+    step_ns: int = 0,
 ) -> tuple[RankEnvironment, Spans]:
-    """Select the measured steps to capture, unless the job has selected them.
+    """Select the measured steps to capture, unless the job has selected them; ``step_ns`` is the time of one.
 
     Raises
     ------
@@ -155,7 +164,9 @@ def _captured(
     around = (
         ((0, measured - 1),)
         if scheduled or parameters.fault_blocks
-        else middle_steps(parameters.capture_steps, measured - steps, measured)
+        else middle_steps(
+            parameters.capture_steps or captured_by_default(step_ns), measured - steps, measured
+        )
     )
     chosen = environment.capture_steps or around
     if chosen[-1][1] >= measured:
@@ -254,17 +265,14 @@ def middle_steps(count: int, first: int, end: int) -> Spans:
     return ((start, start + count - 1),)
 
 
-def _measure(
-    parameters: Parameters,
-    environment: RankEnvironment,
-    world: World,
-    trainer: Trainer,
-    loader: Any,
-    steps: int,
-) -> Timer:
-    """Train all epochs; return the timer of the measured steps."""
-    clock = clock_for(world.device)
-    warmup, timer = Timer(clock, PHASES), Timer(clock, PHASES)
+def captured_by_default(step_ns: int) -> int:
+    """Return how many steps to capture if nobody says: 20, or as many as 10 s hold, but at least three."""
+    return min(_CAPTURED, max(_FEWEST_CAPTURED, _LONGEST_CAPTURE_NS // max(step_ns, 1)))
+
+
+def _warm_up(parameters: Parameters, world: World, trainer: Trainer, loader: Any, steps: int) -> int:
+    """Train the epochs before the measured ones; return the median step of the slowest rank."""
+    warmup = Timer(clock_for(world.device), PHASES)
     if not parameters.warmup:
         # Otherwise the first measured steps would use buckets that DDP rebuilds later.
         source = batches(itertools.cycle(loader), _STEPS_TO_REBUILD)
@@ -274,6 +282,21 @@ def _measure(
     train = functools.partial(_epoch, trainer, loader, steps, parameters.warmup)
     for epoch in range(parameters.warmup):
         train(epoch, warmup, contextlib.nullcontext, contextlib.nullcontext)
+    slowest: float = max(world.comm.allgather(summarize(warmup.read().step_ns).p50_ns))
+    return round(slowest)
+
+
+def _measure(
+    parameters: Parameters,
+    environment: RankEnvironment,
+    world: World,
+    trainer: Trainer,
+    loader: Any,
+    steps: int,
+) -> Timer:
+    """Train the measured epochs; return their timer."""
+    timer = Timer(clock_for(world.device), PHASES)
+    train = functools.partial(_epoch, trainer, loader, steps, parameters.warmup)
     trainer.losses.clear()
     if world.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(world.device)

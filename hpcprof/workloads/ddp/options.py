@@ -44,7 +44,8 @@ class Parameters:
 
     ``model`` is the name of a built-in model or the path of a model file. The measured steps are those of the
     epochs after ``warmup_epochs``; None means all epochs but the last. Of these, ``capture_steps`` in the
-    middle of the last epoch are profiled, unless the job selects others. ``fault`` holds the faults as
+    middle of the last epoch are profiled, unless the job selects others; None means 20, or as many as 10 s
+    hold. ``fault`` holds the faults as
     `hpcprof.workloads.ddp.faults.parse_faults` reads them. ``tools`` holds the paths of ``python``, ``nsys``
     and ``ncu`` that a settings file names.
     """
@@ -57,7 +58,7 @@ class Parameters:
     steps_per_epoch: int = 100
     sequence_length: int = 512
     capture: str = "step"
-    capture_steps: int = 20
+    capture_steps: int | None = None
     comm_hook: str = "allreduce"
     no_sync: bool = False
     gradient_as_bucket_view: bool = False
@@ -155,7 +156,11 @@ def _parser() -> WorkloadParser:
     parser.number("--steps-per-epoch", 1, "batches per epoch, for built-in models")
     parser.number("--sequence-length", 2, "tokens per sample, for gpt2 and bert")
     parser.choice("--capture", CAPTURES, "part of a captured step that is profiled")
-    parser.number("--capture-steps", 1, "number of steps to capture in the middle of the last epoch")
+    parser.number(
+        "--capture-steps",
+        1,
+        "number of steps to capture in the middle of the last epoch (default: 20, or as many as 10 s hold)",
+    )
     parser.choice(
         "--comm-hook",
         COMM_HOOKS,

@@ -15,7 +15,7 @@ from hpcprof.common.errors import UsageError
 from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.sites.files import load_site
 from hpcprof.workloads import catalogue
-from hpcprof.workloads.ddp.benchmark import check_cuda_version, middle_steps
+from hpcprof.workloads.ddp.benchmark import captured_by_default, check_cuda_version, middle_steps
 from hpcprof.workloads.ddp.model_file import check_model_file
 from hpcprof.workloads.ddp.options import Parameters, parse
 from tests.jobs import make_job
@@ -188,6 +188,10 @@ def test_the_middle_has_as_much_on_both_sides(count: int, first: int, length: in
     before, after = start - first, first + length - 1 - last
     assert last - start + 1 == min(count, length)
     assert 0 <= before - after <= 1
+
+
+def test_a_default_capture_has_20_steps_or_as_many_as_10_s_hold() -> None:
+    assert [captured_by_default(ns) for ns in (0, 10**6, 10**9, 9 * 10**9)] == [20, 20, 10, 3]
 
 
 def test_the_seeds_step_is_the_middle_of_the_last_epoch() -> None:
