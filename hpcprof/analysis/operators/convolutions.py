@@ -55,7 +55,7 @@ def convolution_flops(operator: str, dims: str | None, values: str | None) -> fl
     float or None
         None if the inputs are absent or impossible.
     """
-    inputs = _Inputs(_parsed(dims), [_parsed_value(value) for value in _parsed(values)])
+    inputs = _Inputs(parsed_list(dims), [_parsed_value(value) for value in parsed_list(values)])
     if operator == _BACKWARD:
         mask = inputs.value(_OUTPUT_MASK)
         if not isinstance(mask, list) or len(mask) != 3:
@@ -102,7 +102,8 @@ def _is_list(value: object) -> bool:
     return isinstance(value, list) and all(type(n) is int and 0 <= n < _LARGEST for n in value)
 
 
-def _parsed(written: str | None) -> list[Any]:
+def parsed_list(written: str | None) -> list[Any]:
+    """Return the list that a text of JSON holds; an empty one for anything else."""
     try:
         found = json.loads(written or "[]")
     except (ValueError, RecursionError):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
-from typing import Any
 
-from hpcprof.analysis.operators.convolutions import convolution_flops, is_convolution
+from hpcprof.analysis.operators.convolutions import convolution_flops, is_convolution, parsed_list
 from hpcprof.profiles.gpu_peaks import peaks_of
 
 _FIRST_FACTOR = {
@@ -52,7 +50,7 @@ def flops(operator: str | None, dims: str | None, values: str | None = None) -> 
     if operator is not None and is_convolution(operator):
         return convolution_flops(operator, dims, values)
     first = _FIRST_FACTOR.get(operator or "")
-    shapes = _parsed(dims)
+    shapes = parsed_list(dims)
     if first is None or len(shapes) < first + 2:
         return None
     left, right = shapes[first : first + 2]
@@ -72,7 +70,7 @@ def peak_tflops(gpu: str, operator: str | None, types: str | None, kernels: Iter
     With ``float`` inputs the names of the kernels decide between TF32 and FP32.
     """
     first = 0 if is_convolution(operator) else _FIRST_FACTOR.get(operator or "")
-    written = _parsed(types)
+    written = parsed_list(types)
     if first is None or len(written) < first + 2 or written[first] != written[first + 1]:
         return None
     precision = _TYPES.get(str(written[first]))
@@ -86,14 +84,6 @@ def _of_single(kernels: Iterable[str]) -> str | None:
     if _TF32.search(text):
         return "tf32"
     return "fp32" if _SINGLE.search(text) else None
-
-
-def _parsed(written: str | None) -> list[Any]:
-    try:
-        found = json.loads(written or "[]")
-    except (ValueError, RecursionError):
-        return []
-    return found if isinstance(found, list) else []
 
 
 def _is_shape(sizes: object) -> bool:
