@@ -16,6 +16,8 @@ from hpcprof.analysis.collectives.pair_matching import MatchedPairs
 from hpcprof.analysis.framework.declaration import Analysis, Part
 from hpcprof.analysis.framework.outcome import Outcome, analyze_run, imported
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.mpi.matching import aligned_by_mpi
+from tests.unit.analysis.mpi.programs import run_lists
 
 
 def of_run(name: str, results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -27,6 +29,13 @@ def analyze(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
     """Run an analysis over the ranks on the rows of all of them."""
     if not analysis.map:
         return analyze_run(analysis, results)
+    if analysis.map_over is Part.MPI:
+        whole = {need: results[need].rows for need in analysis.map_needs}
+        lists = run_lists(whole)
+        joined = connect(aligned_by_mpi(lists)) if lists.ranks else []
+        clocks = joined[0].clocks if joined else {}
+        part = imported(analysis.map)(lists, whole["mpi_regions"], clocks, {})
+        return analyze_run(analysis, results, [part])
     rows = results["rank_collectives"].rows
     found = communication([rows] if len(rows) else [])
     if analysis.map_over is Part.COMMUNICATORS:
