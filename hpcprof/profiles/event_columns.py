@@ -139,8 +139,14 @@ def table_of(kind: type[Table], columns: Mapping[str, pa.ChunkedArray], number: 
         words = WORDS.get(f.name)
         numbers = {word: i for i, word in enumerate(words)} if words else number
         parts = [_values(columns[name], numbers) for name in names]
-        found[f.name] = np.column_stack(parts) if f.name in SHAPES else parts[0]
+        found[f.name] = np.column_stack(parts) if f.name in SHAPES else _compact(parts[0])
     return kind(**found)
+
+
+def _compact(values: Ints) -> Ints:
+    """Return a column, in the memory of one row if all of its values are equal."""
+    equal = len(values) and values.min() == values.max()
+    return np.broadcast_to(np.int64(values[0]), len(values)) if equal else values
 
 
 def _values(column: pa.ChunkedArray, number: Mapping[str, int]) -> Ints:

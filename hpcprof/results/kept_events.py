@@ -87,6 +87,7 @@ def kept_timeline(events: RankEvents, step_range: StepRange | None) -> Timeline 
     timeline = _in_use.get((events, step_range))
     if timeline is None and (kept := events.load()) is not None:
         timeline = _in_use[events, step_range] = replace(kept, step_range=step_range)
+        pa.default_memory_pool().release_unused()
     return timeline
 
 

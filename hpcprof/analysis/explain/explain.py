@@ -278,6 +278,10 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
         The rows of the analysis ``critical_path``; empty if nothing can be replayed.
     """
     timelines = _Timelines(inputs)
+    if len(inputs.ranks) == 1:
+        # What a collect left is computed from the same timeline, before the graph takes memory.
+        timelines[inputs.ranks[0]]
+        inputs.tables["idle_causes"]
     explanation, path = _explain(inputs, timelines)
     return with_culprits(explanation, inputs.tables, timelines), path
 
