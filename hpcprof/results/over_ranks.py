@@ -30,6 +30,7 @@ from hpcprof.profiles.event_folders import communication_folder
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.communicator_groups import RankGroup, Survey, groups_of_communicators, rank_chunks
 from hpcprof.results.executors.interface import Executor, Lost, ResultT, TaskT, serially
+from hpcprof.results.malloc import return_freed_memory
 from hpcprof.results.mpi_links import LinkWriter
 from hpcprof.results.rank_tables import dataset_table, rank_table_rows
 from hpcprof.results.run_communication import (
@@ -114,6 +115,9 @@ def analyze_over_ranks(run_id: str, store: Store, executor: Executor = serially)
             found.save()
         values |= _mapped_over_ranks(events, folder, found, executor)
         values |= _mapped_over_mpi(run_id, store, events, lists, found)
+        # A long run's take hundreds of MB.
+        del lists
+        return_freed_memory()
     except OSError as error:
         raise HpcprofError(f"cannot write to {folder}: {error.strerror or error}.") from error
     outcomes: dict[str, Outcome] = {}

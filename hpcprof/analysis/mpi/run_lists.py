@@ -158,7 +158,7 @@ class RunLists:
         return np.array(found, np.int64)
 
     @cached_property
-    def peers(self) -> Mapping[int, Ints]:
+    def peers(self) -> Mapping[int, _Column]:
         """The partner of each message of a rank by its rank in the program, `NONE` if it matches nothing.
 
         The messages with a tag from one rank to another match in their order. Those that are left over, if
@@ -179,8 +179,8 @@ class RunLists:
         whole = np.isin(keys[:, 1], self.started) & np.isin(keys[:, 2], self.started)
         usable = np.where(whole | (count[:, 0] == count[:, 1]), least, 0) if len(keys) else least
         if np.any(count != usable[:, None]):
-            self._drop_left_over(known, keys[np.any(count != usable[:, None], axis=1)], keys, usable)
-        return known
+            self._drop_left_over(known, keys, usable)
+        return {rank: _small({"peer": peer})["peer"] for rank, peer in known.items()}
 
     def _partners(self, rows: _RankRows) -> Ints:
         message = np.isin(rows.operations["op"], self.ops.chosen(POINT_TO_POINT))
@@ -196,7 +196,7 @@ class RunLists:
         own, other = np.full(len(chosen), rank), peer[chosen]
         return comm, np.where(sends, own, other), np.where(sends, other, own), tag, sends.astype(np.int64)
 
-    def _drop_left_over(self, known: dict[int, Ints], uneven: Ints, keys: Ints, usable: Ints) -> None:
+    def _drop_left_over(self, known: dict[int, Ints], keys: Ints, usable: Ints) -> None:
         for rank, rows in self._rows.items():
             chosen = np.flatnonzero(known[rank] != NONE)
             *columns, sends = self._message_columns(rank, rows, known[rank], chosen)
@@ -278,7 +278,7 @@ class RunLists:
             chosen = np.flatnonzero(began != NONE)
             some = {name: values[chosen].astype(np.int64) for name, values in rows.operations.items()}
             some["begin"], some["end"] = began[chosen], position[some["end"]]
-            some["peer"] = self.peers[rank][chosen]
+            some["peer"] = self.peers[rank][chosen].astype(np.int64)
             some["left"] = self._left_over(rows)[chosen].astype(np.int64)
             some["root"] = self.communicators.in_program(some["comm"], some["root"])
             operations.append({"rank": np.full(len(chosen), rank), "row": chosen, **some})
@@ -342,7 +342,7 @@ class RunLists:
         begun = start[ops["begin"]]
         finished = np.where(ops["end"] == NONE, begun, start[np.maximum(ops["end"], ops["begin"])])
         order = np.argsort(begun, kind="stable")
-        peer = self.peers[rank]
+        peer = self.peers[rank].astype(np.int64)
         weight = np.where(
             message,
             self._message_weight(rank, ops, peer),
