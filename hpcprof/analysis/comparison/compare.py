@@ -216,7 +216,7 @@ def _row(
     low, high = found.interval()
     row |= {"ratio": found.ratio, "ci_low": low, "ci_high": high}
     row |= {key: round(row[key], RATIO_DIGITS) for key in ("ratio", "ci_low", "ci_high")}
-    explaining = ("higher", "lower") if name == _OVERLAP else ("slower", "faster")
+    explaining = ("higher", "lower") if name.endswith("_pct") else ("slower", "faster")
     words = (REGRESSION, IMPROVEMENT) if decisive else explaining
     return row | {"verdict": _verdict(found.ratio, low, high, words, margin_pct / 100)}
 
@@ -253,7 +253,8 @@ def run_metrics(run: RunData, per_step: bool) -> dict[str, float]:
 
     ``own_step_p50_ns`` is the median step by the workload's own clock, ``step_p50_ns`` that of the profiles;
     the time of a step is that of its slowest rank. The others are means over ranks: the median of each phase,
-    the sum of all kernels, and the percentage of communication that is overlapped. With ``per_step``, the
+    the sum of all kernels, and the percentage of communication that is overlapped. Of MPI programs these are
+    also the efficiencies of the step, else of the run. With ``per_step``, the
     elapsed time of a step and its parts are those of ``step_kinds``, and the kernels are divided by the
     number of steps of the rank. Otherwise the GPU's span and its parts are those of ``breakdown``.
     """
@@ -261,7 +262,14 @@ def run_metrics(run: RunData, per_step: bool) -> dict[str, float]:
     if len(tables["phases"]):
         for phase, values in tables["phases"].groupby("phase", sort=False)["p50_ns"]:
             found[f"phase {phase} p50_ns"] = float(values.mean())
-    return found | _gpu_times(tables, per_step)
+    return found | _efficiencies(tables["pop"]) | _gpu_times(tables, per_step)
+
+
+def _efficiencies(pop: pd.DataFrame) -> dict[str, float]:
+    """Return POP's factors of the step, else of the run, in percent; none without MPI."""
+    rows = pop[pop["scope"] == "step"] if (pop["scope"] == "step").any() else pop
+    names = [column for column in pop.columns if column.endswith("_pct")]
+    return {name: float(rows[name].iloc[0]) for name in names if len(rows) and pd.notna(rows[name].iloc[0])}
 
 
 def _gpu_times(tables: Mapping[str, pd.DataFrame], per_step: bool) -> dict[str, float]:

@@ -13,7 +13,16 @@ ANALYSES = (
         Scope.PAIR,
         columns("metric:text a:float b:float ratio:float ci_low:float ci_high:float n_a n_b verdict:text"),
         "hpcprof.analysis.comparison.compare:compare",
-        needs=("steps_summary", "step_times", "step_kinds", "phases", "breakdown", "overlap", "kernels"),
+        needs=(
+            "steps_summary",
+            "step_times",
+            "step_kinds",
+            "phases",
+            "breakdown",
+            "overlap",
+            "kernels",
+            "pop",
+        ),
         main_columns=("metric", "a", "b", "ratio", "ci_low", "ci_high", "verdict"),
     ),
     Analysis(

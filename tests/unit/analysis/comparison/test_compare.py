@@ -390,3 +390,14 @@ def test_runs_without_a_common_time_are_not_compared() -> None:
     outcome = compare([run("a")], [run("b", own=[5])])
     assert len(outcome.rows) == 0
     assert "the sides have no time in common" in outcome.reason
+
+
+def test_the_efficiencies_of_mpi_programs_are_compared() -> None:
+    def with_balance(name: str, balance: float) -> RunData:
+        row = {"scope": "step", "name": "s", "load_balance_pct": balance, "parallel_efficiency_pct": 50.0}
+        return run(name, own=[100] * 3, tables={"pop": [{"scope": "run", "load_balance_pct": 1.0}, row]})
+
+    table = compare([with_balance("b", 60.0)], [with_balance("a", 80.0)]).rows.set_index("metric")
+    assert (table.loc["load_balance_pct", "a"], table.loc["load_balance_pct", "b"]) == (80.0, 60.0)
+    assert table.loc["load_balance_pct", "ratio"] == 0.75
+    assert "transfer_efficiency_pct" not in table.index
