@@ -30,7 +30,7 @@ from hpcprof.analysis.statistics.grouped import Floats  # noqa: E402
 BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 STEP_NS = 100_000_000
 NEEDS = ("steps_summary", "step_times", "phases", "breakdown", "overlap", "kernels", "pop")
-TABLES = {name: pd.DataFrame(columns=["rank", "overlap_pct"]) for name in NEEDS}
+TABLES = {name: pd.DataFrame(columns=["rank", "scope", "overlap_pct"]) for name in NEEDS}
 NOISE = 0.01
 BLOCKS, TURNS, ABBA = "AAABBB", "ABABAB", "ABBAAB"
 
