@@ -19,7 +19,7 @@ from hpcprof.common.units import parse_memory
 from hpcprof.submit.jobs.job_name import command_options, default_job_name, runs_python
 from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.jobs.walltime import parse_stall_timeout, parse_walltime
-from hpcprof.submit.profilers import NONE, Target
+from hpcprof.submit.profilers import NONE, PROFILERS, Target
 
 
 class Words(Enum):
@@ -160,7 +160,7 @@ class JobSpec:
     profiler: Annotated[
         str | None,
         Option(
-            "none, nsys, ncu, torch, rocprofv3, unitrace, a plug-in, or auto for the site's.",
+            f"{', '.join(PROFILERS)}, a plug-in, or auto for the site's.",
             words=Words.PROFILERS,
         ),
     ] = None
