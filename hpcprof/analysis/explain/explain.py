@@ -326,6 +326,8 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     steps = max(len(series.wall), built.steps)
     summary = StepSummary(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3), elapsed, kinds)
     doubts += [*_slow_hosts(built.graph, slow), *uncertain]
+    if both := search.late_together(found):
+        doubts.append(_late_together(built, *both))
     waiting = unexplained_waiting(inputs, findings, elapsed, built.graph.is_pipeline, _loose_ranks(inputs))
     unjudged = (*waiting, *built.problems, *doubts, *pauses)
     return Explanation(_sorted(findings, elapsed, of_step), hiding, unjudged, summary), critical_path(replay)
@@ -374,6 +376,20 @@ def _only_in(finding: Finding, steps: Set[int]) -> bool:
     """Return whether a finding is about some steps only, which are these or neighbours of them."""
     near = {one + by for one in steps for by in (-1, 0, 1)}
     return bool(finding.steps) and near.issuperset(finding.steps)
+
+
+def _late_together(built: Replayable, first: Candidate, second: Candidate, saving: float) -> NotJudged:
+    """Return the sentence about two ranks that hide each other's lateness."""
+    said = [
+        f"rank {built.graph.ranks[one.ranks[0]]} by its "
+        f"{'host' if one.cause is Cause.LATE_RANK_HOST else 'GPU'} in {one.where or built.step}"
+        for one in (first, second)
+    ]
+    return NotJudged(
+        "two late ranks",
+        f"{said[0]} and {said[1]} are late at the same time: a step would gain {format_ns(saving)} without "
+        "both, and less than half of that without one of them",
+    )
 
 
 def _slow_hosts(graph: RunGraph, slow: Sequence[Judged]) -> Iterator[NotJudged]:

@@ -145,6 +145,29 @@ class Search:
             times, walls = without, self._elapsed(without)
         return found, hidden, slow
 
+    def late_together(self, found: Sequence[Judged]) -> tuple[Candidate, Candidate, float] | None:
+        """Return two ranks that are late by different causes, and what a step gains without both.
+
+        While one of them is late, to mend the other gains little. None where nothing is gained, or where the
+        findings have half of it.
+        """
+        latest = [
+            max(alone, key=lambda one: one.own_ns)
+            for cause in _OF_ONE_RANK
+            if (alone := [one for one in self.candidates if one.cause is cause and len(one.ranks) == 1])
+        ]
+        if len(latest) < 2 or latest[0].ranks == latest[1].ranks or any(one.slower for one in latest):
+            return None
+        times = self.replay.measured
+        for one in latest:
+            times = one.remove(times, one.ranks)
+        saving = float(np.mean(_gained(self.unchanged, self._elapsed(times))))
+        known = sum(one.saving for one in found if one.candidate.cause in _OF_ONE_RANK)
+        if 100 * saving < LEAST_ESTIMATE_PCT * self.wall or known >= _ABSORBED * saving:
+            return None
+        first, second = sorted(latest, key=lambda one: -one.own_ns)
+        return first, second, saving
+
     def _alternatives(
         self, times: Times, walls: Ints, absorbed: Sequence[tuple[float, Candidate]]
     ) -> tuple[Judged, ...]:

@@ -160,6 +160,21 @@ def test_two_late_ranks_are_one_finding() -> None:
     assert first.saving_ns == pytest.approx(gained, rel=0.2, abs=MS)
 
 
+def test_two_ranks_that_are_late_by_different_causes_are_named_with_what_both_cost() -> None:
+    waits = [Launch(MS), Wait()]
+    slow_host = training(data=[Host(12 * MS)], optimizer=waits)
+    more_work = training(forward=[Launch(12 * MS)], optimizer=waits)
+    usual = training(optimizer=waits)
+    ranks = [usual, slow_host, more_work, usual]
+    found = explained(*ranks)
+    (said,) = (one.reason for one in found.not_judged if one.what == "two late ranks")
+    assert "rank 1 by its host in data" in said and "rank 2 by its GPU in forward" in said
+    gained = wall(*ranks) - wall(*[usual] * 4)
+    assert gained == pytest.approx(12 * MS, rel=0.1)
+    assert "12." in said.split("would gain ")[1] or "11.9" in said
+    assert not any(one.what == "two late ranks" for one in explained(usual, slow_host, usual).not_judged)
+
+
 def test_a_program_without_a_cause_has_no_finding() -> None:
     found = explained(training(), training())
     assert found.shown() == ()
