@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
+from hpcprof.analysis.framework.declaration import Activity, Analysis, Scope, columns
 from hpcprof.analysis.framework.events import Events
 from hpcprof.profiles.losses import Subject
 from hpcprof.profiles.readers.declaration import ProfileContent
@@ -59,6 +59,7 @@ ANALYSES = (
         sort_by=("-total", "count"),
         main_columns=("rank", "name", "counter", "count", "total", "mean"),
         report_position=95,
+        about=Activity.GPU,
         first_rank_only=True,
     ),
     _ROOFLINE,
