@@ -274,7 +274,7 @@ def test_the_report_of_a_run_speaks_of_the_kinds_of_profiles_that_it_has(
     assert "GPU time breakdown" not in shown
     assert "breakdown" not in shown
     alone = hpcprof("report", str(other), "--analysis", "breakdown").stdout
-    assert "breakdown needs a timeline of Nsight Systems or PyTorch" in " ".join(alone.split())
+    assert "breakdown needs a timeline of Nsight Systems, PyTorch or Score-P" in " ".join(alone.split())
 
 
 def test_a_profile_without_kernels_says_so(hpcprof: Hpcprof, profiles: Path) -> None:

@@ -405,7 +405,7 @@ def test_an_analysis_of_timelines_gives_one_sentence_for_a_report_of_ncu(name: s
     outcome = analyze_rank(ANALYSES[name], read(DATA / "sp.details.csv.gz"), 0)
     assert outcome.rows.empty
     assert outcome.reason == (
-        f"{name} needs a timeline of Nsight Systems or PyTorch, and sp.details.csv.gz is not one"
+        f"{name} needs a timeline of Nsight Systems, PyTorch or Score-P, and sp.details.csv.gz is not one"
     )
 
 
