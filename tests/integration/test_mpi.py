@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
 from hpcprof.report.page.timeline_data import timeline_data
 from hpcprof.report.perfetto.export import TRACE
@@ -16,6 +17,7 @@ from hpcprof.report.trace_events import MERGED
 from hpcprof.results.store.store import open_store
 from hpcprof.submit.runs.directory import Run
 from tests.conftest import Hpcprof
+from tests.integration.chromium import barriers, open_page
 from tests.unit.report.perfetto.decoded import decode
 
 DATA = Path(__file__).parents[1] / "data"
@@ -58,3 +60,19 @@ def test_report_page_and_traces_show_the_messages_of_a_run(hpcprof: Hpcprof, fol
     ]
     assert arrows[0] == arrows[1]
     assert len(arrows[0]) == 320
+
+
+@pytest.mark.slow
+def test_axe_finds_nothing_on_the_page(
+    hpcprof: Hpcprof, folder: Path, browser: Browser, web_packages: Path
+) -> None:
+    assert hpcprof("report", RUN, "--html", "page.html").returncode == 0
+    opened = open_page(browser, folder / "page.html", bypass_csp=True)
+    assert barriers(opened, web_packages) == []
+    page = opened.page
+    assert "load balance" in page.locator("#efficiencies").inner_text()
+    page.locator('[data-part="messages"] .heat-map-area').focus()
+    page.keyboard.press("ArrowRight")
+    said = page.locator('[data-part="messages"] .heat-map-said').inner_text()
+    assert "bytes 1.311 MB, messages 40" in said
+    assert opened.complaints == []
