@@ -33,6 +33,9 @@ _NARROWEST = 20
 _NAMED_RANKS = 8
 _NAMED_STEPS = 5
 
+_BETWEEN = ("between MPI_", "before MPI_", "after MPI_")
+"""Beginnings of the names of places outside every range, by the calls of MPI around them."""
+
 _OF_SINGLE_STEPS = (Cause.STEP_SPIKES, Cause.STEP_DRIFT)
 """Other findings may explain the same steps, so that both savings do not add up."""
 
@@ -221,7 +224,9 @@ def located(finding: Finding, explanation: Explanation) -> str:
     steps = _in_steps(finding.steps)
     if finding.cause is Cause.STEP_DRIFT:  # Its place is the whole capture.
         return f"{ranks}{steps}"
-    return f" in {where}{ranks}{steps}" if where else f"{ranks}{steps}"
+    # A place between calls says by itself where it is.
+    inside = "" if where.startswith(_BETWEEN) else "in "
+    return f" {inside}{where}{ranks}{steps}" if where else f"{ranks}{steps}"
 
 
 def _in_steps(steps: Sequence[int]) -> str:

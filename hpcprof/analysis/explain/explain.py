@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 
@@ -303,12 +304,13 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         summary = StepSummary(wall, len(series.wall), len(inputs.ranks), 0, None, elapsed, kinds)
         unjudged = (NotJudged("causes", built), *pauses)
         return Explanation(_sorted(findings, elapsed, of_step), (), unjudged, summary), pd.DataFrame()
+    of_mpi = isinstance(built.graph, MpiGraph)
+    rare = [one for one in findings if of_mpi and _is_rare(one)]
+    findings = [one for one in findings if one not in rare]
     replay = Replay(built.graph)
     candidates = _candidates(inputs, replay)
     unknown = _OF_OTHERS if inputs.coverage or _loose_ranks(inputs) else ()
-    cost = CALL_COST_NS.get(built.profiler, 0)
-    if isinstance(built.graph, MpiGraph):
-        cost = min(cost, MPI_CALL_COST_NS)
+    cost = min(CALL_COST_NS.get(built.profiler, 0), MPI_CALL_COST_NS if of_mpi else sys.maxsize)
     search = Search(replay, [one for one in candidates if one.cause not in unknown], cost)
     found, hidden, slow = search.findings()
     found += [one for one in slow if one.candidate.slower >= _SURELY_SLOW]
@@ -325,12 +327,31 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     hiding = tuple(_finding(inputs, built, one, elapsed, trust, hidden=True) for one in hidden)
     steps = max(len(series.wall), built.steps)
     summary = StepSummary(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3), elapsed, kinds)
-    doubts += [*_slow_hosts(built.graph, slow), *uncertain]
+    doubts += [*_slow_hosts(built.graph, slow), *uncertain, *map(_rare_steps, rare)]
     if both := search.late_together(found):
         doubts.append(_late_together(built, *both))
-    waiting = unexplained_waiting(inputs, findings, elapsed, built.graph.is_pipeline, _loose_ranks(inputs))
+    pipeline, loose = built.graph.is_pipeline, _loose_ranks(inputs)
+    waiting = () if of_mpi else unexplained_waiting(inputs, findings, elapsed, pipeline, loose)
     unjudged = (*waiting, *built.problems, *doubts, *pauses)
     return Explanation(_sorted(findings, elapsed, of_step), hiding, unjudged, summary), critical_path(replay)
+
+
+def _is_rare(finding: Finding) -> bool:
+    """Return whether a finding is about long steps on fewer occasions than show that the program causes them.
+
+    Anything else on a machine may hold up a program on CPUs for once; steps in a row are one occasion.
+    """
+    occasions = sum(step - 1 not in finding.steps for step in finding.steps)
+    return finding.cause is Cause.STEP_SPIKES and occasions < _RECURRING
+
+
+def _rare_steps(finding: Finding) -> NotJudged:
+    """Return what long steps cost that came too rarely to be a finding."""
+    return NotJudged(
+        finding.where,
+        f"much longer than the others, which costs {format_ns(finding.saving_ns or 0)} of the mean step. "
+        "That is too rare to tell whether the program or something else on the machine is the reason",
+    )
 
 
 def _candidates(inputs: ExplainInputs, replay: Replay) -> list[Candidate]:

@@ -13,9 +13,9 @@ from hpcprof.analysis.explain.rank_activity import CallKind
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.removals import Mask, Removals
 from hpcprof.analysis.explain.replay import Replay, Times
-from hpcprof.analysis.statistics.grouped import Floats, summarize
+from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
-from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import Ints
 
 SMALL_BYTES = 1 << 10
@@ -24,7 +24,7 @@ SMALL_BYTES = 1 << 10
 _LATENCY_NS, _JOINT_LATENCY_NS = 5_000, 20_000
 """The latencies of a message and of a collective, where the steps have none of `SMALL_BYTES`."""
 
-_FEWEST = 8
+_FEWEST, _QUICK = 8, 0.25
 
 _ALONE, _OF_OTHERS = 0.75, 0.1
 """A rank works alone if the others wait for so much of the time, and do so little in the same place."""
@@ -103,14 +103,15 @@ class MpiRemovals:
 
     @cached_property
     def usual_transfer(self) -> Ints:
-        """The median transfer of the calls of a name and about the size of each one, in ns.
+        """The transfer of the quickest quarter of the calls of a name and about the size of each one, in ns.
 
         A call that takes longer has been held up by something else, such as another process on its core.
         """
         scale = np.frexp(np.maximum(self.size, 0).astype(float))[1].astype(np.int64)
         _, group = numbered_rows(self.graph.calls.name, scale)
-        median = np.rint(summarize(group, self.transfer).median).astype(np.int64)
-        found: Ints = np.minimum(self.transfer, median[group])
+        found: Ints = self.transfer.copy()
+        for _, rows in rows_by_key(group):
+            found[rows] = np.minimum(found[rows], int(np.quantile(found[rows], _QUICK)))
         return found
 
     @cached_property

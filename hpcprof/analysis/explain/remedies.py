@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from hpcprof.analysis.explain.explanation import Cause
@@ -98,4 +99,6 @@ def remedy(cause: Cause, where: str, ranks: Sequence[int]) -> str:
         _GENERAL[cause],
     )
     named = f"rank {ranks[0]}" if len(ranks) == 1 else "these ranks"
-    return chosen.format(where=where or "the step", ranks=named)
+    said = chosen.format(where=where or "the step", ranks=named)
+    # Such a place says where it is.
+    return re.sub(r"\b(?:of|in) (between|before|after) MPI_", r"\1 MPI_", said)

@@ -16,10 +16,11 @@ from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.gpu_time.device_time import working_intervals
 from hpcprof.analysis.operators.host_time import host_communication, host_compute, measured_on_host
 from hpcprof.analysis.steps import run_step
+from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
 from hpcprof.analysis.steps.step_ranges import no_steps, steps_of
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.memoize import computed_once
-from hpcprof.profiles.columns.intervals import Intervals, coverage, difference, intersection, union_of
+from hpcprof.profiles.columns.intervals import Intervals, coverage, difference, intersection, union, union_of
 from hpcprof.profiles.timeline import Category, Ints, Timeline
 
 _NEVER = np.empty(0, np.int64)
@@ -30,7 +31,8 @@ _NO_STEPS = "no rank has steps with work on the GPU"
 class BusyTime:
     """Busy time of the GPUs of a process, as exclusive sets of intervals; any of several GPUs counts.
 
-    In a profile without work on a GPU, operators are compute, and collectives of the host communication.
+    In a profile without work on a GPU, operators are compute, and collectives of the host communication. In
+    one of a program with MPI, its calls are communication, and all else is compute.
 
     Attributes
     ----------
@@ -52,11 +54,32 @@ def busy_time(timeline: Timeline) -> BusyTime:
         computing = host_compute(timeline)
         talking = difference(host_communication(timeline), computing)
         return BusyTime(talking, (_NEVER, _NEVER), union_of(computing, talking))
+    if measured_by_mpi(timeline):
+        return BusyTime(_in_mpi(timeline), (_NEVER, _NEVER), _whole(timeline))
     compute, communication, memory = (working_intervals(timeline, category) for category in Category)
     working = union_of(compute, communication)
     return BusyTime(
         difference(communication, compute), difference(memory, working), union_of(working, memory)
     )
+
+
+def measured_by_mpi(timeline: Timeline) -> bool:
+    """Return whether calls of MPI alone show what a program did that used no GPU."""
+    return not timeline.operation_count and not len(timeline.operators) and len(timeline.mpi_calls) > 0
+
+
+def _in_mpi(timeline: Timeline) -> Intervals:
+    """Return when the main thread is inside MPI."""
+    rows, thread = mpi_calls_in_order(timeline)
+    calls = timeline.mpi_calls.take(rows[thread == 0])
+    return union(calls.start, calls.end)
+
+
+def _whole(timeline: Timeline) -> Intervals:
+    """Return the time of all steps and calls of MPI as one interval."""
+    steps, calls = step_intervals(timeline), timeline.mpi_calls
+    start, end = (np.concatenate(pair) for pair in ((steps.start, calls.start), (steps.end, calls.end)))
+    return np.array([start.min()]), np.array([end.max()])
 
 
 def nothing_ran(timeline: Timeline) -> str:
@@ -75,7 +98,7 @@ def step_parts(timeline: Timeline) -> Outcome:
     times = step_intervals(timeline)
     if not len(times.start):
         return no_rows(no_steps(timeline))
-    if not timeline.operation_count and not measured_on_host(timeline):
+    if not (timeline.operation_count or measured_on_host(timeline) or measured_by_mpi(timeline)):
         return no_rows(nothing_ran(timeline))
     busy = busy_time(timeline)
     sets = (busy.busy, busy.exposed_communication, busy.exposed_memory)
@@ -94,7 +117,12 @@ def step_parts(timeline: Timeline) -> Outcome:
 
 
 def exposed_communication(timeline: Timeline) -> Outcome:
-    """List the intervals in which communication runs and compute does not, on the profile's clock."""
+    """List the intervals in which communication runs and compute does not, on the profile's clock.
+
+    Those of MPI calls are in ``mpi_call_list``, and their waits in ``mpi_waits``.
+    """
+    if measured_by_mpi(timeline):
+        return no_rows(f"the communication of {timeline.origin.path.name} is in its calls of MPI")
     start, end = busy_time(timeline).exposed_communication
     if not len(start):
         return no_rows(f"no exposed communication in {timeline.origin.path.name}")
@@ -198,7 +226,10 @@ def why_unknown(ranks: Set[int]) -> str:
         return ""
     first = ", ".join(map(str, sorted(ranks)[:8]))
     named = f"rank{'' if len(ranks) == 1 else 's'} {first}{' and others' if len(ranks) > 8 else ''}"
-    return f"the waiting of {named} is unknown: no aligned clocks show when the last rank arrived"
+    return (
+        f"the waiting of {named} is unknown: no aligned clocks show when the last rank arrived; that inside "
+        "MPI is in mpi_waits"
+    )
 
 
 def _waiting_for_peers(

@@ -19,7 +19,7 @@ from hpcprof.analysis.collectives.matching import MatchedCollectives
 from hpcprof.analysis.collectives.pair_clocks import align_pairs
 from hpcprof.analysis.collectives.pair_matching import MatchedPairs
 from hpcprof.analysis.mpi.run_lists import NONE, Communicators, RowWindow, RunLists
-from hpcprof.profiles.collective_operations import ALIGNING, POINT_TO_POINT
+from hpcprof.profiles.collective_operations import ALIGNING, POINT_TO_POINT, WAITING
 from hpcprof.profiles.columns.unique import distinct, numbered_rows, position_in_group
 from hpcprof.profiles.timeline import Ints
 
@@ -419,7 +419,8 @@ def _collective(op: str, known: Communicators, comm: int, start: Ints, end: Ints
 def _pairs(run: RunMpi) -> Iterator[tuple[tuple[int, int], tuple[Ints, Ints]]]:
     """Yield two ranks, and when their messages begin and end on both, shape (messages, 2).
 
-    A receive ends after its send begins, and not before it ends.
+    A receive ends after its send begins, and not before it ends. Each rank of a collective in which all wait
+    receives from its neighbours, the next and the last one in the communicator.
     """
     calls, found = run.calls, run.operations
     sends = found.matched_sends
@@ -432,6 +433,14 @@ def _pairs(run: RunMpi) -> Iterator[tuple[tuple[int, int], tuple[Ints, Ints]]]:
     for rows in np.split(both, cuts) if len(both) else []:
         key = int(found.rank[rows[0, 0]]), int(found.rank[rows[0, 1]])
         yield key, (calls.own_start[found.begin[rows]], calls.own_end[found.completes[rows]])
+    for op, rows in collective_tables(run):
+        if found.ops[op] not in WAITING - ALIGNING:
+            continue
+        for place in range(rows.shape[1] - 1):
+            for sides in ([place, place + 1], [place + 1, place]):
+                pair = rows[:, sides]
+                key = int(found.rank[pair[0, 0]]), int(found.rank[pair[0, 1]])
+                yield key, (calls.own_start[found.begin[pair]], calls.own_end[found.completes[pair]])
 
 
 def _messages(key: tuple[int, int], start: Ints, end: Ints) -> MatchedPairs:

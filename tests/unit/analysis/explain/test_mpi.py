@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from hpcprof.analysis.explain.changes import parse_changes
+from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import Cause
+from hpcprof.analysis.explain.step_account import step_parts
 from hpcprof.analysis.explain.whatif import predict
 from hpcprof.common.errors import UsageError
 from tests.unit.analysis.explain.mpi_programs import MS, US, Actions, Simulated, allreduce, simulate, work
@@ -166,6 +170,40 @@ def test_a_range_is_named_instead_of_the_calls_around_it() -> None:
         if rank == 2:
             program.program.ranges[-1] = (rank, "interior", start + 21 * US, start + 22 * US + 9 * MS)
     assert program.explain().shown()[0].where == "interior"
+
+
+def test_one_long_step_is_not_blamed_on_the_program() -> None:
+    usual = halo()
+
+    def body(rank: int, step: int) -> Actions:
+        if step == 5:
+            yield work(20 * MS)
+        yield from usual(rank, step)
+
+    program = simulate(RANKS, 40, body)
+    account = step_account(program)
+    found = explain_run(replace(program.inputs(), tables=account))[0]
+    assert found.shown() == ()
+    assert [one.what for one in found.not_judged] == ["step 5"]
+
+
+def test_the_account_of_a_step_is_its_time_outside_and_inside_mpi() -> None:
+    parts = step_account(simulate(RANKS, STEPS, halo(2, 4 * MS)))["step_account"]
+    assert (parts["compute_ns"] + parts["exposed_comm_ns"] == parts["wall_ns"]).all()
+    late = parts[parts["rank"] == 2]
+    assert late["compute_ns"].median() == pytest.approx(12 * MS, rel=0.01)
+
+
+def step_account(program: Simulated) -> Mapping[str, pd.DataFrame]:
+    """Return the analyses of a program with those of its steps."""
+    inputs = program.inputs()
+    rows = [step_parts(inputs.read(rank)).rows.assign(rank=rank) for rank in inputs.ranks]
+    account = pd.concat(rows, ignore_index=True).assign(wait_for_peer_ns=None)
+    times = account[["rank", "step", "wall_ns"]]
+    return {**_NO_ROWS, **inputs.tables, "step_account": account, "step_times": times}
+
+
+_NO_ROWS = {name: pd.DataFrame() for name in ("step_kinds", "skew_summary", "idle_causes")}
 
 
 def predicted(program: Simulated, change: str) -> float:
