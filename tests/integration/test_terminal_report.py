@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,7 +112,7 @@ def test_every_figure_that_is_shown_is_shown_whole(name: str, stored: AnalysisTa
 
 _RATIO = {"ci_low": 1.0234, "ci_high": 1.1234}
 _SLOWER = {"alone_n": 12345, "alone_med_ns": 1234.5, "overlapped_n": 12345, "overlapped_med_ns": 1434567.5}
-OVER_RUNS = {
+OVER_RUNS: dict[str, dict[str, Any]] = {
     "compare": {"metric": "phase reduce_scatter p50_ns", "a": 123456789.0, "b": 1.0, "ratio": 1.0512}
     | _RATIO
     | {"n_a": 5, "n_b": 5, "verdict": "inconclusive"},

@@ -161,7 +161,7 @@ def test_two_late_ranks_are_one_finding() -> None:
 
 
 def test_two_ranks_that_are_late_by_different_causes_are_named_with_what_both_cost() -> None:
-    waits = [Launch(MS), Wait()]
+    waits: list[Instruction] = [Launch(MS), Wait()]
     slow_host = training(data=[Host(12 * MS)], optimizer=waits)
     more_work = training(forward=[Launch(12 * MS)], optimizer=waits)
     usual = training(optimizer=waits)
