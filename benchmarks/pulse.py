@@ -1,4 +1,4 @@
-"""What the pulse costs a PyTorch program: the step of an optimizer with it and without, in blocks in turns.
+"""Measures what the pulse costs a PyTorch program: optimizer steps with it and without, in blocks in turns.
 
 Run it as ``python benchmarks/pulse.py [STEPS]``. The optimizers do nothing else, so that the difference
 shows, and the thread of the pulse runs beside both. It counts CPU time, which other programs hardly change.

@@ -46,7 +46,7 @@ class _Thread(msgspec.Struct):
 
 
 class _Told(msgspec.Struct):
-    """What the hook of a rank has written."""
+    """The report of a rank's hook."""
 
     last_step: int | None = None
     steps: int = 0

@@ -38,6 +38,7 @@ _LOOKS = 12
 _LATE_S = 10.0
 """The interpreter is stuck if nothing runs for this long beyond the time of a stall."""
 
+_RECORDERS = ("_dump_nccl_trace", "_dump_fr_trace")
 _MOST_COLLECTIVES = 500
 _MOST_FRAMES = 60
 _COUNTED = 10**10
@@ -199,19 +200,31 @@ def stacks() -> list[dict[str, Any]]:
 
 
 def _dump(with_stacks: bool) -> dict[str, Any] | None:
-    """Return what PyTorch's flight recorder has of this process; None without collectives of PyTorch."""
+    """Return what PyTorch's flight recorders have of this process; None without collectives of PyTorch.
+
+    NCCL has one of its own, beside that of the other backends.
+    """
     recorder: Any = sys.modules.get("torch._C._distributed_c10d")
     distributed: Any = sys.modules.get("torch.distributed")
-    if recorder is None or distributed is None or not hasattr(recorder, "_dump_fr_trace"):
-        return None
-    try:
-        if not distributed.is_initialized():
-            return None
-        # PyTorch made this pickle a moment ago in this process.
-        found: dict[str, Any] = pickle.loads(recorder._dump_fr_trace(True, with_stacks, False))
-    except Exception:
-        return None
-    return found if isinstance(found.get("entries"), list) else None
+    found: dict[str, Any] | None = None
+    for name in _RECORDERS:
+        dump = getattr(recorder, name, None)
+        if dump is None or distributed is None:
+            continue
+        try:
+            if not distributed.is_initialized():
+                return None
+            # PyTorch made this pickle a moment ago in this process.
+            record: dict[str, Any] = pickle.loads(dump(True, with_stacks, False))
+            entries = record["entries"]
+        except Exception:
+            continue  # the recorder is off, or has nothing yet
+        if found is None:
+            found = record
+        else:
+            found["pg_config"] = {**dict(found.get("pg_config") or {}), **dict(record.get("pg_config") or {})}
+            found["entries"] = [*found["entries"], *entries]
+    return found
 
 
 def _has_ended(entry: dict[str, Any]) -> bool:
@@ -224,9 +237,13 @@ def collectives() -> tuple[int, bool]:
     if not found:
         return 0, False
     entries = found["entries"]
-    last = max((int(entry.get("record_id") or 0) + 1 for entry in entries), default=0)
     open_now = sum(not _has_ended(entry) for entry in entries)
-    return last - open_now, open_now > 0
+    # Old entries are overwritten, so the numbers of the last ones count.
+    last: dict[Any, int] = {}
+    for entry in entries:
+        group = str(entry.get("profiling_name")).partition(":")[0], entry.get("pg_id")
+        last[group] = max(last.get(group, 0), int(entry.get("op_id") or 0))
+    return sum(last.values()) - open_now, open_now > 0
 
 
 def flight_record() -> dict[str, Any] | None:

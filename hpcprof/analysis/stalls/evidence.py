@@ -55,7 +55,7 @@ class RankEvidence:
 
 
 class StallKind(str, Enum):
-    """What holds a run up."""
+    """The kinds of stalls."""
 
     NEVER_CAME = "never_came"
     DESYNCHRONIZED = "desynchronized"

@@ -90,7 +90,7 @@ class Operation(msgspec.Struct, frozen=True):
 
     @property
     def ended(self) -> bool:
-        """Whether all that it does is done."""
+        """True if all that it does is done."""
         return self.retired or self.state == "completed"
 
 

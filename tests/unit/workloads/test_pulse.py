@@ -103,9 +103,9 @@ def test_the_name_of_the_thread_tells_how_far_a_rank_is_and_whether_it_waits(of_
 
 def test_collectives_that_have_not_ended_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     entries: list[dict[str, Any]] = [
-        {"record_id": 40, "retired": True, "state": "scheduled"},
-        {"record_id": 41, "retired": False, "state": "completed"},
-        {"record_id": 42, "retired": False, "state": "started"},
+        {"op_id": 41, "pg_id": 0, "retired": True, "state": "scheduled"},
+        {"op_id": 42, "pg_id": 0, "retired": False, "state": "completed"},
+        {"op_id": 1, "pg_id": 1, "retired": False, "state": "started"},
     ]
     monkeypatch.setattr(pulse, "_dump", lambda with_stacks: {"entries": entries})
     assert pulse.collectives() == (42, True)
