@@ -251,8 +251,12 @@ def _mapped_over_mpi(
     """Return the values of the maps over the MPI calls of all ranks."""
     profiles = store.profiles(run_id) if events else {}
     nodes = {rank: profiles[rank].host for rank in sorted(events)}
-    regions = rank_table_rows([events[rank] for rank in lists.ranks], _MPI_REGIONS)
-    return {name: [imported(name)(lists, regions, found.clocks.aligned, nodes)] for name in _maps(Part.MPI)}
+    own = [events[rank] for rank in lists.ranks]
+    return {
+        # The rows belong to the function, which forgets them early.
+        name: [imported(name)(lists, rank_table_rows(own, _MPI_REGIONS), found.clocks.aligned, nodes)]
+        for name in _maps(Part.MPI)
+    }
 
 
 def _maps(over: Part) -> dict[str, tuple[str, ...]]:

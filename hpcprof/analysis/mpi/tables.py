@@ -51,7 +51,10 @@ def mpi_tables(
     if not lists.ranks:
         return {}
     apart = [] if len(lists.ranks) == 1 else [rank for rank in lists.ranks if rank not in clocks]
-    sums, found = _Sums(aligned=not apart), Efficiencies(regions)
+    found = Efficiencies(regions)
+    # Those of a long run take more than a window.
+    del regions
+    sums = _Sums(aligned=not apart)
     unmatched = Unmatched()
     for window in lists.windows():
         run = match_window(lists, window).on_common_clock(clocks)
