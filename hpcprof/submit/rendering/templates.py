@@ -288,8 +288,8 @@ def _with_devices_of_ranks(site: Site, job: Job, masked: bool) -> Site:
 
 
 def _found(words: tuple[str, ...], tools: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a command whose program is replaced by its path in ``tools``, if there is one."""
-    return (tools.get(words[0], words[0]), *words[1:]) if words else words
+    """Return a command in which programs are replaced by their paths in ``tools``, if there are any."""
+    return tuple(tools.get(word, word) for word in words)
 
 
 def render_text(name: str, values: dict[str, Any], template: Path | None = None) -> str:

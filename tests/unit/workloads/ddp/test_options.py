@@ -170,7 +170,7 @@ def test_the_programs_that_settings_name_are_those_that_the_scripts_start(
                    options={"mpiexec": "/usr/bin/mpiexec"})  # fmt: skip
     texts = render_scripts(site, job, tmp_path / "run", ["hpcprof"])
     assert f"set -- '{nsys}' profile " in texts["wrapper.sh"]
-    assert f"'{nsys}' export " in texts["wrapper.sh"]
+    assert f"'{nsys}' --type=sqlite " in texts["wrapper.sh"]
     assert "/somewhere/else" not in texts["job.sh"].replace("/somewhere/else/mpiexec", "")
 
 
