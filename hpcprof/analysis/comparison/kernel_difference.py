@@ -38,7 +38,7 @@ def kernel_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Ou
     Times and counts are per step and rank, as the mean over all steps, ranks and runs of a side. The effects
     of count, shape (grid and block) and duration add up to the difference of the kernel; see
     `hpcprof.analysis.comparison.launch_effects.effects`. A kernel that is gone and a new one that resemble
-    each other count as one that was renamed; see `hpcprof.analysis.comparison.renamed_kernels.find_renamed`.
+    each other count as one that was renamed; see `find_renamed`.
     Kernels overlap each other and other work, so their differences do not add up to that of the step.
     """
     per_step = _have_steps(*runs, *against)

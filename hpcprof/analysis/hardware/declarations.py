@@ -58,6 +58,7 @@ ANALYSES = (
         events=Events(frozenset({Subject.COUNTER, Subject.EVENT})),
         sort_by=("-total", "count"),
         main_columns=("rank", "name", "counter", "count", "total", "mean"),
+        compared_by="total",
         report_position=95,
         about=Activity.GPU,
         first_rank_only=True,

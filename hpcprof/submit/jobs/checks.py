@@ -12,7 +12,7 @@ from hpcprof.common.errors import UsageError, unknown
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.walltime import format_walltime, parse_walltime
 from hpcprof.submit.launchers import LAUNCHERS
-from hpcprof.submit.profilers import NONE, PROFILERS, Profiler, find_profiler, profiler_names
+from hpcprof.submit.profilers import NONE, PROFILERS, TORCH, Profiler, find_profiler, profiler_names
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import Scheduler
 from hpcprof.submit.sites.model import NodeRequest, Queue, Site, Vendor
@@ -237,10 +237,11 @@ def _check_profiler(job: Job, site: Site) -> None:
     if site.profilers and job.profiler not in (NONE.name, *site.profilers):
         raise unknown("profiler", job.profiler, profilers_at(site), f" at site {site.name}")
     if not _fits_gpus(job.profiler, site):
-        able = [name for name in profilers_at(site) if name != NONE.name] or [NONE.name]
+        # Others without a vendor record no GPU.
+        able = [name for name in profilers_at(site) if name == TORCH.name or find_profiler(name).vendors]
         raise UsageError(
             f"--profiler {job.profiler} cannot profile the {_MAKERS[site.node.vendor]} GPUs of {site.name}; "
-            f"use --profiler {' or '.join(able)}."
+            f"use --profiler {' or '.join(able or [NONE.name])}."
         )
     profiler = find_profiler(job.profiler)
     if job.profiled_ranks and profiler.needs_gpus(job.profiler_options) and _requests_no_gpus(site, job):
