@@ -44,6 +44,10 @@ _BAR_FROM = 64
 """From this width in characters on, a terminal shows bars."""
 
 
+_NOT_ALIGNED = "The clocks of some ranks cannot be aligned: their waiting counts as communication."
+_IN_MPI = "Waiting in MPI counts as communication; mpi_waits tells what is waited for."
+
+
 @dataclass(frozen=True)
 class AccountPart:
     """A part of the account.
@@ -105,20 +109,18 @@ def accounts_of_steps(contents: Contents) -> list[Account]:
     waits = contents.analyses["step_account"].columns if rows else {}
     ranks = len(set(waits.get("rank", ())))
     causes = contents.analyses.get("idle_causes", AnalysisTable({})).columns
-    return [
-        _account(row, len(rows) - 1, ranks, None in waits["wait_for_peer_ns"], causes)
-        for row in rows
-        if row["elapsed_ns"]
-    ]
+    undivided = None in waits.get("wait_for_peer_ns", ()) and ranks > 1
+    waiting = (_IN_MPI if contents.rows("mpi_calls") else _NOT_ALIGNED) if undivided else ""
+    return [_account(row, len(rows) - 1, ranks, waiting, causes) for row in rows if row["elapsed_ns"]]
 
 
-def _account(row: Row, kinds: int, ranks: int, unknown: bool, causes: Mapping[str, Sequence[Any]]) -> Account:
+def _account(row: Row, kinds: int, ranks: int, waiting: str, causes: Mapping[str, Sequence[Any]]) -> Account:
     named = [(colour, name, row[column] or 0, "") for colour, name, column in _COLUMNS if column != "idle_ns"]
     idle = _idle({} if row["kind"] else causes, row["idle_ns"])
     named += [("idle", name, ns, where) for name, ns, where in idle]
     whole = _whole([*named, (*_UNEVEN, row["uneven_ns"], "")], row["elapsed_ns"])
     parts = tuple(part for part in whole if part.ns > 0)
-    notes = _notes(ranks, unknown, row["uneven_ns"] > _NOTED * row["elapsed_ns"])
+    notes = _notes(ranks, waiting, row["uneven_ns"] > _NOTED * row["elapsed_ns"])
     figures = (row["elapsed_ns"], row["wall_p50_ns"], parts, row["steps"], ranks, row["share_pct"])
     return Account(row["kind"], kinds, *figures, () if row["kind"] else notes)
 
@@ -151,10 +153,9 @@ def _whole(parts: Sequence[tuple[str, str, float, str]], elapsed: int) -> list[A
     ]
 
 
-def _notes(ranks: int, unknown: bool, uneven: bool) -> tuple[str, ...]:
+def _notes(ranks: int, waiting: str, uneven: bool) -> tuple[str, ...]:
     notes = [f"The parts are means over all steps{' and ranks' if ranks > 1 else ''}."]
-    if ranks > 1 and unknown:
-        notes.append("The clocks of some ranks cannot be aligned: their waiting counts as communication.")
+    notes += [waiting] if waiting else []
     if uneven:
         notes.append("Uneven steps: elapsed time that the ranks on average do not spend in steps.")
     return tuple(notes)

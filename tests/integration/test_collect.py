@@ -331,7 +331,7 @@ def test_run_has_the_exit_code_of_its_job(script: str, code: int, hpcprof: Hpcpr
 
 
 def test_a_run_that_has_not_ended_is_not_collected(hpcprof: Hpcprof) -> None:
-    hpcprof("submit", "--", "sleep", "300")
+    hpcprof("submit", "--profiler", "torch", "--", sys.executable, "-c", "import time; time.sleep(300)")
     try:
         done = hpcprof("report")
         assert done.returncode == 1

@@ -6,7 +6,7 @@ Nothing here imports numpy or pandas, so that a kept explanation is shown quickl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -292,7 +292,7 @@ class Explanation:
 
     def as_json(self) -> dict[str, Any]:
         """Return the explanation in the types of JSON."""
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(asdict(self)))
         for finding in found["findings"]:
             for one in (finding, *finding["alternatives"]):
                 del one["cost_ns"]

@@ -53,6 +53,11 @@ def test_json_has_the_keys_of_the_contract() -> None:
     assert {"wall_p50_ns", "elapsed_ns", "kinds", "steps", "ranks"} <= set(found["step"])
 
 
+def test_a_kept_explanation_is_written_as_it_was() -> None:
+    values = explained(finding(13)).as_json()
+    assert Explanation.from_json(values).as_json() == values
+
+
 def test_the_bar_is_a_share_of_elapsed_time() -> None:
     # 2.5 ms are 2.5 % of the median step of 100 ms, and 3.1 % of 80 ms.
     small = finding(2.5)
