@@ -371,7 +371,7 @@ def _operation(written: str) -> _Operation:
 def _arguments(event: Event) -> _Arguments:
     try:
         return msgspec.json.decode(event.args, type=_Arguments, strict=False)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return _Arguments()
 
 
