@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -76,8 +77,12 @@ class Ranks:
         return [process.wait(timeout=120) for process in self.processes]
 
     def said(self) -> list[bytes]:
-        """Return what the wrappers print for the launcher; nothing holds their output open."""
-        return [process.communicate(timeout=120)[1] for process in self.processes]
+        """Return what the wrappers print for the launcher; nothing holds their output open.
+
+        That nsys does not trace CUDA on a machine without a GPU is left out.
+        """
+        said = [process.communicate(timeout=120)[1] for process in self.processes]
+        return [re.sub(rb"hpcprof: .* has no GPU: CUDA is not traced\.\n", b"", text) for text in said]
 
     def recorded(self) -> list[str]:
         """Return the exit codes in ``state/``."""
@@ -212,7 +217,7 @@ def test_ranks_of_a_launcher_that_ends_them_only_note_the_failure(shell: str, tm
         job(nodes=1, ranks_per_node=2),
         Rendering(tmp_path, ["x"], ["srun"], ["x"]),
     )["wrapper.sh"]
-    assert "watch" not in text
+    assert "watch()" not in text
     ranks = Ranks(shell, "none", tmp_path, "exit 0", "exit 3", wrapper=text)
     assert (ranks.exit_codes(), ranks.note()) == ([0, 3], "1 3")
 

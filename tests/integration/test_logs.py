@@ -90,8 +90,11 @@ def test_collect_shows_the_commands_of_its_worker_processes(
     for rank in range(2):
         (tmp_path / f"profiles/rank{rank:05d}.nsys-rep").write_bytes(b"x")
     done = hpcprof("collect", "-vv", "--jobs", "2", "profiles")
-    assert len(re.findall(r"^\$ .*/nsys export .*\[exit code 3, ", done.stderr, re.MULTILINE)) == 2
-    assert done.stderr.count("    no licence\n") == 2
+    # Its help is asked for, too.
+    for words in ("--help", "--type=sqlite"):
+        found = re.findall(rf"^\$ .*/nsys export .*{words}.*\[exit code 3, ", done.stderr, re.MULTILINE)
+        assert len(found) == 2, done.stderr
+    assert done.stderr.count("    no licence\n") == 4
 
 
 def test_a_log_file_that_cannot_be_written_stops_the_command_at_once(

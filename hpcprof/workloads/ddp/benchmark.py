@@ -271,7 +271,7 @@ def captured_by_default(step_ns: int) -> int:
 
 
 def _warm_up(parameters: Parameters, world: World, trainer: Trainer, loader: Any, steps: int) -> int:
-    """Train the epochs before the measured ones; return the median step of the slowest rank."""
+    """Train the epochs before the measured ones; return the slowest rank's median step, 0 without any."""
     warmup = Timer(clock_for(world.device), PHASES)
     if not parameters.warmup:
         # Otherwise the first measured steps would use buckets that DDP rebuilds later.
@@ -282,6 +282,8 @@ def _warm_up(parameters: Parameters, world: World, trainer: Trainer, loader: Any
     train = functools.partial(_epoch, trainer, loader, steps, parameters.warmup)
     for epoch in range(parameters.warmup):
         train(epoch, warmup, contextlib.nullcontext, contextlib.nullcontext)
+    if not parameters.warmup:
+        return 0
     slowest: float = max(world.comm.allgather(summarize(warmup.read().step_ns).p50_ns))
     return round(slowest)
 
