@@ -96,12 +96,14 @@ def stall_sentence(run: Run) -> str:
 
 
 def is_unprofiled(run: Run, store: Store) -> bool:
-    """Return whether a run has no profile, and is yet known: hpcprof started it, or it has other evidence."""
+    """Return whether a run has no profile and needs none: it has no profiler, has stalled, or is of dumps."""
     if store.exists() and store.profiles(run.id):
         return False
     if profiles_of(run):
         return is_stalled(run)
-    return run.state_file("started") is not None if run.manifest is not None else has_dumps(run.path)
+    if run.manifest is None:
+        return has_dumps(run.path)
+    return run.state_file("started") is not None and tells_while_it_runs(run)
 
 
 def tells_while_it_runs(run: Run) -> bool:

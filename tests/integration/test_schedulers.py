@@ -819,7 +819,11 @@ def test_slurm_steps_of_two_nodes_are_watched_while_they_run_and_a_stopped_rank_
     assert re.fullmatch(warning, said)
     (tmp_path / "end").touch()
     until(lambda: state(run) is JobState.COMPLETED)
-    assert last(hpcprof) == ("completed", "")
+    name, detail = last(hpcprof)
+    assert name == "completed"
+    assert re.fullmatch(
+        r"steps 0 to \d+ on 2 ranks, [\d.]+ ms a step(, \d+ % \w+ than at the start)?", detail
+    )
 
 
 PRINT_RANK = (

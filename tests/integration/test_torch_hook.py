@@ -179,9 +179,9 @@ def test_a_rendered_job_has_the_hook_too(hpcprof: Hpcprof, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_only_several_ranks_and_profiled_ones_have_the_hook(hpcprof: Hpcprof, tmp_path: Path) -> None:
+def test_a_run_has_the_hook_unless_it_was_submitted_without(hpcprof: Hpcprof, tmp_path: Path) -> None:
     show = 'echo "${PYTHONPATH-unset}"'
-    for selection in (["--ranks-per-node", "1"], ["--ranks-per-node", "2", "--profiler", "torch"]):
+    for selection in (["--no-hook"], ["--ranks-per-node", "2", "--profiler", "torch"]):
         assert hpcprof("submit", *selection, "--wait", "--", "sh", "-c", show).returncode == 0
     plain, other_rank = all_runs(tmp_path / "runs")
     assert not (plain.path / "hook").exists()
