@@ -48,6 +48,13 @@ def ends(pid: int) -> bool:
     return not alive(pid)
 
 
+def main_thread_is_in(function: str) -> bool:
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_code.co_name != function:
+        frame = frame.f_back
+    return frame is not None
+
+
 def test_a_command_returns_its_exit_code_and_both_outputs() -> None:
     done = run_command(["sh", "-c", "echo out; echo err >&2; exit 3"], timeout=LIMIT)
     assert (done.exit_code, done.stdout, done.stderr) == (3, "out\n", "err\n")
@@ -116,6 +123,9 @@ def test_a_command_whose_caller_is_interrupted_is_killed_with_its_children(tmp_p
     def interrupt() -> None:
         deadline = time.monotonic() + LIMIT
         while not (pid.is_file() and pid.read_text().endswith("\n")) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        # The command may begin while the caller still starts it.
+        while not main_thread_is_in("communicate") and time.monotonic() < deadline:
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGINT)
 

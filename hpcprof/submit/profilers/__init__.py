@@ -42,6 +42,7 @@ __all__ = [
     "SCRATCH",
     "SECONDS",
     "START_UP",
+    "TORCH",
     "OnNode",
     "PerfEvents",
     "Profiler",
