@@ -67,16 +67,19 @@ def find_stall(run: Run) -> Stall | None:
     kept = _kept(run)
     if kept is not None:
         return kept
-    ranks = range(run.manifest.job.ranks)
-    codes = run.rank_exit_codes()
-    found = judge({rank: _evidence(folder, rank, codes.get(rank)) for rank in ranks})
+    told = [int(path.name[4:].partition(".")[0]) for path in folder.glob("rank*.json")]
+    # hpcprof may have started one process that started ranks of its own (torchrun).
+    started, ranks = run.manifest.job.ranks, range(max([run.manifest.job.ranks - 1, *told]) + 1)
+    codes = run.rank_exit_codes() if started == len(ranks) else {}
+    evidence = {rank: _evidence(folder, rank, codes.get(rank), started == len(ranks)) for rank in ranks}
+    found = judge(evidence)
     if found is None:
         return None
     if since.isdigit():
         moment = datetime.fromtimestamp(int(since), timezone.utc).isoformat(timespec="seconds")
         found = msgspec.structs.replace(found, since=moment)
     # While programs still write their evidence, a later look may say more.
-    if all(_is_complete(folder, rank) for rank in ranks) or run.state_file("finished") is not None:
+    if all(_is_complete(folder, rank) for rank in range(started)) or run.state_file("finished") is not None:
         with suppress(OSError):
             write_atomically(run.path / "state" / VERDICT, msgspec.json.encode(found).decode() + "\n")
     return found
@@ -146,8 +149,11 @@ def _is_complete(folder: Path, rank: int) -> bool:
     return (folder / f"rank{rank:05d}.process").is_file()
 
 
-def _evidence(folder: Path, rank: int, exit_code: int | None) -> RankEvidence:
-    """Return what the files of a rank say; a damaged one says nothing."""
+def _evidence(folder: Path, rank: int, exit_code: int | None, has_wrapper: bool) -> RankEvidence:
+    """Return what the files of a rank say; a damaged one says nothing.
+
+    Of a rank without a wrapper of its own the kernel was not asked.
+    """
     stem = f"rank{rank:05d}"
     told, record = _Told(), None
     with suppress(OSError, msgspec.MsgspecError):
@@ -160,7 +166,7 @@ def _evidence(folder: Path, rank: int, exit_code: int | None) -> RankEvidence:
     return RankEvidence(
         record,
         stack or _stuck_stack(folder / f"{stem}.stack"),
-        _state(folder / f"{stem}.process", exit_code),
+        _state(folder / f"{stem}.process", exit_code) if has_wrapper else ProcessState.RUNNING,
         told.last_step,
         told.steps,
         f"{FOLDER}/{files[0]}" if files else "",

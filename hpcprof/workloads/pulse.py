@@ -315,13 +315,21 @@ def watch_optimizers(
     optimizer.__init__ = make_and_tell
 
 
+def _is_launcher() -> bool:
+    """Return whether this process only starts the ranks, as torchrun does."""
+    words = getattr(sys, "orig_argv", sys.argv)[1:4]
+    return any(word.startswith("torch.distributed.") or Path(word).name == "torchrun" for word in words)
+
+
 def install(lines: Callable[[Any, int], Any]) -> Pulse | None:
     """Begin to watch this process if it is the program of a rank; None if it is not.
 
     ``lines`` makes what writes the lines of steps, from the run's folder and the rank.
     """
-    run, rank = os.environ.get("HPCPROF_RUN_DIR", ""), os.environ.get("HPCPROF_RANK", "")
-    if not run or not rank.isdigit():
+    run = os.environ.get("HPCPROF_RUN_DIR", "")
+    # The workers of torchrun are ranks of their own.
+    rank = os.environ.get("RANK" if "TORCHELASTIC_RUN_ID" in os.environ else "HPCPROF_RANK", "")
+    if not run or not rank.isdigit() or _is_launcher():
         return None
     # A process that the program starts has its variables; one that takes its place has its number too.
     if os.environ.setdefault(_OWNER, str(os.getpid())) != str(os.getpid()):

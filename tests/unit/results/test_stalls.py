@@ -120,6 +120,17 @@ def test_the_exit_codes_of_a_job_that_was_ended_since_do_not_count(stalled: Run)
     assert (found.kind, found.ranks) == (StallKind.NEVER_CAME, (2,))
 
 
+def test_ranks_that_torchrun_started_are_judged_too(stalled: Run) -> None:
+    assert stalled.manifest is not None
+    for rank in (1, 2):
+        (stalled.path / "stall" / f"rank{rank:05d}.process").unlink()
+    job = msgspec.structs.replace(stalled.manifest.job, ranks_per_node=1)
+    manifest = msgspec.structs.replace(stalled.manifest, job=job)
+    found = find_stall(Run(stalled.id, stalled.path, manifest))
+    assert found is not None
+    assert (found.kind, found.ranks, found.waiting) == (StallKind.NEVER_CAME, (2,), (0, 1))
+
+
 def test_damaged_evidence_says_nothing_and_does_no_harm(stalled: Run) -> None:
     for path in (stalled.path / "stall").iterdir():
         path.write_bytes(path.read_bytes()[: len(path.read_bytes()) // 2])

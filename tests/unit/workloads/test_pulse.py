@@ -125,6 +125,28 @@ def test_only_the_program_of_a_rank_has_its_pulse(
     assert os.environ["HPCPROF_PULSE"] == str(os.getpid())
 
 
+def test_the_workers_of_torchrun_are_ranks_and_torchrun_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: Lines
+) -> None:
+    monkeypatch.setenv("HPCPROF_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("HPCPROF_RANK", "0")
+    monkeypatch.delenv("HPCPROF_PULSE", raising=False)
+    for words in (["python", "-m", "torch.distributed.run", "x.py"], ["python", "/usr/bin/torchrun", "x.py"]):
+        monkeypatch.setattr("sys.orig_argv", words, raising=False)
+        assert pulse.install(lambda run, rank: lines) is None
+    monkeypatch.setattr("sys.orig_argv", ["python", "-u", "x.py"], raising=False)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("RANK", "5")
+    ranks: list[int] = []
+
+    def lines_of(run: Path, rank: int) -> Lines:
+        ranks.append(rank)
+        return lines
+
+    assert pulse.install(lines_of) is not None
+    assert ranks == [5]
+
+
 def test_a_process_of_no_rank_has_no_pulse(monkeypatch: pytest.MonkeyPatch, lines: Lines) -> None:
     monkeypatch.delenv("HPCPROF_RUN_DIR", raising=False)
     assert pulse.install(lambda run, rank: lines) is None
