@@ -668,7 +668,7 @@ KINDS: tuple[Kind, ...] = (
 
 
 class Verdict(NamedTuple):
-    """What is right about an explanation.
+    """The parts of an explanation that are right.
 
     Attributes
     ----------

@@ -20,7 +20,7 @@ FOLDER = "steps"
 _EVERY_NS = 1_000_000_000
 
 current: StepLines | None = None
-"""What writes the lines of a program that marks its steps itself."""
+"""The writer of a program that marks its steps itself."""
 
 
 class StepLines:

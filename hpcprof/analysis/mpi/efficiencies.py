@@ -82,7 +82,7 @@ class _Thread:
 
 @dataclass
 class _Span:
-    """What the intervals of a scope add up to on a rank, in ns, and their first start and last end."""
+    """The sums of the intervals of a scope on a rank, in ns, and their first start and last end."""
 
     useful: int = 0
     common: int = 0

@@ -169,7 +169,7 @@ class Operations:
 
 @dataclass(frozen=True)
 class Unmatched:
-    """How many messages and collectives have no counterpart, and of how many a rank has no profile."""
+    """The numbers of messages and collectives without a counterpart, and with a rank without a profile."""
 
     messages: int = 0
     collectives: int = 0

@@ -120,7 +120,7 @@ class _Delay:
 
 
 class _Sums:
-    """What the windows of a run add up to.
+    """The sums over the windows of a run.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from hpcprof.common.errors import UsageError, unknown
@@ -216,3 +216,18 @@ def whole_number(settings: Settings, key: str, least: int) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) < least:
         raise UsageError(f"--profiler-option {key}={text}: write a whole number from {least}.")
     return int(text)
+
+
+def traced(settings: Settings, traces: Collection[str]) -> list[str]:
+    """Return the names in the setting ``trace``, which is joined by commas.
+
+    Raises
+    ------
+    UsageError
+        If a name is not one of ``traces``.
+    """
+    names = [name for name in settings["trace"].split(",") if name]
+    for name in names:
+        if name not in traces:
+            raise unknown("value", name, traces, " of the profiler option trace")
+    return names

@@ -6,7 +6,6 @@ tables; the reader takes both, so the format is left to the version that the job
 
 from __future__ import annotations
 
-from hpcprof.common.errors import unknown
 from hpcprof.submit.profilers.base import (
     FOLDER,
     NAME,
@@ -18,6 +17,7 @@ from hpcprof.submit.profilers.base import (
     Target,
     Versioned,
     Word,
+    traced,
 )
 from hpcprof.submit.profilers.torch_profiler import start_up
 from hpcprof.submit.sites.model import Vendor
@@ -53,32 +53,17 @@ done
 """
 
 
-def _traced(settings: Settings) -> list[str]:
-    """Return what is traced.
-
-    Raises
-    ------
-    UsageError
-        If a name is unknown.
-    """
-    names = [name for name in settings["trace"].split(",") if name]
-    for name in names:
-        if name not in _TRACES:
-            raise unknown("value", name, _TRACES, " of the profiler option trace")
-    return names
-
-
 def _check(target: Target, settings: Settings) -> None:
-    _traced(settings)
+    traced(settings, _TRACES)
 
 
 def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
-    traced = _traced(settings)
+    names = traced(settings, _TRACES)
     counters = [name for name in settings["pmc"].split(",") if name]
     return (
-        *(Versioned((_TRACES[name],), required=False) for name in traced if name in _NEWER),
+        *(Versioned((_TRACES[name],), required=False) for name in names if name in _NEWER),
         *((Versioned(("--selected-regions",)),) if _captures_range(target, settings) else ()),
-        *(_TRACES[name] for name in traced if name not in _NEWER),
+        *(_TRACES[name] for name in names if name not in _NEWER),
         *(("--pmc", *counters) if counters else ()),
         f"--output-directory={_WRITTEN}",
         # All processes of a rank would write to one name.

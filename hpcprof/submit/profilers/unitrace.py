@@ -6,7 +6,6 @@ sets while it runs (``PTI_ENABLE_COLLECTION``).
 
 from __future__ import annotations
 
-from hpcprof.common.errors import unknown
 from hpcprof.submit.profilers.base import (
     FOLDER,
     NAME,
@@ -18,6 +17,7 @@ from hpcprof.submit.profilers.base import (
     Target,
     Versioned,
     Word,
+    traced,
 )
 from hpcprof.submit.sites.model import Vendor
 
@@ -44,34 +44,19 @@ done
 """
 
 
-def _traced(settings: Settings) -> list[str]:
-    """Return what is traced.
-
-    Raises
-    ------
-    UsageError
-        If a name is unknown.
-    """
-    names = [name for name in settings["trace"].split(",") if name]
-    for name in names:
-        if name not in _TRACES:
-            raise unknown("value", name, _TRACES, " of the profiler option trace")
-    return names
-
-
 def _check(target: Target, settings: Settings) -> None:
-    _traced(settings)
+    traced(settings, _TRACES)
 
 
 def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
-    traced = _traced(settings)
+    names = traced(settings, _TRACES)
     marks_steps = target.workload is not None
     ranged = settings["capture"] == "range" or (settings["capture"] == "auto" and marks_steps)
     paused = Versioned(("--start-paused", "--conditional-collection"))
     return (
-        *(Versioned((_TRACES[name],), required=False) for name in traced if name in _OPTIONAL),
+        *(Versioned((_TRACES[name],), required=False) for name in names if name in _OPTIONAL),
         *((paused,) if ranged else ()),
-        *(_TRACES[name] for name in traced if name not in _OPTIONAL),
+        *(_TRACES[name] for name in names if name not in _OPTIONAL),
         "--output-dir-path",
         SCRATCH,
     )

@@ -71,7 +71,7 @@ class _DispatchInfo(msgspec.Struct, gc=False):
 
 
 class _Row(msgspec.Struct, gc=False):
-    """What all records have in common."""
+    """The fields that all records have."""
 
     start_timestamp: _Natural
     end_timestamp: _Natural

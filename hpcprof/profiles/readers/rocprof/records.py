@@ -71,7 +71,7 @@ class CallKind(IntEnum):
     RCCL = 1
     MARKER = 2
     IGNORED = 3
-    """What controls the profiler or names threads and streams."""
+    """Calls that control the profiler or name threads and streams."""
     UNKNOWN = 4
 
 
