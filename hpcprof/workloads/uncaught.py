@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 GRACE_SECONDS = 20.0
 """The seconds that the program has to end by itself after the exception."""
@@ -110,8 +110,10 @@ class ExceptionWatch:
                 return
             time.sleep(max(_PAUSE_SECONDS, world.size / _RANKS_PER_SECOND))
             world = _world()
-        if world is not None and self._ending.acquire(blocking=False):
-            self._end(world)
+        if world is not None:
+            # The thread that comes second waits: the end of the main thread would stop the first one.
+            with self._ending:
+                self._end(world)
 
     def _failed_ranks(self) -> int:
         try:
@@ -119,7 +121,7 @@ class ExceptionWatch:
         except OSError:
             return 0
 
-    def _end(self, world: Any) -> None:
+    def _end(self, world: Any) -> NoReturn:
         try:
             with open(os.path.join(self._state, "started"), encoding="utf-8") as file:
                 self._write(f"failed.{file.readline().strip()}", f"{self._rank} 1")
@@ -130,10 +132,12 @@ class ExceptionWatch:
                 stream.flush()
             except Exception:
                 pass
-        if not self._watched:
-            world.Abort(1)
-        # The wrapper of each other rank ends its program, and lets its profiler write.
-        os._exit(1)
+        try:
+            if not self._watched:
+                world.Abort(1)
+        finally:
+            # The wrapper of each other rank ends its program, and lets its profiler write.
+            os._exit(1)
 
     def _write(self, name: str, text: str) -> None:
         """Write a fact, unless there is one already."""

@@ -24,6 +24,7 @@ from hpcprof.submit.launchers import ROOT_VARIABLES
 from hpcprof.submit.runs.directory import Run, all_runs, find_run, find_runs
 from hpcprof.submit.runs.failures import describe_status
 from hpcprof.submit.runs.live_steps import read_live_steps
+from hpcprof.submit.schedulers import polling
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.pbs.client import PbsClient
 from hpcprof.submit.schedulers.polling import poll
@@ -55,6 +56,12 @@ launcher: {{name: mpiexec}}
 environment: {{{", ".join(f'{name}: "{value}"' for name, value in ROOT_VARIABLES.items())}, \
 OMPI_MCA_rmaps_base_oversubscribe: "1"}}
 """
+
+
+@pytest.fixture(autouse=True)
+def _no_silence_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the clusters of other tests, which may have been silent a short while ago."""
+    monkeypatch.setattr(polling, "_silent", {})
 
 
 @contextmanager

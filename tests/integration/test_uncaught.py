@@ -20,6 +20,14 @@ atexit.register(lambda: open(f"handler{world.rank}", "w").close())
 world.Barrier()
 """
 ONE_FAILS = "if world.rank == 1: raise ValueError('no such batch')\nworld.Barrier()\n"
+SLOW_OUTPUT = """\
+import threading, time
+class Slow:
+    def write(self, text): return len(text)
+    def flush(self): threading.current_thread().name == "hpcprof" and time.sleep(3)
+sys.stdout = Slow()
+atexit.register(time.sleep, 0.25)
+"""
 GRACE = 1.0
 
 
@@ -70,6 +78,8 @@ NAMED = {"rank00001.exception": "ValueError: no such batch", "failed.now": "1 1"
         f"sys.excepthook = traceback.print_exception\n{ONE_FAILS}",
         # An exit handler that waits for ever.
         f"atexit.register(lambda: world.rank == 1 and world.Barrier())\n{ONE_FAILS}",
+        # Output that is slow to write out, while the main thread comes to its end.
+        f"{SLOW_OUTPUT}{ONE_FAILS}",
     ],
 )
 @pytest.mark.parametrize("watched", ["", "1"])

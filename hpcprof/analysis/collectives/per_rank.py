@@ -223,7 +223,7 @@ def _inside(carriers: Ints, group: Ints, moment: Ints) -> Ints:
     result = np.full(len(moment), _NONE)
     for thread in np.unique(group):
         rows = np.flatnonzero(group == thread)
-        low, high = np.searchsorted(carriers[:, 0], (thread, thread + 1))
+        low, high = (np.searchsorted(carriers[:, 0], thread, side) for side in ("left", "right"))
         at = low + np.searchsorted(carriers[low:high, 1], moment[rows], side="right") - 1
         inside = (at >= low) & (moment[rows] <= carriers[np.maximum(at, 0), 2]) if high > low else at < 0
         result[rows[inside]] = at[inside]
