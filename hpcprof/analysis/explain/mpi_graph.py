@@ -44,11 +44,15 @@ class MpiGraph(RunGraph):
         How long each call waited for others.
     messages : ndarray of int64, shape (m, 2)
         The sending and the receiving rank of each message, by position.
+    relays : ndarray of int64, shape (r, 3)
+        Of messages whose sender had received another one before: the rank that sent that one last, the
+        sender, and the receiver.
     """
 
     mpi: RunMpi
     wait: Ints
     messages: Ints
+    relays: Ints
 
     @cached_property
     def stage(self) -> Ints:
@@ -67,13 +71,23 @@ class MpiGraph(RunGraph):
         np.add.at(found, tuple(self.messages.T), 1)
         return found
 
-    @property
+    @cached_property
     def is_pipeline(self) -> bool:
-        """True if messages pass from rank to rank in one direction, through others."""
+        """True if messages pass from rank to rank, through others, and not around a ring.
+
+        They may pass back the same way. Ranks that exchange messages with their neighbours send to the one
+        from which they received as often as to another one.
+        """
         found = self.directions
-        passes = (found.sum(axis=0) > 0) & (found.sum(axis=1) > 0)
-        both = np.minimum(found, found.T).sum()
-        return bool(passes.any() and both <= _BOTH_WAYS * found.sum())
+        inner = np.count_nonzero(found + found.T, axis=0) > 1
+        relays = self.relays[inner[self.relays[:, 1]]]
+        passed = relays[relays[:, 0] != relays[:, 2]]
+        if not len(passed) or len(passed) < _RELAYED * len(relays):
+            return False
+        after: dict[tuple[int, int], set[tuple[int, int]]] = {}
+        for source, rank, target in np.unique(passed, axis=0).tolist():
+            after.setdefault((source, rank), set()).add((rank, target))
+        return _is_acyclic(after)
 
     @cached_property
     def server(self) -> int:
@@ -87,7 +101,8 @@ class MpiGraph(RunGraph):
         return hub if serves.all() and not found[np.ix_(others, others)].any() else NONE
 
 
-_BOTH_WAYS = 0.1
+_RELAYED = 0.75
+"""In a pipeline so many of the messages that follow others go on, except those of the first and last rank."""
 
 _NEAR_NS = 20_000
 """Moments of two ranks that are so close may be in the other order."""
@@ -168,7 +183,8 @@ def mpi_graph(timelines: Mapping[int, Timeline], run: RunMpi, clock: CommonClock
         paced_ranks=(),
         mpi=run,
         wait=wait,
-        messages=call_rank[needs.messages].reshape(-1, 2),
+        messages=call_rank[needs.messages],
+        relays=_relays(needs.messages, calls.thread, call_rank),
     )
 
 
@@ -320,6 +336,40 @@ def _own_edges(calls: Calls, wait: Ints) -> list[Edges]:
     ]
 
 
+def _relays(messages: Ints, thread: Ints, rank: Ints) -> Ints:
+    """Return the ranks by which messages go on: whose message came last before, the sender, the receiver.
+
+    Of several messages that came in one call, that of the rank to which the new one goes counts.
+
+    Parameters
+    ----------
+    messages : ndarray of int64, shape (m, 2)
+        The calls in which messages are sent and received.
+    thread, rank : ndarray of int64, shape (calls,)
+    """
+    order = np.argsort(messages[:, 1], kind="stable")
+    sent, received = messages[order].T
+    last = np.searchsorted(received, sent) - 1
+    known = np.flatnonzero((last >= 0) & (thread[received[last]] == thread[sent]))
+    came, target = received[last[known]], rank[received[known]]
+    ranks = int(rank.max(initial=0)) + 1
+    answers = np.isin(came * ranks + target, received * ranks + rank[sent])
+    source = np.where(answers, target, rank[sent[last[known]]])
+    return np.column_stack((source, rank[sent[known]], target))
+
+
+def _is_acyclic(after: dict[tuple[int, int], set[tuple[int, int]]]) -> bool:
+    """Return whether no message comes back to where it was, by the messages that each one leads to."""
+    left = dict(after)
+    while left:
+        led_to = set().union(*left.values())
+        rest = {one: others for one, others in left.items() if one in led_to}
+        if len(rest) == len(left):
+            return False
+        left = rest
+    return True
+
+
 class _Needs:
     """The other calls that calls need, all of them in the graph.
 
@@ -341,7 +391,7 @@ class _Needs:
         self._held, self._posted, _ = self._pairs(run, node, blocked)
         progress = [self._progress(run, *self._pairs(run, node, rows)) for rows in (receives, sends)]
         self._stuck, self._moving = (np.concatenate(columns) for columns in zip(*progress, strict=True))
-        self.messages = np.column_stack((self._sent, self._received)).ravel()
+        self.messages = np.column_stack((self._sent, self._received))
         rooted: list[tuple[Ints, Ints]] = []
         joined: list[Ints] = []
         gathered: list[tuple[Ints, Ints]] = []

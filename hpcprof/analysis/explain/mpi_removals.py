@@ -210,15 +210,44 @@ class MpiRemovals:
         others = (total.sum(axis=1, keepdims=True) - total) / max(count - 1, 1)
         found: Mask = (total > 0) & (alone >= _ALONE * total) & (others <= _OF_OTHERS * total)
         found[-1] = False
-        if self.graph.is_pipeline:
-            # Others wait for the first block of each pipeline, and for the last, because they are stages.
-            pieces = np.zeros_like(total)
-            np.add.at(pieces, (graph.pieces.place, graph.call_rank[graph.pieces.call]), 1)
-            length = np.divide(total, pieces, out=np.zeros_like(total), where=pieces > 0)
-            longest = length.max(axis=0)
-            most = np.array([np.delete(longest, rank).max(initial=0.0) for rank in range(count)])
-            found &= length > _LONGER_THAN_BLOCKS * most
+        for place, rank in np.argwhere(found).tolist():
+            found[place, rank] = not self._is_a_turn(place, rank)
         return found if count > 1 else np.zeros_like(found)
+
+    def _is_a_turn(self, place: int, rank: int) -> bool:
+        """Return whether what a rank does in a place is one of the blocks that ranks work on in turn.
+
+        As the first one of a wavefront it follows no message, or as the last one it leads to none. So a block
+        is known by the message on its other side, and by its length.
+        """
+        graph = self.graph
+        pieces = graph.pieces
+        mine = (pieces.place == place) & (graph.call_rank[pieces.call] == rank)
+        length = float(pieces.length[mine].mean())
+        for side in self._message_sides:
+            names = side[mine]
+            alike = (side != NONE) & np.isin(side, names[names != NONE])
+            alike &= graph.call_rank[pieces.call] != rank
+            owner = graph.call_rank[pieces.call[alike]]
+            time = np.bincount(owner, pieces.length[alike], len(graph.ranks))
+            count = np.bincount(owner, minlength=len(graph.ranks))
+            usual = np.divide(time, count, out=np.zeros(len(time)), where=count > 0)
+            if length <= _LONGER_THAN_BLOCKS * usual.max():
+                return True
+        return False
+
+    @cached_property
+    def _message_sides(self) -> tuple[Ints, Ints]:
+        """The calls that send or receive before and after each piece of host time, by name, or NONE."""
+        graph = self.graph
+        calls = graph.calls
+        found = np.full(len(graph.mpi.calls), 0)
+        operations = graph.mpi.operations
+        messages = operations.is_of(POINT_TO_POINT)
+        found[operations.begin[messages]] = found[operations.completes[messages]] = 1
+        name = np.where(self._of_calls(found, 0) == 1, calls.name, NONE)
+        call = graph.pieces.call
+        return name[calls.before[call]], name[call]
 
     @cached_property
     def host_times(self) -> Floats:
@@ -272,7 +301,7 @@ class MpiRemovals:
 
 
 _LONGER_THAN_BLOCKS = 2.0
-"""In a pipeline a rank works alone for so many times what a stage takes for a block."""
+"""Work of more than so many times a block of the other ranks is none of the blocks."""
 
 _JOINED_BYTES = 8 << 10
 """Messages of so few bytes could be joined with others."""

@@ -65,6 +65,37 @@ def wavefront(late: int = -1, extra: float = 0) -> Body:
     return body
 
 
+def sweeps(late: int = -1, extra: float = 0, alone: float = 0) -> Body:
+    """A wavefront in one direction, and then one back; the first rank may work alone after that."""
+
+    def body(rank: int, step: int) -> Actions:
+        for direction in (1, -1):
+            for _ in range(6):
+                if 0 <= rank - direction < RANKS:
+                    yield ("recv", rank - direction)
+                yield work(MS * uneven(rank, step) + (extra / 12 if rank == late else 0))
+                if 0 <= rank + direction < RANKS:
+                    yield ("send", rank + direction, 4096)
+        yield allreduce()
+        if not rank:
+            yield work(alone)
+        yield ("all", "MPI_Bcast", "Broadcast", 0, 512, 20 * US)
+
+    return body
+
+
+def shift(late: int = -1, extra: float = 0) -> Body:
+    """Each rank sends to the next one on a ring."""
+
+    def body(rank: int, step: int) -> Actions:
+        yield work(6 * MS * uneven(rank, step) + (extra if rank == late else 0))
+        yield ("send", (rank + 1) % RANKS, 8192)
+        yield ("recv", (rank - 1) % RANKS)
+        yield allreduce()
+
+    return body
+
+
 def master(service: float) -> Body:
     def body(rank: int, step: int) -> Actions:
         for _ in range(3):
@@ -120,11 +151,17 @@ def per_step(body: Body) -> float:
         (halo(2, 4 * MS), halo(), Cause.LATE_RANK_HOST, (2,), "between MPI_Allreduce and MPI_Send"),
         (serial(3 * MS), serial(0), Cause.SERIAL_SECTION, (0,), "between MPI_Allreduce and MPI_Bcast"),
         (wavefront(2, 4 * MS), wavefront(), Cause.PIPELINE_BUBBLE, (2,), "between MPI_Recv and MPI_Send"),
+        (sweeps(2, 4 * MS), sweeps(), Cause.PIPELINE_BUBBLE, (2,), "between MPI_Recv and MPI_Send"),
+        (sweeps(alone=4 * MS), sweeps(), Cause.SERIAL_SECTION, (0,), "between MPI_Allreduce and MPI_Bcast"),
+        (shift(2, 4 * MS), shift(), Cause.LATE_RANK_HOST, (2,), "between MPI_Allreduce and MPI_Send"),
         (master(MS), master(0), Cause.SERIAL_SECTION, (0,), "between MPI_Recv and MPI_Send"),
         (pieces(500), pieces(1), Cause.SMALL_MESSAGES, (0, 1, 2, 3), "MPI_Recv"),
         (rendezvous(3 * MS), rendezvous(0), Cause.LATE_RECEIVER, (1, 3), "MPI_Ssend"),
     ],
-    ids=["late rank", "serial section", "slow stage", "master", "small messages", "late receiver"],
+    ids=[
+        *("late rank", "serial section", "slow stage", "slow stage of sweeps", "serial section after sweeps"),
+        *("late rank of a ring", "master", "small messages", "late receiver"),
+    ],
 )
 def test_the_first_finding_is_what_was_planted_at_its_price(
     planted: Body, without: Body, cause: Cause, ranks: tuple[int, ...], where: str
@@ -140,8 +177,8 @@ def test_the_first_finding_is_what_was_planted_at_its_price(
 
 @pytest.mark.parametrize(
     "body",
-    [halo(), serial(0), wavefront(), master(0), pieces(1), rendezvous(0)],
-    ids=["halo", "reductions", "wavefront", "master", "pieces", "rendezvous"],
+    [halo(), serial(0), wavefront(), sweeps(), shift(), master(0), pieces(1), rendezvous(0)],
+    ids=["halo", "reductions", "wavefront", "sweeps", "ring", "master", "pieces", "rendezvous"],
 )
 def test_a_balanced_program_has_no_finding(body: Body) -> None:
     found = simulate(RANKS, STEPS, body).explain()
