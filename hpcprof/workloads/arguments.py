@@ -38,6 +38,7 @@ class WorkloadParser(argparse.ArgumentParser):
         )
         self.add_argument("-h", "--help", action=_RaiseHelp, nargs=0, help="show this help and exit")
         self._defaults_of = defaults
+        self._gone: dict[str, str] = {}
 
     def number(
         self, name: str, minimum: int, text: str, *, maximum: int | None = None, also: Sequence[str] = ()
@@ -50,6 +51,10 @@ class WorkloadParser(argparse.ArgumentParser):
         """Add an option that takes one of ``choices``."""
         self.add_argument(name, choices=choices, help=text + self.default(name))
 
+    def gone(self, name: str, instead: str) -> None:
+        """Refuse an option that earlier versions had, with a sentence on what to use instead."""
+        self._gone[name] = instead
+
     def default(self, name: str) -> str:
         """Return the default of an option in parentheses, for its help; empty if it has none."""
         value = getattr(self._defaults_of, name.removeprefix("--").replace("-", "_"))
@@ -61,10 +66,13 @@ class WorkloadParser(argparse.ArgumentParser):
         Raises
         ------
         UsageError
-            An option is unknown, or its value is wrong.
+            An option is unknown or no longer exists, or its value is wrong.
         InformationRequested
             The arguments include ``--help``.
         """
+        for name in (argument.partition("=")[0] for argument in arguments):
+            if name in self._gone:
+                raise UsageError(f"{self.prog}: {name} no longer exists: {self._gone[name]}.")
         values, others = self.parse_known_args(list(arguments))
         if others:
             valid = (name for name in self._option_string_actions if name.startswith("--"))

@@ -102,10 +102,6 @@ class World:
             found["nccl"] = ".".join(map(str, nccl_version()))
         return found
 
-    def store(self, timeout: timedelta) -> Any:
-        """Return a new key-value store that all ranks share; a collective call."""
-        return _store(self.comm, _LOOPBACK if self.one_node else self.host, timeout)
-
 
 def check_launch(comm: Any, environment: RankEnvironment) -> None:
     """Check that MPI and the rank wrapper agree on the rank and the number of ranks.
@@ -235,13 +231,15 @@ def _use_cpu(node: Any) -> torch.device:
     return torch.device("cpu")
 
 
-def _store(comm: Any, host: str, timeout: timedelta = _PATIENCE) -> Any:
+def _store(comm: Any, host: str) -> Any:
     """Return the store through which the ranks find each other; it runs on ``host``, rank 0's node."""
     if comm.rank != 0:
         host, port = comm.bcast(None)
-        return dist.TCPStore(host, port, comm.size, is_master=False, wait_for_workers=False, timeout=timeout)
+        return dist.TCPStore(
+            host, port, comm.size, is_master=False, wait_for_workers=False, timeout=_PATIENCE
+        )
     if host != _LOOPBACK:
-        store = dist.TCPStore(host, 0, comm.size, is_master=True, wait_for_workers=False, timeout=timeout)
+        store = dist.TCPStore(host, 0, comm.size, is_master=True, wait_for_workers=False, timeout=_PATIENCE)
     else:
         # TCPStore would listen on every interface; with a socket of ours it listens only there, and owns it.
         listener = socket.create_server((host, 0))
@@ -252,7 +250,7 @@ def _store(comm: Any, host: str, timeout: timedelta = _PATIENCE) -> Any:
             comm.size,
             is_master=True,
             wait_for_workers=False,
-            timeout=timeout,
+            timeout=_PATIENCE,
             master_listen_fd=listener.detach(),
         )
     comm.bcast([host, store.port])

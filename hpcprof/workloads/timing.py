@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import torch
 
 from hpcprof.workloads.capture import annotate, synchronize
-from hpcprof.workloads.watchdog import Watchdog
 
 
 class Clock(Protocol):
@@ -23,9 +22,6 @@ class Clock(Protocol):
     """
 
     follows_host: bool
-
-    def passed(self, mark: Any) -> bool:
-        """Return whether the device has reached a mark, without waiting."""
 
     def mark(self) -> Any:
         """Record and return a mark."""
@@ -42,10 +38,6 @@ class HostClock:
     def mark(self) -> int:
         """Return the time of the clock in nanoseconds."""
         return time.perf_counter_ns()
-
-    def passed(self, mark: int) -> bool:
-        """Return true: a mark is passed when it is recorded."""
-        return True
 
     def elapsed_ns(self, start: int, end: int) -> int:
         """Return the difference in nanoseconds."""
@@ -68,10 +60,6 @@ class CudaClock:
         event = torch.cuda.Event(enable_timing=True)
         event.record(times)
         return event
-
-    def passed(self, mark: Any) -> bool:
-        """Query the event, without waiting."""
-        return bool(mark.query())
 
     def elapsed_ns(self, start: Any, end: Any) -> int:
         """Return the nanoseconds between two completed events; their resolution is about 0.5 us."""
@@ -123,16 +111,11 @@ class Timer:
         The phases to time; others are only annotated, which costs the device nothing.
     name : str
         The name of a step in a profile.
-    watchdog : Watchdog
-        Is told about every step and phase that begins, so that it can name where a step hangs.
     """
 
-    def __init__(
-        self, clock: Clock, phases: Sequence[str], name: str = "iteration", watchdog: Watchdog | None = None
-    ) -> None:
+    def __init__(self, clock: Clock, phases: Sequence[str], name: str = "iteration") -> None:
         self._clock = clock
         self._name = name
-        self._watchdog = watchdog
         self._steps: list[tuple[Any, Any]] = []
         self._phases: dict[str, list[tuple[Any, Any]]] = {name: [] for name in phases}
         self._begun: list[tuple[str | None, Any]] = []
@@ -141,7 +124,7 @@ class Timer:
     def step(self) -> Iterator[None]:
         """Time one step."""
         with annotate(self._name):
-            self._begun = [(None, self._begin(f"step {len(self._steps)} of {self._name}"))]
+            self._begun = [(None, self._clock.mark())]
             yield
             self._begun.append((None, self._clock.mark()))
         (_, start), *_, (_, end) = self._begun
@@ -157,26 +140,12 @@ class Timer:
         Two phases in a row share one mark.
         """
         with annotate(name):
-            what = f"{name} of step {len(self._steps)} of {self._name}"
-            if name not in self._phases:
-                # A device that works through a queue may be far behind the host.
-                if self._watchdog is not None and self._clock.follows_host:
-                    self._watchdog.enter(what)
-            elif len(self._begun) == 1 and self._begun[0][0] is None:
-                self._begun = [(name, self._begun[0][1])]
-                self._tell(what, self._begun[0][1])
-            else:
-                self._begun.append((name, self._begin(what)))
+            if name in self._phases:
+                if len(self._begun) == 1 and self._begun[0][0] is None:
+                    self._begun = [(name, self._begun[0][1])]
+                else:
+                    self._begun.append((name, self._clock.mark()))
             yield
-
-    def _begin(self, what: str) -> Any:
-        start = self._clock.mark()
-        self._tell(what, start)
-        return start
-
-    def _tell(self, what: str, start: Any) -> None:
-        if self._watchdog is not None:
-            self._watchdog.enter(what, functools.partial(self._clock.passed, start))
 
     def read(self) -> MeasuredTimes:
         """Wait for the device and return all times."""

@@ -368,52 +368,18 @@ def test_what_needs_a_gpu_is_refused_without_one(arguments: list[str], sentence:
     assert run.said == [f"rank 0: {sentence}"]
 
 
-HANG = (
-    "calls = 0\n"
-    "def damaged(a, b, out):\n"
-    "    global calls\n"
-    "    calls += 1\n"
-    # The second matmul of the fourth step.
-    "    if calls == 8:\n"
-    "        {fate}\n"
-    "    return mm(a, b, out=out)\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("fate", "sentence"),
-    [
-        ("import time; time.sleep(600)", "rank 1 hangs in matmul_2 of step"),
-        (
-            # It lives long enough to publish its position before it is stopped.
-            "import os, signal, time; time.sleep(3); os.kill(os.getpid(), signal.SIGSTOP)",
-            "rank 1 died or was stopped; its last sign of life came from matmul_2 of step",
-        ),
-    ],
-)
-def test_a_rank_that_hangs_ends_the_job_within_the_timeout_and_is_named_with_its_phase(
-    fate: str, sentence: str, tmp_path: Path
-) -> None:
-    command = [*driver(tmp_path, HANG.format(fate=fate)), "--step-timeout", "6"]
-    run = mpi(4, command, tmp_path)
-    assert run.code != 0
-    assert f"no progress for 6 s (--step-timeout): {sentence}" in run.stderr
-
-
 def test_a_rank_that_is_killed_ends_the_job(tmp_path: Path) -> None:
-    # This launcher ends the others at once; if one does not, the watchdog names the lost rank.
-    damage = HANG.format(fate="import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    assert mpi(4, [*driver(tmp_path, damage), "--step-timeout", "4"], tmp_path).code != 0
-
-
-def test_a_rank_that_is_killed_is_named_where_the_launcher_lets_the_others_live(tmp_path: Path) -> None:
-    damage = HANG.format(fate="import os, signal, time; time.sleep(1); os.kill(os.getpid(), signal.SIGKILL)")
-    command = [*driver(tmp_path, damage), "--step-timeout", "4"]
-    # This launcher would end the others almost at once, so it gets a shell that lives on.
-    outlived = ["sh", "-c", '"$@"; code=$?; [ $code -ne 137 ] || exec sleep 120; exit $code', "sh"]
-    run = mpi(4, [*outlived, *command], tmp_path)
-    assert run.code != 0
-    assert "rank 1 died or was stopped; its last sign of life came from matmul_2 of step" in run.stderr
+    damage = (
+        "calls = 0\n"
+        "def damaged(a, b, out):\n"
+        "    global calls\n"
+        "    calls += 1\n"
+        # The second matmul of the fourth step.
+        "    if calls == 8:\n"
+        "        import os, signal; os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return mm(a, b, out=out)\n"
+    )
+    assert mpi(4, driver(tmp_path, damage), tmp_path).code != 0
 
 
 def test_ranks_on_two_hosts_find_each_other(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ _IRRELEVANT = {
 }
 _BESIDE = {
     *("n", "num", "number", "of", "min", "max", "total", "global", "train", "training", "measured", "per"),
+    "step",
     *("random", "rate", "dir", "path", "file", "folder", "every", "interval", "freq", "master", "run", "job"),
 }
 _PLACES = ("cuda_visible_devices", "world_size")

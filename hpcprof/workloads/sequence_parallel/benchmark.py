@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from mpi4py import MPI
 
-from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.errors import UsageError
 from hpcprof.workloads.distributed import World, check_launch, connect, disconnect
 from hpcprof.workloads.failure import print_once, run_or_abort
 from hpcprof.workloads.rankenv import Profiler, RankEnvironment
@@ -21,7 +21,6 @@ from hpcprof.workloads.sequence_parallel.buffers import check_device
 from hpcprof.workloads.sequence_parallel.parameters import Sweep, at_point, errors_at
 from hpcprof.workloads.sequence_parallel.point_benchmark import Checks, measure_point
 from hpcprof.workloads.sequence_parallel.result_table import ResultFormatter
-from hpcprof.workloads.watchdog import STORE_TIMEOUT, Watchdog
 
 
 def run(wanted: Sweep | UsageError) -> int:
@@ -53,28 +52,20 @@ def _run(wanted: Sweep | UsageError, comm: Any) -> int:
     for name, parameters in wanted.points.items():
         with errors_at(name):
             check_device(parameters, world.size, world.device)
-    with torch.no_grad(), Watchdog(comm, world.store(STORE_TIMEOUT), common.step_timeout) as watchdog:
-        try:
-            wrong = _measure_and_write(wanted, environment, world, watchdog)
-        except RuntimeError as error:
-            # A collective also fails if another rank is gone; then report that rank.
-            if (lost := watchdog.lost()) is not None:
-                raise HpcprofError(lost) from error
-            raise
+    with torch.no_grad():
+        wrong = _measure_and_write(wanted, environment, world)
     disconnect(world)
     return print_once(comm, wrong, 1) if wrong else 0
 
 
-def _measure_and_write(
-    wanted: Sweep, environment: RankEnvironment, world: World, watchdog: Watchdog
-) -> str | None:
+def _measure_and_write(wanted: Sweep, environment: RankEnvironment, world: World) -> str | None:
     """Return the first error in the results, None if they are correct."""
     results: list[RankResult] = []
     wrong: list[str] = []
     printed = ResultFormatter(wanted)
     for name, parameters in wanted.points.items():
         with errors_at(name):
-            result, checks = measure_point(name, parameters, environment, world, watchdog)
+            result, checks = measure_point(name, parameters, environment, world)
         results.append(result)
         # Keep the results so far, whatever happens at later points.
         whole = dataclasses.replace(results[0], points=results) if wanted.swept else result

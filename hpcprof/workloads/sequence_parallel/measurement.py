@@ -16,7 +16,6 @@ from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.sequence_parallel.probes import Links, Matmuls
 from hpcprof.workloads.sequence_parallel.steps import GraphedStep, Step
 from hpcprof.workloads.timing import MeasuredTimes, Timer, UntimedPhases, clock_for
-from hpcprof.workloads.watchdog import Watchdog
 
 Steps = Mapping[str, Step | GraphedStep]
 Probes = Mapping[str, Matmuls | Links]
@@ -62,11 +61,10 @@ class Measurement:
         environment: RankEnvironment,
         world: World,
         steps: Steps,
-        watchdog: Watchdog,
         probes: Probes | None = None,
     ) -> None:
         self._parameters, self._environment, self._world = parameters, environment, world
-        self._steps, self._watchdog = steps, watchdog
+        self._steps = steps
         # If any rank is profiled, all ranks time the steps that the profile contains.
         self._profiled = any(world.comm.allgather(environment.profiler is not Profiler.NONE))
         # A profile has the steps of modes only.
@@ -141,9 +139,9 @@ class Measurement:
         for name, step in self._steps.items():
             kinds = [(), step.phases] if step.phases and not self._profiled else [step.phases]
             called = "iteration" if single else f"iteration {name}"
-            timers[name] = [Timer(clock, phases, called, self._watchdog) for phases in kinds]
+            timers[name] = [Timer(clock, phases, called) for phases in kinds]
         for name, probe in self._probes.items():
-            timers[name] = [Timer(clock, probe.phases, f"probe {name}", self._watchdog)]
+            timers[name] = [Timer(clock, probe.phases, f"probe {name}")]
         return timers
 
     def _round(self, timers: dict[str, list[Timer]]) -> None:

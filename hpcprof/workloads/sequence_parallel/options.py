@@ -89,7 +89,7 @@ def _parser() -> WorkloadParser:
         "--warmup", 0, "steps before the measured ones; more are added until their times are stable"
     )
     parser.number("--burn-in", 0, "seconds of steps before the warm-up, to heat up the GPUs")
-    parser.number("--step-timeout", 1, "end the job after this many seconds without progress")
+    parser.gone("--step-timeout", "give hpcprof submit --stall-timeout 300s --on-stall stop")
     parser.number("--seed", 0, "seed of the random weights and inputs", maximum=_MAX_SEED)
     parser.add_argument(
         "--mode",

@@ -38,7 +38,6 @@ class Parameters:
     direction: str = "forward"
     keep_gathered: bool = False
     burn_in: int = 0
-    step_timeout: int = 300
     cuda_graph: bool = False
     comm_max_ctas: int | None = None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -42,7 +41,6 @@ from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.sequence_parallel.probes import probes
 from hpcprof.workloads.sequence_parallel.steps import GraphedStep, Step
 from hpcprof.workloads.timing import UntimedPhases
-from hpcprof.workloads.watchdog import Watchdog
 
 EAGER = " (eager)"
 """Suffix for the name of a mode that is also measured without a CUDA graph."""
@@ -52,7 +50,7 @@ Checks = dict[str, list[Correctness]]
 
 
 def measure_point(
-    name: str, parameters: Parameters, environment: RankEnvironment, world: World, watchdog: Watchdog
+    name: str, parameters: Parameters, environment: RankEnvironment, world: World
 ) -> tuple[RankResult, Checks]:
     """Measure and check every mode at one point; a collective call.
 
@@ -64,7 +62,7 @@ def measure_point(
         The name of the point; empty without a sweep.
     parameters : Parameters
         The point, validated for the number of ranks.
-    environment, world, watchdog
+    environment, world
         Those of the job.
 
     Raises
@@ -72,24 +70,17 @@ def measure_point(
     HpcprofError
         The data do not fit or are not finite, or no mode can run.
     """
-    watchdog.within(name)
     # float32 must mean float32, also after a point in TF32.
     torch.set_float32_matmul_precision("high" if parameters.dtype == "tf32" else "highest")
-    watchdog.enter("the allocation")
     buffers = allocate(parameters, world.rank, world.size, world.device, _input_memory(parameters, world))
-    watchdog.enter("the creation of the modes")
     steps, modes, notes = _make(parameters, world, buffers)
     # Without the serial mode next to others there is no bound.
     bounded = len(modes) > 1 and "serial" in parameters.modes
     parts = dict(probes(parameters, world, buffers, modes) if bounded else ())
-    measured = Measurement(parameters, environment, world, steps, watchdog, parts).run()
-    checks = {}
-    for mode, step in steps.items():
-        begin = functools.partial(watchdog.enter, f"the check of {mode}")
-        checks[mode] = _check(parameters, world, buffers, step, measured.steps, begin)
+    measured = Measurement(parameters, environment, world, steps, parts).run()
+    checks = {mode: _check(parameters, world, buffers, step, measured.steps) for mode, step in steps.items()}
     for one in modes:
         one.close()
-    watchdog.enter("the results")
     result = _result(parameters, environment, world, measured, checks, notes)
     everyone = {mode: world.comm.allgather(check) for mode, (check, _) in checks.items()}
     return dataclasses.replace(result, point=name), everyone
@@ -153,16 +144,14 @@ def _check(
     buffers: Buffers,
     step: Step | GraphedStep,
     steps: int,
-    begin: Callable[[], None],
 ) -> tuple[Correctness, int | None]:
     """Run a step on poisoned memory once with every copy of the weights that ``steps`` steps have used.
 
-    ``begin`` is called before each. Return the worst check and the peak memory in bytes, None on a CPU.
+    Return the worst check and the peak memory in bytes, None on a CPU.
     """
     on_gpu = world.device.type == "cuda"
     checks, peaks = [], []
     for index in range(min(steps, len(buffers.weights.first))):
-        begin()
         step.poison()
         # Peers must not write into the memory of a rank that has not poisoned it yet.
         synchronize()

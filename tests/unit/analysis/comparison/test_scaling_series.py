@@ -118,7 +118,7 @@ def test_a_parameter_that_counts_the_ranks_tells_nothing() -> None:
 
 def test_parameters_that_do_not_change_a_step_are_left_out() -> None:
     names = "steps max-train-steps num_train_epochs steps_per_epoch seed lr learning_rate output_dir log-dir"
-    irrelevant = [*names.split(), "run_name", "master_port", "cuda_visible_devices"]
+    irrelevant = [*names.split(), "run_name", "step_timeout", "master_port", "cuda_visible_devices"]
     kept: dict[str, Scalar] = {"batch_size": 8, "model_name": "gpt2", "train_file": "a", "time_steps": 3}
     kept["gradient_accumulation_steps"] = 4
     assert relevant(dict.fromkeys(irrelevant, 1) | kept) == kept

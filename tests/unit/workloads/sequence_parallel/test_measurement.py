@@ -12,7 +12,6 @@ from hpcprof.workloads.rankenv import Profiler, RankEnvironment
 from hpcprof.workloads.sequence_parallel.measurement import Measurement, Steps
 from hpcprof.workloads.sequence_parallel.parameters import Parameters
 from hpcprof.workloads.timing import PhaseTimer
-from hpcprof.workloads.watchdog import Watchdog
 
 COMM = SimpleNamespace(allgather=lambda value: [value], bcast=lambda value: value, Barrier=lambda: None)
 
@@ -25,7 +24,6 @@ def test_a_profile_has_the_steps_of_modes_only() -> None:
         environment,
         world(),
         {},
-        cast(Watchdog, SimpleNamespace(enter=lambda *where: None)),
         cast(Any, {"probe": probe}),
     )
     assert measurement.run().probes == {}
@@ -61,9 +59,8 @@ def test_modes_are_measured_in_turns_and_every_second_round_in_reverse() -> None
 
     steps = cast(Steps, {"serial": Noting("serial", ("allgather",)), "chunked": Noting("chunked", ())})
     parameters = Parameters(warmup=0, burn_in=0, steps=3)
-    watchdog = cast(Watchdog, SimpleNamespace(enter=lambda *where: None))
     probes = cast(Any, {"probe": Noting("probe", ()), "links": Noting("links", ("ready", "links"))})
-    measured = Measurement(parameters, RankEnvironment(), world(), steps, watchdog, probes).run()
+    measured = Measurement(parameters, RankEnvironment(), world(), steps, probes).run()
     # The serial mode has a step for its time and one for its phases in each round, and the probes take turns.
     assert "".join(name[0] for name in done[:15]) == "sscpl" + "lpcss" + "sscpl"
     assert {name: len(times) for name, times in measured.probes.items()} == {"probe": 3, "links": 3}
