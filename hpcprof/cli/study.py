@@ -59,7 +59,7 @@ def kernel_metrics(request: JobSpec, db: str | None, top: int) -> None:
     """
     from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
     from hpcprof.cli.tables import show_analysis
-    from hpcprof.report.tables_export import write_csv
+    from hpcprof.report.exports import write_csv
 
     command_line = ["hpcprof", *sys.argv[1:]]
     with WaitingLine() as line:
@@ -102,7 +102,7 @@ def training_table(runs_dir: Path, output: Path | None, slowdown: str, metrics: 
     SLOWDOWN is the folder of a study of slowdown, and METRICS is the Nsight Compute run of a study of kernel
     metrics; either may also be the CSV file. No job is run.
     """
-    from hpcprof.report.tables_export import write_csv
+    from hpcprof.report.exports import write_csv
     from hpcprof.study import training_table as merging
 
     of_slowdown = merging.find_table(slowdown, "slowdown_pairs.csv", runs_dir)

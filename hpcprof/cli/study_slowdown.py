@@ -124,9 +124,9 @@ def _show(study: SlowdownStudy) -> None:
     from hpcprof.analysis.framework.registry import ACROSS_RUNS
     from hpcprof.cli.tables import show, show_analysis
     from hpcprof.common.atomic import write_atomically
+    from hpcprof.report.exports import write_csv
     from hpcprof.report.formatting import cell, header
     from hpcprof.report.page.study_page import html_study
-    from hpcprof.report.tables_export import write_csv
     from hpcprof.workloads.sweep import label
 
     pairs = ACROSS_RUNS["slowdown_pairs"]

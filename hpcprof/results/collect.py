@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
+from types import TracebackType
 
 import msgspec
 
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.common import __version__
 from hpcprof.common.errors import DamagedInput, HpcprofError, StoreError, UsageError
 from hpcprof.common.units import counted
 from hpcprof.profiles.event_folders import origin_path, remove_run_events
@@ -20,7 +23,6 @@ from hpcprof.profiles.losses import over_ranks
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import PROFILES, content_of
 from hpcprof.results.analysis_table import ANALYSIS_VERSION
-from hpcprof.results.batch_writer import BatchWriter
 from hpcprof.results.executors.interface import Executor, Lost, serially
 from hpcprof.results.executors.processes import Processes
 from hpcprof.results.known_files import KnownFile, remember, remember_settled, unchanged_files
@@ -40,7 +42,7 @@ from hpcprof.results.run_names import find_runs_to_collect
 from hpcprof.results.run_profiles import is_unpacked, profiles_of, readable
 from hpcprof.results.stalls import is_unprofiled
 from hpcprof.results.step_choice import is_current, stored_step_ranges, wanted_step_range
-from hpcprof.results.store.store import Store, open_store
+from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.submit.runs.directory import Run, runs_directory, update_files
 from hpcprof.submit.runs.failures import profiler_complaint
@@ -439,3 +441,69 @@ def _run_row(run: Run, store: Store, program: str | None) -> RunRow:
         program=program or stored.program or (job.program if job else None),
         events=str(store.events_folder(run.path).absolute()),
     )
+
+
+_MOST_RANKS, _MOST_ROWS, _MOST_SECONDS = 64, 50_000, 1.0
+"""The most that one transaction stores: rows take memory, and waiting ones are lost in a kill."""
+
+
+@dataclass
+class BatchWriter:
+    """Stores the results of ranks of one run, many in a transaction.
+
+    As a context, it stores at the end what still waits, also if an exception ends it.
+    """
+
+    run: RunRow
+    store: Store
+    _waiting: list[RankResults] = field(default_factory=list)
+    _rows: int = 0
+    _since: float = 0.0
+
+    def add(self, rank: int, file: str, found: ProfileResults) -> None:
+        """Take the results of a rank, and store all that wait if they are many or have waited for a second.
+
+        Raises
+        ------
+        StoreError
+            If they cannot be stored.
+        """
+        if not self._waiting:
+            self._since = time.monotonic()
+        self._waiting.append(self._results(rank, file, found))
+        self._rows += sum(table.count for table in found.tables.values())
+        late = time.monotonic() - self._since >= _MOST_SECONDS
+        if late or len(self._waiting) == _MOST_RANKS or self._rows >= _MOST_ROWS:
+            self._put()
+
+    def __enter__(self) -> None:
+        """Do nothing: `add` may be called."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Store what waits."""
+        self._put()
+
+    def _put(self) -> None:
+        waiting, self._waiting, self._rows = self._waiting, [], 0
+        if waiting:
+            self.store.put_profiles(self.run, waiting)
+
+    def _results(self, rank: int, file: str, found: ProfileResults) -> RankResults:
+        origin = found.origin
+        profile = ProfileRow(
+            run_id=self.run.id,
+            rank=rank,
+            file=file,
+            sha256=found.sha256,
+            bytes=found.bytes,
+            kind=origin.kind,
+            host=origin.host,
+            devices=", ".join(origin.device_names),
+            profiler_version=origin.profiler_version,
+            start_utc_ns=origin.start_utc_ns,
+            analysis_version=ANALYSIS_VERSION,
+            made_by=__version__,
+        )
+        return RankResults(profile, found.tables, origin.gpus, origin.facts, found.losses)

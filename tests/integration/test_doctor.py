@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.submit.doctor import Inspected, Status, machine, mpi, software
+from hpcprof.submit.doctor import Inspected, Status, checks, machine, mpi
 from hpcprof.submit.doctor.machine import ask
 from hpcprof.submit.launchers import find_mpiexec
 from hpcprof.submit.sites.files import load_site
@@ -47,7 +47,7 @@ def test_the_torch_of_another_python_is_read_without_importing_it_here(tmp_path:
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\necho '{TORCH}'\n")
     python.chmod(0o755)
-    finding = software.torch(Inspected(load_site("local"), Path("runs"), python=str(python)))
+    finding = checks.torch(Inspected(load_site("local"), Path("runs"), python=str(python)))
     assert finding.observation == "2.13.0, backends nccl, gloo, 4 GPUs."
 
 

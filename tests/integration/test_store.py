@@ -298,7 +298,7 @@ def test_the_collectives_of_ranks_come_back_by_rank_with_nulls_and_any_text(
 def test_rows_over_ranks_are_written_in_batches_that_keep_their_order(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcprof.results.store.analyses._BATCH", 2)
+    monkeypatch.setattr("hpcprof.results.store.store._BATCH", 2)
     store = opened(database)
     store.put_profiles(RunRow(id="run", path="/run"), [RankResults(profile(), {})])
     names = [column.name for column in ANALYSES["steps"].columns]

@@ -36,7 +36,7 @@ ANALYSES = (
             "l1_hit_pct:float l2_hit_pct:float duration_ns "
             "flops_fp16 flops_fp32 flops_fp64 flops_tensor tensor_type:text dram_bytes"
         ),
-        "hpcprof.analysis.hardware.ncu_kernels:ncu_kernels",
+        "hpcprof.analysis.hardware.kernel_counters:ncu_kernels",
         reads=ProfileContent.KERNEL_REPORT,
         main_columns=("rank", "id", "name", "duration_ns", "compute_throughput_pct", "dram_throughput_pct"),
         report_position=100,
@@ -46,7 +46,7 @@ ANALYSES = (
         "GPU peak rates by Nsight Compute",
         Scope.RANK,
         columns("rank resource:text peak_per_s:float"),
-        "hpcprof.analysis.hardware.ncu_peaks:ncu_peaks",
+        "hpcprof.analysis.hardware.roofline:ncu_peaks",
         reads=ProfileContent.KERNEL_REPORT,
     ),
     Analysis(

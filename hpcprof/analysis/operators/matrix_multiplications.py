@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
 
-from hpcprof.analysis.operators.convolutions import convolution_flops, is_convolution, parsed_list
 from hpcprof.profiles.gpu_peaks import peaks_of
 
 _FIRST_FACTOR = {
@@ -88,3 +91,115 @@ def _of_single(kernels: Iterable[str]) -> str | None:
 
 def _is_shape(sizes: object) -> bool:
     return isinstance(sizes, list) and all(isinstance(n, int) and 0 <= n < 1 << 48 for n in sizes)
+
+
+_PLAIN = ("aten::conv1d", "aten::conv2d", "aten::conv3d")
+_TRANSPOSED = ("aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d")
+_BACKWARD = "aten::convolution_backward"
+_STRIDE_PADDING_DILATION = {
+    **dict.fromkeys((*_PLAIN, "aten::convolution", "aten::_convolution"), (3, 4, 5)),
+    "aten::cudnn_convolution": (3, 2, 4),
+    **dict.fromkeys(("aten::mkldnn_convolution", "aten::miopen_convolution"), (4, 3, 5)),
+}
+"""The positions of these inputs."""
+_MAY_BE_TRANSPOSED = {"aten::convolution": 6, "aten::_convolution": 6, _BACKWARD: 7}
+"""The position of the input that says whether the convolution is transposed."""
+_OUTPUT_MASK = 10
+_LARGEST = 1 << 48
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """The shapes of the inputs of a call, and the inputs that are no tensors."""
+
+    shapes: list[Any]
+    values: list[Any]
+
+    def shape(self, position: int) -> list[int]:
+        """Return a shape, empty if it is absent or impossible."""
+        found: list[Any] = self.shapes[position : position + 1]
+        return found[0] if found and _is_list(found[0]) else []
+
+    def value(self, position: int) -> Any:
+        """Return a value, None if it is absent."""
+        return self.values[position] if position < len(self.values) else None
+
+
+def is_convolution(operator: str | None) -> bool:
+    """Return whether `convolution_flops` knows an operator."""
+    return operator in _STRIDE_PADDING_DILATION or operator in (*_TRANSPOSED, _BACKWARD)
+
+
+def convolution_flops(operator: str, dims: str | None, values: str | None) -> float | None:
+    """Return the operations of one call, as `torch.utils.flop_counter` counts them.
+
+    They are 2·(size of the weight)·(batch)·(points of the output or, if it is transposed, of the input). A
+    backward call has as many for each of the gradients of image and weight that it computes.
+
+    Returns
+    -------
+    float or None
+        None if the inputs are absent or impossible.
+    """
+    inputs = _Inputs(parsed_list(dims), [_parsed_value(value) for value in parsed_list(values)])
+    if operator == _BACKWARD:
+        mask = inputs.value(_OUTPUT_MASK)
+        if not isinstance(mask, list) or len(mask) != 3:
+            return None
+        points = inputs.shape(1 if inputs.value(_MAY_BE_TRANSPOSED[operator]) else 0)
+        return _count(inputs.shape(2), points, sum(map(bool, mask[:2])))
+    image, weight = inputs.shape(0), inputs.shape(1)
+    if len(image) == len(weight) - 1:
+        image = [1, *image]
+    if operator in _TRANSPOSED or inputs.value(_MAY_BE_TRANSPOSED.get(operator, len(inputs.values))):
+        return _count(weight, image, 1)
+    return _count(weight, _output(image, weight, inputs, _STRIDE_PADDING_DILATION[operator]), 1)
+
+
+def _count(weight: list[int], points: list[int], gradients: int) -> float | None:
+    """Return the operations, given the weight, and the shape that has the batch and the points."""
+    if len(weight) < 3 or len(points) != len(weight):
+        return None
+    return 2.0 * gradients * prod(weight) * points[0] * prod(points[2:])
+
+
+def _output(
+    image: list[int], weight: list[int], inputs: _Inputs, positions: tuple[int, int, int]
+) -> list[int]:
+    """Return the shape of the output, empty if the inputs do not tell it."""
+    size = len(weight) - 2
+    stride, padding, dilation = (_each(inputs.value(position), size) for position in positions)
+    if not (stride and padding and dilation and min(stride) > 0 and len(image) == len(weight)):
+        return []
+    rows = zip(image[2:], weight[2:], stride, padding, dilation, strict=True)
+    points = [(length + 2 * p - d * (width - 1) - 1) // s + 1 for length, width, s, p, d in rows]
+    return [image[0], weight[0], *points] if min(points) >= 0 else []
+
+
+def _each(value: Any, size: int) -> list[int]:
+    """Return a value for each dimension, empty if there is none; one value counts for all."""
+    if not _is_list(value) or not value:
+        return []
+    whole: list[int] = value * size if len(value) == 1 else value
+    return whole if len(whole) == size else []
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list) and all(type(n) is int and 0 <= n < _LARGEST for n in value)
+
+
+def parsed_list(written: str | None) -> list[Any]:
+    """Return the list that a text of JSON holds; an empty one for anything else."""
+    try:
+        found = json.loads(written or "[]")
+    except (ValueError, RecursionError):
+        return []
+    return found if isinstance(found, list) else []
+
+
+def _parsed_value(written: object) -> Any:
+    """Return the value that PyTorch writes as text: ``[1, 1]``, ``True``; None for anything else."""
+    try:
+        return json.loads(written.lower()) if isinstance(written, str) else None
+    except (ValueError, RecursionError):
+        return None

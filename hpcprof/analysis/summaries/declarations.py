@@ -86,7 +86,7 @@ ANALYSES = (
         "Ranges on the host",
         Scope.RANK,
         columns(f"rank range:text style:text instances {_SUMMARY}"),
-        "hpcprof.analysis.summaries.nvtx_ranges:ranges",
+        "hpcprof.analysis.summaries.nvtx_gpu_projection:ranges",
         events=Events(RANGES),
         sort_by=("-total_ns",),
         main_columns=("rank", "range", "instances", "total_ns", "time_pct", "med_ns"),

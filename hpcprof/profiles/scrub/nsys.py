@@ -19,8 +19,14 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers import environment_allowlist
 from hpcprof.profiles.readers.nsys.export import PROCESS_SHIFT, NsysExport, open_export
 from hpcprof.profiles.readers.nsys.nccl_calls import COMMUNICATOR, MESSAGE, NCCL_DOMAIN, RANKS
-from hpcprof.profiles.readers.nsys.nvtx_payloads import PAYLOAD_HEADER, Key, Layout, layouts
-from hpcprof.profiles.readers.nsys.nvtx_ranges import DOMAIN_CREATE, NAMED_EVENTS
+from hpcprof.profiles.readers.nsys.nvtx_ranges import (
+    DOMAIN_CREATE,
+    NAMED_EVENTS,
+    PAYLOAD_HEADER,
+    Key,
+    Layout,
+    layouts,
+)
 from hpcprof.profiles.readers.nsys.origin import is_option
 from hpcprof.profiles.scrub.names import Names, hosts_and_users, names_in_environment
 

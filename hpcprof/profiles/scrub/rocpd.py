@@ -16,8 +16,8 @@ from typing import Any
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers import environment_allowlist
-from hpcprof.profiles.readers.rocprof.agents import KEPT
 from hpcprof.profiles.readers.rocprof.database import decoded, open_database
+from hpcprof.profiles.readers.rocprof.records import KEPT
 from hpcprof.profiles.scrub.names import Names, hosts_and_users, names_in_environment
 
 _TEXTS: dict[str, tuple[str, ...]] = {

@@ -10,7 +10,7 @@ import pytest
 from hpcprof.analysis.collectives.per_rank import rank_collectives
 from hpcprof.analysis.steps.phases import phases
 from hpcprof.analysis.steps.steps import step_times
-from hpcprof.analysis.summaries.nvtx_ranges import ranges
+from hpcprof.analysis.summaries.nvtx_gpu_projection import ranges
 from hpcprof.profiles.readers.nsys.reader import read
 from hpcprof.profiles.readers.results import parse_result
 from hpcprof.profiles.timeline import Timeline

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.report.table_layout import main_table, whole_table
+from hpcprof.report.terminal import main_table, whole_table
 from hpcprof.results.analysis_table import Row
 
 BREAKDOWN = ANALYSES["breakdown"]

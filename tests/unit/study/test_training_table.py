@@ -13,11 +13,11 @@ import pandas as pd
 import pytest
 
 from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
-from hpcprof.analysis.hardware.ncu_kernels import ncu_kernels
+from hpcprof.analysis.hardware.kernel_counters import ncu_kernels
 from hpcprof.cli.study import command
 from hpcprof.common.errors import UsageError
 from hpcprof.profiles.readers.ncu import reader as ncu
-from hpcprof.report.tables_export import write_csv
+from hpcprof.report.exports import write_csv
 from hpcprof.study.training_table import (
     COLUMNS,
     kernels_to_measure,

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from hpcprof.cli.doctor import command
-from hpcprof.submit.doctor import CHECKS, CheckResult, Inspected, Status, examine, mpi, node, software
+from hpcprof.submit.doctor import CHECKS, CheckResult, Inspected, Status, checks, examine, mpi
 from hpcprof.submit.doctor.machine import Answer
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import Site
@@ -60,17 +60,17 @@ TWO = "rank 1 of 2\nrank 0 of 2\n"
 TORCH = '["2.13.0", ["nccl", "gloo"], "12.8", 4]'
 
 CASES: list[tuple[str, Callable[[Inspected], CheckResult], Inspected, Status, str]] = [
-    ("no batch system", software.scheduler, made_up(), Status.OK, "without a batch system"),
+    ("no batch system", checks.scheduler, made_up(), Status.OK, "without a batch system"),
     (
         "no Slurm",
-        software.scheduler,
+        checks.scheduler,
         made_up(site="generic-slurm"),
         Status.BROKEN,
         "sbatch, squeue and scancel are not on the PATH",
     ),
     (
         "Slurm that answers",
-        software.scheduler,
+        checks.scheduler,
         made_up(
             {**SLURM, "scontrol": Answer(0, "Slurmctld(primary) at head is UP\n")},
             site="generic-slurm",
@@ -80,14 +80,14 @@ CASES: list[tuple[str, Callable[[Inspected], CheckResult], Inspected, Status, st
     ),
     (
         "Slurm without its controller",
-        software.scheduler,
+        checks.scheduler,
         made_up({**SLURM, "scontrol": Answer(1, DOWN)}, site="generic-slurm"),
         Status.BROKEN,
         "scontrol ping failed: Slurmctld(primary) at head is DOWN.",
     ),
     (
         "PBS without job history",
-        software.scheduler,
+        checks.scheduler,
         made_up(
             {**PBS, "qstat": Answer(0, '{"Server": {"pbs": {"max_array_size": 10000}}}')},
             site="generic-pbs",
@@ -97,7 +97,7 @@ CASES: list[tuple[str, Callable[[Inspected], CheckResult], Inspected, Status, st
     ),
     (
         "PBS with job history",
-        software.scheduler,
+        checks.scheduler,
         made_up({**PBS, "qstat": Answer(0, '{\t"job_history_enable":\t"True"}')}, site="generic-pbs"),
         Status.OK,
         "PBS answers",
@@ -149,127 +149,127 @@ CASES: list[tuple[str, Callable[[Inspected], CheckResult], Inspected, Status, st
         Status.WARNING,
         "no mpi4py",
     ),
-    ("no driver", software.gpus, made_up(), Status.ABSENT, "nvidia-smi is not on the PATH"),
+    ("no driver", checks.gpus, made_up(), Status.ABSENT, "nvidia-smi is not on the PATH"),
     (
         "GPUs",
-        software.gpus,
+        checks.gpus,
         made_up({"nvidia-smi": Answer(0, "NVIDIA H200, 580.65\n" * 4)}),
         Status.OK,
         "4 x NVIDIA H200, driver 580.65",
     ),
     (
         "a driver that is broken",
-        software.gpus,
+        checks.gpus,
         made_up({"nvidia-smi": Answer(9, "NVIDIA-SMI has failed because it couldn't communicate")}),
         Status.BROKEN,
         "couldn't communicate",
     ),
-    ("nsys is not on the PATH", software.nsys, made_up(), Status.ABSENT, "nsys is not on the PATH"),
+    ("nsys is not on the PATH", checks.nsys, made_up(), Status.ABSENT, "nsys is not on the PATH"),
     (
         "nsys",
-        software.nsys,
+        checks.nsys,
         made_up({"nsys": Answer(0, "NVIDIA Nsight Systems version 2025.3.1.90-253135822126v0\n")}),
         Status.OK,
         "Nsight Systems 2025.3.1.90.",
     ),
     (
         "ncu",
-        software.ncu,
+        checks.ncu,
         made_up({"ncu": Answer(0, "NVIDIA (R) Nsight Compute\nVersion 2025.2.1.0 (build 35987062)\n")}),
         Status.OK,
         "Nsight Compute 2025.2.1.0.",
     ),
     (
         "ncu that is broken",
-        software.ncu,
+        checks.ncu,
         made_up({"ncu": Answer(127, stderr="no host")}),
         Status.BROKEN,
         "no host",
     ),
-    ("counters without a driver", node.counters, made_up(), Status.ABSENT, "No NVIDIA driver"),
+    ("counters without a driver", checks.counters, made_up(), Status.ABSENT, "No NVIDIA driver"),
     (
         "counters for administrators",
-        node.counters,
+        checks.counters,
         made_up(files={PARAMETERS: "A: 1\nRmProfilingAdminOnly: 1\n"}),
         Status.WARNING,
         "ERR_NVGPUCTRPERM",
     ),
     (
         "counters for root",
-        node.counters,
+        checks.counters,
         made_up(files={PARAMETERS: "RmProfilingAdminOnly: 1\n"}, user=0),
         Status.OK,
         "may read",
     ),
     (
         "counters for all",
-        node.counters,
+        checks.counters,
         made_up(files={PARAMETERS: "RmProfilingAdminOnly: 0\n"}),
         Status.OK,
         "may read",
     ),
-    ("no perf events", node.perf_events, made_up(), Status.ABSENT, "no perf_event_paranoid"),
-    ("perf events", node.perf_events, made_up(files={PARANOID: "2\n"}), Status.OK, "is 2"),
-    ("closed", node.perf_events, made_up(files={PARANOID: "4\n"}), Status.WARNING, "cannot sample"),
-    ("a long TMPDIR", node.tmpdir, made_up(site=site_with("/" + "x" * 60)), Status.WARNING, "is too long"),
+    ("no perf events", checks.perf_events, made_up(), Status.ABSENT, "no perf_event_paranoid"),
+    ("perf events", checks.perf_events, made_up(files={PARANOID: "2\n"}), Status.OK, "is 2"),
+    ("closed", checks.perf_events, made_up(files={PARANOID: "4\n"}), Status.WARNING, "cannot sample"),
+    ("a long TMPDIR", checks.tmpdir, made_up(site=site_with("/" + "x" * 60)), Status.WARNING, "is too long"),
     (
         "a hopeless TMPDIR",
-        node.tmpdir,
+        checks.tmpdir,
         made_up(site=site_with("/" + "x" * 106)),
         Status.BROKEN,
         "is too long",
     ),
-    ("a TMPDIR on the node", node.tmpdir, made_up(site=site_with("/local")), Status.OK, "on the node"),
+    ("a TMPDIR on the node", checks.tmpdir, made_up(site=site_with("/local")), Status.OK, "on the node"),
     (
         "no TMPDIR",
-        node.tmpdir,
+        checks.tmpdir,
         made_up(environment={"TMPDIR": "/nowhere"}),
         Status.BROKEN,
         "No such file or directory",
     ),
-    ("a full TMPDIR", node.tmpdir, made_up(free=lambda path: 2**20), Status.WARNING, "0.0 GiB left"),
-    ("a TMPDIR", node.tmpdir, made_up(), Status.OK, "/tmp has 1024 GiB left"),
-    ("no DCGM", node.dcgm, made_up(), Status.ABSENT, "nothing needs to be paused"),
-    ("DCGM that rests", node.dcgm, made_up({"dcgmi": Answer(1)}), Status.OK, "not running"),
-    ("DCGM that runs", node.dcgm, made_up({"dcgmi": Answer(0)}), Status.WARNING, "may hold"),
+    ("a full TMPDIR", checks.tmpdir, made_up(free=lambda path: 2**20), Status.WARNING, "0.0 GiB left"),
+    ("a TMPDIR", checks.tmpdir, made_up(), Status.OK, "/tmp has 1024 GiB left"),
+    ("no DCGM", checks.dcgm, made_up(), Status.ABSENT, "nothing needs to be paused"),
+    ("DCGM that rests", checks.dcgm, made_up({"dcgmi": Answer(1)}), Status.OK, "not running"),
+    ("DCGM that runs", checks.dcgm, made_up({"dcgmi": Answer(0)}), Status.WARNING, "may hold"),
     (
         "torch",
-        software.torch,
+        checks.torch,
         made_up({"python": Answer(0, TORCH)}),
         Status.OK,
         "backends nccl, gloo, 4 GPUs",
     ),
     (
         "no torch",
-        software.torch,
+        checks.torch,
         made_up({"python": Answer(1, stderr="ModuleNotFoundError: No module named 'torch'")}),
         Status.ABSENT,
         "cannot import torch",
     ),
     (
         "torch that is broken",
-        software.torch,
+        checks.torch,
         made_up({"python": Answer(1, stderr="ImportError: libcudart.so")}),
         Status.BROKEN,
         "libcudart",
     ),
     (
         "torch for the CPU beside GPUs",
-        software.torch,
+        checks.torch,
         made_up({"python": Answer(0, '["2.13.0+cpu", ["gloo"], "", 0]'), "nvidia-smi": Answer(0)}),
         Status.WARNING,
         "build for CPUs",
     ),
     (
         "torch that sees no GPU",
-        software.torch,
+        checks.torch,
         made_up({"python": Answer(0, '["2.13.0", ["nccl"], "12.8", 0]'), "nvidia-smi": Answer(0)}),
         Status.WARNING,
         "sees none",
     ),
-    ("space", node.runs, made_up(), Status.OK, "runs has 1024.0 GiB left"),
-    ("little space", node.runs, made_up(free=lambda path: 2**31), Status.WARNING, "2.0 GiB"),
-    ("no space", node.runs, made_up(free=lambda path: 0), Status.BROKEN, "0.0 GiB"),
+    ("space", checks.runs, made_up(), Status.OK, "runs has 1024.0 GiB left"),
+    ("little space", checks.runs, made_up(free=lambda path: 2**31), Status.WARNING, "2.0 GiB"),
+    ("no space", checks.runs, made_up(free=lambda path: 0), Status.BROKEN, "0.0 GiB"),
 ]
 
 
@@ -316,7 +316,7 @@ def test_ranks_start_in_a_job_while_the_other_checks_run() -> None:
 
 
 def test_a_check_that_hangs_is_said_and_does_not_hold_up_the_others() -> None:
-    hanging = {"stuck": lambda m: threading.Event().wait(), "TMPDIR": node.tmpdir}
+    hanging = {"stuck": lambda m: threading.Event().wait(), "TMPDIR": checks.tmpdir}
     stuck, other = examine(made_up(), hanging, seconds=2)  # type: ignore[arg-type]
     assert (stuck.status, stuck.observation) == (Status.BROKEN, "The check did not finish within 2 s.")
     assert other.status is Status.OK
@@ -333,9 +333,9 @@ def test_a_check_that_fails_is_a_finding() -> None:
 
 def test_the_longest_path_of_a_socket_is_as_long_as_the_check_believes() -> None:
     with socket.socket(socket.AF_UNIX) as longest, pytest.raises(FileNotFoundError):
-        longest.bind("/nowhere/".ljust(node.SOCKET_PATH, "x"))
+        longest.bind("/nowhere/".ljust(checks.SOCKET_PATH, "x"))
     with socket.socket(socket.AF_UNIX) as longer, pytest.raises(OSError, match="too long"):
-        longer.bind("/nowhere/".ljust(node.SOCKET_PATH + 1, "x"))
+        longer.bind("/nowhere/".ljust(checks.SOCKET_PATH + 1, "x"))
 
 
 def test_the_doctor_exits_1_only_if_something_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,10 +22,9 @@ from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.profiles.readers.kineto.arrows import linked_operators
 from hpcprof.profiles.readers.kineto.collectives import batched, collectives
-from hpcprof.profiles.readers.kineto.events import TraceEvents, frame_of
+from hpcprof.profiles.readers.kineto.events import TraceEvents, frame_of, synchronizations
 from hpcprof.profiles.readers.kineto.host_collectives import host_collectives, is_work, only_group
 from hpcprof.profiles.readers.kineto.json_stream import NotATrace, TraceStream
-from hpcprof.profiles.readers.kineto.synchronizations import synchronizations
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
     NO_NAME,

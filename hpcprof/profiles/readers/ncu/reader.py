@@ -22,8 +22,7 @@ from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
 from hpcprof.profiles.losses import LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.ncu import NCU, TABLES, csv_table, dump_script
-from hpcprof.profiles.readers.ncu.csv_table import DEVICE_NAME, Printed, parse
-from hpcprof.profiles.readers.ncu.units import factor
+from hpcprof.profiles.readers.ncu.csv_table import DEVICE_NAME, Printed, factor, parse
 from hpcprof.profiles.timeline import Origin
 from hpcprof.submit.profilers.ncu import complaint
 

@@ -15,8 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpcprof.common.errors import DamagedInput, reading
-from hpcprof.profiles.readers.nsys.binary_column import BinaryColumn
-from hpcprof.profiles.readers.nsys.table_pages import StoredTable, TableColumns, TablePages, Wanted
+from hpcprof.profiles.readers.nsys.table_pages import (
+    BinaryColumn,
+    StoredTable,
+    TableColumns,
+    TablePages,
+    Wanted,
+)
 from hpcprof.profiles.timeline import NO_NAME, Ints
 
 MISSING = int(np.iinfo(np.int64).min)

@@ -16,8 +16,15 @@ import numpy as np
 from hpcprof.profiles.columns.unique import distinct, rows_by_key
 from hpcprof.profiles.frames import Frame, innermost_own, is_own
 from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, THREAD_BITS, ExportTable, NsysExport
-from hpcprof.profiles.readers.nsys.nvtx_payloads import PAYLOAD_HEADER, Key, Layout, layouts
-from hpcprof.profiles.readers.nsys.nvtx_ranges import DOMAIN_CREATE, MARK, NvtxEvents
+from hpcprof.profiles.readers.nsys.nvtx_ranges import (
+    DOMAIN_CREATE,
+    MARK,
+    PAYLOAD_HEADER,
+    Key,
+    Layout,
+    NvtxEvents,
+    layouts,
+)
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import Functions, Ints, concatenate, plausible
 

@@ -17,7 +17,7 @@ from hpcprof.profiles.readers.communicators import (
     ranks_in_short,
 )
 from hpcprof.profiles.readers.nsys.export import MISSING, NO_ID, REQUIRED, NsysExport
-from hpcprof.profiles.readers.nsys.processes import mpi_processes
+from hpcprof.profiles.readers.nsys.origin import mpi_processes
 from hpcprof.profiles.timeline import UNKNOWN_RANKS, Ints
 
 _COLUMNS = {

@@ -10,8 +10,7 @@ from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.columns.unique import distinct, numbered_rows
 from hpcprof.profiles.readers.nccl_groups import launching_calls
 from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, THREAD_BITS, NsysExport
-from hpcprof.profiles.readers.nsys.nvtx_payloads import Payloads, layouts
-from hpcprof.profiles.readers.nsys.nvtx_ranges import DOMAIN_CREATE, PUSH_POP, NvtxEvents
+from hpcprof.profiles.readers.nsys.nvtx_ranges import DOMAIN_CREATE, PUSH_POP, NvtxEvents, Payloads, layouts
 from hpcprof.profiles.readers.string_table import StringTable, translate
 from hpcprof.profiles.timeline import (
     NO_BYTES,

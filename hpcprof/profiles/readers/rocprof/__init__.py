@@ -24,9 +24,9 @@ ROCPROFV3 = Reader(
     suffixes=("_results.json", "_results.json.gz", KERNEL_TABLE, COUNTER_TABLE),
     files="*_results.json[.gz], *_kernel_trace.csv or *_counter_collection.csv of rocprofv3",
     content=ProfileContent.TIMELINE,
-    read="hpcprof.profiles.readers.rocprof.text_reader:read",
+    read="hpcprof.profiles.readers.rocprof.csv_tables:read",
     shared_suffixes=("_results.json", "_results.json.gz", COUNTER_TABLE),
-    recognize="hpcprof.profiles.readers.rocprof.text_reader:is_profile",
+    recognize="hpcprof.profiles.readers.rocprof.csv_tables:is_profile",
     scrubber=Scrubber(
         "hpcprof.profiles.scrub.rocprofv3:scrub",
         suffixes=("_results.json", "_results.json.gz"),

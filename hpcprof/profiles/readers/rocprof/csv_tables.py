@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import re
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,16 +18,19 @@ from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.rocprof import COUNTER_TABLE, KERNEL_TABLE, ROCPROFV3
-from hpcprof.profiles.readers.rocprof.agents import Agent, Details, gpus_of
+from hpcprof.profiles.readers.rocprof.json_results import KEY, read_results
 from hpcprof.profiles.readers.rocprof.records import (
     CALL,
     GRID,
     NOT_RECORDED,
     WORKGROUP,
+    Agent,
     CallKind,
     Columns,
+    Details,
     Records,
     direction,
+    gpus_of,
     kind_of,
     timeline,
 )
@@ -302,3 +307,51 @@ def _calls(folder: _Folder, suffix: str, strings: StringTable) -> IntColumns:
     # A mark has no duration.
     kept = (kind != CallKind.MARKER) | (columns["end"] > columns["start"])
     return {key: values[kept] for key, values in columns.items()}
+
+
+_GZIP = b"\x1f\x8b"
+_HEAD_BYTES = 4096
+
+
+def read(path: Path) -> Timeline:
+    """Read the JSON results of rocprofv3, or the tables that stand beside one of kernels or counters.
+
+    Raises
+    ------
+    DamagedInput
+        In one sentence that names the file and what is wrong with it.
+    UsageError
+        If the user's table of kernel classes is wrong.
+    """
+    if path.name.lower().endswith(".csv"):
+        return read_tables(path)
+    return read_results(path, content_of(path))
+
+
+def is_profile(path: Path) -> bool:
+    """Return whether a file is one of rocprofv3, or a table of counters without one of kernels beside it."""
+    name = path.name
+    if name.lower().endswith(COUNTER_TABLE):
+        return not path.with_name(name[: -len(COUNTER_TABLE)] + KERNEL_TABLE).exists()
+    try:
+        with gzip.open(path) if name.lower().endswith(".gz") else path.open("rb") as file:
+            return KEY.encode() in file.read(_HEAD_BYTES)
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
+def content_of(path: Path) -> bytes:
+    """Return the content of a file, unpacked if it is packed.
+
+    Raises
+    ------
+    DamagedInput
+        If it cannot be read.
+    """
+    try:
+        written = path.read_bytes()
+        return gzip.decompress(written) if written.startswith(_GZIP) else written
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DamagedInput(f"{path} is damaged or truncated: {error}.") from None
+    except OSError as error:
+        raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None

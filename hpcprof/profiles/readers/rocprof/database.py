@@ -27,15 +27,18 @@ from hpcprof.profiles.readers import environment_allowlist
 from hpcprof.profiles.readers.declaration import SeveralRanks, rank_from_name
 from hpcprof.profiles.readers.nsys.export import NO_ID, REQUIRED, ExportTable, NsysExport, open_export
 from hpcprof.profiles.readers.rocprof import ROCPD
-from hpcprof.profiles.readers.rocprof.agents import Agent, Details, architectures, gpus_of
 from hpcprof.profiles.readers.rocprof.records import (
     GRID,
     NOT_RECORDED,
     WORKGROUP,
+    Agent,
     CallKind,
     Columns,
+    Details,
     Records,
+    architectures,
     direction,
+    gpus_of,
     joined,
     kind_of,
     style_of,

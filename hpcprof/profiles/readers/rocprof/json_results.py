@@ -17,7 +17,6 @@ from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.kineto.arguments import BatchDecoder
 from hpcprof.profiles.readers.rocprof import ROCPROFV3
-from hpcprof.profiles.readers.rocprof.agents import Agent, Details, architectures, gpus_of
 from hpcprof.profiles.readers.rocprof.records import (
     CALL,
     COPY,
@@ -25,11 +24,15 @@ from hpcprof.profiles.readers.rocprof.records import (
     GRID,
     NOT_RECORDED,
     WORKGROUP,
+    Agent,
     CallKind,
     Columns,
+    Details,
     Records,
+    architectures,
     direction,
     empty,
+    gpus_of,
     joined,
     kind_of,
     style_of,

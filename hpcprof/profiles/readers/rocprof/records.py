@@ -7,11 +7,12 @@ also names the internal correlation id. It is unique within a process.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +20,7 @@ from hpcprof.profiles import kernel_classification
 from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.columns.intervals import properly_nested
 from hpcprof.profiles.columns.unique import numbered, rows_by_key
+from hpcprof.profiles.gpu_peaks import memory_bytes_per_s
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.nccl_groups import launching_calls
@@ -34,6 +36,8 @@ from hpcprof.profiles.timeline import (
     ApiCalls,
     Category,
     Collectives,
+    Fact,
+    Gpu,
     IntColumns,
     Ints,
     KernelCounters,
@@ -303,3 +307,62 @@ def _collectives(calls: IntColumns, strings: StringTable) -> Collectives:
         peer=np.full(len(rows), NO_PEER),
         comm_peer=np.full(len(rows), NO_PEER),
     )
+
+
+class Bank(msgspec.Struct):
+    """Memory of an agent."""
+
+    size_in_bytes: int = 0
+
+
+class Details(msgspec.Struct):
+    """The properties of an agent that matter here; clocks are in MHz."""
+
+    cu_count: int = 0
+    max_engine_clk_fcompute: int = 0
+    mem_banks: list[Bank] = []
+
+
+KEPT = Details.__struct_fields__
+"""The names of these properties."""
+
+
+@dataclass(frozen=True)
+class Agent:
+    """A processor; ``number`` identifies it in the profile, ``device`` among the GPUs of the node."""
+
+    number: int
+    gpu: bool
+    device: int
+    architecture: str
+    name: str
+    details: Details
+
+
+def gpus_of(agents: Iterable[Agent]) -> tuple[Gpu, ...]:
+    """Return the GPUs in the order of their devices."""
+    found = {agent.device: agent for agent in agents if agent.gpu}
+    return tuple(_gpu(found[device]) for device in sorted(found))
+
+
+def _gpu(agent: Agent) -> Gpu:
+    memory = sum(bank.size_in_bytes for bank in agent.details.mem_banks)
+    return Gpu(
+        device=agent.device,
+        name=agent.name,
+        sm_count=_positive(agent.details.cu_count),
+        clock_hz=_positive(agent.details.max_engine_clk_fcompute * 1_000_000),
+        memory_bytes=_positive(memory),
+        memory_bytes_per_s=memory_bytes_per_s(agent.name),
+    )
+
+
+def _positive(value: int) -> int | None:
+    return value if 0 < value < 1 << 62 else None
+
+
+def architectures(agents: Iterable[Agent]) -> Iterator[Fact]:
+    """Yield the architectures of the GPUs, such as gfx942."""
+    names = sorted({agent.architecture for agent in agents if agent.gpu and agent.architecture})
+    if names:
+        yield Fact("machine", "GPU architecture", ", ".join(names))

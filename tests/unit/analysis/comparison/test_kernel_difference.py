@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcprof.analysis.comparison.kernel_difference import (
+    Launches,
     collective_difference,
+    effects,
     idle_difference,
     kernel_difference,
 )
-from hpcprof.analysis.comparison.launch_effects import Launches, effects
 from hpcprof.analysis.framework.run_data import RunData
 from tests.unit.analysis.several import run
 

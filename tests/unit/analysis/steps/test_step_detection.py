@@ -20,7 +20,7 @@ from hpcprof.analysis.steps.step_detection import (
 from hpcprof.analysis.steps.step_ranges import merged_names, no_steps, step_ranges, steps_of
 from hpcprof.analysis.steps.steps import step_times
 from hpcprof.analysis.summaries.nvtx_gpu_projection import range_gpu
-from hpcprof.analysis.summaries.nvtx_ranges import ranges as range_table
+from hpcprof.analysis.summaries.nvtx_gpu_projection import ranges as range_table
 from hpcprof.profiles.timeline import ApiCalls, StepRange, Timeline, concatenate
 from tests.unit.analysis.timelines import COMP, timeline
 

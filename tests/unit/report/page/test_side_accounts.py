@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.report.page.side_accounts import side_accounts
+from hpcprof.report.comparison_page import side_accounts
 
 NAMES = ("compute", "exposed communication", "waiting for peers", "exposed copies", "idle")
 TIMES = st.integers(0, 10**9)

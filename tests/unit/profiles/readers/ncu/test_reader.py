@@ -19,9 +19,8 @@ from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.discovery import file_to_read, find_profiles
 from hpcprof.profiles.readers.ncu import reader as ncu_reader
-from hpcprof.profiles.readers.ncu.csv_table import parse
+from hpcprof.profiles.readers.ncu.csv_table import factor, number, parse, uses_decimal_comma
 from hpcprof.profiles.readers.ncu.reader import read
-from hpcprof.profiles.readers.ncu.units import factor, number, uses_decimal_comma
 
 DATA = Path(__file__).parents[4] / "data/ncu"
 

@@ -15,9 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.readers.nsys.binary_column import BinaryColumn
 from hpcprof.profiles.readers.nsys.export import MISSING, REQUIRED, UNREADABLE, ExportTable, open_export
-from hpcprof.profiles.readers.nsys.table_pages import TableColumns, TablePages
+from hpcprof.profiles.readers.nsys.table_pages import BinaryColumn, TableColumns, TablePages
 
 NULL = -(2**63) + 7
 LIMITS = [sign * 2**bits + more for bits in (7, 15, 31, 32, 47, 62) for sign in (1, -1) for more in (-1, 0)]

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.profiles.readers.nsys.binary_column import BinaryColumn
-from hpcprof.profiles.readers.nsys.nvtx_payloads import Field, Payloads
+from hpcprof.profiles.readers.nsys.nvtx_ranges import Field, Payloads
 from hpcprof.profiles.readers.nsys.reader import read
+from hpcprof.profiles.readers.nsys.table_pages import BinaryColumn
 from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, NO_PEER, UNKNOWN_RANKS, Timeline
 
 COMM, SIZE, RANKS = "NCCL communicator ID", "Message size [bytes]", "No. of ranks"

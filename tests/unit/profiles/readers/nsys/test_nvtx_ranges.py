@@ -8,8 +8,7 @@ import pytest
 
 from hpcprof.analysis.operators.operators import operator_kernels, operators_by_shape
 from hpcprof.analysis.steps.step_ranges import steps_of
-from hpcprof.analysis.summaries.nvtx_gpu_projection import range_gpu
-from hpcprof.analysis.summaries.nvtx_ranges import ranges
+from hpcprof.analysis.summaries.nvtx_gpu_projection import range_gpu, ranges
 from hpcprof.profiles.readers.nsys.nvtx_ranges import parse_operator
 from hpcprof.profiles.readers.nsys.reader import read
 from hpcprof.profiles.timeline import Timeline

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hpcprof.analysis.summaries.kernels import kernels
-from hpcprof.analysis.summaries.nvtx_ranges import ranges
+from hpcprof.analysis.summaries.nvtx_gpu_projection import ranges
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.nsys.reader import read
