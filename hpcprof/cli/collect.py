@@ -314,9 +314,6 @@ def collect_and_tell(
 
     Parameters
     ----------
-    run : Run
-    store : Store
-        The prepared store.
     cpus : int, optional
         CPUs to use; all by default.
     executor : Executor, optional

@@ -80,8 +80,6 @@ def log_command(command: Sequence[str], outcome: str, stdout: str = "", stderr: 
 
     Parameters
     ----------
-    command : sequence of str
-        The program and its arguments.
     outcome : str
         How it ended, for example ``"exit code 0, 0.12 s"``.
     stdout, stderr : str

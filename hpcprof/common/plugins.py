@@ -36,13 +36,6 @@ def plugin_names(group: str) -> list[str]:
 def load_plugin(group: str, name: str) -> Any | None:
     """Return the object that another package adds under ``name``, or None if no package does.
 
-    Parameters
-    ----------
-    group : str
-        One of the groups in this module.
-    name : str
-        The name of the entry point.
-
     Raises
     ------
     UsageError

@@ -60,8 +60,6 @@ class Completed:
 
     Attributes
     ----------
-    command : tuple of str
-        The program and its arguments.
     exit_code : int
         The exit code; negative if a signal ended the command, as in `subprocess`.
     stdout, stderr : str
@@ -115,8 +113,6 @@ def run_command(
 
     Parameters
     ----------
-    command : sequence of str
-        The program and its arguments.
     timeout : float
         Time limit in seconds.
     text_input : str

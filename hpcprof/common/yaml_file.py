@@ -33,10 +33,6 @@ def read_mapping(path: Path, kind: str, may_be_empty: bool = False) -> dict[str,
 
     Parameters
     ----------
-    path : Path
-        The file.
-    kind : str
-        The kind of file, for example ``"site file"``.
     may_be_empty : bool
         Whether a file without content is an empty mapping.
 

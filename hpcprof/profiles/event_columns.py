@@ -127,7 +127,6 @@ def table_of(kind: type[Table], columns: Mapping[str, pa.ChunkedArray], number: 
 
     Parameters
     ----------
-    kind : type of Table
     columns : mapping of str to pyarrow.ChunkedArray
         By the name in the timeline, or for a column of shape (n, 3) with its axis.
     number : mapping of str to int

@@ -108,7 +108,6 @@ def classes_of(names: Ints, texts: NDArray[np.object_]) -> Ints:
     ----------
     names : ndarray of int64, shape (n,)
         The numbers of the names in ``texts``, or `NO_NAME`.
-    texts : ndarray of str
 
     Raises
     ------

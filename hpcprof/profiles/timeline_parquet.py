@@ -70,17 +70,7 @@ class _Described(msgspec.Struct):
 
 @dataclass(frozen=True)
 class RankEvents:
-    """The files of one rank in a dataset.
-
-    Attributes
-    ----------
-    folder : Path
-        The folder of the dataset.
-    run_id : str
-    rank : int
-    sha256 : str
-        The checksum of the profile.
-    """
+    """The files of one rank in a dataset."""
 
     folder: Path
     run_id: str
@@ -96,7 +86,6 @@ class RankEvents:
 
         Parameters
         ----------
-        timeline : Timeline
         step : ndarray of int64, shape (kernels,)
             The step of each kernel, -1 outside steps.
 
@@ -124,7 +113,6 @@ class RankEvents:
 
         Parameters
         ----------
-        timeline : Timeline
         others : mapping of str to pa.Table
             By their names in the dataset.
         events : bool

@@ -40,7 +40,6 @@ def kinds_by_call(process: Ints, correlation: Ints, calls: ApiCalls, strings: It
     ----------
     process, correlation : ndarray of int64, shape (n,)
         What identifies the call of each synchronization.
-    calls : ApiCalls
     strings : iterable of str
         The texts of the names of the calls.
 

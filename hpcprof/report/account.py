@@ -56,9 +56,6 @@ class AccountPart:
     ----------
     colour : str
         Its colour in page.css, without the hyphens in front.
-    name : str
-        What the time goes to.
-    ns : int
     where : str
         For idle time, the ranges in which most of it is; else empty.
     """

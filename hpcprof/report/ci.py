@@ -99,12 +99,6 @@ def junit_report(compared: Comparison, now: datetime) -> str:
     """Return the verdict as a JUnit report with one test case, as the schemas of Ant and Jenkins want it.
 
     A regression is its failure; a comparison without a verdict is skipped.
-
-    Parameters
-    ----------
-    compared : Comparison
-    now : datetime
-        When it was compared.
     """
     row = compared.table.rows[0] if compared.table.rows else None
     failed, skipped = compared.regressed, compared.is_open

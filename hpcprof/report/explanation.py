@@ -97,8 +97,6 @@ def explanation_text(explanation: Explanation, width: int, in_full: Callable[[st
 
     Parameters
     ----------
-    explanation : Explanation
-    width : int
     in_full : callable
         Returns the command that shows an analysis.
     """

@@ -60,14 +60,10 @@ def export_run(
 
     Parameters
     ----------
-    reference : str
-        The run, as users refer to it.
-    form : ExportFormat
     folder : Path
         Created where it is missing; files of the same names are replaced.
     database : str or None
         The results database; None for the one among the runs.
-    runs_dir : Path
     progress : callable
         Called with the path of each timeline before it is written.
     chosen : Chosen
@@ -168,8 +164,6 @@ def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]
 
     Parameters
     ----------
-    run : Run
-    store : Store
     form : str
         ``"parquet"`` or ``"csv"``.
     folder : Path

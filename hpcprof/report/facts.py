@@ -257,7 +257,6 @@ def stragglers(
 
     Parameters
     ----------
-    rows : list of Row
     details : str
         The command that shows why some are unknown.
     threshold : float

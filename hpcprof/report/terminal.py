@@ -100,8 +100,6 @@ def analysis_report(
 
     Parameters
     ----------
-    analysis : Analysis
-    table : AnalysisTable
     width : int
         Where it is too narrow for all columns, the main ones are shown.
     samples : str
@@ -220,13 +218,8 @@ def whole_table(analysis: Analysis, rows: Sequence[Row], main: tuple[str, ...], 
 
     Parameters
     ----------
-    analysis : Analysis
     rows : sequence of dict
         At least one.
-    main : tuple of str
-        The keys of the main columns.
-    width : int
-        The width of the terminal in characters.
     """
     columns = _Columns(analysis, rows)
     every = tuple(columns.cells)

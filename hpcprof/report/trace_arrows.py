@@ -23,8 +23,6 @@ def arrows(timeline: Timeline, rank: int, zero: int, track: Ints) -> Iterator[st
 
     Parameters
     ----------
-    timeline : Timeline
-    rank : int
     zero : int
         The time that is 0 in the trace.
     track : ndarray of int64
@@ -51,9 +49,6 @@ def message_arrows(
     ----------
     found : RankCommunication
         With starts on the clock of the trace.
-    rank, zero : int
-    calls : MpiCalls
-    requests : MpiOperations
     track : ndarray of int64
         The track of each request.
     """

@@ -85,8 +85,6 @@ def export_timelines(
         Damaged ones are left out, with a note.
     folder : Path
         Created where it is missing and there is something to write; files of the same names are replaced.
-    progress : callable
-        Called with each path before it is written.
     communication : RunCommunication, optional
         Its clocks put the ranks on a common one. Without those of all ranks, the UTC times in the profiles
         place them.

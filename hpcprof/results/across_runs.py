@@ -59,7 +59,6 @@ def compare_sides(
     ----------
     runs, against : sequence of Run
         The candidate and the baseline.
-    store : Store
     margin_pct : float
         Both sides are equivalent if the interval of their ratio is within this margin.
     force : bool

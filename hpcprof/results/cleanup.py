@@ -23,12 +23,8 @@ class Removal:
 
     Attributes
     ----------
-    id : str
-        The id in the store.
     run : Run or None
         The run whose directory is removed; None for rows alone.
-    status : JobStatus or None
-        How the run ended.
     bytes : int
         The size of the directory.
     rows : StoredRun or None

@@ -101,7 +101,6 @@ def find_kept_events(runs: Sequence[tuple[Run, Path, Mapping[int, str]]], store:
     runs : sequence of (Run, Path, mapping of int to str)
         The folder has the events that a run itself has none of, but no other tables; the mapping says by rank
         why there are none either.
-    store : Store
 
     Raises
     ------
@@ -137,8 +136,6 @@ def asking(sql: str, found: EventFiles, memory: str = MEMORY) -> Iterator[EventA
 
     Parameters
     ----------
-    sql : str
-    found : EventFiles
     memory : str
         A size such as ``4G``, or a percentage of the machine's memory.
 

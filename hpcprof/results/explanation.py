@@ -103,10 +103,6 @@ def explain(
 
     Parameters
     ----------
-    run : Run
-    store : Store
-    progress : callable, optional
-        Called while ranks are read.
     executor : Executor
         Computes the analyses that a collect left to whoever asks first, see `hpcprof.results.when_asked`.
 
@@ -183,8 +179,6 @@ def what_if(run: Run, store: Store, texts: Sequence[str]) -> Prediction:
 
     Parameters
     ----------
-    run : Run
-    store : Store
     texts : sequence of str
         The changes, each in one of the forms of `hpcprof.analysis.explain.changes.FORMS`.
 

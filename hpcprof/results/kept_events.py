@@ -43,7 +43,6 @@ class KeepTask:
     ----------
     path : Path or None
         The profile; None if it is gone.
-    events : RankEvents
     part : Part or None
         The part of the profile that is this rank, if it holds several.
     step_range : StepRange or None
@@ -102,8 +101,6 @@ def finish(
 
     Parameters
     ----------
-    events : RankEvents
-    timeline : Timeline
     outcomes : mapping of str to Outcome
         By the name of the analysis.
     with_timeline : bool

@@ -90,10 +90,6 @@ def list_runs(
 
     Parameters
     ----------
-    runs_dir : Path
-    db : str, optional
-        The results database; see `hpcprof.results.store.store.open_store`.
-    selection : Selection
     skipped : list of str, optional
         Gets a sentence for each run that cannot be read, and for a database that cannot.
 

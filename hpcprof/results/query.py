@@ -57,8 +57,6 @@ def query(
 
     Parameters
     ----------
-    store : Store
-    sql : str
     most_rows : int or None
         Return no more rows than these, by default all.
     seconds : int

@@ -92,9 +92,6 @@ def rank_table_rows(
 
     Parameters
     ----------
-    events : iterable of RankEvents
-    name : str
-    columns : sequence of str, optional
     lost : list of StoreError, optional
         Gets an error for each rank that has none, instead of raising it.
 

@@ -62,8 +62,6 @@ class ProfileTask:
 
     Attributes
     ----------
-    path : Path
-    rank : int
     known : str or None
         The SHA-256 of the profile whose results the store has, if they are still valid.
     events : Path or None

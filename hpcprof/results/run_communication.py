@@ -151,7 +151,6 @@ def run_clocks(
 
     Parameters
     ----------
-    aligned : iterable of Aligned
     events : mapping of int to RankEvents
         By rank, where its steps are.
     utc : mapping of int to int or None
@@ -367,8 +366,6 @@ class RunCommunication:
 
     Attributes
     ----------
-    clocks : RunClocks
-    parts : tuple of PartFile
     size : int
         The largest number of ranks that the collectives of a rank tell, profiled or not; 0 if none does.
     lost : StoreError or None

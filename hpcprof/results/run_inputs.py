@@ -37,8 +37,6 @@ def run_data(run: Run, store: Store, needs: Iterable[str]) -> RunData:
 
     Parameters
     ----------
-    run : Run
-    store : Store
     needs : iterable of str
         The analyses to read from the store. Their tables are empty if the run has not been collected.
     """

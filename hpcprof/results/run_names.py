@@ -135,7 +135,6 @@ def stored_run(reference: str, runs_dir: Path, paths: Mapping[str, str]) -> Run 
 
     Parameters
     ----------
-    reference : str
     runs_dir : Path
         Runs in this folder are not considered: they are found there, or their name is ambiguous there.
     paths : mapping of str to str

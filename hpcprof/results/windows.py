@@ -100,8 +100,6 @@ class RunWindows:
 
     Parameters
     ----------
-    run : Run
-    store : Store
     spare : Path, optional
         Where `keep` writes the events of ranks that the run has none of.
     """

@@ -152,8 +152,6 @@ def live_state(
 
     Parameters
     ----------
-    run : Run
-    rank : int or None
     running : bool
         That no rank ends a step any more is nothing to warn of when the job has ended.
     now : float or None

@@ -42,10 +42,6 @@ def make_app(catalogue: Catalogue, tiles: Tiles, desk: SqlDesk, access: Access) 
     ----------
     catalogue : Catalogue
         Its store must be read-only.
-    tiles : Tiles
-    desk : SqlDesk
-    access : Access
-        Who may use it.
     """
     templates = Environment(
         loader=FileSystemLoader(packaged("templates")),

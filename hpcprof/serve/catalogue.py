@@ -154,10 +154,6 @@ class Catalogue:
 
     Parameters
     ----------
-    runs_dir : Path
-    db : str or None
-        As for `hpcprof.results.listing.list_runs`.
-    store : Store
     clock : callable
         Returns seconds that only grow.
     """

@@ -102,13 +102,7 @@ def host_name(host: str) -> str:
 
 
 class Guard:
-    """The ASGI middleware that lets a request through or answers it with one sentence.
-
-    Parameters
-    ----------
-    app : ASGI application
-    access : Access
-    """
+    """The ASGI middleware that lets a request through or answers it with one sentence."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app, self._access = app, access

@@ -52,12 +52,7 @@ class RankPart:
 
 
 class RecentParts:
-    """The parts that were read last, up to a number of bytes.
-
-    Parameters
-    ----------
-    most_bytes : int
-    """
+    """The parts that were read last, up to a number of bytes."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -103,7 +98,6 @@ def part_of(
 
     Parameters
     ----------
-    timeline : Timeline
     to_zero : callable
         Puts time stamps of the profile on the clock of the slices.
     window : tuple of int, or None
@@ -136,7 +130,6 @@ def encoded_tile(
 
     Parameters
     ----------
-    rank : int
     parts : iterator of RankPart
         In their order; each is forgotten before the next is read.
     communication : RankCommunication

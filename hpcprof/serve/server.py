@@ -33,8 +33,6 @@ class Serving:
 
     Attributes
     ----------
-    host : str
-        The name or the address to listen on.
     port : int
         0 chooses a free one.
     names : sequence of str
@@ -54,10 +52,6 @@ def serve(serving: Serving, runs_dir: Path, db: str | None, announce: Callable[[
 
     Parameters
     ----------
-    serving : Serving
-    runs_dir : Path
-    db : str or None
-        As for `hpcprof.results.store.store.open_store`.
     announce : callable
         Called with the address once connections are accepted; it has the token if there is one.
 

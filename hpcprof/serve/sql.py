@@ -37,9 +37,6 @@ class SqlDesk:
 
     Parameters
     ----------
-    runs_dir : Path
-    db : str or None
-        As for `hpcprof.results.store.store.open_store`.
     tiles : Tiles
         What keeps the events of runs whose collect kept none.
     clock : callable

@@ -31,11 +31,6 @@ class TileCache:
 
     A file is written as a whole or not at all, so that servers and threads need no lock between them. A
     folder that cannot be written only costs time.
-
-    Parameters
-    ----------
-    folder : Path
-    most_bytes : int
     """
 
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:

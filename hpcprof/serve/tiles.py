@@ -75,12 +75,8 @@ class RunTiles:
 
     Parameters
     ----------
-    run : Run
-    store : Store
     key : str
         See `tile_key`.
-    cache : TileCache
-    parts : RecentParts
     """
 
     def __init__(self, run: Run, store: Store, key: str, cache: TileCache, parts: RecentParts) -> None:
@@ -276,13 +272,7 @@ class AskAgain(HpcprofError):
 
 
 class Tiles:
-    """The tiles of all runs of a store.
-
-    Parameters
-    ----------
-    store : Store
-    cache : TileCache
-    """
+    """The tiles of all runs of a store."""
 
     def __init__(self, store: Store, cache: TileCache) -> None:
         self._store, self._cache = store, cache

@@ -53,8 +53,6 @@ def wait_until_ended(
 
     Parameters
     ----------
-    run : Run
-        A run that hpcprof submitted.
     on_status : callable
         Called with each change of the state or its reason, and the seconds since the beginning of the wait.
     on_output : callable

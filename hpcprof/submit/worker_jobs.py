@@ -49,12 +49,6 @@ class WorkerJobs:
 
     Attributes
     ----------
-    scheduler : str
-        The name of the scheduler.
-    cluster : str
-        The class of dask-jobqueue.
-    options : dict
-        Its arguments.
     nodes, workers : int
         The number of jobs, and of the workers in each.
     """

@@ -15,10 +15,6 @@ class WorkloadParser(argparse.ArgumentParser):
 
     Parameters
     ----------
-    program : str
-        The name of the workload.
-    description : str
-        The description in ``--help``.
     defaults : object
         Its attributes are the defaults of the options that `number` and `choice` add; None means no default.
     epilog : str

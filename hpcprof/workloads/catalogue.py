@@ -56,8 +56,6 @@ class Workload:
         ----------
         python : str
             The interpreter on the compute nodes, with hpcprof installed.
-        arguments : sequence of str
-            The options of the workload, passed on unchanged.
         """
         return [python, "-m", self.module, *arguments]
 

@@ -80,8 +80,6 @@ class StoreComm:
         A store, or a part of one, that is used for nothing else.
     members : sequence of int
         The ranks of this communicator, numbered as in the job.
-    rank : int
-        The rank of this process in the job.
     """
 
     def __init__(self, store: Any, members: Sequence[int], rank: int) -> None:

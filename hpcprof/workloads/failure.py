@@ -25,8 +25,6 @@ def run_or_abort(comm: Any, work: Callable[[], int]) -> int:
 
     Parameters
     ----------
-    comm : mpi4py.MPI.Comm
-        The communicator of all ranks.
     work : callable
         The work of this rank; it returns the exit status.
     """

@@ -53,8 +53,6 @@ def choose_gpu(visible: Sequence[Sequence[str]], local_rank: int, host: str) -> 
         The UUIDs of the GPUs that each rank of the node sees, by local rank.
     local_rank : int
         The local rank to choose for.
-    host : str
-        The name of the node, for the error message.
 
     Raises
     ------
@@ -84,8 +82,6 @@ def thread_count(cores: Sequence[frozenset[int]], local_rank: int) -> int:
     cores : sequence of frozenset of int
         The cores that each rank of the node may use, by local rank: disjoint if the launcher binds ranks,
         otherwise the same for all.
-    local_rank : int
-        The local rank to count for.
     """
     share = len(frozenset().union(*cores)) // len(cores)
     return max(1, min(share, len(cores[local_rank])))

@@ -55,8 +55,6 @@ class Figures:
 
     Attributes
     ----------
-    step : Summary
-        The summary of the latencies of the steps.
     spread_pct : float
         The standard deviation of the latencies, in percent of their mean.
     skew_p50_ns : int

@@ -19,8 +19,6 @@ def start(package: str, needs: str, arguments: Sequence[str]) -> int:
         ``benchmark.run``; so is a `UsageError` that it raises, because only rank 0 prints it.
     needs : str
         The packages that the workload needs, for the error message if one is missing.
-    arguments : sequence of str
-        The command-line arguments.
     """
     parse = importlib.import_module(f"{package}.options").parse
     try:

@@ -32,7 +32,6 @@ class StepLines:
     ----------
     run_dir : Path or None
         The run directory; without one, nothing is written.
-    rank : int
 
     Attributes
     ----------

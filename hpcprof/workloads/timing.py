@@ -105,12 +105,8 @@ class Timer:
 
     Parameters
     ----------
-    clock : Clock
-        Marks where steps and phases begin and end.
     phases : sequence of str
         The phases to time; others are only annotated, which costs the device nothing.
-    name : str
-        The name of a step in a profile.
     """
 
     def __init__(self, clock: Clock, phases: Sequence[str], name: str = "iteration") -> None:

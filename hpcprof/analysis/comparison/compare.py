@@ -66,7 +66,6 @@ def compare(
 
     Parameters
     ----------
-    runs, against : sequence of RunData
     earlier : sequence of RunData
         Earlier runs of the baseline, oldest first. Runs of both sides that took turns count as pairs, and
         these tell only their noise. Otherwise they become part of the baseline in the metric that decides, if

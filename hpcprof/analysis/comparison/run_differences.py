@@ -30,7 +30,6 @@ def differences(
 
     Parameters
     ----------
-    a, b : sequence of RunData
     expected : collection of str
         The names of facts in which the sides differ on purpose.
     """
@@ -54,9 +53,6 @@ def describe_differences(
 
     Parameters
     ----------
-    a, b : sequence of RunData
-    labels : tuple of str
-        The names of the sides.
     expected : collection of str
         The names of facts in which the sides differ on purpose.
     """

@@ -180,10 +180,6 @@ def dominant_from(ranks: Sequence[int], parts: Sequence[Sequence[float]], part: 
 
     Parameters
     ----------
-    ranks : sequence of int
-        As in `fit`.
-    parts : sequence of sequence of float
-        The times of each part.
     part : int
         The position of the part in question.
     """

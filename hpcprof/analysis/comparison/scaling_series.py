@@ -55,13 +55,10 @@ class Series:
 
     Attributes
     ----------
-    kind : ScalingKind
     runs : tuple of int
         The positions of the runs.
     size : str
         The parameters that make up the size, and the size that stays the same; empty if nothing tells it.
-    others : mapping
-        The parameters that are equal.
     """
 
     kind: ScalingKind
@@ -107,7 +104,6 @@ def find_series(setups: Sequence[ScalingSetup], size: Size | None = None) -> lis
 
     Parameters
     ----------
-    setups : sequence of ScalingSetup
     size : Size, optional
         What the program declares to be its size. No other parameter may scale.
     """

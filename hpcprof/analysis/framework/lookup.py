@@ -32,7 +32,6 @@ def find_analysis_across_runs(name: str | None, against: bool) -> Analysis | Non
 
     Parameters
     ----------
-    name : str or None
     against : bool
         Whether the user named runs to compare with.
 

@@ -18,7 +18,6 @@ def number_texts(
 
     Parameters
     ----------
-    timeline : Timeline
     ids : ndarray of int64, shape (n,)
         The id of each row's text in the timeline's string table. Several ids may have the same text.
     shown : callable

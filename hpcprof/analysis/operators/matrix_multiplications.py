@@ -40,7 +40,6 @@ def flops(operator: str | None, dims: str | None, values: str | None = None) -> 
 
     Parameters
     ----------
-    operator : str or None
     dims, values : str or None
         The shapes of the inputs, and the inputs that are no tensors, as in
         `hpcprof.profiles.timeline.Operators`.

@@ -118,9 +118,6 @@ def slowdown_columns(matched: MatchedTimes, kernels: Ints, control: StepRatios |
 
     Parameters
     ----------
-    matched : MatchedTimes
-    kernels : ndarray of int64
-        The numbers of the kernels.
     control : StepRatios or None
         The ratios of the control, by which the slowdown is divided; None for no correction.
     """

@@ -75,7 +75,6 @@ class MpiStep:
     ----------
     name : str
         Its name as a step range.
-    instances : int
     length : int
         From the start of the first to the end of the last one, in ns.
     regular : bool

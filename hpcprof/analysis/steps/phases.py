@@ -90,8 +90,6 @@ class _Found:
         Those of the phases by number; the number after the last one is the rest of the steps.
     rows, owner, phase : ndarray
         The row, the step and the phase of each range.
-    segments : Segments
-    wall : _Lengths
     """
 
     names: list[str]

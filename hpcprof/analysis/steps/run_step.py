@@ -178,7 +178,6 @@ def step_kinds(account: pd.DataFrame, start: Ints, aligned: Set[int]) -> list[di
         The rows of ``step_account``.
     start : ndarray of int64, shape (rows,)
         The front of each row: on the common clock for the ranks in ``aligned``, else on the rank's own.
-    aligned : set of int
 
     Returns
     -------

@@ -100,7 +100,6 @@ class FlightRecord:
 
     Attributes
     ----------
-    version : str
     groups : dict
         The ranks of each group by its name; groups whose ranks are not recorded are missing.
     descriptions : dict

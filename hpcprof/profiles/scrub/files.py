@@ -34,11 +34,8 @@ def scrub_files(
 
     Parameters
     ----------
-    files : iterable of Path
     folder : Path
         Created if it does not exist. Nothing in it is replaced.
-    progress : callable
-        Called with each file before it is read.
 
     Raises
     ------

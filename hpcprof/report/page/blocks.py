@@ -34,13 +34,6 @@ def block(name: str, value: object) -> Markup:
     """Return a value as a script element of data, which ``readBlock(name)`` reads in the page.
 
     The value is JSON, compressed by gzip and written in base64, whose characters end no element.
-
-    Parameters
-    ----------
-    name : str
-        The id of the element: letters and hyphens.
-    value : object
-        Anything that `msgspec.json` encodes.
     """
     # Without a time, so that the same data make the same page.
     packed = gzip.compress(msgspec.json.encode(value), compresslevel=9, mtime=0)

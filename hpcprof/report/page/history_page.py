@@ -28,16 +28,12 @@ def html_history(
 
     Parameters
     ----------
-    found : sequence of History
-        At least one.
     skipped : sequence of str
         A sentence for each run that cannot be read.
     template : str
         A template that extends that of the histories.
     run_page : callable, optional
         Returns the address of the page of a run, by its id; without it, runs are no links.
-    **values
-        What else that template needs.
     """
     charts = history_charts(found)
     several = [history for history in found if len(history.points) > 1] or found[:1]

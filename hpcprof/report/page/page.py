@@ -51,7 +51,6 @@ def html_report(
 
     Parameters
     ----------
-    contents : Contents
     store : Store or None
         Where the run's other data are; without it, the page has no timeline.
     template : str
@@ -60,8 +59,6 @@ def html_report(
         What the page's timeline gets instead of the slices of the run.
     scrub : bool
         Whether hosts, users, paths, command lines and logs are left out.
-    **values
-        What else that template needs.
     """
     run, clean = contents.run.id, None
     if scrub:
@@ -122,15 +119,12 @@ def render_page(
     ----------
     template : str
         A template that extends ``report/page.html.j2``.
-    tables : sequence of PageTable
     data : mapping of str to object
         The data of each part by its name.
     parts : sequence of (str, str)
         The parts that the page's script draws, by name, each with its title.
     clean : callable or None
         What every text and all data go through, as `scrubbed` returns it.
-    **values
-        What else the template needs.
     """
     environment = Environment(
         loader=FileSystemLoader(packaged("templates")),

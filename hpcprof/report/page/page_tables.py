@@ -28,10 +28,8 @@ class PageTable:
 
     Attributes
     ----------
-    name, title : str
     count : str
         The number of rows in words; empty without any.
-    notes : sequence of str
     data : dict or None
         What `table_data` returns; None without rows.
     """
@@ -89,14 +87,8 @@ def page_table(
 
     Parameters
     ----------
-    name, title : str
-    columns : sequence of Column
-    headers : sequence of str
-        The header of each column.
-    rows : sequence of dict
     rest : str
         Where the rows are that the page leaves out.
-    notes : sequence of str
     """
     shown = rows[:MOST_ROWS]
     left = len(rows) - len(shown)

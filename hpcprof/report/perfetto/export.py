@@ -41,13 +41,8 @@ def export_trace(
 
     Parameters
     ----------
-    run : Run
-    store : Store
     folder : Path
         Created where it is missing; a trace of the same name is replaced.
-    progress : callable
-        Called with the path before it is written.
-    ranks : sequence of int
     steps : (int, int) or None
         The first and the last step; all of the capture by default.
 

@@ -63,8 +63,6 @@ class OnDask:
 
     Attributes
     ----------
-    client : Client
-        Connected to the cluster's scheduler.
     workers : int
         The number of workers that the cluster is meant to have.
     folders : tuple of Path

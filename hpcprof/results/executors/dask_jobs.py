@@ -98,8 +98,6 @@ class _Jobs:
 
     Attributes
     ----------
-    jobs : WorkerJobs
-    cluster : JobQueueCluster
     refusal : str
         Why the last jobs could not be submitted; empty if they could.
     """

@@ -39,8 +39,6 @@ class Processes:
 
     Parameters
     ----------
-    jobs : int
-    preload : tuple of str
     work : callable
         Estimates the work of a task, in starts of a worker; see `hpcprof.results.executors.planning`.
     if_quicker : bool

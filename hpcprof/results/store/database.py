@@ -48,7 +48,6 @@ def store_url(given: str | None, runs_dir: Path) -> URL:
     ----------
     given : str or None
         A URL or the path of an SQLite file; None for ``hpcprof.db`` in the folder of runs.
-    runs_dir : Path
 
     Raises
     ------
@@ -98,8 +97,6 @@ class Database:
 
     Parameters
     ----------
-    url : URL
-        See `store_url`.
     read_only : bool
         Refuse to write, and keep no file open between two reads.
     """

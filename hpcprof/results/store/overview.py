@@ -43,12 +43,6 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
 def stored_runs(db: str | None, runs_dir: Path) -> list[StoredRun]:
     """Return the collected runs, by id; none if there is no database. Nothing is created.
 
-    Parameters
-    ----------
-    db : str or None
-        As in `hpcprof.results.store.store.open_store`.
-    runs_dir : Path
-
     Raises
     ------
     UsageError

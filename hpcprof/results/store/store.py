@@ -107,12 +107,8 @@ class Store:
 
     Parameters
     ----------
-    url : URL
-        See `hpcprof.results.store.database.store_url`.
     runs_dir : Path, optional
         The folder of runs that was named with it, for commands in messages.
-    read_only : bool
-        Refuse to write; see `hpcprof.results.store.database.Database`.
     """
 
     def __init__(self, url: URL, runs_dir: Path | None = None, read_only: bool = False) -> None:
@@ -323,8 +319,6 @@ class Store:
 
         Parameters
         ----------
-        run_id : str
-        outcomes : mapping of str to Outcome
         sha256 : mapping of int to str
             By rank, the SHA-256 of the profiles that the analyses were computed from.
 
@@ -374,7 +368,6 @@ class Store:
 
         Parameters
         ----------
-        run_id : str
         text : str
             The explanation in JSON.
         tables : mapping of str to AnalysisTable
@@ -483,9 +476,6 @@ def open_store(db: str | None, runs_dir: Path, read_only: bool = False) -> Store
     db : str or None
         A path or an SQLAlchemy URL; by default ``$HPCPROF_DB``, else the personal default, else
         ``hpcprof.db`` in the folder of runs.
-    runs_dir : Path
-    read_only : bool
-        As for `Store`.
 
     Raises
     ------

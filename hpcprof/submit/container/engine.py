@@ -29,8 +29,6 @@ class ContainerSetup:
 
     Attributes
     ----------
-    name : str
-        The name of a container in the background.
     volume : Path
         The folder that is ``/workspace`` in the container, its working directory.
     gpus : bool

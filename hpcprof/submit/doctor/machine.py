@@ -34,9 +34,6 @@ class CheckResult:
 
     Attributes
     ----------
-    name : str
-        The name of the check.
-    status : Status
     observation : str
         What the check saw, in one sentence.
     remedy : str

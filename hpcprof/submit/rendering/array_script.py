@@ -36,14 +36,10 @@ def render_array_script(
 
     Parameters
     ----------
-    arrays : JobArrays
-        How the scheduler spells a job array.
     job_scripts : sequence of str
         The texts of the members' job.sh, rendered for their run directories, in the order of the indices.
     sweep_directory : Path
         The directory of array.sh; its name is the sweep's id.
-    command_line : sequence of str
-        The command that the user ran.
     at_once : int, optional
         How many members may run together; all by default.
     template : Path, optional

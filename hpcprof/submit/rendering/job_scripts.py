@@ -31,11 +31,6 @@ def render_scripts(
 
     Parameters
     ----------
-    site, job : Site, Job
-    run_directory : Path
-        The directory that they are rendered for.
-    command_line : list of str
-        The command that the user ran.
     template : Path, optional
         A template of job.sh, instead of the scheduler's.
     script : Path, optional

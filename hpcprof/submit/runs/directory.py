@@ -315,8 +315,6 @@ def find_run(reference: str, runs: Path, others: Sequence[str] = ()) -> Run:
     ----------
     reference : str
         A run id, another name that matches one id (`matching_ids`), a path, or ``last``.
-    runs : Path
-        The folder of runs.
     others : sequence of str
         Names that are valid elsewhere, which the error lists too.
 

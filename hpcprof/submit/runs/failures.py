@@ -55,7 +55,6 @@ class RankFailure:
 
     Attributes
     ----------
-    rank : int
     exit_code : int or None
         None if the rank did not leave one.
     last_lines : list of str

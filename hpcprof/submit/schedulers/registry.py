@@ -29,8 +29,6 @@ def find_scheduler(name: str, where: str = "") -> Scheduler:
 
     Parameters
     ----------
-    name : str
-        The value of ``scheduler`` in a site file.
     where : str
         Where the name is written, for the error: ``" in /path/site.yaml"``.
 

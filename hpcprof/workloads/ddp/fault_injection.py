@@ -23,7 +23,6 @@ class Arithmetic:
     ----------
     precision : str
         ``fp32``, ``tf32``, or ``bf16`` by autocast.
-    device : torch.device
     """
 
     def __init__(self, precision: str, device: torch.device) -> None:
@@ -92,14 +91,7 @@ class Ground:
 
 
 class Effect:
-    """The effect of one injected fault; a method that is not overridden does nothing.
-
-    Parameters
-    ----------
-    ground : Ground
-    values : mapping of str to int
-        The values of the fault.
-    """
+    """The effect of one injected fault; a method that is not overridden does nothing."""
 
     def __init__(self, ground: Ground, values: Any) -> None:
         self.ground = ground
@@ -232,8 +224,6 @@ class FaultInjection:
 
     Parameters
     ----------
-    faults : sequence of InjectedFault
-    ground : Ground
     blocks : bool
         Whether each measured epoch has one fault, in the first and the last quarter of its steps, and is
         left alone in between. The faults take turns.

@@ -35,8 +35,6 @@ class Fault:
         The cause that `hpcprof explain` should name; None if there is nothing to find.
     where : str
         The range that it should name; empty if the cause is not in one range.
-    keys : mapping of str to Key
-        Its values.
     on_cpu : bool
         Whether it makes sense without a GPU.
     """

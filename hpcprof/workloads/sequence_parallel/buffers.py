@@ -57,8 +57,6 @@ class Weights:
     ----------
     first : list of Tensor [h, f/N]
     second : list of Tensor [f/N, h]
-    present : int
-        The index of the copy in use.
     """
 
     def __init__(self, first: list[torch.Tensor], second: list[torch.Tensor]) -> None:
@@ -82,8 +80,6 @@ class BackwardBuffers:
         The gradient with respect to all rows of the output.
     inner : Tensor [R, f/N]
         The gradient with respect to the rows between the matmuls.
-    gradients : Gradients
-        The results.
     """
 
     sources: torch.Tensor
@@ -199,10 +195,6 @@ def allocate(
     ----------
     parameters : Parameters
         The shape, validated for ``size`` ranks.
-    rank, size : int
-        This rank and the number of ranks.
-    device : torch.device
-        The device of the tensors.
     empty_input : callable
         Allocates the inputs as ``torch.empty`` does, for example in memory that the peers can read.
 

@@ -44,10 +44,6 @@ def check(
     ----------
     buffers : Buffers
         The weights, and the data with which the step began.
-    outputs : Outputs
-        The results of the step.
-    comm : mpi4py.MPI.Comm
-        All ranks.
     dtype : str
         Selects the bound.
     seed : int

@@ -55,8 +55,6 @@ def result_table(
         The result of rank 0, with the step latencies over all ranks.
     parameters : Parameters
         The shape of the point.
-    nodes : int
-        The number of nodes of the run.
     worst_errors : dict
         The largest relative error over the ranks, by mode; NaN if a result is not finite.
     """

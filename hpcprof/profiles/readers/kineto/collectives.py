@@ -127,11 +127,8 @@ def batched(
     ----------
     records : sequence of CollectiveRecord
         Those of the kernels that have one.
-    group_calls : sequence of GroupCall
     kernels : mapping of str to ndarray
         Their columns, and in ``communicating`` which of them communicate.
-    communicating : ndarray of bool
-    calls : ApiCalls
     strings : StringTable
         The names of the kernels.
     """

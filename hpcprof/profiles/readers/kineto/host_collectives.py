@@ -86,7 +86,6 @@ def host_collectives(
     ----------
     ranges, operators : mapping of str to ndarray
         Their columns with the shapes and types of the inputs; ``strings`` holds their texts.
-    group : ProcessGroup
     strings : StringTable
         Receives the names of operations and the group.
     """

@@ -226,8 +226,6 @@ class NsysExport:
 
     Attributes
     ----------
-    path : Path
-    connection : sqlite3.Connection
     tables : frozenset of str
         The names of its tables and views.
     pages : TablePages or None

@@ -50,7 +50,6 @@ def read_functions(export: NsysExport, events: NvtxEvents | None, strings: Strin
 
     Parameters
     ----------
-    export : NsysExport
     events : NvtxEvents or None
         The NVTX events of the export.
     strings : StringTable

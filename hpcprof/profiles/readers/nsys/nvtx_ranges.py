@@ -108,7 +108,6 @@ def ranges(
 
     Parameters
     ----------
-    events : NvtxEvents
     strings : StringTable
         Receives inline texts and names with their domain's.
     numbers : mapping of int to int

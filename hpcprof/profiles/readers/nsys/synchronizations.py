@@ -71,7 +71,6 @@ def read_synchronizations(
 
     Parameters
     ----------
-    export : NsysExport
     calls : ApiCalls
         All API calls of the export, whose names tell the kinds.
     strings : iterable of str

@@ -163,8 +163,6 @@ class Archive:
 
     Attributes
     ----------
-    path : Path
-    clock : Clock
     creator : str
         The program that wrote it; empty if unknown.
     locations : list of Location

@@ -91,7 +91,6 @@ class LocationEvents:
         In the order of their enters.
     unmatched : int
         The number of enters and leaves that do not fit each other and are left out.
-    mpi : MpiEvents
     unread : Counter
         The number of events of each category that is only counted. While one of `FLUSH` writes the
         profiler's buffer, the program waits.

@@ -30,8 +30,6 @@ def fastest(world: World, run: Callable[[int, Variant], object], variants: Seque
 
     Parameters
     ----------
-    world : World
-        All ranks; each gets the same answer.
     run : callable
         ``run(index, variant)`` runs step ``index``, or enqueues it.
     variants : sequence
