@@ -31,7 +31,7 @@ from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import CALL_COST_NS, MPI_CALL_COST_NS
 from hpcprof.analysis.explain.mpi_candidates import MpiCandidates
-from hpcprof.analysis.explain.mpi_graph import MpiGraph, common_steps, mpi_graph, step_start
+from hpcprof.analysis.explain.mpi_graph import common_steps, mpi_graph, step_start
 from hpcprof.analysis.explain.on_host import explain_on_host
 from hpcprof.analysis.explain.pauses import outside_steps
 from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts
@@ -43,7 +43,7 @@ from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.explain.run_graph import RunGraph, run_graph
 from hpcprof.analysis.explain.slow_math import slow_products, tensor_core_gain
 from hpcprof.analysis.explain.whole_run import of_capture, of_series, unexplained_waiting
-from hpcprof.analysis.mpi.matching import match_mpi
+from hpcprof.analysis.mpi.matching import RunMpi, match_mpi
 from hpcprof.analysis.steps.run_step import kinds_of_steps, steady_series
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.units import counted, format_ns, named_ranks
@@ -158,6 +158,7 @@ def _replayable(inputs: ExplainInputs, every: Mapping[int, Timeline]) -> Replaya
     count = sum(timeline.operation_count for timeline in timelines.values())
     if not count:
         return _replayable_mpi(inputs, timelines) or NO_GPU
+    count += sum(len(timeline.mpi_calls) for timeline in timelines.values())
     chosen = _window([front[:steps] for front in fronts.values()], count)
     if chosen is None:
         return "no steps have work on the GPU with a recorded launch"
@@ -166,8 +167,10 @@ def _replayable(inputs: ExplainInputs, every: Mapping[int, Timeline]) -> Replaya
     begin = {rank: int(one.work.start[one.front[0]]) for rank, one in activities.items()}
     matched = [*groups_of(of_ranks(inputs.matches(ranks), ranks))] if len(ranks) > 1 else []
     clock = common_clock(inputs.clocks, inputs.clock_errors, begin)
-    graph = run_graph(activities, edges, clock, matched)
-    problems = _problems(inputs, graph, len({len(front) for front in fronts.values()}) > 1)
+    mpi = _matched_mpi(inputs, timelines)
+    graph = run_graph(activities, edges, clock, matched, mpi)
+    problems = [*_problems(inputs, graph, len({len(front) for front in fronts.values()}) > 1)]
+    problems += _unmatched(mpi)
     first = timelines[ranks[0]]
     step = first.step_range.name if first.step_range else ""
     numbers = tuple(steps_of(first).number.tolist())
@@ -176,10 +179,7 @@ def _replayable(inputs: ExplainInputs, every: Mapping[int, Timeline]) -> Replaya
 
 def _replayable_mpi(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> Replayable | str:
     """Build the graph of a program with MPI and without a GPU; empty, or a reason, if that cannot be done."""
-    if not all(len(timeline.mpi_calls) for timeline in timelines.values()):
-        return ""
-    tables = (inputs.tables[name] for name in ("mpi_call_list", "mpi_operation_list"))
-    run = match_mpi(*(table[table["rank"].isin(timelines)].reset_index(drop=True) for table in tables))
+    run = _matched_mpi(inputs, timelines)
     if run is None:
         return ""
     numbers = common_steps(timelines)
@@ -190,15 +190,28 @@ def _replayable_mpi(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) ->
     chosen = numbers[first : first + most]
     begin = {rank: step_start(timeline, int(chosen[0])) for rank, timeline in timelines.items()}
     clock = common_clock(inputs.clocks, inputs.clock_errors, begin)
-    graph = mpi_graph(timelines, run.on_common_clock(inputs.clocks), clock, chosen)
-    problems = [*_problems(inputs, graph, unequal=False)]
-    problems += [NotJudged("some messages and collectives", one) for one in run.unmatched.problems()]
+    graph = mpi_graph(timelines, run, clock, chosen)
+    problems = [*_problems(inputs, graph, unequal=False), *_unmatched(run)]
     first_rank = next(iter(timelines.values()))
     steps = steps_of(first_rank)
     name = "" if steps.by_mpi else steps.name
     return Replayable(
         graph, len(numbers), name or "step", first_rank.origin.kind, tuple(problems), tuple(chosen.tolist())
     )
+
+
+def _matched_mpi(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> RunMpi | None:
+    """Return the calls of MPI of some ranks on the common clock; None if not all of them make some."""
+    if not all(len(timeline.mpi_calls) for timeline in timelines.values()):
+        return None
+    tables = (inputs.tables[name] for name in ("mpi_call_list", "mpi_operation_list"))
+    run = match_mpi(*(table[table["rank"].isin(timelines)].reset_index(drop=True) for table in tables))
+    return None if run is None else run.on_common_clock(inputs.clocks)
+
+
+def _unmatched(run: RunMpi | None) -> Iterator[NotJudged]:
+    for problem in run.unmatched.problems() if run is not None else ():
+        yield NotJudged("some messages and collectives", problem)
 
 
 def _window(fronts: Sequence[Ints], operations: int) -> slice | None:
@@ -304,7 +317,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         summary = StepSummary(wall, len(series.wall), len(inputs.ranks), 0, None, elapsed, kinds)
         unjudged = (NotJudged("causes", built), *pauses)
         return Explanation(_sorted(findings, elapsed, of_step), (), unjudged, summary), pd.DataFrame()
-    of_mpi = isinstance(built.graph, MpiGraph)
+    of_mpi = built.graph.is_of_host
     rare = [one for one in findings if of_mpi and _is_rare(one)]
     findings = [one for one in findings if one not in rare]
     replay = Replay(built.graph)
@@ -357,10 +370,12 @@ def _rare_steps(finding: Finding) -> NotJudged:
 def _candidates(inputs: ExplainInputs, replay: Replay) -> list[Candidate]:
     """Return the causes that a graph may have."""
     graph = replay.graph
-    if isinstance(graph, MpiGraph):
-        return MpiCandidates(replay, graph).all()
+    of_mpi = MpiCandidates(replay, graph.mpi) if graph.mpi is not None else None
+    if of_mpi is not None and graph.is_of_host:
+        return of_mpi.all()
     slow_math = slow_products(graph, inputs.gpus)
-    return Candidates(replay, Removals(replay), slow_math, tensor_core_gain(inputs.gpus)).all()
+    found = Candidates(replay, Removals(replay), slow_math, tensor_core_gain(inputs.gpus)).all()
+    return found if of_mpi is None else [*found, *of_mpi.of_messages()]
 
 
 def _measured(inputs: ExplainInputs) -> tuple[int | None, int | None, tuple[StepKind, ...]]:

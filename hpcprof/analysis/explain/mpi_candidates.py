@@ -9,7 +9,7 @@ import numpy as np
 from hpcprof.analysis.explain.candidates import LEAST_SHARE, Candidate
 from hpcprof.analysis.explain.explanation import Cause
 from hpcprof.analysis.explain.host_activity import NONE
-from hpcprof.analysis.explain.mpi_graph import MpiGraph
+from hpcprof.analysis.explain.mpi_part import MpiPart
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.removals import WHOLE_STEP
@@ -25,16 +25,23 @@ _ALIKE = 0.5
 class MpiCandidates:
     """Lists the candidates of a graph."""
 
-    def __init__(self, replay: Replay, graph: MpiGraph) -> None:
-        self.replay, self.graph = replay, graph
-        self.removals = MpiRemovals(replay, graph)
-        self._every = tuple(range(len(graph.ranks)))
-        self._least = LEAST_SHARE * float(np.mean(replay.elapsed(graph.observed)))
+    def __init__(self, replay: Replay, part: MpiPart) -> None:
+        self.graph, self.part = replay.graph, part
+        self.removals = MpiRemovals(replay, part)
+        self._every = tuple(range(len(self.graph.ranks)))
+        self._least = LEAST_SHARE * float(np.mean(replay.elapsed(self.graph.observed)))
 
     def all(self) -> list[Candidate]:
-        """Return the candidates that take at least one percent of a step by themselves."""
-        found = [*self._late_ranks(), *self._serial(), *self._server(), *self._small()]
-        found += [*self._late_receivers(), *self._exposed()]
+        """Return the candidates of a program without work on GPUs.
+
+        They take at least one percent of a step by themselves.
+        """
+        found = [*self._late_ranks(), *self._serial(), *self._server()]
+        return [*(one for one in found if one.own_ns >= self._least), *self.of_messages()]
+
+    def of_messages(self) -> list[Candidate]:
+        """Return the candidates that are about messages and collectives themselves."""
+        found = [*self._small(), *self._late_receivers(), *self._exposed()]
         return [one for one in found if one.own_ns >= self._least]
 
     def _late_ranks(self) -> Iterator[Candidate]:
@@ -48,7 +55,7 @@ class MpiCandidates:
         chosen: list[tuple[int, ...]] = [(rank,) for rank in order[:_MOST_LATE]]
         if 1 < len(several) <= len(self._every) // 2:
             chosen.append(tuple(sorted(several)))
-        cause = Cause.PIPELINE_BUBBLE if self.graph.is_pipeline else Cause.LATE_RANK_HOST
+        cause = Cause.PIPELINE_BUBBLE if self.part.is_pipeline else Cause.LATE_RANK_HOST
         for ranks in chosen:
             least = min(ranks, key=lambda rank: excess[rank])
             where = self._where(removals.host_times[:, least] * removals.host_excess(least)[1])
@@ -83,7 +90,7 @@ class MpiCandidates:
 
     def _server(self) -> Iterator[Candidate]:
         """Yield the rank that serves all others, and does nothing else."""
-        rank = self.graph.server
+        rank = self.part.server
         if rank != NONE:
             times = self.removals.host_times[:, rank]
             yield self._serial_at(WHOLE_STEP, rank, times.sum() / self.graph.steps, self._where(times))

@@ -8,8 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from hpcprof.analysis.explain.host_activity import NONE
-from hpcprof.analysis.explain.mpi_graph import MpiGraph
-from hpcprof.analysis.explain.rank_activity import CallKind
+from hpcprof.analysis.explain.mpi_part import MpiPart
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.removals import Mask, Removals
 from hpcprof.analysis.explain.replay import Replay, Times
@@ -36,22 +35,22 @@ _PAUSE_TIMES = 2.0
 class MpiRemovals:
     """Takes causes out of the times of a graph of MPI calls; every method returns changed times."""
 
-    def __init__(self, replay: Replay, graph: MpiGraph) -> None:
-        self.graph, self.removals = graph, Removals(replay)
-        self._is_call = graph.calls.kind == CallKind.MPI
+    def __init__(self, replay: Replay, part: MpiPart) -> None:
+        self.graph, self.part, self.removals = replay.graph, part, Removals(replay)
+        self._is_call = part.row != NONE
 
     @cached_property
     def transfer(self) -> Ints:
         """The time of each call after everything that it needs has come, in ns."""
         calls = self.graph.calls
-        found: Ints = np.where(self._is_call, calls.end - calls.start - self.graph.wait, 0)
+        found: Ints = np.where(self._is_call, calls.end - calls.start - self.part.wait, 0)
         return found
 
     @cached_property
     def size(self) -> Ints:
         """The bytes that begin or end in each call, -1 if unknown or none."""
-        found, graph = self.graph.mpi.operations, self.graph
-        size = np.full(len(graph.mpi.calls), -1)
+        found = self.part.run.operations
+        size = np.full(len(self.part.run.calls), -1)
         known = np.maximum(found.sent, found.received)
         for call in (found.begin, found.completes):
             np.maximum.at(size, call, known)
@@ -60,8 +59,8 @@ class MpiRemovals:
     @cached_property
     def _blocking(self) -> Mask:
         """The calls that begin and end a message or a collective."""
-        found = self.graph.mpi.operations
-        both = np.zeros(len(self.graph.mpi.calls), np.int64)
+        found = self.part.run.operations
+        both = np.zeros(len(self.part.run.calls), np.int64)
         both[found.begin[found.begin == found.end]] = 1
         result: Mask = self._of_calls(both, 0) == 1
         return result
@@ -69,8 +68,8 @@ class MpiRemovals:
     @cached_property
     def collective(self) -> Mask:
         """The calls that take part in a collective."""
-        found, graph = self.graph.mpi.operations, self.graph
-        joins = np.zeros(len(graph.mpi.calls), np.int64)
+        found = self.part.run.operations
+        joins = np.zeros(len(self.part.run.calls), np.int64)
         joins[found.begin[~found.is_of(POINT_TO_POINT)]] = 1
         result: Mask = self._of_calls(joins, 0) == 1
         return result
@@ -78,15 +77,15 @@ class MpiRemovals:
     @cached_property
     def peer(self) -> Ints:
         """The rank or the communicator with which each call communicates first, a number of its own."""
-        found, graph = self.graph.mpi.operations, self.graph
+        found = self.part.run.operations
         partner = np.where(found.peer == NONE, -2 - found.comm, found.peer)
-        peer = np.full(len(graph.mpi.calls), NONE)
+        peer = np.full(len(self.part.run.calls), NONE)
         peer[found.begin[::-1]] = partner[::-1]
         return self._of_calls(peer, NONE)
 
     def _of_calls(self, values: Ints, otherwise: int) -> Ints:
         """Return the values of the calls of the run for those of the graph."""
-        row = self.graph.calls.row
+        row = self.part.row
         found: Ints = np.where(row == NONE, otherwise, values[np.maximum(row, 0)])
         return found
 
@@ -95,7 +94,7 @@ class MpiRemovals:
         """The time that each call would take for a message or a collective of a byte, in ns."""
         found = np.zeros(len(self.transfer), np.int64)
         for chosen, otherwise in ((~self.collective, _LATENCY_NS), (self.collective, _JOINT_LATENCY_NS)):
-            small = chosen & (self.size >= 0) & (self.size <= SMALL_BYTES) & (self.graph.wait == 0)
+            small = chosen & (self.size >= 0) & (self.size <= SMALL_BYTES) & (self.part.wait == 0)
             few = np.count_nonzero(small) < _FEWEST
             usual = otherwise if few else int(np.median(self.transfer[small]))
             found[chosen] = max(usual, otherwise)
@@ -241,8 +240,8 @@ class MpiRemovals:
         """The calls that send or receive before and after each piece of host time, by name, or NONE."""
         graph = self.graph
         calls = graph.calls
-        found = np.full(len(graph.mpi.calls), 0)
-        operations = graph.mpi.operations
+        found = np.full(len(self.part.run.calls), 0)
+        operations = self.part.run.operations
         messages = operations.is_of(POINT_TO_POINT)
         found[operations.begin[messages]] = found[operations.completes[messages]] = 1
         name = np.where(self._of_calls(found, 0) == 1, calls.name, NONE)
@@ -281,7 +280,7 @@ class MpiRemovals:
         """
         graph = self.graph
         calls = graph.calls
-        of_main = graph.mpi.calls.main[np.maximum(calls.row, 0)] | (calls.row == NONE)
+        of_main = self.part.run.calls.main[np.maximum(self.part.row, 0)] | (self.part.row == NONE)
         gaps = np.flatnonzero((calls.before != NONE) & of_main)
         start, end = calls.end[calls.before[gaps]], calls.start[gaps]
         moment = np.concatenate((start, end))

@@ -1,7 +1,7 @@
 """Activity of one rank's host and GPU in the steps that are explained: the material of the graph.
 
 Of the calls only those count that launch work, wait, allocate, or record an event, on threads that launch
-work. What a thread does between two of them is its own time.
+work, and those of MPI. What a thread does between two of them is its own time.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ _KINDS = (
 class Calls(Table):
     """The calls of a rank that matter, by start; none lies inside another.
 
-    ``row`` is the row among the calls of the timeline, ``thread`` the number of the thread, ``kind`` a
-    `CallKind`, ``before`` the call that this one follows on the host, or `NONE`.
+    ``row`` is the row among the calls of the timeline, those of MPI behind the others, ``thread`` the number
+    of the thread, ``kind`` a `CallKind`, ``before`` the call that this one follows on the host, or `NONE`.
     """
 
     row: Ints
@@ -133,6 +133,24 @@ class RankActivity:
 
 
 @dataclass(frozen=True)
+class _HostCalls(Table):
+    start: Ints
+    end: Ints
+    process: Ints
+    thread: Ints
+    name: Ints
+
+    @classmethod
+    def of(cls, timeline: Timeline) -> _HostCalls:
+        """Return the calls of a timeline, and behind them those of MPI."""
+        parts = [
+            cls(*(getattr(table, name) for name in cls.__match_args__))
+            for table in (timeline.calls, timeline.mpi_calls)
+        ]
+        return concatenate(cls, parts) if len(timeline.mpi_calls) else parts[0]
+
+
+@dataclass(frozen=True)
 class _WorkColumns(Table):
     start: Ints
     end: Ints
@@ -167,13 +185,14 @@ def rank_activity(timeline: Timeline, steps: slice, fronts: Ints) -> RankActivit
     further = last < len(ranges)
     end = int(launch_starts(timeline)[fronts[last]]) if further else int(ranges.end[last - 1])
     places = places_of(timeline, begin, end)
-    calls, owner = _calls(timeline, begin, end, places, ranges.start)
+    every = _HostCalls.of(timeline)
+    calls, owner = _calls(timeline, every, begin, end, places, ranges.start)
     work, streams = _work(timeline, calls, owner, places)
     position = np.full(timeline.operation_count, NONE)
     position[work.row] = np.arange(len(work))
     front = position[fronts[first : last + 1]]
     final = NONE if further else _last_operation(work, last - 1)
-    rows = timeline.calls.take(calls.row)
+    rows = every.take(calls.row)
     pieces = _pieces(calls, rows.process, rows.thread, places)
     return RankActivity(timeline, calls, work, pieces, places.texts, streams, front, final)
 
@@ -184,10 +203,9 @@ def _last_operation(work: Work, step: int) -> int:
 
 
 def _calls(
-    timeline: Timeline, begin: int, end: int, places: Places, steps: Ints
+    timeline: Timeline, calls: _HostCalls, begin: int, end: int, places: Places, steps: Ints
 ) -> tuple[Calls, dict[int, int]]:
     """Return the calls, and for each call of the timeline that launches work its position among them."""
-    calls = timeline.calls
     launch = launch_calls(timeline)
     launched = launch[launch != NONE]
     memory = np.zeros(len(calls), bool)
@@ -201,6 +219,9 @@ def _calls(
     working = np.zeros(int(thread.max(initial=-1)) + 1, bool)
     working[thread[launching]] = True
     kind = np.where(launching, np.where(memory, CallKind.COPY, CallKind.LAUNCH), by_name)
+    of_mpi = len(timeline.calls)
+    working[thread[of_mpi:]] = True
+    kind[of_mpi:] = CallKind.MPI
     wanted = (kind != CallKind.OTHER) & working[thread] & (calls.start >= begin) & (calls.start <= end)
     rows = np.flatnonzero(wanted)
     rows = rows[np.lexsort((-calls.end[rows], calls.start[rows], thread[rows]))]
@@ -219,8 +240,8 @@ def _calls(
         start=start,
         end=finish,
         thread=thread,
-        # A call inside decides: a runtime call may launch by a call of the driver.
-        kind=_strongest(kind[rows], position, len(kept)),
+        # A call inside decides: a runtime call may launch by a call of the driver. MPI may copy by itself.
+        kind=np.where(kept >= of_mpi, CallKind.MPI, _strongest(kind[rows], position, len(kept))),
         name=calls.name[kept],
         place=places.at(timeline, calls.process[kept], calls.thread[kept], start),
         step=np.searchsorted(steps, start, side="right") - 1,
@@ -286,7 +307,7 @@ def _predecessors(start: Ints, end: Ints, thread: Ints) -> Ints:
 def _work(timeline: Timeline, calls: Calls, owner: dict[int, int], places: Places) -> tuple[Work, Ints]:
     every = timeline.columns_of_operations(_WorkColumns)
     launch = launch_calls(timeline)
-    known = np.full(len(timeline.calls) + 1, NONE)
+    known = np.full(len(timeline.calls) + len(timeline.mpi_calls) + 1, NONE)
     known[list(owner)] = list(owner.values())
     call = known[launch]
     rows = np.flatnonzero(call != NONE)

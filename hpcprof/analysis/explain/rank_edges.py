@@ -113,6 +113,7 @@ def rank_edges(activity: RankActivity) -> RankEdges:
     events = waits.of_streams()
     device, odd = _device_edges(calls, work, events, nodes)
     blocking, own, blocked = _waiting_calls(calls, work, waits, nodes)
+    needed = _needed_by_mpi(calls, blocking, nodes)
     queue = _full_queues(calls, work, own, nodes)
     every = np.arange(len(calls))
     follows = np.flatnonzero(calls.before != NONE)
@@ -121,16 +122,18 @@ def rank_edges(activity: RankActivity) -> RankEdges:
     between = calls.start - calls.end[calls.before]
     between[pace.call] = 0
     host = [
-        _edges(
+        edges_of(
             nodes.call_end(calls.before[follows]),
             nodes.call_start(follows),
             between[follows],
             EdgeKind.HOST,
             follows,
         ),
-        _edges(np.full(len(first), NONE), nodes.call_start(first), calls.start[first], EdgeKind.FIXED, first),
-        _edges(nodes.call_start(every), nodes.call_end(every), own, EdgeKind.CALL, every),
-        _edges(
+        edges_of(
+            np.full(len(first), NONE), nodes.call_start(first), calls.start[first], EdgeKind.FIXED, first
+        ),
+        edges_of(nodes.call_start(every), nodes.call_end(every), own, EdgeKind.CALL, every),
+        edges_of(
             nodes.work_end(pace.work),
             nodes.call_start(pace.call),
             calls.start[pace.call] - work.end[pace.work],
@@ -138,11 +141,12 @@ def rank_edges(activity: RankActivity) -> RankEdges:
             pace.call,
         ),
     ]
-    edges = concatenate(Edges, [*host, *device, blocking, queue])
+    edges = concatenate(Edges, [*host, *device, blocking, needed, queue])
     return RankEdges(edges, odd, waits.inferred, blocked, pace.call)
 
 
-def _edges(source: Ints, target: Ints, lag: Ints | int, kind: EdgeKind, row: Ints) -> Edges:
+def edges_of(source: Ints, target: Ints, lag: Ints | int, kind: EdgeKind, row: Ints) -> Edges:
+    """Return edges of one kind; a single lag is that of all."""
     lags = np.broadcast_to(np.asarray(lag, np.int64), row.shape)
     return Edges(source, target, lags, np.full(len(row), int(kind)), row)
 
@@ -198,35 +202,35 @@ def _device_edges(calls: Calls, work: Work, events: Ints, nodes: _Nodes) -> tupl
     late[behind] = 0
     first, seen = np.flatnonzero(behind), np.flatnonzero(~behind)
     found = [
-        _edges(
+        edges_of(
             np.where(slow, nodes.call_end(work.call), nodes.call_start(work.call))[seen],
             nodes.work_start(seen),
             np.maximum(launch + late - slow * usual, 0)[seen],
             EdgeKind.LAUNCH,
             seen,
         ),
-        _edges(
+        edges_of(
             np.full(len(first), NONE),
             nodes.work_start(first),
             work.start[first],
             EdgeKind.FIXED,
             work.call[first],
         ),
-        _edges(
+        edges_of(
             nodes.work_end(work.before[after]),
             nodes.work_start(after),
             (gap + late)[after],
             EdgeKind.STREAM,
             after,
         ),
-        _edges(
+        edges_of(
             nodes.work_end(events[:, 0]),
             nodes.work_start(events[:, 1]),
             event + late[events[:, 1]],
             EdgeKind.EVENT,
             events[:, 1],
         ),
-        _edges(nodes.work_start(every), nodes.work_end(every), work.end - work.start, EdgeKind.RUN, every),
+        edges_of(nodes.work_start(every), nodes.work_end(every), work.end - work.start, EdgeKind.RUN, every),
     ]
     return found, int(late.sum())
 
@@ -257,8 +261,25 @@ def _waiting_calls(calls: Calls, work: Work, waits: Waits, nodes: _Nodes) -> tup
         own[held] = np.minimum(own[held], _median((calls.end - calls.start)[free], _RETURN_NS))
     late = calls.end - np.maximum(calls.start + own, until + lag)
     lag += np.where(waited & (late > ODD_NS), late, 0)
-    edges = _edges(nodes.work_end(row), nodes.call_end(call), lag[call], EdgeKind.WAIT, call)
+    edges = edges_of(nodes.work_end(row), nodes.call_end(call), lag[call], EdgeKind.WAIT, call)
     return edges, own, np.flatnonzero(waited)
+
+
+def _needed_by_mpi(calls: Calls, blocking: Edges, nodes: _Nodes) -> Edges:
+    """Return the edges to calls of MPI from the work that their thread waited for just before.
+
+    What they send is there only then, also if the thread need not wait.
+    """
+    of_mpi = np.flatnonzero(calls.kind == CallKind.MPI)
+    # Calls are sorted by start; so are those of a thread.
+    of_mpi = of_mpi[np.argsort(calls.thread[of_mpi], kind="stable")]
+    thread, count = calls.thread[of_mpi], len(calls) + 1
+    call = (blocking.target - 1) // 2
+    after = np.searchsorted(thread * count + of_mpi, calls.thread[call] * count + call)
+    known = np.flatnonzero(after < len(of_mpi))
+    known = known[thread[after[known]] == calls.thread[call[known]]]
+    following = of_mpi[after[known]]
+    return edges_of(blocking.source[known], nodes.call_start(following), 0, EdgeKind.WAIT, following)
 
 
 def _full_queues(calls: Calls, work: Work, own: Ints, nodes: _Nodes) -> Edges:
@@ -286,7 +307,7 @@ def _full_queues(calls: Calls, work: Work, own: Ints, nodes: _Nodes) -> Edges:
         freeing = begun[held] - 1
         lag = np.maximum(calls.end[call[held]] - work.start[rows[freeing]], 0)
         found.append(
-            _edges(
+            edges_of(
                 nodes.work_start(rows[freeing]), nodes.call_end(call[held]), lag, EdgeKind.WAIT, call[held]
             )
         )
@@ -294,7 +315,7 @@ def _full_queues(calls: Calls, work: Work, own: Ints, nodes: _Nodes) -> Edges:
         waits = call[late]
         room = np.full(len(late), _RETURN_NS)
         found.append(
-            _edges(nodes.work_start(rows[late - _QUEUE]), nodes.call_end(waits), room, EdgeKind.WAIT, waits)
+            edges_of(nodes.work_start(rows[late - _QUEUE]), nodes.call_end(waits), room, EdgeKind.WAIT, waits)
         )
     return concatenate(Edges, found)
 

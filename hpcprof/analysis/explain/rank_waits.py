@@ -35,13 +35,9 @@ class Waits:
         self._devices = activity.streams[:, 0].tolist()
         self._passed_on: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
         self._records = np.flatnonzero(self.calls.kind == CallKind.RECORD)
-        self._of_correlation = dict(
-            zip(
-                activity.timeline.calls.correlation[self.calls.row].tolist(),
-                range(len(self.calls)),
-                strict=True,
-            )
-        )
+        of_gpu = np.flatnonzero(self.calls.kind != CallKind.MPI)
+        correlation = activity.timeline.calls.correlation[self.calls.row[of_gpu]]
+        self._of_correlation = dict(zip(correlation.tolist(), of_gpu.tolist(), strict=True))
 
         # An event is recorded before the wait for it, so what its stream had to wait for is known by then.
         for call, (kind, device, stream, source, record) in sorted(self._recorded.items()):

@@ -39,6 +39,9 @@ _CALL_NS = 5_000
 
 _ALLOCATING = (CallKind.ALLOCATE, CallKind.FREE)
 
+_OTHER_CAUSES = (*_ALLOCATING, CallKind.MPI)
+"""What these calls take is a cause of its own."""
+
 _FEW_COLLECTIVES = 4
 
 _FEW_USUAL, _VARYING = 0.45, 1.05
@@ -83,8 +86,8 @@ class Removals:
 
     @cached_property
     def long_call(self) -> Mask:
-        """The calls that take long by themselves, for their rank, except those that allocate or free."""
-        return self._long(self.call_times) & ~np.isin(self.graph.calls.kind, _ALLOCATING)
+        """The calls that take long by themselves, for their rank, except those of causes of their own."""
+        return self._long(self.call_times) & ~np.isin(self.graph.calls.kind, _OTHER_CAUSES)
 
     @cached_property
     def call_times(self) -> Ints:
@@ -282,10 +285,10 @@ class Removals:
     def host_excess(self, times: Times, rank: int) -> tuple[Floats, Floats]:
         """Return by how much each call and each piece of host time of a rank is longer than on the others.
 
-        Allocations are left out: they are a cause of their own.
+        Allocations and MPI are left out: they are causes of their own.
         """
         graph = self.graph
-        own = self._calls_but_allocations(times)
+        own = self._host_calls(times)
         between = graph.pieces.length.astype(float)
         of_calls, of_pieces = self._host_shares(own, between)
         shorter, less = (_ratio_to_others(one, rank, graph.stage) for one in (of_calls, of_pieces))
@@ -299,10 +302,10 @@ class Removals:
         step = calls.step[pieces.call]
         return of_calls, _Shares.of(step, pieces.place, (), rank[pieces.call], between, ranks)
 
-    def _calls_but_allocations(self, times: Times) -> Floats:
-        """Return the own time of each call, 0 for one that allocates or frees."""
+    def _host_calls(self, times: Times) -> Floats:
+        """Return the own time of each call, 0 for one that allocates, frees, or is of MPI."""
         own = times.lag[self.edge_of_call[EdgeKind.CALL]].astype(float)
-        return np.where(np.isin(self.graph.calls.kind, _ALLOCATING), 0.0, own)
+        return np.where(np.isin(self.graph.calls.kind, _OTHER_CAUSES), 0.0, own)
 
     def in_turn_host(self, times: Times) -> Times:
         """Take from each rank the host time that it takes in single steps only, and others do not."""
@@ -310,7 +313,7 @@ class Removals:
 
     def in_turn_excess(self, times: Times) -> tuple[Floats, Floats]:
         """Return what `in_turn_host` takes from each call and each piece of host time."""
-        own = self._calls_but_allocations(times)
+        own = self._host_calls(times)
         between = self.graph.pieces.length.astype(float)
         less = (1 - _ratio_to_usual(one, self.graph.stage) for one in self._host_shares(own, between))
         return own * next(less), between * next(less)

@@ -13,8 +13,11 @@ from hpcprof.analysis.collectives.matches import MatchedGroup
 from hpcprof.analysis.explain.common_clock import CommonClock
 from hpcprof.analysis.explain.couplings import MESSAGE, Coupler, Coupling, pipeline_stages
 from hpcprof.analysis.explain.host_activity import NONE
-from hpcprof.analysis.explain.rank_activity import Calls, HostPieces, RankActivity, Work
+from hpcprof.analysis.explain.mpi_part import MpiNeeds, MpiPart
+from hpcprof.analysis.explain.rank_activity import CallKind, Calls, HostPieces, RankActivity, Work
 from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, RankEdges
+from hpcprof.analysis.mpi.matching import RunMpi
+from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
 from hpcprof.profiles.timeline import Category, Ints, concatenate
 
 _MOST_ROUNDS = 5_000
@@ -53,6 +56,8 @@ class RunGraph:
         The calls that waited for the GPU.
     paced_ranks : tuple of int
         The ranks whose host keeps pace with the GPU without a call that waits (`host_pace.pace_of`).
+    mpi : MpiPart or None
+        The calls of MPI; None if not all ranks call it.
     """
 
     ranks: tuple[int, ...]
@@ -72,6 +77,7 @@ class RunGraph:
     inferred_waits: int
     blocked: Ints
     paced_ranks: tuple[int, ...]
+    mpi: MpiPart | None = None
 
     @cached_property
     def stage(self) -> Ints:
@@ -81,12 +87,18 @@ class RunGraph:
     @property
     def is_coupled(self) -> bool:
         """True if any rank needs what another one does."""
-        return bool(self.couplings)
+        of_mpi = np.isin(self.edges.kind, (EdgeKind.MESSAGE, EdgeKind.JOIN))
+        return bool(self.couplings) or bool(of_mpi.any())
 
     @property
     def is_pipeline(self) -> bool:
-        """True if ranks send each other messages: they then are stages with different work."""
+        """True if GPUs send each other messages: their ranks then are stages with different work."""
         return any(one.op == MESSAGE for one in self.couplings)
+
+    @property
+    def is_of_host(self) -> bool:
+        """True if the steps have no work on a GPU."""
+        return not len(self.work)
 
     @property
     def front_call(self) -> Ints:
@@ -122,6 +134,7 @@ def run_graph(
     edges: Mapping[int, RankEdges],
     clock: CommonClock,
     matched: Sequence[MatchedGroup],
+    mpi: RunMpi | None = None,
 ) -> RunGraph:
     """Join the ranks.
 
@@ -133,6 +146,8 @@ def run_graph(
     clock : CommonClock
     matched : sequence of MatchedGroup
         Those between ranks with aligned clocks couple the ranks (`Coupler`).
+    mpi : RunMpi, optional
+        The calls of MPI of these ranks on the clock that communication aligned.
     """
     ranks = tuple(activities)
     tables = _joined(activities, edges, clock)
@@ -151,6 +166,15 @@ def run_graph(
     coupled = coupler.edges()
     freed = coupled.target[coupled.kind == EdgeKind.TRANSFER]
     inside = inside.take(~((inside.kind == EdgeKind.RUN) & np.isin(inside.target, freed)))
+    part = None
+    if mpi is not None:
+        needs = MpiNeeds(mpi, calls, _rows_of_mpi(activities, tables, mpi))
+        part = needs.part(tables.call_rank, len(ranks))
+        lag, own = inside.lag.copy(), np.flatnonzero(inside.kind == EdgeKind.CALL)
+        lag[own] -= part.wait[inside.row[own]]
+        inside = replace(inside, lag=lag)
+        coupled = concatenate(Edges, (coupled, *needs.edges(len(observed))))
+        observed = np.concatenate((observed, needs.moments()))
     every = concatenate(Edges, (inside, coupled))
     every, order = in_order(every, observed)
     position = np.empty(len(order), np.int64)
@@ -173,7 +197,21 @@ def run_graph(
         inferred_waits=sum(one.inferred_waits for one in edges.values()),
         blocked=np.concatenate([one.blocked + tables.first_call[rank] for rank, one in edges.items()]),
         paced_ranks=tuple(rank for rank, one in edges.items() if len(one.paced)),
+        mpi=part,
     )
+
+
+def _rows_of_mpi(activities: Mapping[int, RankActivity], tables: _Joined, mpi: RunMpi) -> Ints:
+    """Return the position in the calls of MPI of the run of each call of the graph, or `NONE`."""
+    found = np.full(len(tables.calls), NONE)
+    for rank, one in activities.items():
+        rows, _ = mpi_calls_in_order(one.timeline)
+        first, last = np.searchsorted(mpi.calls.rank, [rank, rank + 1]).tolist()
+        place = np.full(len(rows), NONE)
+        place[rows[: last - first]] = np.arange(first, last)[: len(rows)]
+        own = np.flatnonzero(one.calls.kind == CallKind.MPI)
+        found[own + tables.first_call[rank]] = place[one.calls.row[own] - len(one.timeline.calls)]
+    return found
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from hpcprof.analysis.explain.explain import Replayable, replayable
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import Uncertainty
-from hpcprof.analysis.explain.mpi_graph import MpiGraph
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.removals import Mask, Removals
@@ -77,14 +76,14 @@ class _Changer:
 
     def __init__(self, replay: Replay) -> None:
         self.graph, self.removals = replay.graph, Removals(replay)
-        self._of_mpi = MpiRemovals(replay, replay.graph) if isinstance(replay.graph, MpiGraph) else None
+        self._of_mpi = MpiRemovals(replay, part) if (part := replay.graph.mpi) is not None else None
 
     def changed(self, times: Times, change: Change) -> Times:
         ranks = None if change.rank is None else (self._position(change.rank),)
         if change.median and ranks is not None:
             if len(self.graph.ranks) < 2:
                 raise UsageError("rank:N=median needs the profiles of other ranks.")
-            if self._of_mpi is not None:
+            if self._of_mpi is not None and self.graph.is_of_host:
                 return self._of_mpi.like_the_others(times, ranks[0])
             return self.removals.late_gpu(self.removals.late_host(times, ranks[0]), ranks[0])
         if change.kind == "range":
@@ -104,7 +103,7 @@ class _Changer:
             return self._calls(times, change, ranks)
         factor = 1 / change.factor if change.kind == "bandwidth" else change.factor
         if self._of_mpi is not None:
-            return self._of_mpi.communication(times, np.ones(len(self.graph.calls), bool), factor)
+            times = self._of_mpi.communication(times, np.ones(len(self.graph.calls), bool), factor)
         return self.removals.communication(times, np.full(len(self.graph.work), factor))
 
     def _position(self, rank: int) -> int:
@@ -144,7 +143,7 @@ class _Changer:
         """Scale what calls of MPI take after everything that they need has come."""
         rows = self._named(change.pattern, self.graph.calls.name, "MPI call")
         if self._of_mpi is None:
-            raise UsageError("the calls of MPI are not replayed in programs with work on a GPU.")
+            raise UsageError("calls of MPI are replayed only where all ranks make some.")
         rows = rows & self.removals.of_ranks(self.graph.call_rank, ranks)
         return self._of_mpi.communication(times, rows, change.factor)
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.collectives.common_clock import Alignment, connect
+from hpcprof.analysis.collectives.common_clock import Alignment, RankClock, connect
 from hpcprof.analysis.collectives.communication import communication
 from hpcprof.analysis.collectives.matches import arrivals_of, matches_of
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.framework.declaration import Part
 from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.mpi.run_lists import RunLists
+from hpcprof.analysis.mpi.tables import mpi_tables
 from hpcprof.profiles.timeline import (
     NO_CORRELATION,
     NO_NAME,
@@ -32,6 +35,8 @@ from hpcprof.profiles.timeline import (
     Ints,
     Kernels,
     MemoryOperations,
+    MpiCalls,
+    MpiOperations,
     Operations,
     Origin,
     Ranges,
@@ -135,7 +140,20 @@ class Once:
     after: bool = False
 
 
-Instruction = Host | Launch | Wait | Memory | StreamWait | Place | Once
+@dataclass(frozen=True)
+class Mpi:
+    """A call of MPI on the host: an all-reduce or, with a ``peer``, a message; it goes to it if it ``sends``.
+
+    It ends ``ns`` after all of its ranks have come.
+    """
+
+    ns: int
+    bytes: int = 1 << 22
+    peer: int | None = None
+    sends: bool = False
+
+
+Instruction = Host | Launch | Wait | Memory | StreamWait | Place | Once | Mpi
 
 
 Meeting = tuple[int, ...]
@@ -160,6 +178,7 @@ class _Rank:
     syncs: list[tuple[int, int, int, int, int, int, int, int]] = field(default_factory=list)
     ends: dict[tuple[int, int], int] = field(default_factory=dict)
     events: dict[tuple[int, int], int] = field(default_factory=dict)
+    mpi: list[tuple[int, int, Mpi]] = field(default_factory=list)
 
 
 def simulate(ranks: Sequence[Sequence[Instruction]], steps: int) -> dict[int, Timeline]:
@@ -214,6 +233,11 @@ def _execute(rank: _Rank, one: Instruction) -> Executing:
         rank.ranges.append((begin, rank.now, one.name))
     elif isinstance(one, Launch):
         yield from _launch(rank, one)
+    elif isinstance(one, Mpi):
+        begin = rank.now
+        arrived = yield _meeting(rank.rank, one), begin
+        rank.now = max(arrived.values()) + one.ns
+        rank.mpi.append((begin, rank.now, one))
     elif isinstance(one, Memory):
         begin, name = rank.now, "cudaFree" if one.frees else "cudaMalloc"
         number = _call(rank, name)
@@ -262,16 +286,19 @@ def _launch(rank: _Rank, one: Launch) -> Executing:
     start = max(begin + one.call_ns + LAUNCH - CALL, ready, rank.events.pop(stream, 0))
     end = start + one.ns
     if one.communicates:
-        meeting = one.group
-        if one.peer is not None:
-            meeting = (rank.rank, one.peer) if one.sends else (one.peer, rank.rank)
-        arrived = yield meeting, start
+        arrived = yield one.group or _meeting(rank.rank, one), start
         end = max(start, _awaited(rank.rank, one, arrived)) + one.ns
     if one.blocks:
         rank.now = max(rank.now, end + RETURN)
         rank.calls[-1] = (begin, rank.now, name, number)
     rank.work.append((start, end, one, number))
     rank.ends[stream] = end
+
+
+def _meeting(rank: int, one: Launch | Mpi) -> Meeting:
+    if one.peer is None:
+        return ()
+    return (rank, one.peer) if one.sends else (one.peer, rank)
 
 
 def _awaited(rank: int, one: Launch, arrived: Mapping[int, int]) -> int:
@@ -324,6 +351,7 @@ def _timeline(rank: _Rank, number: int, ranks: int) -> Timeline:
         ),
         synchronizations=_synchronizations(rank),
         collectives=_collectives(rank, ranks, text),
+        **_mpi(rank, ranks, text),
         strings=np.array(list(texts), object),
     )
 
@@ -359,6 +387,34 @@ def _collectives(rank: _Rank, ranks: int, text: Callable[[str], int]) -> Collect
     )
 
 
+def _mpi(rank: _Rank, ranks: int, text: Callable[[str], int]) -> dict[str, Any]:
+    """Return the calls of MPI and what begins and ends in them."""
+    found = rank.mpi
+    ops = ["AllReduce" if one.peer is None else "Send" if one.sends else "Recv" for *_, one in found]
+    start, end = _ints(one[0] for one in found), _ints(one[1] for one in found)
+    zeros, sizes = np.zeros(len(found), np.int64), _ints(one.bytes for *_, one in found)
+    unknown = np.full(len(found), -1)
+    calls = MpiCalls(start, end, zeros, zeros, _ints(text(f"MPI_{one.capitalize()}") for one in ops))
+    operations = MpiOperations(
+        start=start,
+        end=end,
+        process=zeros,
+        thread=zeros,
+        operation=_ints(map(text, ops)),
+        communicator=np.full(len(found), text("world")),
+        ranks=np.full(len(found), ranks),
+        peer=_ints(-1 if one.peer is None else one.peer for *_, one in found),
+        comm_peer=unknown,
+        root=unknown,
+        tag=zeros,
+        bytes=sizes,
+        received_bytes=sizes,
+        begin_ns=end - start,
+        wait_ns=zeros,
+    )
+    return {"mpi_calls": calls, "mpi_operations": operations}
+
+
 def _operation(one: Launch) -> str:
     if one.peer is not None:
         return "Send" if one.sends else "Recv"
@@ -392,8 +448,7 @@ class _Tables(dict[str, pd.DataFrame]):
     def __missing__(self, name: str) -> pd.DataFrame:
         analysis = ANALYSES[name]
         if analysis.map_over is Part.MPI:
-            # These programs call none of it.
-            self[name] = pd.DataFrame()
+            self[name] = self._of_mpi().get(name, pd.DataFrame())
         elif analysis.scope.value == "rank":
             rows = [analyze_rank(analysis, one, rank).rows for rank, one in self.timelines.items()]
             filled = [one for one in rows if len(one)]
@@ -401,6 +456,18 @@ class _Tables(dict[str, pd.DataFrame]):
         else:
             self[name] = analyze(analysis, {one: Outcome(self[one]) for one in analysis.computed_from}).rows
         return self[name]
+
+    def _of_mpi(self) -> dict[str, pd.DataFrame]:
+        """Return the analyses of the calls of MPI; empty without any."""
+        lists = RunLists()
+        calls, operations = self["mpi_call_list"], self["mpi_operation_list"]
+        if not len(calls):
+            return {}
+        for rank in self.timelines:
+            lists.add(rank, *(rows[rows["rank"] == rank] for rows in (calls, operations)))
+        clocks = {rank: RankClock.shifted(0) for rank in self.timelines}
+        found = mpi_tables(lists, self["mpi_regions"], clocks, dict.fromkeys(clocks, "node"))
+        return {name: outcome.rows for name, outcome in found.items()}
 
 
 def inputs_of(timelines: Mapping[int, Timeline]) -> ExplainInputs:
@@ -410,6 +477,11 @@ def inputs_of(timelines: Mapping[int, Timeline]) -> ExplainInputs:
     sizes = pd.concat([rows["comm_ranks"], rows["world_ranks"]])
     found = communication([rows])
     clocks = next(iter(connect(found.aligned)), Alignment({}, {}))
+    if not clocks.clocks and any(len(one.mpi_calls) for one in timelines.values()):
+        # Calls of MPI align the clocks, which are one here.
+        clocks = Alignment(
+            {rank: RankClock.shifted(0) for rank in timelines}, dict.fromkeys(timelines, 1_000.0)
+        )
     return ExplainInputs(
         ranks=tuple(timelines),
         read=timelines.__getitem__,

@@ -1,0 +1,300 @@
+"""The calls of MPI in the graph of a run: what each of them needs, and how long it waits for that.
+
+A call ends when all that it needs has come: a receive needs the start of its send, a send that waits the
+start of its receive, a collective the start of every rank, or of the root. After that it takes its own time,
+the transfer. A nonblocking operation begins in one call and ends in another, its wait.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hpcprof.analysis.explain.host_activity import NONE
+from hpcprof.analysis.explain.rank_activity import Calls
+from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, edges_of
+from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
+from hpcprof.analysis.mpi.waits import blocked_sends
+from hpcprof.profiles.collective_operations import FROM_ROOT, TO_ROOT, WAITING
+from hpcprof.profiles.timeline import Ints
+
+
+@dataclass(frozen=True, eq=False)
+class MpiPart:
+    """The calls of MPI among those of a graph.
+
+    Attributes
+    ----------
+    run : RunMpi
+        The calls of the run.
+    row : ndarray of int64, shape (calls,)
+        The position in ``run`` of each call of the graph, `NONE` for one that is none of MPI.
+    wait : ndarray of int64, shape (calls,)
+        How long each call waited for others.
+    messages : ndarray of int64, shape (m, 2)
+        The sending and the receiving rank of each message, by position.
+    relays : ndarray of int64, shape (r, 3)
+        Of messages whose sender had received another one before: the rank that sent that one last, the
+        sender, and the receiver.
+    ranks : int
+        The number of ranks.
+    """
+
+    run: RunMpi
+    row: Ints
+    wait: Ints
+    messages: Ints
+    relays: Ints
+    ranks: int
+
+    @cached_property
+    def directions(self) -> Ints:
+        """The messages from each rank to each other one, shape (ranks, ranks)."""
+        found = np.zeros((self.ranks, self.ranks), np.int64)
+        np.add.at(found, tuple(self.messages.T), 1)
+        return found
+
+    @cached_property
+    def is_pipeline(self) -> bool:
+        """True if messages pass from rank to rank, through others, and not around a ring.
+
+        They may pass back the same way. Ranks that exchange messages with their neighbours send to the one
+        from which they received as often as to another one.
+        """
+        found = self.directions
+        inner = np.count_nonzero(found + found.T, axis=0) > 1
+        relays = self.relays[inner[self.relays[:, 1]]]
+        passed = relays[relays[:, 0] != relays[:, 2]]
+        if not len(passed) or len(passed) < _RELAYED * len(relays):
+            return False
+        after: dict[tuple[int, int], set[tuple[int, int]]] = {}
+        for source, rank, target in np.unique(passed, axis=0).tolist():
+            after.setdefault((source, rank), set()).add((rank, target))
+        return _is_acyclic(after)
+
+    @cached_property
+    def server(self) -> int:
+        """The position of the rank with which all others exchange their messages; `NONE` without."""
+        found = self.directions
+        if len(found) <= 2 or not found.any():
+            return NONE
+        hub = int((found.sum(axis=0) + found.sum(axis=1)).argmax())
+        others = np.delete(np.arange(len(found)), hub)
+        serves = (found[hub, others] > 0) & (found[others, hub] > 0)
+        return hub if serves.all() and not found[np.ix_(others, others)].any() else NONE
+
+
+_RELAYED = 0.75
+"""In a pipeline so many of the messages that follow others go on, except those of the first and last rank."""
+
+_NEAR_NS = 20_000
+"""Moments of two ranks that are so close may be in the other order."""
+
+_MOSTLY = 0.75
+"""A wait ends soon after a moment if it has lasted for so much of its time by then."""
+
+
+def _relays(messages: Ints, thread: Ints, rank: Ints) -> Ints:
+    """Return the ranks by which messages go on: whose message came last before, the sender, the receiver.
+
+    Of several messages that came in one call, that of the rank to which the new one goes counts.
+
+    Parameters
+    ----------
+    messages : ndarray of int64, shape (m, 2)
+        The calls in which messages are sent and received.
+    thread, rank : ndarray of int64, shape (calls,)
+    """
+    order = np.argsort(messages[:, 1], kind="stable")
+    sent, received = messages[order].T
+    last = np.searchsorted(received, sent) - 1
+    known = np.flatnonzero((last >= 0) & (thread[received[last]] == thread[sent]))
+    came, target = received[last[known]], rank[received[known]]
+    ranks = int(rank.max(initial=0)) + 1
+    answers = np.isin(came * ranks + target, received * ranks + rank[sent])
+    source = np.where(answers, target, rank[sent[last[known]]])
+    return np.column_stack((source, rank[sent[known]], target))
+
+
+def _is_acyclic(after: dict[tuple[int, int], set[tuple[int, int]]]) -> bool:
+    """Return whether no message comes back to where it was, by the messages that each one leads to."""
+    left = dict(after)
+    while left:
+        led_to = set().union(*left.values())
+        rest = {one: others for one, others in left.items() if one in led_to}
+        if len(rest) == len(left):
+            return False
+        left = rest
+    return True
+
+
+class MpiNeeds:
+    """The other calls that calls need, all of them in the graph.
+
+    Parameters
+    ----------
+    run : RunMpi
+    calls : Calls
+    row : ndarray of int64, shape (calls,)
+        The position in the run of each call, `NONE` for one that is none of MPI.
+    """
+
+    def __init__(self, run: RunMpi, calls: Calls, row: Ints) -> None:
+        self._calls, self._run, self._row = calls, run, row
+        known = np.flatnonzero(row != NONE)
+        self._real = known[np.lexsort((calls.start[known], calls.thread[known]))]
+        node = np.full(len(run.calls) + 1, NONE)
+        node[row[known]] = known
+        found = run.operations
+        receives, blocked = found.matched_receives, blocked_sends(run)
+        sends = found.matched_sends
+        self._received, self._sent, _ = self._pairs(run, node, receives)
+        self._held, self._posted, _ = self._pairs(run, node, blocked)
+        progress = [self._progress(run, *self._pairs(run, node, rows)) for rows in (receives, sends)]
+        self._stuck, self._moving = (np.concatenate(columns) for columns in zip(*progress, strict=True))
+        rooted: list[tuple[Ints, Ints]] = []
+        joined: list[Ints] = []
+        gathered: list[tuple[Ints, Ints]] = []
+        for op, rows in collective_tables(run):
+            name = found.ops[op]
+            begin, done = node[found.begin[rows]], node[found.completes[rows]]
+            here = np.all((begin != NONE) & (done != NONE), axis=1)
+            rows, begin, done = rows[here], begin[here], done[here]
+            is_root = found.rank[rows] == found.root[rows][:, :1]
+            one_root = is_root.sum(axis=1) == 1
+            if name in WAITING:
+                joined += [np.stack((b, d)) for b, d in zip(begin, done, strict=True)]
+            elif name in FROM_ROOT:
+                rows, begin, done, is_root = (one[one_root] for one in (rows, begin, done, is_root))
+                others = rows.shape[1] - 1
+                rooted.append((np.repeat(begin[is_root], others), done[~is_root]))
+            elif name in TO_ROOT:
+                begin, done, is_root = (one[one_root] for one in (begin, done, is_root))
+                gathered.append((begin, done[is_root]))
+        self._rooted = [np.concatenate([pair[side] for pair in rooted] or [_NO]) for side in (0, 1)]
+        self._joined, self._gathered = (
+            joined,
+            [
+                (row, np.array([end]))
+                for begin, ends in gathered
+                for row, end in zip(begin, ends, strict=True)
+            ],
+        )
+
+    def _pairs(self, run: RunMpi, node: Ints, rows: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return the calls in which operations end and in which their partners begin, and the operations."""
+        found = run.operations
+        own, other = node[found.completes[rows]], node[found.begin[found.partner[rows]]]
+        here = (own != NONE) & (other != NONE) & (own != other)
+        return own[here], other[here], rows[here]
+
+    def _progress(self, run: RunMpi, own: Ints, other: Ints, rows: Ints) -> tuple[Ints, Ints]:
+        """Return calls that end because a partner is inside MPI again, and the call in which it is.
+
+        Without a thread for it, the library moves a large message only while both ranks are inside MPI. So a
+        wait that begins while the partner, in the middle of a nonblocking operation, is outside, and that
+        ends soon after it comes back, has waited for that.
+        """
+        calls, found = self._calls, run.operations
+        partner = found.partner[rows]
+        begun = found.completes[partner] != found.begin[partner]
+        at_start, at_end = (
+            self._last_begun(calls.thread[other], moment)
+            for moment in (calls.start[own], calls.end[own] + _NEAR_NS)
+        )
+        away = begun & (at_end > at_start) & (calls.end[at_start] + _NEAR_NS < calls.start[own])
+        alone = calls.start[at_end] - calls.start[own]
+        length = calls.end[own] - calls.start[own]
+        chosen = np.flatnonzero(away & (alone > _NEAR_NS) & (alone > _MOSTLY * length))
+        # Of several partners the last one to come back is what a wait has waited for.
+        chosen = chosen[np.lexsort((-alone[chosen], own[chosen]))]
+        chosen = chosen[np.append(True, np.diff(own[chosen]) != 0)[: len(chosen)]]
+        return own[chosen], at_end[chosen]
+
+    def _last_begun(self, thread: Ints, moment: Ints) -> Ints:
+        """Return the last call of each thread that begins before a moment, its first one without any."""
+        calls, rows = self._calls, self._real
+        low = int(min(calls.start.min(initial=0), moment.min(initial=0)))
+        span = int(max(calls.start.max(initial=0), moment.max(initial=0))) - low + 1
+        key = calls.thread[rows] * span + calls.start[rows] - low
+        at = np.searchsorted(key, thread * span + moment - low, side="right") - 1
+        first = np.searchsorted(calls.thread[rows], thread)
+        return rows[np.maximum(at, first)]
+
+    def _groups(self) -> list[tuple[Ints, Ints]]:
+        """Return the calls that come to each collective, and those that wait for the last of them."""
+        return [*((both[0], both[1]) for both in self._joined), *self._gathered]
+
+    def part(self, rank: Ints, ranks: int) -> MpiPart:
+        """Return the calls with their waits; ``rank`` is the position of the rank of each, of so many."""
+        messages = np.column_stack((self._sent, self._received))
+        return MpiPart(
+            run=self._run,
+            row=self._row,
+            wait=self.waits,
+            messages=rank[messages],
+            relays=_relays(messages, self._calls.thread, rank),
+            ranks=ranks,
+        )
+
+    @cached_property
+    def waits(self) -> Ints:
+        """How long each call waits for the last that it needs, in ns, shape (calls,)."""
+        start, end = self._calls.start, self._calls.end
+        last = start.copy()
+        for own, other in (
+            (self._received, self._sent),
+            (self._held, self._posted),
+            (self._stuck, self._moving),
+            (self._rooted[1], self._rooted[0]),
+        ):
+            np.maximum.at(last, own, start[other])
+        for come, waiting in self._groups():
+            last[waiting] = np.maximum(last[waiting], start[come].max())
+        found: Ints = np.minimum(last, end) - start
+        return found
+
+    def moments(self) -> Ints:
+        """Return when the last rank comes to each collective with a node of its own."""
+        start = self._calls.start
+        return np.array([int(start[come].max()) for come, _ in self._groups()], np.int64)
+
+    def edges(self, first: int) -> list[Edges]:
+        """Return the edges between calls; the nodes of collectives have numbers from ``first`` on."""
+        start, end = self._calls.start, self._calls.end
+        transfer = end - start - self.waits
+
+        def between(own: Ints, other: Ints, kind: EdgeKind) -> Edges:
+            lag = np.minimum(transfer[own], end[own] - start[other])
+            return edges_of(1 + 2 * other, 2 + 2 * own, lag, kind, own)
+
+        found = [
+            between(self._received, self._sent, EdgeKind.MESSAGE),
+            between(self._held, self._posted, EdgeKind.RENDEZVOUS),
+            between(self._stuck, self._moving, EdgeKind.MESSAGE),
+            between(self._rooted[1], self._rooted[0], EdgeKind.MESSAGE),
+        ]
+        sources, targets = [], []
+        for number, (come, waiting) in enumerate(self._groups()):
+            sources.append(np.stack((come, np.full(len(come), first + number))))
+            targets.append(np.stack((waiting, np.full(len(waiting), first + number))))
+        if sources:
+            come, joined = np.concatenate(sources, axis=1)
+            waiting, leaving = np.concatenate(targets, axis=1)
+            last = self.moments()[leaving - first]
+            found += [
+                edges_of(1 + 2 * come, joined, 0, EdgeKind.JOIN, come),
+                edges_of(
+                    leaving,
+                    2 + 2 * waiting,
+                    np.minimum(transfer[waiting], end[waiting] - last),
+                    EdgeKind.MESSAGE,
+                    waiting,
+                ),
+            ]
+        return found
+
+
+_NO = np.empty(0, np.int64)
