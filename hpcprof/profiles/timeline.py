@@ -196,10 +196,11 @@ class Ranges(Table):
 
 @dataclass(frozen=True)
 class Operators(Table):
-    """Calls of PyTorch's operators on the host (``aten::mm``), also of those inside others.
+    """Calls of PyTorch's operators on the host (``aten::mm``), also of those inside others, and of XLA's.
 
     ``dims`` and ``types`` are JSON lists of the shapes and types of the inputs as the profiler wrote them,
-    ``[[4,32],[32,10]]`` and ``["float","float"]``, and ``values`` one of a convolution's other inputs. An
+    ``[[4,32],[32,10]]`` and ``["float","float"]``, and ``values`` one of a convolution's other inputs, or a
+    JSON object of the ``flops`` and ``bytes`` of a call where the profile tells them. An
     operator of the forward pass shares the number ``link`` with the one of its gradient, or has `NO_LINK`.
     """
 

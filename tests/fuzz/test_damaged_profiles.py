@@ -33,7 +33,7 @@ from hpcprof.profiles.readers.declaration import Part
 from hpcprof.profiles.readers.discovery import read_profile, several_ranks
 from hpcprof.profiles.timeline import LATEST, LONGEST, Timeline
 from tests.crosschecks import contradictions
-from tests.data import rocprof_profiles, unitrace_trace
+from tests.data import rocprof_profiles, unitrace_trace, xplane_profile
 from tests.data.otf2_archive import files_of_archive, write_archive
 
 pytestmark = pytest.mark.slow
@@ -47,6 +47,7 @@ WHOLE = {
     ".trace.json": TRACE,
     "_results.json": RESULTS,
     ".unitrace.json": unitrace_trace.text().encode(),
+    ".xplane.pb": xplane_profile.profile(gpus=2),
     "_kernel_trace.csv": rocprof_profiles.tables()["_kernel_trace.csv"].encode(),
 }
 EXAMPLES = int(os.environ.get("HPCPROF_FUZZ_EXAMPLES", "60"))
@@ -338,7 +339,7 @@ def change_trace(trace: dict[str, Any], choose: random.Random) -> None:
 
 
 @pytest.mark.parametrize(
-    "suffix", [".sqlite", ".trace.json", "_results.json", "_kernel_trace.csv", ".unitrace.json"]
+    "suffix", [".sqlite", ".trace.json", "_results.json", "_kernel_trace.csv", ".unitrace.json", ".xplane.pb"]
 )
 @bounded
 @given(changes)

@@ -84,7 +84,7 @@ def _whole(timeline: Timeline) -> Intervals:
 
 def nothing_ran(timeline: Timeline) -> str:
     """Return the reason why the time of a timeline cannot be divided."""
-    return f"no CUDA kernels, memory operations or PyTorch operators in {timeline.origin.path.name}"
+    return f"no CUDA kernels, memory operations or operators in {timeline.origin.path.name}"
 
 
 def step_parts(timeline: Timeline) -> Outcome:

@@ -1,4 +1,4 @@
-"""The operators of PyTorch, and the kernels that they launch."""
+"""The operators of PyTorch and XLA, and the kernels that they launch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hpcprof.profiles.losses import Subject
 
 _TIMES = (
     "calls host_ns self_host_ns host_pct:float gpu_ops gpu_ns self_gpu_ns gpu_pct:float "
-    "flops:float tflops:float peak_pct:float"
+    "flops:float bytes:float tflops:float peak_pct:float"
 )
 _MAIN = ("calls", "self_gpu_ns", "gpu_pct", "self_host_ns", "host_pct", "tflops", "peak_pct")
 _MODULE = "hpcprof.analysis.operators.operators"
@@ -17,7 +17,7 @@ _EVENTS = Events(OPERATIONS | CALLS | {Subject.OPERATOR}, launches=True)
 ANALYSES = (
     Analysis(
         "operators",
-        "PyTorch operators",
+        "Operators",
         Scope.RANK,
         columns(f"rank name:text {_TIMES}"),
         f"{_MODULE}:operators",
@@ -31,7 +31,7 @@ ANALYSES = (
     ),
     Analysis(
         "operators_by_shape",
-        "PyTorch operators by the shapes and types of their inputs",
+        "Operators by the shapes and types of their inputs",
         Scope.RANK,
         columns(f"rank name:text input_dims:text input_types:text {_TIMES}"),
         f"{_MODULE}:operators_by_shape",
@@ -41,7 +41,7 @@ ANALYSES = (
     ),
     Analysis(
         "operator_kernels",
-        "GPU operations by PyTorch operator",
+        "GPU operations by operator",
         Scope.RANK,
         columns(
             "rank operator:text kernel:text instances total_ns time_pct:float "
@@ -67,7 +67,7 @@ ANALYSES = (
     ),
     Analysis(
         "idle_threads",
-        "Idle time of threads that execute PyTorch operators",
+        "Idle time of threads that execute operators",
         Scope.RANK,
         columns("rank pid tid operators span_ns busy_ns idle_ns idle_pct:float"),
         "hpcprof.analysis.operators.host_time:idle_threads",

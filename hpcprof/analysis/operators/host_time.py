@@ -70,7 +70,7 @@ def idle_threads(timeline: Timeline) -> Outcome:
     table = timeline.operators
     threads = _computing_threads(timeline)
     if not threads:
-        return no_rows(f"no PyTorch operators in {timeline.origin.path.name}")
+        return no_rows(f"no operators in {timeline.origin.path.name}")
     steps = step_intervals(timeline)
     start, end = union(steps.start, steps.end)
     if not len(start):

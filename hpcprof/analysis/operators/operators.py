@@ -1,4 +1,4 @@
-"""PyTorch operators by name and by the shapes of their inputs, and the kernels that they launch."""
+"""Operators by name and by the shapes of their inputs, and the kernels that they launch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, object_array
-from hpcprof.analysis.operators.matrix_multiplications import counts_flops, flops, peak_tflops
+from hpcprof.analysis.operators.matrix_multiplications import costs, counts_flops, flops, peak_tflops
 from hpcprof.analysis.operators.nesting import launching_operators, nesting
 from hpcprof.analysis.statistics.grouped import round_half_up, summarize
 from hpcprof.common.memoize import computed_once
@@ -35,7 +35,8 @@ class _Calls:
     """The calls of operators by position in `Nesting.order`, all arrays of shape (operators,).
 
     ``shape`` is the number of the name, shapes and types of a call among ``shapes``. ``flops`` and
-    ``peak`` (in FLOP/s) are NaN if unknown. ``busy`` is the sum of the times of all operations on the GPU.
+    ``peak`` (in FLOP/s) are NaN if unknown, as is ``moved``, the bytes that a call reads and writes. ``busy``
+    is the sum of the times of all operations on the GPU.
     """
 
     shape: Ints
@@ -47,6 +48,7 @@ class _Calls:
     own_gpu: Ints
     flops: _Floats
     peak: _Floats
+    moved: _Floats
     busy: int
 
 
@@ -96,7 +98,7 @@ def operator_kernels(timeline: Timeline) -> Outcome:
 
 
 def _no_operators(timeline: Timeline) -> Outcome:
-    return no_rows(f"no PyTorch operators in {timeline.origin.path.name}")
+    return no_rows(f"no operators in {timeline.origin.path.name}")
 
 
 @computed_once
@@ -112,8 +114,9 @@ def _calls(timeline: Timeline) -> _Calls:
     np.add.at(own_gpu, operator, time[operation])
     texts = [timeline.names(column) for column in np.ascontiguousarray(shapes.T)]
     calls, call = numbered_rows(table.name, table.dims, table.values)
-    inputs = zip(*map(timeline.names, np.ascontiguousarray(calls.T)), strict=True)
+    inputs = list(zip(*map(timeline.names, np.ascontiguousarray(calls.T)), strict=True))
     work = np.array([flops(*one) for one in inputs], float)
+    moved = np.array([costs(values).get("bytes") for _, _, values in inputs], float)
     return _Calls(
         shape=shape,
         shapes=shapes,
@@ -124,6 +127,7 @@ def _calls(timeline: Timeline) -> _Calls:
         own_gpu=own_gpu,
         flops=work[call[tree.order]],
         peak=_peaks(timeline, texts, shape[operator], done.name[operation])[shape],
+        moved=moved[call[tree.order]],
         busy=int(time.sum()),
     )
 
@@ -189,6 +193,7 @@ def _rates(timeline: Timeline, calls: _Calls, group: Ints, groups: int) -> dict[
         share = 100.0 * least / spent if timeline.operation_count else np.full(groups, np.nan)
     return {
         "flops": _nullable(total(calls.flops)),
+        "bytes": _nullable(total(calls.moved)),
         "tflops": _nullable(np.round(rate, 3)),
         "peak_pct": _nullable(np.round(share, 1)),
     }

@@ -79,8 +79,8 @@ KNOWN: tuple[KnownRange, ...] = (
     KnownRange("vLLM", re.compile("gpu_model_runner: preprocess"), marker=True),
     # jax/_src/profiler.py (StepTraceAnnotation), as TraceMe encodes it
     KnownRange("JAX", re.compile(r"[^#]+#(?:\w+=[^,#]*,)*step_num=[\dN]+(?:,\w+=[^,#]*)*#")),
-    # xla/service/gpu/nvtx_utils; the domain is TSL
-    KnownRange("XLA", re.compile("(?:TSL:)?XlaModule:#.*#", re.DOTALL)),
+    # xla/service/gpu/nvtx_utils; the domain is TSL. A step has what the host does between two executions.
+    KnownRange("XLA", re.compile("(?:TSL:)?XlaModule:#.*#", re.DOTALL), marker=True),
     # megatron/core/pipeline_parallel/schedules.py
     KnownRange(
         "Megatron",

@@ -17,12 +17,13 @@ from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.readers.otf2 import OTF2
 from hpcprof.profiles.readers.rocprof import ROCPD, ROCPROFV3
 from hpcprof.profiles.readers.unitrace import UNITRACE
+from hpcprof.profiles.readers.xplane import XPLANE
 
 if TYPE_CHECKING:  # numpy is not needed to find profiles
     from hpcprof.profiles.kernel_report import KernelReport
     from hpcprof.profiles.timeline import Timeline
 
-BUILT_IN = (NSYS, TORCH, ROCPD, ROCPROFV3, UNITRACE, OTF2, NCU)
+BUILT_IN = (NSYS, TORCH, ROCPD, ROCPROFV3, UNITRACE, XPLANE, OTF2, NCU)
 """The first that takes a file reads it: the tables of Nsight Compute may have any name."""
 PROFILES = ", ".join(reader.files for reader in BUILT_IN)
 """The formats of the built-in readers, for people."""

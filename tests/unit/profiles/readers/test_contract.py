@@ -32,7 +32,7 @@ from hpcprof.profiles.readers.discovery import (
     reader_of,
 )
 from hpcprof.profiles.timeline import Timeline
-from tests.data import rocprof_profiles, unitrace_trace
+from tests.data import rocprof_profiles, unitrace_trace, xplane_profile
 from tests.data.otf2_archive import files_of_archive, write_archive
 from tests.unit.profiles.readers.conftest import DATA
 
@@ -212,6 +212,13 @@ SAMPLES = {
         unitrace_trace.text().encode(),
         lambda path: change_trace(path, random.Random(1).shuffle),
         lambda path: change_trace(path, lambda events: spoil_event(events, "gpu_op")),
+        rest=True,
+    ),
+    "xplane": Sample(
+        ".xplane.pb",
+        xplane_profile.profile(),
+        lambda path: path.write_bytes(xplane_profile.profile(seed=1)) and None,
+        lambda path: path.write_bytes(xplane_profile.profile(cut_kernel=True)) and None,
         rest=True,
     ),
     "ncu": Sample(

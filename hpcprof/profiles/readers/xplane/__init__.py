@@ -1,0 +1,11 @@
+"""Profiles of JAX and XLA: files of XPlanes, which ``jax.profiler`` writes."""
+
+from hpcprof.profiles.readers.declaration import ProfileContent, Reader
+
+XPLANE = Reader(
+    "xplane",
+    suffixes=(".xplane.pb",),
+    files="*.xplane.pb of JAX",
+    content=ProfileContent.TIMELINE,
+    read="hpcprof.profiles.readers.xplane.reader:read",
+)

@@ -1,0 +1,323 @@
+"""The programs of a profile: what each operation of XLA's HLO computes, moves and communicates.
+
+The numbers of the fields are those of hlo.proto and xla_data.proto (openxla/xla). XLA's own analysis of costs
+is not in a profile, so floating-point operations are those of matrix products and convolutions alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+from hpcprof.profiles.readers.xplane.planes import Metadata
+from hpcprof.profiles.readers.xplane.wire import NO_PART, Damage, Field, fields_of, packed
+
+COLLECTIVES = {
+    "all-reduce": "AllReduce",
+    "all-gather": "AllGather",
+    "reduce-scatter": "ReduceScatter",
+    "all-to-all": "AlltoAll",
+    "ragged-all-to-all": "AlltoAllV",
+    "collective-broadcast": "Broadcast",
+    "collective-permute": "SendRecv",
+    "send": "Send",
+    "recv": "Recv",
+}
+"""The operation of each opcode that communicates, without ``-start`` and ``-done``."""
+
+CONTAINERS = frozenset({"while", "call", "conditional"})
+"""Operations that run others."""
+
+_PROTO = "Hlo Proto"
+_PROGRAM = re.compile(r".*\((\d{1,18})\)", re.DOTALL)
+_TYPES = {
+    1: ("pred", 8),
+    2: ("s8", 8),
+    3: ("s16", 16),
+    4: ("s32", 32),
+    5: ("s64", 64),
+    6: ("u8", 8),
+    7: ("u16", 16),
+    8: ("u32", 32),
+    9: ("u64", 64),
+    10: ("f16", 16),
+    11: ("f32", 32),
+    12: ("f64", 64),
+    15: ("c64", 64),
+    16: ("bf16", 16),
+    18: ("c128", 128),
+    19: ("f8e5m2", 8),
+    20: ("f8e4m3fn", 8),
+    21: ("s4", 4),
+    22: ("u4", 4),
+    23: ("f8e4m3b11fnuz", 8),
+    24: ("f8e5m2fnuz", 8),
+    25: ("f8e4m3fnuz", 8),
+    28: ("f8e4m3", 8),
+    29: ("f8e3m4", 8),
+}
+_PRODUCT = re.compile(r"__cublas\$")
+_CONVOLUTION = "__cudnn$convForward"
+_CONTRACTED = re.compile(r'"lhs_contracting_dimensions":\s*\[([\d",\s]*)\]')
+_TUPLE = 13
+_LARGEST = 1 << 62
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The shapes of the arrays of a value, which is one array or a tuple of arrays."""
+
+    arrays: tuple[tuple[str, int, tuple[int, ...]], ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """The size of all arrays."""
+        return min(sum(prod(sizes) * bits for _, bits, sizes in self.arrays) // 8, _LARGEST)
+
+
+@dataclass
+class Operation:
+    """An operation of a program.
+
+    ``groups`` are the participants of a collective, by their position in the assignment of devices.
+    ``contracted`` are the axes over which a matrix product sums in its left input, and ``kernel_features``
+    is the axis of the output's features in the kernel of a convolution.
+    """
+
+    name: str = ""
+    opcode: str = ""
+    shape: Shape = field(default_factory=Shape)
+    operands: list[int] = field(default_factory=list)
+    called: list[int] = field(default_factory=list)
+    contracted: list[int] = field(default_factory=list)
+    kernel_features: int | None = None
+    target: str = ""
+    groups: list[list[int]] = field(default_factory=list)
+    inputs: tuple[Shape, ...] = ()
+    flops: int = 0
+
+    @property
+    def collective(self) -> str | None:
+        """The collective operation that it is or begins, as in `COLLECTIVES`."""
+        return COLLECTIVES.get(self.opcode.removesuffix("-start"))
+
+    @property
+    def bytes(self) -> int:
+        """What it reads and writes."""
+        return min(self.shape.bytes + sum(one.bytes for one in self.inputs), _LARGEST)
+
+    @property
+    def dims(self) -> str:
+        """The shapes of its inputs as JSON."""
+        return json.dumps([list(one[2]) for shape in self.inputs for one in shape.arrays])
+
+    @property
+    def types(self) -> str:
+        """The types of its inputs as JSON."""
+        return json.dumps([one[0] for shape in self.inputs for one in shape.arrays])
+
+
+@dataclass(frozen=True)
+class Program:
+    """A compiled program: its operations by name, and the device of each participant."""
+
+    name: str
+    operations: Mapping[str, Operation]
+    devices: tuple[int, ...] = ()
+
+
+def programs_of(metadata: Iterable[Metadata]) -> tuple[dict[int, Program], int]:
+    """Return the programs in the metadata of a profile by their ids, and how many cannot be read."""
+    found: dict[int, Program] = {}
+    damaged = 0
+    for one in metadata:
+        written, number = one.stats.get(_PROTO), one.stats.get("program_id")
+        named = _PROGRAM.fullmatch(one.name)
+        if not isinstance(number, int):
+            number = int(named[1]) if named else None
+        if not isinstance(written, bytes) or number is None:
+            continue
+        try:
+            found[number] = _program(written)
+        except (Damage, RecursionError):
+            damaged += 1
+    return found, damaged
+
+
+def _program(data: bytes) -> Program:
+    module = next((one for one in fields_of(data, 0, len(data)) if one.number == 1), Field(1, 0, 0))
+    name = ""
+    devices: tuple[int, ...] = ()
+    computations: dict[int, dict[int, Operation]] = {}
+    for one in _messages(data, module):
+        if one.number == 1:
+            name = _text(data, one)
+        elif one.number == 3:
+            number, operations = _computation(data, one)
+            computations[number] = operations
+        elif one.number == 15:
+            devices = _devices(data, one)
+    for operations in computations.values():
+        for operation in operations.values():
+            operation.inputs = tuple(operations[at].shape for at in operation.operands if at in operations)
+    costs: dict[int, int] = {}
+    for operations in computations.values():
+        for operation in operations.values():
+            operation.flops = min(_flops(operation, computations, costs), _LARGEST)
+    named = {operation.name: operation for own in computations.values() for operation in own.values()}
+    return Program(name, named, devices)
+
+
+def _messages(data: bytes, message: Field) -> Iterable[Field]:
+    """Yield the fields of a message that are parts."""
+    if message.end == NO_PART:
+        raise Damage
+    return (one for one in fields_of(data, message.value, message.end) if one.end != NO_PART)
+
+
+def _computation(data: bytes, message: Field) -> tuple[int, dict[int, Operation]]:
+    number, operations = 0, {}
+    for one in fields_of(data, message.value, message.end):
+        if one.number == 5 and one.end == NO_PART:
+            number = one.value
+        elif one.number == 2 and one.end != NO_PART:
+            key, operation = _operation(data, one)
+            operations[key] = operation
+    return number, operations
+
+
+def _operation(data: bytes, message: Field) -> tuple[int, Operation]:
+    numbers: dict[int, list[Field]] = {}
+    parts: dict[int, list[Field]] = {}
+    for one in fields_of(data, message.value, message.end):
+        (numbers if one.end == NO_PART else parts).setdefault(one.number, []).append(one)
+    text = {number: _text(data, ones[-1]) for number, ones in parts.items() if number in (1, 2, 28, 43)}
+    listed = {
+        number: [
+            value for one in (*numbers.get(number, ()), *parts.get(number, ())) for value in packed(data, one)
+        ]
+        for number in (36, 38)
+    }
+    made = Operation(
+        name=text.get(1, ""),
+        opcode=text.get(2, ""),
+        target=text.get(28, ""),
+        shape=Shape(tuple(array for one in parts.get(3, ()) for array in _arrays(data, one))),
+        operands=listed[36],
+        called=listed[38],
+        contracted=[axis for one in parts.get(30, ()) for axis in _numbers(data, one, 1)],
+        groups=[_numbers(data, one, 1) for one in parts.get(49, ())],
+    )
+    made.contracted = made.contracted or _contracted(text.get(43, ""))
+    made.groups += [group for one in parts.get(87, ()) for group in _device_groups(data, one)]
+    for one in parts.get(16, ()):
+        axes = {axis.number: axis.value for axis in fields_of(data, one.value, one.end)}
+        made.kernel_features = axes.get(4, 0)
+    return numbers[35][-1].value if 35 in numbers else 0, made
+
+
+def _arrays(data: bytes, message: Field, depth: int = 0) -> Iterable[tuple[str, int, tuple[int, ...]]]:
+    """Yield the type, the bits of an element and the sizes of each array of a shape."""
+    kind, sizes, parts = 0, [], []
+    for one in fields_of(data, message.value, message.end):
+        if one.number == 2 and one.end == NO_PART:
+            kind = one.value
+        elif one.number == 3:
+            sizes += packed(data, one)
+        elif one.number == 4 and one.end != NO_PART:
+            parts.append(one)
+    if kind == _TUPLE and depth < 8:
+        for part in parts:
+            yield from _arrays(data, part, depth + 1)
+    elif kind in _TYPES and all(size < _LARGEST for size in sizes):
+        yield (*_TYPES[kind], tuple(sizes))
+
+
+def _numbers(data: bytes, message: Field, number: int) -> list[int]:
+    """Return the numbers in a repeated field of a message."""
+    if message.end == NO_PART:
+        return []
+    parts = [one for one in fields_of(data, message.value, message.end) if one.number == number]
+    return [value for one in parts for value in packed(data, one)]
+
+
+def _device_groups(data: bytes, message: Field) -> list[list[int]]:
+    """Return the groups of a list of devices: written out, or as an iota that is reshaped and transposed."""
+    groups = []
+    for one in _messages(data, message):
+        if one.number == 1:
+            groups.append(_numbers(data, one, 1))
+        elif one.number == 2:
+            groups += _iota_groups(data, one)
+    return groups
+
+
+def _iota_groups(data: bytes, message: Field) -> list[list[int]]:
+    scalars = {one.number: one.value for one in fields_of(data, message.value, message.end)}
+    count, size = scalars.get(1, 0), scalars.get(2, 0)
+    sizes, order = _numbers(data, message, 3), _numbers(data, message, 4)
+    if not 0 < count * size < 1 << 24 or prod(sizes) != count * size or sorted(order) != [*range(len(sizes))]:
+        return []
+    strides = [prod(sizes[at + 1 :]) for at in range(len(sizes))]
+    flat = [0]
+    for axis in order:
+        flat = [base + place * strides[axis] for base in flat for place in range(sizes[axis])]
+    return [flat[at : at + size] for at in range(0, len(flat), size)]
+
+
+def _devices(data: bytes, message: Field) -> tuple[int, ...]:
+    """Return the devices of an assignment, by replica and then by partition."""
+    parts = [_numbers(data, one, 1) for one in _messages(data, message) if one.number == 3]
+    return tuple(device for replica in zip(*parts, strict=False) for device in replica)
+
+
+def _flops(
+    operation: Operation, computations: Mapping[int, Mapping[int, Operation]], costs: dict[int, int]
+) -> int:
+    """Return the floating-point operations of matrix products in an operation and in what it calls."""
+    if operation.opcode == "dot" or _PRODUCT.match(operation.target):
+        return _product(operation)
+    if operation.opcode == "convolution" or operation.target == _CONVOLUTION:
+        return _convolution(operation)
+    if operation.opcode in CONTAINERS:
+        return 0  # Its operations are events of their own.
+    total = 0
+    for number in operation.called:
+        if number not in costs:
+            costs[number] = 0  # A damaged program may call itself.
+            inside = computations.get(number, {}).values()
+            costs[number] = sum(_flops(one, computations, costs) for one in inside)
+        total += costs[number]
+    return total
+
+
+def _product(operation: Operation) -> int:
+    if not operation.inputs or not operation.inputs[0].arrays or not operation.shape.arrays:
+        return 0
+    left = operation.inputs[0].arrays[0][2]
+    inner = prod(left[axis] for axis in operation.contracted if axis < len(left))
+    # Beside the product, a call of cuBLAS returns the memory that it works in.
+    return 2 * inner * prod(operation.shape.arrays[0][2]) if operation.contracted else 0
+
+
+def _convolution(operation: Operation) -> int:
+    if len(operation.inputs) < 2 or not operation.inputs[1].arrays or not operation.shape.arrays:
+        return 0
+    kernel = operation.inputs[1].arrays[0][2]
+    own = operation.kernel_features
+    if own is None or own >= len(kernel) or not kernel[own]:
+        return 0
+    return 2 * prod(operation.shape.arrays[0][2]) * (prod(kernel) // kernel[own])
+
+
+def _contracted(config: str) -> list[int]:
+    """Return the axes over which a call of cuBLAS or hipBLASLt sums in its left input."""
+    found = _CONTRACTED.search(config)
+    return [int(axis) for axis in re.findall(r"\d{1,3}", found[1])] if found else []
+
+
+def _text(data: bytes, part: Field) -> str:
+    return data[part.value : part.end].decode("utf-8", "replace")

@@ -1,0 +1,432 @@
+"""The host's planes: what the program marked, calls of the GPU's runtime, and the operations of CPU devices.
+
+The lines are threads: Python's, with the program's own ranges and its calls of jitted functions, and those of
+XLA. XLA puts calls of the GPU's runtime on lines of their own, without the ranges of the same thread. On CPU
+devices, operations are events of XLA's threads: they count as operators, and collectives as the host's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.profiles.columns.intervals import outermost, properly_nested
+from hpcprof.profiles.columns.ordering import by_time
+from hpcprof.profiles.columns.unique import numbered, numbered_rows, rows_by_key
+from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.readers.communicators import ranks_in_short
+from hpcprof.profiles.readers.string_table import StringTable
+from hpcprof.profiles.readers.xplane.hlo import CONTAINERS, Operation, Program
+from hpcprof.profiles.readers.xplane.planes import NOT_GIVEN, Plane
+from hpcprof.profiles.timeline import (
+    NO_BYTES,
+    NO_LINK,
+    NO_NAME,
+    NO_PEER,
+    UNKNOWN_RANKS,
+    ApiCalls,
+    Collectives,
+    IntColumns,
+    Ints,
+    Kernels,
+    Operators,
+    Ranges,
+    Style,
+    concatenate,
+    plausible,
+)
+
+_XLA_THREAD = re.compile(r"tf_|py_xla|Host Threads/|pjrt|xla", re.IGNORECASE)
+_RUNTIME_THREAD = "Host Threads/"
+_API = re.compile(r"(?:cu|cuda|hip)[A-Z]\w*")
+_JITTED = "PjitFunction("
+_MODULE = ":XLA GPU module"
+_STEP = "StepMarker"
+# What JAX and XLA mark on the threads of Python; names of Python functions begin with a dollar sign.
+_INTERNAL = re.compile(
+    r"\$|end: |.*::|Wait for (?:donation|usage) holds|Handle inputs?\b|DevicePut|BatchedCopyTo"
+    r"|batched_(?:copy|device)_|(?:ParseArguments|shard_args|cpp_pjit_\w+|RecordUsage|ThenExecuteCallback"
+    r"|Memory(?:Alloc|Dealloc)ation)$",
+    re.DOTALL,
+)
+_LARGEST_THREAD = 1 << 31
+_UNKNOWN = Operation()
+
+
+@dataclass(frozen=True)
+class OnHost:
+    """The tables of the host."""
+
+    calls: ApiCalls
+    ranges: Ranges
+    operators: Operators
+    collectives: Collectives
+    host_collectives: Collectives
+
+
+class _Found(NamedTuple):
+    """An operation by its name, and the program that has it."""
+
+    name: str
+    operation: Operation
+    program: Program | None
+
+
+@dataclass(frozen=True)
+class _Executed:
+    """Executions of operations of programs, in the order of their starts; arrays have shape (n,).
+
+    ``operation`` is a position in ``operations``, and ``device`` the number of the device or `NOT_GIVEN`.
+    """
+
+    columns: IntColumns
+    operations: Sequence[_Found]
+    operation: Ints
+    device: Ints
+
+    def take(self, rows: Ints | NDArray[np.bool_]) -> _Executed:
+        columns = {key: values[rows] for key, values in self.columns.items()}
+        return _Executed(columns, self.operations, self.operation[rows], self.device[rows])
+
+    def which(self, chosen: Sequence[bool]) -> NDArray[np.bool_]:
+        """Return which executions are of chosen operations."""
+        return np.array([*chosen, False], bool)[self.operation]
+
+
+def on_host(
+    planes: Sequence[Plane],
+    strings: StringTable,
+    programs: Mapping[int, Program],
+    process: int,
+    kernels: Kernels,
+    gpus: int,
+    lost: list[Loss],
+) -> OnHost:
+    """Return the tables of the host; ``strings`` receives texts, ``lost`` what is left out."""
+    threads: dict[int, int] = {}
+    parts = [
+        _Threads(plane, strings, programs, process, kernels, gpus, threads, lost).tables() for plane in planes
+    ]
+    return OnHost(
+        concatenate(ApiCalls, [ApiCalls.empty(), *(part.calls for part in parts)]),
+        concatenate(Ranges, [Ranges.empty(), *(part.ranges for part in parts)]),
+        concatenate(Operators, [Operators.empty(), *(part.operators for part in parts)]),
+        concatenate(Collectives, [Collectives.empty(), *(part.collectives for part in parts)]),
+        concatenate(Collectives, [Collectives.empty(), *(part.host_collectives for part in parts)]),
+    )
+
+
+class _Threads:
+    """Builds the tables of one plane of the host. ``threads`` has the numbers given to lines so far."""
+
+    def __init__(
+        self,
+        plane: Plane,
+        strings: StringTable,
+        programs: Mapping[int, Program],
+        process: int,
+        kernels: Kernels,
+        gpus: int,
+        threads: dict[int, int],
+        lost: list[Loss],
+    ) -> None:
+        self._plane, self._strings, self._programs = plane, strings, programs
+        self._process, self._kernels, self._gpus = process, kernels, gpus
+        self._valid = plausible(plane.start, plane.end) & (plane.duration >= 0)
+        damaged = {"duration_ps": np.count_nonzero(~self._valid)}
+        lost += losses(LossKind.ROW, Subject.EVENT, damaged, len(self._valid))
+        for line in plane.lines:
+            # Newer versions of XLA number threads by 64-bit hashes.
+            own = line.number if 0 < line.number < _LARGEST_THREAD else _LARGEST_THREAD + len(threads)
+            threads.setdefault(line.number, own)
+        self._thread = np.array([threads[line.number] for line in plane.lines], np.int64)
+        python = np.array([not _XLA_THREAD.match(line.name) for line in plane.lines], bool)
+        self._in_python = python[plane.line]
+        correlation = plane.numbers("correlation_id")
+        self._correlation = correlation
+        self._is_call = (correlation != NOT_GIVEN) | plane.matching(_API.fullmatch)
+        self._op_texts, self._op = plane.texts("hlo_op")
+        self._is_op = (self._op != NOT_GIVEN) & ~self._is_call & (not gpus)
+        self._program = plane.numbers("program_id")
+        self._join_threads()
+
+    def tables(self) -> OnHost:
+        """Return the tables."""
+        calls = np.flatnonzero(self._is_call & self._valid)
+        launched, on_devices = self._launched(), self._on_devices()
+        talking = on_devices.which([one.collective is not None for _, one, _ in on_devices.operations])
+        operators = concatenate(
+            Operators, (self._operators(launched), self._operators(on_devices.take(~talking)))
+        )
+        return OnHost(
+            ApiCalls(**self._columns(calls), name=self._names(calls), correlation=self._correlation[calls]),
+            concatenate(Ranges, (self._ranges(), self._modules())),
+            operators,
+            self._collectives(launched),
+            self._collectives(on_devices.take(talking)),
+        )
+
+    def _columns(self, rows: Ints) -> IntColumns:
+        plane = self._plane
+        return {
+            "start": plane.start[rows],
+            "end": plane.end[rows],
+            "process": np.full(len(rows), self._process),
+            "thread": self._thread[plane.line[rows]],
+        }
+
+    def _names(self, rows: Ints) -> Ints:
+        used, row = numbered(self._plane.metadata_id[rows])
+        return self._strings.add_all(self._plane.metadata_name(key) or None for key in used.tolist())[row]
+
+    def _join_threads(self) -> None:
+        """Give the lines of the GPU's runtime the threads whose marks of operations contain their calls."""
+        plane = self._plane
+        runtime = {at for at, line in enumerate(plane.lines) if line.name.startswith(_RUNTIME_THREAD)}
+        calls = np.flatnonzero(self._is_call & (self._op != NOT_GIVEN))
+        texts = {text: number for number, text in enumerate(self._op_texts)}
+        marks = np.flatnonzero(plane.matching(texts.__contains__) & ~self._is_call & self._valid)
+        used, row = numbered(plane.metadata_id[marks])
+        marked = np.array([texts[plane.metadata_name(key)] for key in used.tolist()], np.int64)[row]
+        votes: list[tuple[int, int, int]] = []
+        for (line,), own in rows_by_key(plane.line[marks]) if len(marks) else ():
+            rows = own[np.argsort(plane.start[marks[own]], kind="stable")]
+            start, end, op = plane.start[marks[rows]], plane.end[marks[rows]], marked[rows]
+            at = np.searchsorted(start, plane.start[calls], side="right") - 1
+            inside = (at >= 0) & (plane.end[calls] <= end[at]) & (op[at] == self._op[calls])
+            lines, count = np.unique(plane.line[calls[inside]], return_counts=True)
+            for of_calls, number in zip(lines.tolist(), count.tolist(), strict=True):
+                votes.append((-number, of_calls, line))
+        # Each thread has one line of either kind.
+        taken: set[int] = set()
+        for _, of_calls, of_marks in sorted(votes):
+            if of_calls in runtime and of_marks not in taken:
+                runtime.remove(of_calls)
+                taken.add(of_marks)
+                self._thread[of_calls] = self._thread[of_marks]
+
+    def _ranges(self) -> Ranges:
+        """Return what the program marked, its calls of jitted functions, and programs on the GPU."""
+        plane = self._plane
+        number = plane.numbers("step_num")
+        step = (number != NOT_GIVEN) | plane.matching(_STEP.__eq__)
+        module = plane.matching(lambda name: name.endswith(_MODULE))
+        inner = plane.matching(_INTERNAL.match) | plane.has("_src")
+        # Calls of jitted functions have two events, and contain what JAX does for them.
+        jitted = np.flatnonzero(plane.matching(lambda name: name.startswith(_JITTED)) & self._valid)
+        for _, own in rows_by_key(plane.line[jitted]) if len(jitted) else ():
+            rows = jitted[own]
+            rows = rows[outermost(plane.start[rows], plane.end[rows])]
+            on_line = np.flatnonzero(plane.line == plane.line[rows[0]])
+            at = np.searchsorted(plane.start[rows], plane.start[on_line], side="right") - 1
+            inner[on_line[(at >= 0) & (plane.end[on_line] <= plane.end[rows][at])]] = True
+            inner[rows] = False
+        own = self._in_python & ~self._is_call & ~self._is_op & ~inner
+        rows = np.flatnonzero((own | step | module) & self._valid)
+        texts = [
+            f"{name}#step_num={count}#"
+            if is_step
+            else f"XlaModule:#hlo_module={name.removesuffix(_MODULE)}#"
+            if is_module
+            else name
+            for name, count, is_step, is_module in zip(
+                map(plane.metadata_name, plane.metadata_id[rows].tolist()),
+                np.where(number == NOT_GIVEN, np.cumsum(step) - 1, number)[rows].tolist(),
+                step[rows].tolist(),
+                module[rows].tolist(),
+                strict=True,
+            )
+        ]
+        columns = self._columns(rows)
+        style = np.full(len(rows), int(Style.PUSH_POP))
+        for _, of_thread in rows_by_key(columns["thread"]) if len(rows) else ():
+            if not properly_nested(columns["start"][of_thread], columns["end"][of_thread]):
+                style[of_thread] = int(Style.START_END)
+        return _marked(columns, self._strings.add_all(text or None for text in texts), style)
+
+    def _modules(self) -> Ranges:
+        """Return the executions of programs on CPU devices, each from its first operation to its last.
+
+        They belong to the thread that calls most jitted functions: XLA's threads take turns.
+        """
+        plane = self._plane
+        texts, module = plane.texts("hlo_module")
+        run = plane.numbers("run_id")
+        rows = np.flatnonzero(self._is_op & self._valid & (module != NOT_GIVEN) & plane.has("run_id"))
+        keys, key = numbered_rows(module[rows], run[rows])
+        start, end = plane.start[rows], plane.end[rows]
+        first, last = np.full(len(keys), np.iinfo(np.int64).max), np.full(len(keys), np.iinfo(np.int64).min)
+        np.minimum.at(first, key, start)
+        np.maximum.at(last, key, end)
+        jitted = plane.line[plane.matching(lambda name: name.startswith(_JITTED))]
+        line = int(np.bincount(jitted).argmax()) if len(jitted) else None
+        order = np.argsort(first, kind="stable")
+        columns = {
+            "start": first[order],
+            "end": last[order],
+            "process": np.full(len(keys), self._process),
+            "thread": np.full(len(keys), 0 if line is None else self._thread[line]),
+        }
+        named = self._strings.add_all(f"XlaModule:#hlo_module={text}#" for text in texts)
+        name = named[keys[order, 0]] if len(keys) else np.empty(0, np.int64)
+        return _marked(columns, name, np.full(len(keys), int(Style.START_END)))
+
+    def _launched(self) -> _Executed:
+        """Return the operations that launch work on GPUs: calls that follow each other on a thread."""
+        rows = np.flatnonzero(self._is_call & (self._op != NOT_GIVEN) & self._valid)
+        columns = self._columns(rows)
+        order = np.lexsort((columns["start"], columns["thread"]))
+        rows, columns = rows[order], {key: values[order] for key, values in columns.items()}
+        key = np.stack((columns["thread"], self._op[rows], self._program[rows]))
+        begins = np.append(True, np.any(key[:, 1:] != key[:, :-1], axis=0))[: len(rows)]
+        first = np.flatnonzero(begins)
+        if len(first):
+            columns = {name: values[first] for name, values in columns.items()} | {
+                "end": np.maximum.reduceat(columns["end"], first)
+            }
+        known, place = numbered(self._kernels.correlation)
+        device_of = np.full(len(known), NOT_GIVEN)
+        device_of[place] = self._kernels.device
+        at = np.searchsorted(known, self._correlation[rows[first]])
+        at = np.minimum(at, len(known) - 1)
+        device = np.full(len(first), NOT_GIVEN)
+        if len(known):
+            device = np.where(known[at] == self._correlation[rows[first]], device_of[at], NOT_GIVEN)
+        return self._executed(rows[first], columns, device)
+
+    def _on_devices(self) -> _Executed:
+        """Return the operations that CPU devices execute, without those that only run others."""
+        plane = self._plane
+        rows = np.flatnonzero(self._is_op & self._valid)
+        rows = rows[np.lexsort((-plane.end[rows], plane.start[rows], plane.line[rows]))]
+        line, start, end = plane.line[rows], plane.start[rows], plane.end[rows]
+        runs_others = np.append((line[1:] == line[:-1]) & (start[1:] < end[:-1]), False)[: len(rows)]
+        rows = rows[~runs_others]
+        executed = self._executed(rows, self._columns(rows), plane.numbers("device_ordinal")[rows])
+        contains = executed.which([one.opcode in CONTAINERS for _, one, _ in executed.operations])
+        return executed.take(~contains)
+
+    def _executed(self, rows: Ints, columns: IntColumns, device: Ints) -> _Executed:
+        """Look up the operations of executions, and sort these by start."""
+        keys, number = numbered_rows(self._program[rows], self._op[rows])
+        operations = []
+        for program, op in keys.tolist():
+            found, name = self._programs.get(program), self._op_texts[op]
+            operation = found.operations.get(name, _UNKNOWN) if found else _UNKNOWN
+            operations.append(_Found(name, operation, found))
+        order = by_time(columns["start"], columns["end"])
+        return _Executed(columns, operations, number, device).take(order)
+
+    def _operators(self, executed: _Executed) -> Operators:
+        known = [(name, one if one is not _UNKNOWN else None) for name, one, _ in executed.operations]
+        texts = [
+            (
+                self._strings.add(name or None),
+                self._strings.add(one.dims if one else None),
+                self._strings.add(one.types if one else None),
+                self._strings.add(_costs(one) if one else None),
+            )
+            for name, one in known
+        ]
+        table = np.array([*texts, (NO_NAME,) * 4], np.int64)[executed.operation]
+        return Operators(
+            **executed.columns,
+            **{key: np.ascontiguousarray(table[:, at]) for at, key in enumerate(("name", "dims", "types"))},
+            link=np.full(len(table), NO_LINK),
+            values=np.ascontiguousarray(table[:, 3]),
+        )
+
+    def _collectives(self, executed: _Executed) -> Collectives:
+        """Return the collectives among executions: once for each process, not for each of its devices."""
+        talks = executed.which([one.collective is not None for _, one, _ in executed.operations])
+        found = executed.take(talks)
+        own = {*self._plane.numbers("global_device_id").tolist()}
+        if not self._gpus:
+            own |= {*executed.device.tolist()}
+        own.discard(NOT_GIVEN)
+        pairs, pair = numbered_rows(found.operation, found.device)
+        described, chosen, seen = [], [], set[tuple[int, str | None]]()
+        for number, device in pairs.tolist():
+            program = found.operations[number].program
+            # A program on as many devices as the process has uses these.
+            alone = {*program.devices} if program and len(program.devices) == self._gpus else set()
+            one = _Described.of(found.operations[number], device, own or alone, self._process)
+            described.append(one)
+            chosen.append(one.local or (number, one.communicator) not in seen)
+            seen.add((number, one.communicator))
+        kept = np.array([*chosen, False], bool)[pair]
+        found, pair = found.take(kept), pair[kept]
+        values = np.array(
+            [
+                (
+                    self._strings.add(one.operation),
+                    self._strings.add(one.communicator),
+                    one.bytes,
+                    one.ranks,
+                )
+                for one in described
+            ],
+            np.int64,
+        ).reshape(-1, 4)[pair]
+        operation, communicator, size, ranks = (np.ascontiguousarray(values[:, at]) for at in range(4))
+        none = np.full(len(pair), NO_PEER)
+        return Collectives(
+            **found.columns,
+            operation=operation,
+            communicator=communicator,
+            bytes=size,
+            ranks=ranks,
+            peer=none,
+            comm_peer=none,
+        )
+
+
+@dataclass(frozen=True)
+class _Described:
+    """A collective of a device; ``local`` if all of its devices are those of one process."""
+
+    operation: str | None
+    communicator: str | None
+    bytes: int
+    ranks: int
+    local: bool = False
+
+    @classmethod
+    def of(cls, found: _Found, device: int, own: set[int], process: int) -> _Described:
+        """Describe a collective, given the devices of the process as far as they are known."""
+        _, operation, program = found
+        name = operation.collective
+        devices = program.devices if program else ()
+        groups = [
+            [devices[one] if one < len(devices) else one for one in group]
+            for group in operation.groups
+            if group
+        ] or ([[*devices]] if devices else [])
+        group = next((one for one in groups if device in one and device in own), None)
+        if group is None and len(groups) == 1:
+            group = groups[0]
+        if group is None:
+            return cls(name, None, NO_BYTES, UNKNOWN_RANKS)
+        inside = sorted(own & {*group})
+        text = ranks_in_short(np.array(sorted(group))).replace("ranks", "devices", 1)
+        given = sum(one.bytes for one in operation.inputs)
+        size = given // len(group) if name in ("ReduceScatter", "AlltoAll", "AlltoAllV") else given
+        if len(inside) == len(group):
+            # Other processes may number their devices in the same way.
+            return cls(name, f"{text} of process {process}", size or NO_BYTES, len(group), True)
+        return cls(name, text, size or NO_BYTES, len(group) // max(len(inside), 1))
+
+
+def _marked(columns: IntColumns, name: Ints, style: Ints) -> Ranges:
+    ones = np.ones(len(name), np.int64)
+    return Ranges(**columns, name=name, domain=NO_NAME * ones, style=style, closed=ones, one_thread=ones)
+
+
+def _costs(operation: Operation) -> str:
+    return json.dumps({"flops": operation.flops, "bytes": operation.bytes})

@@ -1,0 +1,139 @@
+"""Profiles of JAX: a made-up program on GPUs, and a real one on CPU devices."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcprof.analysis.framework.outcome import analyze_rank
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.host_memory import HostMemory
+from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.readers.xplane.wire import Damage, columns_of, fields_of
+from hpcprof.profiles.timeline import Category, Timeline
+from tests.data import xplane_profile as made
+
+
+def read(path: Path, content: bytes) -> Timeline:
+    path.write_bytes(content)
+    timeline = read_profile(path)
+    assert isinstance(timeline, Timeline)
+    return timeline
+
+
+@pytest.fixture
+def timeline(tmp_path: Path) -> Timeline:
+    return read(tmp_path / "rank00003.xplane.pb", made.profile(gpus=2))
+
+
+def test_work_is_at_the_times_of_its_line_and_counts_from_the_start_of_the_profile(
+    timeline: Timeline,
+) -> None:
+    kernels, copies = timeline.kernels, timeline.memops
+    assert timeline.origin.start_utc_ns == made.BASE_NS
+    assert len(kernels) == 2 * made.STEPS * len(made.KERNELS)
+    assert {*(kernels.end - kernels.start).tolist()} == {made.KERNEL_NS}
+    # The events of a line are relative to its own start, 1 µs.
+    assert kernels.start.min() == 1000 + 4000 + 600
+    assert {*zip(kernels.device.tolist(), kernels.stream.tolist(), strict=True)} == {(0, 14), (1, 14)}
+    assert {*map(tuple, kernels.grid.tolist())} == {(16, 2, 1)}
+    assert Counter(kernels.category.tolist()) == {Category.COMP: 12, Category.COMM: 6}
+    assert {*timeline.names(copies.name)} == {"[CUDA memcpy Host-to-Device]"}
+    assert {*copies.bytes.tolist()} == {4096}
+    assert {*copies.host_memory.tolist()} == {int(HostMemory.PINNED)}
+
+
+def test_launches_join_their_work_on_the_thread_that_the_program_runs_on(timeline: Timeline) -> None:
+    assert {*timeline.kernels.correlation.tolist()} <= {*timeline.calls.correlation.tolist()}
+    # XLA puts calls and marks of one thread on two lines.
+    modules = [name == "XlaModule:#hlo_module=jit_step#" for name in timeline.names(timeline.ranges.name)]
+    assert {*timeline.ranges.thread[modules].tolist()} == {*timeline.calls.thread.tolist()}
+    assert len({*timeline.calls.thread.tolist()}) == 2
+
+
+def test_operators_have_the_shapes_operations_and_bytes_of_the_program(timeline: Timeline) -> None:
+    rows = analyze_rank(ANALYSES["operators_by_shape"], timeline, 0).rows.set_index("name")
+    product = rows.loc[made.OPS[0]]
+    assert (product["calls"], product["gpu_ops"]) == (2 * made.STEPS, 2 * made.STEPS)
+    assert (product["input_dims"], product["input_types"]) == ("[[64, 32], [32, 16]]", '["f32", "f32"]')
+    assert product["flops"] == 2 * made.STEPS * 2 * 64 * 32 * 16
+    assert product["bytes"] == 2 * made.STEPS * 4 * (64 * 32 + 32 * 16 + 64 * 16)
+    kernels = analyze_rank(ANALYSES["operator_kernels"], timeline, 0).rows
+    assert {*zip(kernels["operator"], kernels["kernel"], strict=True)} == {
+        *zip(made.OPS, made.KERNELS, strict=True)
+    }
+
+
+def test_a_collective_between_devices_of_one_process_is_its_own(timeline: Timeline) -> None:
+    calls = timeline.collectives
+    assert {*timeline.names(calls.operation)} == {"AllReduce"}
+    assert {*timeline.names(calls.communicator)} == {f"devices 0,1 of process {made.PID}"}
+    assert ({*calls.bytes.tolist()}, {*calls.ranks.tolist()}) == ({4 * 64 * 16}, {2})
+    rows = analyze_rank(ANALYSES["rank_collectives"], timeline, 0).rows
+    assert ({*rows["op"]}, len(rows)) == ({"AllReduce"}, 2 * made.STEPS)
+    assert {*(rows["end_ns"] - rows["start_ns"])} == {made.KERNEL_NS}
+
+
+def test_a_collective_with_another_process_counts_ranks(tmp_path: Path) -> None:
+    calls = read(tmp_path / "a.xplane.pb", made.profile(gpus=1)).collectives
+    alone = read(tmp_path / "b.xplane.pb", made.profile(gpus=1))
+    assert {*alone.names(alone.collectives.communicator)} == {"devices 0,1"}
+    assert {*calls.ranks.tolist()} == {2}
+
+
+def test_steps_are_those_that_the_program_marks_else_executions_of_its_program(tmp_path: Path) -> None:
+    marked = steps_of(read(tmp_path / "a.xplane.pb", made.profile()))
+    assert (marked.name, marked.number.tolist()) == ("train#step_num=N#", [0, 1, 2])
+    found = steps_of(read(tmp_path / "b.xplane.pb", made.profile(marked=False)))
+    # The last execution begins a step that may not be whole.
+    assert (found.name, len(found)) == ("XlaModule:#hlo_module=jit_step#", made.STEPS - 1)
+    assert (found.ranges.end - found.ranges.start).tolist() == [made.STEP_NS] * 2
+
+
+def test_ranges_are_what_the_program_marks_and_its_calls_of_jitted_functions(timeline: Timeline) -> None:
+    names = Counter(timeline.names(timeline.ranges.name))
+    assert names["load"] == names["PjitFunction(step)"] == made.STEPS
+    assert not {"ParseArguments", "$train.py:12 main", *made.OPS} & names.keys()
+
+
+def test_programs_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
+    spoilt = made.profile().replace(made.hlo(), b"\xff" * len(made.hlo()))
+    timeline = read(tmp_path / "a.xplane.pb", spoilt)
+    (loss,) = timeline.origin.losses
+    assert "HLO" in loss.sentence
+    assert (len(timeline.operators), len(timeline.collectives)) == (9, 0)
+
+
+def test_the_columns_of_messages_are_those_of_each_message() -> None:
+    messages = [made.message([(1, 300), (2, "text"), (3, 1.5), (1, -7)]), b"", made.message([(4, 1 << 62)])]
+    data = b"".join(messages)
+    end = np.cumsum([len(one) for one in messages])
+    begin = end - [len(one) for one in messages]
+    found = columns_of(np.frombuffer(data, np.uint8), begin, end)
+    assert found.last(1, 3, 5).tolist() == [-7, 5, 5]
+    assert found.last(4, 3).tolist() == [0, 0, 1 << 62]
+    assert found.last(3, 3).view(float)[0] == 1.5
+    ((row,), (first,), (last,)) = (part.tolist() for part in found.parts(2))
+    assert (row, data[first:last]) == (0, b"text")
+    for message in (messages[0][:-1], b"\x08", b"\x0a\x7f", b"\x0b", b"\xff" * 11, b"\x00\x00"):
+        with pytest.raises(Damage):
+            list(fields_of(message, 0, len(message)))
+        if message[0]:
+            with pytest.raises(Damage):
+                columns_of(np.frombuffer(message, np.uint8), np.array([0]), np.array([len(message)]))
+
+
+def test_a_file_that_is_no_profile_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(DamagedInput, match=r"a\.xplane\.pb is damaged, truncated, or no profile of JAX"):
+        read(tmp_path / "a.xplane.pb", b"\x0a\x05\x12\x03abc"[:-1])
+
+
+def test_values_of_operators_are_json(timeline: Timeline) -> None:
+    for text in timeline.names(timeline.operators.values):
+        assert json.loads(text or "{}").keys() == {"flops", "bytes"}
