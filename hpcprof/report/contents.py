@@ -17,9 +17,9 @@ from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.results.analysis_table import AnalysisTable, Row
-from hpcprof.results.explanation import explain, kept_explanation
+from hpcprof.results.explanation import explain, kept_explanation, what_happened
 from hpcprof.results.run_names import command_line, typed_run, with_commands
-from hpcprof.results.stalls import find_stall, is_unprofiled
+from hpcprof.results.stalls import is_unprofiled
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.results.when_asked import complete, stored_analysis
@@ -216,7 +216,7 @@ def _explanation(run: Run, store: Store, profiled: bool, unprofiled: bool) -> Ex
     if unprofiled:
         return explain(run, store)
     kept = kept_explanation(run, store) if profiled else None
-    return None if kept is None else replace(kept, stall=find_stall(run))
+    return None if kept is None else replace(kept, **what_happened(run))
 
 
 def _uncollected(run: Run, store: Store) -> str:

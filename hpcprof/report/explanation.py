@@ -100,7 +100,8 @@ def explanation_text(explanation: Explanation, width: int, in_full: Callable[[st
     in_full : callable
         Returns the command that shows an analysis.
     """
-    return Group(*_explanation(written(explanation), width, in_full))
+    failed = _wrapped(_capital(f"{explanation.failure['summary']}."), width) if explanation.failure else ()
+    return Group(*failed, *_explanation(written(explanation), width, in_full))
 
 
 def _explanation(said: WrittenExplanation, width: int, in_full: Callable[[str], str]) -> Iterator[Text]:

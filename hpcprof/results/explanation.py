@@ -7,7 +7,8 @@ import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -30,6 +31,7 @@ from hpcprof.results.stalls import find_stall, is_unprofiled
 from hpcprof.results.store.store import Store
 from hpcprof.results.when_asked import stored_analysis
 from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.runs.failures import first_failure
 from hpcprof.submit.runs.live_steps import median_step_ns, read_live_steps
 
 if TYPE_CHECKING:  # a kept explanation needs none of them
@@ -113,16 +115,22 @@ def explain(
     HpcprofError
         If the run has not been collected, or its timelines cannot be read.
     """
-    stall = find_stall(run)
+    now = partial(replace, **what_happened(run))
     if is_unprofiled(run, store):
-        return replace(_of_unprofiled(run), stall=stall)
+        return now(_of_unprofiled(run))
     while True:
         kept = kept_explanation(run, store)
         if kept is not None:
-            return replace(kept, stall=stall)
+            return now(kept)
         found, is_kept = _compute(run, store, progress, executor)
         if is_kept:
-            return replace(found, stall=stall)
+            return now(found)
+
+
+def what_happened(run: Run) -> dict[str, Any]:
+    """Return the fields of an explanation that no profile tells: how the run stood still or failed."""
+    failure = first_failure(run) if run.manifest is not None else None
+    return {"stall": find_stall(run), "failure": failure.as_json() if failure else None}
 
 
 def _of_unprofiled(run: Run) -> Explanation:

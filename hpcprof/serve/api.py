@@ -49,7 +49,7 @@ def show_run(request: Request) -> Response:
             "state": contents.status.state.value if contents.status else None,
             "facts": [list(fact) for fact in facts(contents, findings=False)],
             "warnings": contents.warnings,
-            "failures": [str(failure) for failure in contents.failures],
+            "failures": [failure.as_json() for failure in contents.failures],
             "explanation": explanation.in_short().as_json() if explanation else None,
             "tables": sorted(contents.shown()),
         }

@@ -1,8 +1,8 @@
-"""End an MPI program one of whose ranks has ended with an uncaught exception.
+"""Note the uncaught exception that ends a rank, and end an MPI program of which one rank has ended so.
 
-``MPI_Finalize`` of that rank would wait for the other ranks, which wait for it in turn. A run of several
-ranks has a copy of this file in ``hook/``. It runs without hpcprof, under any Python from 3.8: it imports
-nothing but the standard library.
+``MPI_Finalize`` of that rank would wait for the other ranks, which wait for it in turn. A run has a copy of
+this file in ``hook/``. It runs without hpcprof, under any Python from 3.8: it imports nothing but the
+standard library.
 
 The interpreter itself tells that an exception is uncaught, and no text that a program prints: it has set
 ``sys.last_value``, and no Python function was running any more. The program's own ``finally`` blocks, exit
@@ -12,7 +12,9 @@ handlers and threads have time to end, and all ranks may fail together, as they 
 from __future__ import annotations
 
 import atexit
+import json
 import os
+import re
 import sys
 import threading
 import time
@@ -23,7 +25,15 @@ GRACE_SECONDS = 20.0
 """The seconds that the program has to end by itself after the exception."""
 
 _PAUSE_SECONDS, _RANKS_PER_SECOND = 0.5, 500
-_LONGEST_TEXT = 200
+_LONGEST_MESSAGE = 4000
+
+_OWNER = "HPCPROF_EXCEPTION_OF"
+"""The environment variable with the number of the process whose exception ends the rank."""
+
+_LIBRARIES = re.compile(
+    r"^<|/(?:site|dist)-packages/|/lib(?:64)?/python3|\.zip/|/hook/(?:sitecustomize|hpcprof_)"
+)
+"""Files that are not the user's own code."""
 
 
 def _world() -> Any:
@@ -43,28 +53,41 @@ def _uncaught() -> BaseException | None:
     return None if isinstance(error, (KeyboardInterrupt, SystemExit)) else error
 
 
-def describe(error: BaseException) -> str:
-    """Return the type of an exception and the first line of its message."""
+def describe(error: BaseException) -> dict[str, Any]:
+    """Return the type and the message of an exception, and the innermost line of the user's code."""
     kind = type(error)
-    name = (
-        kind.__qualname__
-        if kind.__module__ in ("builtins", "__main__")
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    hidden = kind.__module__ in ("builtins", "__main__")
     try:
-        message = str(error).strip().partition("\n")[0]
+        message = str(error)
     except Exception:
         message = ""
-    text = f"{name}: {message}" if message else name
-    return "".join(char if char.isprintable() else " " for char in text)[:_LONGEST_TEXT]
+    return {
+        "type": kind.__qualname__ if hidden else f"{kind.__module__}.{kind.__qualname__}",
+        "message": message.strip()[:_LONGEST_MESSAGE],
+        "where": _place(error),
+    }
+
+
+def _place(error: BaseException) -> dict[str, Any] | None:
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return {"file": error.filename, "line": error.lineno, "function": "<module>"}
+    own = last = None
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        last = {"file": code.co_filename, "line": trace.tb_lineno, "function": code.co_name}
+        own = own if _LIBRARIES.search(code.co_filename) else last
+        trace = trace.tb_next
+    return own or last
 
 
 class ExceptionWatch:
     """Watches for the exception that ends this process; forked processes are left alone."""
 
-    def __init__(self, run_directory: str, rank: str, watched: bool) -> None:
+    def __init__(self, run_directory: str, rank: str, started_as: str, watched: bool) -> None:
         self._state = os.path.join(run_directory, "state")
         self._rank = rank
+        self._started_as = started_as
         self._watched = watched
         self._process = os.getpid()
         self._show = sys.excepthook
@@ -82,23 +105,25 @@ class ExceptionWatch:
         try:
             self._show(kind, error, trace)
         finally:
-            if _uncaught() is error and self._note(error):
+            if _uncaught() is error and self._note(error) and _world() is not None:
                 threading.Thread(target=self._wait, name="hpcprof", daemon=True).start()
 
     def _at_exit(self) -> None:
         # A program may have an excepthook of its own that does not call this one.
         error = _uncaught()
-        if error is not None and self._note(error):
+        if error is not None and self._note(error) and _world() is not None:
             self._wait()
 
     def _note(self, error: BaseException) -> bool:
-        """Note the exception in the run; False if no other rank waits for this one."""
-        world = _world() if os.getpid() == self._process else None
-        if world is None:
+        """Note the exception in the run; False in a forked process."""
+        if os.getpid() != self._process:
             return False
         if self._deadline is None:
             self._deadline = time.monotonic() + GRACE_SECONDS
-            self._write(f"rank{int(self._rank):05d}.exception", describe(error))
+            note = {**describe(error), "time": time.time(), "started_as": int(self._started_as)}
+            # That of torchrun is about a worker, whose own note stays.
+            write = self._write if type(error).__name__ == "ChildFailedError" else self._replace
+            write(f"rank{int(self._rank):05d}.exception", json.dumps(note))
         return True
 
     def _wait(self) -> None:
@@ -139,6 +164,16 @@ class ExceptionWatch:
             # The wrapper of each other rank ends its program, and lets its profiler write.
             os._exit(1)
 
+    def _replace(self, name: str, text: str) -> None:
+        """Write a fact; that of an earlier program of the rank goes."""
+        path = os.path.join(self._state, name)
+        try:
+            with open(f"{path}.{os.getpid()}", "w", encoding="utf-8") as file:
+                file.write(f"{text}\n")
+            os.replace(file.name, path)
+        except OSError:
+            pass
+
     def _write(self, name: str, text: str) -> None:
         """Write a fact, unless there is one already."""
         try:
@@ -149,8 +184,14 @@ class ExceptionWatch:
 
 
 def install() -> None:
-    """Watch this process if it may be a rank of several."""
-    names = ("HPCPROF_RUN_DIR", "HPCPROF_RANK", "HPCPROF_WORLD_SIZE")
-    run_directory, rank, size = (os.environ.get(name, "") for name in names)
-    if run_directory and rank.isdigit() and size.isdigit() and int(size) > 1:
-        ExceptionWatch(run_directory, rank, bool(os.environ.get("HPCPROF_WATCHED"))).install()
+    """Watch this process if it is the program of a rank."""
+    run_directory, started_as = (os.environ.get(name, "") for name in ("HPCPROF_RUN_DIR", "HPCPROF_RANK"))
+    # The workers of torchrun are ranks of their own.
+    worker = "TORCHELASTIC_RUN_ID" in os.environ
+    rank = os.environ.get("RANK", "") if worker else started_as
+    if not run_directory or not rank.isdigit() or not started_as.isdigit():
+        return
+    # A process that the program starts has its variables; one that takes its place has its number too.
+    owner = f"{_OWNER}_{'WORKER' if worker else 'RANK'}"
+    if os.environ.setdefault(owner, str(os.getpid())) == str(os.getpid()):
+        ExceptionWatch(run_directory, rank, started_as, bool(os.environ.get("HPCPROF_WATCHED"))).install()

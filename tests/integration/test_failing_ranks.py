@@ -191,6 +191,37 @@ def test_a_profiler_that_does_not_end_is_killed_in_the_end(shell: str, tmp_path:
 
 
 @both
+@pytest.mark.parametrize(("version", "noted"), [(1, "1 5000"), (2, "1 7000")])
+def test_a_rank_that_the_kernel_killed_for_lack_of_memory_is_noted_with_the_limit(
+    version: int, noted: str, shell: str, tmp_path: Path
+) -> None:
+    asked = job(nodes=1, ranks_per_node=2)
+    groups = {
+        # The line of version 2 comes last where a system has both.
+        1: ("9:name=systemd:/\n4:cpu,memory:/job/step\n0::/\n", "memory/job/step", "memory.oom_control"),
+        2: ("0::/job/step\n", "job/step", "memory.events"),
+    }
+    (tmp_path / "self").mkdir()
+    listed, folder, counts = groups[version]
+    (tmp_path / "self/cgroup").write_text(listed)
+    group = tmp_path / "cgroup" / folder
+    group.mkdir(parents=True)
+    (group / counts).write_text("low 0\noom_kill 3\n")
+    (group / "memory.stat").write_text("cache 0\nhierarchical_memory_limit 5000\n")
+    (group / "memory.max").write_text("max\n")
+    (group.parent / "memory.max").write_text("7000\n")
+    wrapper = rendered(asked, tmp_path)["wrapper.sh"]
+    for place in ("/sys/fs", "/proc"):
+        wrapper = wrapper.replace(f"{place}/cgroup", f"{tmp_path}/cgroup").replace(
+            f"{place}/self/cgroup", f"{tmp_path}/self/cgroup"
+        )
+    killed = f"sleep 1; echo 'oom_kill 4' >{group / counts}; kill -KILL $$"
+    ranks = Ranks(shell, "none", tmp_path, FOREVER, killed, wrapper=wrapper)
+    assert ranks.exit_codes() == [0, 137]
+    assert (tmp_path / "state/rank00001.oom").read_text() == f"{noted}\n"
+
+
+@both
 @pytest.mark.parametrize("signal", ["HUP", "INT", "TERM"])
 def test_a_signal_from_outside_is_no_failure_of_a_rank(shell: str, signal: str, tmp_path: Path) -> None:
     ranks = Ranks(shell, "none", tmp_path, "sleep 1", f"kill -{signal} $$")

@@ -239,7 +239,7 @@ def test_a_rank_that_crashes_ends_an_mpi_job_is_named_and_costs_no_profile(
     # Without an end of its own, the job would last for its walltime, an hour.
     done = hpcprof("submit", "--site", site, *shape, *options, "--wait", "--", sys.executable, "crash.py")
     assert done.returncode == 1
-    named = "rank 1 failed first: exit code 139 (segmentation fault)"
+    named = "rank 1 failed first: exit code 139 (SIGSEGV, segmentation fault)"
     assert named in done.stderr
     assert named in last(hpcprof)[1]
     ranks = 4 if site == "slurm" else 2

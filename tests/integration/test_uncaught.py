@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from hpcprof.submit.rendering.templates import hook_modules
+from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.runs.failure_causes import Place, read_exception
 from tests.integration.mpi import Finished, mpi
 
 START = """\
@@ -34,7 +37,7 @@ GRACE = 1.0
 @pytest.fixture
 def run_directory(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
-    for name, text in hook_modules(has_pulse=False, ends_job=True).items():
+    for name, text in hook_modules(has_pulse=False, notes_exceptions=True).items():
         (folder / "hook").mkdir(parents=True, exist_ok=True)
         shortened = text.replace("GRACE_SECONDS = 20.0", f"GRACE_SECONDS = {GRACE}")
         assert shortened != text or name == "sitecustomize.py"
@@ -61,10 +64,14 @@ def ranks(run_directory: Path, program: str, **variables: str) -> Finished:
 
 
 def notes(run_directory: Path) -> dict[str, str]:
-    """Return what the ranks have noted."""
-    return {
-        p.name: p.read_text().rstrip("\n") for p in (run_directory / "state").iterdir() if p.stem != "started"
-    }
+    """Return what the ranks have noted; of an exception its type and message."""
+    run, found = Run("run", run_directory), {}
+    for path in (run_directory / "state").iterdir():
+        if path.suffix == ".exception":
+            found[path.name] = str(read_exception(run, int(path.stem.removeprefix("rank"))))
+        elif path.stem != "started":
+            found[path.name] = path.read_text().rstrip("\n")
+    return found
 
 
 NAMED = {"rank00001.exception": "ValueError: no such batch", "failed.now": "1 1"}
@@ -107,7 +114,8 @@ def test_the_programs_own_exit_handlers_run_before_it_is_ended(run_directory: Pa
         "child = os.fork()\nif child == 0: 1 / 0\nos.waitpid(child, 0)\n",
         "sys.exit(3)\n",
         "raise KeyboardInterrupt\n",
-        "MPI.Finalize()\nif world is not None: raise ValueError\n",
+        # A helper program that fails.
+        "import subprocess; subprocess.run([sys.executable, '-c', '1 / 0'])\n",
     ],
 )
 def test_what_does_not_end_a_rank_or_leaves_mpi_alone_is_no_failure(
@@ -119,6 +127,28 @@ def test_what_does_not_end_a_rank_or_leaves_mpi_alone_is_no_failure(
     assert with_hook.code == ranks(run_directory, program).code
 
 
+def test_an_exception_after_mpi_is_noted_and_ends_no_other_rank(run_directory: Path) -> None:
+    program = "MPI.Finalize()\nif os.environ['PMI_RANK'] == '1': raise ValueError\n"
+    done = ranks(run_directory, program)
+    assert (done.code, notes(run_directory)) == (1, {"rank00001.exception": "ValueError"})
+
+
+@pytest.mark.parametrize("alone", ["", "torchrun"])
+def test_the_last_line_of_the_users_own_code_is_noted_without_mpi_too(
+    alone: str, run_directory: Path
+) -> None:
+    program = run_directory.parent / "train.py"
+    program.write_text("import json\ndef load():\n    json.loads('{')\nload()\n")
+    variables = {"RANK": "5", "TORCHELASTIC_RUN_ID": "x"} if alone else {}
+    environment = {"PYTHONPATH": f"{run_directory}/hook", "HPCPROF_RUN_DIR": str(run_directory)}
+    subprocess.run(
+        [sys.executable, program], env={**environment, "HPCPROF_RANK": "2", **variables}, check=False
+    )
+    note = read_exception(Run("run", run_directory), 5 if alone else 2)
+    assert (note.type, note.started_as) == ("json.decoder.JSONDecodeError", 2)
+    assert note.where == Place(str(program), 3, "load")
+
+
 def test_ranks_that_fail_together_end_as_without_the_hook(run_directory: Path) -> None:
     done = ranks(run_directory, "raise ValueError(world.rank)\n")
     assert notes(run_directory) == {f"rank0000{rank}.exception": f"ValueError: {rank}" for rank in (0, 1)}
@@ -127,7 +157,7 @@ def test_ranks_that_fail_together_end_as_without_the_hook(run_directory: Path) -
 
 
 def test_the_hook_runs_under_python_3_8_and_without_hpcprof() -> None:
-    for text in hook_modules(has_pulse=False, ends_job=True).values():
+    for text in hook_modules(has_pulse=False, notes_exceptions=True).values():
         tree: Any = ast.parse(text, feature_version=(3, 8))
         modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
         modules += [a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names]

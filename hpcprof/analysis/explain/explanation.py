@@ -262,6 +262,8 @@ class Explanation:
     step : StepSummary
     stall : Stall or None
         What held the run up; None if it never stood still.
+    failure : dict or None
+        The rank that failed first, with its exception, place, cause and last lines; None if none failed.
     """
 
     findings: tuple[Finding, ...]
@@ -269,6 +271,7 @@ class Explanation:
     not_judged: tuple[NotJudged, ...]
     step: StepSummary
     stall: Stall | None = None
+    failure: dict[str, Any] | None = None
 
     def shown(self) -> tuple[Finding, ...]:
         """Return the findings that are shown by default, in their order.

@@ -170,7 +170,7 @@ def scrubbed(contents: Contents) -> tuple[Contents, Clean]:
     left = replace(
         contents,
         profiles=profiles,
-        failures=[replace(failure, last_lines=[]) for failure in contents.failures],
+        failures=[failure.without_message() for failure in contents.failures],
         in_full=lambda name: f"the analysis {name}",
         explaining="",
         explanation=_without_files(contents.explanation),

@@ -116,7 +116,7 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
         The commands after the program.
     start_up, hook : str
         Folders of the run with modules that Python loads first: the profiler's, and those of every run, which
-        note steps and end a job after an uncaught exception; empty for none.
+        note steps and the exception that ends a rank; empty for none.
     """
 
     site: Site
@@ -202,7 +202,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     flags = profiler.flags(job.target, job.profiler_options)
     launcher = LAUNCHERS[site.launcher.name]
     start_up = profiler.start_up(job.target) if profiled else {}
-    hook = hook_modules(has_pulse=not job.no_hook, ends_job=job.ranks > 1)
+    hook = hook_modules(has_pulse=not job.no_hook, notes_exceptions=job.ranks > 1 or not job.no_hook)
     tools = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}
     afterwards = profiler.afterwards(job.target, job.profiler_options)
     common = ScriptValues(
@@ -250,20 +250,20 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     return texts
 
 
-def hook_modules(*, has_pulse: bool, ends_job: bool) -> dict[str, str]:
+def hook_modules(*, has_pulse: bool, notes_exceptions: bool) -> dict[str, str]:
     """Return the modules that Python loads first on each rank, by path in `START_UP`.
 
     Parameters
     ----------
     has_pulse : bool
         Whether the steps of the rank are noted, and evidence if the run stalls.
-    ends_job : bool
-        Whether an uncaught exception of a rank ends an MPI program.
+    notes_exceptions : bool
+        Whether the uncaught exception that ends a rank is noted, and ends an MPI program.
     """
     files: dict[str, ModuleType] = {}
     if has_pulse:
         files |= {PULSE: pulse, "hpcprof_step_lines.py": step_lines}
-    if ends_job:
+    if notes_exceptions:
         files |= {"hpcprof_uncaught.py": uncaught}
     paths = {name: Path(str(module.__file__)) for name, module in files.items()}
     if paths:

@@ -6,47 +6,54 @@ import os
 import re
 import signal
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from hpcprof.common.errors import UsageError
+from hpcprof.common.units import named_ranks
 from hpcprof.submit.profilers import Profiler, find_profiler
 from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.runs.failure_causes import (
+    Cause,
+    ExceptionNote,
+    find_cause,
+    memory_cause,
+    patterns,
+    read_exception,
+    read_exceptions,
+    signal_name,
+)
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, WRAPPER
 
-TAIL_LINES = 12
+TAIL_LINES = 20
 _SIGNALLED = 128  # a shell reports a program that signal n killed as 128 + n
-_NO_SPACE = re.compile(
-    r"^hpcprof: (no space left on .*)\.$"
-    r"|No space left on device|Disk quota exceeded|(?:disk|database) is full",
-    re.MULTILINE,
-)
-_MPICH_ABORT = re.compile(
-    r"^Abort\((?P<code>-?\d+)\) on node \d+ .*application called MPI_Abort", re.MULTILINE
-)
-_OPEN_MPI_ABORT = re.compile(
-    r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator MPI_COMM_WORLD"
-    r".{0,200}?errorcode:? (?P<code>-?\d+)",
-    re.DOTALL | re.IGNORECASE,
-)
-_LAUNCH_FAILURES = {
-    re.compile(
-        r"(?:unrecogni[sz]ed|unknown|invalid|illegal|ambiguous|bad) (?:\w+ )?(?:option|argument)"
-        r"|option requires",
-        re.IGNORECASE,
-    ): "the launcher refused an option",
-    re.compile(
-        r"\bssh(?:d|pass)?: |Host key verification failed|Permission denied \(|execvp error on file \S*ssh\b"
-        r"|\bssh\S* .*(?:not found|No such file)",
-    ): "ssh to another node failed",
-    _NO_SPACE: "a disk is full",
+_OWN_SIGNALS = {
+    _SIGNALLED + number
+    for number in (signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS)
 }
-"""Output of launchers that fail, and its meaning."""
+"""Exit codes of programs that a fault of their own ended, and no launcher."""
+
+_NO_SPACE = ("full_disk", "full_disk_error")
+_ABORTS = ("mpich_abort", "open_mpi_abort")
+_LOST = ("slurm_node", "open_mpi_node")
+"""The names of patterns, see ``failure_patterns.yaml``."""
+
 _JOB_ERRORS = 200
 """The lines of the errors of job.sh that are looked at."""
+
+
+_LOADER = "data_loader"
+_ABORT_HINT = re.compile("MPI_Abort|MPI_ABORT")
+
+
+class _Stall(msgspec.Struct):
+    ranks: list[int] = []
 
 
 @dataclass(frozen=True)
@@ -61,33 +68,71 @@ class RankFailure:
         The end of its output.
     first : bool
         Whether the rank noted that it failed before all others.
-    exception : str
+    exception : ExceptionNote or None
         The uncaught Python exception that ended it, if it noted one.
     how : str
         How it ended without an exit code, or else that it aborted the program; empty if neither is known.
+    cause : Cause or None
+        What the exception, the kernel or its last lines say of the reason.
     """
 
     rank: int
     exit_code: int | None
     last_lines: list[str]
     first: bool = False
-    exception: str = ""
+    exception: ExceptionNote | None = None
     how: str = ""
+    cause: Cause | None = None
 
     def __str__(self) -> str:
         code = self.how or f"exit code {self.exit_code}"
         who = f"rank {self.rank} failed first" if self.first else f"rank {self.rank}"
-        return f"{who}: {code}{self._cause()}"
+        return f"{who}: {code}{self._reason()}"
 
-    def _cause(self) -> str:
+    @property
+    def noticed_another(self) -> bool:
+        """Whether the rank has only noticed that another one failed."""
+        return self.cause is not None and self.cause.blames_other
+
+    @property
+    def has_own_fault(self) -> bool:
+        """Whether the rank is known to have failed for a reason of its own."""
+        known = self.exception is not None or self.cause is not None or self.exit_code in _OWN_SIGNALS
+        return known and not self.noticed_another
+
+    def without_message(self) -> RankFailure:
+        """Return the failure without the text of its program: its output and the message of its exception."""
+        note = self.exception
+        if note is not None:
+            note = msgspec.structs.replace(note, message="")
+        return replace(self, last_lines=[], exception=note)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the failure as JSON can hold it."""
+        error = self.exception
+        return {
+            "rank": self.rank,
+            "first": self.first,
+            "exit_code": self.exit_code,
+            "signal": signal_name(self.exit_code) or None,
+            "exception": {"type": error.type, "message": error.message} if error else None,
+            "where": msgspec.structs.asdict(error.where) if error and error.where else None,
+            "cause": self.cause.name if self.cause else None,
+            "summary": str(self),
+            "last_lines": self.last_lines,
+        }
+
+    def _reason(self) -> str:
         """Return why, in brackets, if the rank has noted it or the exit code or the last lines tell."""
-        if self.exception:
-            return f" ({self.exception})"
-        if found := _NO_SPACE.search("\n".join(self.last_lines)):
-            return f" ({found[1] or found[0].lower()})"
-        with suppress(ValueError):
-            number = signal.Signals((self.exit_code or 0) - _SIGNALLED)
-            return f" ({(signal.strsignal(number) or number.name).lower()})"
+        if self.exception is not None:
+            said = self.exception.type if self.cause else str(self.exception)
+            place = f", at {self.exception.where}" if self.exception.where else ""
+            return f" ({said}{place}{f': {self.cause.meaning}' if self.cause else ''})"
+        name = signal_name(self.exit_code)
+        if self.cause is not None and self.cause.name not in _ABORTS:
+            return f" ({name}: {self.cause.meaning})" if name else f" ({self.cause.meaning})"
+        if name:
+            return f" ({name}, {(signal.strsignal(signal.Signals[name]) or name).lower()})"
         return ""
 
 
@@ -102,33 +147,65 @@ def failed_ranks(run: Run) -> list[RankFailure]:
         return []
     codes = run.rank_exit_codes()
     failed = [rank for rank in range(run.manifest.job.ranks) if codes.get(rank) != 0]
-    first, aborted = first_failed_rank(run), _aborting_rank(run, failed)
+    job_cause = find_cause("job_errors", "\n".join(_job_errors(run)))
+    first, aborted = first_failed_rank(run), _aborting_rank(run, failed, job_cause)
+
+    lost = job_cause.meaning if job_cause is not None and job_cause.name in _LOST else ""
 
     def blame(rank: int) -> tuple[bool, bool, bool, int]:
         code = codes.get(rank)
-        return rank != (aborted or (None,))[0], code is None, (code or 0) > _SIGNALLED, rank
+        # Without a node, nothing was left of its ranks.
+        unknown = code is None and not (lost and _has_started(run, rank))
+        return rank != (aborted or (None,))[0], unknown, (code or 0) > _SIGNALLED, rank
 
     others = [r for r in sorted(failed, key=blame) if first is None or r != first.rank]
     culprit = first.rank if first is not None else aborted[0] if aborted is not None else None
-    full = _NO_SPACE.search("\n".join(_job_errors(run))) is not None or bool(full_disk(run))
+    full = _is_disk_error("\n".join(_job_errors(run))) or bool(full_disk(run))
 
     def how(rank: int) -> str:
         if aborted is not None and aborted[0] == rank:
-            return f"called MPI_Abort with code {aborted[1]}"
+            return aborted[1]
         if codes.get(rank) is not None:
             return ""
         if not _has_started(run, rank):
             return "was not started"
+        if lost:
+            return lost
         if full:
             return "left no exit code, as no space was left for it"
         if culprit is not None:
             return f"was ended with rank {culprit}"
         return "left no exit code (it was killed)"
 
-    return [
+    found = [
         *([first] if first else []),
         *(_failure(run, rank, codes.get(rank), how=how(rank)) for rank in others),
     ]
+    if job_cause is not None and job_cause.name not in _LOST:
+        found = [replace(one, cause=job_cause) if one.rank == job_cause.rank else one for one in found]
+    return _culprit_first([*found, *_failed_workers(run, found)])
+
+
+def _failed_workers(run: Run, failures: Sequence[RankFailure]) -> Iterator[RankFailure]:
+    """Yield the workers with an exception of programs that start ranks of their own, as torchrun does."""
+    starters = {failure.rank: failure for failure in failures}
+    for rank, note in read_exceptions(run).items():
+        starter = starters.get(rank if note.started_as is None else note.started_as)
+        if starter is not None and starter.exception != note:
+            cause = find_cause("exception", f"{note.type}: {note.message}")
+            yield replace(starter, rank=rank, first=False, exception=note, cause=cause)
+
+
+def _culprit_first(failures: list[RankFailure]) -> list[RankFailure]:
+    """Put the rank that failed by its own fault before one that only noticed that another one failed."""
+    if not failures or failures[0].has_own_fault or (failures[0].first and not failures[0].noticed_another):
+        return failures
+    own = [failure for failure in failures if failure.has_own_fault]
+    if not own:
+        return failures
+    culprit = min(own, key=lambda failure: failure.exception.time if failure.exception else 0.0)
+    others = [replace(failure, first=False) for failure in failures if failure is not culprit]
+    return [replace(culprit, first=failures[0].noticed_another), *others]
 
 
 def _starts_ranks(run: Run) -> bool:
@@ -146,15 +223,24 @@ def _has_started(run: Run, rank: int) -> bool:
     return any((run.path / "logs" / f"{stem}.{log}").exists() for log in ("err", "out", "profiler"))
 
 
-def _aborting_rank(run: Run, ranks: Sequence[int]) -> tuple[int, int] | None:
-    """Return which rank has called MPI_Abort, and with which code, as the MPI library says; None if none."""
-    if found := _OPEN_MPI_ABORT.search("\n".join(_job_errors(run))):
-        return int(found["rank"]), int(found["code"])
+def _aborting_rank(run: Run, ranks: Sequence[int], job_cause: Cause | None) -> tuple[int, str] | None:
+    """Return which rank has called MPI_Abort, and how MPI says that; None if none did."""
+    if job_cause is not None and job_cause.name in _ABORTS and job_cause.rank is not None:
+        return job_cause.rank, job_cause.meaning
     for rank in ranks:
         text = "\n".join(tail(run.path / "logs" / f"rank{rank:05d}.err"))
-        if found := _MPICH_ABORT.search(text) or _OPEN_MPI_ABORT.search(text):
-            return rank, int(found["code"])
+        if not _ABORT_HINT.search(text):
+            continue
+        for where in ("errors", "job_errors"):
+            found = find_cause(where, text)
+            if found is not None and found.name in _ABORTS:
+                return rank, found.meaning
     return None
+
+
+def _is_disk_error(text: str) -> bool:
+    found = find_cause("errors", text)
+    return found is not None and found.name in _NO_SPACE
 
 
 def _job_errors(run: Run) -> list[str]:
@@ -168,9 +254,11 @@ def launch_failure(run: Run) -> str:
     if any(_has_started(run, rank) for rank in range(run.manifest.job.ranks)):
         return ""
     lines = [line.strip() for line in _job_errors(run) if line.strip()]
-    for pattern, kind in _LAUNCH_FAILURES.items():
-        if said := next(filter(pattern.search, lines), ""):
-            return f"no rank was started: {kind} ({said.rstrip('.')})"
+    causes = {line: find_cause("launch", line) for line in lines}
+    for name in (pattern.name for pattern in patterns() if pattern.where == "launch"):
+        for line, cause in causes.items():
+            if cause is not None and cause.name == name:
+                return f"no rank was started: {cause.meaning} ({line.rstrip('.')})"
     return f"no rank was started: {lines[-1].rstrip('.')}" if lines else "no rank was started"
 
 
@@ -187,25 +275,66 @@ def first_failed_rank(run: Run) -> RankFailure | None:
 
 
 def _failure(run: Run, rank: int, exit_code: int | None, first: bool = False, how: str = "") -> RankFailure:
-    exception = run.state_file(f"rank{rank:05d}.exception") or ""
-    return RankFailure(rank, exit_code, _last_words(run, rank), first, exception, how)
+    note, lines = read_exception(run, rank), _last_words(run, rank)
+    if note is not None and note.started_as not in (None, rank):
+        note = None
+    killed = memory_cause(run, rank)
+    cause = find_cause("exception", f"{note.type}: {note.message}") if note is not None else None
+    if killed is not None and (signal_name(exit_code) == "SIGKILL" or (cause and cause.name == _LOADER)):
+        cause = killed
+    elif note is None and exit_code != 0:
+        cause = find_cause("errors", "\n".join(lines)) or _noticed(run, rank)
+    return RankFailure(rank, exit_code, lines, first, note, how, cause)
+
+
+def first_failure(run: Run) -> RankFailure | None:
+    """Return the rank to blame for the end of a run, without asking its scheduler; None if none is."""
+    if run.state_file("finished") in (None, "0") and first_failed_rank(run) is None:
+        return None
+    return next(iter(failed_ranks(run)), None)
+
+
+def _noticed(run: Run, rank: int) -> Cause | None:
+    """Return that a rank says that another one failed, perhaps long before its last lines; None if not."""
+    text = "\n".join(tail(run.path / "logs" / f"rank{rank:05d}.err", _JOB_ERRORS))
+    cause = find_cause("errors", text)
+    return cause if cause is not None and cause.blames_other else None
 
 
 def describe_status(run: Run, status: JobStatus) -> str:
     """Return the reason for a run's state, with the rank that failed if one did."""
     failure: RankFailure | None = None
+    stalled = ""
     if status.state is JobState.RUNNING:
         failure = first_failed_rank(run)
+        if failure is not None and failure.noticed_another:
+            failure = _culprit_first([failure, *_failed_workers(run, _noted(run))])[0]
     unstarted = launch_failure(run) if status.state is JobState.FAILED else ""
     if status.state is JobState.FAILED and not unstarted:
         failure = next(iter(failed_ranks(run)), None)
-    parts = [status.reason, unstarted or (str(failure) if failure else "")]
+        if failure is not None and failure.noticed_another:
+            stalled = _held_up(run)
+    parts = [status.reason, unstarted or (str(failure) if failure else ""), stalled]
     if status.state is JobState.FAILED:
         parts.append(full_disk(run))
     if status.state is JobState.ENDED:
         said = [line.strip() for _, lines in last_output(run) for line in lines if line.strip()]
         parts.append(f"it last printed {said[-1]!r}" if said else "it left no output")
     return "; ".join(part for part in parts if part)
+
+
+def _noted(run: Run) -> list[RankFailure]:
+    """Return a failure, without its exception, for each rank that noted one while the job still runs."""
+    return [RankFailure(rank, 1, _last_words(run, rank)) for rank in read_exceptions(run)]
+
+
+def _held_up(run: Run) -> str:
+    """Return which ranks had held up the others, if the run had stalled before."""
+    with suppress(msgspec.MsgspecError):
+        kept = msgspec.json.decode(run.state_file("stall.json") or "", type=_Stall)
+        if kept.ranks:
+            return f"the run had stalled: {named_ranks(kept.ranks)} held the others up"
+    return ""
 
 
 def last_output(run: Run) -> list[tuple[str, list[str]]]:

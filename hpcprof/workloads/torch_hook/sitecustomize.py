@@ -1,7 +1,7 @@
 """Start of Python in the programs of a rank.
 
-It runs the ``sitecustomize`` that Python would have run otherwise. Of several ranks it then watches for the
-exception that ends one of them. When the program has imported torch, its pulse begins and, in a rank that the
+It runs the ``sitecustomize`` that Python would have run otherwise. It then watches for the exception that
+ends the rank. When the program has imported torch, its pulse begins and, in a rank that the
 PyTorch profiler was chosen for, the recorder. hpcprof copied this file into the run.
 """
 

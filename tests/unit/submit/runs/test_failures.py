@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,8 @@ from hpcprof.submit.runs.failures import (
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.waiting import describe_failure
+
+RECORDED = Path(__file__).parents[3] / "data/failures"
 
 
 def make_run(path: Path, ranks: int, profiler: str = "none") -> Run:
@@ -46,16 +49,16 @@ def test_a_rank_with_an_exit_code_of_its_own_is_blamed_before_those_that_were_en
     run = make_run(tmp_path, ranks=5)
     for rank, code in {0: 0, 1: 143, 3: 2, 4: 1}.items():
         (tmp_path / f"state/rank{rank:05d}.exit").write_text(f"{code}\n")
-    (tmp_path / "logs/rank00003.err").write_text("".join(f"line {number}\n" for number in range(20)))
+    (tmp_path / "logs/rank00003.err").write_text("".join(f"line {number}\n" for number in range(40)))
     (tmp_path / "logs/rank00002.out").touch()
     failures = failed_ranks(run)
     assert [str(failure) for failure in failures] == [
         "rank 3: exit code 2",
         "rank 4: exit code 1",
-        "rank 1: exit code 143 (terminated)",
+        "rank 1: exit code 143 (SIGTERM, terminated)",
         "rank 2: left no exit code (it was killed)",
     ]
-    assert failures[0].last_lines == [f"line {number}" for number in range(8, 20)]
+    assert failures[0].last_lines == [f"line {number}" for number in range(20, 40)]
 
 
 def test_the_rank_that_noted_its_failure_first_is_blamed_first(tmp_path: Path) -> None:
@@ -65,15 +68,99 @@ def test_the_rank_that_noted_its_failure_first_is_blamed_first(tmp_path: Path) -
     (tmp_path / "state/started").write_text("2026-11-21T02:16:00Z\n")
     note = tmp_path / "state/failed.2026-11-21T02:16:00Z"
     note.write_text("2 139\n")
-    named = "rank 2 failed first: exit code 139 (segmentation fault)"
+    named = "rank 2 failed first: exit code 139 (SIGSEGV, segmentation fault)"
     assert [str(failure) for failure in failed_ranks(run)] == [
         named,
         "rank 0: exit code 1",
-        "rank 1: exit code 143 (terminated)",
+        "rank 1: exit code 143 (SIGTERM, terminated)",
     ]
     assert describe_status(run, JobStatus(JobState.FAILED, "exit code 139")) == f"exit code 139; {named}"
     assert describe_status(run, JobStatus(JobState.RUNNING)) == named
     assert describe_status(run, JobStatus(JobState.COMPLETED)) == ""
+
+
+def note_exception(run: Run, rank: int, kind: str, message: str, seconds: float = 0.0) -> None:
+    values = {
+        "type": kind,
+        "message": message,
+        "where": {"file": "/home/ada/train.py", "line": 10 + rank, "function": "step"},
+        "time": seconds,
+        "started_as": rank,
+    }
+    (run.path / f"state/rank{rank:05d}.exception").write_text(json.dumps(values))
+
+
+def test_a_rank_that_only_noticed_the_end_of_another_one_is_not_to_blame(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=3)
+    for rank, code in {0: 1, 1: 1, 2: 1}.items():
+        (tmp_path / f"state/rank{rank:05d}.exit").write_text(f"{code}\n")
+    lost = (RECORDED / "gloo_peer.txt").read_text().removeprefix("RuntimeError: ")
+    note_exception(run, 0, "RuntimeError", lost, 4.0)
+    note_exception(run, 1, "ValueError", "no such batch\nof 7", 3.0)
+    note_exception(run, 2, "KeyError", "'x'", 3.5)
+    (tmp_path / "state/started").write_text("now\n")
+    (tmp_path / "state/failed.now").write_text("0 1\n")
+    failures = failed_ranks(run)
+    assert [str(failure) for failure in failures] == [
+        "rank 1 failed first: exit code 1 (ValueError: no such batch, at train.py:11 in step)",
+        "rank 0: exit code 1 (RuntimeError, at train.py:10 in step: another rank had closed its connections)",
+        "rank 2: exit code 1 (KeyError: 'x', at train.py:12 in step)",
+    ]
+    told = failures[0].as_json()
+    assert told["exception"] == {"type": "ValueError", "message": "no such batch\nof 7"}
+    assert told["where"] == {"file": "/home/ada/train.py", "line": 11, "function": "step"}
+    assert describe_status(run, JobStatus(JobState.RUNNING)) == str(failures[0])
+    assert "no such" not in str(failures[0].without_message())
+
+
+def test_a_worker_of_torchrun_is_named_with_its_own_number(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=1)
+    (tmp_path / "state/rank00000.exit").write_text("1\n")
+    note_exception(run, 0, "torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "", 5.0)
+    values = {"type": "ValueError", "message": "no", "time": 4.0, "started_as": 0}
+    (tmp_path / "state/rank00003.exception").write_text(json.dumps(values))
+    assert str(failed_ranks(run)[0]) == "rank 3 failed first: exit code 1 (ValueError: no)"
+
+
+def test_the_kernel_that_kills_for_lack_of_memory_is_the_reason(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=2)
+    for rank, code in {0: 143, 1: 137}.items():
+        (tmp_path / f"state/rank{rank:05d}.exit").write_text(f"{code}\n")
+        (tmp_path / f"state/rank{rank:05d}.oom").write_text("1 64000000\n")
+    killed = "out of memory: the kernel killed a process of its control group, whose limit is 64.00 MB"
+    assert str(failed_ranks(run)[0]) == f"rank 1: exit code 137 (SIGKILL: {killed})"
+    (tmp_path / "state/rank00001.oom").write_text("2 9223372036854771712\n")
+    assert "killed 2 processes of its control group)" in str(failed_ranks(run)[0])
+
+
+def test_ranks_that_all_wait_in_nccl_point_at_the_stall(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=2)
+    for rank in range(2):
+        (tmp_path / f"state/rank{rank:05d}.exit").write_text("134\n")
+        (tmp_path / f"logs/rank{rank:05d}.err").write_text((RECORDED / "nccl_watchdog.txt").read_text())
+    (tmp_path / "state/stall.json").write_text('{"kind": "never_came", "ranks": [1], "waiting": [0]}')
+    said = describe_status(run, JobStatus(JobState.FAILED, "exit code 134"))
+    assert said.endswith("; the run had stalled: rank 1 held the others up")
+    assert "(SIGABRT: NCCL timed out in collective 4, ALLREDUCE, which other ranks had not ended)" in said
+
+
+def test_ranks_on_a_lost_node_are_said_to_be_lost_with_it(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=2)
+    (tmp_path / "state/rank00000.exit").write_text("143\n")
+    (tmp_path / "logs/rank00001.out").touch()
+    (tmp_path / "logs/job.err").write_text((RECORDED / "slurm_node.txt").read_text())
+    assert [str(failure) for failure in failed_ranks(run)] == [
+        "rank 1: was lost with node worker-1",
+        "rank 0: exit code 143 (SIGTERM, terminated)",
+    ]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"type": 3}', "[" * 100_000, "\x00"])
+def test_a_damaged_note_of_an_exception_says_nothing(text: str, tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=1)
+    (tmp_path / "state/rank00000.exit").write_text("1\n")
+    (tmp_path / "state/rank00000.exception").write_text(text)
+    assert str(failed_ranks(run)[0]).startswith("rank 0: exit code 1")
 
 
 @pytest.mark.parametrize("note", [None, "", "2", "two 139"])

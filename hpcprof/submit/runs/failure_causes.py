@@ -1,0 +1,166 @@
+"""Causes of failures: the exception that a rank noted, and messages of programs and launchers that fail."""
+
+from __future__ import annotations
+
+import re
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from hpcprof.common.units import format_bytes
+from hpcprof.common.yaml_file import read_mapping
+from hpcprof.submit.runs.directory import Run
+
+Where = Literal["exception", "errors", "job_errors", "launch"]
+"""The texts that patterns are about, see ``failure_patterns.yaml``."""
+
+_PATTERNS = Path(__file__).with_name("failure_patterns.yaml")
+_NOTE = re.compile(r"rank(\d{5,9})\.exception")
+_LONGEST_MESSAGE = 300
+_UNLIMITED = 1 << 60
+"""From this number of bytes on, a control group has no limit of its memory."""
+
+
+class Pattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A pattern of ``failure_patterns.yaml``, which explains its keys."""
+
+    name: str
+    where: Where
+    pattern: str
+    meaning: str
+    blames: Literal["self", "other"] = "self"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """The meaning of a text about a failure.
+
+    Attributes
+    ----------
+    name : str
+        The name of its pattern.
+    meaning : str
+    blames_other : bool
+        Whether the rank has only noticed that another one failed.
+    rank : int or None
+        The rank that the text is about, if it names one.
+    """
+
+    name: str
+    meaning: str
+    blames_other: bool = False
+    rank: int | None = None
+
+
+class Place(msgspec.Struct, frozen=True):
+    """The innermost line of the user's code in a traceback."""
+
+    file: str
+    line: int
+    function: str = ""
+
+    def __str__(self) -> str:
+        inside = f" in {self.function}" if self.function.isidentifier() else ""
+        return f"{self.file.rpartition('/')[2]}:{self.line}{inside}"
+
+
+class ExceptionNote(msgspec.Struct, frozen=True):
+    """The uncaught exception that ended a rank, as the rank noted it.
+
+    Attributes
+    ----------
+    type, message : str
+    where : Place or None
+    time : float
+        When it was raised, in seconds since 1970 by the clock of its node; 0 if unknown.
+    started_as : int or None
+        The number of the rank that hpcprof started: workers of torchrun have numbers of their own.
+    """
+
+    type: str
+    message: str = ""
+    where: Place | None = None
+    time: float = 0.0
+    started_as: int | None = None
+
+    def __str__(self) -> str:
+        line = _printable(self.message.partition("\n")[0])
+        return f"{self.type}: {line}" if line else self.type
+
+
+def read_exceptions(run: Run) -> dict[int, ExceptionNote]:
+    """Return the exceptions that ranks noted, by rank."""
+    found = {}
+    with suppress(OSError):
+        for path in (run.path / "state").iterdir():
+            if name := _NOTE.fullmatch(path.name):
+                note = read_exception(run, int(name[1]))
+                if note is not None:
+                    found[int(name[1])] = note
+    return dict(sorted(found.items()))
+
+
+def read_exception(run: Run, rank: int) -> ExceptionNote | None:
+    """Return the exception that a rank noted; None if it noted none, or the note is damaged."""
+    text = run.state_file(f"rank{rank:05d}.exception")
+    if not text:
+        return None
+    if not text.startswith("{"):  # of an earlier version
+        kind, _, message = text.partition(": ")
+        return ExceptionNote(kind, message)
+    with suppress(msgspec.MsgspecError, RecursionError):
+        return msgspec.json.decode(text, type=ExceptionNote)
+    return None
+
+
+def find_cause(where: Where, text: str) -> Cause | None:
+    """Return the first cause that a text names; None if it names none."""
+    for pattern in patterns():
+        if pattern.where == where and (found := _compiled(pattern.pattern).search(text)):
+            groups = {name: _printable(value or "") for name, value in found.groupdict().items()}
+            meaning = pattern.meaning.format_map(groups)
+            rank = int(groups["rank"]) if groups.get("rank", "").isdigit() else None
+            # Messages of the system begin with a capital.
+            meaning = meaning if meaning.startswith("NCCL") else meaning[:1].lower() + meaning[1:]
+            return Cause(pattern.name, meaning, pattern.blames == "other", rank)
+    return None
+
+
+@cache
+def patterns() -> tuple[Pattern, ...]:
+    """Return the patterns of ``failure_patterns.yaml``."""
+    values: dict[str, Any] = read_mapping(_PATTERNS, "file of patterns")
+    return msgspec.convert(values["patterns"], tuple[Pattern, ...])
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.MULTILINE)
+
+
+def memory_cause(run: Run, rank: int) -> Cause | None:
+    """Return that the kernel killed processes of a rank for lack of memory, if its wrapper noted that."""
+    count, _, limit = (run.state_file(f"rank{rank:05d}.oom") or "").partition(" ")
+    if not count.isdigit():
+        return None
+    limited = limit.isdigit() and int(limit) < _UNLIMITED
+    of = f", whose limit is {format_bytes(int(limit))}" if limited else ""
+    processes = "a process" if count == "1" else f"{count} processes"
+    return Cause("node_memory", f"out of memory: the kernel killed {processes} of its control group{of}")
+
+
+def signal_name(exit_code: int | None) -> str:
+    """Return the name of the signal behind an exit code of a shell; empty if there is none."""
+    with suppress(ValueError):
+        return signal.Signals((exit_code or 0) - 128).name
+    return ""
+
+
+def _printable(text: str) -> str:
+    text = "".join(char if char.isprintable() else " " for char in text).strip()
+    return text if len(text) <= _LONGEST_MESSAGE else f"{text[: _LONGEST_MESSAGE - 1]}…"

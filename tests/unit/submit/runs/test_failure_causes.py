@@ -1,0 +1,52 @@
+"""Patterns of failures, each with a recorded example."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hpcprof.submit.runs.failure_causes import Pattern, find_cause, patterns
+
+RECORDED = Path(__file__).parents[3] / "data/failures"
+MEANINGS = {
+    "gpu_memory": "out of GPU memory: 200.00 GiB asked, 4.00 MiB held by PyTorch, 16.00 MiB reserved but "
+    "unallocated, 76.74 GiB of 79.18 GiB free",
+    "gpu_memory_before_torch_2_1": "out of GPU memory: 1.69 GiB asked, 649.97 MiB held by PyTorch, 1.01 GiB "
+    "reserved, 1.31 GiB of 14.56 GiB free",
+    "host_memory_torch": "out of host memory: 4503599627370496 bytes asked",
+    "host_memory_numpy": "out of host memory: 8.00 PiB asked",
+    "data_loader": "a worker of its data loader is killed by signal: Killed",
+    "nccl_watchdog": "NCCL timed out in collective 4, ALLREDUCE, which other ranks had not ended",
+    "gloo_timeout": "it waited 3000 ms for another rank in a collective",
+    "mpich_abort": "called MPI_Abort with code 7",
+    "open_mpi_abort": "called MPI_Abort with code 5",
+    "full_disk": "no space left on /local/tmp while the profile was exported",
+    "slurm_memory": "out of memory: the kernel killed it on Orion-01-01",
+    "slurm_node": "was lost with node worker-1",
+    "open_mpi_node": "was lost with node d23n02",
+}
+RANKS = {"open_mpi_abort": 1, "slurm_memory": 4}
+
+
+def recorded(name: str) -> str:
+    return (RECORDED / f"{name}.txt").read_text()
+
+
+@pytest.mark.parametrize("pattern", patterns(), ids=lambda pattern: pattern.name)
+def test_each_pattern_recognizes_its_recorded_failure(pattern: Pattern) -> None:
+    cause = find_cause(pattern.where, recorded(pattern.name))
+    assert cause.name == pattern.name
+    assert cause.meaning == MEANINGS.get(pattern.name, cause.meaning)
+    assert "{" not in cause.meaning
+    assert cause.rank == RANKS.get(pattern.name)
+
+
+def test_each_recorded_failure_has_one_pattern() -> None:
+    assert {path.stem for path in RECORDED.glob("*.txt")} == {pattern.name for pattern in patterns()}
+    assert len({pattern.name for pattern in patterns()}) == len(patterns())
+
+
+@pytest.mark.parametrize("where", ["exception", "errors", "job_errors", "launch"])
+def test_an_ordinary_error_has_no_cause(where: str) -> None:
+    assert find_cause(where, "ValueError: no such batch\nretrying after a timeout of NCCL") is None  # type: ignore[arg-type]
