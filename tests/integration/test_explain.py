@@ -14,7 +14,7 @@ from tests.integration.conftest import DATA, Database
 KEYS = {
     *("cause", "ranks", "where", "saving_ns", "saving_low_ns", "saving_high_ns", "share_pct"),
     *("evidence", "evidence_text", "remedy", "confidence", "alternatives", "source", "culprit"),
-    *("kind", "steps"),
+    *("kind", "steps", "together"),
 }
 
 

@@ -171,6 +171,10 @@ class Finding:
         The steps that have the cause; empty where most have it.
     alternatives : tuple of Finding
         What would save about as much instead, and little once this cause is gone.
+    together : tuple of Finding
+        The causes of other ranks that have to go too: while they last, to remove this cause saves little.
+        ``saving_ns`` is what a step gains without all of them, beyond what those of them save that are
+        findings of their own.
     kind : int or None
         The kind of steps that has the cause (`StepKind`), where only steps of one kind have it.
     """
@@ -189,6 +193,7 @@ class Finding:
     evidence_text: tuple[str, ...] = ()
     steps: tuple[int, ...] = ()
     alternatives: tuple[Finding, ...] = ()
+    together: tuple[Finding, ...] = ()
     source: tuple[Source, ...] | None = None
     kind: int | None = None
     culprit: Culprit | None = None
@@ -297,7 +302,7 @@ class Explanation:
         """Return the explanation in the types of JSON."""
         found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(asdict(self)))
         for finding in found["findings"]:
-            for one in (finding, *finding["alternatives"]):
+            for one in (finding, *finding["alternatives"], *finding["together"]):
                 del one["cost_ns"]
         return found
 

@@ -40,6 +40,7 @@ ONLY = {
 NULLABLE = {
     "rank_collectives": ("comm_ranks", "world_ranks", "step", "peer", "comm_peer"),
     "idle_causes": ("range", "api"),
+    "step_idle_causes": ("range",),
 }
 # hpcprof explain computes the critical path, not a collect; the profiles here have no messages and no MPI.
 OTHERS = (

@@ -43,6 +43,7 @@ def test_json_has_the_keys_of_the_contract() -> None:
             "evidence_text": ["rank 0: the GPU is idle for 13.00 ms of a step while the host is in data"],
             "steps": [],
             "alternatives": [],
+            "together": [],
             "source": None,
             "kind": None,
             "culprit": None,
