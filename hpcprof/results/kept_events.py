@@ -16,7 +16,7 @@ from hpcprof.analysis.steps.streams import launch_starts
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.errors import HpcprofError, damage_named
 from hpcprof.profiles.event_columns import STEPPED, dataset_name, table_schema, timeline_tables
-from hpcprof.profiles.readers.declaration import Part
+from hpcprof.profiles.readers.declaration import ProfilePart
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import StepRange, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
@@ -43,7 +43,7 @@ class KeepTask:
     ----------
     path : Path or None
         The profile; None if it is gone.
-    part : Part or None
+    part : ProfilePart or None
         The part of the profile that is this rank, if it holds several.
     step_range : StepRange or None
         The range that is the step.
@@ -51,7 +51,7 @@ class KeepTask:
 
     path: Path | None
     events: RankEvents
-    part: Part | None
+    part: ProfilePart | None
     step_range: StepRange | None
 
 

@@ -16,7 +16,7 @@ from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput, damage_named, reading
 from hpcprof.common.logs import log_traceback
-from hpcprof.profiles.readers.declaration import Part, ProfileContent
+from hpcprof.profiles.readers.declaration import ProfileContent, ProfilePart
 from hpcprof.profiles.readers.discovery import BUILT_IN, content_of, files_of, read_profile
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.malloc import return_freed_memory, use_one_heap
@@ -72,7 +72,7 @@ class ProfileTask:
         The run that the events are kept under.
     threads : int
         How many threads read the tables of the profile and run the analyses.
-    part : Part or None
+    part : ProfilePart or None
         The part of the profile that is this rank, if it holds several.
     step_range : StepRange or None
         The range that is the step; None if it is to be found.
@@ -87,7 +87,7 @@ class ProfileTask:
     keeps_timeline: bool = True
     run_id: str = ""
     threads: int = 1
-    part: Part | None = None
+    part: ProfilePart | None = None
     step_range: StepRange | None = None
     needs_steps: bool = False
 

@@ -9,7 +9,7 @@ from typing import cast
 
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.paths import is_folder
-from hpcprof.profiles.readers.declaration import Part, ProfileContent
+from hpcprof.profiles.readers.declaration import ProfileContent, ProfilePart
 from hpcprof.profiles.readers.discovery import read_profile, reader_of
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.results.known_files import unchanged_files
@@ -27,7 +27,7 @@ class Timelines:
 
     paths: dict[int, Path]
     skipped: list[str]
-    parts: Mapping[int, Part] = field(default_factory=dict)
+    parts: Mapping[int, ProfilePart] = field(default_factory=dict)
 
     def read(self, rank: int) -> Timeline:
         """Read the timeline of one rank.

@@ -105,7 +105,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Origin:
+class ValueOrigin:
     """The origin of a value that is not on the command line.
 
     Attributes
@@ -276,7 +276,7 @@ class JobSpec:
     ] = None
 
     runs_dir: Path = Path("runs")
-    origins: Mapping[str, Origin] = field(default_factory=dict)
+    origins: Mapping[str, ValueOrigin] = field(default_factory=dict)
 
     def given(self) -> list[str]:
         """Return the names of the fields that describe the job and were given."""
