@@ -28,6 +28,7 @@ OF_NO_SAMPLES = {
     "mpi_operation_list",
     "mpi_regions",
     "step_idle_causes",
+    "offload",
 }
 
 
