@@ -131,7 +131,20 @@ def conclusion(explanation: Explanation) -> list[str]:
         if explanation.stall
         else []
     )
-    return stalled + _of_steps(explanation)
+    return [*stalled, *_slower(explanation), *_of_steps(explanation)]
+
+
+def _slower(explanation: Explanation) -> list[str]:
+    """Return since when steps took longer, with the first finding of the steps recorded after that."""
+    found = explanation.slower
+    if found is None:
+        return []
+    first = next(iter(explanation.shown()), None)
+    because = f", because of {named(first, explanation)} ({saved(first)})" if first is not None else ""
+    return [
+        f"Since step {found.since:,}, steps take {found.percent:.0f} % longer ({format_ns(found.after_ns)} "
+        f"instead of {format_ns(found.before_ns)}){because}."
+    ]
 
 
 def _since(stall: Stall) -> str:
@@ -332,7 +345,7 @@ def in_short(explanation: Explanation) -> list[str]:
         found.append(f"{number}. {named(one, explanation)}: {saved(one)}")
         found += [f"or: {other}" for other in instead(one, explanation)]
         found.append(f"remedy: {visible(one.remedy)}")
-    return found or [_nothing(explanation)]
+    return [*_slower(explanation), *(found or [_nothing(explanation)])]
 
 
 def prediction_text(prediction: Prediction, changed: bool, width: int) -> RenderableType:

@@ -254,6 +254,26 @@ class StepSummary:
 
 
 @dataclass(frozen=True)
+class Slower:
+    """The steps of a run became slower while it ran.
+
+    Attributes
+    ----------
+    since : int
+        The number of the first slow step.
+    percent : float
+        By how much the median step is longer.
+    before_ns, after_ns : int
+        The median steps before and after.
+    """
+
+    since: int
+    percent: float
+    before_ns: int
+    after_ns: int
+
+
+@dataclass(frozen=True)
 class Explanation:
     """The parts of a step's time, and the changes that would shorten it.
 
@@ -269,6 +289,8 @@ class Explanation:
         What held the run up; None if it never stood still.
     failure : dict or None
         The rank that failed first, with its exception, place, cause and last lines; None if none failed.
+    slower : Slower or None
+        Since when steps took longer, where the run was to be recorded then.
     """
 
     findings: tuple[Finding, ...]
@@ -277,6 +299,7 @@ class Explanation:
     step: StepSummary
     stall: Stall | None = None
     failure: dict[str, Any] | None = None
+    slower: Slower | None = None
 
     def shown(self) -> tuple[Finding, ...]:
         """Return the findings that are shown by default, in their order.

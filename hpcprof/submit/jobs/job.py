@@ -16,6 +16,7 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 
 from hpcprof.common.units import parse_memory
+from hpcprof.submit.jobs.capture_when import parse_capture_when
 from hpcprof.submit.jobs.job_name import command_options, default_job_name, runs_python
 from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.jobs.walltime import parse_stall_timeout, parse_walltime
@@ -266,6 +267,15 @@ class JobSpec:
             choices=("report", "stop"),
         ),
     ] = None
+    capture_when: Annotated[
+        str | None,
+        Option(
+            "Record steps with the PyTorch profiler when the last 20 take PERCENT (20) longer than those "
+            "before: slow or slow:PERCENT. At most twice.",
+            metavar="slow[:PERCENT]",
+            parse=parse_capture_when,
+        ),
+    ] = None
     no_hook: Annotated[
         bool | None,
         Option("Leave Python programs alone: no step times without a profiler, less evidence of a stall."),
@@ -377,6 +387,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scheduler_args: list[str] = []
     stall_timeout: int = 600
     on_stall: str = "report"
+    capture_when: int = 0
     no_hook: bool = False
 
     @property
