@@ -92,7 +92,7 @@ class Option:
     def default_value(self) -> object:
         """The value of a job that does not say otherwise; None or empty if there is none for all sites."""
         value = None if self.of_site else _DEFAULTS.get(self.name)
-        return self.default if value and self.default else value
+        return self.default if self.default and (value or value == 0) else value
 
     @property
     def described(self) -> str:
@@ -271,7 +271,8 @@ class JobSpec:
         str | None,
         Option(
             "Record steps with the PyTorch profiler when the last 20 take PERCENT (20) longer than those "
-            "before: slow or slow:PERCENT. At most twice.",
+            "before: slow, slow:PERCENT or off. At most twice.",
+            default="off",
             metavar="slow[:PERCENT]",
             parse=parse_capture_when,
         ),
