@@ -11,11 +11,14 @@ from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.job_options import repeated
 from hpcprof.cli.options import runs_dir_option
+from hpcprof.submit.jobs.checks import check_resubmission
 
 
 @click.command("resubmit", epilog=examples("hpcprof resubmit last --wait"))
 @runs_dir_option
-@click.option("--wait", is_flag=True, help="Wait until the job has ended; exit 0 only if it succeeded.")
+@click.option(
+    "--wait", is_flag=True, help="Wait until the job has ended; exit 0 only if it succeeded, 5 if it stalled."
+)
 @click.argument("run", shell_complete=complete_runs)
 def command(runs_dir: Path, wait: bool, run: str) -> None:
     """Submit the job of a run again, unchanged."""
@@ -23,6 +26,8 @@ def command(runs_dir: Path, wait: bool, run: str) -> None:
     from hpcprof.submit.submission import submit
 
     site, job = repeated(run, runs_dir)
+    if not wait:
+        check_resubmission(site, job)
     again = submit(site, job, runs_dir, ["hpcprof", *sys.argv[1:]])
     click.echo(f"submitted {again.id}")
     if wait:

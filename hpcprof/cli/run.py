@@ -49,7 +49,7 @@ def command(request: JobSpec, db: str | None) -> None:
     show_remarks(site, [job])
     run = submit(site, job, request.runs_dir, ["hpcprof", *sys.argv[1:]], request.template)
     click.echo(f"submitted {run.id}")
-    status = follow(run)
+    run, status = follow(run, request.template)
 
     from hpcprof.profiles.readers.discovery import find_profiles
     from hpcprof.report.contents import gather

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 
@@ -11,13 +12,12 @@ from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.cli.tables import show
-from hpcprof.results.stalls import stall_sentence
+from hpcprof.results.stalls import describe_end
 from hpcprof.submit.runs.directory import Run, find_submitted_runs
-from hpcprof.submit.runs.failures import describe_status
 from hpcprof.submit.runs.live_steps import describe_live_steps
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
-from hpcprof.submit.waiting import watch
+from hpcprof.submit.waiting import STALL_EXIT_CODE, ended_by_stall, watch
 
 
 @click.command("status", epilog=examples("hpcprof status", "hpcprof status 20261121-14 --watch"))
@@ -33,14 +33,18 @@ def command(runs_dir: Path, watching: bool, runs: tuple[str, ...]) -> None:
     For a PyTorch program, and one that marks its steps, the number of steps done and the step time are shown,
     and ranks that have stopped are named. Where no rank makes progress, the rank that holds the others up is
     named.
+
+    With --watch, the exit code is 5 if a run was ended because it had stalled.
     """
     found = find_submitted_runs(runs or ("last",), runs_dir)
     for states in watch(found) if watching else [poll(found, LISTING_SECONDS)]:
         rows = [(run.id, states[run.id].state.value, _detail(run, states[run.id])) for run in found]
         show(rows, ("run", "state", "detail"))
+    if watching and any(map(ended_by_stall, found)):
+        sys.exit(STALL_EXIT_CODE)
 
 
 def _detail(run: Run, status: JobStatus) -> str:
     """Return the reason for the state of a run, else how far its steps are and how long they take."""
-    reason = describe_status(run, status) or stall_sentence(run)
+    reason = describe_end(run, status)
     return reason or describe_live_steps(run, time.time() if status.state is JobState.RUNNING else None)

@@ -12,6 +12,7 @@ from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.job_options import job_options, log_origins, repeated, show_remarks
 from hpcprof.common.errors import UsageError
+from hpcprof.submit.jobs.checks import check_resubmission
 from hpcprof.submit.jobs.job import OPTIONS, Job, JobSpec
 from hpcprof.submit.jobs.request import resolve
 from hpcprof.submit.jobs.walltime import format_walltime
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 )
 @job_options
 @click.option("--dry-run", is_flag=True, help="Show the job and its script without submitting.")
-@click.option("--wait", is_flag=True, help="Wait until the job has ended; exit 0 only if it succeeded.")
+@click.option(
+    "--wait", is_flag=True, help="Wait until the job has ended; exit 0 only if it succeeded, 5 if it stalled."
+)
 @click.option(
     "--from",
     "source",
@@ -63,6 +66,8 @@ def command(request: JobSpec, dry_run: bool, wait: bool, source: str | None, scr
         site, job = resolve(request)
         log_origins(request, site, job)
     command_line = ["hpcprof", *sys.argv[1:]]
+    if not wait:
+        check_resubmission(site, job)
     show_remarks(site, [job])
     if dry_run:
         texts = render_scripts(site, job, runs_dir / "RUN_ID", command_line, template, script)
@@ -75,7 +80,7 @@ def command(request: JobSpec, dry_run: bool, wait: bool, source: str | None, scr
     run = submit(site, job, runs_dir, command_line, template, script)
     click.echo(f"submitted {run.id}")
     if wait:
-        wait_for(run)
+        wait_for(run, template, script)
 
 
 def _summary(site: Site, job: Job) -> str:
@@ -93,26 +98,38 @@ def _summary(site: Site, job: Job) -> str:
     )
 
 
-def wait_for(run: Run) -> None:
-    """Wait until a run has ended, showing its states and its output; exit 1 unless it succeeded.
-
-    Ctrl-C leaves the run running.
-    """
+def wait_for(run: Run, template: Path | None = None, script: Path | None = None) -> None:
+    """Wait until a run has ended, as `follow` does; exit 5 if it was ended by a stall, 1 if it failed."""
     from hpcprof.submit.schedulers.base import JobState
+    from hpcprof.submit.waiting import STALL_EXIT_CODE, ended_by_stall
 
-    if follow(run).state is not JobState.COMPLETED:
-        sys.exit(1)
+    run, status = follow(run, template, script)
+    if status.state is not JobState.COMPLETED:
+        sys.exit(STALL_EXIT_CODE if ended_by_stall(run) else 1)
 
 
-def follow(run: Run) -> JobStatus:
-    """Wait until a run has ended, showing its states, its output and why it failed; return its status.
+def follow(run: Run, template: Path | None = None, script: Path | None = None) -> tuple[Run, JobStatus]:
+    """Wait until a run has ended, showing its states, its output and why it failed.
 
+    A run that stalled is submitted again if the job says so. Return the last run and its status.
     Ctrl-C leaves the run running.
     """
+    from hpcprof.submit.submission import runs_again, submit_again
+
+    status = _follow(run)
+    if runs_again(run):
+        run = submit_again(run, template, script)
+        click.echo(f"submitted it again as {run.id}")
+        status = _follow(run)
+    return run, status
+
+
+def _follow(run: Run) -> JobStatus:
     from hpcprof.cli.progress import waiting_line
+    from hpcprof.results.stalls import stall_sentence
     from hpcprof.submit.runs.directory import typed_name
     from hpcprof.submit.schedulers.base import JobState
-    from hpcprof.submit.waiting import describe_failure, wait_until_ended
+    from hpcprof.submit.waiting import describe_failure, ended_by_stall, wait_until_ended
 
     try:
         with waiting_line(run) as line:
@@ -123,6 +140,8 @@ def follow(run: Run) -> JobStatus:
         sys.exit(130)
     if status.state is JobState.COMPLETED:
         click.echo(str(status))
+    elif ended_by_stall(run):
+        click.echo(f"hpcprof: {run.id} {status}\n{stall_sentence(run)}", err=True)
     else:
         click.echo("hpcprof: " + "\n".join(describe_failure(run, status)), err=True)
     return status

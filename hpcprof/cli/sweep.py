@@ -12,7 +12,7 @@ from hpcprof.cli.conventions import examples
 from hpcprof.cli.job_options import job_options, log_origins, show_remarks
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.checks import check_array
+from hpcprof.submit.jobs.checks import check_array, check_resubmission
 from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.request import make_job, merged, site_of
 from hpcprof.submit.rendering.job_scripts import render_array
@@ -71,6 +71,7 @@ def command(
     members = [make_job(site, replace(request, program=tuple(program))) for program in programs]
     if as_array:
         check_array(site, members[0].queue, len(members), at_once)
+    check_resubmission(site, members[0])
     log_origins(asked, site, members[0])
     show_remarks(site, members)
     line = ["hpcprof", *sys.argv[1:]]

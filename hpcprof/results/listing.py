@@ -14,10 +14,9 @@ from pathlib import Path
 import msgspec
 
 from hpcprof.common.errors import StoreError, UsageError
-from hpcprof.results.stalls import stall_sentence
+from hpcprof.results.stalls import describe_end
 from hpcprof.results.store.overview import StoredRun, stored_runs
 from hpcprof.submit.runs.directory import MANIFEST, Manifest, Run, all_runs
-from hpcprof.submit.runs.failures import describe_status
 from hpcprof.submit.runs.live_steps import median_step_ns
 from hpcprof.submit.runs.tags import read_tags
 from hpcprof.submit.schedulers.base import JobState, JobStatus
@@ -153,7 +152,7 @@ def _submitted(run: Run, status: JobStatus, row: StoredRun | None, tags: list[st
     return ListedRun(
         run=run.id,
         state=status.state.value,
-        reason=describe_status(run, status) or stall_sentence(run),
+        reason=describe_end(run, status),
         site=job.site,
         nodes=job.nodes,
         ranks_per_node=job.ranks_per_node,

@@ -22,11 +22,15 @@ from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.paths import is_folder
 from hpcprof.profiles.readers.flight_recorder import Frame, find_dumps, read_flight_record
+from hpcprof.profiles.readers.native_stacks import NativeStack, parse_native_stack
 from hpcprof.results.run_profiles import profiles_of
 from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.runs.failures import describe_status
+from hpcprof.submit.waiting import ended_by_stall
 
 if TYPE_CHECKING:  # the state of a run is told without the database
     from hpcprof.results.store.store import Store
+    from hpcprof.submit.schedulers.base import JobStatus
 
 FOLDER = "stall"
 """The folder in a run that has the evidence."""
@@ -98,6 +102,13 @@ def stall_sentence(run: Run) -> str:
     return f"stalled: {describe(found)}" if found is not None else "stalled: no rank makes progress"
 
 
+def describe_end(run: Run, status: JobStatus) -> str:
+    """Return the reason for the state of a run; if it stalls or was ended by a stall, what holds it up."""
+    if ended_by_stall(run):
+        return "; ".join(filter(None, (status.reason, stall_sentence(run))))
+    return describe_status(run, status) or stall_sentence(run)
+
+
 def is_unprofiled(run: Run, store: Store) -> bool:
     """Return whether a run has no profile and needs none: it has no profiler, has stalled, or is of dumps."""
     if store.exists() and store.profiles(run.id):
@@ -161,8 +172,9 @@ def _evidence(folder: Path, rank: int, exit_code: int | None, has_wrapper: bool)
     with suppress(DamagedInput):
         record = read_flight_record(folder / f"{stem}.flight.json")
     stack = next((tuple(thread.frames) for thread in told.threads if thread.main), ())
-    names = [f"{stem}.{kind}" for kind in ("flight.json", "json", "stack", "native", "process")]
+    names = [f"{stem}.{kind}" for kind in ("flight.json", "json", "stack", "process")]
     files = [name for name in names if (folder / name).is_file()]
+    files[-1:-1] = [path.name for path in _native_files(folder, stem)]
     return RankEvidence(
         record,
         stack or _stuck_stack(folder / f"{stem}.stack"),
@@ -170,7 +182,22 @@ def _evidence(folder: Path, rank: int, exit_code: int | None, has_wrapper: bool)
         told.last_step,
         told.steps,
         f"{FOLDER}/{files[0]}" if files else "",
+        _native(folder, stem),
     )
+
+
+def _native_files(folder: Path, stem: str) -> list[Path]:
+    return sorted(folder.glob(f"{stem}.native*"))
+
+
+def _native(folder: Path, stem: str) -> NativeStack | None:
+    """Return where the program of a rank is in native code; of its processes, one in a call of MPI counts."""
+    found = []
+    for path in _native_files(folder, stem):
+        with suppress(OSError):
+            found.append(parse_native_stack(_read(path).decode(errors="replace")))
+    known = [stack for stack in found if stack is not None]
+    return next((stack for stack in known if stack.call), known[-1] if known else None)
 
 
 def _read(path: Path) -> bytes:

@@ -12,6 +12,7 @@ import msgspec
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.common.logs import log_command
+from hpcprof.submit.jobs.checks import check_resubmission
 from hpcprof.submit.jobs.job import Job, JobSpec
 from hpcprof.submit.jobs.presence import check_present
 from hpcprof.submit.jobs.request import resolve
@@ -26,7 +27,7 @@ from hpcprof.submit.schedulers.polling import check_answers, poll
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import WRAPPER
 from hpcprof.submit.sites.model import Site
-from hpcprof.submit.waiting import describe_failure, wait_until_ended
+from hpcprof.submit.waiting import describe_failure, ended_by_stall, wait_until_ended
 
 
 def submit(
@@ -99,12 +100,37 @@ def submit_request(request: JobSpec, script: Path | None = None, wait: bool = Fa
     """Submit what a user asks for, as `hpcprof.submit_job` describes, and return the run."""
     site, job = resolve(request)
     line = ["hpcprof", "submit", *request.to_arguments()]
+    if not wait:
+        check_resubmission(site, job)
     run = submit(site, job, request.runs_dir, line, request.template, script)
     if wait:
         status = wait_until_ended(run, lambda status, seconds: None, lambda text: None)
+        if runs_again(run):
+            run = submit_again(run, request.template, script)
+            status = wait_until_ended(run, lambda status, seconds: None, lambda text: None)
         if status.state is not JobState.COMPLETED:
             raise HpcprofError("\n".join(describe_failure(run, status)))
     return run
+
+
+def runs_again(run: runs.Run) -> bool:
+    """Return whether a run that has ended is to be submitted again, since it stalled."""
+    assert run.manifest is not None
+    scheduler = find_scheduler(run.manifest.site.scheduler)
+    return run.manifest.job.on_stall == "resubmit" and ended_by_stall(run) and not scheduler.requeues
+
+
+def submit_again(run: runs.Run, template: Path | None = None, script: Path | None = None) -> runs.Run:
+    """Submit the job of a stalled run once more; another stall ends it.
+
+    Raises
+    ------
+    UsageError, SchedulerError
+        As `submit` does.
+    """
+    assert run.manifest is not None
+    job = msgspec.structs.replace(run.manifest.job, on_stall="stop")
+    return submit(run.manifest.site, job, run.path.parent, run.manifest.command_line, template, script)
 
 
 def submit_array(

@@ -86,6 +86,15 @@ def poll_until(run: Run, seconds: float) -> JobStatus:
     return status
 
 
+STALL_EXIT_CODE = 5
+"""The exit code of a job that was ended because it had stalled, and of commands that wait for one."""
+
+
+def ended_by_stall(run: Run) -> bool:
+    """Return whether the job was ended because no rank made progress any more."""
+    return run.state_file("stall_stop") is not None
+
+
 def describe_change(status: JobStatus, seconds: float) -> str:
     """Return a line about a change of state, ``seconds`` after the beginning of the wait."""
     return f"{status} (after {format_duration(seconds)})" if seconds >= 1 else str(status)

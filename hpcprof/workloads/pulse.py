@@ -5,9 +5,10 @@ Python from 3.8: it imports nothing but the standard library. Nothing here may m
 
 A step ends when an optimizer of PyTorch steps, or where the program marks it (`hpcprof.workloads.capture`).
 The wrapper of the node looks for progress. The name of this module's thread tells it what only the process
-knows: ``hp``, then ``w`` if the rank waits in a collective of PyTorch and ``r`` if not, then a number that
-grows with each step and each collective that ends. When the wrappers find that no rank makes progress, they
-write ``state/stalled``, and each process puts its stacks and its last collectives into ``stall/``.
+knows: ``hp``, then ``w`` if the rank waits in a collective of PyTorch, ``r`` if not and ``u`` if it has none,
+then a number that grows with each step and each collective that ends. When the wrappers find that no rank
+makes progress, they write ``state/stalled``, and each process puts its stacks and its last collectives into
+``stall/``.
 """
 
 from __future__ import annotations
@@ -55,16 +56,11 @@ class Pulse:
         The run counts as stalled after so long without progress; 0 for never.
     lines : object
         What writes the lines of steps, with ``begin``, ``end`` and ``flush``.
-
-    Attributes
-    ----------
-    on_end : callable or None
-        Called at the end of each step, with how many have ended.
     """
 
     def __init__(self, run_directory: Path, rank: int, timeout_s: float, lines: Any) -> None:
-        self.run = run_directory
-        self.rank = rank
+        self._run = run_directory
+        self._rank = rank
         self._timeout_s = timeout_s
         self._every_s = min(_LONGEST_LOOK_S, max(timeout_s / _LOOKS, 0.1)) if timeout_s else _LONGEST_LOOK_S
         self._lines = lines
@@ -74,7 +70,6 @@ class Pulse:
         self._stepped: list[int] = []
         self._stack: int | None = None
         self._told = ""
-        self.on_end: Callable[[int], None] | None = None
 
     def stepped(self, optimizer: Any) -> None:
         """Count the step of an optimizer; several that take turns make one step together."""
@@ -90,8 +85,6 @@ class Pulse:
             self._lines.begin()
         self._last_step = self._steps
         self._steps += 1
-        if self.on_end is not None:
-            self.on_end(self._steps)
 
     def start(self) -> None:
         """Begin to watch, in a thread that ends with the program; its last steps are noted then."""
@@ -121,7 +114,8 @@ class Pulse:
 
     def _watch(self) -> None:
         looked = ended = None
-        progress, quiet, waits, written = 0, 0.0, False, False
+        progress, quiet, written = 0, 0.0, False
+        waits: bool | None = False
         while True:
             if self._stack is not None:
                 self._arm(self._timeout_s + _LATE_S, file=self._stack)
@@ -142,15 +136,15 @@ class Pulse:
             quiet += self._every_s
 
     def _is_stalled(self) -> bool:
-        return (self.run / "state" / _STALLED).exists()
+        return (self._run / "state" / _STALLED).exists()
 
     def _all_steps(self) -> int:
         marked = _marked_steps()
         return self._steps if marked is None else marked.ended
 
-    def _tell(self, progress: int, waits: bool) -> None:
+    def _tell(self, progress: int, waits: bool | None) -> None:
         """Write the name of this thread, which has 15 characters."""
-        name = f"hp{'w' if waits else 'r'}{progress % _COUNTED}"
+        name = f"hp{'u' if waits is None else 'w' if waits else 'r'}{progress % _COUNTED}"
         if name == self._told:
             return
         self._told = name
@@ -161,7 +155,7 @@ class Pulse:
         marked = _marked_steps()
         last = self._last_step if marked is None else marked.last
         values = {
-            "rank": self.rank,
+            "rank": self._rank,
             "time": time.time(),
             "last_step": last,
             "steps": self._all_steps(),
@@ -173,7 +167,7 @@ class Pulse:
             self._write("flight.json", record)
 
     def _write(self, suffix: str, values: dict[str, Any]) -> None:
-        path = self.run / _FOLDER / f"rank{self.rank:05d}.{suffix}"
+        path = self._run / _FOLDER / f"rank{self._rank:05d}.{suffix}"
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(exist_ok=True)
@@ -239,11 +233,14 @@ def _has_ended(entry: dict[str, Any]) -> bool:
     return bool(entry.get("retired")) or entry.get("state") == "completed"
 
 
-def collectives() -> tuple[int, bool]:
-    """Return how many collectives have ended, as far as they are recorded, and whether one has not."""
+def collectives() -> tuple[int, bool | None]:
+    """Return how many collectives have ended, as far as they are recorded, and whether one has not.
+
+    That is None without collectives of PyTorch.
+    """
     found = _dump(with_stacks=False)
     if not found:
-        return 0, False
+        return 0, None
     entries = found["entries"]
     open_now = sum(not _has_ended(entry) for entry in entries)
     # Old entries are overwritten, so the numbers of the last ones count.
@@ -329,11 +326,17 @@ def _is_launcher() -> bool:
     return any(word.startswith("torch.distributed.") or Path(word).name == "torchrun" for word in words)
 
 
+_installed: list[Pulse] = []
+
+
 def install(lines: Callable[[Any, int], Any]) -> Pulse | None:
     """Begin to watch this process if it is the program of a rank; None if it is not.
 
-    ``lines`` makes what writes the lines of steps, from the run's folder and the rank.
+    ``lines`` makes what writes the lines of steps, from the run's folder and the rank. A second call
+    returns the same.
     """
+    if _installed and os.environ.get(_OWNER) == str(os.getpid()):
+        return _installed[0]
     run = os.environ.get("HPCPROF_RUN_DIR", "")
     # The workers of torchrun are ranks of their own.
     rank = os.environ.get("RANK" if "TORCHELASTIC_RUN_ID" in os.environ else "HPCPROF_RANK", "")
@@ -345,4 +348,5 @@ def install(lines: Callable[[Any, int], Any]) -> Pulse | None:
     timeout = os.environ.get("HPCPROF_STALL_TIMEOUT", "0")
     pulse = Pulse(Path(run), int(rank), float(timeout), lines(Path(run), int(rank)))
     pulse.start()
+    _installed.append(pulse)
     return pulse

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from hpcprof.submit.runs.directory import all_runs
+from tests.integration.mpi import need_mpich
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -122,3 +124,66 @@ def test_a_stalled_job_ends_with_status_5_and_names_its_step_times(stalled: dict
         assert told["stall"]["since"]
         assert told["step"]["ranks"] == 3
         assert all((told["path"] / file).is_file() for file in told["stall"]["evidence"])
+
+
+MPI_PROGRAM = """\
+import os, sys, time
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+def load():
+    if sys.argv[1] == "polling": time.sleep(1000)
+    until = time.monotonic() + 30
+    while time.monotonic() < until: sum(range(1000))
+for step in range(5):
+    comm.Barrier()
+if comm.rank == 2: load()
+comm.Barrier()
+"""
+MPI_LINES = {line.strip(): number for number, line in enumerate(MPI_PROGRAM.splitlines(), 1)}
+
+
+@pytest.mark.skipif(not shutil.which("gdb") and not shutil.which("eu-stack"), reason="no gdb, no eu-stack")
+def test_ranks_that_poll_in_mpi_wait_and_one_that_computes_does_not(tmp_path: Path) -> None:
+    """MPICH polls: the ranks that wait use whole CPUs."""
+    mpiexec = need_mpich()
+    (tmp_path / "solve.py").write_text(MPI_PROGRAM)
+
+    def hpcprof(*arguments: str) -> str:
+        command = [sys.executable, "-m", "hpcprof", *arguments]
+        return subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+    for kind in ("polling", "busy"):
+        hpcprof(
+            *("submit", "-o", f"mpiexec={mpiexec}", "--ranks-per-node", "4", "--stall-timeout", "10s"),
+            *("--on-stall", "stop", "--job-name", kind, "--", sys.executable, "solve.py", kind),
+        )
+    runs = {re.split("-", run.id)[2]: run.path for run in all_runs(tmp_path / "runs")}
+    until(lambda: all(map(has_ended, runs.values())), 400)
+    stall = json.loads(hpcprof("explain", "polling", "--format", "json"))["stall"]
+    assert (stall["kind"], stall["ranks"], stall["waiting"]) == ("never_came", [2], [0, 1, 3])
+    assert stall["collective"]["name"] == "MPI_Barrier"
+    (place,) = stall["where"]
+    line = MPI_LINES['if sys.argv[1] == "polling": time.sleep(1000)']
+    assert (place["function"], Path(place["file"]).name, place["line"]) == ("load", "solve.py", line)
+    assert (runs["busy"] / "state/finished").read_text().strip() == "0"
+    assert not (runs["busy"] / "state/stalled").exists()
+
+
+def test_a_stalled_job_is_submitted_again_once_by_the_command_that_waits(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    job = ("submit", "--ranks-per-node", "3", "--stall-timeout", "10s", "--on-stall", "resubmit")
+    program = ("--job-name", "again", "--", sys.executable, "train.py", "stuck")
+
+    def hpcprof(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "hpcprof", *arguments]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    refused = hpcprof(*job, *program)
+    assert (refused.returncode, "cannot queue a job again" in refused.stderr) == (2, True)
+    done = hpcprof(*job, "--wait", *program)
+    assert (done.returncode, len(list(all_runs(tmp_path / "runs")))) == (5, 2)
+    assert "submitted it again as" in done.stdout
+    assert done.stderr.count("stalled: Rank 2 holds the others up in load (train.py:") == 2
+    watched = hpcprof("status", "--watch", "last")
+    assert (watched.returncode, "Rank 2 holds" in " ".join(watched.stdout.split())) == (5, True)
+    assert hpcprof("run", *job[1:-1], "stop", *program).returncode == 5

@@ -9,6 +9,7 @@ from enum import Enum
 import msgspec
 
 from hpcprof.profiles.readers.flight_recorder import FlightRecord, Frame
+from hpcprof.profiles.readers.native_stacks import NativeStack
 
 _LIBRARIES = re.compile(
     r"^<|/(?:site|dist)-packages/|/lib(?:64)?/python3|\.zip/|/hook/(?:sitecustomize|hpcprof_)"
@@ -44,6 +45,8 @@ class RankEvidence:
         How many steps it has ended.
     file : str
         The name of the file that has it; empty if there is none.
+    native : NativeStack or None
+        Where its program is in native code; None if unknown.
     """
 
     record: FlightRecord | None = None
@@ -52,6 +55,7 @@ class RankEvidence:
     last_step: int | None = None
     steps: int = 0
     file: str = ""
+    native: NativeStack | None = None
 
 
 class StallKind(str, Enum):
@@ -86,6 +90,7 @@ class Side(msgspec.Struct, frozen=True):
 class WaitedFor(msgspec.Struct, frozen=True):
     """A collective or message in which ranks wait.
 
+    A call of MPI or CUDA that only native stacks show has the number 0 and no group.
     ``sides`` has what each rank entered under its number, where they differ.
     """
 

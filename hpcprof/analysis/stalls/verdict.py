@@ -47,6 +47,8 @@ def judge(ranks: Mapping[int, RankEvidence]) -> Stall | None:
     """
     operations = _Operations(ranks)
     found = operations.mismatch() or _by_waiting(ranks, operations)
+    if not operations.unfinished and not operations.messages:
+        found = _by_calls(ranks) or found
     if found is None:
         return None
     steps = [one.last_step for one in ranks.values() if one.last_step is not None]
@@ -278,6 +280,44 @@ def _without_absent(ranks: Mapping[int, RankEvidence], operations: _Operations) 
     )
 
 
+def _by_calls(ranks: Mapping[int, RankEvidence]) -> Stall | None:
+    """Return the verdict from the calls of MPI or CUDA that native stacks show; None if no rank is in one.
+
+    Nothing tells the communicators, so that ranks in another call than most count as those to blame.
+    """
+    running = {rank: one for rank, one in ranks.items() if one.state is ProcessState.RUNNING}
+    calls = {rank: one.native.call for rank, one in running.items() if one.native and one.native.call}
+    if not calls:
+        return None
+    absent = {rank for rank, one in ranks.items() if one.state is not ProcessState.RUNNING} | {
+        rank for rank, one in running.items() if one.native is not None and not one.native.call
+    }
+    alike: dict[str, list[int]] = defaultdict(list)
+    for rank, call in sorted(calls.items()):
+        alike[call].append(rank)
+    most = max(alike, key=lambda call: len(alike[call]))
+    waited = WaitedFor(most, 0, "", ())
+    if absent:
+        kind, chosen = _kind(absent, ranks)
+        return Stall(kind, tuple(chosen), tuple(sorted(calls)), waited, _places(chosen, ranks))
+    if len(alike) == 1:
+        chosen = sorted(calls)
+        return Stall(StallKind.INSIDE, tuple(chosen), (), waited, _places(chosen, ranks))
+    sides = [
+        Side(tuple(of_call), call, (), next(iter(_places(of_call[:1], ranks)), None))
+        for call, of_call in alike.items()
+    ]
+    fewest = min(map(len, alike.values()))
+    culprits = sorted(rank for of_call in alike.values() if len(of_call) == fewest for rank in of_call)
+    return Stall(
+        StallKind.DESYNCHRONIZED,
+        tuple(culprits),
+        tuple(sorted(calls.keys() - set(culprits))),
+        replace(waited, sides=tuple(sides)),
+        _places(culprits, ranks),
+    )
+
+
 def _places(
     culprits: Iterable[int], ranks: Mapping[int, RankEvidence], waits_in: _Operations | None = None
 ) -> tuple[Place, ...]:
@@ -290,10 +330,11 @@ def _places(
                     entered[rank] = operation
     found = []
     for rank in culprits:
-        stack = ranks[rank].stack if rank in ranks else ()
+        one = ranks.get(rank, RankEvidence())
+        stack = one.stack or ((one.native.frame,) if one.native and one.native.frame else ())
         frames = stack or (tuple(entered[rank].frames) if rank in entered else ())
         found.append(place(rank, frames))
-    return tuple(one for one in found if one is not None)
+    return tuple(where for where in found if where is not None)
 
 
 def _cycle(waits: Mapping[int, Mapping[int, WaitedFor]]) -> list[int]:

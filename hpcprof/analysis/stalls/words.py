@@ -15,10 +15,13 @@ def describe(stall: Stall) -> str:
     where, waiting, waited = _where(stall.where), _waiting(stall), stall.collective
     if waited is not None and len(waited.sides) > 1:
         sides = "; ".join(map(_side, waited.sides))
+        if not waited.group:
+            return f"The ranks are in different calls: {sides}."
         return f"The ranks entered different operations as {_numbered(waited)}: {sides}."
     if stall.kind is StallKind.INSIDE and waited is not None:
+        all_ranks = "All ranks of the group" if waited.group else "All ranks"
         return (
-            f"All ranks of the group are in {_numbered(waited)}{where}, and it does not go on on "
+            f"{all_ranks} are in {_numbered(waited)}{where}, and it does not go on on "
             f"{named_ranks(stall.ranks, shown=_SHOWN)}: look at the network and the GPUs."
         )
     held = {
@@ -43,6 +46,8 @@ def _waiting(stall: Stall) -> str:
 
 
 def _numbered(waited: WaitedFor) -> str:
+    if not waited.group:
+        return waited.name
     return f"{waited.name}{_sizes(waited.sizes)}, number {waited.number} of group {waited.group}"
 
 
@@ -62,4 +67,7 @@ def _where(places: tuple[Place, ...]) -> str:
 
 
 def _place(place: Place) -> str:
-    return f"{place.function} ({place.file.rpartition('/')[2]}:{place.line})"
+    file = place.file.rpartition("/")[2]
+    if not place.line:  # of native code without debugging information
+        return place.function + f" ({file})" * bool(file)
+    return f"{place.function} ({file}:{place.line})"

@@ -60,11 +60,8 @@ class KnownRange:
     name: str = ""
 
 
-ITERATION = "iteration"
-"""The name of the steps of programs that use `hpcprof.workloads.capture`."""
-
 KNOWN: tuple[KnownRange, ...] = (
-    KnownRange(ITERATION, re.compile(ITERATION)),
+    KnownRange("iteration", re.compile("iteration")),
     KnownRange("PyTorch profiler", re.compile(re.escape(PROFILER_STEP))),
     # pytorch_lightning/loops/training_epoch_loop.py, trainer/call.py and profilers/pytorch.py
     KnownRange("Lightning", re.compile(r"\[pl\]\[profile\]run_training_batch")),

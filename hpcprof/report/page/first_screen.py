@@ -18,7 +18,6 @@ from hpcprof.report.explanation import (
     instead,
     located,
     saved,
-    together,
     unjudged,
     written_source,
 )
@@ -69,8 +68,6 @@ class Card:
         Its name, for those who search for it.
     saving, remedy, confidence : str
         Sentences, and the confidence in the finding.
-    together : str
-        What else has to go for this saving, in a sentence; empty if nothing.
     alternatives : list of str
         What would save about as much instead.
     evidence : list of (str, str, str)
@@ -86,7 +83,6 @@ class Card:
     title: str
     cause: str
     saving: str
-    together: str
     alternatives: list[str]
     remedy: str
     confidence: str
@@ -192,7 +188,6 @@ def _card(
         title=f"{meaning[0].upper()}{meaning[1:]}{f': {where}' if where else ''}",
         cause=finding.cause.value,
         saving=saved(finding) if finding.saving_ns is None else f"Saves {saved(finding)}",
-        together=together(finding, explanation),
         alternatives=instead(finding, explanation),
         remedy=finding.remedy,
         confidence=finding.confidence,

@@ -107,11 +107,23 @@ def check_job(job: Job, site: Site) -> None:
     _check_launcher(job, site, scheduler)
     _check_node(job, site)
     _check_profiler(job, site)
-    if job.capture_when and (job.no_hook or job.profiled_ranks):
-        other = "--no-hook" if job.no_hook else f"--profiler {job.profiler}"
-        raise UsageError(f"--capture-when records programs that no profiler watches: leave out {other}.")
     if site.queues and job.queue:
         _check_queue(job, site, scheduler)
+
+
+def check_resubmission(site: Site, job: Job) -> None:
+    """Check that a stalled job can run again although no command waits for it.
+
+    Raises
+    ------
+    UsageError
+        If the job is to do so, and its scheduler queues no job again.
+    """
+    if job.on_stall == "resubmit" and not find_scheduler(site.scheduler).requeues:
+        raise UsageError(
+            f"--on-stall resubmit: site {site.name} cannot queue a job again; use hpcprof submit --wait or "
+            "hpcprof run, which submit it again, or --on-stall stop."
+        )
 
 
 def check_array(site: Site, queue: str, members: int, at_once: int | None = None) -> None:

@@ -16,7 +16,6 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 
 from hpcprof.common.units import parse_memory
-from hpcprof.submit.jobs.capture_when import parse_capture_when
 from hpcprof.submit.jobs.job_name import command_options, default_job_name, runs_python
 from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.jobs.walltime import parse_stall_timeout, parse_walltime
@@ -92,7 +91,7 @@ class Option:
     def default_value(self) -> object:
         """The value of a job that does not say otherwise; None or empty if there is none for all sites."""
         value = None if self.of_site else _DEFAULTS.get(self.name)
-        return self.default if self.default and (value or value == 0) else value
+        return self.default if value and self.default else value
 
     @property
     def described(self) -> str:
@@ -106,7 +105,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class ValueOrigin:
+class Origin:
     """The origin of a value that is not on the command line.
 
     Attributes
@@ -263,18 +262,9 @@ class JobSpec:
     on_stall: Annotated[
         str | None,
         Option(
-            "report: keep evidence of a stall. stop: then end the job, with exit code 5.",
-            choices=("report", "stop"),
-        ),
-    ] = None
-    capture_when: Annotated[
-        str | None,
-        Option(
-            "Record steps with the PyTorch profiler when the last 20 take PERCENT (20) longer than those "
-            "before: slow, slow:PERCENT or off. At most twice.",
-            default="off",
-            metavar="slow[:PERCENT]",
-            parse=parse_capture_when,
+            "report: keep evidence of a stall. stop: then end the job, with exit code 5. "
+            "resubmit: then run it again, once.",
+            choices=("report", "stop", "resubmit"),
         ),
     ] = None
     no_hook: Annotated[
@@ -287,7 +277,7 @@ class JobSpec:
     ] = None
 
     runs_dir: Path = Path("runs")
-    origins: Mapping[str, ValueOrigin] = field(default_factory=dict)
+    origins: Mapping[str, Origin] = field(default_factory=dict)
 
     def given(self) -> list[str]:
         """Return the names of the fields that describe the job and were given."""
@@ -388,7 +378,6 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scheduler_args: list[str] = []
     stall_timeout: int = 600
     on_stall: str = "report"
-    capture_when: int = 0
     no_hook: bool = False
 
     @property

@@ -139,6 +139,8 @@ def _requeued_because(run: Run, record: Record) -> str:
     """Return why a job that had started waits again; empty if it has not started yet."""
     if record.node_lost:
         return "its node was lost"
+    if run.state_file("resubmitted") is not None:
+        return "a stall"
     # Slurm shows such a job as any that waits for its start time, and does not say why.
     return "its node was lost, or after a requeue" if run.state_file("started") is not None else ""
 

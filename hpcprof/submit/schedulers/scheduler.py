@@ -155,6 +155,8 @@ class Scheduler:
         Whether jobs run on this machine.
     runs_in_image : bool
         Whether jobs run in a container image, which has its own hpcprof and sees no file of this machine.
+    requeues : bool
+        Whether its job.sh can have its own job queued again; its template does it.
     """
 
     name: ClassVar[str]
@@ -175,6 +177,7 @@ class Scheduler:
     silence_remedy: ClassVar[str] = ""
     runs_here: ClassVar[bool] = False
     runs_in_image: ClassVar[bool] = False
+    requeues: ClassVar[bool] = False
 
     @property
     def template(self) -> str:

@@ -1,7 +1,7 @@
 """Start of Python in the programs of a rank.
 
 It runs the ``sitecustomize`` that Python would have run otherwise. It then watches for the exception that
-ends the rank. When the program has imported torch, its pulse begins and, in a rank that the
+ends the rank. When the program has imported torch or mpi4py, its pulse begins and, in a rank that the
 PyTorch profiler was chosen for, the recorder. hpcprof copied this file into the run.
 """
 
@@ -19,7 +19,6 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = "hpcprof_torch_hook"
 _UNCAUGHT = "hpcprof_uncaught"
 _PULSE, _STEP_LINES = "hpcprof_pulse", "hpcprof_step_lines"
-_ON_REQUEST, _RECORDING = "hpcprof_on_request", "hpcprof_recording"
 
 
 def run_next() -> None:
@@ -34,11 +33,11 @@ def run_next() -> None:
 
 
 class TorchFinder:
-    """Finds torch as the other finders do, and begins to watch the program once torch has been imported."""
+    """Finds torch and mpi4py as the other finders do, and begins to watch once one has been imported."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return the spec of torch, whose loader also begins to watch; None for any other module."""
-        if name != "torch":
+        """Return the spec of torch or mpi4py, whose loader also begins to watch; None for others."""
+        if name not in ("torch", "mpi4py"):
             return None
         others = [finder for finder in sys.meta_path if finder is not self]
         found = (finder.find_spec(name, path, target) for finder in others)
@@ -50,16 +49,18 @@ class TorchFinder:
         return spec
 
     def _follow(self, loader: Any) -> None:
-        """Have a loader begin to watch after the next module that it executes, which is torch."""
+        """Have a loader begin to watch after the next module that it executes: torch or mpi4py."""
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module
             execute(module)
-            sys.meta_path.remove(self)
+            is_torch = module.__name__ == "torch"
+            if is_torch:
+                sys.meta_path.remove(self)
             if _is_here(f"{_STEP_LINES}.py"):
-                _start_pulse(module)
-            if _records():
+                _start_pulse(module if is_torch else None)
+            if is_torch and _records():
                 _start_recorder(module)
 
         loader.exec_module = exec_module
@@ -73,14 +74,12 @@ def _records() -> bool:
     return _is_here(_PACKAGE) and os.environ.get("HPCPROF_PROFILER") != "none"
 
 
-def _start_pulse(torch: ModuleType) -> None:
-    """Begin to count the steps; the program must never fail because of it."""
+def _start_pulse(torch: ModuleType | None) -> None:
+    """Begin to watch, and to count the steps of PyTorch; the program must never fail because of it."""
     try:
         pulse = importlib.import_module(_PULSE)
         watched = pulse.install(importlib.import_module(_STEP_LINES).StepLines)
-        if watched is not None:
-            on_request = importlib.import_module(_ON_REQUEST)
-            on_request.install(torch, importlib.import_module(_RECORDING), watched)
+        if watched is not None and torch is not None:
             pulse.watch_optimizers(torch, watched.stepped)
     except Exception as error:
         os.write(2, f"hpcprof: the steps of this rank are not counted: {error!r}.\n".encode())

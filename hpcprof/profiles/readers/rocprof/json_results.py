@@ -182,7 +182,7 @@ class _Process(msgspec.Struct):
     buffer_records: dict[str, msgspec.Raw] = {}
 
 
-class RocprofResults(msgspec.Struct):
+class Results(msgspec.Struct):
     """The results of some processes."""
 
     processes: list[_Process] = msgspec.field(name=KEY)
@@ -203,7 +203,7 @@ def read_results(path: Path, written: bytes) -> Timeline:
     return timeline(_origin(path, processes, agents), joined(one.records() for one in read), strings)
 
 
-def parsed(path: Path, written: bytes) -> RocprofResults:
+def parsed(path: Path, written: bytes) -> Results:
     """Return the results in a file, whose sections are not decoded.
 
     Raises
@@ -212,7 +212,7 @@ def parsed(path: Path, written: bytes) -> RocprofResults:
         If they are not complete JSON, or not of rocprofv3.
     """
     try:
-        return msgspec.json.decode(written, type=RocprofResults)
+        return msgspec.json.decode(written, type=Results)
     except msgspec.ValidationError as error:
         raise DamagedInput(f"{path} does not hold the results of rocprofv3: {error}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

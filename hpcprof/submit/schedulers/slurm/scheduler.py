@@ -114,6 +114,7 @@ class SlurmScheduler(Scheduler):
     starters = (LauncherName.SRUN,)
     resources = (*_FLAGS, "gpus_per_rank", "scheduler_args")
     masks_gpus = True
+    requeues = True
 
     def client(self) -> SlurmClient:
         """Return the client of this machine's Slurm."""
@@ -122,7 +123,9 @@ class SlurmScheduler(Scheduler):
         return SlurmClient()
 
     def check(self, job: Job, site: Site) -> None:
-        """Check that the walltime is one of whole minutes: Slurm would round it up."""
+        """Check that the walltime is one of whole minutes, to which Slurm would round it up; and requeues."""
+        if job.on_stall == "resubmit" and "--no-requeue" in self.directives(site, job):
+            raise UsageError("--on-stall resubmit: --no-requeue forbids it; leave it out.")
         if job.walltime % 60:
             longer = job.walltime + 60 - job.walltime % 60
             nearest = " or ".join(format_walltime(seconds) for seconds in (longer - 60, longer) if seconds)
@@ -132,8 +135,9 @@ class SlurmScheduler(Scheduler):
             )
 
     def resource_directives(self, job: Job) -> dict[str, str]:
-        """Return the directives for CPUs, memory and kind of nodes."""
-        return {field: f"{flag}={value}" for field, flag in _FLAGS.items() if (value := getattr(job, field))}
+        """Return the directives for CPUs, memory and kind of nodes, and for a job that may run again."""
+        found = {f: f"{flag}={value}" for f, flag in _FLAGS.items() if (value := getattr(job, f))}
+        return found | ({"on_stall": "--requeue"} if job.on_stall == "resubmit" else {})
 
     def settings(self, directive: str) -> frozenset[str]:
         """Return the long name of the option, or what several options set in common.

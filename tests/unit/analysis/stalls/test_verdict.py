@@ -9,6 +9,7 @@ from hpcprof.analysis.stalls.evidence import ProcessState, RankEvidence, Stall, 
 from hpcprof.analysis.stalls.verdict import judge
 from hpcprof.analysis.stalls.words import describe
 from hpcprof.profiles.readers.flight_recorder import FlightRecord, Frame, Operation
+from hpcprof.profiles.readers.native_stacks import NativeStack
 
 WORLD = (0, 1, 2, 3)
 GROUPS = {"world": WORLD, "a": (0, 1), "b": (1, 2), "c": (0, 2)}
@@ -154,3 +155,41 @@ def test_a_message_waits_for_its_other_end() -> None:
 def test_nothing_is_said_of_ranks_that_wait_for_nobody() -> None:
     assert judge({rank: RankEvidence(record(op(1, done=True))) for rank in WORLD}) is None
     assert judge({rank: RankEvidence() for rank in WORLD}) is None
+
+
+def native(call: str, function: str = "main", **more: Any) -> RankEvidence:
+    """Return a rank of which only the native stack is known."""
+    return RankEvidence(native=NativeStack(call, Frame(function, "/home/me/solver.c", 7)), **more)
+
+
+def test_without_collectives_of_pytorch_the_calls_of_mpi_tell_who_waits() -> None:
+    ranks = {rank: native("MPI_Barrier") for rank in (0, 1, 3)} | {2: native("", "load_batch")}
+    found = verdict(ranks)
+    assert (found.kind, found.ranks, found.waiting) == (StallKind.NEVER_CAME, (2,), (0, 1, 3))
+    assert describe(found) == (
+        "Rank 2 holds the others up in load_batch (solver.c:7). Ranks 0, 1, 3 wait in MPI_Barrier."
+    )
+
+
+def test_a_stopped_rank_of_an_mpi_program_is_told() -> None:
+    found = verdict({0: native("MPI_Wait"), 1: native("MPI_Wait", state=ProcessState.STOPPED)})
+    assert (found.kind, found.ranks, found.waiting) == (StallKind.STOPPED, (1,), (0,))
+
+
+def test_ranks_in_different_calls_of_mpi_are_told_with_both_lines() -> None:
+    ranks = {0: native("MPI_Recv", "gather")} | {rank: native("MPI_Barrier") for rank in (1, 2, 3)}
+    found = verdict(ranks)
+    assert (found.kind, found.ranks, found.waiting) == (StallKind.DESYNCHRONIZED, (0,), (1, 2, 3))
+    assert describe(found) == (
+        "The ranks are in different calls: rank 0 MPI_Recv in gather (solver.c:7); "
+        "ranks 1, 2, 3 MPI_Barrier in main (solver.c:7)."
+    )
+
+
+def test_all_ranks_inside_one_call_of_mpi_point_at_the_network() -> None:
+    found = verdict(dict.fromkeys(range(2), native("MPI_Alltoall")))
+    assert (found.kind, found.ranks, found.waiting) == (StallKind.INSIDE, (0, 1), ())
+
+
+def test_a_native_stack_without_a_call_of_mpi_tells_nothing() -> None:
+    assert judge({0: native(""), 1: RankEvidence()}) is None

@@ -25,9 +25,9 @@ from hpcprof.workloads.sequence_parallel.efficiency import (
     peak_tflops,
     step_bound,
 )
-from hpcprof.workloads.sequence_parallel.parameters import PointParameters
+from hpcprof.workloads.sequence_parallel.parameters import Parameters
 
-SHAPE = PointParameters(8192, 8192, dtype="bfloat16")
+SHAPE = Parameters(8192, 8192, dtype="bfloat16")
 DATA = Path(__file__).parents[4] / "docs" / "data"
 
 

@@ -1,0 +1,86 @@
+"""Native stacks of a process, as gdb, eu-stack or py-spy print them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcprof.profiles.readers.flight_recorder import Frame
+
+_THREAD = re.compile(r"(?:TID (?P<eu>\d+):|Thread .*?(?:LWP|process) (?P<gdb>\d+)\b|Thread (?P<py>\d+)\b)")
+_GDB_FRAME = re.compile(
+    r"#\d+\s+(?:0x[0-9a-f]+ in )?(?P<function>.+?) \(.*?\)"
+    r"(?: at (?P<file>.+?):(?P<line>\d+)| from (?P<library>.+))?$"
+)
+_EU_FRAME = re.compile(r"#\d+\s+0x[0-9a-f]+(?: (?P<function>.+?))?(?: - (?P<library>/.+))?$")
+_PY_FRAME = re.compile(r"\s+(?P<function>.+?) \((?P<file>[^():]+)(?::(?P<line>\d+))?\)$")
+
+_WAITS = re.compile(r"/lib(?:p?mpi[a-z0-9_]*|[nr]ccl|cuda)(?:-[0-9a-f.]+)?\.so")
+_CALL = re.compile(r"P?(?P<mpi>MPI_[A-Z]\w+)|p?(?P<other>nccl[A-Z]\w+|cu[A-Z]\w+)")
+_SYSTEM = re.compile(r"/(?:ld-|lib(?:c|m|pthread|cudart)[-.])|sysdeps/|nptl/|linux-vdso|^\.\./|^\./")
+_MOST_LINES = 20_000
+
+
+@dataclass(frozen=True)
+class NativeStack:
+    """The state of a process by its stacks.
+
+    Attributes
+    ----------
+    call : str
+        The call of MPI, NCCL or CUDA in which it waits, such as ``MPI_Barrier``; empty if it is in none.
+    frame : Frame or None
+        The function that made the call; without one, the innermost of its main thread that is not the C
+        library's. The line is 0 where the program has no debugging information.
+    """
+
+    call: str = ""
+    frame: Frame | None = None
+
+
+def parse_native_stack(text: str) -> NativeStack | None:
+    """Return what the stacks of a process say; None without frames."""
+    threads: dict[int, list[tuple[str, str, int, bool]]] = {}
+    current: list[tuple[str, str, int, bool]] | None = None
+    for line in text.splitlines()[:_MOST_LINES]:
+        if found := _THREAD.match(line):
+            current = threads.setdefault(int(found["eu"] or found["gdb"] or found["py"]), [])
+        elif current is not None and (frame := _frame(line)) is not None:
+            current.append(frame)
+    # The main thread has the number of the process, the lowest as a rule.
+    stacks = [threads[number] for number in sorted(threads) if threads[number]]
+    if not stacks:
+        return None
+    for frames in stacks:
+        inside = [i for i, frame in enumerate(frames) if frame[3]]
+        if inside:
+            return NativeStack(_call(frames[: inside[-1] + 1]), _first(frames[inside[-1] + 1 :]))
+    return NativeStack("", _first(stacks[0]))
+
+
+def _frame(line: str) -> tuple[str, str, int, bool] | None:
+    """Return function, file or library, line, and whether it is of MPI, NCCL or CUDA."""
+    found = _GDB_FRAME.match(line) or _EU_FRAME.match(line) or _PY_FRAME.match(line)
+    if found is None:
+        return None
+    told = found.groupdict()
+    function, library = told.get("function") or "", told.get("library") or ""
+    file, number = told.get("file") or "", int(told.get("line") or 0)
+    of_mpi = function.startswith(("MPI_", "PMPI_")) and _CALL.fullmatch(function) is not None
+    return function, file or library, number, of_mpi or bool(_WAITS.search(f"/{file}{library}"))
+
+
+def _call(frames: Sequence[tuple[str, str, int, bool]]) -> str:
+    """Return the outermost function of the library that has a name of its interface, else the library."""
+    for function, *_ in reversed(frames):
+        if found := _CALL.fullmatch(function):
+            return str(found["mpi"] or found["other"])
+    return frames[-1][1].rpartition("/")[2].partition(".so")[0]
+
+
+def _first(frames: Sequence[tuple[str, str, int, bool]]) -> Frame | None:
+    for function, file, line, _ in frames:
+        if function not in ("", "??") and not _SYSTEM.search(file):
+            return Frame(function, file, line)
+    return None

@@ -1,0 +1,72 @@
+"""Native stacks as debuggers print them."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcprof.profiles.readers.flight_recorder import Frame
+from hpcprof.profiles.readers.native_stacks import NativeStack, parse_native_stack
+
+GDB_WAITS = """\
+[New LWP 13636]
+0x00007f62c6291987 in ?? () from /opt/mpich/lib/libmpi.so.12
+
+Thread 2 (Thread 0x7f62c54d26c0 (LWP 9601) "async"):
+#0  0x00007f62c5f26f36 in epoll_wait (epfd=..., events=...) at ../sysdeps/unix/sysv/linux/epoll_wait.c:30
+#1  0x00007f62c5bb4330 in ucs_event_set_wait () from /opt/mpich/lib/libucs.so.0
+#2  0x00007f62c5ea71f5 in start_thread (arg=...) at ./nptl/pthread_create.c:442
+
+Thread 1 (Thread 0x7f62c5a91780 (LWP 9549) "solver"):
+#0  0x00007f62c6291992 in ?? () from /opt/mpich/lib/libmpi.so.12
+#1  0x00007f62c6295ac2 in ?? () from /opt/mpich/lib/libmpi.so.12
+#2  0x00007f62c6074f72 in PMPI_Barrier () from /opt/mpich/lib/libmpi.so.12
+#3  0x000055def8382222 in exchange (n=...) at halo.c:41
+#4  0x000055def8382301 in main () at solver.c:9
+[Inferior 1 (process 9549) detached]
+"""
+GDB_LATE = """\
+Thread 1 (Thread 0x7fe4696e1780 (LWP 13627) "solver"):
+#0  0x00007fe4684ed545 in __GI___clock_nanosleep (id=...) at ../sysdeps/unix/sysv/linux/clock_nanosleep.c:48
+#1  0x00007fe4684f1d8a in __sleep (seconds=...) at ../sysdeps/posix/sleep.c:55
+#2  load_batch (n=...) at io.c:5
+#3  0x000055d5966a4255 in main ()
+"""
+EU_STACK = """\
+PID 77 - process
+TID 77:
+#0  0x00007f1a2b3c4d5e - /usr/lib64/libcuda.so.550.54.14
+#1  0x00007f1a2b3c4d60 cuStreamSynchronize - /usr/lib64/libcuda.so.550.54.14
+#2  0x00007f1a2b3c4d61 cudaStreamSynchronize - /usr/lib64/libcudart.so.12
+#3  0x0000000000401136 step - /home/me/solver
+"""
+PY_SPY = """\
+Process 88: python train.py
+Python v3.11.2 (/usr/bin/python3.11)
+
+Thread 88 (active): "MainThread"
+    MPIDI_progress (libmpi.so.12)
+    PMPI_Allreduce (libmpi.so.12)
+    reduce (train.py:12)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (GDB_WAITS, NativeStack("MPI_Barrier", Frame("exchange", "halo.c", 41))),
+        (GDB_LATE, NativeStack("", Frame("load_batch", "io.c", 5))),
+        (
+            EU_STACK,
+            NativeStack("cuStreamSynchronize", Frame("step", "/home/me/solver", 0)),
+        ),
+        (PY_SPY, NativeStack("MPI_Allreduce", Frame("reduce", "train.py", 12))),
+        (GDB_WAITS.replace("PMPI_Barrier", "??"), NativeStack("libmpi", Frame("exchange", "halo.c", 41))),
+        ("ptrace: Operation not permitted.\n", None),
+        ("", None),
+    ],
+    ids=["gdb", "gdb, late", "eu-stack", "py-spy", "no names", "refused", "empty"],
+)
+def test_the_call_in_which_a_process_waits_and_the_line_that_made_it(
+    text: str, expected: NativeStack | None
+) -> None:
+    assert parse_native_stack(text) == expected
