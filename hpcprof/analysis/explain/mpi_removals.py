@@ -178,12 +178,20 @@ class MpiRemovals:
     def late_host(self, times: Times, rank: int) -> Times:
         """Give a rank as much time outside MPI as the median of the others has; less where it takes more.
 
-        What it takes longer in single steps stays, if it takes as much less in others.
+        What it takes longer in single steps stays, if it takes as much less in others. Where a server deals
+        out the work, all that are served gain alike: a quicker one of them takes work from the others.
         """
         pieces = self.graph.pieces
-        mine = self.graph.call_rank[pieces.call] == rank
-        factor = np.append(self.host_excess(rank)[1], 0.0)[pieces.place]
-        less = np.bincount(pieces.call, np.where(mine, pieces.length * factor, 0.0), len(self.graph.calls))
+        of = self.graph.call_rank[pieces.call]
+        share = self.host_excess(rank)[1]
+        chosen = of == rank
+        if self.part.server != NONE:
+            chosen = of != self.part.server
+            total = np.delete(self.host_times, self.part.server, axis=1).sum(axis=1)
+            less_time = share * self.host_times[:, rank]
+            share = np.divide(less_time, total, out=np.zeros(len(total)), where=total > 0)
+        factor = np.append(share, 0.0)[pieces.place]
+        less = np.bincount(pieces.call, np.where(chosen, pieces.length * factor, 0.0), len(self.graph.calls))
         calls = np.flatnonzero(less)
         edges = self.removals.edge_of_call[EdgeKind.HOST][calls]
         lag = np.maximum(times.lag[edges] - np.rint(less[calls]).astype(np.int64), 0)
@@ -256,18 +264,33 @@ class MpiRemovals:
         np.add.at(total, (graph.pieces.place, graph.call_rank[graph.pieces.call]), graph.pieces.length)
         return total
 
+    @cached_property
+    def pieces(self) -> Floats:
+        """The number of pieces of the time outside MPI of each rank in each place, as `host_times`."""
+        graph = self.graph
+        count = np.zeros((len(graph.places) + 1, len(graph.ranks)))
+        np.add.at(count, (graph.pieces.place, graph.call_rank[graph.pieces.call]), 1)
+        return count
+
     def host_excess(self, rank: int) -> tuple[float, Floats]:
         """Return by how much a rank works longer than the others, in ns of a step, and where.
 
         The second is the share of its time in each place, and outside all, that is longer. What it takes
-        longer in one place and less in another is no excess, and neither is work that others wait for.
+        longer in one place and less in another is no excess, and neither is work that others wait for, or
+        more work that a server gives it: then the others are compared by what they take for as many pieces.
         """
         total = np.where(self.serial, 0.0, self.host_times)
-        usual = np.median(np.delete(total, rank, axis=1), axis=1)
+        others = np.delete(np.arange(total.shape[1]), rank)
         own = total[:, rank]
-        longer = np.maximum(own - usual, 0)
-        sums = total.sum(axis=0)
-        whole = max(float(sums[rank] - np.median(np.delete(sums, rank))), 0.0)
+        server = self.part.server
+        if server == NONE:
+            usual = np.median(total[:, others], axis=1)
+            whole = float(own.sum() - np.median(total[:, others].sum(axis=0)))
+        else:
+            each = np.divide(total, self.pieces, out=np.zeros_like(total), where=self.pieces > 0)
+            usual = np.median(each[:, others[others != server]], axis=1) * self.pieces[:, rank]
+            whole = 0.0 if rank == server else float((own - usual).sum())
+        longer, whole = np.maximum(own - usual, 0), max(whole, 0.0)
         share = min(whole / longer.sum(), 1.0) if longer.sum() else 0.0
         excess = longer * share
         return whole / self.graph.steps, np.divide(excess, own, out=np.zeros(len(own)), where=own > 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -113,6 +114,31 @@ def master(service: float) -> Body:
     return body
 
 
+def farm(slow: int = -1, extra: float = 0) -> Body:
+    """Workers take one of 60 tasks after another from a master; one of them may be slow."""
+    length = {worker: MS + (extra if worker == slow else 0) for worker in range(1, RANKS)}
+    free = [(worker * 10.0 * US, worker) for worker in length]
+    asks = []
+    for _ in range(60):
+        moment, worker = heapq.heappop(free)
+        asks.append(worker)
+        heapq.heappush(free, (moment + length[worker], worker))
+
+    def body(rank: int, step: int) -> Actions:
+        for worker in asks:
+            if rank == worker:
+                yield ("send", 0, 8)
+                yield ("recv", 0)
+                yield work(length[rank] * uneven(rank, step))
+            elif not rank:
+                yield ("recv", worker)
+                yield work(10 * US)
+                yield ("send", worker, 8)
+        yield allreduce()
+
+    return body
+
+
 def pieces(messages: int) -> Body:
     def body(rank: int, step: int) -> Actions:
         yield work(4 * MS * uneven(rank, step))
@@ -175,10 +201,17 @@ def test_the_first_finding_is_what_was_planted_at_its_price(
     assert first.remedy
 
 
+def test_work_that_a_slow_worker_does_not_take_is_done_by_the_others() -> None:
+    first, *others = simulate(RANKS, STEPS, farm(2, MS)).explain().shown()
+    assert (first.cause, first.ranks) == (Cause.LATE_RANK_HOST, (2,))
+    assert first.saving_ns == pytest.approx(per_step(farm(2, MS)) - per_step(farm()), rel=0.1)
+    assert others == []
+
+
 @pytest.mark.parametrize(
     "body",
-    [halo(), serial(0), wavefront(), sweeps(), shift(), master(0), pieces(1), rendezvous(0)],
-    ids=["halo", "reductions", "wavefront", "sweeps", "ring", "master", "pieces", "rendezvous"],
+    [halo(), serial(0), wavefront(), sweeps(), shift(), master(0), farm(), pieces(1), rendezvous(0)],
+    ids=["halo", "reductions", "wavefront", "sweeps", "ring", "master", "farm", "pieces", "rendezvous"],
 )
 def test_a_balanced_program_has_no_finding(body: Body) -> None:
     found = simulate(RANKS, STEPS, body).explain()
