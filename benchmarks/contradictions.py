@@ -251,7 +251,7 @@ def _is_sum(values: pd.Series[Any], value: object) -> bool:
 def _every(findings: tuple[Finding, ...]) -> Iterator[Finding]:
     for one in findings:
         yield one
-        yield from _every(one.alternatives)
+        yield from _every((*one.alternatives, *one.together))
 
 
 def _of_report(run: Results, every: pd.Series[Any], explanation: Explanation) -> Iterator[Compared]:

@@ -4,9 +4,9 @@ Each program is simulated twice, with a planted cause and without it, by the sim
 `explain`. The difference of the elapsed times per step, from the begin of the first to that of the last, is
 what the cause costs, exactly. Prints for each kind of program, number of ranks and seed this cost, what the
 first finding says it saves with its interval (``!``: the cost lies outside), and the first finding with its
-alternatives. The last lines count the programs whose first finding is right, those where it is among the
-alternatives, and of the right ones the savings within 10 % or 1 ms of the cost and the intervals that contain
-it.
+alternatives. Where another rank is late by another cause, what both findings save is added. The last lines
+count the programs whose first finding is right, those where it is among the alternatives, and of the right
+ones the savings within 10 % or 1 ms of the cost and the intervals that contain it.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from tests.unit.analysis.explain.programs import (  # noqa: E402
 
 STEPS = 20
 RANKS = (1, 2, 4, 8)
+_BOUNDS = ("saving_low_ns", "saving_high_ns")
 HEAD = f"{'program':26} ranks seed  cost ms  says ms      interval ms     first finding"
 
 
@@ -60,12 +61,15 @@ class Truth:
         None: all of them.
     kind : int or None
         The kind of steps that it names, if that matters.
+    also : Truth or None
+        A second cause, which is a finding of its own, or goes together with the first one.
     """
 
     cause: Cause | None
     where: str = ""
     ranks: tuple[int, ...] | None = None
     kind: int | None = None
+    also: Truth | None = None
 
     def fits(self, finding: Finding, every: tuple[int, ...]) -> bool:
         """Return whether a finding says this; ``every`` are the profiled ranks."""
@@ -496,6 +500,43 @@ def two_late_ranks(loop: Loop) -> Program | None:
     )
 
 
+def two_ranks_late_alike(loop: Loop) -> Program | None:
+    """In each step one rank is late by its loader, and another one as much by work on its GPU."""
+    return _late_by_host_and_gpu(loop, {*range(STEPS)}, {*range(STEPS)}, 0)
+
+
+def two_ranks_late_unlike(loop: Loop) -> Program | None:
+    """The same, but the rank with the slow loader is later."""
+    return _late_by_host_and_gpu(loop, {*range(STEPS)}, {*range(STEPS)}, int(loop.drawn.integers(3, 5)))
+
+
+def two_ranks_late_in_other_steps(loop: Loop) -> Program | None:
+    """One rank is late by its loader in some steps, another by work on its GPU in the other steps."""
+    some = set(loop.drawn.choice(STEPS, 13, replace=False).tolist())
+    return _late_by_host_and_gpu(loop, some, {*range(STEPS)} - some, 0)
+
+
+def _late_by_host_and_gpu(loop: Loop, by_host: set[int], by_gpu: set[int], later_ms: int) -> Program | None:
+    """Return a program in which both causes are planted, in these steps, and what both cost."""
+    if loop.ranks < 4:
+        return None
+    one, other = loop.drawn.choice(loop.ranks, 2, replace=False).tolist()
+    late = int(loop.drawn.integers(10, 14))
+    slow, more = (Host((late + later_ms) * MS),), (Launch(late * MS, name="expert"),)
+
+    def of(rank: int, step: int) -> Step:
+        loads, works = rank == one and step in by_host, rank == other and step in by_gpu
+        return Step(data=slow if loads else (), forward=more if works else (), log=(Wait(),))
+
+    host = Truth(Cause.LATE_RANK_HOST, "data", (one,))
+    gpu = Truth(Cause.LATE_RANK_GPU, "forward", (other,))
+    return Program(
+        loop.programs(of),
+        loop.programs(lambda rank, step: Step(log=(Wait(),))),
+        replace(host, also=gpu) if later_ms or by_host != by_gpu else replace(gpu, also=host),
+    )
+
+
 def lengths_of_all(loop: Loop) -> Program:
     """Sequences are longer in some steps, on all ranks alike: nothing to be mended."""
     lengths = loop.drawn.choice([0.6, 0.8, 1.0, 1.3, 1.8], STEPS).tolist()
@@ -657,6 +698,9 @@ KINDS: tuple[Kind, ...] = (
     slow_while_accumulating,
     slow_host_in_accumulation,
     two_late_ranks,
+    two_ranks_late_alike,
+    two_ranks_late_unlike,
+    two_ranks_late_in_other_steps,
     lengths_of_all,
     lengths_of_each,
     slow_gpu_in_tensor_group,
@@ -697,19 +741,32 @@ def judged(kind: Kind, ranks: int, seed: int) -> Verdict | None:
     first = shown[0] if shown else None
     truth = program.truth
     right = truth.fits(first, inputs.ranks) if first else truth.cause is None
+    second = None
+    if first and truth.also:
+        # Of two ranks that are late alike, either is the finding.
+        every = (*shown, *first.together)
+        pair = {one: [two for two in every if one.fits(two, inputs.ranks)] for one in (truth, truth.also)}
+        right = all(pair.values()) and any(first in found for found in pair.values())
+        second = next(
+            (one for found in pair.values() for one in found if one in shown and one != first), None
+        )
     others = getattr(first, "alternatives", ()) if first else ()
     among = right or any(truth.fits(one, inputs.ranks) for one in others)
     close = contains = None
     said = f"{'-':>8} {'-':>16} "
     if first and first.saving_ns is not None:
-        low, high = first.saving_low_ns or 0, first.saving_high_ns or 0
+        priced = [one for one in (first, second) if one]
+        saving = sum(one.saving_ns or 0 for one in priced)
+        low, high = (sum(getattr(one, name) or 0 for one in priced) for name in _BOUNDS)
         contains = low <= cost <= high
-        close = abs(first.saving_ns - cost) <= max(0.1 * cost, MS)
-        said = f"{first.saving_ns / 1e6:8.2f} {low / 1e6:8.2f}..{high / 1e6:6.2f}{' ' if contains else '!'}"
+        close = abs(saving - cost) <= max(0.1 * cost, MS)
+        said = f"{saving / 1e6:8.2f} {low / 1e6:8.2f}..{high / 1e6:6.2f}{' ' if contains else '!'}"
     mark = "ok   " if right else "or   " if among else "WRONG"
     named = " or: ".join(
         f"{one.cause.value}, {one.where}, {list(one.ranks)}" for one in (first, *others) if one
     )
+    for one in (*(first.together if first else ()), second):
+        named += f" and {one.cause.value}, {one.where}, {list(one.ranks)}" if one else ""
     print(
         f"{kind.__name__:26} {ranks:5} {seed:4} {cost / 1e6:8.2f} {said} {mark} {named or 'none'}", flush=True
     )

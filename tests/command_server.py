@@ -32,6 +32,14 @@ import hpcprof
 READ_AT_START = ("PYTHON", "LANG", "LC_", "TZ", "LD_", "MALLOC_", "OPENBLAS_", "OMP_")
 """What the variables begin with that a process reads only when it starts."""
 
+
+def _read_at_start() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(READ_AT_START)}
+
+
+AT_START = _read_at_start()
+"""These variables before any test."""
+
 _NUMBER = struct.Struct("i")
 _NOT_IMPORTED = ("hpcprof.workloads", "hpcprof.results.executors", "hpcprof.templates", "hpcprof.__main__")
 """What commands import only where it is needed: torch, MPI, and what runs as a program."""
@@ -59,11 +67,12 @@ class CommandServer:
 
     def __enter__(self) -> CommandServer:
         """Start the server, which is ready when it has imported everything."""
-        self._started_with = _read_at_start()
         self._connection, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.command_server", str(theirs.fileno())],
+                env={name: os.environ[name] for name in os.environ.keys() - _read_at_start().keys()}
+                | AT_START,
                 cwd=Path(__file__).parents[1],
                 pass_fds=[theirs.fileno()],
             )
@@ -78,7 +87,7 @@ class CommandServer:
 
     def serves(self) -> bool:
         """Return whether the server was started with the environment that a command is to have now."""
-        return _read_at_start() == self._started_with
+        return _read_at_start() == AT_START
 
     def run(
         self, arguments: list[str], directory: Path, timeout: float, module: str = "hpcprof"
@@ -122,10 +131,6 @@ def _printed() -> IO[str]:
 def _text(file: IO[str]) -> str:
     file.seek(0)
     return file.read()
-
-
-def _read_at_start() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith(READ_AT_START)}
 
 
 def serve(connection: socket.socket) -> None:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from hpcprof.submit.launchers import ROOT_VARIABLES
-from tests.command_server import CommandServer
+from tests.command_server import AT_START, READ_AT_START, CommandServer
 
 # How long an example takes says nothing on a machine that others use too.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -45,9 +45,11 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRe
     home = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else Path(os.devnull)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(home / "no-config"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(home / "no-cache"))
-    for name in list(os.environ):
-        if name.startswith(("HPCPROF_", "PMI", "OMPI_", "SLURM_", "PALS_", "FLUX_")) or name == "RANK":
-            monkeypatch.delenv(name)
+    # Dask sets some that Python reads at its start, with which the command server would serve no more.
+    strays = [name for name in os.environ if name.startswith(READ_AT_START) and name not in AT_START]
+    others = ("HPCPROF_", "PMI", "OMPI_", "SLURM_", "PALS_", "FLUX_")
+    for name in (*strays, *(name for name in list(os.environ) if name.startswith(others) or name == "RANK")):
+        monkeypatch.delenv(name)
     # Where mpiexec is Open MPI's, it refuses root and more ranks than cores.
     for name, value in ROOT_VARIABLES.items():
         monkeypatch.setenv(name, value)

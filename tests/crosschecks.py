@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ _STATISTICS = ("p50_ns", "p95_ns", "p99_ns", "mean_ns")
 
 def contradictions(results: Mapping[str, AnalysisColumns]) -> list[str]:
     """Return a sentence for each contradiction in the columns of the analyses of a rank."""
-    checks = (_breakdown, _kernels, _phases, _step_parts, _idle_causes)
+    checks = (_breakdown, _kernels, _phases, _step_parts, _idle_causes, _step_idle_causes)
     return [sentence for check in checks for sentence in check(results)]
 
 
@@ -83,3 +84,16 @@ def _idle_causes(results: Mapping[str, AnalysisColumns]) -> Iterator[str]:
     total, whole = sum(per_step) * len(steps), sum(steps)
     if per_step and abs(total - whole) > len(per_step) * len(steps):
         yield f"the causes of idle time add up to {total} ns, the idle time of the steps to {whole} ns"
+
+
+def _step_idle_causes(results: Mapping[str, AnalysisColumns]) -> Iterator[str]:
+    """Check that the causes of the idle time of each step add up to it, to the nanosecond."""
+    divided: dict[int, int] = defaultdict(int)
+    for row in _rows(results["step_idle_causes"]):
+        divided[row["step"]] += row["idle_ns"]
+    for row in _rows(results["step_parts"]):
+        if divided and divided[row["step"]] != row["idle_ns"]:
+            yield (
+                f"the causes of the idle time of step {row['step']} add up to {divided[row['step']]} ns, "
+                f"its idle time is {row['idle_ns']} ns"
+            )

@@ -67,8 +67,9 @@ def command(
 
     Runs with other arguments, numbers of ranks, sites, GPUs or profilers have histories of their own;
     arguments that do not change a step, such as a seed or a folder for output, do not count. A run is marked
-    if the level of the metric changes there with a probability of 50 % or more; it takes five runs, and
-    three of them on the new level. Tags and commits are beside the runs.
+    if the level of the metric changes there with a probability of 70 % or more, and the runs before and after
+    differ in their ranks too; it takes five runs, and three of them on the new level. Tags and commits are
+    beside the runs.
     """
     from hpcprof.report.history import COLUMNS, left_out, plain_rows
     from hpcprof.results.history import histories

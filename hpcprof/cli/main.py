@@ -31,6 +31,7 @@ SECTIONS = {
         "list": "List the runs, oldest first.",
         "status": "Show the state of runs.",
         "logs": "Show the output of a run.",
+        "capture": "Record the next steps of a running PyTorch job.",
         "cancel": "End a run with all its processes.",
         "tag": "Add tags to a run, or remove them.",
         "rm": "Remove runs and their collected results.",

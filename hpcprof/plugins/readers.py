@@ -1,5 +1,5 @@
 """Declarations of readers, for the entry points of the group ``hpcprof.readers``."""
 
-from hpcprof.profiles.readers.declaration import Part, ProfileContent, Reader, Scrubber, SeveralRanks
+from hpcprof.profiles.readers.declaration import ProfileContent, ProfilePart, Reader, Scrubber, SeveralRanks
 
-__all__ = ["Part", "ProfileContent", "Reader", "Scrubber", "SeveralRanks"]
+__all__ = ["ProfileContent", "ProfilePart", "Reader", "Scrubber", "SeveralRanks"]

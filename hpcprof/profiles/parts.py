@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from hpcprof.profiles.losses import Loss, LossKind, Subject
-from hpcprof.profiles.readers.declaration import Part
+from hpcprof.profiles.readers.declaration import ProfilePart
 from hpcprof.profiles.timeline import Ints, Timeline
 
 _TABLES = {
@@ -28,7 +28,7 @@ _TABLES = {
 """The tables whose rows have a process."""
 
 
-def take_part(timeline: Timeline, part: Part) -> Timeline:
+def take_part(timeline: Timeline, part: ProfilePart) -> Timeline:
     """Return the rows of the processes of one rank.
 
     What the profile as a whole lacks, and the rows of processes without a rank, count for its first rank.

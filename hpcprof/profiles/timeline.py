@@ -394,7 +394,8 @@ class Origin:
 
     ``kind`` is the name of the reader. ``rank`` is that in the profile, else in its file name, None if
     neither has one. ``start_utc_ns`` is the UTC time of the clock's zero in nanoseconds since 1970, None if
-    unknown. ``losses`` are what the reader left out.
+    unknown. ``losses`` are what the reader left out. ``captured`` has the first and the last of each span of
+    steps that the job was told to capture, empty if it was to capture all.
     """
 
     path: Path
@@ -408,6 +409,7 @@ class Origin:
     gpus: tuple[Gpu, ...] = ()
     facts: tuple[Fact, ...] = ()
     losses: tuple[Loss, ...] = ()
+    captured: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)

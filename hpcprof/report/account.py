@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hpcprof.analysis.explain.declarations import UNEVEN
 from hpcprof.common.units import counted, format_ns, visible
 from hpcprof.report.contents import Contents
-from hpcprof.results.analysis_table import AnalysisTable, Row
+from hpcprof.results.analysis_table import Row
 
 _COLUMNS = (
     ("compute", "compute", "compute_ns"),
@@ -46,6 +46,10 @@ _BAR_FROM = 64
 
 _NOT_ALIGNED = "The clocks of some ranks cannot be aligned: their waiting counts as communication."
 _IN_MPI = "Waiting in MPI counts as communication; mpi_waits tells what is waited for."
+
+
+_IdleTime = tuple[str, str | None, int]
+"""Idle time: its cause, its range, and its length in ns."""
 
 
 @dataclass(frozen=True)
@@ -100,20 +104,45 @@ class Account:
 def accounts_of_steps(contents: Contents) -> list[Account]:
     """Return the account of all steps and, if they are of several kinds, of each kind; empty without steps.
 
-    These are the rows of ``step_kinds``; the idle time of all steps is divided as in ``idle_causes``.
+    These are the rows of ``step_kinds``. The idle time of all steps is divided as in ``idle_causes``, that of
+    each kind as in ``step_idle_causes``.
     """
     rows = contents.rows("step_kinds")
     waits = contents.analyses["step_account"].columns if rows else {}
     ranks = len(set(waits.get("rank", ())))
-    causes = contents.analyses.get("idle_causes", AnalysisTable({})).columns
+    causes = {0: _columns(contents, "idle_causes", "cause", "range", "idle_ns_per_step")}
+    if len(rows) > 1:
+        causes |= _causes_by_kind(contents)
     undivided = None in waits.get("wait_for_peer_ns", ()) and ranks > 1
     waiting = (_IN_MPI if contents.rows("mpi_calls") else _NOT_ALIGNED) if undivided else ""
-    return [_account(row, len(rows) - 1, ranks, waiting, causes) for row in rows if row["elapsed_ns"]]
+    return [
+        _account(row, len(rows) - 1, ranks, waiting, causes.get(row["kind"], ()))
+        for row in rows
+        if row["elapsed_ns"]
+    ]
 
 
-def _account(row: Row, kinds: int, ranks: int, waiting: str, causes: Mapping[str, Sequence[Any]]) -> Account:
+def _causes_by_kind(contents: Contents) -> dict[int, list[_IdleTime]]:
+    """Return the idle time of the steps of each kind."""
+    steps = _columns(contents, "step_account", "rank", "step", "kind")
+    kinds = {(rank, step): kind for rank, step, kind in steps}
+    found: dict[int, list[_IdleTime]] = defaultdict(list)
+    times = _columns(contents, "step_idle_causes", "rank", "step", "cause", "range", "idle_ns")
+    for rank, step, cause, name, ns in times:
+        if kind := kinds.get((rank, step)):
+            found[kind].append((cause, name, ns))
+    return found
+
+
+def _columns(contents: Contents, analysis: str, *names: str) -> list[Any]:
+    """Return the rows of an analysis as tuples of some of its columns; none if it is missing."""
+    columns = contents.analyses[analysis].columns if analysis in contents.analyses else {}
+    return [*zip(*(columns.get(name, ()) for name in names), strict=True)]
+
+
+def _account(row: Row, kinds: int, ranks: int, waiting: str, causes: Sequence[_IdleTime]) -> Account:
     named = [(colour, name, row[column] or 0, "") for colour, name, column in _COLUMNS if column != "idle_ns"]
-    idle = _idle({} if row["kind"] else causes, row["idle_ns"])
+    idle = _idle(causes, row["idle_ns"])
     named += [("idle", name, ns, where) for name, ns, where in idle]
     whole = _whole([*named, (*_UNEVEN, row["uneven_ns"], "")], row["elapsed_ns"])
     parts = tuple(part for part in whole if part.ns > 0)
@@ -122,11 +151,10 @@ def _account(row: Row, kinds: int, ranks: int, waiting: str, causes: Mapping[str
     return Account(row["kind"], kinds, *figures, () if row["kind"] else notes)
 
 
-def _idle(causes: Mapping[str, Sequence[Any]], idle_ns: float) -> list[tuple[str, float, str]]:
-    """Divide idle time by cause as `idle_causes` does; as (name, ns, ranges)."""
+def _idle(causes: Sequence[_IdleTime], idle_ns: float) -> list[tuple[str, float, str]]:
+    """Divide idle time by cause; as (name, ns, ranges)."""
     sums: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-    columns = (causes.get(name, ()) for name in ("cause", "range", "idle_ns_per_step"))
-    for cause, name, ns in zip(*columns, strict=True):
+    for cause, name, ns in causes:
         sums[cause][name or ""] += ns
     total = sum(sum(ranges.values()) for ranges in sums.values())
     if not total:

@@ -131,7 +131,20 @@ def conclusion(explanation: Explanation) -> list[str]:
         if explanation.stall
         else []
     )
-    return stalled + _of_steps(explanation)
+    return [*stalled, *_slower(explanation), *_of_steps(explanation)]
+
+
+def _slower(explanation: Explanation) -> list[str]:
+    """Return since when steps took longer, with the first finding of the steps recorded after that."""
+    found = explanation.slower
+    if found is None:
+        return []
+    first = next(iter(explanation.shown()), None)
+    because = f", because of {named(first, explanation)} ({saved(first)})" if first is not None else ""
+    return [
+        f"Since step {found.since:,}, steps take {found.percent:.0f} % longer ({format_ns(found.after_ns)} "
+        f"instead of {format_ns(found.before_ns)}){because}."
+    ]
 
 
 def _since(stall: Stall) -> str:
@@ -210,7 +223,8 @@ def _replayed(error_pct: float, steps: int, of: int) -> str:
 
 def named(finding: Finding, explanation: Explanation) -> str:
     """Return a finding in a few words: ``host work in data on all ranks``."""
-    return f"{NAMES[finding.cause]}{located(finding, explanation)}"
+    parts = (f"{NAMES[one.cause]}{located(one, explanation)}" for one in (finding, *finding.together))
+    return " together with ".join(parts)
 
 
 def located(finding: Finding, explanation: Explanation) -> str:
@@ -242,6 +256,12 @@ def _in_steps(steps: Sequence[int]) -> str:
 def instead(finding: Finding, explanation: Explanation) -> list[str]:
     """Return what would save about as much instead of a finding, each with its price."""
     return [f"{named(one, explanation)}: {saved(one)}" for one in finding.alternatives]
+
+
+def together(finding: Finding, explanation: Explanation) -> str:
+    """Return the causes of other ranks that have to go too, in a sentence; empty without any."""
+    names = [named(one, explanation) for one in finding.together]
+    return f"Only without {' and '.join(names)} as well; alone it saves little." if names else ""
 
 
 def _capital(text: str) -> str:
@@ -278,6 +298,7 @@ def described(finding: Finding, explanation: Explanation) -> list[tuple[str, str
         ("kind", "" if finding.kind is None else _kind(finding.kind, explanation.step)),
         ("source", "; ".join(map(written_source, finding.source or ()))),
         ("saving", saved(finding)),
+        ("together", together(finding, explanation)),
         *(("or", other) for other in instead(finding, explanation)),
         ("remedy", visible(finding.remedy)),
         ("confidence", finding.confidence),
@@ -324,7 +345,7 @@ def in_short(explanation: Explanation) -> list[str]:
         found.append(f"{number}. {named(one, explanation)}: {saved(one)}")
         found += [f"or: {other}" for other in instead(one, explanation)]
         found.append(f"remedy: {visible(one.remedy)}")
-    return found or [_nothing(explanation)]
+    return [*_slower(explanation), *(found or [_nothing(explanation)])]
 
 
 def prediction_text(prediction: Prediction, changed: bool, width: int) -> RenderableType:

@@ -20,6 +20,20 @@ _TREE = (
 )
 """The columns of ``pop``, what they are called, and their depths in the tree."""
 
+_DEVICE_TREE = (
+    ("device_efficiency_pct", "device efficiency", 0),
+    ("device_load_balance_pct", "load balance", 1),
+    ("device_communication_efficiency_pct", "communication efficiency", 1),
+    ("device_orchestration_efficiency_pct", "orchestration", 1),
+)
+_TREE_WITH_GPUS = (
+    ("host_efficiency_pct", "host efficiency", 0),
+    *((key, name, depth + 1) for key, name, depth in _TREE),
+    ("offload_efficiency_pct", "offload", 1),
+    *_DEVICE_TREE,
+)
+"""The two branches of programs with GPUs."""
+
 _LEAVES = ("load_balance_pct", "serialization_efficiency_pct", "transfer_efficiency_pct")
 _MOST_SCOPES = 12
 _DELAYING = 3
@@ -50,10 +64,11 @@ def efficiencies(contents: Contents) -> Efficiencies | None:
     rows = contents.rows("pop")[:_MOST_SCOPES]
     if not rows:
         return None
+    with_gpus = any(row.get("device_efficiency_pct") is not None for row in rows)
     scopes = [row["scope"] if row["scope"] == "run" else visible(row["name"]) for row in rows]
     factors = [
         Factor(name, depth, [(cell(key, row[key]), _grade(key, row[key])) for row in rows])
-        for key, name, depth in _TREE
+        for key, name, depth in (_TREE_WITH_GPUS if with_gpus else _TREE)
     ]
     return Efficiencies(scopes, factors, useful_time(rows))
 
@@ -67,13 +82,25 @@ def useful_time(rows: Sequence[Row]) -> str:
     row = next((row for row in rows if row["scope"] == "step"), rows[0] if rows else None)
     if row is None or row["parallel_efficiency_pct"] is None:
         return ""
-    names = {key: name for key, name, _ in _TREE}
     where = "a step" if row["scope"] == "step" else "the run"
-    said = f"{row['parallel_efficiency_pct']:.1f} % of the ranks' time in {where} is useful"
-    worst = min(_LEAVES, key=lambda key: row[key])
-    if grade(worst, row[worst]) is Grade.GOOD and row["parallel_efficiency_pct"] > _WELL:
-        return said
-    return f"{said}; {names[worst]} costs most ({row[worst]:.1f} %)"
+    said = f"{row['parallel_efficiency_pct']:.1f} % of the ranks' time in {where} is "
+    if row.get("device_efficiency_pct") is None:
+        return f"{said}useful{_costliest(row, 'parallel_efficiency_pct', _TREE, _LEAVES)}"
+    leaves = tuple(key for key, _, depth in _DEVICE_TREE if depth)
+    of_gpus = _costliest(row, "device_efficiency_pct", _DEVICE_TREE, leaves)
+    return (
+        f"{said}outside MPI{_costliest(row, 'parallel_efficiency_pct', _TREE, _LEAVES)}. "
+        f"{row['device_efficiency_pct']:.1f} % of that of their GPUs computes{of_gpus}"
+    )
+
+
+def _costliest(row: Row, whole: str, tree: Sequence[tuple[str, str, int]], leaves: Sequence[str]) -> str:
+    """Return a clause with the factor that costs most of an efficiency; empty if that is good."""
+    worst = min(leaves, key=lambda key: row[key])
+    if grade(worst, row[worst]) is Grade.GOOD and row[whole] > _WELL:
+        return ""
+    names = {key: name for key, name, _ in tree}
+    return f"; {names[worst]} costs most ({row[worst]:.1f} %)"
 
 
 _WELL = 95

@@ -181,9 +181,7 @@ def titled(title: str, analysis: Analysis, rows: Sequence[Row], width: int) -> I
     """Yield a title, the main columns of at least one row, and the names of those without room."""
     yield Text(f"\n{title}", style="bold")
     empty = {
-        column.name
-        for column in analysis.columns
-        if column.kind is Kind.TEXT and not any(row[column.name] for row in rows)
+        column.name for column in analysis.columns if all(row[column.name] in (None, "") for row in rows)
     }
     main = tuple(name for name in analysis.shown_columns if name not in empty) or analysis.shown_columns
     layout = main_table(analysis, rows, main, width)

@@ -336,6 +336,7 @@ def _keep(
             events,
             timelines.parts.get(events.rank),
             steps.step_range(events.rank),
+            timelines.captured,
         )
         for events in lacking
     ]

@@ -6,6 +6,7 @@ import re
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hpcprof.analysis.explain.changes import Change, Prediction, parse_changes
-from hpcprof.analysis.explain.explanation import CAUSES, Explanation, NotJudged, StepSummary
+from hpcprof.analysis.explain.explanation import CAUSES, Explanation, NotJudged, Slower, StepSummary
 from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError, unknown
@@ -33,6 +34,7 @@ from hpcprof.results.when_asked import stored_analysis
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.failures import first_failure
 from hpcprof.submit.runs.live_steps import median_step_ns, read_live_steps
+from hpcprof.workloads.on_request import SLOWER
 
 if TYPE_CHECKING:  # a kept explanation needs none of them
     import pandas as pd
@@ -128,9 +130,16 @@ def explain(
 
 
 def what_happened(run: Run) -> dict[str, Any]:
-    """Return the fields of an explanation that no profile tells: how the run stood still or failed."""
+    """Return the fields of an explanation that no profile tells: a stall, a failure, and slower steps."""
     failure = first_failure(run) if run.manifest is not None else None
-    return {"stall": find_stall(run), "failure": failure.as_json() if failure else None}
+    slower = None
+    with suppress(msgspec.MsgspecError):
+        slower = msgspec.json.decode(run.state_file(SLOWER) or "", type=Slower)
+    return {
+        "stall": find_stall(run),
+        "failure": failure.as_json() if failure else None,
+        "slower": slower,
+    }
 
 
 def _of_unprofiled(run: Run) -> Explanation:

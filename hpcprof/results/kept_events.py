@@ -16,7 +16,7 @@ from hpcprof.analysis.steps.streams import launch_starts
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.errors import HpcprofError, damage_named
 from hpcprof.profiles.event_columns import STEPPED, dataset_name, table_schema, timeline_tables
-from hpcprof.profiles.readers.declaration import Part
+from hpcprof.profiles.readers.declaration import ProfilePart
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import StepRange, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
@@ -24,6 +24,7 @@ from hpcprof.results.malloc import return_freed_memory
 from hpcprof.results.rank_tables import RANK_TABLES, arrow_tables, dataset_table
 from hpcprof.results.rank_tables import table_schema as rank_schema
 from hpcprof.results.run_communication import MATCH_SCHEMA
+from hpcprof.results.step_choice import with_captured
 
 MATCHES = "matches"
 """The table of what ranks have in common, whose files are those of a run and not of a rank."""
@@ -43,16 +44,19 @@ class KeepTask:
     ----------
     path : Path or None
         The profile; None if it is gone.
-    part : Part or None
+    part : ProfilePart or None
         The part of the profile that is this rank, if it holds several.
     step_range : StepRange or None
         The range that is the step.
+    captured : tuple of (int, int)
+        The steps that the job was told to capture, see `hpcprof.profiles.timeline.Origin`.
     """
 
     path: Path | None
     events: RankEvents
-    part: Part | None
+    part: ProfilePart | None
     step_range: StepRange | None
+    captured: tuple[tuple[int, int], ...] = ()
 
 
 def event_schemas() -> dict[str, pa.Schema]:
@@ -145,4 +149,4 @@ def _keep_events(task: KeepTask) -> str:
 def _profile(task: KeepTask) -> Timeline:
     assert task.path is not None
     with damage_named(task.path):
-        return cast("Timeline", read_profile(task.path, task.part))
+        return cast("Timeline", with_captured(read_profile(task.path, task.part), task.captured))

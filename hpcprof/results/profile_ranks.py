@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from hpcprof.common.errors import DamagedInput, HpcprofError
 from hpcprof.common.logs import log_traceback
-from hpcprof.profiles.readers.declaration import Part, SeveralRanks
+from hpcprof.profiles.readers.declaration import ProfilePart, SeveralRanks
 from hpcprof.profiles.readers.discovery import file_to_read, identify_rank, reader_of, several_ranks
 from hpcprof.results.executors.interface import Executor, Lost, serially
 from hpcprof.results.known_files import Identity, stamps_of
@@ -29,7 +29,7 @@ class RankedProfiles:
 
     paths: dict[int, Path] = field(default_factory=dict)
     identities: dict[Path, Identity] = field(default_factory=dict)
-    parts: dict[int, Part] = field(default_factory=dict)
+    parts: dict[int, ProfilePart] = field(default_factory=dict)
     damaged: list[DamagedInput] = field(default_factory=list)
 
     @property
@@ -98,7 +98,7 @@ def profiles_by_rank(
 
 def _ranks(
     rank: int | None, several: SeveralRanks | None, alone: bool, alike: bool
-) -> list[tuple[int | None, Part | None]]:
+) -> list[tuple[int | None, ProfilePart | None]]:
     """Return the ranks in a profile, each with its part.
 
     Ranks that the profile does not tell are numbered by process: from 0 in a profile that is alone, else
@@ -108,11 +108,11 @@ def _ranks(
         return [(rank, None)]
     processes = len(several.processes)
     if several.ranks is not None:
-        return [(number, Part(several, at)) for at, number in enumerate(several.ranks)]
+        return [(number, ProfilePart(several, at)) for at, number in enumerate(several.ranks)]
     if not rank if alone else alike and rank is not None:
         first = (rank or 0) * processes
-        return [(first + at, Part(several, at)) for at in range(processes)]
-    return [(rank, Part(several, merged=True))]
+        return [(first + at, ProfilePart(several, at)) for at in range(processes)]
+    return [(rank, ProfilePart(several, merged=True))]
 
 
 def _alike(identified: Iterable[Identified]) -> bool:

@@ -16,10 +16,11 @@ from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput, damage_named, reading
 from hpcprof.common.logs import log_traceback
-from hpcprof.profiles.readers.declaration import Part, ProfileContent
+from hpcprof.profiles.readers.declaration import ProfileContent, ProfilePart
 from hpcprof.profiles.readers.discovery import BUILT_IN, content_of, files_of, read_profile
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.malloc import return_freed_memory, use_one_heap
+from hpcprof.results.step_choice import with_captured
 
 if TYPE_CHECKING:  # only a changed profile needs these modules at run time
     from hpcprof.analysis.framework.outcome import Outcome
@@ -72,12 +73,14 @@ class ProfileTask:
         The run that the events are kept under.
     threads : int
         How many threads read the tables of the profile and run the analyses.
-    part : Part or None
+    part : ProfilePart or None
         The part of the profile that is this rank, if it holds several.
     step_range : StepRange or None
         The range that is the step; None if it is to be found.
     needs_steps : bool
         Whether a profile without ``step_range`` is left alone.
+    captured : tuple of (int, int)
+        The steps that the job was told to capture, see `Origin`.
     """
 
     path: Path
@@ -87,9 +90,10 @@ class ProfileTask:
     keeps_timeline: bool = True
     run_id: str = ""
     threads: int = 1
-    part: Part | None = None
+    part: ProfilePart | None = None
     step_range: StepRange | None = None
     needs_steps: bool = False
+    captured: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -179,7 +183,7 @@ def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
         alone = threads == 1 or task.known is not None
         if alone and checksum.result() == task.known:
             return Unchanged()
-        profile = read_profile(task.path, task.part, threads)
+        profile = with_captured(read_profile(task.path, task.part, threads), task.captured)
         sha256 = checksum.result()
     if _sizes_and_times(files) != before:
         raise DamagedInput(f"{task.path} changed while it was read: collect again when it is complete.")

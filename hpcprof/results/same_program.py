@@ -45,7 +45,7 @@ _KINDS = ("op", "comm_id", "bytes", "comm_ranks")
 
 
 @dataclass(frozen=True)
-class Calls:
+class CollectiveCounts:
     """The operations that a rank called together with others.
 
     ``operations`` and ``sizes`` count its calls by operation, and by operation and size; ``world_sizes``
@@ -74,7 +74,7 @@ def check_same_program(run_id: str, store: Store, executor: Executor = serially)
         return
     chunks = ([events[rank] for rank in some] for some in rank_chunks(sorted(events)))
     tasks = [RankTask(tuple(some), some[0].folder) for some in chunks]
-    calls: dict[int, Calls] = {}
+    calls: dict[int, CollectiveCounts] = {}
     for _, found in run_tasks(_calls_of_ranks, tasks, executor):
         calls |= found
     profiles = store.profiles(run_id)
@@ -100,11 +100,11 @@ def check_same_program(run_id: str, store: Store, executor: Executor = serially)
                 )
 
 
-def _calls_of_ranks(task: RankTask) -> dict[int, Calls]:
+def _calls_of_ranks(task: RankTask) -> dict[int, CollectiveCounts]:
     return {one.rank: _calls(one) for one in task.events}
 
 
-def _calls(events: RankEvents) -> Calls:
+def _calls(events: RankEvents) -> CollectiveCounts:
     ranks = events.world_size()
     rows = read_rank_table(events, "rank_collectives", (*_KINDS, "start_ns", "end_ns"))
     kinds = rows.group_by(_KINDS, use_threads=False).aggregate(
@@ -125,10 +125,12 @@ def _calls(events: RankEvents) -> Calls:
             sizes[name, size] += count
             world_sizes[name, size] += count if kind["comm_ranks"] == ranks else 0
     span = (min(start for start, _ in spans), max(end for _, end in spans)) if spans else None
-    return Calls(ranks, frozenset(communicators), operations, sizes, +world_sizes, span)
+    return CollectiveCounts(ranks, frozenset(communicators), operations, sizes, +world_sizes, span)
 
 
-def difference(one: Calls, other: Calls, start: int | None, other_start: int | None) -> str:
+def difference(
+    one: CollectiveCounts, other: CollectiveCounts, start: int | None, other_start: int | None
+) -> str:
     """Return in words why two ranks are of different programs by what they call; empty if they may not be."""
     if one.ranks is not None and other.ranks is not None and one.ranks != other.ranks:
         return f"it ran on {other.ranks} ranks, the other on {one.ranks}"
@@ -142,7 +144,9 @@ def difference(one: Calls, other: Calls, start: int | None, other_start: int | N
     return "its collective operations have other sizes" if alike < _ALIKE else ""
 
 
-def _apart(one: Calls, other: Calls, start: int | None, other_start: int | None) -> bool:
+def _apart(
+    one: CollectiveCounts, other: CollectiveCounts, start: int | None, other_start: int | None
+) -> bool:
     """Return whether two ranks were certainly not recorded at the same time."""
     if start is None or other_start is None or one.span_ns is None or other.span_ns is None:
         return False
@@ -171,7 +175,7 @@ class _Kernels:
         self._run_id, self._store = run_id, store
         self._times: dict[int, dict[str, float]] | None = None
 
-    def difference(self, one: int, other: int, calls: Mapping[int, Calls]) -> str:
+    def difference(self, one: int, other: int, calls: Mapping[int, CollectiveCounts]) -> str:
         """Return in words why two ranks are of different programs by their kernels, as `difference`."""
         if not calls[one].communicators.isdisjoint(calls[other].communicators):
             return ""

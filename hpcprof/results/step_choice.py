@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -10,10 +10,12 @@ from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.results.analysis_table import Row
 from hpcprof.results.store.store import Store
+from hpcprof.submit.runs.directory import Run
 
 if TYPE_CHECKING:  # numpy is not needed where no profile has changed
     from hpcprof.analysis.steps.step_detection import StepCandidate
-    from hpcprof.profiles.timeline import StepRange
+    from hpcprof.profiles.kernel_report import KernelReport
+    from hpcprof.profiles.timeline import StepRange, Timeline
 
 AUTO = "auto"
 """The value of ``--step-range`` that lets the step be found again."""
@@ -110,3 +112,17 @@ def is_current(given: str | None, stored: StoredStepRanges, rank: int) -> bool:
     from hpcprof.analysis.steps.range_names import with_counter
 
     return stored.chosen(rank) in (given, with_counter(given))
+
+
+def captured_steps(run: Run) -> tuple[tuple[int, int], ...]:
+    """Return the first and the last of each span of steps that a job was told to capture; empty for all."""
+    text = run.manifest.job.capture_steps if run.manifest else ""
+    ends = (part.partition("-") for part in text.split(",") if text)
+    return tuple((int(first), int(last or first)) for first, _, last in ends)
+
+
+def with_captured(
+    profile: Timeline | KernelReport, captured: tuple[tuple[int, int], ...]
+) -> Timeline | KernelReport:
+    """Return a profile that knows which steps its job captured."""
+    return replace(profile, origin=replace(profile.origin, captured=captured)) if captured else profile

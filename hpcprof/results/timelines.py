@@ -9,12 +9,13 @@ from typing import cast
 
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.paths import is_folder
-from hpcprof.profiles.readers.declaration import Part, ProfileContent
+from hpcprof.profiles.readers.declaration import ProfileContent, ProfilePart
 from hpcprof.profiles.readers.discovery import read_profile, reader_of
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.results.known_files import unchanged_files
 from hpcprof.results.profile_ranks import profiles_by_rank
 from hpcprof.results.run_profiles import profiles_of
+from hpcprof.results.step_choice import captured_steps, with_captured
 from hpcprof.submit.runs.directory import Run
 
 
@@ -22,12 +23,13 @@ from hpcprof.submit.runs.directory import Run
 class Timelines:
     """The profiles of a run that hold a timeline, by rank, and a sentence for each damaged profile.
 
-    ``parts`` has the part of each rank whose profile holds several.
+    ``parts`` has the part of each rank whose profile holds several, and ``captured`` is as in `Origin`.
     """
 
     paths: dict[int, Path]
     skipped: list[str]
-    parts: Mapping[int, Part] = field(default_factory=dict)
+    parts: Mapping[int, ProfilePart] = field(default_factory=dict)
+    captured: tuple[tuple[int, int], ...] = ()
 
     def read(self, rank: int) -> Timeline:
         """Read the timeline of one rank.
@@ -37,7 +39,8 @@ class Timelines:
         DamagedInput
             If its profile cannot be read.
         """
-        return cast("Timeline", read_profile(self.paths[rank], self.parts.get(rank)))
+        profile = read_profile(self.paths[rank], self.parts.get(rank))
+        return cast("Timeline", with_captured(profile, self.captured))
 
 
 def find_timelines(run: Run) -> Timelines:
@@ -54,7 +57,7 @@ def find_timelines(run: Run) -> Timelines:
     known = {file: one.identity for file, one in unchanged_files(files).items()}
     found = profiles_by_rank(files, known=known)
     paths = {rank: path for rank, path in sorted(found.paths.items()) if _has_timeline(path)}
-    return Timelines(paths, found.skipped, found.parts)
+    return Timelines(paths, found.skipped, found.parts, captured_steps(run))
 
 
 def _has_timeline(path: Path) -> bool:

@@ -71,7 +71,7 @@ GENERAL_KEYS = tuple(key for key in ConfigFile.__struct_fields__ if key != "site
 
 
 @dataclass(frozen=True)
-class Setting:
+class ConfigValue:
     """A value and where it comes from; ``key`` has dots, as in ``sites.polaris.options.filesystems``."""
 
     key: str
@@ -97,7 +97,7 @@ def shown_path(path: Path) -> str:
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
-def read_settings() -> dict[str, Setting]:
+def read_settings() -> dict[str, ConfigValue]:
     """Return the personal defaults by key, those of the current folder before the user's.
 
     Raises
@@ -105,12 +105,12 @@ def read_settings() -> dict[str, Setting]:
     UsageError
         If a file cannot be read, or a value in it is wrong.
     """
-    settings: dict[str, Setting] = {}
+    settings: dict[str, ConfigValue] = {}
     for path in (user_file(), local_file()):
         if path.is_file():
             source = shown_path(path)
             found = flat(check_config(read_mapping(path, "configuration", may_be_empty=True), source))
-            new = {key: Setting(key, value, source) for key, value in found}
+            new = {key: ConfigValue(key, value, source) for key, value in found}
             # What this folder sets for all sites also comes before what the user has set for one.
             for key in new.keys() & {"account", "queue"}:
                 settings = {
@@ -120,7 +120,7 @@ def read_settings() -> dict[str, Setting]:
     return settings
 
 
-def shown_settings() -> list[Setting]:
+def shown_settings() -> list[ConfigValue]:
     """Return the defaults that apply here, hpcprof's own among them, with passwords masked.
 
     Raises
@@ -136,10 +136,10 @@ def shown_settings() -> list[Setting]:
         "db": "hpcprof.db among the runs",
         "container_engine": "the first that is installed",
     }
-    settings = {key: Setting(key, value, "built in") for key, value in built_in.items()} | read_settings()
+    settings = {key: ConfigValue(key, value, "built in") for key, value in built_in.items()} | read_settings()
     for key, variable in (("runs_dir", RUNS_VARIABLE), ("db", DATABASE_VARIABLE)):
         if text := os.environ.get(variable):
-            settings[key] = Setting(key, masked(text), f"${variable}")
+            settings[key] = ConfigValue(key, masked(text), f"${variable}")
     return sorted(settings.values(), key=lambda setting: setting.key.startswith("sites."))
 
 

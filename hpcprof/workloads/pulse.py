@@ -56,11 +56,16 @@ class Pulse:
         The run counts as stalled after so long without progress; 0 for never.
     lines : object
         What writes the lines of steps, with ``begin``, ``end`` and ``flush``.
+
+    Attributes
+    ----------
+    on_end : callable or None
+        Called at the end of each step, with how many have ended.
     """
 
     def __init__(self, run_directory: Path, rank: int, timeout_s: float, lines: Any) -> None:
-        self._run = run_directory
-        self._rank = rank
+        self.run = run_directory
+        self.rank = rank
         self._timeout_s = timeout_s
         self._every_s = min(_LONGEST_LOOK_S, max(timeout_s / _LOOKS, 0.1)) if timeout_s else _LONGEST_LOOK_S
         self._lines = lines
@@ -70,6 +75,7 @@ class Pulse:
         self._stepped: list[int] = []
         self._stack: int | None = None
         self._told = ""
+        self.on_end: Callable[[int], None] | None = None
 
     def stepped(self, optimizer: Any) -> None:
         """Count the step of an optimizer; several that take turns make one step together."""
@@ -85,6 +91,8 @@ class Pulse:
             self._lines.begin()
         self._last_step = self._steps
         self._steps += 1
+        if self.on_end is not None:
+            self.on_end(self._steps)
 
     def start(self) -> None:
         """Begin to watch, in a thread that ends with the program; its last steps are noted then."""
@@ -136,7 +144,7 @@ class Pulse:
             quiet += self._every_s
 
     def _is_stalled(self) -> bool:
-        return (self._run / "state" / _STALLED).exists()
+        return (self.run / "state" / _STALLED).exists()
 
     def _all_steps(self) -> int:
         marked = _marked_steps()
@@ -155,7 +163,7 @@ class Pulse:
         marked = _marked_steps()
         last = self._last_step if marked is None else marked.last
         values = {
-            "rank": self._rank,
+            "rank": self.rank,
             "time": time.time(),
             "last_step": last,
             "steps": self._all_steps(),
@@ -167,7 +175,7 @@ class Pulse:
             self._write("flight.json", record)
 
     def _write(self, suffix: str, values: dict[str, Any]) -> None:
-        path = self._run / _FOLDER / f"rank{self._rank:05d}.{suffix}"
+        path = self.run / _FOLDER / f"rank{self.rank:05d}.{suffix}"
         temporary = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(exist_ok=True)

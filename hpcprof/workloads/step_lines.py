@@ -11,6 +11,7 @@ end of one step to the end of the next.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns, time
 
@@ -41,11 +42,14 @@ class StepLines:
         How many steps have ended.
     last : int or None
         The number of the last one.
+    on_end : callable or None
+        Called at the end of each step, with its number and one: how many have ended since step 0.
     """
 
     def __init__(self, run_dir: Path | None, rank: int) -> None:
         self.unwritten = self.ended = 0
         self.last: int | None = None
+        self.on_end: Callable[[int], None] | None = None
         self._folder = None if run_dir is None else run_dir / "state" / FOLDER
         self._name = f"rank{rank:05d}.jsonl"
         self._file: int | None = None
@@ -69,6 +73,8 @@ class StepLines:
         if now >= self._due:
             self._due = now + _EVERY_NS
             self._write(step)
+        if self.on_end is not None:
+            self.on_end(step + 1)
 
     def pause(self) -> None:
         """Leave out the time until the next step begins: the program does something else."""

@@ -29,7 +29,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.steps.capture_losses import capture_losses
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.losses import LossKind, Subject
-from hpcprof.profiles.readers.declaration import Part
+from hpcprof.profiles.readers.declaration import ProfilePart
 from hpcprof.profiles.readers.discovery import read_profile, several_ranks
 from hpcprof.profiles.timeline import LATEST, LONGEST, Timeline
 from tests.crosschecks import contradictions
@@ -62,7 +62,7 @@ VALUES = [None, 0, -1, -(10**6), 1, 2**31, 2**40, LATEST, -LATEST, LARGEST, -LAR
 ODD_VALUES = [*VALUES, "", "text", "\U0001f600 <script>alert(1)</script>", b"\x00\xff", 1.5, float("inf")]
 
 
-def opened(path: Path, part: Part | None = None) -> Timeline | None:
+def opened(path: Path, part: ProfilePart | None = None) -> Timeline | None:
     """Read a profile; None where the reader refuses the file in one sentence."""
     try:
         timeline = read_profile(path, part)
@@ -402,6 +402,6 @@ def test_an_archive_with_changed_bytes_gives_a_sentence_or_results(
         assert opened(anchor) is None
         return
     for position in range(len(several.processes) if several else 1):
-        timeline = opened(anchor, Part(several, position) if several else None)
+        timeline = opened(anchor, ProfilePart(several, position) if several else None)
         if timeline is not None:
             check_parts(analysed(timeline))

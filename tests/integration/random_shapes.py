@@ -16,14 +16,14 @@ from hpcprof.workloads.sequence_parallel import correctness
 from hpcprof.workloads.sequence_parallel.buffers import allocate
 from hpcprof.workloads.sequence_parallel.cost_model import Rotation
 from hpcprof.workloads.sequence_parallel.modes import MODES
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.sequence_parallel.steps import Step
 from hpcprof.workloads.timing import UntimedPhases
 
 EXAMPLES = 25
 
 
-def wrong(parameters: Parameters, world: World) -> list[str]:
+def wrong(parameters: PointParameters, world: World) -> list[str]:
     """Return the first error of any mode on any rank."""
     found = []
     for name in parameters.modes:
@@ -82,7 +82,7 @@ def main() -> None:
     ) -> None:
         nonlocal examples
         examples += 1
-        parameters = Parameters(
+        parameters = PointParameters(
             sequence_length=chunks * rows * comm.size,
             hidden_size=hidden,
             ffn_size=inner * comm.size,

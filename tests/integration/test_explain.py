@@ -14,7 +14,7 @@ from tests.integration.conftest import DATA, Database
 KEYS = {
     *("cause", "ranks", "where", "saving_ns", "saving_low_ns", "saving_high_ns", "share_pct"),
     *("evidence", "evidence_text", "remedy", "confidence", "alternatives", "source", "culprit"),
-    *("kind", "steps"),
+    *("kind", "steps", "together"),
 }
 
 
@@ -25,7 +25,7 @@ def test_a_run_is_collected_explained_and_the_explanation_is_kept(
     assert first.returncode == 0, first.stderr
     assert "has been collected: collecting it first" in first.stderr
     found = json.loads(first.stdout)
-    assert set(found) == {"findings", "hidden", "not_judged", "step", "stall", "failure"}
+    assert set(found) == {"findings", "hidden", "not_judged", "step", "stall", "failure", "slower"}
     assert (found["step"]["ranks"], found["step"]["steps"] > 0) == (2, True)
     assert all(set(finding) == KEYS for finding in found["findings"])
     kept = database.dump()

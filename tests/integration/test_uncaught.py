@@ -12,7 +12,7 @@ import pytest
 
 from hpcprof.submit.rendering.templates import hook_modules
 from hpcprof.submit.runs.directory import Run
-from hpcprof.submit.runs.failure_causes import Place, read_exception
+from hpcprof.submit.runs.failure_causes import TracebackLine, read_exception
 from tests.integration.mpi import Finished, mpi
 
 START = """\
@@ -146,7 +146,7 @@ def test_the_last_line_of_the_users_own_code_is_noted_without_mpi_too(
     )
     note = read_exception(Run("run", run_directory), 5 if alone else 2)
     assert (note.type, note.started_as) == ("json.decoder.JSONDecodeError", 2)
-    assert note.where == Place(str(program), 3, "load")
+    assert note.where == TracebackLine(str(program), 3, "load")
 
 
 def test_ranks_that_fail_together_end_as_without_the_hook(run_directory: Path) -> None:

@@ -19,6 +19,7 @@ from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site
+from tests.waiting import until
 
 SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]
 PRINT_ARGUMENTS = "import os, sys; os.write(1, b'\\0'.join(os.fsencode(a) for a in sys.argv[1:]))"
@@ -535,6 +536,31 @@ def test_variables_of_torch_distributed_that_are_set_stay(shell: str, tmp_path: 
     own = {"MASTER_ADDR": "10.0.0.1", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     run_wrapper(shell, job(), tmp_path, {**LAUNCHERS["Open MPI"], **own}, *SHOW_TORCH)
     assert (tmp_path / "logs/rank00003.out").read_text() == "3/2 0/2 10.0.0.1:20007\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_what_watches_a_node_ends_soon_after_its_ranks(shell: str, tmp_path: Path) -> None:
+    # The other rank was killed. A launcher can wait for all that its ranks started.
+    (tmp_path / "bin").mkdir()
+    sleep = tmp_path / "bin/sleep"
+    real = shutil.which("sleep")
+    sleep.write_text(f'#!/bin/sh\necho >>{tmp_path}/naps\n[ "$1" = 1 ] || exec {real} 1000\nexec {real} 1\n')
+    sleep.chmod(0o700)
+    path = f"{sleep.parent}:{os.environ['PATH']}"
+    ranks = {"PMI_RANK": "0", "PMI_SIZE": "2", "MPI_LOCALRANKID": "0", "PATH": path}
+    program = ("sh", "-c", f"until [ -s {tmp_path}/naps ]; do :; done")
+    done = run_wrapper(shell, job(nodes=1), tmp_path, ranks, *program)
+    assert done.returncode == 0
+    wrapper = os.fsencode(tmp_path / "wrapper.sh")
+    until(lambda: not any(wrapper in read_bytes(path) for path in Path("/proc").glob("[0-9]*/cmdline")), 60)
+    assert len((tmp_path / "naps").read_text().splitlines()) < 10
+
+
+def read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # the process has ended
+        return b""
 
 
 hostile = st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=4)

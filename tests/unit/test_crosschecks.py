@@ -21,7 +21,10 @@ from hpcprof.profiles.timeline import Timeline
 from tests.crosschecks import AnalysisColumns, contradictions
 
 DATA = Path(__file__).parents[1] / "data"
-CHECKED = ("breakdown", "kernels", "kernels_by_shape", "phases", "step_times", "step_parts", "idle_causes")
+CHECKED = (
+    *("breakdown", "kernels", "kernels_by_shape", "phases", "step_times", "step_parts"),
+    *("idle_causes", "step_idle_causes"),
+)
 RECORDED = (
     *(
         "sp_bf16_rank0.sqlite.xz",
@@ -76,6 +79,11 @@ PLANTED: dict[str, tuple[str, Callable[[dict[str, Any]], dict[str, Any]], str]] 
         "idle_causes",
         lambda row: {"idle_ns_per_step": row["idle_ns_per_step"] + 1000},
         "the causes of idle time add up to",
+    ),
+    "a step whose causes lose a nanosecond": (
+        "step_idle_causes",
+        lambda row: {"idle_ns": row["idle_ns"] + 1},
+        "the causes of the idle time of step",
     ),
     "a phase in more steps than there are": (
         "phases",
@@ -132,6 +140,7 @@ def test_phases_that_are_inside_their_steps_contradict_nothing(steps: list[tuple
     results: dict[str, Any] = {"breakdown": {}, "phases": {}}
     results |= {key: {"instances": [], "total_ns": []} for key in ("kernels", "kernels_by_shape")}
     results |= {"step_parts": {"idle_ns": []}, "idle_causes": {"idle_ns_per_step": []}}
+    results["step_idle_causes"] = {"idle_ns": []}
     results["step_times"] = {"wall_ns": [latency for latency, *_ in steps]}
     if inside:
         found = [

@@ -6,6 +6,10 @@ segment is normal-inverse-gamma, so that its marginal likelihood has a closed fo
 
 Neighbouring runs may resemble each other, on one node or in one week. So the noise is autoregressive of first
 order, with one of a few correlations, and the posterior is over these too: a level that wanders is no change.
+
+Skewed noise and outliers are not those of the model, and whoever looks after each run sees their rare
+moments. So the runs before and after a change are also compared by their ranks, which the distribution of
+independent runs does not matter to, and the more strictly the longer the series is (`_doubt`).
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import comb
 
 import numpy as np
 
@@ -51,6 +56,9 @@ _CORRELATIONS = (0.0, 0.5, 0.8)
 _LAST = 3
 """The last level has at least so many values."""
 
+_COMPARED = 100
+"""The most runs on each side of a change that are compared by their ranks."""
+
 _APART = 2
 _LEAST_NOISE = 1e-4
 """Runs differ by at least this, as a logarithm; else equal values would make any other value a change."""
@@ -83,11 +91,27 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
     the end of the series, where a change has to be noticed soon. Fewer last values are never a change: one
     who looks after each run would often see some that are off by chance.
     """
-    series = np.asarray(values, float)[-MOST_VALUES:]
-    skipped = len(values) - len(series)
+    series = np.log(np.asarray(values, float)[-MOST_VALUES:])
     if len(series) < FEWEST:
         return []
-    probability = change_probabilities(np.log(series))
+    found = level_changes(series, change_probabilities(series))
+    bounds = [0, *found, len(series)]
+    levels = [float(np.exp(np.median(series[a:b]))) for a, b in pairwise(bounds)]
+    skipped = len(values) - len(series)
+    return [
+        ChangePoint(place + skipped, probability, levels[i], levels[i + 1])
+        for i, (place, probability) in enumerate(found.items())
+    ]
+
+
+def level_changes(series: Floats, probability: Floats) -> dict[int, float]:
+    """Return the places of the changes of a series in their order, with the probability of each.
+
+    Parameters
+    ----------
+    series, probability : ndarray of float, shape (n,)
+        Logarithms, and what `change_probabilities` returns of them.
+    """
     # The place of a change is rarely sure to the run.
     near = np.convolve(probability, np.ones(3), mode="same").clip(max=1.0)
     places: list[int] = []
@@ -96,95 +120,141 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
             places.append(place)
     # Of places that are as probable together, the most probable one by itself.
     best = {
-        max(range(max(p - 1, 1), min(p + 2, len(series))), key=probability.__getitem__): p for p in places
+        max(range(max(p - 1, 1), min(p + 2, len(series))), key=probability.__getitem__): float(near[p])
+        for p in places
     }
-    bounds = [0, *sorted(best), len(series)]
-    levels = [float(np.median(series[a:b])) for a, b in pairwise(bounds)]
-    return [
-        ChangePoint(place + skipped, float(near[best[place]]), levels[i], levels[i + 1])
-        for i, place in enumerate(sorted(best))
-    ]
+    while best:
+        bounds = [0, *sorted(best), len(series)]
+        sides = zip(bounds, bounds[1:], bounds[2:], strict=False)
+        doubt = {b: _doubt(series[a:b], series[b:c]) for a, b, c in sides}
+        worst = max(doubt, key=doubt.__getitem__)
+        if doubt[worst] <= 1:
+            break
+        del best[worst]
+    return dict(sorted(best.items()))
+
+
+def _doubt(before: Floats, after: Floats) -> float:
+    """Return how many times as likely as is allowed the ranks of the runs around a change are without it.
+
+    The test is that of Mann and Whitney (1947), two-sided and exact. What is allowed is the chance that three
+    runs, the fewest on a new level, are all above all others, or all below. It falls with the third power of
+    the number of runs, so that looks after each run seldom add up to a false alarm.
+    """
+    before, after = before[-_COMPARED:], after[:_COMPARED]
+    higher = np.sign(np.subtract.outer(after, before)) / 2 + 0.5
+    few, many = sorted(higher.shape)
+    crossing = int(np.ceil(min(higher.sum(), (1 - higher).sum())))
+    # In how many orders of the runs so many pairs cross, or fewer: a Gaussian binomial coefficient.
+    ways = np.zeros(crossing + 1)
+    ways[0] = 1
+    for i in range(1, few + 1):
+        ways[many + i :] -= ways[: max(0, len(ways) - many - i)].copy()
+        for first in range(min(i, len(ways))):
+            ways[first::i] = np.cumsum(ways[first::i])
+    return float(ways.sum()) * comb(few + many, _LAST) / comb(few + many, few)
 
 
 def change_probabilities(series: Floats) -> Floats:
-    """Return how probable a change of the level before each value is, shape (n,); the first is 0."""
+    """Return how probable a change of the level before each value of each series is; the first is 0.
+
+    Parameters
+    ----------
+    series : ndarray of float, shape (..., n)
+
+    Returns
+    -------
+    ndarray of float, shape (..., n)
+    """
     noise = _noise(series)
     pulled = _pulled_in(series, noise)
     found, evidence = zip(
         *(_posterior(_segments(pulled, noise, correlation)) for correlation in _CORRELATIONS), strict=True
     )
-    weight = np.exp(np.array(evidence) - max(evidence))
-    probable: Floats = weight @ np.array(found) / weight.sum()
+    weight = np.exp(np.array(evidence) - np.max(evidence, axis=0))
+    probable: Floats = np.einsum("c...,c...n->...n", weight / weight.sum(axis=0), np.array(found))
     return probable
 
 
-def _posterior(likelihood: Floats) -> tuple[Floats, float]:
+def _posterior(likelihood: Floats) -> tuple[Floats, Floats]:
     """Return the probability of a change before each value, and the log evidence of the likelihoods."""
     stay, change = np.log1p(-_PER_VALUE), np.log(_PER_VALUE)
-    n = len(likelihood) - 1
-    likelihood[n - _LAST + 1 :, n] = -np.inf
+    n = likelihood.shape[-1] - 1
+    likelihood[..., n - _LAST + 1 :, n] = -np.inf
     lengths = np.arange(n + 1)
     # ahead[t]: the values before t, if a segment ends there; behind[t]: those from t on.
-    ahead, behind = np.zeros(n + 1), np.zeros(n + 1)
+    ahead, behind = np.zeros((2, *likelihood.shape[:-1]))
     for end in range(1, n + 1):
         begins = lengths[:end]
-        terms = ahead[:end] + likelihood[:end, end] + stay * (end - begins - 1) + change * (begins > 0)
-        ahead[end] = np.logaddexp.reduce(terms)
+        terms = likelihood[..., :end, end] + stay * (end - begins - 1) + change * (begins > 0)
+        ahead[..., end] = _log_of_sum(ahead[..., :end] + terms)
     for begin in range(n - 1, -1, -1):
         ends = lengths[begin + 1 :]
-        terms = behind[begin + 1 :] + likelihood[begin, begin + 1 :] + stay * (ends - begin - 1)
-        behind[begin] = np.logaddexp.reduce(terms + change * (ends < n))
-    found: Floats = np.exp(ahead[:n] + behind[:n] + change - ahead[n])
-    found[0] = 0.0
-    return found.clip(max=1.0), float(ahead[n])
+        terms = likelihood[..., begin, begin + 1 :] + stay * (ends - begin - 1) + change * (ends < n)
+        behind[..., begin] = _log_of_sum(behind[..., begin + 1 :] + terms)
+    found: Floats = np.exp(ahead[..., :n] + behind[..., :n] + change - ahead[..., n:])
+    found[..., 0] = 0.0
+    return found.clip(max=1.0), ahead[..., n]
 
 
-def _noise(series: Floats) -> float:
+def _log_of_sum(terms: Floats) -> Floats:
+    """Return the logarithm of the sum of numbers of which the logarithms are given, along the last axis."""
+    most = terms.max(axis=-1, keepdims=True)
+    most[np.isneginf(most)] = 0.0
+    with np.errstate(divide="ignore"):
+        found: Floats = np.log(np.exp(terms - most).sum(axis=-1)) + most[..., 0]
+    return found
+
+
+def _noise(series: Floats) -> Floats:
     """Return the standard deviation of a value, from neighbouring ones: changes of the level are few."""
     steps = np.abs(np.diff(series))
-    return max(1.4826 * float(np.median(steps)) / 2**0.5, _LEAST_NOISE)
+    return np.maximum(1.4826 * np.median(steps, axis=-1) / 2**0.5, _LEAST_NOISE)
 
 
-def _pulled_in(series: Floats, noise: float) -> Floats:
+def _pulled_in(series: Floats, noise: Floats) -> Floats:
     """Return the series with values that are far off near the median of their neighbours."""
-    padded = np.pad(series, _WINDOW, mode="reflect")
-    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * _WINDOW + 1)
-    middle = np.median(windows, axis=1)
+    noise = noise[..., None]
+    padded = np.pad(series, [(0, 0)] * (series.ndim - 1) + [(_WINDOW, _WINDOW)], mode="reflect")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * _WINDOW + 1, axis=-1)
+    middle = np.median(windows, axis=-1)
     # At the ends, reflected values would count twice. A new level has begun if the last values agree.
-    middle[:2] = np.median(series[: _WINDOW + 2])
-    last = series[-_LAST:]
-    agree = np.ptp(last) <= _OUTLYING * 2**0.5 * noise
-    middle[-2:] = np.mean(last) if agree else np.median(series[-_WINDOW - 2 :])
+    middle[..., :2] = np.median(series[..., : _WINDOW + 2], axis=-1, keepdims=True)
+    last = series[..., -_LAST:]
+    agree = np.ptp(last, axis=-1, keepdims=True) <= _OUTLYING * 2**0.5 * noise
+    usual = np.median(series[..., -_WINDOW - 2 :], axis=-1, keepdims=True)
+    middle[..., -2:] = np.where(agree, np.mean(last, axis=-1, keepdims=True), usual)
     off = series - middle
     pulled: Floats = np.where(
-        np.abs(off) > _IGNORED * noise, middle, middle + off.clip(-_OUTLYING * noise, _OUTLYING * noise)
+        np.abs(off) > _IGNORED * noise, middle, middle + np.clip(off, -_OUTLYING * noise, _OUTLYING * noise)
     )
     return pulled
 
 
-def _segments(series: Floats, noise: float, correlation: float) -> Floats:
-    """Return the log marginal likelihood of the values from i up to j, shape (n + 1, n + 1), for i < j.
+def _segments(series: Floats, noise: Floats, correlation: float) -> Floats:
+    """Return the log marginal likelihood of the values from i up to j, shape (..., n + 1, n + 1), for i < j.
 
     Less ``correlation`` times the value before, the values are independent; the first one of a segment has no
     value before. ``noise`` is that of a value whose differences from the next ones are independent.
     """
     from scipy.special import gammaln
 
-    n = len(series)
-    centered = series - np.median(series)
-    new = np.zeros(n)
-    new[1:] = centered[1:] - correlation * centered[:-1]
-    sums, squares = (np.concatenate(([0.0], np.cumsum(x))) for x in (new, new**2))
+    n = series.shape[-1]
+    centered = series - np.median(series, axis=-1, keepdims=True)
+    new = np.zeros_like(series)
+    new[..., 1:] = centered[..., 1:] - correlation * centered[..., :-1]
+    none = np.zeros((*series.shape[:-1], 1))
+    sums, squares = (np.concatenate((none, np.cumsum(x, axis=-1)), axis=-1) for x in (new, new**2))
     count = np.maximum(np.arange(n + 1)[None, :] - np.arange(n + 1)[:, None], 1)
     # How much of the level is in the first value and in each other one, after scaling to one noise.
     of_first, of_others = 1 - correlation**2, 1 - correlation
-    first = np.append(centered, 0.0)[:, None]
+    first = np.concatenate((centered, none), axis=-1)[..., None]
     second = np.minimum(np.arange(n + 1) + 1, n)
-    level = of_first * first + of_others * (sums[None, :] - sums[second, None])
-    square = of_first * first**2 + squares[None, :] - squares[second, None]
+    level = of_first * first + of_others * (sums[..., None, :] - sums[..., second, None])
+    square = of_first * first**2 + squares[..., None, :] - squares[..., second, None]
     known = of_first + of_others**2 * (count - 1)
     # The differences of neighbours are smaller than the noise by the correlation.
-    variance = noise**2 * (1 + correlation)
+    variance = noise[..., None, None] ** 2 * (1 + correlation)
     shape, scale = _FREEDOM / 2, _FREEDOM / 2 * variance
     weight = variance / _USUAL_CHANGE**2
     rate = scale + (square - level**2 / (weight + known)).clip(min=0) / 2

@@ -40,6 +40,7 @@ def with_culprits(
             source=sources_of(finding.cause, where, ranks, timelines),
             culprit=culprit_of(finding.cause, where, ranks, timelines),
             alternatives=tuple(map(led, finding.alternatives)),
+            together=tuple(map(led, finding.together)),
         )
 
     return replace(

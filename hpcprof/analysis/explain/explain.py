@@ -341,8 +341,6 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     steps = max(len(series.wall), built.steps)
     summary = StepSummary(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3), elapsed, kinds)
     doubts += [*_slow_hosts(built.graph, slow), *uncertain, *map(_rare_steps, rare)]
-    if both := search.late_together(found):
-        doubts.append(_late_together(built, *both))
     pipeline, loose = built.graph.is_pipeline, _loose_ranks(inputs)
     waiting = () if of_mpi else unexplained_waiting(inputs, findings, elapsed, pipeline, loose)
     unjudged = (*waiting, *built.problems, *doubts, *pauses)
@@ -414,20 +412,6 @@ def _only_in(finding: Finding, steps: Set[int]) -> bool:
     return bool(finding.steps) and near.issuperset(finding.steps)
 
 
-def _late_together(built: Replayable, first: Candidate, second: Candidate, saving: float) -> NotJudged:
-    """Return the sentence about two ranks that hide each other's lateness."""
-    said = [
-        f"rank {built.graph.ranks[one.ranks[0]]} by its "
-        f"{'host' if one.cause is Cause.LATE_RANK_HOST else 'GPU'} in {one.where or built.step}"
-        for one in (first, second)
-    ]
-    return NotJudged(
-        "two late ranks",
-        f"{said[0]} and {said[1]} are late at the same time: a step would gain {format_ns(saving)} without "
-        "both, and less than half of that without one of them",
-    )
-
-
 def _slow_hosts(graph: RunGraph, slow: Sequence[Judged]) -> Iterator[NotJudged]:
     """Yield the ranks whose host is somewhat slower than the others', which a profiler may cause."""
     for one in slow:
@@ -485,6 +469,7 @@ def _finding(
         cost_ns=round(candidate.own_ns) if hidden else None,
         steps=tuple(built.number(place) for place in one.steps),
         alternatives=tuple(_finding(inputs, built, other, wall, trust) for other in one.alternatives),
+        together=tuple(_finding(inputs, built, other, wall, trust) for other in one.together),
     )
 
 
@@ -523,18 +508,26 @@ def _sorted(
 ) -> tuple[Finding, ...]:
     """Return findings with their shares of the elapsed time of a step, and the kind of steps that has them.
 
-    The most costly come first, then those of low confidence, and then those without an estimate.
+    The most costly come first, then those of low confidence, and then those without an estimate. A finding
+    that saves so much only together with another one comes after it.
     """
     placed = [_of_step(one, elapsed, kinds) if elapsed else one for one in findings]
 
-    def place(finding: Finding) -> tuple[bool, bool, int]:
-        return finding.saving_ns is None, finding.confidence == "low", -(finding.saving_ns or 0)
+    def place(finding: Finding) -> tuple[bool, bool, int, bool]:
+        before = [one for one in placed if any(_is_same(one, other) for other in finding.together)]
+        least = min(one.saving_ns or 0 for one in (finding, *before))
+        return finding.saving_ns is None, finding.confidence == "low", -least, bool(before)
 
     return tuple(sorted(placed, key=place))
 
 
+def _is_same(one: Finding, other: Finding) -> bool:
+    """Return whether two findings are about the same cause, place and ranks."""
+    return (one.cause, one.where, one.ranks) == (other.cause, other.where, other.ranks)
+
+
 def _of_step(finding: Finding, elapsed: int, kinds: Mapping[int, int]) -> Finding:
-    """Return a finding and its alternatives with their shares of the elapsed time, and their kind of steps.
+    """Return a finding, and those inside it, with their shares of the elapsed time and their kind of steps.
 
     ``kinds`` has the kind of each step where there are several. What the host does before the first launch of
     a step is in the wall time of the step before.
@@ -548,4 +541,5 @@ def _of_step(finding: Finding, elapsed: int, kinds: Mapping[int, int]) -> Findin
         share_pct=None if saving is None else round(100 * saving / elapsed, 3),
         kind=kind,
         alternatives=tuple(_of_step(one, elapsed, kinds) for one in finding.alternatives),
+        together=tuple(_of_step(one, elapsed, kinds) for one in finding.together),
     )

@@ -171,6 +171,10 @@ class Finding:
         The steps that have the cause; empty where most have it.
     alternatives : tuple of Finding
         What would save about as much instead, and little once this cause is gone.
+    together : tuple of Finding
+        The causes of other ranks that have to go too: while they last, to remove this cause saves little.
+        ``saving_ns`` is what a step gains without all of them, beyond what those of them save that are
+        findings of their own.
     kind : int or None
         The kind of steps that has the cause (`StepKind`), where only steps of one kind have it.
     """
@@ -189,6 +193,7 @@ class Finding:
     evidence_text: tuple[str, ...] = ()
     steps: tuple[int, ...] = ()
     alternatives: tuple[Finding, ...] = ()
+    together: tuple[Finding, ...] = ()
     source: tuple[Source, ...] | None = None
     kind: int | None = None
     culprit: Culprit | None = None
@@ -249,6 +254,26 @@ class StepSummary:
 
 
 @dataclass(frozen=True)
+class Slower:
+    """The steps of a run became slower while it ran.
+
+    Attributes
+    ----------
+    since : int
+        The number of the first slow step.
+    percent : float
+        By how much the median step is longer.
+    before_ns, after_ns : int
+        The median steps before and after.
+    """
+
+    since: int
+    percent: float
+    before_ns: int
+    after_ns: int
+
+
+@dataclass(frozen=True)
 class Explanation:
     """The parts of a step's time, and the changes that would shorten it.
 
@@ -264,6 +289,8 @@ class Explanation:
         What held the run up; None if it never stood still.
     failure : dict or None
         The rank that failed first, with its exception, place, cause and last lines; None if none failed.
+    slower : Slower or None
+        Since when steps took longer, where the run was to be recorded then.
     """
 
     findings: tuple[Finding, ...]
@@ -272,6 +299,7 @@ class Explanation:
     step: StepSummary
     stall: Stall | None = None
     failure: dict[str, Any] | None = None
+    slower: Slower | None = None
 
     def shown(self) -> tuple[Finding, ...]:
         """Return the findings that are shown by default, in their order.
@@ -297,7 +325,7 @@ class Explanation:
         """Return the explanation in the types of JSON."""
         found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(asdict(self)))
         for finding in found["findings"]:
-            for one in (finding, *finding["alternatives"]):
+            for one in (finding, *finding["alternatives"], *finding["together"]):
                 del one["cost_ns"]
         return found
 

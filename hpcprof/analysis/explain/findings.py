@@ -78,6 +78,8 @@ class Judged:
         The steps that have the cause, where only some have it.
     alternatives : tuple of Judged
         What would save about as much instead, and nothing once this is taken out.
+    together : tuple of Judged
+        The causes of other ranks without which this one saves so much: while they last, it saves little.
     """
 
     candidate: Candidate
@@ -87,6 +89,7 @@ class Judged:
     interval: Interval
     steps: tuple[int, ...] = ()
     alternatives: tuple[Judged, ...] = ()
+    together: tuple[Judged, ...] = ()
 
 
 class Search:
@@ -124,13 +127,20 @@ class Search:
         hidden = self._hidden(savings)
         while len(found) < _MOST_FINDINGS:
             worth = [(saving, one) for saving, one in savings if 100 * saving >= LEAST_PCT * self.wall]
-            judged = self._best(times, walls, worth)
+            judged = self._best(times, walls, worth) or self._late_together(times, walls)
             if judged is None:
                 break
             # What a cause saves beyond its own share is due to those before it.
             alone = self._judged(base, begin, judged.candidate, judged.ranks) if found else judged
+            hiding = self._hiding(found, judged, alone)
             without = judged.candidate.remove(times, judged.ranks)
-            left = [(saving, one) for saving, one in worth if not _overlaps(one, judged.candidate)]
+            # A late rank costs little while another one is as late.
+            left = [
+                (saving, one)
+                for saving, one in savings
+                if ((saving, one) in worth or one.cause in _OF_ONE_RANK)
+                and not _overlaps(one, judged.candidate)
+            ]
             savings = self._savings(without, [one for _, one in left])
             absorbed = [
                 pair
@@ -140,16 +150,22 @@ class Search:
                 and 100 * pair[0] >= LEAST_ESTIMATE_PCT * self.wall
             ]
             others = self._alternatives(times, walls, absorbed)
-            least, of = (judged, times) if judged.saving <= alone.saving else (alone, base)
-            found.append(replace(self._bounded(least, of), alternatives=others))
+            least, of = (judged, times) if hiding or judged.saving <= alone.saving else (alone, base)
+            together = hiding or judged.together
+            found.append(replace(self._bounded(least, of), alternatives=others, together=together))
             times, walls = without, self._elapsed(without)
         return found, hidden, slow
 
-    def late_together(self, found: Sequence[Judged]) -> tuple[Candidate, Candidate, float] | None:
-        """Return two ranks that are late by different causes, and what a step gains without both.
+    def _hiding(self, found: Sequence[Judged], judged: Judged, alone: Judged) -> tuple[Judged, ...]:
+        """Return the late ranks among the findings that hide what a late rank costs while they last."""
+        if 100 * (judged.saving - alone.saving) < LEAST_ESTIMATE_PCT * self.wall or not _of_one_rank(judged):
+            return ()
+        return tuple(one for one in found if _of_one_rank(one) and one.ranks != judged.ranks)
 
-        While one of them is late, to mend the other gains little. None where nothing is gained, or where the
-        findings have half of it.
+    def _late_together(self, times: Times, walls: Ints) -> Judged | None:
+        """Return two ranks that are late by different causes, where a step gains enough only without both.
+
+        The one that is later by itself is the finding, and the other one goes with it.
         """
         latest = [
             max(alone, key=lambda one: one.own_ns)
@@ -158,15 +174,16 @@ class Search:
         ]
         if len(latest) < 2 or latest[0].ranks == latest[1].ranks or any(one.slower for one in latest):
             return None
-        times = self.replay.measured
-        for one in latest:
-            times = one.remove(times, one.ranks)
-        saving = float(np.mean(_gained(self.unchanged, self._elapsed(times))))
-        known = sum(one.saving for one in found if one.candidate.cause in _OF_ONE_RANK)
-        if 100 * saving < LEAST_ESTIMATE_PCT * self.wall or known >= _ABSORBED * saving:
-            return None
         first, second = sorted(latest, key=lambda one: -one.own_ns)
-        return first, second, saving
+
+        def remove(times: Times, _: tuple[int, ...] | None) -> Times:
+            return second.remove(first.remove(times, first.ranks), second.ranks)
+
+        both = self._judged(times, walls, replace(first, remove=remove), first.ranks)
+        if 100 * both.saving < LEAST_ESTIMATE_PCT * self.wall:
+            return None
+        other = self._bounded(self._judged(times, walls, second, second.ranks), times)
+        return replace(both, together=(other,))
 
     def _alternatives(
         self, times: Times, walls: Ints, absorbed: Sequence[tuple[float, Candidate]]
@@ -295,6 +312,10 @@ def _outer(one: Judged, other: Judged) -> bool:
     mine, its = one.candidate, other.candidate
     inside = its.where != mine.where and is_inside(its.where, mine.where)
     return mine.cause is its.cause and inside and its.own_ns >= _SAME * mine.own_ns
+
+
+def _of_one_rank(one: Judged) -> bool:
+    return one.candidate.cause in _OF_ONE_RANK and len(one.ranks) == 1
 
 
 def _gained(before: Ints, after: Ints) -> Floats:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcprof.analysis.explain.host_activity import NONE
-from hpcprof.analysis.explain.rank_activity import Calls, Work
+from hpcprof.analysis.explain.rank_activity import HostCalls, Work
 from hpcprof.profiles.timeline import Ints
 
 _LONG_NS = 100_000
@@ -35,7 +35,7 @@ class Pace(NamedTuple):
     work: Ints
 
 
-def pace_of(calls: Calls, work: Work) -> Pace:
+def pace_of(calls: HostCalls, work: Work) -> Pace:
     """Return what a host waits for in its long pauses; empty if it does not keep pace with its GPU."""
     launched = calls.start[work.call]
     order = np.argsort(launched, kind="stable")

@@ -29,13 +29,14 @@ from hpcprof.analysis.explain.step_account import busy_time, nothing_ran
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.operators.host_time import measured_on_host
-from hpcprof.analysis.steps.step_ranges import no_steps, shown_name
+from hpcprof.analysis.steps.step_ranges import no_steps, shown_name, steps_of
 from hpcprof.analysis.steps.streams import OperationTimes, launch_calls
-from hpcprof.analysis.steps.wall_time import step_intervals
+from hpcprof.analysis.steps.wall_time import StepTimes, step_intervals
 from hpcprof.analysis.summaries.api_calls import without_version
+from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.intervals import Intervals, difference, union
 from hpcprof.profiles.columns.ordering import ordered
-from hpcprof.profiles.columns.unique import distinct, numbered
+from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows
 from hpcprof.profiles.timeline import NO_NAME, Category, Ints, Table, Timeline, concatenate
 
 _Bools = NDArray[np.bool_]
@@ -118,8 +119,9 @@ class _Pieces(Table):
 
 @dataclass(frozen=True)
 class _Sums(Table):
-    """The time of each kind that occurs, and how many gaps have it."""
+    """The time of each kind in each step, by its place among the steps, and how many gaps have it."""
 
+    step: Ints
     kind: Ints
     time: Ints
     gaps: Ints
@@ -145,23 +147,88 @@ def idle_causes(timeline: Timeline) -> Outcome:
     Without work on a GPU, time is idle in which no operator is executed and no collective runs. Its cause is
     ``host``, and ``range`` that of the thread that marks the steps.
     """
+    divided = _idle_time(timeline)
+    if isinstance(divided, str):
+        return no_rows(divided)
+    kind, number = numbered(divided.sums.kind)
+    time, gaps = (_totals(number, of) for of in (divided.sums.time, divided.sums.gaps))
+    per_step = np.rint(time / len(step_intervals(timeline).start)).astype(np.int64)
+    return Outcome(divided.kinds.columns(kind) | {"idle_ns_per_step": per_step, "gaps": gaps})
+
+
+def step_idle_causes(timeline: Timeline) -> Outcome:
+    """Divide the idle time of each step by its causes, as `idle_causes` does.
+
+    ``range`` is the one with most of the time of the cause in the step. The times of a step add up to
+    ``idle_ns`` of ``step_parts``.
+    """
+    divided = _idle_time(timeline)
+    if isinstance(divided, str):
+        return no_rows(divided)
+    sums, kinds = divided.sums, divided.kinds
+    cause, range_ = kinds.parts(sums.kind)[:2]
+    of_range, number = numbered_rows(sums.step, cause, range_)
+    time = _totals(number, sums.time)
+    # The range with most time is the last one of its step and cause.
+    order = np.lexsort((time, *of_range.T[1::-1]))
+    pairs, number = numbered_rows(*of_range[:, :2].T)
+    most = np.empty(len(pairs), np.int64)
+    most[number[order]] = order
+    return Outcome(
+        {
+            "step": steps_of(timeline).number[pairs[:, 0]],
+            "cause": _cause_names(pairs[:, 1]),
+            "range": kinds.ranges[of_range[most, 2]],
+            "idle_ns": _totals(number, time),
+        }
+    )
+
+
+@dataclass(frozen=True)
+class _IdleTime:
+    """The idle time of the steps of a timeline."""
+
+    kinds: _Kinds
+    sums: _Sums
+
+
+@computed_once
+def _idle_time(timeline: Timeline) -> _IdleTime | str:
+    """Divide the idle time of the steps, or return the reason why there is none."""
     file = timeline.origin.path.name
     times = step_intervals(timeline)
     if not len(times.start):
-        return no_rows(no_steps(timeline))
+        return no_steps(timeline)
     on_host = measured_on_host(timeline)
     if not timeline.operation_count and not on_host:
-        return no_rows(nothing_ran(timeline))
+        return nothing_ran(timeline)
     idle = difference(union(times.start, times.end), busy_time(timeline).busy)
     if not len(idle[0]):
-        return no_rows(f"the {'host' if on_host else 'GPU'} is never idle in the steps of {file}")
+        return f"the {'host' if on_host else 'GPU'} is never idle in the steps of {file}"
     kinds = _kinds(timeline)
-    sums = (_between_operators if on_host else _explained)(timeline, kinds, idle)
-    rows = kinds.columns(sums.kind) | {
-        "idle_ns_per_step": np.rint(sums.time / len(times.start)).astype(np.int64),
-        "gaps": sums.gaps,
-    }
-    return Outcome(rows)
+    idle, step = _by_step(idle, times)
+    return _IdleTime(kinds, (_between_operators if on_host else _explained)(timeline, kinds, idle, step))
+
+
+def _by_step(idle: Intervals, times: StepTimes) -> tuple[Intervals, Ints]:
+    """Divide idle time where a step begins, and return the place of each part among the steps."""
+    begin = np.sort(times.start)
+    before = np.searchsorted(idle[0], begin) - 1
+    inside = begin[(before >= 0) & (begin < idle[1][before])]
+    start, end = (np.sort(np.concatenate((side, inside))) for side in idle)
+    order = np.argsort(times.start, kind="stable")
+    return (start, end), order[np.searchsorted(times.start[order], start, side="right") - 1]
+
+
+def _totals(number: Ints, values: Ints) -> Ints:
+    """Return the sum of the values of each number, exactly."""
+    found = np.zeros(int(number.max(initial=-1)) + 1, np.int64)
+    np.add.at(found, number, values)
+    return found
+
+
+def _cause_names(cause: Ints) -> NDArray[np.object_]:
+    return object_array(IdleCause(value).name.lower() for value in cause.tolist())
 
 
 @dataclass(frozen=True)
@@ -188,15 +255,16 @@ class _Kinds:
         """Return the number of each cause, with the ids of the names of its range and its call."""
         return (cause * len(self.ranges) + self.range_of[range_]) * len(self.calls) + self.call_of[call]
 
-    def columns(self, kind: Ints) -> dict[str, NDArray[Any]]:
-        """Return the texts of some numbers."""
+    def parts(self, kind: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return the causes of some numbers, and the places of their ranges and calls among the texts."""
         cause, texts = np.divmod(kind, len(self.ranges) * len(self.calls))
         range_, call = np.divmod(texts, len(self.calls))
-        return {
-            "cause": object_array(IdleCause(value).name.lower() for value in cause.tolist()),
-            "range": self.ranges[range_],
-            "api": self.calls[call],
-        }
+        return cause, range_, call
+
+    def columns(self, kind: Ints) -> dict[str, NDArray[Any]]:
+        """Return the texts of some numbers."""
+        cause, range_, call = self.parts(kind)
+        return {"cause": _cause_names(cause), "range": self.ranges[range_], "api": self.calls[call]}
 
 
 def _kinds(timeline: Timeline) -> _Kinds:
@@ -221,15 +289,15 @@ def _cause_of(name: str | None) -> IdleCause:
     return IdleCause.COPY if is_copy else cause
 
 
-def _between_operators(timeline: Timeline, kinds: _Kinds, idle: Intervals) -> _Sums:
+def _between_operators(timeline: Timeline, kinds: _Kinds, idle: Intervals, step: Ints) -> _Sums:
     """Return the sums of the pieces of gaps between the operators of the host, one for each range."""
     place = _place(timeline, None)
     gap, start, end = divided((place.main,), *idle)
     cause, call = np.full(len(gap), int(IdleCause.HOST)), np.full(len(gap), NO_NAME)
-    return _summed(_Pieces(gap, end - start, kinds.number(cause, place.at(start), call)))
+    return _summed(_Pieces(gap, end - start, kinds.number(cause, place.at(start), call)), step)
 
 
-def _explained(timeline: Timeline, kinds: _Kinds, idle: Intervals) -> _Sums:
+def _explained(timeline: Timeline, kinds: _Kinds, idle: Intervals, step: Ints) -> _Sums:
     """Return the sums of the pieces of all gaps, whose lengths add up to those of the gaps."""
     gaps = _gaps(timeline, idle)
     lag = _usual_lag(gaps)
@@ -237,13 +305,13 @@ def _explained(timeline: Timeline, kinds: _Kinds, idle: Intervals) -> _Sums:
     sums = [
         part
         for number, one in ((NONE, None), *enumerate(threads))
-        for part in _of_thread(timeline, kinds, gaps.take(np.flatnonzero(thread == number)), one, lag)
+        for part in _of_thread(timeline, kinds, gaps.take(np.flatnonzero(thread == number)), one, lag, step)
     ]
     return _added(concatenate(_Sums, sums))
 
 
 def _of_thread(
-    timeline: Timeline, kinds: _Kinds, gaps: _Gaps, thread: Thread | None, lag: int
+    timeline: Timeline, kinds: _Kinds, gaps: _Gaps, thread: Thread | None, lag: int, step: Ints
 ) -> Iterator[_Sums]:
     """Return the sums of the pieces of gaps whose next operation a thread launches, for some at a time."""
     if not len(gaps):
@@ -254,7 +322,7 @@ def _of_thread(
         own = gaps.take(at_once)
         launches = _of_launches(timeline, kinds, own, place, lag)
         host = _of_host(timeline, kinds, own, place, calling)
-        yield _summed(concatenate(_Pieces, (launches, *host)))
+        yield _summed(concatenate(_Pieces, (launches, *host)), step)
 
 
 def _held_up(timeline: Timeline, kinds: _Kinds, gaps: _Gaps, calling: StepFunction) -> _Gaps:
@@ -289,23 +357,20 @@ def _calling(timeline: Timeline, thread: Thread | None, start: Ints, end: Ints) 
     return executed(timeline.calls, touching)
 
 
-def _summed(pieces: _Pieces) -> _Sums:
-    kinds, kind = numbered(pieces.kind)
-    time = np.zeros(len(kinds), np.int64)
-    np.add.at(time, kind, pieces.length)
+def _summed(pieces: _Pieces, step: Ints) -> _Sums:
+    """Return the sums of pieces; ``step`` has the step of each gap."""
+    rows, row = numbered_rows(step[pieces.gap], pieces.kind)
     # A gap may have several pieces of a kind.
     gaps = int(pieces.gap.max(initial=0)) + 1
-    pairs = ordered(kind * gaps + pieces.gap)
+    pairs = ordered(row * gaps + pieces.gap)
     pairs = pairs[np.append(True, pairs[1:] != pairs[:-1])[: len(pairs)]]
-    return _Sums(kinds, time, np.bincount(pairs // gaps, minlength=len(kinds)))
+    count = np.bincount(pairs // gaps, minlength=len(rows))
+    return _Sums(rows[:, 0], rows[:, 1], _totals(row, pieces.length), count)
 
 
 def _added(sums: _Sums) -> _Sums:
-    kinds, kind = numbered(sums.kind)
-    total = _Sums(kinds, np.zeros(len(kinds), np.int64), np.zeros(len(kinds), np.int64))
-    np.add.at(total.time, kind, sums.time)
-    np.add.at(total.gaps, kind, sums.gaps)
-    return total
+    rows, row = numbered_rows(sums.step, sums.kind)
+    return _Sums(rows[:, 0], rows[:, 1], _totals(row, sums.time), _totals(row, sums.gaps))
 
 
 def _gaps(timeline: Timeline, idle: Intervals) -> _Gaps:

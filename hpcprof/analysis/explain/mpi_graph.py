@@ -11,7 +11,7 @@ from hpcprof.analysis.explain.common_clock import CommonClock
 from hpcprof.analysis.explain.host_activity import NONE, divided
 from hpcprof.analysis.explain.mpi_part import MpiNeeds
 from hpcprof.analysis.explain.places import places_of
-from hpcprof.analysis.explain.rank_activity import CallKind, Calls, HostPieces, Work
+from hpcprof.analysis.explain.rank_activity import CallKind, HostCalls, HostPieces, Work
 from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, edges_of
 from hpcprof.analysis.explain.run_graph import RunGraph, in_order
 from hpcprof.analysis.mpi.matching import RunMpi
@@ -54,7 +54,7 @@ def mpi_graph(timelines: Mapping[int, Timeline], run: RunMpi, clock: CommonClock
     parts = [_rank_calls(rank, timeline, run, clock, numbers) for rank, timeline in timelines.items()]
     first = np.cumsum([0, *(len(part.calls) for part in parts)])
     calls = concatenate(
-        Calls,
+        HostCalls,
         [_moved(part.calls, int(at)) for part, at in zip(parts, first[:-1], strict=True)],
     )
     places, pieces = _pieces(timelines, parts, run, first)
@@ -101,7 +101,7 @@ class _RankCalls:
     stamps ``own_start`` and ``own_end`` are those of the rank's own clock.
     """
 
-    calls: Calls
+    calls: HostCalls
     fronts: Ints
     following: Ints
     own_start: Ints
@@ -131,7 +131,7 @@ def _rank_calls(rank: int, timeline: Timeline, run: RunMpi, clock: CommonClock, 
     begin = np.maximum(start, np.where(again, np.append(start[:1], end[:-1]), start))
     step = np.clip(np.searchsorted(bounds, start, side="right") - 1, 0, len(numbers) - 1)
     name = np.where(row == NONE, NONE, every.name[row])
-    calls = Calls(
+    calls = HostCalls(
         row=row,
         start=clock.common(rank, begin),
         end=clock.common(rank, np.maximum(begin, end)),
@@ -153,10 +153,10 @@ def _bounds(steps: Steps, numbers: Ints) -> Ints:
     return np.append(steps.ranges.start[at], max(int(end), int(steps.ranges.start[last])))
 
 
-def _moved(calls: Calls, by: int) -> Calls:
-    columns = {name: getattr(calls, name) for name in Calls.__match_args__}
+def _moved(calls: HostCalls, by: int) -> HostCalls:
+    columns = {name: getattr(calls, name) for name in HostCalls.__match_args__}
     columns["before"] = np.where(calls.before == NONE, NONE, calls.before + by)
-    return Calls(**columns)
+    return HostCalls(**columns)
 
 
 def _pieces(
@@ -224,7 +224,7 @@ def between_calls(one: str | None, other: str | None) -> str:
     return f"between {one} and {other}"
 
 
-def _own_edges(calls: Calls, wait: Ints) -> list[Edges]:
+def _own_edges(calls: HostCalls, wait: Ints) -> list[Edges]:
     every = np.arange(len(calls))
     follows, first = np.flatnonzero(calls.before != NONE), np.flatnonzero(calls.before == NONE)
     gap = calls.start[follows] - calls.end[calls.before[follows]]

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from hpcprof.analysis.explain.host_activity import NONE
-from hpcprof.analysis.explain.rank_activity import Calls
+from hpcprof.analysis.explain.rank_activity import HostCalls
 from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, edges_of
 from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
 from hpcprof.analysis.mpi.waits import blocked_sends
@@ -136,12 +136,12 @@ class MpiNeeds:
     Parameters
     ----------
     run : RunMpi
-    calls : Calls
+    calls : HostCalls
     row : ndarray of int64, shape (calls,)
         The position in the run of each call, `NONE` for one that is none of MPI.
     """
 
-    def __init__(self, run: RunMpi, calls: Calls, row: Ints) -> None:
+    def __init__(self, run: RunMpi, calls: HostCalls, row: Ints) -> None:
         self._calls, self._run, self._row = calls, run, row
         known = np.flatnonzero(row != NONE)
         self._real = known[np.lexsort((calls.start[known], calls.thread[known]))]

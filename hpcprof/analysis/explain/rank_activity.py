@@ -52,7 +52,7 @@ _KINDS = (
 
 
 @dataclass(frozen=True)
-class Calls(Table):
+class HostCalls(Table):
     """The calls of a rank that matter, by start; none lies inside another.
 
     ``row`` is the row among the calls of the timeline, those of MPI behind the others, ``thread`` the number
@@ -109,7 +109,7 @@ class RankActivity:
 
     Attributes
     ----------
-    calls : Calls
+    calls : HostCalls
     work : Work
     pieces : HostPieces
     places : tuple of str
@@ -123,7 +123,7 @@ class RankActivity:
     """
 
     timeline: Timeline
-    calls: Calls
+    calls: HostCalls
     work: Work
     pieces: HostPieces
     places: tuple[str, ...]
@@ -204,7 +204,7 @@ def _last_operation(work: Work, step: int) -> int:
 
 def _calls(
     timeline: Timeline, calls: _HostCalls, begin: int, end: int, places: Places, steps: Ints
-) -> tuple[Calls, dict[int, int]]:
+) -> tuple[HostCalls, dict[int, int]]:
     """Return the calls, and for each call of the timeline that launches work its position among them."""
     launch = launch_calls(timeline)
     launched = launch[launch != NONE]
@@ -235,7 +235,7 @@ def _calls(
     owner = dict(zip(rows.tolist(), position.tolist(), strict=True))
     kept = kept[order]
     start, finish, thread = calls.start[kept], calls.end[kept], thread[kept]
-    found = Calls(
+    found = HostCalls(
         row=kept,
         start=start,
         end=finish,
@@ -304,7 +304,7 @@ def _predecessors(start: Ints, end: Ints, thread: Ints) -> Ints:
     return np.where(follows, latest, own)
 
 
-def _work(timeline: Timeline, calls: Calls, owner: dict[int, int], places: Places) -> tuple[Work, Ints]:
+def _work(timeline: Timeline, calls: HostCalls, owner: dict[int, int], places: Places) -> tuple[Work, Ints]:
     every = timeline.columns_of_operations(_WorkColumns)
     launch = launch_calls(timeline)
     known = np.full(len(timeline.calls) + len(timeline.mpi_calls) + 1, NONE)
@@ -340,7 +340,7 @@ def _work(timeline: Timeline, calls: Calls, owner: dict[int, int], places: Place
     )
 
 
-def _pieces(calls: Calls, processes: Ints, threads: Ints, places: Places) -> HostPieces:
+def _pieces(calls: HostCalls, processes: Ints, threads: Ints, places: Places) -> HostPieces:
     """Divide the time before each call, since the one that it follows, by place."""
     parts = []
     for (process, thread), rows in rows_by_key(processes, threads):

@@ -13,8 +13,8 @@ import numpy as np
 
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.host_pace import pace_of
-from hpcprof.analysis.explain.rank_activity import CallKind, Calls, RankActivity, Work
-from hpcprof.analysis.explain.rank_waits import ODD_NS, Waits
+from hpcprof.analysis.explain.rank_activity import CallKind, HostCalls, RankActivity, Work
+from hpcprof.analysis.explain.rank_waits import ODD_NS, WaitedWork
 from hpcprof.profiles.timeline import Category, Ints, Table, concatenate
 
 EARLIEST = -(1 << 60)
@@ -109,7 +109,7 @@ def rank_edges(activity: RankActivity) -> RankEdges:
     """Return the edges inside a rank."""
     calls, work = activity.calls, activity.work
     nodes = _Nodes(len(calls))
-    waits = Waits(activity)
+    waits = WaitedWork(activity)
     events = waits.of_streams()
     device, odd = _device_edges(calls, work, events, nodes)
     blocking, own, blocked = _waiting_calls(calls, work, waits, nodes)
@@ -170,7 +170,7 @@ class _Nodes:
         return 2 * (self.calls + work) + 1
 
 
-def _device_edges(calls: Calls, work: Work, events: Ints, nodes: _Nodes) -> tuple[list[Edges], int]:
+def _device_edges(calls: HostCalls, work: Work, events: Ints, nodes: _Nodes) -> tuple[list[Edges], int]:
     """Return the edges that end at operations, and the time by which operations start later."""
     # A call that takes long by itself, as one that loads a module, launches at its end.
     time = (calls.end - calls.start)[work.call]
@@ -239,7 +239,9 @@ def _median(values: Ints, default: int) -> int:
     return int(np.median(values)) if len(values) else default
 
 
-def _waiting_calls(calls: Calls, work: Work, waits: Waits, nodes: _Nodes) -> tuple[Edges, Ints, Ints]:
+def _waiting_calls(
+    calls: HostCalls, work: Work, waits: WaitedWork, nodes: _Nodes
+) -> tuple[Edges, Ints, Ints]:
     """Return the edges of the calls that wait, the own time of every call, and the calls that waited.
 
     A copy blocks its call if the call returns when the copy has ended. The own time of a call that waited is
@@ -265,7 +267,7 @@ def _waiting_calls(calls: Calls, work: Work, waits: Waits, nodes: _Nodes) -> tup
     return edges, own, np.flatnonzero(waited)
 
 
-def _needed_by_mpi(calls: Calls, blocking: Edges, nodes: _Nodes) -> Edges:
+def _needed_by_mpi(calls: HostCalls, blocking: Edges, nodes: _Nodes) -> Edges:
     """Return the edges to calls of MPI from the work that their thread waited for just before.
 
     What they send is there only then, also if the thread need not wait.
@@ -282,7 +284,7 @@ def _needed_by_mpi(calls: Calls, blocking: Edges, nodes: _Nodes) -> Edges:
     return edges_of(blocking.source[known], nodes.call_start(following), 0, EdgeKind.WAIT, following)
 
 
-def _full_queues(calls: Calls, work: Work, own: Ints, nodes: _Nodes) -> Edges:
+def _full_queues(calls: HostCalls, work: Work, own: Ints, nodes: _Nodes) -> Edges:
     """Return the edges of launches that wait for room in the queue of their stream; shorten their own time.
 
     A launch returns when the operation has begun that was launched so many launches before it as the queue
@@ -320,11 +322,11 @@ def _full_queues(calls: Calls, work: Work, own: Ints, nodes: _Nodes) -> Edges:
     return concatenate(Edges, found)
 
 
-def _may_wait(calls: Calls) -> Ints:
+def _may_wait(calls: HostCalls) -> Ints:
     return np.flatnonzero(np.isin(calls.kind, (CallKind.WAIT, CallKind.FREE)))
 
 
-def _blocking_copies(calls: Calls, work: Work) -> list[tuple[int, int]]:
+def _blocking_copies(calls: HostCalls, work: Work) -> list[tuple[int, int]]:
     """Return the calls that return when their copy has ended, or some microseconds before, and the copy."""
     rows = np.flatnonzero((work.category == Category.MEM) & (calls.kind[work.call] == CallKind.COPY))
     call = work.call[rows]

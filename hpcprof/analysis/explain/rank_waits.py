@@ -17,7 +17,7 @@ ODD_NS = 10_000
 """A later start than the known edges explain is kept as it is, with what it is due to unknown."""
 
 
-class Waits:
+class WaitedWork:
     """The work that calls and streams of a rank wait for: as recorded, else as inferred."""
 
     def __init__(self, activity: RankActivity) -> None:

@@ -14,7 +14,7 @@ from hpcprof.analysis.explain.common_clock import CommonClock
 from hpcprof.analysis.explain.couplings import MESSAGE, Coupler, Coupling, pipeline_stages
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.mpi_part import MpiNeeds, MpiPart
-from hpcprof.analysis.explain.rank_activity import CallKind, Calls, HostPieces, RankActivity, Work
+from hpcprof.analysis.explain.rank_activity import CallKind, HostCalls, HostPieces, RankActivity, Work
 from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, RankEdges
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
@@ -33,7 +33,7 @@ class RunGraph:
     Attributes
     ----------
     ranks : tuple of int
-    calls, work, pieces : Calls, Work, HostPieces
+    calls, work, pieces : HostCalls, Work, HostPieces
         Those of all ranks one after another, on the common clock. Streams, threads, places, names and grids
         are numbered over the run.
     call_rank, work_rank : ndarray of int64
@@ -61,7 +61,7 @@ class RunGraph:
     """
 
     ranks: tuple[int, ...]
-    calls: Calls
+    calls: HostCalls
     work: Work
     pieces: HostPieces
     call_rank: Ints
@@ -218,7 +218,7 @@ def _rows_of_mpi(activities: Mapping[int, RankActivity], tables: _Joined, mpi: R
 class _Joined:
     """The tables of all ranks; ``first_call`` and ``first_work`` are the first row of each rank."""
 
-    calls: Calls
+    calls: HostCalls
     work: Work
     pieces: HostPieces
     call_rank: Ints
@@ -275,7 +275,7 @@ def _joined(
         at_call += len(one.calls)
         at_work += len(one.work)
     return _Joined(
-        concatenate(Calls, calls),
+        concatenate(HostCalls, calls),
         concatenate(Work, work),
         concatenate(HostPieces, pieces),
         np.concatenate(call_rank),

@@ -183,10 +183,14 @@ def step_account(divided: Sequence[Divided], results: Mapping[str, pd.DataFrame]
     runs still waits for its last rank, and every message for its partner, by aligned clocks, and
     ``exposed_comm_ns`` the rest.
     ``exposed_mem_ns`` is the time of copies and sets outside both, and ``idle_ns`` what is left.
-    ``wait_for_peer_ns`` is None, and counts as 0, where the arrivals of the other ranks are unknown.
+    ``wait_for_peer_ns`` is None, and counts as 0, where the arrivals of the other ranks are unknown. ``kind``
+    is the number of the step's kind in ``step_kinds``, 0 if the steps are of one kind or not all ranks have
+    the step.
     """
     whole = _joined(divided)
-    return Outcome(whole.rows, why_unknown(whole.unknown)) if len(whole.rows) else no_rows(_NO_STEPS)
+    if not len(whole.rows):
+        return no_rows(_NO_STEPS)
+    return Outcome(whole.rows.assign(kind=run_step.kind_of_rows(whole.rows)), why_unknown(whole.unknown))
 
 
 def step_kinds(divided: Sequence[Divided], results: Mapping[str, pd.DataFrame]) -> Outcome:

@@ -46,18 +46,31 @@ ANALYSES = (
         kept_with_events=True,
     ),
     Analysis(
+        "offload",
+        "Time of hosts and GPUs by step and phase",
+        Scope.RANK,
+        columns(
+            "rank scope:text name:text elapsed_ns useful_ns gpu_calls_ns devices gpu_useful_ns gpu_active_ns"
+        ),
+        "hpcprof.analysis.mpi.offload:offload",
+        events=Events(RANGES | {Subject.CALL, Subject.KERNEL, Subject.MEMORY, Subject.EVENT}, steps=True),
+    ),
+    Analysis(
         "pop",
         "Parallel efficiency",
         Scope.RUN,
         columns(
             "scope:text name:text parallel_efficiency_pct:float load_balance_pct:float "
             "communication_efficiency_pct:float serialization_efficiency_pct:float "
-            "transfer_efficiency_pct:float"
+            "transfer_efficiency_pct:float host_efficiency_pct:float offload_efficiency_pct:float "
+            "device_efficiency_pct:float device_load_balance_pct:float "
+            "device_communication_efficiency_pct:float device_orchestration_efficiency_pct:float"
         ),
         "hpcprof.analysis.mpi.tables:pop",
         map=_MAP,
         map_over=Part.MPI,
         map_needs=_NEEDS,
+        needs=("offload",),
         report_position=12,
         about=Activity.MPI,
         sample_basis=SampleBasis.RANKS,

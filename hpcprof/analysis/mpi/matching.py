@@ -93,7 +93,7 @@ class Calls:
 
 
 @dataclass(frozen=True)
-class Operations:
+class MatchedOperations:
     """The m messages and collectives of all ranks in the order of their calls; arrays of shape (m,).
 
     Attributes
@@ -199,7 +199,7 @@ class RunMpi:
     """The MPI calls of a run, or of a window of it, its operations, and how many of these have no match."""
 
     calls: Calls
-    operations: Operations
+    operations: MatchedOperations
     unmatched: Unmatched
 
     @property
@@ -263,10 +263,10 @@ def _calls(lists: RunLists, window: RowWindow) -> Calls:
     )
 
 
-def _operations(lists: RunLists, window: RowWindow) -> Operations:
+def _operations(lists: RunLists, window: RowWindow) -> MatchedOperations:
     rows, known = window.operations, lists.communicators
     none = np.full(len(rows["rank"]), NONE)
-    return Operations(
+    return MatchedOperations(
         **{name: rows[name] for name in ("rank", "row", "op", "tag", "peer", "root", "begin", "end")},
         **{name: rows[name] for name in ("sent", "received")},
         comm=np.where(rows["comm"] == NONE, len(known.names) - 1, rows["comm"]),
@@ -280,7 +280,7 @@ def _operations(lists: RunLists, window: RowWindow) -> Operations:
     )
 
 
-def _match_messages(found: Operations) -> tuple[Ints, Ints, int]:
+def _match_messages(found: MatchedOperations) -> tuple[Ints, Ints, int]:
     """Return the number of each message, its other end, and how many have none."""
     match, partner = np.full(len(found), NONE), np.full(len(found), NONE)
     message = found.is_of(POINT_TO_POINT)
@@ -305,7 +305,7 @@ def _match_messages(found: Operations) -> tuple[Ints, Ints, int]:
     return match, partner, int(np.count_nonzero(message)) - 2 * len(both)
 
 
-def _match_collectives(found: Operations) -> tuple[Ints, int, int]:
+def _match_collectives(found: MatchedOperations) -> tuple[Ints, int, int]:
     """Return the number of each collective, how many have none, and of how many a rank has no profile."""
     match = np.full(len(found), NONE)
     chosen = np.flatnonzero(~found.is_of(POINT_TO_POINT))

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from hpcprof.analysis.explain.host_activity import innermost_ranges
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, Values, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
 from hpcprof.analysis.steps.phases import phases_of
@@ -113,18 +113,22 @@ def mpi_regions(timeline: Timeline) -> Outcome:
     """List the intervals of the steps (scope ``step``) and of their phases (scope ``phase``)."""
     if not len(timeline.mpi_calls):
         return _without(timeline)
+    found = regions_of(timeline)
+    return Outcome(found) if found else no_rows(f"no steps in {timeline.origin.path.name}")
+
+
+def regions_of(timeline: Timeline) -> dict[str, Values]:
+    """Return the columns of `mpi_regions`; empty without steps."""
     steps = steps_of(timeline)
     if not len(steps):
-        return no_rows(f"no steps in {timeline.origin.path.name}")
+        return {}
     times = step_intervals(timeline)
     _, rows = phases_of(timeline, steps)
     phases = timeline.ranges.take(rows)
     shown = partial(shown_name, timeline)
-    return Outcome(
-        {
-            "scope": ["step"] * len(steps) + ["phase"] * len(rows),
-            "name": [steps.name] * len(steps) + [shown(name) for name in timeline.names(phases.name)],
-            "start_ns": np.append(times.start, phases.start),
-            "end_ns": np.append(times.end, np.maximum(phases.start, phases.end)),
-        }
-    )
+    return {
+        "scope": ["step"] * len(steps) + ["phase"] * len(rows),
+        "name": [steps.name] * len(steps) + [shown(name) for name in timeline.names(phases.name)],
+        "start_ns": np.append(times.start, phases.start),
+        "end_ns": np.append(times.end, np.maximum(phases.start, phases.end)),
+    }

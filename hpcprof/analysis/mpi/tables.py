@@ -13,6 +13,7 @@ from hpcprof.analysis.framework.outcome import Outcome, Values, columns_of, no_r
 from hpcprof.analysis.mpi.declarations import BETWEEN
 from hpcprof.analysis.mpi.efficiencies import Efficiencies
 from hpcprof.analysis.mpi.matching import RunMpi, Unmatched, match_window
+from hpcprof.analysis.mpi.offload import with_branches
 from hpcprof.analysis.mpi.run_lists import NONE, RunLists
 from hpcprof.analysis.mpi.waits import PATTERNS, Causes, Waits, causes_of, find_waits
 from hpcprof.analysis.statistics.grouped import sums
@@ -104,7 +105,7 @@ def mpi_delays(parts: Sequence[Tables], results: Mapping[str, pd.DataFrame]) -> 
 
 def pop(parts: Sequence[Tables], results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Return the efficiencies of the run, the step and its phases."""
-    return _of(parts, "pop")
+    return with_branches(_of(parts, "pop"), results["offload"])
 
 
 _WaitKey = tuple[int, str, int, str | None, int, str | None]

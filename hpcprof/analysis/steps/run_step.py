@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import Ints
 
 PARTS = ("compute_ns", "exposed_comm_ns", "wait_for_peer_ns", "exposed_mem_ns", "idle_ns")
@@ -103,6 +104,15 @@ def kinds_of_steps(account: pd.DataFrame) -> Ints:
     for number, rows in enumerate(found, 1):
         kind[rows] = number
     return kind
+
+
+def kind_of_rows(account: pd.DataFrame) -> Ints:
+    """Return the kind of the step of each row; 0 if all steps are of one, or not all ranks have the step."""
+    found, kind = np.zeros(len(account), np.int64), kinds_of_steps(account)
+    if kind.max(initial=0) > 1:
+        whole = whole_steps(account.reset_index(drop=True))
+        found[whole.index] = kind[numbered(whole["step"].to_numpy(np.int64))[1]]
+    return found
 
 
 def _split(features: Floats, rows: Ints, apart: float) -> Iterator[Ints]:

@@ -60,8 +60,11 @@ class KnownRange:
     name: str = ""
 
 
+ITERATION = "iteration"
+"""The name of the steps of programs that use `hpcprof.workloads.capture`."""
+
 KNOWN: tuple[KnownRange, ...] = (
-    KnownRange("iteration", re.compile("iteration")),
+    KnownRange(ITERATION, re.compile(ITERATION)),
     KnownRange("PyTorch profiler", re.compile(re.escape(PROFILER_STEP))),
     # pytorch_lightning/loops/training_epoch_loop.py, trainer/call.py and profilers/pytorch.py
     KnownRange("Lightning", re.compile(r"\[pl\]\[profile\]run_training_batch")),

@@ -11,6 +11,7 @@ from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.analysis.steps.mpi_steps import MpiStep, is_mpi_step, mpi_steps, sequence_text
 from hpcprof.analysis.steps.range_names import PROFILER_STEP, plain_name, range_names
 from hpcprof.analysis.steps.step_detection import (
+    ITERATION,
     MIN_COVERAGE_PCT,
     MIN_INSTANCES,
     MPI,
@@ -98,16 +99,31 @@ def _own_numbers(timeline: Timeline, rows: Ints) -> Ints:
     """Return the counters in the names of steps, or their places if these do not count steps.
 
     A counter has the same distance from step to step. That of PyTorch's profiler has gaps where it pauses.
+    Ranges named ``iteration`` have the numbers of the steps that the job captured.
     """
     places = np.arange(len(rows))
     names, texts = range_names(timeline), timeline.ranges.name[rows]
     family, number = names.of_text[texts], names.number[texts]
-    if not len(rows) or np.any(family != family[0]) or not names.counted[family[0]]:
+    if not len(rows) or np.any(family != family[0]):
         return places
+    if not names.counted[family[0]]:
+        return _captured_numbers(timeline, len(rows)) if names.names[family[0]] == ITERATION else places
     distance = np.diff(number)
     if names.names[family[0]] == PROFILER_STEP:
         return number if np.all(distance > 0) else places
     return number if np.all(distance == distance[:1]) and np.all(distance > 0) else places
+
+
+def _captured_numbers(timeline: Timeline, steps: int) -> Ints:
+    """Return the numbers of the first of the steps that the job captured; from 0 if it captured fewer."""
+    spans = timeline.origin.captured
+    if sum(last - first + 1 for first, last in spans) < steps:
+        return np.arange(steps)
+    left, found = steps, []
+    for first, last in spans:
+        found.append(np.arange(first, min(last + 1, first + left)))
+        left -= len(found[-1])
+    return np.concatenate(found)
 
 
 def step_numbers(timeline: Timeline, moment: Ints) -> Ints:

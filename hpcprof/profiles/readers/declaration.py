@@ -71,7 +71,7 @@ class SeveralRanks:
 
 
 @dataclass(frozen=True)
-class Part:
+class ProfilePart:
     """One rank in a profile of several, by its position; ``merged`` if it stands for all of them."""
 
     of: SeveralRanks
@@ -118,10 +118,10 @@ class Reader:
         Returns a `SeveralRanks` for a profile that holds several ranks, else None. By default a profile
         holds one.
     reads_parts : bool
-        Whether ``read`` also takes the `Part` to read of a profile of several ranks.
+        Whether ``read`` also takes the `ProfilePart` to read of a profile of several ranks.
     other_files : str
-        Returns for a profile and a `Part`, or None for all of it, the files beside it that it consists of.
-        By default a profile is one file.
+        Returns for a profile and a `ProfilePart`, or None for all of it, the files beside it that it consists
+        of. By default a profile is one file.
     place_in_run : str
         Where the profile of a submitted run is, below the folder of its profiles, if the profiler makes a
         folder for it there.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 from hpcprof.common.errors import DamagedInput, UsageError, damage_named, reading
 from hpcprof.common.paths import is_folder
 from hpcprof.common.plugins import READERS, load_plugin, plugin_names
-from hpcprof.profiles.readers.declaration import Part, ProfileContent, Reader, SeveralRanks, load
+from hpcprof.profiles.readers.declaration import ProfileContent, ProfilePart, Reader, SeveralRanks, load
 from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.profiles.readers.ncu import NCU
 from hpcprof.profiles.readers.nsys import NSYS
@@ -57,7 +57,7 @@ def _added_readers() -> list[Reader]:
     return readers
 
 
-def read_profile(path: Path, part: Part | None = None, threads: int = 2) -> Timeline | KernelReport:
+def read_profile(path: Path, part: ProfilePart | None = None, threads: int = 2) -> Timeline | KernelReport:
     """Read a profile, or the part of one rank in it, with the reader of its kind, imported only then.
 
     ``threads`` is how many threads read the tables of a profile, where its reader uses several.
@@ -103,7 +103,7 @@ def several_ranks(path: Path) -> SeveralRanks | None:
         return cast("SeveralRanks | None", load(reader.several_ranks)(path) if reader.several_ranks else None)
 
 
-def files_of(path: Path, part: Part | None = None) -> list[Path]:
+def files_of(path: Path, part: ProfilePart | None = None) -> list[Path]:
     """Return the files that a profile consists of, itself first: of one rank, or of all without ``part``.
 
     Raises

@@ -18,6 +18,7 @@ from hpcprof.report.explanation import (
     instead,
     located,
     saved,
+    together,
     unjudged,
     written_source,
 )
@@ -68,6 +69,8 @@ class Card:
         Its name, for those who search for it.
     saving, remedy, confidence : str
         Sentences, and the confidence in the finding.
+    together : str
+        What else has to go for this saving, in a sentence; empty if nothing.
     alternatives : list of str
         What would save about as much instead.
     evidence : list of (str, str, str)
@@ -83,6 +86,7 @@ class Card:
     title: str
     cause: str
     saving: str
+    together: str
     alternatives: list[str]
     remedy: str
     confidence: str
@@ -188,6 +192,7 @@ def _card(
         title=f"{meaning[0].upper()}{meaning[1:]}{f': {where}' if where else ''}",
         cause=finding.cause.value,
         saving=saved(finding) if finding.saving_ns is None else f"Saves {saved(finding)}",
+        together=together(finding, explanation),
         alternatives=instead(finding, explanation),
         remedy=finding.remedy,
         confidence=finding.confidence,

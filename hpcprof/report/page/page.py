@@ -186,7 +186,8 @@ def _without_files(explanation: Explanation | None) -> Explanation | None:
 
     def cleaned(finding: Finding) -> Finding:
         sources = finding.source and tuple(replace(one, file=None) for one in finding.source)
-        return replace(finding, source=sources, alternatives=tuple(map(cleaned, finding.alternatives)))
+        others, with_it = (tuple(map(cleaned, one)) for one in (finding.alternatives, finding.together))
+        return replace(finding, source=sources, alternatives=others, together=with_it)
 
     return replace(
         explanation,

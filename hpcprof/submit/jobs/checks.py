@@ -107,6 +107,9 @@ def check_job(job: Job, site: Site) -> None:
     _check_launcher(job, site, scheduler)
     _check_node(job, site)
     _check_profiler(job, site)
+    if job.capture_when and (job.no_hook or job.profiled_ranks):
+        other = "--no-hook" if job.no_hook else f"--profiler {job.profiler}"
+        raise UsageError(f"--capture-when records programs that no profiler watches: leave out {other}.")
     if site.queues and job.queue:
         _check_queue(job, site, scheduler)
 

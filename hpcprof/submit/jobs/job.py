@@ -16,6 +16,7 @@ from typing import Annotated, Any, get_args, get_origin
 import msgspec
 
 from hpcprof.common.units import parse_memory
+from hpcprof.submit.jobs.capture_when import parse_capture_when
 from hpcprof.submit.jobs.job_name import command_options, default_job_name, runs_python
 from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.jobs.walltime import parse_stall_timeout, parse_walltime
@@ -91,7 +92,7 @@ class Option:
     def default_value(self) -> object:
         """The value of a job that does not say otherwise; None or empty if there is none for all sites."""
         value = None if self.of_site else _DEFAULTS.get(self.name)
-        return self.default if value and self.default else value
+        return self.default if self.default and (value or value == 0) else value
 
     @property
     def described(self) -> str:
@@ -105,7 +106,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Origin:
+class ValueOrigin:
     """The origin of a value that is not on the command line.
 
     Attributes
@@ -267,6 +268,16 @@ class JobSpec:
             choices=("report", "stop", "resubmit"),
         ),
     ] = None
+    capture_when: Annotated[
+        str | None,
+        Option(
+            "Record steps with the PyTorch profiler when the last 20 take PERCENT (20) longer than those "
+            "before: slow, slow:PERCENT or off. At most twice.",
+            default="off",
+            metavar="slow[:PERCENT]",
+            parse=parse_capture_when,
+        ),
+    ] = None
     no_hook: Annotated[
         bool | None,
         Option("Leave Python programs alone: no step times without a profiler, less evidence of a stall."),
@@ -277,7 +288,7 @@ class JobSpec:
     ] = None
 
     runs_dir: Path = Path("runs")
-    origins: Mapping[str, Origin] = field(default_factory=dict)
+    origins: Mapping[str, ValueOrigin] = field(default_factory=dict)
 
     def given(self) -> list[str]:
         """Return the names of the fields that describe the job and were given."""
@@ -378,6 +389,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scheduler_args: list[str] = []
     stall_timeout: int = 600
     on_stall: str = "report"
+    capture_when: int = 0
     no_hook: bool = False
 
     @property

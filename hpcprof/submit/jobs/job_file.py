@@ -13,7 +13,7 @@ import msgspec
 from hpcprof.common.decode import decode
 from hpcprof.common.errors import UsageError
 from hpcprof.common.yaml_file import key_lines, read_mapping
-from hpcprof.submit.jobs.job import OPTION_TYPES, OPTIONS, JobSpec, Option, Origin
+from hpcprof.submit.jobs.job import OPTION_TYPES, OPTIONS, JobSpec, Option, ValueOrigin
 from hpcprof.submit.profilers import NONE
 from hpcprof.submit.profilers.torch_profiler import TORCH
 
@@ -65,7 +65,9 @@ def load_job_file(path: Path) -> JobSpec:
             where = f"{path}, line {lines[name]}: {name} = {value}"
             raise UsageError(f"{where}: write a whole number from {option.least}.")
     places = {key: line for key, line in lines.items() if key.partition(".")[0] in OPTIONS}
-    return replace(spec, origins={key: Origin(f"{path}, line {line}", key) for key, line in places.items()})
+    return replace(
+        spec, origins={key: ValueOrigin(f"{path}, line {line}", key) for key, line in places.items()}
+    )
 
 
 def read_spec(data: Mapping[str, object], where: str, lines: Mapping[str, int] | None = None) -> JobSpec:

@@ -58,6 +58,25 @@ def rank_spans(ranks: Iterable[int]) -> list[str]:
     return [f"{first}-{last}" if last > first else f"{first}" for first, last in spans]
 
 
+def parse_ranks(text: str) -> list[tuple[int, int]]:
+    """Return the spans of a list of ranks such as ``0,4-7``, each with its last rank.
+
+    Raises
+    ------
+    UsageError
+        If ``text`` is something else.
+    """
+    if not _SPANS.fullmatch(text):
+        raise UsageError(f"--ranks {text}: give ranks such as 0,4-7.")
+    spans = [
+        (int(first), int(last or first)) for first, _, last in (p.partition("-") for p in text.split(","))
+    ]
+    for low, high in spans:
+        if high < low:
+            raise UsageError(f"--ranks: the span {low}-{high} is empty; write the lower number first.")
+    return spans
+
+
 def _numbers(text: str, limit: int) -> set[int]:
     """Return the numbers in a list of spans that are below ``limit``."""
     numbers: set[int] = set()

@@ -13,7 +13,7 @@ from typing import Any
 
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.units import mebibytes, parse_memory
-from hpcprof.submit.config import RUNS_VARIABLE, Setting, read_settings
+from hpcprof.submit.config import RUNS_VARIABLE, ConfigValue, read_settings
 from hpcprof.submit.jobs.checks import (
     check_job,
     check_steps,
@@ -22,7 +22,7 @@ from hpcprof.submit.jobs.checks import (
     site_options,
     stack_options,
 )
-from hpcprof.submit.jobs.job import OPTIONS, Job, JobSpec, Origin
+from hpcprof.submit.jobs.job import OPTIONS, Job, JobSpec, ValueOrigin
 from hpcprof.submit.jobs.job_name import default_job_name
 from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.jobs.walltime import format_walltime
@@ -61,7 +61,7 @@ def merged(spec: JobSpec) -> JobSpec:
     return spec.over(_from_settings(_keys_for(spec, settings), settings))
 
 
-def _keys_for(spec: JobSpec, settings: Mapping[str, Setting]) -> Iterator[str]:
+def _keys_for(spec: JobSpec, settings: Mapping[str, ConfigValue]) -> Iterator[str]:
     """Yield the keys of the personal defaults for the site of a request."""
     name = spec.site_file.stem if spec.site_file else spec.site or "local"
     for key in ("account", "queue"):
@@ -72,7 +72,7 @@ def _keys_for(spec: JobSpec, settings: Mapping[str, Setting]) -> Iterator[str]:
     yield from (key for key in settings if key.startswith(f"sites.{name}.options."))
 
 
-def _from_settings(keys: Iterable[str], settings: Mapping[str, Setting]) -> JobSpec:
+def _from_settings(keys: Iterable[str], settings: Mapping[str, ConfigValue]) -> JobSpec:
     """Return personal defaults as a request."""
     values: dict[str, Any] = {"options": {}}
     origins = {}
@@ -83,7 +83,7 @@ def _from_settings(keys: Iterable[str], settings: Mapping[str, Setting]) -> JobS
         else:
             values[head.rpartition(".")[2]] = setting.value
         field = f"options.{option}" if is_option else head.rpartition(".")[2]
-        origins[field] = Origin(setting.source, setting.key, personal=True)
+        origins[field] = ValueOrigin(setting.source, setting.key, personal=True)
     return JobSpec(**values, origins=origins)
 
 
@@ -236,7 +236,7 @@ def _named(spec: JobSpec, key: str, text: str) -> object:
     return None
 
 
-def origins(asked: JobSpec, site: Site, job: Job) -> Iterator[Setting]:
+def origins(asked: JobSpec, site: Site, job: Job) -> Iterator[ConfigValue]:
     """Yield the values of a job with their origins; ``asked`` is what the user asked for, not yet merged.
 
     Values that nobody chose are left out, except for the site and the folder of runs.
@@ -250,14 +250,14 @@ def origins(asked: JobSpec, site: Site, job: Job) -> Iterator[Setting]:
             for key, text in value.items():
                 place = _place(asked, spec, f"{name}.{key}") or (of_site if name == "options" else "")
                 if text and place:
-                    yield Setting(f"{name.removesuffix('s').replace('_', ' ')} {key}", text, place)
+                    yield ConfigValue(f"{name.removesuffix('s').replace('_', ' ')} {key}", text, place)
             continue
         place = _place(asked, spec, name) or (of_site if option.of_site else "")
         if name == "site":
             place = COMMAND_LINE if asked.site_file else place or BUILT_IN
         if place and value not in (None, "", []):
-            yield Setting(name, " ".join(value) if isinstance(value, list) else str(value), place)
-    yield Setting("runs_dir", str(asked.runs_dir), _place_of_runs(asked.runs_dir))
+            yield ConfigValue(name, " ".join(value) if isinstance(value, list) else str(value), place)
+    yield ConfigValue("runs_dir", str(asked.runs_dir), _place_of_runs(asked.runs_dir))
 
 
 def _place(asked: JobSpec, spec: JobSpec, key: str) -> str:

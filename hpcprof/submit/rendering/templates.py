@@ -47,7 +47,8 @@ from hpcprof.submit.schedulers.scheduler import (
     gpus_per_node,
 )
 from hpcprof.submit.sites.model import Site
-from hpcprof.workloads import catalogue, pulse, step_lines, torch_hook, uncaught
+from hpcprof.workloads import catalogue, on_request, pulse, step_lines, torch_hook, uncaught
+from hpcprof.workloads.torch_hook import recording
 
 # Placeholders in a profiler's arguments for values that only the rank knows, and the wrapper's variables.
 _PLACES = {
@@ -262,7 +263,12 @@ def hook_modules(*, has_pulse: bool, notes_exceptions: bool) -> dict[str, str]:
     """
     files: dict[str, ModuleType] = {}
     if has_pulse:
-        files |= {PULSE: pulse, "hpcprof_step_lines.py": step_lines}
+        files |= {
+            PULSE: pulse,
+            "hpcprof_step_lines.py": step_lines,
+            "hpcprof_on_request.py": on_request,
+            "hpcprof_recording.py": recording,
+        }
     if notes_exceptions:
         files |= {"hpcprof_uncaught.py": uncaught}
     paths = {name: Path(str(module.__file__)) for name, module in files.items()}

@@ -37,7 +37,7 @@ class Pattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class Cause:
+class FailureCause:
     """The meaning of a text about a failure.
 
     Attributes
@@ -57,7 +57,7 @@ class Cause:
     rank: int | None = None
 
 
-class Place(msgspec.Struct, frozen=True):
+class TracebackLine(msgspec.Struct, frozen=True):
     """The innermost line of the user's code in a traceback."""
 
     file: str
@@ -75,7 +75,7 @@ class ExceptionNote(msgspec.Struct, frozen=True):
     Attributes
     ----------
     type, message : str
-    where : Place or None
+    where : TracebackLine or None
     time : float
         When it was raised, in seconds since 1970 by the clock of its node; 0 if unknown.
     started_as : int or None
@@ -84,7 +84,7 @@ class ExceptionNote(msgspec.Struct, frozen=True):
 
     type: str
     message: str = ""
-    where: Place | None = None
+    where: TracebackLine | None = None
     time: float = 0.0
     started_as: int | None = None
 
@@ -118,7 +118,7 @@ def read_exception(run: Run, rank: int) -> ExceptionNote | None:
     return None
 
 
-def find_cause(where: Where, text: str) -> Cause | None:
+def find_cause(where: Where, text: str) -> FailureCause | None:
     """Return the first cause that a text names; None if it names none."""
     for pattern in patterns():
         if pattern.where == where and (found := _compiled(pattern.pattern).search(text)):
@@ -127,7 +127,7 @@ def find_cause(where: Where, text: str) -> Cause | None:
             rank = int(groups["rank"]) if groups.get("rank", "").isdigit() else None
             # Messages of the system begin with a capital.
             meaning = meaning if meaning.startswith("NCCL") else meaning[:1].lower() + meaning[1:]
-            return Cause(pattern.name, meaning, pattern.blames == "other", rank)
+            return FailureCause(pattern.name, meaning, pattern.blames == "other", rank)
     return None
 
 
@@ -143,7 +143,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.MULTILINE)
 
 
-def memory_cause(run: Run, rank: int) -> Cause | None:
+def memory_cause(run: Run, rank: int) -> FailureCause | None:
     """Return that the kernel killed processes of a rank for lack of memory, if its wrapper noted that."""
     count, _, limit = (run.state_file(f"rank{rank:05d}.oom") or "").partition(" ")
     if not count.isdigit():
@@ -151,7 +151,9 @@ def memory_cause(run: Run, rank: int) -> Cause | None:
     limited = limit.isdigit() and int(limit) < _UNLIMITED
     of = f", whose limit is {format_bytes(int(limit))}" if limited else ""
     processes = "a process" if count == "1" else f"{count} processes"
-    return Cause("node_memory", f"out of memory: the kernel killed {processes} of its control group{of}")
+    return FailureCause(
+        "node_memory", f"out of memory: the kernel killed {processes} of its control group{of}"
+    )
 
 
 def signal_name(exit_code: int | None) -> str:

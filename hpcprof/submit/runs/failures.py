@@ -19,8 +19,8 @@ from hpcprof.common.units import named_ranks
 from hpcprof.submit.profilers import Profiler, find_profiler
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.failure_causes import (
-    Cause,
     ExceptionNote,
+    FailureCause,
     find_cause,
     memory_cause,
     patterns,
@@ -72,7 +72,7 @@ class RankFailure:
         The uncaught Python exception that ended it, if it noted one.
     how : str
         How it ended without an exit code, or else that it aborted the program; empty if neither is known.
-    cause : Cause or None
+    cause : FailureCause or None
         What the exception, the kernel or its last lines say of the reason.
     """
 
@@ -82,7 +82,7 @@ class RankFailure:
     first: bool = False
     exception: ExceptionNote | None = None
     how: str = ""
-    cause: Cause | None = None
+    cause: FailureCause | None = None
 
     def __str__(self) -> str:
         code = self.how or f"exit code {self.exit_code}"
@@ -223,7 +223,7 @@ def _has_started(run: Run, rank: int) -> bool:
     return any((run.path / "logs" / f"{stem}.{log}").exists() for log in ("err", "out", "profiler"))
 
 
-def _aborting_rank(run: Run, ranks: Sequence[int], job_cause: Cause | None) -> tuple[int, str] | None:
+def _aborting_rank(run: Run, ranks: Sequence[int], job_cause: FailureCause | None) -> tuple[int, str] | None:
     """Return which rank has called MPI_Abort, and how MPI says that; None if none did."""
     if job_cause is not None and job_cause.name in _ABORTS and job_cause.rank is not None:
         return job_cause.rank, job_cause.meaning
@@ -294,7 +294,7 @@ def first_failure(run: Run) -> RankFailure | None:
     return next(iter(failed_ranks(run)), None)
 
 
-def _noticed(run: Run, rank: int) -> Cause | None:
+def _noticed(run: Run, rank: int) -> FailureCause | None:
     """Return that a rank says that another one failed, perhaps long before its last lines; None if not."""
     text = "\n".join(tail(run.path / "logs" / f"rank{rank:05d}.err", _JOB_ERRORS))
     cause = find_cause("errors", text)

@@ -145,7 +145,7 @@ class Queue(_Model, frozen=True):
     """Advice to users before they submit here."""
 
 
-class Option(_Model, frozen=True):
+class SiteOption(_Model, frozen=True):
     """An option of the site that a user sets by ``-o KEY=VALUE``."""
 
     help: str
@@ -215,5 +215,5 @@ class Site(_Model, frozen=True):
     """The profiler of --profiler auto, and of hpcprof run without --profiler; submit uses none by itself."""
     profilers: list[str] = []
     """The profilers that work at the site; empty means all that support its GPUs."""
-    options: dict[str, Option] = {}
+    options: dict[str, SiteOption] = {}
     """Options of the site that users set by -o KEY=VALUE."""

@@ -18,7 +18,7 @@ from hpcprof.common.errors import UsageError
 from hpcprof.common.units import format_bytes
 from hpcprof.workloads.capture import Capture
 from hpcprof.workloads.communicator import communicator
-from hpcprof.workloads.ddp.options import Parameters, check_blocks, check_on_device
+from hpcprof.workloads.ddp.options import TrainingParameters, check_blocks, check_on_device
 from hpcprof.workloads.ddp.program import configured_ddp, load_program
 from hpcprof.workloads.ddp.training import (
     PHASES,
@@ -53,14 +53,14 @@ _AGREE = 1e-6
 Spans = tuple[tuple[int, int], ...]
 
 
-def run(wanted: Parameters | UsageError) -> int:
+def run(wanted: TrainingParameters | UsageError) -> int:
     """Train, or report the error in the arguments; return the exit status.
 
     The status is 2 if an option or setting is wrong, and 1 if a loss is not finite or the parameters of the
     ranks differ. Every rank finds these errors, so all ranks exit normally and rank 0 prints the message. Any
     other failure aborts the job.
     """
-    if isinstance(wanted, Parameters) and wanted.cuda_visible_devices is not None:
+    if isinstance(wanted, TrainingParameters) and wanted.cuda_visible_devices is not None:
         # A launcher that assigns GPUs to ranks takes precedence.
         os.environ.setdefault("CUDA_VISIBLE_DEVICES", wanted.cuda_visible_devices)
     try:
@@ -75,7 +75,7 @@ def run(wanted: Parameters | UsageError) -> int:
     return run_or_abort(comm, functools.partial(_run, wanted, comm))
 
 
-def _run(wanted: Parameters | UsageError, comm: Any) -> int:
+def _run(wanted: TrainingParameters | UsageError, comm: Any) -> int:
     environment = RankEnvironment.from_environment(os.environ)
     check_launch(comm, environment)
     try:
@@ -105,7 +105,9 @@ def check_cuda_version(wanted: str | None, found: str | None) -> None:
         raise UsageError(f"cuda_version_check is {wanted}, but PyTorch was built with CUDA {found}.")
 
 
-def _train_and_write(parameters: Parameters, environment: RankEnvironment, world: World) -> str | None:
+def _train_and_write(
+    parameters: TrainingParameters, environment: RankEnvironment, world: World
+) -> str | None:
     """Return the first error in the results, None if they are correct."""
     cuda = world.device.type == "cuda"
     notes = []
@@ -143,7 +145,7 @@ def _train_and_write(parameters: Parameters, environment: RankEnvironment, world
 
 
 def _captured(
-    parameters: Parameters,
+    parameters: TrainingParameters,
     environment: RankEnvironment,
     world: World,
     measured: int,
@@ -180,7 +182,7 @@ def _captured(
 
 
 def _result(
-    parameters: Parameters,
+    parameters: TrainingParameters,
     environment: RankEnvironment,
     world: World,
     trainer: Trainer,
@@ -270,7 +272,7 @@ def captured_by_default(step_ns: int) -> int:
     return min(_CAPTURED, max(_FEWEST_CAPTURED, _LONGEST_CAPTURE_NS // max(step_ns, 1)))
 
 
-def _warm_up(parameters: Parameters, world: World, trainer: Trainer, loader: Any, steps: int) -> int:
+def _warm_up(parameters: TrainingParameters, world: World, trainer: Trainer, loader: Any, steps: int) -> int:
     """Train the epochs before the measured ones; return the slowest rank's median step, 0 without any."""
     warmup = Timer(clock_for(world.device), PHASES)
     if not parameters.warmup:
@@ -289,7 +291,7 @@ def _warm_up(parameters: Parameters, world: World, trainer: Trainer, loader: Any
 
 
 def _measure(
-    parameters: Parameters,
+    parameters: TrainingParameters,
     environment: RankEnvironment,
     world: World,
     trainer: Trainer,

@@ -40,7 +40,7 @@ _SWITCHES = {
 
 
 @dataclass(frozen=True)
-class Parameters:
+class TrainingParameters:
     """The model and how it is trained.
 
     ``model`` is the name of a built-in model or the path of a model file. The measured steps are those of the
@@ -124,7 +124,7 @@ def _above_zero(text: str) -> float:
 
 
 def _parser() -> WorkloadParser:
-    default = Parameters()
+    default = TrainingParameters()
     parser = WorkloadParser(
         _PROGRAM,
         "Train a model with PyTorch's DistributedDataParallel, and profile some of its steps.",
@@ -198,7 +198,7 @@ def _parser() -> WorkloadParser:
     return parser
 
 
-def parse(arguments: Sequence[str]) -> Parameters:
+def parse(arguments: Sequence[str]) -> TrainingParameters:
     """Parse the arguments of the workload, and the settings files of ``--input``.
 
     Raises
@@ -215,7 +215,7 @@ def parse(arguments: Sequence[str]) -> Parameters:
         given = {"model": str(settings.model), **settings.parameters, **given, "tools": settings.tools}
     if "fault" in given:
         given["fault"] = " ".join(injected.text for injected in given["fault"])
-    parameters = Parameters(**given)
+    parameters = TrainingParameters(**given)
     if parameters.warmup >= parameters.epochs:
         raise UsageError(
             f"--warmup-epochs {parameters.warmup} leaves none of the {parameters.epochs} epochs to measure."
@@ -234,7 +234,7 @@ def parse(arguments: Sequence[str]) -> Parameters:
     return parameters
 
 
-def _check_faults(parameters: Parameters) -> None:
+def _check_faults(parameters: TrainingParameters) -> None:
     """Check that the faults can show in the training that the other options describe.
 
     Raises
@@ -259,7 +259,7 @@ def _check_faults(parameters: Parameters) -> None:
             check_blocks(parameters, parameters.steps_per_epoch)
 
 
-def check_blocks(parameters: Parameters, steps: int) -> None:
+def check_blocks(parameters: TrainingParameters, steps: int) -> None:
     """Check that an epoch of ``steps`` steps can be divided into the blocks of ``--fault-blocks``.
 
     Raises
@@ -271,7 +271,7 @@ def check_blocks(parameters: Parameters, steps: int) -> None:
         raise UsageError(f"--fault-blocks needs epochs of at least {BLOCKS} steps, but they have {steps}.")
 
 
-def check_on_device(parameters: Parameters, device: str) -> None:
+def check_on_device(parameters: TrainingParameters, device: str) -> None:
     """Check that the precision and the faults suit a type of device; ``auto`` suits all of them.
 
     Raises
@@ -308,7 +308,7 @@ _PARAMETERS = {
 class Settings:
     """The settings of both files.
 
-    ``parameters`` has the names of `hpcprof.workloads.ddp.options.Parameters`. ``tools`` holds those of the
+    ``parameters`` has the names of `TrainingParameters`. ``tools`` holds those of the
     paths of ``python``, ``nsys`` and ``ncu`` that are given.
     """
 

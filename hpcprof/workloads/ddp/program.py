@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.workloads.ddp.model_file import FUNCTIONS
-from hpcprof.workloads.ddp.options import Parameters
+from hpcprof.workloads.ddp.options import TrainingParameters
 
 _MODELS = "hpcprof.workloads.ddp.models"
 _LEARNING_RATE = 2e-5
@@ -61,7 +61,7 @@ def adam_w(parameters: Iterable[Any]) -> Any:
     return torch.optim.AdamW(parameters, lr=_LEARNING_RATE)
 
 
-def load_program(parameters: Parameters, ddp: type[DistributedDataParallel]) -> Program:
+def load_program(parameters: TrainingParameters, ddp: type[DistributedDataParallel]) -> Program:
     """Load the model file or the built-in model.
 
     Raises
@@ -72,7 +72,7 @@ def load_program(parameters: Parameters, ddp: type[DistributedDataParallel]) -> 
     return _built_in(parameters, ddp) if parameters.built_in else _from_file(Path(parameters.model), ddp)
 
 
-def configured_ddp(parameters: Parameters, device: torch.device) -> type[DistributedDataParallel]:
+def configured_ddp(parameters: TrainingParameters, device: torch.device) -> type[DistributedDataParallel]:
     """Return a DistributedDataParallel that always uses the options of the job.
 
     On a CPU it ignores ``device_ids``, so that a file written for GPUs also runs there.
@@ -130,7 +130,7 @@ def _from_file(path: Path, ddp: type[DistributedDataParallel]) -> Program:
     return Program(**{name: getattr(module, name) for name in FUNCTIONS}, get_optimizer=adam_w, file=path)
 
 
-def _built_in(parameters: Parameters, ddp: type[DistributedDataParallel]) -> Program:
+def _built_in(parameters: TrainingParameters, ddp: type[DistributedDataParallel]) -> Program:
     source = importlib.import_module(f"{_MODELS}.{parameters.model}")
 
     def get_model(rank: Any, cap_size: float) -> Any:

@@ -24,7 +24,7 @@ from hpcprof.workloads.ddp.fault_injection import (
     layers_of,
 )
 from hpcprof.workloads.ddp.faults import parse_faults
-from hpcprof.workloads.ddp.options import Parameters
+from hpcprof.workloads.ddp.options import TrainingParameters
 from hpcprof.workloads.ddp.program import Program, configured_ddp, ddp_replaced_by
 from hpcprof.workloads.timing import Timer
 
@@ -94,7 +94,9 @@ class Trainer:
             self.losses.append(loss.detach())
 
 
-def make_trainer(parameters: Parameters, program: Program, rank: Any, device: torch.device) -> Trainer:
+def make_trainer(
+    parameters: TrainingParameters, program: Program, rank: Any, device: torch.device
+) -> Trainer:
     """Create the model, wrap it in DDP unless it is, register the communication hook, and inject the faults.
 
     Raises

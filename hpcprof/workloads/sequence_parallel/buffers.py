@@ -11,7 +11,7 @@ import torch
 
 from hpcprof.common.errors import HpcprofError
 from hpcprof.workloads.sequence_parallel.cost_model import Memory, Rotation, memory, rotation
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 
 DTYPES = {
     "float32": torch.float32,
@@ -179,7 +179,7 @@ def poison(tensor: torch.Tensor) -> None:
 
 
 def allocate(
-    parameters: Parameters,
+    parameters: PointParameters,
     rank: int,
     size: int,
     device: torch.device,
@@ -193,7 +193,7 @@ def allocate(
 
     Parameters
     ----------
-    parameters : Parameters
+    parameters : PointParameters
         The shape, validated for ``size`` ranks.
     empty_input : callable
         Allocates the inputs as ``torch.empty`` does, for example in memory that the peers can read.
@@ -282,7 +282,7 @@ def finite(tensor: torch.Tensor) -> bool:
     return all(bool(torch.isfinite(part.float()).all()) for part in tensor.split(_CHECKED_ROWS))
 
 
-def check_device(parameters: Parameters, size: int, device: torch.device) -> None:
+def check_device(parameters: PointParameters, size: int, device: torch.device) -> None:
     """Check that a shape can run on a device, before anything is allocated.
 
     Raises
@@ -332,7 +332,7 @@ def _check_memory(needed: Memory, device: torch.device) -> None:
         )
 
 
-def rotation_on(parameters: Parameters, size: int, device: torch.device) -> Rotation:
+def rotation_on(parameters: PointParameters, size: int, device: torch.device) -> Rotation:
     """Return how many copies rotate on a device; with CUDA, this depends on the size of the L2 cache."""
     if device.type != "cuda":
         return _ON_CPU

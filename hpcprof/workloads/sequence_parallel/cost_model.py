@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hpcprof.workloads.sequence_parallel.parameters import Parameters, Sweep
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters, Sweep
 
 ELEMENT_BYTES = {"float32": 4, "tf32": 4, "float16": 2, "bfloat16": 2, "float8": 1}
 # Type of what is summed over the ranks: float8 has too few bits for sums.
@@ -75,7 +75,7 @@ class Rotation:
     weights: int
 
 
-def memory(parameters: Parameters, ranks: int, rotation: Rotation) -> Memory:
+def memory(parameters: PointParameters, ranks: int, rotation: Rotation) -> Memory:
     """Return the memory that the buffers and modes of one rank allocate."""
     rows, hidden, inner = parameters.rows, parameters.hidden_size, parameters.inner_size
     size, result = ELEMENT_BYTES[parameters.dtype], RESULT_BYTES[parameters.dtype]
@@ -103,7 +103,7 @@ def memory(parameters: Parameters, ranks: int, rotation: Rotation) -> Memory:
     return Memory(parts)
 
 
-def rotation(parameters: Parameters, ranks: int, cache_bytes: int) -> Rotation:
+def rotation(parameters: PointParameters, ranks: int, cache_bytes: int) -> Rotation:
     """Return the rotation with which every step reads its input and weights from memory, not from the cache.
 
     All inputs together are at least twice as large as the cache, and so are the inputs and weights that are
@@ -119,13 +119,13 @@ def rotation(parameters: Parameters, ranks: int, cache_bytes: int) -> Rotation:
     return Rotation(copies * math.ceil(inputs / copies), copies)
 
 
-def step_flops(parameters: Parameters, ranks: int) -> int:
+def step_flops(parameters: PointParameters, ranks: int) -> int:
     """Return the number of operations of a step on each rank."""
     matmuls = 2 * parameters.forward + 4 * parameters.backward
     return 2 * matmuls * parameters.rows * parameters.hidden_size * parameters.inner_size // ranks
 
 
-def link_bytes(parameters: Parameters, ranks: int) -> dict[str, int]:
+def link_bytes(parameters: PointParameters, ranks: int) -> dict[str, int]:
     """Return the bytes that each collective of a step moves over the links of a rank, in one direction."""
     elements = (ranks - 1) * parameters.rows * parameters.hidden_size // ranks
     size, result = ELEMENT_BYTES[parameters.dtype], RESULT_BYTES[parameters.dtype]
@@ -133,12 +133,12 @@ def link_bytes(parameters: Parameters, ranks: int) -> dict[str, int]:
     return {name: elements * size for name, size in of_phase.items()}
 
 
-def collectives(parameters: Parameters) -> tuple[str, ...]:
+def collectives(parameters: PointParameters) -> tuple[str, ...]:
     """Return the names of the phases that communicate."""
     return tuple(name for name in phases(parameters) if not is_matmul(name))
 
 
-def phases(parameters: Parameters) -> tuple[str, ...]:
+def phases(parameters: PointParameters) -> tuple[str, ...]:
     """Return the names of the phases of a step, in the order of the serial mode."""
     names: tuple[str, ...] = FORWARD_PHASES if parameters.forward else ()
     if parameters.backward:
@@ -169,7 +169,7 @@ def sweep_plan(sweep: Sweep, ranks: int) -> str:
     return "\n\n".join(blocks)
 
 
-def point_plan(parameters: Parameters, ranks: int) -> str:
+def point_plan(parameters: PointParameters, ranks: int) -> str:
     """Return the costs of one point as text; its shape must be valid for the number of ranks."""
     flops, moved = step_flops(parameters, ranks), link_bytes(parameters, ranks)
     turns = rotation(parameters, ranks, GPUS[-1].l2_bytes)

@@ -16,7 +16,7 @@ from hpcprof.workloads.sequence_parallel.cost_model import (
     link_bytes,
     step_flops,
 )
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 
 MATMULS = {"forward": "matmuls forward", "backward": "matmuls backward"}
 """Prefixes of the names of the probes of matmuls, by direction."""
@@ -109,7 +109,7 @@ def alone_bound_ns(parts: Mapping[str, int]) -> int:
 
 
 def part_rates(
-    parts: Mapping[str, int], parameters: Parameters, ranks: int, backend: str
+    parts: Mapping[str, int], parameters: PointParameters, ranks: int, backend: str
 ) -> dict[str, float]:
     """Return the rate of each phase: TFLOP/s for a matmul, GB/s over the links of a rank for a collective.
 
@@ -202,7 +202,7 @@ def beyond_bound(mode: str, found: Figures) -> str | None:
 
 def mode_figures(
     ranks_ns: Sequence[Sequence[int]],
-    parameters: Parameters,
+    parameters: PointParameters,
     *,
     device: str,
     backend: str,
@@ -219,7 +219,7 @@ def mode_figures(
     ----------
     ranks_ns : sequence of sequences of int
         The time of each step on each rank, in nanoseconds.
-    parameters : Parameters
+    parameters : PointParameters
         The shape.
     device, backend : str
         The name of the GPU and the communication library.

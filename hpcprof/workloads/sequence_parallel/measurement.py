@@ -12,7 +12,7 @@ from hpcprof.workloads.distributed import World
 from hpcprof.workloads.gpu_state import GpuMonitor
 from hpcprof.workloads.rankenv import Profiler, RankEnvironment
 from hpcprof.workloads.schema import GpuState
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.sequence_parallel.probes import Links, Matmuls
 from hpcprof.workloads.sequence_parallel.steps import GraphedStep, Step
 from hpcprof.workloads.timing import MeasuredTimes, Timer, UntimedPhases, clock_for
@@ -57,7 +57,7 @@ class Measurement:
 
     def __init__(
         self,
-        parameters: Parameters,
+        parameters: PointParameters,
         environment: RankEnvironment,
         world: World,
         steps: Steps,

@@ -11,7 +11,7 @@ from hpcprof.common.errors import InformationRequested, UsageError, unknown
 from hpcprof.workloads.arguments import WorkloadParser, whole_number
 from hpcprof.workloads.placement import BACKENDS, DEVICES
 from hpcprof.workloads.sequence_parallel.cost_model import sweep_plan
-from hpcprof.workloads.sequence_parallel.parameters import DIRECTIONS, DTYPES, MODES, Parameters, Sweep
+from hpcprof.workloads.sequence_parallel.parameters import DIRECTIONS, DTYPES, MODES, PointParameters, Sweep
 from hpcprof.workloads.sweep import Point, label, parse_parameters, points, program_at
 
 # Hidden size and inner width from the published configurations of the models.
@@ -62,7 +62,7 @@ def _parser() -> WorkloadParser:
     parser = WorkloadParser(
         _PROGRAM,
         "Benchmark a tensor-parallel block: all-gather the rows, multiply twice, reduce-scatter the sums.",
-        Parameters(),
+        PointParameters(),
         _PERCENTAGES,
     )
     parser.number(
@@ -139,8 +139,8 @@ def parse(arguments: Sequence[str]) -> Sweep:
             raise unknown("parameter", key, SWEPT, " of --sweep")
         if key.replace("-", "_") in given:
             raise UsageError(f"--{key.replace('_', '-')} is both given and swept: remove one of them.")
-    wanted: dict[str, Parameters] = {}
-    seen: dict[Parameters, str] = {}
+    wanted: dict[str, PointParameters] = {}
+    seen: dict[PointParameters, str] = {}
     for point in points(swept):
         name, parameters = label(point), _at(point, given)
         shape = replace(parameters, ffn_size=parameters.inner_size, ffn_multiplier=1)
@@ -156,10 +156,10 @@ def parse(arguments: Sequence[str]) -> Sweep:
     return sweep
 
 
-def _at(point: Point, given: Mapping[str, Any]) -> Parameters:
+def _at(point: Point, given: Mapping[str, Any]) -> PointParameters:
     """Return the parameters at a point of the sweep; ``given`` holds the other options."""
     values = {**given, **_parser().given(program_at(point, [], _PROGRAM))}
     model = values.pop("model", None)
     if model:
         values["hidden_size"], values["ffn_size"] = MODELS[model]
-    return Parameters(**values)
+    return PointParameters(**values)

@@ -16,7 +16,7 @@ _FLOAT8_UNIT = 16
 
 
 @dataclass(frozen=True)
-class Parameters:
+class PointParameters:
     """The shape of the problem, and how it is measured.
 
     R = ``rows`` = sequence length x batch size, h = ``hidden_size``, f = ``inner_size`` = h x multiplier.
@@ -115,10 +115,10 @@ class Parameters:
 class Sweep:
     """The points to measure in one job, by name; without ``--sweep``, one point with an empty name."""
 
-    points: dict[str, Parameters]
+    points: dict[str, PointParameters]
 
     @property
-    def first(self) -> Parameters:
+    def first(self) -> PointParameters:
         """The first point; options that cannot be swept are the same at all points."""
         return next(iter(self.points.values()))
 

@@ -37,7 +37,7 @@ from hpcprof.workloads.sequence_parallel.efficiency import (
 from hpcprof.workloads.sequence_parallel.measurement import Measured, Measurement, Steps
 from hpcprof.workloads.sequence_parallel.modes import MODES, Mode, Unavailable
 from hpcprof.workloads.sequence_parallel.modes.symmetric import symmetric_memory
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.sequence_parallel.probes import probes
 from hpcprof.workloads.sequence_parallel.steps import GraphedStep, Step
 from hpcprof.workloads.timing import UntimedPhases
@@ -50,7 +50,7 @@ Checks = dict[str, list[Correctness]]
 
 
 def measure_point(
-    name: str, parameters: Parameters, environment: RankEnvironment, world: World
+    name: str, parameters: PointParameters, environment: RankEnvironment, world: World
 ) -> tuple[RankResult, Checks]:
     """Measure and check every mode at one point; a collective call.
 
@@ -60,7 +60,7 @@ def measure_point(
     ----------
     name : str
         The name of the point; empty without a sweep.
-    parameters : Parameters
+    parameters : PointParameters
         The point, validated for the number of ranks.
     environment, world
         Those of the job.
@@ -86,7 +86,7 @@ def measure_point(
     return dataclasses.replace(result, point=name), everyone
 
 
-def _input_memory(parameters: Parameters, world: World) -> Callable[..., torch.Tensor]:
+def _input_memory(parameters: PointParameters, world: World) -> Callable[..., torch.Tensor]:
     """Return the allocator of the inputs; if a mode reads the inputs of peers, it uses symmetric memory."""
     empty: Callable[..., torch.Tensor] = torch.empty
     if "copy-engine" in parameters.modes:
@@ -95,7 +95,7 @@ def _input_memory(parameters: Parameters, world: World) -> Callable[..., torch.T
     return empty
 
 
-def _make(parameters: Parameters, world: World, buffers: Buffers) -> tuple[Steps, list[Mode], list[str]]:
+def _make(parameters: PointParameters, world: World, buffers: Buffers) -> tuple[Steps, list[Mode], list[str]]:
     """Create the modes that can run here and their steps, and notes on the others.
 
     Raises
@@ -132,14 +132,14 @@ def _make(parameters: Parameters, world: World, buffers: Buffers) -> tuple[Steps
     return steps, modes, notes
 
 
-def _apart(buffers: Buffers, parameters: Parameters) -> Buffers:
+def _apart(buffers: Buffers, parameters: PointParameters) -> Buffers:
     """Return buffers that keep the results of one forward apart from those of other modes."""
     gathered = torch.empty_like(buffers.gathered) if parameters.keep_gathered else buffers.gathered
     return dataclasses.replace(buffers, inner=torch.empty_like(buffers.inner), gathered=gathered)
 
 
 def _check(
-    parameters: Parameters,
+    parameters: PointParameters,
     world: World,
     buffers: Buffers,
     step: Step | GraphedStep,
@@ -178,7 +178,7 @@ def _check(
 
 
 def _result(
-    parameters: Parameters,
+    parameters: PointParameters,
     environment: RankEnvironment,
     world: World,
     measured: Measured,
@@ -268,7 +268,7 @@ def _unseen(modes: dict[str, ModeResult]) -> list[str]:
     return [note for note in notes if note]
 
 
-def _bound(parameters: Parameters, world: World, measured: Measured, parts: dict[str, int]) -> Bound:
+def _bound(parameters: PointParameters, world: World, measured: Measured, parts: dict[str, int]) -> Bound:
     """Return the time that no mode can beat; in a profiled run, what the serial mode's phases tell of it."""
     latencies = {
         name: slowest_rank_ns(world.comm.allgather(times)) for name, times in measured.probes.items()

@@ -15,7 +15,7 @@ from hpcprof.workloads.sequence_parallel.modes.base import Mode, Unavailable
 from hpcprof.workloads.sequence_parallel.modes.row_groups import RowGroups, matmul_order
 from hpcprof.workloads.sequence_parallel.modes.symmetric import symmetric_memory
 from hpcprof.workloads.sequence_parallel.modes.tuning import fastest
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.timing import PhaseTimer
 
 Multiply = Callable[[torch.Tensor, torch.Tensor], object]
@@ -111,7 +111,7 @@ class Links:
 
 
 def probes(
-    parameters: Parameters, world: World, buffers: Buffers, modes: Iterable[Mode]
+    parameters: PointParameters, world: World, buffers: Buffers, modes: Iterable[Mode]
 ) -> Iterator[tuple[str, Matmuls | Links]]:
     """Create the probes of a shape, with their names; a collective call after the creation of the modes.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpcprof.workloads.schema import Correctness, Figures, RankResult, Summary, summarize
 from hpcprof.workloads.sequence_parallel.cost_model import is_matmul
-from hpcprof.workloads.sequence_parallel.parameters import Parameters, Sweep
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters, Sweep
 
 
 class ResultFormatter:
@@ -15,7 +15,9 @@ class ResultFormatter:
         self._head = True
         self._notes: set[str] = set()
 
-    def text(self, result: RankResult, parameters: Parameters, nodes: int, worst: dict[str, float]) -> str:
+    def text(
+        self, result: RankResult, parameters: PointParameters, nodes: int, worst: dict[str, float]
+    ) -> str:
         """Return the lines of the next point; the other arguments are as in `result_table`."""
         if not self._sweep.swept:
             return result_table(result, parameters, nodes, worst)
@@ -45,7 +47,7 @@ class ResultFormatter:
 
 
 def result_table(
-    result: RankResult, parameters: Parameters, nodes: int, worst_errors: dict[str, float]
+    result: RankResult, parameters: PointParameters, nodes: int, worst_errors: dict[str, float]
 ) -> str:
     """Return the table of a single point as text.
 
@@ -53,7 +55,7 @@ def result_table(
     ----------
     result : RankResult
         The result of rank 0, with the step latencies over all ranks.
-    parameters : Parameters
+    parameters : PointParameters
         The shape of the point.
     worst_errors : dict
         The largest relative error over the ranks, by mode; NaN if a result is not finite.
@@ -72,7 +74,7 @@ def result_table(
     )
 
 
-def _of_one(result: RankResult, parameters: Parameters) -> list[str]:
+def _of_one(result: RankResult, parameters: PointParameters) -> list[str]:
     latency = summarize(result.latency_ns or result.step_ns)
     phases = {name: result.summary[name] for name in result.phase_ns}
     lines = [
@@ -90,7 +92,7 @@ def _of_one(result: RankResult, parameters: Parameters) -> list[str]:
     return lines
 
 
-def _of_modes(result: RankResult, parameters: Parameters) -> list[str]:
+def _of_modes(result: RankResult, parameters: PointParameters) -> list[str]:
     """Return a line per mode: its step time, and how close it is to perfect overlap."""
     known = _figures(result)
     lines = [_columns(result), *(_mode(name, found) for name, found in known.items())]
@@ -149,7 +151,7 @@ def _ranks(result: RankResult, nodes: int) -> str:
     )
 
 
-def _shape(parameters: Parameters) -> str:
+def _shape(parameters: PointParameters) -> str:
     return f"R = {parameters.rows} rows, h = {parameters.hidden_size}, f = {parameters.inner_size}"
 
 
@@ -247,7 +249,7 @@ def _row(label: str, summary: Summary) -> str:
     return f"{label:<32}{''.join(f'{time / 1e6:>10.3f}' for time in times)}{summary.n:>6}"
 
 
-def _work(parameters: Parameters) -> str:
+def _work(parameters: PointParameters) -> str:
     """Return the formula for the operations of a step on a rank."""
     return f"{2 * (2 * parameters.forward + 4 * parameters.backward)} R h f / N"
 

@@ -9,7 +9,7 @@ import torch
 
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients
 from hpcprof.workloads.sequence_parallel.modes import Mode
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.timing import PhaseTimer, UntimedPhases
 
 
@@ -66,7 +66,7 @@ class Outputs:
 class Step:
     """Runs a mode forward, backward or both; the backward goes through autograd, as in training."""
 
-    def __init__(self, parameters: Parameters, buffers: Buffers, mode: Mode) -> None:
+    def __init__(self, parameters: PointParameters, buffers: Buffers, mode: Mode) -> None:
         self.mode = mode
         self.phases = mode.phases
         self._buffers = buffers

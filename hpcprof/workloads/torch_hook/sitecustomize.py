@@ -19,6 +19,7 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = "hpcprof_torch_hook"
 _UNCAUGHT = "hpcprof_uncaught"
 _PULSE, _STEP_LINES = "hpcprof_pulse", "hpcprof_step_lines"
+_ON_REQUEST, _RECORDING = "hpcprof_on_request", "hpcprof_recording"
 
 
 def run_next() -> None:
@@ -80,6 +81,8 @@ def _start_pulse(torch: ModuleType | None) -> None:
         pulse = importlib.import_module(_PULSE)
         watched = pulse.install(importlib.import_module(_STEP_LINES).StepLines)
         if watched is not None and torch is not None:
+            on_request = importlib.import_module(_ON_REQUEST)
+            on_request.install(torch, importlib.import_module(_RECORDING), watched)
             pulse.watch_optimizers(torch, watched.stepped)
     except Exception as error:
         os.write(2, f"hpcprof: the steps of this rank are not counted: {error!r}.\n".encode())

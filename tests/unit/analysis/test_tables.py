@@ -31,7 +31,7 @@ ONLY = {
     "slowdown": ("torch_step",),
     "exposed_communication": ("sequence_parallel", "torch_step"),
     "modules": (),
-    **dict.fromkeys(("mpi_call_list", "mpi_operation_list", "mpi_regions", "kernel_counters"), ()),
+    **dict.fromkeys(("mpi_call_list", "mpi_operation_list", "mpi_regions", "offload", "kernel_counters"), ()),
     **dict.fromkeys(
         ("operators", "operators_by_shape", "operator_kernels", "idle_threads"), ("allocator", "torch_step")
     ),
@@ -40,6 +40,7 @@ ONLY = {
 NULLABLE = {
     "rank_collectives": ("comm_ranks", "world_ranks", "step", "peer", "comm_peer"),
     "idle_causes": ("range", "api"),
+    "step_idle_causes": ("range",),
 }
 # hpcprof explain computes the critical path, not a collect; the profiles here have no messages and no MPI.
 OTHERS = (

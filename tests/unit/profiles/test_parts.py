@@ -13,7 +13,7 @@ from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.losses import LossKind
-from hpcprof.profiles.readers.declaration import Part, SeveralRanks
+from hpcprof.profiles.readers.declaration import ProfilePart, SeveralRanks
 from hpcprof.profiles.readers.discovery import read_profile, several_ranks
 from hpcprof.profiles.timeline import Timeline
 from tests.data.generated_exports import MACHINE
@@ -50,7 +50,7 @@ def together(tmp_path: Path) -> Write:
 
 
 def part(path: Path, several: SeveralRanks, position: int, merged: bool = False) -> Timeline:
-    found = read_profile(path, Part(several, position, merged))
+    found = read_profile(path, ProfilePart(several, position, merged))
     assert isinstance(found, Timeline)
     return found
 

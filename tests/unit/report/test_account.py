@@ -18,9 +18,15 @@ NAMES = ("compute_ns", "exposed_comm_ns", "wait_for_peer_ns", "exposed_mem_ns", 
 
 
 def accounts(
-    *kinds: tuple[int | None, ...], ranks: int = 1, causes: Sequence[tuple[str, str, int]] = ()
+    *kinds: tuple[int | None, ...],
+    ranks: int = 1,
+    causes: Sequence[tuple[str, str, int]] = (),
+    by_step: Sequence[tuple[int, str, str, int]] = (),
 ) -> list[Account]:
-    """The accounts of all steps and of each kind, with causes of idle time as (cause, range, ns)."""
+    """The accounts of all steps and of each kind, with causes of idle time as (cause, range, ns).
+
+    ``by_step`` has those of rank 0 as (step, cause, range, ns); the kind of a step is its number.
+    """
     rows = [
         {"kind": kind, "steps": 8 >> (kind > 0), "share_pct": 100 / (1 + (kind > 0)), "wall_p50_ns": 90}
         | {"elapsed_ns": sum(part or 0 for part in parts)}
@@ -37,11 +43,20 @@ def accounts(
     waits: dict[str, list[Any]] = {
         "rank": [*range(ranks)],
         "wait_for_peer_ns": [kinds[0][2], *[0] * (ranks - 1)],
+        "step": [0] * ranks,
+        "kind": [0] * ranks,
     }
+    if by_step:
+        steps = sorted({step for step, *_ in by_step})
+        waits = {"rank": [0] * len(steps), "wait_for_peer_ns": [0] * len(steps)}
+        waits |= {"step": steps, "kind": steps}
+    step, cause, name, time = map(list, zip(*by_step, strict=True)) if by_step else ([], [], [], [])
+    divided = {"rank": [0] * len(step), "step": step, "cause": cause, "range": name, "idle_ns": time}
     analyses = {
         "step_kinds": table,
         "step_account": AnalysisTable(waits),
         "idle_causes": AnalysisTable(idle),
+        "step_idle_causes": AnalysisTable(divided),
     }
     return accounts_of_steps(Contents(Run("r", Path("r")), None, [], {}, analyses, [], [], str))
 
@@ -84,6 +99,22 @@ def test_each_kind_of_steps_has_its_account_below_that_of_all() -> None:
     assert account_title(second) == (
         "Kind 2 of 2, 50 % of the steps: 130.0 ns (elapsed time per step of 4 steps; median 90.00 ns)"
     )
+
+
+def test_the_idle_time_of_each_kind_is_divided_by_the_causes_in_its_steps() -> None:
+    by_step = [(1, "host", "data", 10), (2, "sync", "log", 30), (2, "host", "data", 10)]
+    causes = [("host", "data", 20), ("sync", "log", 30)]
+    parts = ((80, 0, 0, 0, 50, 0), (80, 0, 0, 0, 10, 0), (80, 0, 0, 0, 80, 0))
+    found = accounts(*parts, causes=causes, by_step=by_step)
+    idle = [
+        {part.name: (part.ns, part.where) for part in one.parts if part.colour == "idle"} for one in found
+    ]
+    host, sync = "idle: host is busy", "idle: synchronization"
+    assert idle == [
+        {sync: (30, "log"), host: (20, "data")},
+        {host: (10, "data")},
+        {sync: (60, "log"), host: (20, "data")},
+    ]
 
 
 def test_waiting_that_is_unknown_is_said() -> None:

@@ -21,7 +21,15 @@ COUNTS = {
     *("id", "seq", "latency_ns", "wall_ns", "runs", "n_a", "gaps"),
 }
 # The limits of the device, what ncu measured one by one, and lists of single calls, operations and steps.
-OF_NO_SAMPLES = {"ncu_peaks", "roofline", "mpi_call_list", "mpi_operation_list", "mpi_regions"}
+OF_NO_SAMPLES = {
+    "ncu_peaks",
+    "roofline",
+    "mpi_call_list",
+    "mpi_operation_list",
+    "mpi_regions",
+    "step_idle_causes",
+    "offload",
+}
 
 
 def stored(rows: list[Row]) -> AnalysisTable:

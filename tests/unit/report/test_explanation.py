@@ -144,6 +144,17 @@ def test_an_alternative_is_shown_with_its_price() -> None:
     assert in_short(found)[1] == f"or: {said}"
 
 
+def test_a_rank_that_is_late_only_together_with_another_one_is_named_with_it() -> None:
+    other = replace(finding(1, cause=Cause.LATE_RANK_GPU), where="forward", ranks=(2,))
+    one = replace(finding(13, cause=Cause.LATE_RANK_HOST), ranks=(1,), together=(other,))
+    found = explained(one)
+    both = "extra host time in data on rank 1 together with extra GPU time in forward on rank 2"
+    assert named(one, found) == both
+    assert any(f"Without {both} it would take about 87" in said for said in written(found).conclusion)
+    sentence = "Only without extra GPU time in forward on rank 2 as well; alone it saves little."
+    assert ("together", sentence) in written(found).findings[0].described
+
+
 def test_the_steps_of_a_cause_are_named() -> None:
     one = replace(finding(13), steps=(2, 5, 6, 7))
     assert named(one, explained(one)) == "host work in data on all ranks, in steps 2, 5 to 7 only"

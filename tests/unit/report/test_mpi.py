@@ -51,6 +51,33 @@ def test_the_step_is_judged_before_the_run_and_the_worst_factor_is_named() -> No
     assert useful_time([row("run", "", 99, 99, 99)]) == "97.0 % of the ranks' time in the run is useful"
 
 
+def test_programs_with_gpus_have_a_branch_of_hosts_and_one_of_devices() -> None:
+    devices = {
+        "host_efficiency_pct": 40.0,
+        "offload_efficiency_pct": 50.0,
+        "device_efficiency_pct": 36.0,
+        "device_load_balance_pct": 90.0,
+        "device_communication_efficiency_pct": 80.0,
+        "device_orchestration_efficiency_pct": 50.0,
+    }
+    rows = [{**row("step", "step", 90, 100, 90), **devices}]
+    assert useful_time(rows) == (
+        "81.0 % of the ranks' time in a step is outside MPI; load balance costs most (90.0 %). "
+        "36.0 % of that of their GPUs computes; orchestration costs most (50.0 %)"
+    )
+    found = efficiencies(contents_of({"pop": table(*rows)}))
+    assert found is not None
+    tree = [(factor.name, factor.depth) for factor in found.factors]
+    assert tree[:3] == [("host efficiency", 0), ("parallel efficiency", 1), ("load balance", 2)]
+    assert tree[-5:] == [
+        ("offload", 1),
+        ("device efficiency", 0),
+        ("load balance", 1),
+        ("communication efficiency", 1),
+        ("orchestration", 1),
+    ]
+
+
 def test_a_place_that_causes_much_of_the_waits_is_named() -> None:
     def delay(rank: int | None, place: str | None, wait: int, share: float) -> dict[str, Any]:
         return {"delaying_rank": rank, "delaying_range": place, "wait_ns": wait, "share_pct": share}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import DamagedInput, HpcprofError
-from hpcprof.profiles.readers.declaration import Part, SeveralRanks, rank_from_name
+from hpcprof.profiles.readers.declaration import ProfilePart, SeveralRanks, rank_from_name
 from hpcprof.profiles.readers.discovery import reader_of
 from hpcprof.results import profile_ranks
 from hpcprof.results.executors.interface import Lost, ResultT, TaskT
@@ -75,16 +75,22 @@ def test_the_suggested_name_keeps_the_kind_of_a_profile_and_has_a_free_rank(
 @pytest.mark.parametrize(
     ("names", "ranks"),
     [
-        (["a.two"], {0: ("a.two", Part(TWO, 0)), 1: ("a.two", Part(TWO, 1))}),
-        (["0.two"], {0: ("0.two", Part(TWO, 0)), 1: ("0.two", Part(TWO, 1))}),
-        (["0.two", "1.two"], {2 * i + at: (f"{i}.two", Part(TWO, at)) for i in (0, 1) for at in (0, 1)}),
-        (["3.two"], {3: ("3.two", Part(TWO, merged=True))}),
-        (["0.two", "1.x"], {0: ("0.two", Part(TWO, merged=True)), 1: ("1.x", None)}),
-        (["a.mpi", "0.x"], {4: ("a.mpi", Part(MPI, 0)), 7: ("a.mpi", Part(MPI, 1)), 0: ("0.x", None)}),
+        (["a.two"], {0: ("a.two", ProfilePart(TWO, 0)), 1: ("a.two", ProfilePart(TWO, 1))}),
+        (["0.two"], {0: ("0.two", ProfilePart(TWO, 0)), 1: ("0.two", ProfilePart(TWO, 1))}),
+        (
+            ["0.two", "1.two"],
+            {2 * i + at: (f"{i}.two", ProfilePart(TWO, at)) for i in (0, 1) for at in (0, 1)},
+        ),
+        (["3.two"], {3: ("3.two", ProfilePart(TWO, merged=True))}),
+        (["0.two", "1.x"], {0: ("0.two", ProfilePart(TWO, merged=True)), 1: ("1.x", None)}),
+        (
+            ["a.mpi", "0.x"],
+            {4: ("a.mpi", ProfilePart(MPI, 0)), 7: ("a.mpi", ProfilePart(MPI, 1)), 0: ("0.x", None)},
+        ),
     ],
 )
 def test_a_profile_of_several_ranks_is_listed_for_each_unless_their_numbers_cannot_be_told(
-    names: list[str], ranks: dict[int, tuple[str, Part | None]]
+    names: list[str], ranks: dict[int, tuple[str, ProfilePart | None]]
 ) -> None:
     found = profiles_by_rank([Path(name) for name in names])
     assert found.paths == {rank: Path(name) for rank, (name, _) in ranks.items()}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from hpcprof.results.same_program import Calls, difference
+from hpcprof.results.same_program import CollectiveCounts, difference
 
 SECOND = 10**9
 DDP = {("AllReduce", 28_000_000): 48, ("AllReduce", 157_000_000): 4}
@@ -20,12 +20,12 @@ def calls(
     communicator: str = "",
     world: bool = True,
     span: tuple[int, int] = (0, SECOND),
-) -> Calls:
+) -> CollectiveCounts:
     operations: dict[str, int] = {}
     for (name, _), count in sizes.items():
         operations[name] = operations.get(name, 0) + count
     known = frozenset([communicator] if communicator else [])
-    return Calls(ranks, known, operations, sizes, sizes if world else {}, span)
+    return CollectiveCounts(ranks, known, operations, sizes, sizes if world else {}, span)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,9 @@ def calls(
         (calls(DDP), calls({}), ""),
     ],
 )
-def test_ranks_of_a_program_call_the_same_together(one: Calls, other: Calls, why: str) -> None:
+def test_ranks_of_a_program_call_the_same_together(
+    one: CollectiveCounts, other: CollectiveCounts, why: str
+) -> None:
     assert difference(one, other, 0, 0) == why
 
 

@@ -6,17 +6,21 @@ import lzma
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.errors import UsageError
 from hpcprof.results.collect import Collected, collect
 from hpcprof.results.run_inputs import run_data
 from hpcprof.results.step_choice import stored_step_ranges
 from hpcprof.results.store.store import Store, open_store
-from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.jobs.job import Job
+from hpcprof.submit.runs.directory import Manifest, Run
+from hpcprof.submit.sites.files import load_site
 
 DATA = Path(__file__).parents[2] / "data"
 LOOP = "UPDATE NVTX_EVENTS SET text = 'my_loop' WHERE text = 'iteration'"
@@ -112,3 +116,28 @@ def test_a_rank_without_the_named_range_is_collected_without_steps(make: Make) -
     )
     assert store.read(run.id, "kernels").columns["rank"].count(1)
     assert counts(collect(run, store)) == (0, 2)
+
+
+def test_iterations_are_numbered_as_the_job_captured_them_also_where_the_timeline_is_not_kept(
+    make: Make,
+) -> None:
+    run, store = make("SELECT 1", "SELECT 1")
+    job = Job(
+        name="train",
+        site="local",
+        workload=None,
+        arguments=["true"],
+        directory="/src",
+        capture_steps="5-99",
+        profiler="nsys",
+    )
+    manifest = Manifest(run.id, "2026-11-21T02:15:54+00:00", ["hpcprof"], job, load_site("local"))
+    captured = replace(run, manifest=manifest)
+    collect(captured, store)
+    steps = store.read(run.id, "step_times").columns["step"]
+    assert min(steps) == 5
+    assert store.read(run.id, "step_account").columns["step"] == steps
+    for events in store.rank_events(run.id).values():
+        events.discard()
+    timeline = run_data(captured, store, ()).read(0)
+    assert steps_of(timeline).number[0] == 5

@@ -8,7 +8,7 @@ import pytest
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit import config
-from hpcprof.submit.config import Setting, read_settings, shown_settings
+from hpcprof.submit.config import ConfigValue, read_settings, shown_settings
 from hpcprof.submit.runs.directory import runs_directory
 
 
@@ -58,8 +58,8 @@ def test_an_environment_variable_comes_before_the_files(user: Path, monkeypatch:
     monkeypatch.setenv("HPCPROF_DB", "postgresql://me:topsecret@host/db")
     assert runs_directory() == Path("of-the-variable")
     shown = {setting.key: setting for setting in shown_settings()}
-    assert shown["runs_dir"] == Setting("runs_dir", "of-the-variable", "$HPCPROF_RUNS")
-    assert shown["db"] == Setting("db", "postgresql://me:***@host/db", "$HPCPROF_DB")
+    assert shown["runs_dir"] == ConfigValue("runs_dir", "of-the-variable", "$HPCPROF_RUNS")
+    assert shown["db"] == ConfigValue("db", "postgresql://me:***@host/db", "$HPCPROF_DB")
     assert runs_directory(Path("given")) == Path("given")
 
 

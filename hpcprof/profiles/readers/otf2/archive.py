@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.readers.declaration import Part, SeveralRanks, rank_from_name
+from hpcprof.profiles.readers.declaration import ProfilePart, SeveralRanks, rank_from_name
 from hpcprof.profiles.readers.otf2.library import (
     POINTER,
     TEXT,
@@ -325,7 +325,7 @@ def several_ranks(path: Path) -> SeveralRanks | None:
         return None if len(processes) < 2 or ranks else SeveralRanks(tuple((one,) for one in processes))
 
 
-def other_files(path: Path, part: Part | None) -> Sequence[Path]:
+def other_files(path: Path, part: ProfilePart | None) -> Sequence[Path]:
     """Return the files of an archive beside its anchor file: of some ranks, or of all without ``part``.
 
     Raises

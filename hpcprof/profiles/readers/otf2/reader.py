@@ -13,7 +13,7 @@ from hpcprof.common.units import counted
 from hpcprof.profiles import kernel_classification
 from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
-from hpcprof.profiles.readers.declaration import Part, rank_from_name
+from hpcprof.profiles.readers.declaration import ProfilePart, rank_from_name
 from hpcprof.profiles.readers.otf2 import OTF2
 from hpcprof.profiles.readers.otf2.archive import (
     CPU_THREAD,
@@ -56,7 +56,7 @@ _DATA_TRANSFER, _ARTIFICIAL = 30, 31
 _MEMORY = (35, 36, 37)  # allocation and release
 
 
-def read(path: Path, part: Part | None = None) -> Timeline:
+def read(path: Path, part: ProfilePart | None = None) -> Timeline:
     """Read an OTF2 archive, or only the ranks of ``part``.
 
     Regions of MPI are its calls, those of CUDA, HIP and OpenCL on a thread are API calls, and all others are
@@ -91,7 +91,7 @@ class _Building:
         self._visits = 0
         self._gpus: dict[int, int] = {}
 
-    def timeline(self, part: Part | None) -> Timeline:
+    def timeline(self, part: ProfilePart | None) -> Timeline:
         """Read the locations of the ranks and return their timeline."""
         archive = self._archive
         processes = archive.processes if part is None else part.processes

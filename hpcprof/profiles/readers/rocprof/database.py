@@ -399,7 +399,7 @@ class DatabasePart:
 
 
 @dataclass(frozen=True)
-class Database:
+class RocpdDatabase:
     """An open database and its sets of tables."""
 
     export: NsysExport
@@ -433,7 +433,7 @@ def _users(part: DatabasePart) -> set[int]:
 
 
 @contextmanager
-def open_database(path: Path, threads: int = 2) -> Iterator[Database]:
+def open_database(path: Path, threads: int = 2) -> Iterator[RocpdDatabase]:
     """Open a database for reading only.
 
     Raises
@@ -449,7 +449,9 @@ def open_database(path: Path, threads: int = 2) -> Iterator[Database]:
             raise DamagedInput(
                 f"{path} is an SQLite file but not a rocpd database: it has no table rocpd_kernel_dispatch."
             )
-        yield Database(export, tuple(DatabasePart(export, suffix, i) for i, suffix in enumerate(suffixes)))
+        yield RocpdDatabase(
+            export, tuple(DatabasePart(export, suffix, i) for i, suffix in enumerate(suffixes))
+        )
 
 
 def looked_up(keys: Ints, ids: Ints, values: Ints, otherwise: int) -> Ints:
@@ -474,7 +476,7 @@ def decoded(written: Any, kind: type[_DecodedT]) -> _DecodedT | None:
         return None
 
 
-def _rank(database: Database) -> int | None:
+def _rank(database: RocpdDatabase) -> int | None:
     users = database.gpu_users().values()
     ranks = {
         environment_allowlist.first_number(variables, environment_allowlist.RANKS) for variables in users
@@ -483,7 +485,7 @@ def _rank(database: Database) -> int | None:
     return rank_from_name(database.export.path) if known is None else known
 
 
-def _origin(database: Database) -> Origin:
+def _origin(database: RocpdDatabase) -> Origin:
     agents = [agent for part in database.parts for agent in part.agents.values()]
     gpus = gpus_of(agents)
     environments = [variables.items() for variables in database.gpu_users().values()]

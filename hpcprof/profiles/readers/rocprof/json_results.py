@@ -182,7 +182,7 @@ class _Process(msgspec.Struct):
     buffer_records: dict[str, msgspec.Raw] = {}
 
 
-class Results(msgspec.Struct):
+class RocprofResults(msgspec.Struct):
     """The results of some processes."""
 
     processes: list[_Process] = msgspec.field(name=KEY)
@@ -203,7 +203,7 @@ def read_results(path: Path, written: bytes) -> Timeline:
     return timeline(_origin(path, processes, agents), joined(one.records() for one in read), strings)
 
 
-def parsed(path: Path, written: bytes) -> Results:
+def parsed(path: Path, written: bytes) -> RocprofResults:
     """Return the results in a file, whose sections are not decoded.
 
     Raises
@@ -212,7 +212,7 @@ def parsed(path: Path, written: bytes) -> Results:
         If they are not complete JSON, or not of rocprofv3.
     """
     try:
-        return msgspec.json.decode(written, type=Results)
+        return msgspec.json.decode(written, type=RocprofResults)
     except msgspec.ValidationError as error:
         raise DamagedInput(f"{path} does not hold the results of rocprofv3: {error}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hpcprof.workloads.ddp.models.transformer import library, tokens
-from hpcprof.workloads.ddp.options import Parameters
+from hpcprof.workloads.ddp.options import TrainingParameters
 
 _VOCABULARY = 30522
 _MASK = 103
@@ -20,7 +20,7 @@ def build() -> Any:
     return library().BertForMaskedLM(library().BertConfig())
 
 
-def batch(parameters: Parameters, device: Any) -> Any:
+def batch(parameters: TrainingParameters, device: Any) -> Any:
     """Return random tokens, some of them masked, and the masked tokens as labels."""
     text = tokens(parameters, "cpu", _VOCABULARY)
     masked = torch.rand(text.shape) < _MASKED_SHARE

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hpcprof.workloads.ddp.options import Parameters
+from hpcprof.workloads.ddp.options import TrainingParameters
 
 _FEATURES, _HIDDEN, _OUT = 128, 256, 128
 _HEADS = 1
@@ -75,7 +75,7 @@ def build() -> Any:
     return _Encoder()
 
 
-def batch(parameters: Parameters, device: Any) -> Any:
+def batch(parameters: TrainingParameters, device: Any) -> Any:
     """Return a graph whose nodes are queries, then their answers, then random negatives."""
     queries = parameters.batch_size
     count = 2 * queries + _NEGATIVES

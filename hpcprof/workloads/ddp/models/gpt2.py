@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcprof.workloads.ddp.models.transformer import library, tokens
-from hpcprof.workloads.ddp.options import Parameters
+from hpcprof.workloads.ddp.options import TrainingParameters
 
 _VOCABULARY = 50257
 
@@ -15,7 +15,7 @@ def build() -> Any:
     return library().GPT2LMHeadModel(library().GPT2Config(use_cache=False))
 
 
-def batch(parameters: Parameters, device: Any) -> Any:
+def batch(parameters: TrainingParameters, device: Any) -> Any:
     """Return random tokens."""
     return [tokens(parameters, device, _VOCABULARY)]
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hpcprof.workloads.ddp.options import Parameters
+from hpcprof.workloads.ddp.options import TrainingParameters
 
 _WIDTH = 256
 _CLASSES = 10
@@ -19,7 +19,7 @@ def build() -> Any:
     return nn.Sequential(*layers, nn.Linear(_WIDTH, _CLASSES))
 
 
-def batch(parameters: Parameters, device: Any) -> Any:
+def batch(parameters: TrainingParameters, device: Any) -> Any:
     """Return samples and their classes."""
     samples = torch.randn(parameters.batch_size, _WIDTH).to(device)
     return [{"samples": samples, "classes": torch.randint(0, _CLASSES, (len(samples),)).to(device)}]

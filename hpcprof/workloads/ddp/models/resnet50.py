@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hpcprof.workloads.ddp.options import Parameters
+from hpcprof.workloads.ddp.options import TrainingParameters
 
 _CLASSES = 1000
 _PIXELS = 224
@@ -61,7 +61,7 @@ def build() -> Any:
     )
 
 
-def batch(parameters: Parameters, device: Any) -> Any:
+def batch(parameters: TrainingParameters, device: Any) -> Any:
     """Return random images and their classes."""
     samples = torch.randn(parameters.batch_size, 3, _PIXELS, _PIXELS).to(device)
     return [{"samples": samples, "classes": torch.randint(0, _CLASSES, (len(samples),)).to(device)}]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hpcprof.common.errors import UsageError
-from hpcprof.workloads.ddp.options import Parameters
+from hpcprof.workloads.ddp.options import TrainingParameters
 
 
 def library() -> Any:
@@ -40,7 +40,7 @@ def bert() -> Any:
     return library().BertModel(library().BertConfig())
 
 
-def tokens(parameters: Parameters, device: Any, vocabulary: int) -> Any:
+def tokens(parameters: TrainingParameters, device: Any, vocabulary: int) -> Any:
     """Return random tokens of shape [batch, sequence]."""
     shape = (parameters.batch_size, parameters.sequence_length)
     return torch.randint(0, vocabulary, shape).to(device)

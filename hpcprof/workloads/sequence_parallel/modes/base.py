@@ -9,7 +9,7 @@ import torch
 from hpcprof.workloads.distributed import World
 from hpcprof.workloads.sequence_parallel.buffers import BackwardBuffers, Buffers, Gradients
 from hpcprof.workloads.sequence_parallel.modes.row_groups import RowGroups
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.timing import PhaseTimer
 
 
@@ -45,7 +45,7 @@ class Mode(ABC):
     row_groups: tuple[RowGroups, RowGroups] | None = None
     adds: bool = False
 
-    def __init__(self, parameters: Parameters, world: World, buffers: Buffers) -> None:
+    def __init__(self, parameters: PointParameters, world: World, buffers: Buffers) -> None:
         self._buffers = buffers
         self._regather = not parameters.keep_gathered
         self._index = 0

@@ -7,7 +7,7 @@ import torch
 from hpcprof.workloads.distributed import World, all_gather
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients
 from hpcprof.workloads.sequence_parallel.modes.base import Mode, Unavailable
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.timing import PhaseTimer
 
 
@@ -19,7 +19,7 @@ class Chunked(Mode):
     backward, the gradients of the weights sum over all rows and come last, during the last reduce-scatter.
     """
 
-    def __init__(self, parameters: Parameters, world: World, buffers: Buffers) -> None:
+    def __init__(self, parameters: PointParameters, world: World, buffers: Buffers) -> None:
         super().__init__(parameters, world, buffers)
         rows, chunks = len(buffers.output), parameters.chunks
         if rows % chunks:

@@ -33,7 +33,7 @@ from hpcprof.workloads.sequence_parallel.modes.row_groups import (
 )
 from hpcprof.workloads.sequence_parallel.modes.symmetric import symmetric_memory
 from hpcprof.workloads.sequence_parallel.modes.tuning import fastest
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.timing import PhaseTimer
 
 Multiply = Callable[[torch.Tensor, torch.Tensor], object]
@@ -49,7 +49,7 @@ Sum = Callable[[torch.Tensor, torch.Tensor], object]
 class CopyEngine(Mode):
     """Implements all-gather and reduce-scatter by copies between peers."""
 
-    def __init__(self, parameters: Parameters, world: World, buffers: Buffers) -> None:
+    def __init__(self, parameters: PointParameters, world: World, buffers: Buffers) -> None:
         super().__init__(parameters, world, buffers)
         symmetric = symmetric_memory(world)
         self._rank, self._size = world.rank, world.size

@@ -17,7 +17,7 @@ from hpcprof.workloads.distributed import World, nccl_version
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients
 from hpcprof.workloads.sequence_parallel.modes.base import Mode, Unavailable
 from hpcprof.workloads.sequence_parallel.modes.tuning import fastest
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.timing import PhaseTimer
 
 # cuBLASMp 0.8 and later call functions that NCCL has since this version.
@@ -104,7 +104,7 @@ class CublasMp(Mode):
     N x 1. The algorithm of each call is the fastest in trials. Sums travel in the data type of the output.
     """
 
-    def __init__(self, parameters: Parameters, world: World, buffers: Buffers) -> None:
+    def __init__(self, parameters: PointParameters, world: World, buffers: Buffers) -> None:
         super().__init__(parameters, world, buffers)
         self._library = library = _shared_library(parameters, world, buffers)
         communicator = _communicator(world)
@@ -205,7 +205,7 @@ class CublasMp(Mode):
         return _Workspace(pointer, device, torch.empty(host, dtype=torch.uint8))
 
 
-def _shared_library(parameters: Parameters, world: World, buffers: Buffers) -> Any:
+def _shared_library(parameters: PointParameters, world: World, buffers: Buffers) -> Any:
     """Return ``nvmath.bindings.cublasMp`` if every rank can use it; a collective call.
 
     Raises
@@ -222,7 +222,7 @@ def _shared_library(parameters: Parameters, world: World, buffers: Buffers) -> A
     return library
 
 
-def _unsupported(parameters: Parameters, world: World, buffers: Buffers) -> str | None:
+def _unsupported(parameters: PointParameters, world: World, buffers: Buffers) -> str | None:
     """Return why this run cannot use cuBLASMp, or None."""
     if world.device.type != "cuda" or world.backend != "nccl":
         return "cuBLASMp needs CUDA and NCCL"

@@ -8,14 +8,14 @@ from hpcprof.workloads.distributed import World, all_gather
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients
 from hpcprof.workloads.sequence_parallel.cost_model import phases
 from hpcprof.workloads.sequence_parallel.modes.base import Mode
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.timing import PhaseTimer
 
 
 class Serial(Mode):
     """Runs collectives of NCCL (or gloo) and matmuls of cuBLAS (or a CPU's BLAS) one after the other."""
 
-    def __init__(self, parameters: Parameters, world: World, buffers: Buffers) -> None:
+    def __init__(self, parameters: PointParameters, world: World, buffers: Buffers) -> None:
         super().__init__(parameters, world, buffers)
         self.phases = phases(parameters)
         self._reduce_scatter = world.reduce_scatter

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from hpcprof.workloads.distributed import World, all_gather
 from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients
 from hpcprof.workloads.sequence_parallel.modes.base import Mode, Unavailable
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.timing import PhaseTimer
 
 
@@ -49,7 +49,7 @@ def _group_name() -> str:
 class Symmetric(Mode):
     """Runs ``fused_all_gather_matmul``, then ``fused_matmul_reduce_scatter``."""
 
-    def __init__(self, parameters: Parameters, world: World, buffers: Buffers) -> None:
+    def __init__(self, parameters: PointParameters, world: World, buffers: Buffers) -> None:
         super().__init__(parameters, world, buffers)
         if buffers.scales is not None:
             raise Unavailable("it does not support float8 here")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from itertools import combinations, pairwise
+from math import comb
 
 import numpy as np
 import pytest
-from scipy.stats import multivariate_t
+from scipy.stats import mannwhitneyu, multivariate_t
 
 from hpcprof.analysis.comparison import change_points as module
-from hpcprof.analysis.comparison.change_points import change_points, change_probabilities
+from hpcprof.analysis.comparison.change_points import (
+    change_points,
+    change_probabilities,
+    level_changes,
+)
 
 
 def series(*levels: tuple[int, float], noise: float = 0.01, seed: int = 0) -> list[float]:
@@ -42,6 +47,34 @@ def test_the_probabilities_are_those_of_all_partitions_with_student_t_likelihood
                 expected[list(cuts)] += weight_of
                 whole += weight_of
     assert change_probabilities(values) == pytest.approx(expected / whole, abs=1e-6)
+
+
+def test_several_series_at_once_have_the_probabilities_of_each_alone() -> None:
+    values = np.log([series((10, 1.0), (10, 1.0 + 0.02 * seed), seed=seed) for seed in range(4)])
+    alone = [change_probabilities(one) for one in values]
+    assert change_probabilities(values) == pytest.approx(np.array(alone), abs=1e-9)
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 3), (20, 3), (5, 12), (40, 30), (90, 4)])
+def test_ranks_are_compared_by_the_exact_test_of_mann_and_whitney(before: int, after: int) -> None:
+    random = np.random.default_rng(5)
+    for shift in (0.0, 1.0, -2.0):
+        runs = random.standard_normal(before), random.standard_normal(after) + shift
+        allowed = 2 / comb(before + after, 3)
+        expected = mannwhitneyu(*runs, method="exact").pvalue
+        assert min(1.0, module._doubt(*runs) * allowed) == pytest.approx(expected)
+    three_above_all = np.arange(before, dtype=float), before + np.arange(3.0)
+    assert module._doubt(*three_above_all) == pytest.approx(1)
+
+
+def test_looks_after_each_run_seldom_see_a_change_in_skewed_noise() -> None:
+    values = 0.01 * np.random.default_rng(9).exponential(1, (60, 80))
+    calm = values
+    for end in range(module.FEWEST, 81):
+        found = change_probabilities(calm[:, :end])
+        calm = calm[[not level_changes(one, of) for one, of in zip(calm[:, :end], found, strict=True)]]
+    # Without the comparison of ranks, 11 of 60.
+    assert len(values) - len(calm) <= 3
 
 
 @pytest.mark.parametrize("level", [1.05, 0.95])

@@ -160,19 +160,42 @@ def test_two_late_ranks_are_one_finding() -> None:
     assert first.saving_ns == pytest.approx(gained, rel=0.2, abs=MS)
 
 
-def test_two_ranks_that_are_late_by_different_causes_are_named_with_what_both_cost() -> None:
+@pytest.mark.parametrize(("host_ms", "gpu_ms", "numbers"), [(13, 9, (0, 1)), (9, 13, (1, 0)), (12, 12, (1,))])
+def test_two_ranks_that_are_late_by_different_causes_are_findings_with_what_both_cost(
+    host_ms: int, gpu_ms: int, numbers: tuple[int, ...]
+) -> None:
     waits: list[Instruction] = [Launch(MS), Wait()]
-    slow_host = training(data=[Host(12 * MS)], optimizer=waits)
-    more_work = training(forward=[Launch(12 * MS)], optimizer=waits)
+    slow_host = training(data=[Host(host_ms * MS)], optimizer=waits)
+    more_work = training(forward=[Launch(gpu_ms * MS)], optimizer=waits)
     usual = training(optimizer=waits)
     ranks = [usual, slow_host, more_work, usual]
-    found = explained(*ranks)
-    (said,) = (one.reason for one in found.not_judged if one.what == "two late ranks")
-    assert "rank 1 by its host in data" in said and "rank 2 by its GPU in forward" in said
-    gained = wall(*ranks) - wall(*[usual] * 4)
-    assert gained == pytest.approx(12 * MS, rel=0.1)
-    assert "12." in said.split("would gain ")[1] or "11.9" in said
-    assert not any(one.what == "two late ranks" for one in explained(usual, slow_host, usual).not_judged)
+    by_host, by_gpu = (Cause.LATE_RANK_HOST, "data", (1,)), (Cause.LATE_RANK_GPU, "forward", (2,))
+    shown = explained(*ranks).shown()
+    expected = [(by_host, by_gpu)[number] for number in numbers]
+    assert [(one.cause, one.where, one.ranks) for one in shown] == expected
+    # The later one saves something alone, the other one only with it.
+    (other,) = shown[-1].together
+    assert {(one.cause, one.where, one.ranks) for one in (other, shown[-1])} == {by_host, by_gpu}
+    assert len(shown) == 1 or not shown[0].together
+    both = elapsed(*ranks) - elapsed(*[usual] * 4)
+    assert sum(one.saving_ns or 0 for one in shown) == pytest.approx(both, rel=0.1)
+    if numbers == (0, 1):
+        alone = elapsed(*ranks) - elapsed(usual, usual, more_work, usual)
+        # The first steps gain more, since the capture begins with the rank late.
+        assert shown[0].saving_ns == pytest.approx(alone, rel=0.25)
+
+
+def test_ranks_that_are_late_in_different_steps_are_findings_each_with_its_own_price() -> None:
+    waits: list[Instruction] = [Launch(MS), Wait()]
+    usual, steps = training(optimizer=waits, overlap=False), 16
+    slow = [*(Once(step, (Host(14 * MS),)) for step in range(0, steps, 2)), *usual]
+    more = [*(Once(step, (Launch(12 * MS),)) for step in range(1, steps, 2)), *usual]
+    found = explain_run(inputs_of(simulate([usual, slow, more, usual], steps)))[0].shown()
+    late = {one.cause: one for one in found if one.cause in (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU)}
+    host, gpu = late[Cause.LATE_RANK_HOST], late[Cause.LATE_RANK_GPU]
+    assert (host.ranks, gpu.ranks) == ((1,), (2,))
+    assert not host.together and not gpu.together
+    assert [host.saving_ns, gpu.saving_ns] == pytest.approx([7 * MS, 6 * MS], rel=0.15)
 
 
 def test_a_program_without_a_cause_has_no_finding() -> None:

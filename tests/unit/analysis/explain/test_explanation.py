@@ -27,7 +27,7 @@ def test_without_steps_no_saving_is_claimed() -> None:
 
 def test_json_has_the_keys_of_the_contract() -> None:
     found = explained(finding(13)).as_json()
-    assert set(found) == {"findings", "hidden", "not_judged", "step", "stall", "failure"}
+    assert set(found) == {"findings", "hidden", "not_judged", "step", "stall", "failure", "slower"}
     assert found["findings"] == [
         {
             "cause": "host_work",
@@ -43,6 +43,7 @@ def test_json_has_the_keys_of_the_contract() -> None:
             "evidence_text": ["rank 0: the GPU is idle for 13.00 ms of a step while the host is in data"],
             "steps": [],
             "alternatives": [],
+            "together": [],
             "source": None,
             "kind": None,
             "culprit": None,

@@ -42,7 +42,7 @@ def solver(
     kernel that does not need the result runs beside the reduction.
     """
     copy = Launch(50 * US, name="copy", category=Category.MEM, blocks=True)
-    found = []
+    found: Programs = []
     for rank in range(RANKS):
         mine = rank == late
         kernels = tuple(Launch((1000 + 7 * rank + slower * mine) * US) for _ in range(6))

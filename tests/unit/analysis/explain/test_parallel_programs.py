@@ -14,7 +14,7 @@ from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import WAITING, Cause, Explanation
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.host_pace import pace_of
-from hpcprof.analysis.explain.rank_activity import Calls, Work
+from hpcprof.analysis.explain.rank_activity import HostCalls, Work
 from hpcprof.analysis.explain.whole_run import unexplained_waiting
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline
@@ -114,13 +114,13 @@ def test_stages_are_joined_by_their_own_collectives_but_not_by_those_across_a_pi
     assert pipeline_stages(couplings[len(sends) :], np.arange(6), 6).tolist() == [0] * 6
 
 
-def one_after_another(ahead_us: int) -> tuple[Calls, Work]:
+def one_after_another(ahead_us: int) -> tuple[HostCalls, Work]:
     """Return 30 kernels of 500 µs, each launched so long before the one before it has ended."""
     row = np.arange(30)
     start = row * 510 * US
     zero, none = np.zeros_like(row), np.full_like(row, NONE)
     call = np.where(row > 0, start - (10 + ahead_us) * US, -20 * US)
-    calls = Calls(row, call, call + 4 * US, zero, zero, zero, zero, zero, row - 1)
+    calls = HostCalls(row, call, call + 4 * US, zero, zero, zero, zero, zero, row - 1)
     columns = (zero, zero, zero, zero, zero, row, zero, zero, none)
     return calls, Work(row, start, start + 500 * US, *columns)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hpcprof.analysis.explain.step_account import step_parts
 from hpcprof.analysis.steps.phases import phases
 from hpcprof.analysis.steps.step_ranges import OUTSIDE, step_numbers
 from hpcprof.analysis.steps.steps import step_times, steps, steps_summary
-from hpcprof.profiles.timeline import Timeline
+from hpcprof.profiles.timeline import StepRange, Timeline
 from tests.unit.analysis.timelines import COMP, timeline
 
 STEP = [(0, 100, "iteration"), (10, 20, "forward"), (30, 60, "backward")]
@@ -62,6 +63,30 @@ def test_steps_have_the_numbers_of_the_program(names: list[str], numbers: list[i
     assert step_parts(made).rows["step"].tolist() == numbers
     moments = np.array([start + 10 for start, _, _ in ranges] + [95])
     assert step_numbers(made, moments).tolist() == [*numbers, OUTSIDE]
+
+
+@pytest.mark.parametrize(
+    ("captured", "numbers"),
+    [
+        ((), [0, 1, 2]),
+        (((5, 7),), [5, 6, 7]),
+        (((2, 3), (8, 9)), [2, 3, 8]),
+        # A capture that ended early has the first of them; more steps than were captured are others.
+        (((5, 24),), [5, 6, 7]),
+        (((5, 6),), [0, 1, 2]),
+    ],
+)
+def test_iterations_have_the_numbers_of_the_steps_that_the_job_captured(
+    captured: tuple[tuple[int, int], ...], numbers: list[int]
+) -> None:
+    marks = [(200 * i, 200 * i + 100, "iteration", 0) for i in range(3)]
+    made = timeline([(10, 20, COMP, 5), (210, 220, COMP, 205), (410, 420, COMP, 405)], marks)
+    made = replace(made, origin=replace(made.origin, captured=captured))
+    assert step_times(made).rows["step"].tolist() == numbers
+    others = [(start, end, "my_loop", thread) for start, end, _, thread in marks]
+    named = timeline([(10, 20, COMP, 5)], others)
+    named = replace(named, origin=made.origin, step_range=StepRange("my_loop", named=True))
+    assert step_times(named).rows["step"].tolist() == [0, 1, 2]
 
 
 def test_launches_of_other_threads_count_in_a_phase() -> None:

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from hpcprof.cli.sites import command
 from hpcprof.common.paths import packaged
 from hpcprof.submit.sites import model as site_model
-from hpcprof.submit.sites.model import Affinity, Launcher, Node, Option, Queue, Site
+from hpcprof.submit.sites.model import Affinity, Launcher, Node, Queue, Site, SiteOption
 from hpcprof.submit.sites.schema import descriptions, job_schema, site_schema
 
 ROOT = Path(__file__).parents[4]
@@ -25,7 +25,7 @@ TITLES: dict[type[Any], str] = {
     Node: "`node`",
     Affinity: "`affinity`",
     Queue: "`queues`",
-    Option: "`options`",
+    SiteOption: "`options`",
 }
 MODELS = tuple(TITLES)
 FILES = sorted(packaged("site_configs").glob("*.yaml"))

@@ -10,7 +10,7 @@ import torch
 
 from hpcprof.common.errors import UsageError
 from hpcprof.workloads.ddp.models import bert, gat, gpt2, resnet50
-from hpcprof.workloads.ddp.options import MODELS, Parameters
+from hpcprof.workloads.ddp.options import MODELS, TrainingParameters
 from hpcprof.workloads.ddp.training import work_per_step
 
 
@@ -58,7 +58,7 @@ def test_a_small_model_learns(name: str, precision: str) -> None:
     source = importlib.import_module(f"hpcprof.workloads.ddp.models.{name}")
     torch.manual_seed(0)
     model = source.build()
-    (inputs,) = source.batch(Parameters(batch_size=32), "cpu")
+    (inputs,) = source.batch(TrainingParameters(batch_size=32), "cpu")
     optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
     losses = []
     for _ in range(20):
@@ -74,13 +74,13 @@ def test_a_small_model_learns(name: str, precision: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_tokens_are_counted_where_there_are_some_and_samples_elsewhere(name: str) -> None:
     source = importlib.import_module(f"hpcprof.workloads.ddp.models.{name}")
-    (inputs,) = source.batch(Parameters(batch_size=2, sequence_length=8), "cpu")
+    (inputs,) = source.batch(TrainingParameters(batch_size=2, sequence_length=8), "cpu")
     expected = (16, "tokens") if name in ("gpt2", "bert") else (2, "samples")
     assert work_per_step(inputs, 2) == expected
 
 
 def test_masked_tokens_alone_have_labels() -> None:
-    (inputs,) = bert.batch(Parameters(batch_size=4, sequence_length=64), "cpu")
+    (inputs,) = bert.batch(TrainingParameters(batch_size=4, sequence_length=64), "cpu")
     hidden = inputs["labels"] != -100
     assert (inputs["tokens"][hidden] == 103).all()
     assert 0.02 < hidden.float().mean() < 0.4

@@ -17,7 +17,7 @@ from hpcprof.submit.sites.files import load_site
 from hpcprof.workloads import catalogue
 from hpcprof.workloads.ddp.benchmark import captured_by_default, check_cuda_version, middle_steps
 from hpcprof.workloads.ddp.model_file import check_model_file
-from hpcprof.workloads.ddp.options import Parameters, parse
+from hpcprof.workloads.ddp.options import TrainingParameters, parse
 from tests.jobs import make_job
 
 MODEL = """
@@ -45,7 +45,7 @@ def sentence(*arguments: str) -> str:
 
 
 def test_no_arguments_give_the_defaults() -> None:
-    assert parse([]) == Parameters()
+    assert parse([]) == TrainingParameters()
 
 
 def test_flags_and_settings_say_the_same_thing(tmp_path: Path) -> None:

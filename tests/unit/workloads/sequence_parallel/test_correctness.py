@@ -16,13 +16,13 @@ from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
 from hpcprof.workloads.sequence_parallel.cost_model import Rotation
 from hpcprof.workloads.sequence_parallel.modes import Mode, serial
 from hpcprof.workloads.sequence_parallel.modes.serial import Serial
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.sequence_parallel.point_benchmark import _check
 from hpcprof.workloads.sequence_parallel.steps import Outputs, Step
 from hpcprof.workloads.timing import HostClock, Timer
 
 CPU = torch.device("cpu")
-SHAPE = Parameters(sequence_length=96, hidden_size=64)
+SHAPE = PointParameters(sequence_length=96, hidden_size=64)
 
 
 def copy(output: torch.Tensor, source: torch.Tensor) -> None:
@@ -31,7 +31,7 @@ def copy(output: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def checked(
-    monkeypatch: pytest.MonkeyPatch, parameters: Parameters, damage: Callable[[Buffers], None]
+    monkeypatch: pytest.MonkeyPatch, parameters: PointParameters, damage: Callable[[Buffers], None]
 ) -> Correctness:
     monkeypatch.setattr(serial, "all_gather", copy)
     buffers = allocate(parameters, 0, 1, CPU)
@@ -50,7 +50,7 @@ def nothing(_: Buffers) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_a_right_step_passes(dtype: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = checked(monkeypatch, Parameters(96, 64, dtype=dtype, seed=seed), nothing)
+    result = checked(monkeypatch, PointParameters(96, 64, dtype=dtype, seed=seed), nothing)
     assert result.passed
     assert 0 < result.relative_error < result.bound
     assert result.rows == 64

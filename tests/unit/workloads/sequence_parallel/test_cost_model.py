@@ -20,13 +20,13 @@ from hpcprof.workloads.sequence_parallel.cost_model import (
     rotation,
     step_flops,
 )
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 
 L2 = 50 << 20
 
 
 def test_a_plan_counts_what_the_formulas_of_the_pattern_say() -> None:
-    shape = Parameters(8192, 8192, dtype="bfloat16")
+    shape = PointParameters(8192, 8192, dtype="bfloat16")
     # 4 R h f / N, and (N - 1) / N R h e.
     assert step_flops(shape, 4) == 4 * 8192 * 8192 * 32768 // 4
     assert link_bytes(shape, 4) == dict.fromkeys(("allgather", "reduce_scatter"), 3 * 8192 * 8192 * 2 // 4)
@@ -47,7 +47,7 @@ def test_a_plan_counts_the_bytes_that_are_allocated(
 ) -> None:
     monkeypatch.setattr("hpcprof.workloads.sequence_parallel.buffers.rotation_on", lambda *_: turns)
     monkeypatch.setattr("hpcprof.workloads.sequence_parallel.buffers._check_float8", lambda _: None)
-    shape = Parameters(96, 64, dtype=dtype, direction=direction)
+    shape = PointParameters(96, 64, dtype=dtype, direction=direction)
     buffers = allocate(shape, 0, 2, torch.device("cpu"))
     assert (len(buffers.inputs), len(buffers.weights.first)) == (turns.inputs, turns.weights)
     assert memory(shape, 2, turns).total == sum(t.nbytes for t in tensors(buffers))
@@ -58,7 +58,7 @@ def test_what_does_not_fit_into_a_gpus_free_memory_is_refused_with_the_bytes_of_
 ) -> None:
     gpu = torch.device("cuda", 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(L2_cache_size=L2))
-    shape = Parameters(8192, 8192, mode="auto", direction="both")
+    shape = PointParameters(8192, 8192, mode="auto", direction="both")
     needed = memory(shape, 4, rotation(shape, 4, L2)).total
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (needed, 139 << 30))
     check_device(shape, 4, gpu)
@@ -73,7 +73,7 @@ def test_what_does_not_fit_into_a_gpus_free_memory_is_refused_with_the_bytes_of_
 
 @given(
     st.builds(
-        Parameters,
+        PointParameters,
         sequence_length=st.integers(1, 2000).map(lambda rows: 4 * rows),
         hidden_size=st.integers(1, 3000),
         ffn_multiplier=st.sampled_from([1, 4]).map(lambda times: 4 * times),
@@ -81,7 +81,7 @@ def test_what_does_not_fit_into_a_gpus_free_memory_is_refused_with_the_bytes_of_
     )
 )
 def test_twice_the_cache_is_read_before_an_input_or_a_copy_of_the_weights_comes_again(
-    shape: Parameters,
+    shape: PointParameters,
 ) -> None:
     turns = rotation(shape, 4, L2)
     one = memory(shape, 4, Rotation(1, 1)).parts
@@ -104,10 +104,10 @@ def test_large_weights_stay_the_same_and_small_ones_rotate_by_the_cache() -> Non
         (512, 256, 4): 320,
     }
     for (rows, hidden, times), copies in shapes.items():
-        shape = Parameters(rows, hidden, ffn_multiplier=times, dtype="bfloat16")
+        shape = PointParameters(rows, hidden, ffn_multiplier=times, dtype="bfloat16")
         assert rotation(shape, 4, L2).weights == copies
     # Without a cache one copy is enough.
-    assert rotation(Parameters(512, 256), 4, 0) == Rotation(2, 1)
+    assert rotation(PointParameters(512, 256), 4, 0) == Rotation(2, 1)
 
 
 def tensors(buffers: Buffers) -> list[torch.Tensor]:

@@ -25,9 +25,9 @@ from hpcprof.workloads.sequence_parallel.efficiency import (
     peak_tflops,
     step_bound,
 )
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 
-SHAPE = Parameters(8192, 8192, dtype="bfloat16")
+SHAPE = PointParameters(8192, 8192, dtype="bfloat16")
 DATA = Path(__file__).parents[4] / "docs" / "data"
 
 

@@ -10,7 +10,7 @@ import torch
 from hpcprof.workloads.distributed import World
 from hpcprof.workloads.rankenv import Profiler, RankEnvironment
 from hpcprof.workloads.sequence_parallel.measurement import Measurement, Steps
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.timing import PhaseTimer
 
 COMM = SimpleNamespace(allgather=lambda value: [value], bcast=lambda value: value, Barrier=lambda: None)
@@ -20,7 +20,7 @@ def test_a_profile_has_the_steps_of_modes_only() -> None:
     probe = SimpleNamespace(phases=())
     environment = RankEnvironment(profiler=Profiler.NCU)
     measurement = Measurement(
-        Parameters(warmup=0, burn_in=0, steps=2),
+        PointParameters(warmup=0, burn_in=0, steps=2),
         environment,
         world(),
         {},
@@ -58,7 +58,7 @@ def test_modes_are_measured_in_turns_and_every_second_round_in_reverse() -> None
                     pass
 
     steps = cast(Steps, {"serial": Noting("serial", ("allgather",)), "chunked": Noting("chunked", ())})
-    parameters = Parameters(warmup=0, burn_in=0, steps=3)
+    parameters = PointParameters(warmup=0, burn_in=0, steps=3)
     probes = cast(Any, {"probe": Noting("probe", ()), "links": Noting("links", ("ready", "links"))})
     measured = Measurement(parameters, RankEnvironment(), world(), steps, probes).run()
     # The serial mode has a step for its time and one for its phases in each round, and the probes take turns.

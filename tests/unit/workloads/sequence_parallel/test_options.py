@@ -7,11 +7,11 @@ import pytest
 from hpcprof.common.errors import InformationRequested, UsageError
 from hpcprof.workloads.sequence_parallel.options import parse
 from hpcprof.workloads.sequence_parallel.parameters import MODES as NAMES
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 
 
 def test_no_arguments_give_the_defaults() -> None:
-    assert parse([]).points == {"": Parameters()}
+    assert parse([]).points == {"": PointParameters()}
     assert not parse([]).swept
 
 
@@ -20,7 +20,9 @@ def test_every_option_reaches_its_field() -> None:
         "-s 64 --hidden-size 32 --ffn-multiplier 2 --ffn-size 64 --batch-size 3 --dtype bfloat16 --steps 5 "
         "--warmup 0 --seed 7 --mode serial --backend gloo --device cpu"
     )
-    expected = Parameters(64, 32, 2, 64, 3, "bfloat16", 5, 0, 7, mode="serial", backend="gloo", device="cpu")
+    expected = PointParameters(
+        64, 32, 2, 64, 3, "bfloat16", 5, 0, 7, mode="serial", backend="gloo", device="cpu"
+    )
     assert parse(given_options.split()).points == {"": expected}
     assert (expected.rows, expected.inner_size) == (192, 64)
 
@@ -75,7 +77,7 @@ def test_a_sweep_has_a_point_for_every_combination_and_each_is_checked() -> None
     sweep = parse(["-s", "64", "--sweep", "hidden_size=32,48", "--sweep", "dtype=float32,bfloat16"])
     assert sweep.swept
     assert sweep.points == {
-        f"hidden_size={h} dtype={dtype}": Parameters(64, h, dtype=dtype)
+        f"hidden_size={h} dtype={dtype}": PointParameters(64, h, dtype=dtype)
         for h in (32, 48)
         for dtype in ("float32", "bfloat16")
     }
@@ -89,7 +91,7 @@ def test_a_sweep_has_a_point_for_every_combination_and_each_is_checked() -> None
 
 def test_a_sweep_of_one_value_still_names_its_point() -> None:
     assert list(parse(["--sweep", "model=gpt2"]).points) == ["model=gpt2"]
-    assert parse(["--sweep", "model=gpt2"]).first == Parameters(hidden_size=768, ffn_size=3072)
+    assert parse(["--sweep", "model=gpt2"]).first == PointParameters(hidden_size=768, ffn_size=3072)
 
 
 @pytest.mark.parametrize(

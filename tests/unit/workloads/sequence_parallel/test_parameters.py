@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import UsageError
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 
 
-def accepts(parameters: Parameters, ranks: int) -> bool:
+def accepts(parameters: PointParameters, ranks: int) -> bool:
     try:
         parameters.validate(ranks)
     except UsageError:
@@ -20,7 +20,7 @@ def accepts(parameters: Parameters, ranks: int) -> bool:
     return True
 
 
-def suggestions(parameters: Parameters, ranks: int) -> list[int]:
+def suggestions(parameters: PointParameters, ranks: int) -> list[int]:
     with pytest.raises(UsageError) as caught:
         parameters.validate(ranks)
     proposal = str(caught.value).partition("use ")[2]
@@ -29,12 +29,12 @@ def suggestions(parameters: Parameters, ranks: int) -> list[int]:
 
 def test_the_sentence_names_the_nearest_sequence_lengths() -> None:
     with pytest.raises(UsageError) as caught:
-        Parameters(sequence_length=1000).validate(3)
+        PointParameters(sequence_length=1000).validate(3)
     assert str(caught.value) == "--sequence-length 1000 is not divisible by 3 ranks: use 999 or 1002."
 
 
 def test_zero_is_not_offered_as_a_sequence_length() -> None:
-    assert suggestions(Parameters(sequence_length=3), 8) == [8]
+    assert suggestions(PointParameters(sequence_length=3), 8) == [8]
 
 
 @given(st.integers(1, 10_000), st.integers(1, 300), st.integers(1, 8))
@@ -42,11 +42,11 @@ def test_sequence_lengths_that_are_offered_are_the_nearest_valid_ones(
     length: int, ranks: int, batch: int
 ) -> None:
     def valid(value: int) -> bool:
-        return accepts(Parameters(value, hidden_size=ranks, batch_size=batch), ranks)
+        return accepts(PointParameters(value, hidden_size=ranks, batch_size=batch), ranks)
 
     assert valid(length) == (length % ranks == 0)
     if not valid(length):
-        offered = suggestions(Parameters(length, hidden_size=ranks, batch_size=batch), ranks)
+        offered = suggestions(PointParameters(length, hidden_size=ranks, batch_size=batch), ranks)
         _assert_nearest(offered, length, [v for v in range(1, length + ranks + 1) if v % ranks == 0])
         assert all(valid(value) for value in offered)
 
@@ -55,8 +55,8 @@ def test_sequence_lengths_that_are_offered_are_the_nearest_valid_ones(
 def test_hidden_sizes_that_are_offered_are_the_nearest_valid_ones(
     hidden: int, ranks: int, multiplier: int
 ) -> None:
-    def shape(value: int) -> Parameters:
-        return Parameters(sequence_length=ranks, hidden_size=value, ffn_multiplier=multiplier)
+    def shape(value: int) -> PointParameters:
+        return PointParameters(sequence_length=ranks, hidden_size=value, ffn_multiplier=multiplier)
 
     assert accepts(shape(hidden), ranks) == (hidden * multiplier % ranks == 0)
     if not accepts(shape(hidden), ranks):

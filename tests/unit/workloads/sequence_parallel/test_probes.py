@@ -10,14 +10,14 @@ import torch
 
 from hpcprof.workloads.sequence_parallel import probes as module
 from hpcprof.workloads.sequence_parallel.buffers import allocate
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.sequence_parallel.probes import probes
 from hpcprof.workloads.timing import UntimedPhases
 
 
 def test_every_grouping_multiplies_all_rows_in_both_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "all_gather", lambda output, source: output.copy_(source))
-    parameters = Parameters(24, 16, direction="both")
+    parameters = PointParameters(24, 16, direction="both")
     mode: Any = SimpleNamespace(row_groups=((5, 19), (14, 10)), adds=True)
     plain: Any = SimpleNamespace(row_groups=None, adds=False)
     with torch.no_grad():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpcprof.workloads.schema import SCHEMA_VERSION, Correctness, ModeResult, RankResult
 from hpcprof.workloads.sequence_parallel.efficiency import Bound, mode_figures
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.sequence_parallel.result_table import result_table
 
 RIGHT = Correctness(True, 1e-6, 1e-5, 8, "float64")
@@ -19,7 +19,7 @@ def result(serial_ns: int, other_ns: int, bound_ns: int) -> RankResult:
             RIGHT,
             figures=mode_figures(
                 [[time] * 3] * 4,
-                Parameters(),
+                PointParameters(),
                 device="NVIDIA H200",
                 backend="nccl",
                 bound=Bound([bound_ns] * 3, {"matmuls forward": bound_ns}),
@@ -59,7 +59,7 @@ def result(serial_ns: int, other_ns: int, bound_ns: int) -> RankResult:
 
 def test_the_table_of_several_modes_says_how_near_each_is_to_perfect_overlap() -> None:
     lines = result_table(
-        result(4_000_000, 3_400_000, 3_200_000), Parameters(), 1, {"serial": 1e-6, "copy-engine": 2e-6}
+        result(4_000_000, 3_400_000, 3_200_000), PointParameters(), 1, {"serial": 1e-6, "copy-engine": 2e-6}
     ).splitlines()
     (serial,) = [line.split() for line in lines if line.startswith("serial ")]
     (other,) = [line.split() for line in lines if line.startswith("copy-engine ")]

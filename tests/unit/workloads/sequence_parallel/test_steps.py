@@ -15,7 +15,7 @@ from hpcprof.workloads.sequence_parallel.cost_model import Rotation, phases
 from hpcprof.workloads.sequence_parallel.modes import Mode, chunked, serial
 from hpcprof.workloads.sequence_parallel.modes.chunked import Chunked
 from hpcprof.workloads.sequence_parallel.modes.serial import Serial
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.sequence_parallel.steps import GraphedStep, Outputs, Step
 from hpcprof.workloads.timing import HostClock, Timer, UntimedPhases
 
@@ -26,7 +26,9 @@ def copy(output: torch.Tensor, source: torch.Tensor, async_op: bool = False) -> 
     return SimpleNamespace(wait=lambda: None)
 
 
-def made(monkeypatch: pytest.MonkeyPatch, mode: type[Mode], parameters: Parameters) -> tuple[Step, Buffers]:
+def made(
+    monkeypatch: pytest.MonkeyPatch, mode: type[Mode], parameters: PointParameters
+) -> tuple[Step, Buffers]:
     monkeypatch.setattr(serial, "all_gather", copy)
     monkeypatch.setattr(chunked, "all_gather", copy)
     buffers = allocate(parameters, 0, 1, torch.device("cpu"))
@@ -42,7 +44,7 @@ def test_the_gradients_are_those_of_autograd(
     mode: type[Mode], direction: str, keep_gathered: bool, copies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory, "rotation_on", lambda *_: Rotation(4, copies))
-    parameters = Parameters(24, 16, direction=direction, keep_gathered=keep_gathered, chunks=3)
+    parameters = PointParameters(24, 16, direction=direction, keep_gathered=keep_gathered, chunks=3)
     with torch.no_grad():
         step, buffers = made(monkeypatch, mode, parameters)
         assert buffers.backward is not None
@@ -72,7 +74,7 @@ def test_the_gradients_are_those_of_autograd(
 def test_the_serial_mode_times_every_phase_of_its_direction_once_a_step(
     direction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parameters = Parameters(24, 16, direction=direction)
+    parameters = PointParameters(24, 16, direction=direction)
     with torch.no_grad():
         step, _ = made(monkeypatch, Serial, parameters)
         timer = Timer(HostClock(), step.phases)
@@ -89,7 +91,7 @@ def test_the_serial_mode_times_every_phase_of_its_direction_once_a_step(
 
 def test_a_gradient_that_the_peers_do_not_see_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with torch.no_grad():
-        step, buffers = made(monkeypatch, Serial, Parameters(24, 16, direction="backward"))
+        step, buffers = made(monkeypatch, Serial, PointParameters(24, 16, direction="backward"))
         assert buffers.backward is not None
         step(0, UntimedPhases())
         with pytest.raises(RuntimeError, match="not in the memory that the peers read"):
@@ -102,7 +104,7 @@ def test_a_step_without_autograd_takes_the_same_copy_of_the_weights(
 ) -> None:
     monkeypatch.setattr(memory, "rotation_on", lambda *_: Rotation(4, 2))
     with torch.no_grad():
-        step, _ = made(monkeypatch, Serial, Parameters(24, 16, direction=direction))
+        step, _ = made(monkeypatch, Serial, PointParameters(24, 16, direction=direction))
         for index in (3, 0, 5):
             plain = [tensor.clone() for tensor in step.run_untimed(index).tensors()]
             step.poison()

@@ -14,7 +14,7 @@ import pytest
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.losses import Loss, LossKind, Subject
-from hpcprof.profiles.readers.declaration import Part, SeveralRanks
+from hpcprof.profiles.readers.declaration import ProfilePart, SeveralRanks
 from hpcprof.profiles.readers.discovery import files_of, identify_rank, read_profile, several_ranks
 from hpcprof.profiles.timeline import NO_BYTES, NO_PEER, NO_ROOT, NO_TAG, NO_WAIT, Timeline
 from tests.data.otf2_archive import RESOLUTION, Program, files_of_archive, ticks, write_archive
@@ -37,7 +37,7 @@ def anchor(written: Path, tmp_path: Path) -> Path:
 
 def rank_of(anchor: Path, rank: int) -> Timeline:
     several = several_ranks(anchor)
-    timeline = read_profile(anchor, Part(several, rank) if several else None)
+    timeline = read_profile(anchor, ProfilePart(several, rank) if several else None)
     assert isinstance(timeline, Timeline)
     return timeline
 
@@ -57,7 +57,7 @@ def test_an_archive_holds_all_ranks_and_each_reads_its_own_files(written: Path) 
     assert found is not None
     assert (found.ranks, len(found.processes)) == ((0, 1, 2, 3), 4)
     assert identify_rank(written) is None
-    own = [file.name for file in files_of(written, Part(found, 2))]
+    own = [file.name for file in files_of(written, ProfilePart(found, 2))]
     assert own == ["traces.otf2", "traces.def", "2.def", "2.evt", "6.def", "6.evt", "10.def", "10.evt"]
     assert sorted(files_of(written)) == sorted(files_of_archive(written))
 

@@ -23,7 +23,7 @@ from hpcprof.submit.schedulers.kubernetes.client import (
     status_from_objects,
 )
 from hpcprof.submit.sites.files import load_site
-from hpcprof.submit.sites.model import Option
+from hpcprof.submit.sites.model import SiteOption
 from tests.jobs import make_job
 from tests.unit.submit.schedulers.standins import Kubernetes
 
@@ -147,7 +147,7 @@ def test_many_runs_are_one_question_to_each_namespace(cluster: Kubernetes, tmp_p
 
 def test_the_doctor_asks_the_cluster_of_the_site_for_the_operator() -> None:
     site = load_site("kubernetes")
-    there = replace(site, options={**site.options, "namespace": Option("where", default="training")})
+    there = replace(site, options={**site.options, "namespace": SiteOption("where", default="training")})
     answer, asked = Answer(0), []
 
     def run(words: list[str], **_: object) -> Answer:

@@ -16,7 +16,7 @@ from hpcprof.workloads.sequence_parallel.buffers import Buffers, allocate
 from hpcprof.workloads.sequence_parallel.modes import copy_engine
 from hpcprof.workloads.sequence_parallel.modes.copy_engine import CopyEngine, sum_by_torch
 from hpcprof.workloads.sequence_parallel.modes.row_groups import Schedule
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.timing import UntimedPhases
 
 ROWS, HIDDEN = 12, 16
@@ -78,7 +78,7 @@ def on_all_ranks(ranks: int, run: Any, monkeypatch: pytest.MonkeyPatch, **change
     shared = Shared(ranks)
     mine = threading.local()
     monkeypatch.setattr(copy_engine, "symmetric_memory", lambda world: mine.symmetric)
-    parameters = Parameters(ROWS * ranks, HIDDEN, mode="copy-engine", **changes)
+    parameters = PointParameters(ROWS * ranks, HIDDEN, mode="copy-engine", **changes)
 
     def one(rank: int) -> Any:
         mine.symmetric = shared.of_rank(rank)

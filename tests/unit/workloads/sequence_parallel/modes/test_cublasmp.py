@@ -15,7 +15,7 @@ from hpcprof.workloads.sequence_parallel.buffers import allocate
 from hpcprof.workloads.sequence_parallel.modes import cublasmp
 from hpcprof.workloads.sequence_parallel.modes.base import Unavailable
 from hpcprof.workloads.sequence_parallel.modes.cublasmp import CublasMp
-from hpcprof.workloads.sequence_parallel.parameters import Parameters
+from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.timing import UntimedPhases
 
 
@@ -122,7 +122,7 @@ def test_the_two_calls_compute_the_block_with_an_algorithm_that_is_supported(
         return variants[-1]
 
     monkeypatch.setattr(cublasmp, "fastest", fastest)
-    parameters = Parameters(24, 16, ffn_multiplier=3)
+    parameters = PointParameters(24, 16, ffn_multiplier=3)
     buffers = allocate(parameters, 0, 1, torch.device("cpu"))
     mode = CublasMp(parameters, WORLD, buffers)
     assert tried == [["DEFAULT", "SPLIT_P2P"]] * 2
@@ -156,7 +156,7 @@ def test_where_it_cannot_run_the_reason_is_one_sentence(
 ) -> None:
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setitem(sys.modules, "nvmath.bindings.cublasMp", None)
-    parameters = Parameters(24, 16, **changes)
+    parameters = PointParameters(24, 16, **changes)
     with pytest.raises(Unavailable, match=f"^{reason}$"):
         CublasMp(parameters, WORLD, allocate(parameters, 0, 1, torch.device("cpu")))
 

@@ -1,0 +1,143 @@
+"""The host and device branches of the efficiencies, as TALP defines them for programs with GPUs.
+
+Host: useful is the time outside MPI and outside calls that launch work, copy, or wait for a GPU. Device:
+useful is the time of kernels, active also that of copies and of kernels that communicate (Rahimi et al.,
+"Hardware-agnostic and insightful efficiency metrics for accelerated systems", 2026; and DLB's TALP).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.mpi.per_rank import regions_of
+from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
+from hpcprof.profiles.columns.intervals import Intervals, coverage, union, union_of
+from hpcprof.profiles.columns.unique import numbered
+from hpcprof.profiles.timeline import Category, Ints, Table, Timeline
+
+_STARTS, _END = ("MPI_Init", "MPI_Init_thread"), "MPI_Finalize"
+_DIGITS = 3
+_BRANCHES = (
+    "host_efficiency_pct",
+    "offload_efficiency_pct",
+    "device_efficiency_pct",
+    "device_load_balance_pct",
+    "device_communication_efficiency_pct",
+    "device_orchestration_efficiency_pct",
+)
+
+
+@dataclass(frozen=True)
+class _Operations(Table):
+    start: Ints
+    end: Ints
+    device: Ints
+    category: Ints
+
+
+def offload(timeline: Timeline) -> Outcome:
+    """Return the time of the main thread and of the GPUs of a rank in the run, its steps and its phases.
+
+    The main thread is the one with the most calls of MPI. The times of several GPUs are added. What a GPU
+    does counts where it happens, not where it was launched.
+    """
+    if not len(timeline.mpi_calls):
+        return no_rows(f"no MPI calls in {timeline.origin.path.name}")
+    if not timeline.operation_count:
+        return no_rows("without work on GPUs, there is no branch of devices")
+    rows, thread = mpi_calls_in_order(timeline)
+    calls = timeline.mpi_calls.take(rows[thread == 0])
+    of_mpi = union(calls.start, np.maximum(calls.start, calls.end))
+    process, number = int(calls.process[0]), int(calls.thread[0])
+    of_gpu = timeline.calls.take((timeline.calls.process == process) & (timeline.calls.thread == number))
+    in_calls = union_of(of_mpi, union(of_gpu.start, np.maximum(of_gpu.start, of_gpu.end)))
+    devices = [*_devices(timeline)]
+    found = []
+    for scope, name, start, end in _scopes(timeline, calls.start, calls.end, timeline.names(calls.name)):
+        elapsed = int((end - start).sum())
+        outside, inside = (int(coverage(start, end, by).sum()) for by in (in_calls, of_mpi))
+        busy = [[int(coverage(start, end, by).sum()) for by in of] for of in devices]
+        found.append(
+            {
+                "scope": scope,
+                "name": name,
+                "elapsed_ns": elapsed,
+                "useful_ns": elapsed - outside,
+                "gpu_calls_ns": outside - inside,
+                "devices": len(devices),
+                "gpu_useful_ns": sum(useful for useful, _ in busy),
+                "gpu_active_ns": sum(active for _, active in busy),
+            }
+        )
+    return Outcome(columns_of(found))
+
+
+def _devices(timeline: Timeline) -> Iterator[tuple[Intervals, Intervals]]:
+    """Yield the intervals in which each device computes, and those in which it does anything."""
+    every = timeline.columns_of_operations(_Operations)
+    for device in numbered(every.device)[0].tolist():
+        own = every.take(every.device == device)
+        computes = own.category == Category.COMP
+        yield union(own.start[computes], own.end[computes]), union(own.start, own.end)
+
+
+def _scopes(
+    timeline: Timeline, start: Ints, end: Ints, names: list[str | None]
+) -> Iterator[tuple[str, str, Ints, Ints]]:
+    """Yield the scopes of ``pop`` with their intervals; the calls are those of MPI on the main thread."""
+    first = end[:1] if names[0] in _STARTS else start[:1]
+    last = start[-1:] if names[-1] == _END else end[-1:]
+    yield "run", "", first, np.maximum(first, last)
+    regions = pd.DataFrame(regions_of(timeline))
+    for (scope, name), rows in regions.groupby(["scope", "name"], sort=False) if len(regions) else ():
+        yield scope, name, rows["start_ns"].to_numpy(np.int64), rows["end_ns"].to_numpy(np.int64)
+
+
+def with_branches(pop: Outcome, times: pd.DataFrame) -> Outcome:
+    """Return the efficiencies with those of hosts and devices, null for programs without GPUs.
+
+    Parameters
+    ----------
+    pop : Outcome
+        The rows of ``pop`` without these columns.
+    times : DataFrame
+        The rows of ``offload`` of all ranks.
+    """
+    rows = pop.columns()
+    if not len(pop):
+        return pop
+    keys = zip(rows["scope"], rows["name"], rows["parallel_efficiency_pct"], strict=True)
+    found = [_branches(times, scope, name, parallel) for scope, name, parallel in keys]
+    return Outcome({**rows, **columns_of(found)}, pop.reason)
+
+
+def _branches(times: pd.DataFrame, scope: str, name: str, parallel: float | None) -> dict[str, float | None]:
+    own = times[(times["scope"] == scope) & (times["name"] == name)] if len(times) else times
+    if not len(own):
+        return dict.fromkeys(_BRANCHES)
+    useful, calls, devices, computing = (
+        float(own[column].sum()) for column in ("useful_ns", "gpu_calls_ns", "devices", "gpu_useful_ns")
+    )
+    elapsed = float(own["elapsed_ns"].max())
+    most_useful, most_active = (
+        float((own[column] / own["devices"]).max()) for column in ("gpu_useful_ns", "gpu_active_ns")
+    )
+    offloads = _pct(useful, useful + calls)
+    values = (
+        None if parallel is None or offloads is None else round(parallel * offloads / 100, _DIGITS),
+        offloads,
+        _pct(computing, elapsed * devices),
+        _pct(computing, most_useful * devices),
+        _pct(most_useful, most_active),
+        _pct(most_active, elapsed),
+    )
+    return dict(zip(_BRANCHES, values, strict=True))
+
+
+def _pct(part: float, whole: float) -> float | None:
+    return round(100 * part / whole, _DIGITS) if whole > 0 else None

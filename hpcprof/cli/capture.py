@@ -1,0 +1,44 @@
+"""``hpcprof capture``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcprof.cli.completion import complete_runs
+from hpcprof.cli.conventions import examples
+from hpcprof.cli.options import runs_dir_option
+from hpcprof.common.errors import UsageError
+from hpcprof.common.units import counted
+from hpcprof.submit.runs.captures import await_capture, request_capture
+from hpcprof.submit.runs.directory import find_submitted_runs, typed_name
+
+
+@click.command(
+    "capture", epilog=examples("hpcprof capture last", "hpcprof capture RUN --steps 10 --ranks 0-7")
+)
+@runs_dir_option
+@click.option("--steps", type=int, default=5, show_default=True, help="How many steps are recorded.")
+@click.option(
+    "--ranks", default="", metavar="RANKS", help="The ranks that record, such as 0-7; all by default."
+)
+@click.argument("run", metavar="RUN", shell_complete=complete_runs)
+def command(runs_dir: Path, steps: int, ranks: str, run: str) -> None:
+    """Record the next steps of a running PyTorch job, which goes on.
+
+    The job needs no profiler: a request in the run makes all ranks record the same steps with the PyTorch
+    profiler, some seconds later. The traces replace those of an earlier capture of the run. The exit status
+    is 1 if a rank could not record, for example because the program runs the profiler itself.
+    """
+    found = find_submitted_runs((run,), runs_dir)
+    if len(found) != 1:
+        raise UsageError(f"{run} means {counted(len(found), 'run')}: name one.")
+    request, asked = request_capture(found[0], steps, ranks)
+    last = request.first + request.steps - 1
+    click.echo(f"recording steps {request.first} to {last} on {counted(len(asked), 'rank')}", err=True)
+    answers = await_capture(found[0], request, asked)
+    last = min(answer.last for answer in answers.values())
+    name = typed_name(found[0].path)
+    click.echo(f"recorded steps {request.first} to {last} on {counted(len(asked), 'rank')}")
+    click.echo(f"hpcprof collect {name} && hpcprof explain {name}")

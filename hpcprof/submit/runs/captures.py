@@ -1,0 +1,184 @@
+"""Have a running job record steps with the PyTorch profiler, and wait for its answers.
+
+The job's hook does the work (`hpcprof.workloads.on_request`): request and answers are files in the run.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.units import counted, named_ranks
+from hpcprof.submit.jobs.rank_selection import parse_ranks
+from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.runs.live_steps import LiveSteps, read_live_steps
+from hpcprof.submit.schedulers.base import JobState
+from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
+from hpcprof.workloads.on_request import (
+    ANSWERS,
+    LEAD_S,
+    MOST_STEPS,
+    REQUEST,
+    Request,
+    first_step,
+    read_request,
+    write_request,
+)
+
+_LOOK_S = 0.5
+_PATIENCE_S = 120.0
+"""The time that a rank may take to write its trace, beside ten times that of the steps."""
+
+_ANSWER = re.compile(r"rank(\d{5,9})\.json")
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """The answer of a rank: ``accepted``, ``recorded`` or ``failed``, and the reason."""
+
+    number: int
+    state: str
+    first: int = 0
+    last: int = 0
+    error: str = ""
+
+
+def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, list[int]]:
+    """Ask a running job to record steps that all its ranks have still ahead.
+
+    Parameters
+    ----------
+    run : Run
+    steps : int
+        How many steps.
+    ranks : str
+        The ranks that record them, such as ``0-7``; empty for all.
+
+    Returns
+    -------
+    request : Request
+    asked : list of int
+        The ranks that are to answer.
+
+    Raises
+    ------
+    UsageError
+        If the job cannot be asked, or has no such rank.
+    HpcprofError
+        If the job does not run, or another request is open.
+    """
+    if not 0 < steps <= MOST_STEPS:
+        raise UsageError(f"--steps {steps}: give a number from 1 to {MOST_STEPS}.")
+    manifest = run.manifest
+    assert manifest is not None
+    if manifest.job.no_hook:
+        raise UsageError(f"{run.id} was submitted with --no-hook, so nothing in its ranks can record.")
+    if manifest.job.profiled_ranks:
+        raise UsageError(f"{run.id} runs under {manifest.job.profiler} already: wait for its profiles.")
+    _check_running(run)
+    live = read_live_steps(run)
+    if not live:
+        raise HpcprofError(
+            f"no rank of {run.id} has ended a step yet: only programs with optimizers of PyTorch, or that "
+            "mark their steps, can be asked."
+        )
+    spans = parse_ranks(ranks) if ranks else []
+    asked = [rank for rank in live if not spans or any(low <= rank <= high for low, high in spans)]
+    missing = sorted({rank for span in spans for rank in span} - live.keys())
+    if missing:
+        raise UsageError(
+            f"--ranks {ranks}: {named_ranks(missing)} noted no step; {named_ranks(list(live))} did."
+        )
+    earlier = _open_request(run)
+    if earlier is not None and not _ended(_answers(run, earlier), [*filter(earlier.is_for, live)]):
+        last = max(of_rank.last.step for of_rank in live.values())
+        if last < earlier.first + earlier.steps:
+            raise HpcprofError(
+                f"{run.id} already records steps {earlier.first} to {earlier.first + earlier.steps - 1}: ask "
+                "again after them."
+            )
+    ended, wall_ns = _progress(live)
+    request = Request((earlier.number if earlier else 0) + 1, first_step(ended, wall_ns), steps, spans)
+    write_request(run.path / "state", request)
+    return request, asked
+
+
+def await_capture(run: Run, request: Request, asked: list[int]) -> dict[int, Answer]:
+    """Wait until all ranks have recorded, and return their answers.
+
+    Raises
+    ------
+    HpcprofError
+        If a rank could not record, or did not answer in time.
+    """
+    _, wall_ns = _progress(read_live_steps(run))
+    limit = time.monotonic() + _PATIENCE_S + 10 * (LEAD_S + (request.steps + 3) * wall_ns / 1e9)
+    while True:
+        answers = _answers(run, request)
+        if _ended(answers, asked):
+            break
+        if run.state_file("finished") is not None or time.monotonic() > limit:
+            break
+        time.sleep(_LOOK_S)
+    failed = {rank: answer.error for rank, answer in answers.items() if answer.state == "failed"}
+    silent = [rank for rank in asked if rank not in answers or answers[rank].state == "accepted"]
+    if silent and not failed:
+        why = "its job has ended" if run.state_file("finished") is not None else "it takes no steps"
+        raise HpcprofError(f"{named_ranks(silent)} of {run.id} recorded nothing: {why}.")
+    if failed:
+        reasons = "; ".join(
+            f"{named_ranks([rank for rank in failed if failed[rank] == reason])}: {reason}"
+            for reason in dict.fromkeys(failed.values())
+        )
+        recorded = len(asked) - len(failed) - len(silent)
+        rest = f" ({counted(recorded, 'other rank')} recorded)" if recorded else ""
+        raise HpcprofError(f"not all ranks of {run.id} recorded: {reasons}{rest}.")
+    return answers
+
+
+def _check_running(run: Run) -> None:
+    status = poll([run], LISTING_SECONDS)[run.id]
+    if status.state is not JobState.RUNNING:
+        raise HpcprofError(f"{run.id} is {status.state.value}: only a running job can be asked.")
+
+
+def _progress(live: Mapping[int, LiveSteps]) -> tuple[int, float]:
+    """Return how many steps the rank that is farthest has ended by now, and the time of a step in ns."""
+    wall = statistics.median(line.wall_ns for of_rank in live.values() for line in of_rank.lines)
+    last = max((of_rank.last for of_rank in live.values()), key=lambda line: line.step)
+    since = max(0.0, min(time.time() - last.time, LEAD_S))
+    return last.step + 1 + int(since * 1e9 / max(wall, 1)), wall
+
+
+def _open_request(run: Run) -> Request | None:
+    try:
+        return read_request(run.path / "state" / REQUEST)
+    except ValueError as error:
+        raise HpcprofError(f"{run.path / 'state' / REQUEST} is no request of yours: {error}.") from None
+
+
+def _ended(answers: Mapping[int, Answer], asked: list[int]) -> bool:
+    return all(rank in answers and answers[rank].state != "accepted" for rank in asked)
+
+
+def _answers(run: Run, request: Request) -> dict[int, Answer]:
+    return {
+        rank: answer
+        for rank, answer in sorted(_all_answers(run), key=lambda pair: pair[0])
+        if answer.number == request.number
+    }
+
+
+def _all_answers(run: Run) -> Iterator[tuple[int, Answer]]:
+    with suppress(OSError), os.scandir(run.path / "state" / ANSWERS) as entries:
+        for entry in entries:
+            if name := _ANSWER.fullmatch(entry.name):
+                with suppress(OSError, msgspec.MsgspecError), Path(entry.path).open("rb") as file:
+                    yield int(name[1]), msgspec.json.decode(file.read(), type=Answer)

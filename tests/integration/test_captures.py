@@ -1,0 +1,95 @@
+"""Running jobs that record some steps and go on: real ranks with collectives of gloo."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcprof.submit.runs.directory import all_runs
+from hpcprof.submit.runs.live_steps import read_live_steps
+from tests.waiting import until
+
+pytestmark = pytest.mark.slow
+
+PROGRAM = """\
+import os, pathlib, sys, time, torch, torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+kind, end = sys.argv[1], pathlib.Path("end")
+step, over = 0, torch.zeros(1)
+while not over and step < 6000:
+    time.sleep(0.12 if kind == "slow" and step >= 60 else 0.02)
+    model(torch.randn(4, 8)).sum().backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    optimizer.step(); optimizer.zero_grad()
+    step += 1
+    over = torch.ones(1) * end.exists()
+    dist.broadcast(over, 0)
+"""
+
+
+class Job:
+    """A job of two ranks, until `end`."""
+
+    def __init__(self, folder: Path, kind: str, *options: str) -> None:
+        self.folder = folder
+        (folder / "train.py").write_text(PROGRAM)
+        self.hpcprof("submit", "--ranks-per-node", "2", *options, "--", sys.executable, "train.py", kind)
+        (self.run,) = all_runs(folder / "runs")
+
+    def hpcprof(self, *arguments: str, code: int = 0) -> str:
+        """Run a command, and return what it prints."""
+        done = subprocess.run(
+            [sys.executable, "-m", "hpcprof", *arguments], cwd=self.folder, capture_output=True, text=True
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout if code == 0 else done.stderr
+
+    def end(self) -> None:
+        """Have the program end, which it must do by itself."""
+        (self.folder / "end").touch()
+        until(lambda: self.run.state_file("finished") is not None, 120)
+        assert self.run.state_file("finished") == "0"
+
+
+def test_a_running_job_records_the_same_steps_on_all_ranks_and_goes_on(tmp_path: Path) -> None:
+    job = Job(tmp_path, "even")
+    until(lambda: len(read_live_steps(job.run)) == 2, 120)
+    job.hpcprof("capture", "last", "--steps", "3")
+    traces = sorted(path.name for path in (job.run.path / "profiles").iterdir())
+    assert traces == ["rank00000.trace.json.gz", "rank00001.trace.json.gz"]
+    before = read_live_steps(job.run)[0].last.step
+    until(lambda: read_live_steps(job.run)[0].last.step > before, 60)
+    assert "rank 5 noted no step" in job.hpcprof("capture", "last", "--ranks", "5", code=2)
+    job.hpcprof("capture", "last", "--ranks", "1", "--steps", "2")
+    assert [path.name for path in (job.run.path / "profiles").iterdir()] == ["rank00001.trace.json.gz"]
+    job.hpcprof("capture", "last", "--steps", "3")
+    job.end()
+    assert "only a running job" in job.hpcprof("capture", "last", code=1)
+    job.hpcprof("collect", "last")
+    explained = json.loads(job.hpcprof("explain", "last", "--format", "json"))
+    assert (explained["step"]["steps"], explained["step"]["ranks"]) == (3, 2)
+
+
+def test_steps_that_become_slower_are_recorded_and_explained(tmp_path: Path) -> None:
+    job = Job(tmp_path, "slow", "--capture-when", "slow:100")
+    answers = job.run.path / "state/captures"
+    until(
+        lambda: (
+            len([*answers.glob("*.json")]) == 2 and "recorded" in (answers / "rank00000.json").read_text()
+        ),
+        200,
+    )
+    job.end()
+    job.hpcprof("collect", "last")
+    slower = json.loads(job.hpcprof("explain", "last", "--format", "json"))["slower"]
+    assert 50 <= slower["since"] <= 62
+    assert slower["percent"] > 100
+    assert "Since step " in job.hpcprof("explain", "last")
