@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
+from multiprocessing import set_forkserver_preload
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -51,8 +52,11 @@ ONE_THREAD: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def dask() -> Iterator[OnDask]:
-    """A cluster of two workers."""
-    with local_cluster(2) as cluster:
+    """A cluster of two workers, which are forked from a process that has imported what they need."""
+    from dask import config
+
+    set_forkserver_preload(["distributed", *PRELOAD])
+    with config.set({"distributed.worker.multiprocessing-method": "forkserver"}), local_cluster(2) as cluster:
         yield cluster
 
 
