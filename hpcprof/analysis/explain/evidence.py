@@ -11,6 +11,8 @@ from hpcprof.analysis.explain.candidates import Candidate
 from hpcprof.analysis.explain.explanation import Cause, Evidence
 
 _MOST = 3
+_TELLING = 0.05
+"""Idle time that is a smaller share of the cause's own time shows another one."""
 
 Tables = Mapping[str, pd.DataFrame]
 
@@ -35,7 +37,10 @@ def evidence_of(tables: Tables, candidate: Candidate, ranks: tuple[int, ...]) ->
         rows = table[chosen(table, inner)]
         whose = "delaying_rank" if "delaying_rank" in rows else "rank"
         own = rows[rows[whose].isin(ranks)] if whose in rows else rows
-        found += largest(analysis, key, own if len(own) or candidate.cause in _OF_OTHERS else rows)
+        shown = own if len(own) or candidate.cause in _OF_OTHERS else rows
+        if analysis == "idle_causes":
+            shown = shown[shown[key] >= _TELLING * candidate.own_ns]
+        found += largest(analysis, key, shown)
     return tuple(found[:_MOST])
 
 

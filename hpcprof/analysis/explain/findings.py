@@ -54,7 +54,7 @@ _COLLECTIVE = (
 )
 """These are about all of their ranks at once."""
 
-_OF_ONE_RANK = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU)
+_OF_RANKS = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU)
 
 _OF_HOST = (Cause.HOST_WORK, Cause.HOST_SYNC, Cause.DEVICE_ALLOCATION)
 
@@ -138,8 +138,7 @@ class Search:
             left = [
                 (saving, one)
                 for saving, one in savings
-                if ((saving, one) in worth or one.cause in _OF_ONE_RANK)
-                and not _overlaps(one, judged.candidate)
+                if ((saving, one) in worth or one.cause in _OF_RANKS) and not _overlaps(one, judged.candidate)
             ]
             savings = self._savings(without, [one for _, one in left])
             absorbed = [
@@ -157,32 +156,50 @@ class Search:
         return found, hidden, slow
 
     def _hiding(self, found: Sequence[Judged], judged: Judged, alone: Judged) -> tuple[Judged, ...]:
-        """Return the late ranks among the findings that hide what a late rank costs while they last."""
-        if 100 * (judged.saving - alone.saving) < LEAST_ESTIMATE_PCT * self.wall or not _of_one_rank(judged):
+        """Return the late ranks among the findings that hide what other late ranks cost while they last."""
+        if 100 * (judged.saving - alone.saving) < LEAST_ESTIMATE_PCT * self.wall:
             return ()
-        return tuple(one for one in found if _of_one_rank(one) and one.ranks != judged.ranks)
+        late = [one for one in (judged, *found) if one.candidate.cause in _OF_RANKS]
+        return tuple(one for one in late[1:] if judged in late and not set(one.ranks) & set(judged.ranks))
 
     def _late_together(self, times: Times, walls: Ints) -> Judged | None:
-        """Return two ranks that are late by different causes, where a step gains enough only without both.
+        """Return ranks that are late by different causes, where a step gains enough only without both.
 
-        The one that is later by itself is the finding, and the other one goes with it.
+        What is later by itself is the finding, and the other one goes with it. Of pairs that save about as
+        much, that with the fewest ranks counts.
         """
-        latest = [
-            max(alone, key=lambda one: one.own_ns)
-            for cause in _OF_ONE_RANK
-            if (alone := [one for one in self.candidates if one.cause is cause and len(one.ranks) == 1])
+        by_host, by_gpu = map(self._latest, _OF_RANKS)
+        pairs = [
+            self._without_both(times, walls, *sorted((one, other), key=lambda late: -late.own_ns))
+            for one in by_host
+            for other in by_gpu
+            if not set(one.ranks) & set(other.ranks)
         ]
-        if len(latest) < 2 or latest[0].ranks == latest[1].ranks or any(one.slower for one in latest):
+        best = max((one.saving for one in pairs), default=0.0)
+        if 100 * best < LEAST_ESTIMATE_PCT * self.wall:
             return None
-        first, second = sorted(latest, key=lambda one: -one.own_ns)
+        chosen = min(
+            (one for one in pairs if one.saving >= _SAME * best),
+            key=lambda one: len(one.ranks) + len(one.together[0].ranks),
+        )
+        other = self._judged(times, walls, chosen.together[0].candidate, chosen.together[0].ranks)
+        return replace(chosen, together=(self._bounded(other, times),))
+
+    def _latest(self, cause: Cause) -> list[Candidate]:
+        """Return the latest rank by a cause and the latest group; none if a host is slower everywhere."""
+        late = [one for one in self.candidates if one.cause is cause]
+        several = [[one for one in late if (len(one.ranks) > 1) == group] for group in (False, True)]
+        latest = [max(alike, key=lambda one: one.own_ns) for alike in several if alike]
+        return [] if any(one.slower for one in latest) else latest
+
+    def _without_both(self, times: Times, walls: Ints, first: Candidate, second: Candidate) -> Judged:
+        """Judge ``first`` with what a step gains without both causes."""
 
         def remove(times: Times, _: tuple[int, ...] | None) -> Times:
             return second.remove(first.remove(times, first.ranks), second.ranks)
 
         both = self._judged(times, walls, replace(first, remove=remove), first.ranks)
-        if 100 * both.saving < LEAST_ESTIMATE_PCT * self.wall:
-            return None
-        other = self._bounded(self._judged(times, walls, second, second.ranks), times)
+        other = Judged(second, second.ranks, 0.0, np.empty(0), Interval(0.0, 0.0))
         return replace(both, together=(other,))
 
     def _alternatives(
@@ -282,7 +299,11 @@ class Search:
         first = int(graph.calls.step[front[0, 0]])
         edges = np.flatnonzero(np.isin(graph.edges.kind, (EdgeKind.HOST, EdgeKind.CALL)))
         call, less = graph.edges.row[edges], (times.lag - changed.lag)[edges]
-        number = graph.calls.step[call] - first
+        # A pause may lie at the end of the step before that of its call.
+        pause, longest = graph.calls.step.copy(), np.argsort(graph.pieces.length, kind="stable")
+        pause[graph.pieces.call[longest]] = graph.pieces.step[longest]
+        of_pause = graph.edges.kind[edges] == EdgeKind.HOST
+        number = np.where(of_pause, pause[call], graph.calls.step[call]) - first
         known = (number >= 0) & (number < graph.steps)
         before = np.zeros(len(call), bool)
         before[known] = call[known] <= front[graph.call_rank[call[known]], number[known]]
@@ -312,10 +333,6 @@ def _outer(one: Judged, other: Judged) -> bool:
     mine, its = one.candidate, other.candidate
     inside = its.where != mine.where and is_inside(its.where, mine.where)
     return mine.cause is its.cause and inside and its.own_ns >= _SAME * mine.own_ns
-
-
-def _of_one_rank(one: Judged) -> bool:
-    return one.candidate.cause in _OF_ONE_RANK and len(one.ranks) == 1
 
 
 def _gained(before: Ints, after: Ints) -> Floats:
@@ -360,7 +377,7 @@ def _overlaps(one: Candidate, taken: Candidate) -> bool:
     """Return whether a candidate is part of one that has been taken out, or the other way round."""
     if one.cause is not taken.cause:
         return False
-    if one.cause in _OF_ONE_RANK and set(one.ranks) & set(taken.ranks):
+    if one.cause in _OF_RANKS and set(one.ranks) & set(taken.ranks):
         return True
     return is_inside(one.where, taken.where) or is_inside(taken.where, one.where)
 

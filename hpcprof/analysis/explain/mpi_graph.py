@@ -181,7 +181,7 @@ def _pieces(
             owner, begin, finish, own = _divided(timeline, calls.thread[gaps] - main, start, end, number)
         between = _between(run, part.following[gaps], number)
         place = np.where(own == NONE, between[owner], own)
-        found.append(HostPieces(gaps[owner] + at, place, finish - begin))
+        found.append(HostPieces(gaps[owner] + at, place, finish - begin, calls.step[gaps[owner]]))
     return tuple(number), concatenate(HostPieces, found)
 
 

@@ -96,11 +96,15 @@ class Work(Table):
 
 @dataclass(frozen=True)
 class HostPieces(Table):
-    """The time of a thread between a call and the one before, divided by place; in ns."""
+    """The time of a thread between a call and the one before, divided by place; in ns.
+
+    ``step`` is the place of the step in which a piece begins, which may be the one before that of the call.
+    """
 
     call: Ints
     place: Ints
     length: Ints
+    step: Ints
 
 
 @dataclass(frozen=True)
@@ -193,7 +197,7 @@ def rank_activity(timeline: Timeline, steps: slice, fronts: Ints) -> RankActivit
     front = position[fronts[first : last + 1]]
     final = NONE if further else _last_operation(work, last - 1)
     rows = every.take(calls.row)
-    pieces = _pieces(calls, rows.process, rows.thread, places)
+    pieces = _pieces(calls, rows.process, rows.thread, places, ranges.start)
     return RankActivity(timeline, calls, work, pieces, places.texts, streams, front, final)
 
 
@@ -340,8 +344,11 @@ def _work(timeline: Timeline, calls: HostCalls, owner: dict[int, int], places: P
     )
 
 
-def _pieces(calls: HostCalls, processes: Ints, threads: Ints, places: Places) -> HostPieces:
-    """Divide the time before each call, since the one that it follows, by place."""
+def _pieces(calls: HostCalls, processes: Ints, threads: Ints, places: Places, steps: Ints) -> HostPieces:
+    """Divide the time before each call, since the one that it follows, by place.
+
+    ``steps`` has the starts of the steps.
+    """
     parts = []
     for (process, thread), rows in rows_by_key(processes, threads):
         rows = rows[calls.before[rows] != NONE]
@@ -351,5 +358,6 @@ def _pieces(calls: HostCalls, processes: Ints, threads: Ints, places: Places) ->
         owner, begin, finish = divided((own, marking), start, end)
         found = own.at(begin)
         place = np.where(found == NONE, marking.at(begin), found)
-        parts.append(HostPieces(rows[owner], place, finish - begin))
+        step = np.searchsorted(steps, begin, side="right") - 1
+        parts.append(HostPieces(rows[owner], place, finish - begin, step))
     return concatenate(HostPieces, parts) if parts else HostPieces.empty()

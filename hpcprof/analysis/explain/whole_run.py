@@ -101,7 +101,8 @@ def unexplained_waiting(
     if not len(account):
         return
     waited = account["wait_for_peer_ns"].astype(float)
-    explained = sum(one.saving_ns or 0 for one in findings if one.cause in _OF_OTHERS)
+    some = (one for one in findings if one.cause in _OF_OTHERS or len(one.ranks) < len(inputs.ranks))
+    explained = sum(one.saving_ns or 0 for one in some)
     mean = 0.0 if waited.isna().all() else float(waited.mean())
     if mean - explained >= _MUCH_WAITING * wall:
         share = f"{format_ns(mean)} of a step ({100 * mean / wall:.0f} %)"
@@ -126,7 +127,7 @@ def _why_waiting(inputs: ExplainInputs, findings: Sequence[Finding], pipeline: b
         return f"Why is unknown: the clocks of {counted(loose, 'rank')} cannot be aligned"
     slowest = next((one for one in findings if one.cause is Cause.PIPELINE_BUBBLE), None)
     if not pipeline:
-        return f"No slow rank explains most of that{_last_to_arrive(inputs.arrivals())}"
+        return f"No cause that was judged explains most of that{_last_to_arrive(inputs.arrivals())}"
     if slowest is None:
         return _SCHEDULE
     stage, saved = named_ranks(slowest.ranks, _NAMED), format_ns(slowest.saving_ns or 0)

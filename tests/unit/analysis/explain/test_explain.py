@@ -198,6 +198,39 @@ def test_ranks_that_are_late_in_different_steps_are_findings_each_with_its_own_p
     assert [host.saving_ns, gpu.saving_ns] == pytest.approx([7 * MS, 6 * MS], rel=0.15)
 
 
+def test_a_rank_that_others_hide_in_turn_is_a_finding_too() -> None:
+    waits: list[Instruction] = [Launch(MS), Wait()]
+    usual, steps = training(optimizer=waits), 20
+    more_work = training(forward=[Launch(6 * MS)], optimizer=waits)
+
+    def in_turn(rank: int) -> list[Instruction]:
+        return [*(Once(step, (Place("data", (Host(16 * MS),)),)) for step in range(rank, steps, 4)), *usual]
+
+    found = explain_run(inputs_of(simulate([in_turn(0), in_turn(1), more_work, in_turn(3)], steps)))[
+        0
+    ].shown()
+    late = [one for one in found if one.cause in (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU)]
+    assert [(one.cause, one.ranks) for one in late] == [
+        (Cause.LATE_RANK_HOST, (0, 1, 3)),
+        (Cause.LATE_RANK_GPU, (2,)),
+    ]
+    assert [one.ranks for one in late[1].together] == [(0, 1, 3)]
+    saving = sum(one.saving_ns or 0 for one in late)
+    assert saving == pytest.approx(10 * MS, rel=0.1)
+
+
+def test_a_pause_at_the_end_of_a_step_is_in_that_step() -> None:
+    steps = 16
+    logs = Place("log", (Wait(), Host(30 * MS)))
+    usual = training()
+    program: list[Instruction] = [*usual, *(Once(step, (logs,)) for step in range(3, steps, 4))]
+    first = explain_run(inputs_of(simulate([program] * 2, steps)))[0].shown()[0]
+    assert (first.cause, first.where, first.steps) == (Cause.HOST_WORK, "log", (3, 7, 11))
+    # Idle time of another place, however short, is no evidence.
+    figures = [one.value for one in first.evidence if one.analysis == "idle_causes"]
+    assert all(float(value) > MS for value in figures)
+
+
 def test_a_program_without_a_cause_has_no_finding() -> None:
     found = explained(training(), training())
     assert found.shown() == ()
