@@ -42,12 +42,14 @@ class Workload:
     """A program that ships with hpcprof; ``python -m`` runs its ``module``.
 
     ``size`` distinguishes strong from weak scaling; None if no single parameter sets the amount of work.
+    ``uses_jax`` says that it is a program of JAX, not of PyTorch.
     """
 
     name: str
     summary: str
     module: str
     size: Size | None = None
+    uses_jax: bool = False
 
     def command(self, python: str, arguments: Sequence[str]) -> list[str]:
         """Return the command line of one rank.

@@ -20,6 +20,7 @@ class Profiler(Enum):
     NCU = "ncu"
     ROCPROFV3 = "rocprofv3"
     UNITRACE = "unitrace"
+    JAX = "jax"
 
 
 @dataclass(frozen=True)

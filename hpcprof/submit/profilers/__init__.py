@@ -24,6 +24,7 @@ from hpcprof.submit.profilers.base import (
     Target,
     Versioned,
 )
+from hpcprof.submit.profilers.jax_profiler import JAX
 from hpcprof.submit.profilers.ncu import NCU
 from hpcprof.submit.profilers.nsys import NSYS
 from hpcprof.submit.profilers.rocprofv3 import ROCPROFV3
@@ -34,6 +35,7 @@ from hpcprof.submit.profilers.unitrace import UNITRACE
 __all__ = [
     "FOLDER",
     "GPUS",
+    "JAX",
     "NAME",
     "NONE",
     "OUTPUT",
@@ -53,7 +55,7 @@ __all__ = [
 ]
 
 PROFILERS: dict[str, Profiler] = {
-    profiler.name: profiler for profiler in (NONE, NSYS, NCU, TORCH, ROCPROFV3, UNITRACE, SCOREP)
+    profiler.name: profiler for profiler in (NONE, NSYS, NCU, TORCH, JAX, ROCPROFV3, UNITRACE, SCOREP)
 }
 """hpcprof's own profilers by name."""
 

@@ -2,7 +2,8 @@
 
 It runs the ``sitecustomize`` that Python would have run otherwise. It then watches for the exception that
 ends the rank. When the program has imported torch or mpi4py, its pulse begins and, in a rank that the
-PyTorch profiler was chosen for, the recorder. hpcprof copied this file into the run.
+PyTorch profiler was chosen for, the recorder; that of JAX begins once the program has imported JAX. hpcprof
+copied this file into the run.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import importlib
 import importlib.util
 import os
 import sys
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -19,6 +21,7 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = "hpcprof_torch_hook"
 _UNCAUGHT = "hpcprof_uncaught"
 _PULSE, _STEP_LINES = "hpcprof_pulse", "hpcprof_step_lines"
+_JAX_HOOK = "hpcprof_jax_hook"
 _ON_REQUEST, _RECORDING = "hpcprof_on_request", "hpcprof_recording"
 
 
@@ -33,12 +36,15 @@ def run_next() -> None:
     spec.loader.exec_module(module)
 
 
-class TorchFinder:
-    """Finds torch and mpi4py as the other finders do, and begins to watch once one has been imported."""
+class Finder:
+    """Finds a module as the other finders do, and calls a function with it once it has been imported."""
+
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self._name, self._then = name, then
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        """Return the spec of torch or mpi4py, whose loader also begins to watch; None for others."""
-        if name not in ("torch", "mpi4py"):
+        """Return the spec of the module, whose loader also calls the function; None for any other module."""
+        if name != self._name:
             return None
         others = [finder for finder in sys.meta_path if finder is not self]
         found = (finder.find_spec(name, path, target) for finder in others)
@@ -50,19 +56,14 @@ class TorchFinder:
         return spec
 
     def _follow(self, loader: Any) -> None:
-        """Have a loader begin to watch after the next module that it executes: torch or mpi4py."""
+        """Have a loader call the function after the next module that it executes."""
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             del loader.exec_module
             execute(module)
-            is_torch = module.__name__ == "torch"
-            if is_torch:
-                sys.meta_path.remove(self)
-            if _is_here(f"{_STEP_LINES}.py"):
-                _start_pulse(module if is_torch else None)
-            if is_torch and _records():
-                _start_recorder(module)
+            sys.meta_path.remove(self)
+            self._then(module)
 
         loader.exec_module = exec_module
 
@@ -73,6 +74,26 @@ def _is_here(name: str) -> bool:
 
 def _records() -> bool:
     return _is_here(_PACKAGE) and os.environ.get("HPCPROF_PROFILER") != "none"
+
+
+def _watch_torch(torch: ModuleType) -> None:
+    if _is_here(f"{_STEP_LINES}.py"):
+        _start_pulse(torch)
+    if _records():
+        _start_recorder(torch)
+
+
+def _watch_mpi(_: ModuleType) -> None:
+    if _is_here(f"{_STEP_LINES}.py"):
+        _start_pulse(None)
+
+
+def _watch_jax(jax: ModuleType) -> None:
+    """Start the recorder of JAX; the program must never fail because of it."""
+    try:
+        importlib.import_module(_JAX_HOOK).start(jax)
+    except Exception as error:
+        os.write(2, f"hpcprof: the JAX profiler was not set up: {error!r}.\n".encode())
 
 
 def _start_pulse(torch: ModuleType | None) -> None:
@@ -107,6 +128,9 @@ if __name__ == "sitecustomize":
         run_next()
     finally:
         if _records() or _is_here(f"{_STEP_LINES}.py"):
-            sys.meta_path.insert(0, TorchFinder())
+            sys.meta_path.insert(0, Finder("torch", _watch_torch))
+            sys.meta_path.insert(0, Finder("mpi4py", _watch_mpi))
+        if _is_here(f"{_JAX_HOOK}.py") and os.environ.get("HPCPROF_PROFILER") == "jax":
+            sys.meta_path.insert(0, Finder("jax", _watch_jax))
         if _is_here(f"{_UNCAUGHT}.py"):
             importlib.import_module(_UNCAUGHT).install()

@@ -45,7 +45,10 @@ def completed(monkeypatch: pytest.MonkeyPatch, *words: str, by: str = "zsh") -> 
         ([*POLARIS, "-o", "filesystems=home:"], ["filesystems=home:eagle"]),
         (["submit", "--workload", ""], ["sequence-parallel", "ddp"]),
         (["sweep", "--profiler", "n"], ["none", "nsys", "ncu"]),
-        (["submit", "--site", "lumi", "--profiler", ""], ["none", "torch", "rocprofv3", "scorep", "auto"]),
+        (
+            ["submit", "--site", "lumi", "--profiler", ""],
+            ["none", "torch", "jax", "rocprofv3", "scorep", "auto"],
+        ),
         (["submit", "--profiler", "torch", "--profiler-option", "rec"], ["record_shapes="]),
         (["report", "--analysis", "kernels"], ["kernels", "kernels_by_shape"]),
         (["explain", "--fail-on", "late_rank"], ["late_rank_host", "late_rank_gpu"]),

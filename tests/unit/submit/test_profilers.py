@@ -243,6 +243,21 @@ def test_a_schedule_that_records_nothing_is_refused() -> None:
         torch.check(OURS, torch.resolve({"wait": "5"}))
 
 
+def test_the_jax_profiler_is_for_programs_in_jax() -> None:
+    jax = PROFILERS["jax"]
+    for target, sentence in (
+        (OURS, "the workload .* uses PyTorch: use --profiler torch"),
+        (Target(None, ranks=1, in_python=False), "profiles programs in Python"),
+        (Target(None, ranks=1, captures=2), "one span of steps"),
+    ):
+        with pytest.raises(UsageError, match=sentence):
+            jax.check(target, {})
+    jax.check(Target(None, ranks=1, captures=1), {})
+    assert {*jax.start_up(Target(None, ranks=1))} == {"hpcprof_jax_hook.py", "sitecustomize.py"}
+    with pytest.raises(UsageError, match="records shapes always"):
+        jax.resolve({"record_shapes": "true"})
+
+
 def test_the_torch_settings_reach_the_program_as_json() -> None:
     torch = PROFILERS["torch"]
     variables = torch.environment(OURS, torch.resolve({"active": "2", "with_stack": "true"}))

@@ -1,0 +1,57 @@
+"""JAX's own profiler, which runs inside the program; a start-up hook starts and stops it.
+
+The hook (`hpcprof.workloads.jax_hook`) records steps that the program marks, else windows of time.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.profilers.base import Profiler, Settings, Target
+from hpcprof.workloads import catalogue, jax_hook, torch_hook
+
+HOOK = "hpcprof_jax_hook.py"
+"""The module of the hook in a run."""
+
+
+def _check(target: Target, settings: Settings) -> None:
+    if target.workload is not None and not catalogue.find(target.workload).uses_jax:
+        raise UsageError(
+            f"--profiler jax profiles programs of JAX, and the workload {target.workload} uses PyTorch: use "
+            "--profiler torch."
+        )
+    if not target.in_python:
+        raise UsageError("--profiler jax profiles programs in Python.")
+    if target.captures > 1:
+        raise UsageError("--profiler jax records one span of steps: give --capture-steps FIRST-LAST.")
+
+
+def _start_up(target: Target) -> dict[str, str]:
+    paths = {
+        HOOK: Path(jax_hook.__file__),
+        "sitecustomize.py": Path(torch_hook.__file__).with_name("sitecustomize.py"),
+    }
+    return {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
+
+
+def _complaint(text: str) -> str:
+    _, found, reason = text.partition("hpcprof: no trace: ")
+    return f": {reason.strip().rstrip('.')}" if found else ""
+
+
+JAX = Profiler(
+    "jax",
+    "the JAX profiler, CPU and GPU",
+    foreign={
+        "with_stack": "leaves out the functions of Python, since tracing them slows the program",
+        "record_shapes": "records shapes always: the program's HLO has them",
+        "with_flops": "records floating-point operations always, of matrix products and convolutions",
+        "profile_memory": "records no allocations",
+        "active": "records one span of steps: give --capture-steps FIRST-LAST",
+    },
+    check=_check,
+    start_up=_start_up,
+    complaint=_complaint,
+    suffix=jax_hook.SUFFIX,
+)

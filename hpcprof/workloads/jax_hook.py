@@ -1,0 +1,334 @@
+"""Records a part of a JAX program with its own profiler.
+
+``sitecustomize`` (`hpcprof.workloads.torch_hook`) loads this file once the program has imported JAX. Steps
+that the program marks (``jax.profiler.StepTraceAnnotation``) are counted, and by default the twenty after the
+first five are recorded, or as many as ten seconds hold. Until then, windows are recorded by time: executions
+of jitted functions cannot be counted from Python.
+
+Nothing here may make the program fail, or initialize a device that it has not initialized. hpcprof copied
+this file into the run, where it runs without hpcprof under any Python from 3.8.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import multiprocessing
+import os
+import shutil
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+_DEFAULT_STEPS = "5-24"
+_LONGEST_DEFAULT_S = 10.0
+"""After so long, the step that is being recorded is the last, unless the job chose the steps."""
+
+_WINDOWS_S = (0.0, 10.0, 60.0)
+"""The starts of windows. Each replaces the one before: the later one shows less of the program's start."""
+_WINDOW_S = 4.0
+_LOOK_S = 0.1
+_CLAIM = ".hpcprof-jax"
+SUFFIX = ".xplane.pb"
+
+
+def say(sentence: str) -> None:
+    """Write a line to standard error, past whatever the program has done to ``sys.stderr``."""
+    with suppress(OSError):  # the program has closed it
+        os.write(2, f"hpcprof: {sentence}\n".encode(errors="replace"))
+
+
+def _guarded(method: Any) -> Any:
+    """Let one thread at a time into the recorder, and have it give up instead of raising an error."""
+
+    @functools.wraps(method)
+    def safely(self: Recorder, *arguments: Any) -> None:
+        with self.lock:
+            if self.closed or self.inside:
+                return
+            self.inside = True
+            try:
+                method(self, *arguments)
+            except Exception as error:
+                self.closed = True
+                say(f"the JAX profiler stopped: {error!r}; the program goes on.")
+            finally:
+                self.inside = False
+
+    return safely
+
+
+class Recorder:
+    """Decides what is recorded, from the steps that the program marks and from the time.
+
+    Parameters
+    ----------
+    profiler : object
+        Has ``start(folder)``, ``stop()``, ``synchronize()``, which waits for the devices, and ``ready()``,
+        which tells whether the program has initialized them.
+    environ : dict of str to str
+    """
+
+    def __init__(self, profiler: Any, environ: dict[str, str]) -> None:
+        self._profiler = profiler
+        self._profile = Path(environ["HPCPROF_PROFILE_OUTPUT"] + SUFFIX)
+        self._folder = self._profile.with_name(f".{os.urandom(8).hex()}.{self._profile.name}")
+        chosen = environ.get("HPCPROF_CAPTURE_STEPS")
+        self._longest = float("inf") if chosen else _LONGEST_DEFAULT_S
+        parts = ((chosen or _DEFAULT_STEPS).split(",")[0] + "-").split("-")
+        self._first, self._last = int(parts[0]), int(parts[1] or parts[0])
+        # The folder is the rank's own, and new in each attempt to run the job.
+        self._claim = Path(environ.get("TMPDIR", os.devnull), _CLAIM)
+        run, until = environ.get("HPCPROF_RUN_DIR"), environ.get("HPCPROF_CAPTURE_UNTIL")
+        self._state = Path(run) / "state" if run else None
+        # Ahead of the walltime limit, in seconds since 1970.
+        self._until = float(until) if until else float("inf")
+        self._imported = time.monotonic()
+        self._process = os.getpid()
+        self._ready: float | None = None
+        self._windows = list(_WINDOWS_S)
+        self._began: float | None = None
+        self._records_steps = False
+        self._steps = 0
+        self._of_steps = ""
+        self._window = ""
+        self._stands_back = False
+        self.lock = threading.RLock()
+        self.inside = False
+        self.closed = False
+
+    @property
+    def waits(self) -> bool:
+        """True if `tick` is still to be called."""
+        more = self._windows or self._began is not None or self._until < float("inf")
+        return not self.closed and bool(more)
+
+    @_guarded
+    def tick(self) -> None:
+        """Begin or end a window if it is time to, and stop ahead of the walltime limit."""
+        now = time.monotonic()
+        if time.time() >= self._until:
+            self._stop_ahead_of_walltime()
+        elif self._records_steps:
+            return
+        elif self._began is not None:
+            if now - self._began >= _WINDOW_S:
+                self._end_window()
+        elif self._windows and self._profiler.ready():
+            self._ready = now if self._ready is None else self._ready
+            if now - self._ready >= self._windows[0]:
+                self._windows = [moment for moment in self._windows if moment > now - self._ready]
+                self._begin()
+
+    @_guarded
+    def step_begins(self) -> None:
+        """Begin to record if this step is the first to record."""
+        if self._steps == self._first and not self._of_steps:
+            if self._began is not None:
+                self._end_window()
+            self._windows = []
+            self._profiler.synchronize()
+            self._records_steps = self._begin()
+
+    @_guarded
+    def step_ends(self) -> None:
+        """Count a step, and stop if it is the last to record."""
+        self._steps += 1
+        if self._records_steps and self._began is not None:
+            full = time.monotonic() - self._began >= self._longest
+            if self._steps > self._last or full:
+                self._profiler.synchronize()
+                self._end_steps()
+
+    @_guarded
+    def program_profiles(self) -> None:
+        """Make room for a profile that the program itself starts."""
+        if self._records_steps:
+            self._end_steps("the program started the JAX profiler itself")
+        elif self._began is not None:
+            self._end_window()
+        self._stands_back, self._windows = True, []
+
+    @_guarded
+    def close(self) -> None:
+        """Write what has been recorded when the program ends, and say what it is."""
+        if os.getpid() != self._process:
+            return
+        self._finish("the program ended")
+
+    def forked(self) -> None:
+        """Record nothing in a process that was forked."""
+        self.lock, self.closed = threading.RLock(), True
+
+    def _finish(self, reason: str) -> None:
+        if self._records_steps and self._began is not None:
+            self._end_steps(reason)
+        elif self._began is not None:
+            self._end_window()
+        self.closed = True
+        if self._of_steps:
+            say(self._of_steps)
+        elif self._window:
+            marked = f"only {self._steps} step{'s' * (self._steps != 1)}" if self._steps else "no step"
+            say(f"{self._window}, since it marked {marked}.")
+        elif self._stands_back:
+            say("no trace: the program runs the JAX profiler itself.")
+        elif not self._claim.exists():
+            say("no trace: the program used no device of JAX.")
+
+    def _stop_ahead_of_walltime(self) -> None:
+        """Write what has been recorded before the job is killed, and note it in the run."""
+        records = self._began is not None
+        self._finish("the walltime limit came near")
+        if records and self._state is not None:
+            note = self._state / self._profile.name.replace(SUFFIX, ".stopped")
+            temporary = note.with_name(f".{note.name}.{os.getpid()}")
+            temporary.write_text("and written\n")
+            temporary.replace(note)
+
+    def _begin(self) -> bool:
+        if self._stands_back or not self._claimed():
+            self._windows = []
+            return False
+        self._profiler.start(str(self._folder))
+        self._began = time.monotonic()
+        return True
+
+    def _end_steps(self, reason: str = "") -> None:
+        self._write()
+        self._records_steps = False
+        last = self._steps - 1
+        if last >= self._first:
+            steps = f"step {last}" if last == self._first else f"steps {self._first} to {last}"
+            early = f"; {reason} before the end of step {self._steps}" if reason and last < self._last else ""
+            self._of_steps = f"recorded {steps} that the program marks, counted from 0{early}."
+
+    def _end_window(self) -> None:
+        assert self._began is not None
+        seconds, began = time.monotonic() - self._began, self._began - self._imported
+        if self._window and seconds < _WINDOW_S / 2:
+            # The program ended when it had just begun: the one before shows more.
+            self._stop()
+            return
+        self._write()
+        self._window = f"recorded {seconds:.2g} s of the program, {began:.2g} s after it imported JAX"
+
+    def _write(self) -> None:
+        """Stop, and give the profile its name; the other formats that JAX writes are left out."""
+        self._stop(self._profile)
+
+    def _stop(self, keep: Path | None = None) -> None:
+        self._began = None
+        try:
+            self._profiler.stop()
+            written = sorted(self._folder.rglob(f"*{SUFFIX}"))
+            if keep is not None and written:
+                written[-1].replace(keep)
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _claimed(self) -> bool:
+        """Return whether this process is the first of its rank that records."""
+        try:
+            descriptor = os.open(self._claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        except FileExistsError:
+            with suppress(OSError):
+                return self._claim.read_text() == str(self._process)
+            return False
+        except OSError:
+            return True  # A container may not have the folder.
+        os.write(descriptor, str(self._process).encode())
+        os.close(descriptor)
+        return True
+
+
+class JaxProfiler:
+    """JAX's profiler. ``start`` and ``stop`` are those that the program would call."""
+
+    def __init__(self, jax: Any) -> None:
+        self._jax, self._profiler = jax, jax.profiler
+        self._start, self._stop = jax.profiler.start_trace, jax.profiler.stop_trace
+
+    def ready(self) -> bool:
+        """Return whether the program has initialized its devices."""
+        bridge = sys.modules.get("jax._src.xla_bridge")
+        known = getattr(bridge, "backends_are_initialized", None)
+        return bool(known and known())
+
+    def synchronize(self) -> None:
+        """Wait for the work of all devices of the process."""
+        for device in self._jax.local_devices():
+            with suppress(Exception):  # Not all devices of all versions can be waited for.
+                device.synchronize_all_activity()
+
+    def start(self, folder: str) -> None:
+        """Begin to record. The functions of Python are left out: to trace them slows the program."""
+        make = getattr(self._profiler, "ProfileOptions", None)
+        if make is None:  # before JAX 0.6
+            self._start(folder)
+            return
+        options = make()
+        options.python_tracer_level = 0
+        self._start(folder, profiler_options=options)
+
+    def stop(self) -> None:
+        """Stop, and write the profile below the folder."""
+        self._stop()
+
+
+def _watch_steps(jax: Any, recorder: Recorder) -> None:
+    """Have the recorder count the steps that the program marks."""
+    step = jax.profiler.StepTraceAnnotation
+    enter, leave = step.__enter__, step.__exit__
+
+    def begin(self: Any) -> Any:
+        recorder.step_begins()
+        return enter(self)
+
+    def end(self: Any, *error: Any) -> Any:
+        result = leave(self, *error)
+        recorder.step_ends()
+        return result
+
+    step.__enter__, step.__exit__ = begin, end
+
+
+def _watch_profiler(jax: Any, recorder: Recorder) -> None:
+    """Have the recorder make room once the program starts a profile of its own."""
+    own = sys.modules.get("jax._src.profiler", jax.profiler)
+    start = jax.profiler.start_trace
+
+    @functools.wraps(start)
+    def start_trace(*arguments: Any, **options: Any) -> Any:
+        recorder.program_profiles()
+        return start(*arguments, **options)
+
+    # ``jax.profiler.trace`` calls the function of the module in which it is defined.
+    for module in (own, jax.profiler):
+        module.start_trace = start_trace
+
+
+def _watch_time(recorder: Recorder) -> None:
+    def look() -> None:
+        while recorder.waits:
+            recorder.tick()
+            time.sleep(_LOOK_S)
+
+    threading.Thread(target=look, name="hpcprof", daemon=True).start()
+
+
+def start(jax: Any) -> Recorder | None:
+    """Begin to watch a program that has just imported JAX; None if the process is not to be profiled."""
+    if not os.environ.get("HPCPROF_PROFILE_OUTPUT") or multiprocessing.parent_process() is not None:
+        return None
+    recorder = Recorder(JaxProfiler(jax), dict(os.environ))
+    _watch_profiler(jax, recorder)
+    _watch_steps(jax, recorder)
+    os.register_at_fork(after_in_child=recorder.forked)
+    # JAX closes its devices at exit, after this: what is registered last is called first.
+    atexit.register(recorder.close)
+    _watch_time(recorder)
+    return recorder

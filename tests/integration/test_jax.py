@@ -1,0 +1,155 @@
+"""Programs in JAX: real profiles of two processes, and real programs where JAX is installed."""
+
+from __future__ import annotations
+
+import json
+import lzma
+import os
+import socket
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from hpcprof.submit.profilers import PROFILERS, Target
+from hpcprof.submit.runs.directory import all_runs
+from tests.conftest import Hpcprof
+
+DATA = Path(__file__).parents[1] / "data"
+needs_jax = pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
+
+STANDIN = """\
+import types
+class StepTraceAnnotation:
+    def __enter__(self): return self
+    def __exit__(self, *error): pass
+profiler = types.SimpleNamespace(
+    start_trace=print, stop_trace=print, StepTraceAnnotation=StepTraceAnnotation
+)
+"""
+PROGRAM = """\
+import contextlib, os, sys, time
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+rank, ranks = int(os.environ["HPCPROF_RANK"]), int(os.environ["HPCPROF_WORLD_SIZE"])
+cause, port, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+if port != "0":
+    jax.distributed.initialize(f"localhost:{port}", ranks, rank)
+mesh = jax.make_mesh((len(jax.devices()),), ("data",))
+weights = jnp.ones((256, 256)) / 256
+
+@jax.jit
+@jax.shard_map(mesh=mesh, in_specs=(PartitionSpec(), PartitionSpec("data")), out_specs=PartitionSpec())
+def step(weights, batch):
+    for _ in range(20):
+        batch = jnp.tanh(batch @ weights)
+    return weights + jax.lax.psum(batch.T @ batch, "data") * 1e-6
+
+def mark(number):
+    marks = "unmarked" not in sys.argv
+    return jax.profiler.StepTraceAnnotation("train", step_num=number) if marks else contextlib.nullcontext()
+
+sharding = NamedSharding(mesh, PartitionSpec("data"))
+for number in range(steps):
+    with mark(number):
+        with jax.profiler.TraceAnnotation("load"):
+            time.sleep(0.1 if cause == "input" else 0)
+            local = np.ones((1024, 256), np.float32)
+        batch = jax.make_array_from_process_local_data(sharding, local)
+        with jax.profiler.TraceAnnotation("augment"):
+            time.sleep(0.1 if cause == "slow" and rank == 1 else 0)
+        weights = jax.block_until_ready(step(weights, batch))
+"""
+
+
+@pytest.mark.parametrize(("profiler", "hooked"), [("jax", True), ("none", False)])
+def test_the_start_of_python_watches_for_jax_on_ranks_that_it_profiles(
+    tmp_path: Path, profiler: str, hooked: bool
+) -> None:
+    for name, text in PROFILERS["jax"].start_up(Target(None, ranks=1)).items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "jax.py").write_text(STANDIN)
+    program = (
+        "import sys, json; before = 'hpcprof_jax_hook' in sys.modules\n"
+        "import jax; print(json.dumps([before, jax.profiler.start_trace is print]))"
+    )
+    folders = {"PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path)}
+    variables = {"HPCPROF_PROFILE_OUTPUT": str(tmp_path / "rank00000"), "HPCPROF_PROFILER": profiler}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **folders, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert json.loads(done.stdout) == [False, not hooked]
+    assert done.stderr == ("hpcprof: no trace: the program used no device of JAX.\n" if hooked else "")
+
+
+def test_the_profiles_of_two_processes_name_the_slow_one(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    for rank in (0, 1):
+        packed = (DATA / f"jax_slow_rank{rank}.xplane.pb.xz").read_bytes()
+        (tmp_path / f"rank0000{rank}.xplane.pb").write_bytes(lzma.decompress(packed))
+    first = first_finding(hpcprof, tmp_path)
+    assert (first["cause"], first["ranks"], first["where"]) == ("late_rank_host", [1], "augment")
+    rows = table(hpcprof, tmp_path, "collectives_summary")
+    assert [(row["op"], row["count"]) for row in rows] == [("AllReduce", 6)]
+
+
+def first_finding(hpcprof: Hpcprof, run: Path) -> dict[str, object]:
+    found = json.loads(hpcprof("explain", str(run), "--format", "json").stdout)["findings"]
+    return dict(found[0]) if found else {}
+
+
+def table(hpcprof: Hpcprof, run: Path, analysis: str) -> list[dict[str, object]]:
+    answer = json.loads(hpcprof("report", str(run), "--analysis", analysis, "--format", "json").stdout)
+    rows: list[dict[str, object]] = answer["rows"] if isinstance(answer, dict) else answer
+    return rows
+
+
+def profiled(hpcprof: Hpcprof, tmp_path: Path, *arguments: str) -> Path:
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM)
+    hpcprof(
+        *("submit", "--site", "local", "--ranks-per-node", "2", "--profiler", "jax", "--wait"),
+        *("--", sys.executable, str(program), *arguments),
+    )
+    (run,) = all_runs(tmp_path / "runs")
+    return run.path
+
+
+def free_port() -> str:
+    with socket.socket() as listening:
+        listening.bind(("localhost", 0))
+        return str(listening.getsockname()[1])
+
+
+@needs_jax
+@pytest.mark.parametrize(("cause", "waits"), [("slow", {1: "augment"}), ("input", {0: "load", 1: "load"})])
+def test_processes_that_train_together_are_recorded_with_what_holds_them_up(
+    hpcprof: Hpcprof, tmp_path: Path, cause: str, waits: dict[int, str]
+) -> None:
+    run = profiled(hpcprof, tmp_path, cause, free_port(), "9")
+    for rank in (0, 1):
+        said = (run / f"logs/rank0000{rank}.err").read_text()
+        assert "hpcprof: recorded steps 5 to 8 that the program marks, counted from 0; the program" in said
+    idle = table(hpcprof, run, "idle_causes")
+    asleep = {row["rank"]: row["range"] for row in idle if float(str(row["idle_ns_per_step"])) > 0.09e9}
+    assert asleep == waits
+    (together,) = table(hpcprof, run, "collectives_summary")
+    assert (together["op"], together["ranks"], together["bytes"]) == ("AllReduce", 2, 4 * 256 * 256)
+
+
+@needs_jax
+def test_processes_on_their_own_that_mark_nothing_have_steps_and_operators(
+    hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    run = profiled(hpcprof, tmp_path, "none", "0", "60", "unmarked")
+    assert table(hpcprof, run, "steps_summary")
+    assert {row["rank"] for row in table(hpcprof, run, "operators")} == {0, 1}
+    said = (run / "logs/rank00000.err").read_text()
+    assert "s of the program" in said
+    assert "since it marked no step" in said

@@ -1,0 +1,212 @@
+"""What the hook of JAX records, with a profiler that stands for the real one."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hpcprof.workloads import jax_hook
+from hpcprof.workloads.jax_hook import Recorder
+
+
+class Profiler:
+    """Writes the steps and windows that it is told to record."""
+
+    def __init__(self) -> None:
+        self.folder: Path | None = None
+        self.recorded = 0
+        self.initialized = True
+
+    def ready(self) -> bool:
+        return self.initialized
+
+    def synchronize(self) -> None:
+        pass
+
+    def start(self, folder: str) -> None:
+        assert self.folder is None
+        self.folder = Path(folder)
+
+    def stop(self) -> None:
+        assert self.folder is not None
+        self.recorded += 1
+        place = self.folder / "plugins/profile/now"
+        place.mkdir(parents=True)
+        (place / "host.xplane.pb").write_text(f"{self.recorded}")
+        (place / "host.trace.json.gz").write_text("")
+        self.folder = None
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time in seconds."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the hook prints."""
+    texts: list[str] = []
+    monkeypatch.setattr(jax_hook, "say", texts.append)
+    return texts
+
+
+def recorder(folder: Path, profiler: Profiler, **variables: str) -> Recorder:
+    environment = {"HPCPROF_PROFILE_OUTPUT": str(folder / "rank00000"), "TMPDIR": str(folder), **variables}
+    return Recorder(profiler, environment)
+
+
+def run_steps(made: Recorder, count: int, clock: list[float], seconds: float = 0.1) -> None:
+    for _ in range(count):
+        made.step_begins()
+        clock[0] += seconds
+        made.step_ends()
+        made.tick()
+
+
+def test_the_twenty_steps_after_the_first_five_are_recorded(
+    tmp_path: Path, clock: list[float], said: list[str]
+) -> None:
+    profiler = Profiler()
+    made = recorder(tmp_path, profiler)
+    run_steps(made, 5, clock)
+    # The first one is a window of time.
+    run_steps(made, 30, clock)
+    assert profiler.recorded == 2
+    made.close()
+    assert said == ["recorded steps 5 to 24 that the program marks, counted from 0."]
+    assert [file.name for file in tmp_path.iterdir() if not file.name.startswith(".")] == [
+        "rank00000.xplane.pb"
+    ]
+    assert (tmp_path / "rank00000.xplane.pb").read_text() == "2"
+
+
+def test_long_steps_are_as_many_as_ten_seconds_hold_and_chosen_ones_are_all(
+    tmp_path: Path, clock: list[float], said: list[str]
+) -> None:
+    for name, chosen in (("default", {}), ("chosen", {"HPCPROF_CAPTURE_STEPS": "1-7"})):
+        folder = tmp_path / name
+        folder.mkdir()
+        made = recorder(folder, Profiler(), **chosen)
+        run_steps(made, 9, clock, seconds=6)
+        made.close()
+    assert said == [
+        "recorded steps 5 to 6 that the program marks, counted from 0.",
+        "recorded steps 1 to 7 that the program marks, counted from 0.",
+    ]
+
+
+def test_a_program_that_marks_nothing_is_recorded_in_windows_the_last_of_which_is_kept(
+    tmp_path: Path, clock: list[float], said: list[str]
+) -> None:
+    profiler = Profiler()
+    profiler.initialized = False
+    made = recorder(tmp_path, profiler)
+    made.tick()
+    assert profiler.folder is None
+    profiler.initialized = True
+    for second in range(20):
+        clock[0] = float(second)
+        made.tick()
+        assert (profiler.folder is not None) is (second in (0, 1, 2, 3, 10, 11, 12, 13))
+    made.close()
+    assert (tmp_path / "rank00000.xplane.pb").read_text() == "2"
+    assert said == ["recorded 4 s of the program, 10 s after it imported JAX, since it marked no step."]
+
+
+def test_a_window_that_had_just_begun_does_not_replace_the_one_before(
+    tmp_path: Path, clock: list[float], said: list[str]
+) -> None:
+    made = recorder(tmp_path, Profiler())
+    for clock[0] in (0.0, 5.0, 10.0, 10.5):
+        made.tick()
+    made.close()
+    assert (tmp_path / "rank00000.xplane.pb").read_text() == "1"
+
+
+def test_a_program_that_ends_among_the_chosen_steps_is_told(
+    tmp_path: Path, clock: list[float], said: list[str]
+) -> None:
+    made = recorder(tmp_path, Profiler())
+    run_steps(made, 8, clock)
+    made.close()
+    assert said == [
+        "recorded steps 5 to 7 that the program marks, counted from 0; the program ended before the end of "
+        "step 8."
+    ]
+
+
+def test_a_program_that_profiles_itself_is_left_alone(
+    tmp_path: Path, clock: list[float], said: list[str]
+) -> None:
+    profiler = Profiler()
+    made = recorder(tmp_path, profiler)
+    made.program_profiles()
+    run_steps(made, 30, clock)
+    made.close()
+    assert (profiler.recorded, said) == (0, ["no trace: the program runs the JAX profiler itself."])
+
+
+def test_one_process_of_a_rank_records(tmp_path: Path, clock: list[float], said: list[str]) -> None:
+    (tmp_path / ".hpcprof-jax").write_text("1")
+    profiler = Profiler()
+    made = recorder(tmp_path, profiler)
+    run_steps(made, 30, clock)
+    made.close()
+    assert (profiler.recorded, said) == (0, [])
+
+
+def test_it_stops_ahead_of_the_walltime_limit_and_notes_it(
+    tmp_path: Path, clock: list[float], said: list[str]
+) -> None:
+    (tmp_path / "state").mkdir()
+    until = str(time.time() - 1)
+    made = recorder(tmp_path, Profiler(), HPCPROF_RUN_DIR=str(tmp_path), HPCPROF_CAPTURE_UNTIL=until)
+    made.step_begins()
+    for _ in range(6):
+        made.step_ends()
+        made.step_begins()
+    made.tick()
+    assert (tmp_path / "state/rank00000.stopped").read_text() == "and written\n"
+    assert (tmp_path / "rank00000.xplane.pb").exists()
+    assert not made.waits
+
+
+def test_an_error_of_the_profiler_is_said_and_the_program_goes_on(
+    tmp_path: Path, clock: list[float], said: list[str]
+) -> None:
+    profiler: Any = Profiler()
+    profiler.start = lambda folder: 1 / 0
+    made = recorder(tmp_path, profiler)
+    run_steps(made, 30, clock)
+    made.close()
+    (sentence,) = said
+    assert "the JAX profiler stopped: ZeroDivisionError" in sentence
+    assert "the program goes on" in sentence
+
+
+def test_steps_of_the_program_are_counted_through_its_own_marks(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Step:
+        def __enter__(self) -> Step:
+            told.append("enter")
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            told.append("exit")
+
+    jax = SimpleNamespace(profiler=SimpleNamespace(StepTraceAnnotation=Step))
+    counting: Any = SimpleNamespace(
+        step_begins=lambda: told.append("begin"), step_ends=lambda: told.append("end")
+    )
+    jax_hook._watch_steps(jax, counting)
+    with Step():
+        pass
+    assert told == ["begin", "enter", "exit", "end"]
