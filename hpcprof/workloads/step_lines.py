@@ -3,9 +3,9 @@
 A run also has a copy of this file in ``hook/``, for programs that mark no steps (`hpcprof.workloads.pulse`):
 it imports nothing but the standard library.
 
-``state/steps/rankNNNNN.jsonl`` in the run gets at most one line a second. Marking a step costs less than half
-a microsecond (``benchmarks/step_lines.py``) and never waits for the GPU. The times are the host's, from the
-end of one step to the end of the next.
+``state/steps/rankNNNNN.jsonl`` in the run gets at most one line a second, after some hours one in ten.
+Marking a step costs less than half a microsecond (``benchmarks/step_lines.py``) and never waits for the GPU.
+The times are the host's, from the end of one step to the end of the next.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from time import perf_counter_ns, time
 FOLDER = "steps"
 """The folder in ``state/`` of the run."""
 
-_EVERY_NS = 1_000_000_000
+_EVERY_NS, _RAREST_NS = 1_000_000_000, 10_000_000_000
+_THINNED = 3600
+"""A run has a line a second in its first hour, then one in this part of its time, at last every 10 s."""
 
 current: StepLines | None = None
 """The writer of a program that marks its steps itself."""
 
 
 class StepLines:
-    """Measures steps on the host and writes a line about them every second.
+    """Measures steps on the host and writes a line about them every second, later every ten seconds.
 
     A line that cannot be written is the last: the program goes on, and `unwritten` counts.
 
@@ -54,7 +56,7 @@ class StepLines:
         self._name = f"rank{rank:05d}.jsonl"
         self._file: int | None = None
         self._mark: int | None = None
-        self._due = 0
+        self._due = self._began = 0
         self._walls: list[int] = []
 
     def begin(self) -> None:
@@ -71,7 +73,8 @@ class StepLines:
         self._walls.append(now - self._mark)
         self._mark = now
         if now >= self._due:
-            self._due = now + _EVERY_NS
+            self._began = self._began or now
+            self._due = now + min(max(_EVERY_NS, (now - self._began) // _THINNED), _RAREST_NS)
             self._write(step)
         if self.on_end is not None:
             self.on_end(step + 1)

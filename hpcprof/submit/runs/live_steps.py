@@ -9,7 +9,7 @@ import json
 import os
 import re
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -34,7 +34,7 @@ _SLOW_FACTOR = 3
 """A step is slow from this multiple of the median on."""
 
 _SILENT_SECONDS = 10.0
-_SILENT_STEPS = 5
+_SILENT_STEPS, _SILENT_LINES = 5, 3
 _HANGING_FACTOR = 3
 
 
@@ -161,13 +161,15 @@ def step_warnings(steps: Mapping[int, LiveSteps], now: float) -> list[str]:
     """Return a sentence on ranks that have stopped while others go on, on all of them, and on slow steps.
 
     A rank has stopped if its last line is older than the newest one of all ranks by 10 s and by five steps of
-    median length: it writes a line a second, or one after each longer step. If the newest line is three times
+    median length: it writes a line a second, or one after each longer step. Where lines come more rarely, as
+    after some hours, it has the time of three. If the newest line is three times
     as old, the run as a whole has stopped. A step is slow if it took three times the median of all lines.
     """
     if not steps:
         return []
     median = statistics.median(line.wall_ns for of_rank in steps.values() for line in of_rank.lines)
-    patience = max(_SILENT_SECONDS, _SILENT_STEPS * median / 1e9)
+    pause = statistics.median(_pause(of_rank.lines) for of_rank in steps.values())
+    patience = max(_SILENT_SECONDS, _SILENT_STEPS * median / 1e9, _SILENT_LINES * pause)
     newest = max(of_rank.last.time for of_rank in steps.values())
     stopped = [rank for rank, of_rank in steps.items() if newest - of_rank.last.time > patience]
     found = []
@@ -189,6 +191,11 @@ def step_warnings(steps: Mapping[int, LiveSteps], now: float) -> list[str]:
             f"{format_ns(longest)}, {longest / median:.1f} times the median of {format_ns(median)}."
         )
     return found
+
+
+def _pause(lines: Sequence[StepLine]) -> float:
+    """Return the mean time between two lines, in seconds."""
+    return (lines[-1].time - lines[0].time) / max(1, len(lines) - 1)
 
 
 def _sentence(ranks: list[int]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,19 @@ def _run(lines: StepLines, clock: Clock, walls_ms: list[int], first: int = 0) ->
         lines.begin()
         clock.now += wall * MS
         lines.end(step)
+
+
+def test_the_lines_of_a_long_run_are_thinned_out_and_lose_no_step(clock: Clock, run_dir: Path) -> None:
+    lines = StepLines(run_dir, 3)
+    _run(lines, clock, [500] * (24 * 7200))
+    lines.flush()
+    written = _written(run_dir)
+    assert 15_000 < len(written) < 20_000
+    assert (run_dir / "state/steps/rank00003.jsonl").stat().st_size < 2_000_000
+    assert sum(line["steps"] for line in written) == 24 * 7200
+    assert {line["wall_ns"] for line in written} == {500 * MS}
+    gaps = [after["time"] - before["time"] for before, after in pairwise(written)]
+    assert (max(gaps[:3000]), max(gaps)) == (pytest.approx(1), pytest.approx(10, abs=0.6))
 
 
 def test_a_line_a_second_has_the_median_and_the_longest_of_the_steps_since_the_last(

@@ -169,6 +169,11 @@ def test_a_rank_that_stops_while_others_go_on_is_named() -> None:
     ]
 
 
+def test_ranks_whose_lines_come_rarely_have_not_stopped() -> None:
+    rare = [StepLine(time, 9, 100, 100 * MS, 110 * MS) for time in (970.0, 980.0, 990.0)]
+    assert step_warnings({0: LiveSteps(tuple(rare)), 1: LiveSteps(tuple(rare[:-1]))}, 1019.0) == []
+
+
 def test_a_rank_with_long_steps_has_not_stopped() -> None:
     slow = {rank: lines(1000.0 - 40 * rank, wall_ms=20_000, longest_ms=21_000, count=1) for rank in (0, 1)}
     assert step_warnings(slow, 1010.0) == []
