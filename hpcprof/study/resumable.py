@@ -5,14 +5,13 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.study.runs import MessageKind, NoProfile, Progress, StudyRuns, resume_command
-from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.runs.directory import MANIFEST, Run, new_run_id, open_run
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import poll
@@ -27,47 +26,23 @@ RECORD = "study.json"
 """The name of the file."""
 
 
-class PlannedJob(Protocol):
-    """One run of a study: its job, its title, and its id, which is empty until it is submitted."""
+class StudyRecord(msgspec.Struct, frozen=True):
+    """The runs of a study in the order in which they are made.
 
-    @property
-    def run(self) -> str:
-        """The id of the run."""
+    ``template`` is the absolute path of the user's template of job.sh. Each study has a record of its own,
+    which names the study and the type of its runs.
+    """
 
-    @property
-    def job(self) -> Job:
-        """Its job."""
-
-    @property
-    def profiled(self) -> bool:
-        """True if it leaves profiles to collect."""
-
-    @property
-    def title(self) -> str:
-        """The values that tell it from the other runs."""
-
-
-class StudyRecord(Protocol):
-    """The runs of a study in the order in which they are made."""
-
-    @property
-    def study(self) -> str:
-        """The name of the study."""
-
-    @property
-    def site(self) -> Site:
-        """The site of all jobs."""
-
-    @property
-    def runs(self) -> Sequence[PlannedJob]:
-        """The runs."""
-
-    @property
-    def template(self) -> str | None:
-        """The absolute path of the user's template of job.sh."""
+    study: str
+    site: Site
+    runs: Sequence[Any]
+    template: str | None = None
 
     def with_run(self, index: int, run: str) -> Self:
         """Return the record with another id for one run."""
+        runs = list(self.runs)
+        runs[index] = msgspec.structs.replace(runs[index], run=run)
+        return msgspec.structs.replace(self, runs=runs)
 
 
 R = TypeVar("R", bound=StudyRecord)

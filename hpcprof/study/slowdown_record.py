@@ -8,6 +8,7 @@ from typing import Literal
 
 import msgspec
 
+from hpcprof.study.resumable import StudyRecord
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads.sweep import Point, label
@@ -56,22 +57,13 @@ class StudyRun(PlannedRun, frozen=True, kw_only=True):
         return f"{self.arm.value} {label(self.point)}".rstrip()
 
 
-class SlowdownRecord(msgspec.Struct, frozen=True):
-    """The runs of a study in the order in which they are made.
-
-    ``template`` is the absolute path of the user's template of job.sh.
-    """
+class SlowdownRecord(StudyRecord, frozen=True):
+    """The runs of a study of slowdown."""
 
     study: Literal["slowdown"]
     site: Site
     runs: list[StudyRun]
     template: str | None = None
-
-    def with_run(self, index: int, run: str) -> SlowdownRecord:
-        """Return the record with another id for one run."""
-        runs = list(self.runs)
-        runs[index] = msgspec.structs.replace(runs[index], run=run)
-        return msgspec.structs.replace(self, runs=runs)
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import msgspec
 
+from hpcprof.study.resumable import StudyRecord
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads.ddp.faults import BLOCKS
@@ -41,22 +42,13 @@ class ValidationRun(msgspec.Struct, frozen=True):
         return self.faults[0] if self.profiled else "costs of all faults, without a profiler"
 
 
-class ValidationRecord(msgspec.Struct, frozen=True):
-    """The runs of a study in the order in which they are made; the first one measures the costs.
-
-    ``template`` is the absolute path of the user's template of job.sh.
-    """
+class ValidationRecord(StudyRecord, frozen=True):
+    """The runs of a study that validates explanations; the first one measures the costs."""
 
     study: Literal["validate"]
     site: Site
     runs: list[ValidationRun]
     template: str | None = None
-
-    def with_run(self, index: int, run: str) -> ValidationRecord:
-        """Return the record with another id for one run."""
-        runs = list(self.runs)
-        runs[index] = msgspec.structs.replace(runs[index], run=run)
-        return msgspec.structs.replace(self, runs=runs)
 
 
 def timed_arguments(faults: Sequence[str], block_steps: int, repeats: int) -> list[str]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Mapping
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -76,27 +76,42 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
         pairs = {table: _pairs(export, table) for table in _PAIR_TABLES}
         payloads = NcclPayloads(layouts(export))
     names.know(_hosts_and_users(pairs))
+    with database_copy(path, target, names) as copy:
+        copy.create_function("nccl_payload", 2, payloads.cleaned, deterministic=True)
+        copy.create_function("nccl_entry", 1, entry_name, deterministic=True)
+        left_out = _copy_tables(copy)
+        for table, rows in pairs.items():
+            copy.execute(f"CREATE TABLE {table} (name TEXT, value TEXT)")
+            copy.executemany(f"INSERT INTO {table} VALUES (?, ?)", _kept(table, rows))
+    return left_out
+
+
+@contextmanager
+def database_copy(path: Path, target: Path, names: Names) -> Iterator[sqlite3.Connection]:
+    """Open a new database that is filled in the block, with ``path`` as its schema ``source``.
+
+    The function ``cleaned`` of SQL replaces paths and hosts in a text. It takes bytes, since text of profiles
+    may not be UTF-8.
+
+    Raises
+    ------
+    DamagedInput
+        If ``path`` cannot be read.
+    """
     try:
         with closing(sqlite3.connect(target)) as copy:
             # An incomplete copy is deleted, so no journal is needed.
             copy.execute("PRAGMA journal_mode = OFF")
             copy.execute("PRAGMA synchronous = OFF")
             copy.execute("ATTACH ? AS source", (f"{path.absolute().as_uri()}?mode=ro",))
-            copy.create_function("nccl_payload", 2, payloads.cleaned, deterministic=True)
-            copy.create_function("nccl_entry", 1, entry_name, deterministic=True)
             copy.create_function("cleaned", 1, lambda text: _cleaned(text, names), deterministic=True)
-            left_out = _copy_tables(copy)
-            for table, rows in pairs.items():
-                copy.execute(f"CREATE TABLE {table} (name TEXT, value TEXT)")
-                copy.executemany(f"INSERT INTO {table} VALUES (?, ?)", _kept(table, rows))
+            yield copy
             copy.commit()
-            return left_out
     except sqlite3.Error as error:
         raise DamagedInput(f"{path} cannot be copied: {error}.") from None
 
 
 def _cleaned(text: bytes | None, names: Names) -> str | None:
-    # As bytes, because text in an export may not be UTF-8.
     return None if text is None else names.cleaned(text.decode("utf-8", "replace"))
 
 

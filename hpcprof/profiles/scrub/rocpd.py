@@ -10,15 +10,14 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers import environment_allowlist
 from hpcprof.profiles.readers.rocprof.database import decoded, open_database
 from hpcprof.profiles.readers.rocprof.records import KEPT
 from hpcprof.profiles.scrub.names import Names, hosts_and_users, names_in_environment
+from hpcprof.profiles.scrub.nsys import database_copy
 
 _TEXTS: dict[str, tuple[str, ...]] = {
     "metadata": (),
@@ -62,25 +61,12 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
             hosts, users = names_in_environment(part.variables)
             hosts += [str(name) for (name,) in part.rows("info_node", "hostname") if name]
             names.know(hosts_and_users(hosts, users))
-        try:
-            with closing(sqlite3.connect(target)) as copy:
-                # An incomplete copy is deleted, so no journal is needed.
-                copy.execute("PRAGMA journal_mode = OFF")
-                copy.execute("PRAGMA synchronous = OFF")
-                copy.execute("ATTACH ? AS source", (f"{path.absolute().as_uri()}?mode=ro",))
-                copy.create_function("cleaned", 1, lambda text: _cleaned(text, names), deterministic=True)
-                copy.create_function("kept", 2, lambda kind, text: _kept(kind, text, names))
-                left_out: list[str] = []
-                for part in database.parts:
-                    left_out += _copy_set(copy, part.suffix, f"_{part.number}")
-                copy.commit()
-                return left_out
-        except sqlite3.Error as error:
-            raise DamagedInput(f"{path} cannot be copied: {error}.") from None
-
-
-def _cleaned(text: bytes | None, names: Names) -> str | None:
-    return None if text is None else names.cleaned(text.decode("utf-8", "replace"))
+        with database_copy(path, target, names) as copy:
+            copy.create_function("kept", 2, lambda kind, text: _kept(kind, text, names))
+            left_out: list[str] = []
+            for part in database.parts:
+                left_out += _copy_set(copy, part.suffix, f"_{part.number}")
+        return left_out
 
 
 def _kept(kind: str, written: bytes | str | None, names: Names) -> str:
