@@ -8,6 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from hpcprof.submit.doctor.machine import COMMAND_SECONDS, CheckResult, Inspected, Status
@@ -154,7 +155,7 @@ def gpus(machine: Inspected) -> CheckResult:
     """List the GPUs that the driver shows."""
     name = "GPUs"
     if not machine.which("nvidia-smi"):
-        remedy = "Run this on a compute node; without NVIDIA GPUs use the profiler torch."
+        remedy = "Run this on a compute node; without NVIDIA GPUs, nsys records MPI, and torch PyTorch."
         observation = "nvidia-smi is not on the PATH: no NVIDIA driver is installed here."
         return CheckResult(name, Status.ABSENT, observation, remedy)
     answer = machine.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
@@ -172,6 +173,57 @@ def nsys(machine: Inspected) -> CheckResult:
     return _tool(machine, "nsys", "Nsight Systems")
 
 
+_VERSIONS = (
+    "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
+    "print(mpi4py.__version__, *MPI.Get_version())"
+)
+_WITH_LARGE_COUNTS = 4
+"""The first version of mpi4py that calls functions such as ``MPI_Send_c``, and of MPI that has them."""
+
+_WITHOUT_LARGE_COUNTS = (2023, 4)
+"""The last version of nsys that is known not to trace them."""
+
+
+def mpi_profiling(machine: Inspected) -> CheckResult:
+    """Say which profilers record calls of MPI here."""
+    name = "MPI profiling"
+    if machine.scheduler.runs_in_image:
+        return CheckResult(name, Status.ABSENT, "The profilers are in the image that the jobs run in.")
+    said = []
+    if machine.which("nsys"):
+        said.append("nsys records programs of Open MPI, MPICH and MPIs derived from them as they are")
+    if machine.which("unitrace"):
+        said.append("unitrace records those of the MPI that it was built with")
+    if machine.which("scorep"):
+        said.append("Score-P records those that are built with it")
+    if not said:
+        return CheckResult(
+            name,
+            Status.ABSENT,
+            "None of nsys, unitrace and scorep is on the PATH.",
+            "Load a module of Nsight Systems, which needs no GPU for this, or of Score-P.",
+        )
+    observation = f"{'; '.join(said)}."
+    if machine.which("scorep") and find_spec("otf2") is None:
+        observation += " Archives of Score-P cannot be read here."
+        return CheckResult(name, Status.WARNING, observation, "Install hpcprof[otf2].")
+    if machine.which("nsys") and _loses_mpi4py(machine):
+        observation += " This nsys does not record the messages of this mpi4py."
+        remedy = "Use a newer nsys, mpi4py 3, or an MPI without large counts, such as Open MPI 5.0."
+        return CheckResult(name, Status.WARNING, observation, remedy)
+    return CheckResult(name, Status.OK, observation)
+
+
+def _loses_mpi4py(machine: Inspected) -> bool:
+    """Return whether mpi4py calls functions that nsys does not trace: those for large counts."""
+    version = _version(machine.run(["nsys", "--version"]).stdout)
+    if version is None or tuple(map(int, version.split(".")[:2])) > _WITHOUT_LARGE_COUNTS:
+        return False
+    answer = machine.run([machine.python, "-c", _VERSIONS])
+    found = re.search(r"^(\d+)\S* (\d+) \d+$", answer.stdout, re.MULTILINE)
+    return found is not None and min(map(int, found.groups())) >= _WITH_LARGE_COUNTS
+
+
 def ncu(machine: Inspected) -> CheckResult:
     """Find the version of Nsight Compute."""
     return _tool(machine, "ncu", "Nsight Compute")
@@ -184,11 +236,17 @@ def _tool(machine: Inspected, command: str, product: str) -> CheckResult:
         )
         return CheckResult(command, Status.ABSENT, f"{command} is not on the PATH.", remedy)
     answer = machine.run([command, "--version"])
-    version = re.search(r"\d{4}\.\d+(\.\d+)*", answer.stdout)
+    version = _version(answer.stdout)
     if not answer.ok or version is None:
         observation = f"{command} --version failed: {answer.why}."
         return CheckResult(command, Status.BROKEN, observation, f"Reinstall {product}.")
-    return CheckResult(command, Status.OK, f"{product} {version[0]}.")
+    return CheckResult(command, Status.OK, f"{product} {version}.")
+
+
+def _version(text: str) -> str | None:
+    """Return the version of a tool of NVIDIA that prints it."""
+    found = re.search(r"\d{4}\.\d+(\.\d+)*", text)
+    return found[0] if found else None
 
 
 def torch(machine: Inspected) -> CheckResult:
@@ -221,6 +279,7 @@ CHECKS: dict[str, Check] = {
     "MPI": mpi,
     "GPUs": gpus,
     "nsys": nsys,
+    "MPI profiling": mpi_profiling,
     "ncu": ncu,
     "hardware counters": counters,
     "CPU sampling": perf_events,

@@ -57,6 +57,8 @@ PBS = {"qsub": Answer(0), "qdel": Answer(0)}
 PARAMETERS = "/proc/driver/nvidia/params"
 PARANOID = "/proc/sys/kernel/perf_event_paranoid"
 TWO = "rank 1 of 2\nrank 0 of 2\n"
+NSYS_2025 = "NVIDIA Nsight Systems version 2025.3.1.90-253135822126v0\n"
+NSYS_2023 = "NVIDIA Nsight Systems version 2023.4.4.54-234433681190v0\n"
 TORCH = '["2.13.0", ["nccl", "gloo"], "12.8", 4]'
 
 CASES: list[tuple[str, Callable[[Inspected], CheckResult], Inspected, Status, str]] = [
@@ -164,11 +166,47 @@ CASES: list[tuple[str, Callable[[Inspected], CheckResult], Inspected, Status, st
         Status.BROKEN,
         "couldn't communicate",
     ),
+    (
+        "no profiler of MPI",
+        checks.mpi_profiling,
+        made_up(),
+        Status.ABSENT,
+        "None of nsys, unitrace and scorep",
+    ),
+    (
+        "nsys for MPI",
+        checks.mpi_profiling,
+        made_up({"nsys": Answer(0, NSYS_2025), "python": Answer(0, "4.1.2 5 0\n")}),
+        Status.OK,
+        "records programs of Open MPI, MPICH",
+    ),
+    ("unitrace for MPI", checks.mpi_profiling, made_up({"unitrace": Answer(0)}), Status.OK, "unitrace"),
+    (
+        "an nsys without large counts",
+        checks.mpi_profiling,
+        made_up({"nsys": Answer(0, NSYS_2023), "python": Answer(0, "4.1.2 5 0\n")}),
+        Status.WARNING,
+        "does not record the messages of this mpi4py",
+    ),
+    (
+        "an MPI without large counts",
+        checks.mpi_profiling,
+        made_up({"nsys": Answer(0, NSYS_2023), "python": Answer(0, "4.1.2 3 1\n")}),
+        Status.OK,
+        "as they are.",
+    ),
+    (
+        "no mpi4py",
+        checks.mpi_profiling,
+        made_up({"nsys": Answer(0, NSYS_2023), "python": Answer(1, stderr="No module named 'mpi4py'")}),
+        Status.OK,
+        "as they are.",
+    ),
     ("nsys is not on the PATH", checks.nsys, made_up(), Status.ABSENT, "nsys is not on the PATH"),
     (
         "nsys",
         checks.nsys,
-        made_up({"nsys": Answer(0, "NVIDIA Nsight Systems version 2025.3.1.90-253135822126v0\n")}),
+        made_up({"nsys": Answer(0, NSYS_2025)}),
         Status.OK,
         "Nsight Systems 2025.3.1.90.",
     ),
@@ -292,6 +330,17 @@ def test_what_is_wrong_has_a_remedy_of_one_sentence(
     if finding.status in (Status.WARNING, Status.BROKEN):
         assert finding.remedy.endswith(".")
         assert finding.remedy.count(". ") == 0
+
+
+def test_archives_of_score_p_need_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    on = made_up({"scorep": Answer(0)})
+    for found, status in ((None, Status.WARNING), (object(), Status.OK)):
+        monkeypatch.setattr(checks, "find_spec", lambda name, found=found: found)
+        finding = checks.mpi_profiling(on)
+        assert finding.status is status
+        assert "Score-P" in finding.observation
+    image = made_up({"nsys": Answer(0, NSYS_2025)}, site="kubernetes")
+    assert checks.mpi_profiling(image).status is Status.ABSENT
 
 
 def test_every_check_of_the_table_is_tried_here_and_names_itself() -> None:
