@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
 import lzma
+import re
+import shutil
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -21,7 +25,9 @@ from tests.integration.chromium import barriers, open_page
 from tests.unit.report.perfetto.decoded import decode
 
 DATA = Path(__file__).parents[1] / "data"
+PROGRAMS = Path(__file__).parents[2] / "benchmarks" / "mpi_programs" / "mpi_programs.c"
 RUN = "stencil"
+NUMBER = re.compile(r"\b\d+(?:\.\d+)?\b")
 
 
 @pytest.fixture
@@ -60,6 +66,36 @@ def test_report_page_and_traces_show_the_messages_of_a_run(hpcprof: Hpcprof, fol
     ]
     assert arrows[0] == arrows[1]
     assert len(arrows[0]) == 320
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (shutil.which("nsys") and shutil.which("mpicc")), reason="needs nsys and mpicc on the PATH"
+)
+def test_a_real_program_under_a_real_nsys_agrees_with_what_it_prints(
+    hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["mpicc", "-O2", PROGRAMS, "-o", tmp_path / "program"], check=True, timeout=120)
+    for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
+        monkeypatch.setenv(name, "1")
+    options = ("--ranks-per-node", "2", "--profiler", "nsys")
+    done = hpcprof("run", *options, "--", "./program", "halo", "--steps", "30", "--late", "1", "--extra", "6")
+    assert done.returncode == 0, done.stderr
+    assert "30 on each of 2 ranks" in " ".join(done.stdout.split())
+    printed = (log.read_text() for log in tmp_path.glob("runs/*/logs/rank*.out"))
+    rows = [[*map(float, NUMBER.findall(text))] for text in printed if "TRUTH" in text]
+    computes = {int(rank): compute / wall for rank, wall, compute in rows}
+    assert computes.keys() == {0, 1}
+    report = hpcprof("report", "--analysis", "pop", "--format", "csv").stdout
+    (step,) = [row for row in csv.DictReader(report.splitlines()) if row["scope"] == "step"]
+    # What else the machine does beside the program counts as computing.
+    useful = 100 * sum(computes.values()) / 2
+    assert float(step["parallel_efficiency_pct"]) == pytest.approx(useful, abs=10)
+    calls = csv.DictReader(
+        hpcprof("report", "--analysis", "mpi_calls", "--format", "csv").stdout.splitlines()
+    )
+    sent = {int(row["rank"]): int(row["calls"]) for row in calls if row["call"] == "MPI_Isend"}
+    assert sent == {0: 60, 1: 60}
 
 
 @pytest.mark.slow
