@@ -17,7 +17,7 @@ import msgspec
 
 from hpcprof.common.units import parse_memory
 from hpcprof.submit.jobs.capture_when import parse_capture_when
-from hpcprof.submit.jobs.job_name import command_options, default_job_name, runs_python
+from hpcprof.submit.jobs.job_name import command_options, default_job_name, runs_python, uses_jax
 from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.jobs.walltime import parse_stall_timeout, parse_walltime
 from hpcprof.submit.profilers import NONE, PROFILERS, Target
@@ -414,7 +414,13 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         captures = self.capture_steps.count(",") + 1 if self.capture_steps else 0
         in_python = self.workload is not None or runs_python(self.arguments)
         return Target(
-            self.workload, self.ranks, captures, len(self.profiled_ranks), self.nodes, in_python=in_python
+            self.workload,
+            self.ranks,
+            captures,
+            len(self.profiled_ranks),
+            self.nodes,
+            in_python=in_python,
+            uses_jax=not self.workload and uses_jax(self.arguments, self.directory),
         )
 
     @property

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
+_IMPORTS_JAX = re.compile(r"^[ \t]*(?:import|from)[ \t]+(?:jax|flax|optax|equinox|haiku)\b", re.MULTILINE)
 _SHELL = re.compile(r"(?:ba|da|k|z)?sh")
 _TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
 _SCRIPT_SUFFIXES = (".py", ".sh", ".bash")
@@ -58,6 +59,17 @@ def runs_python(command: Sequence[str]) -> bool:
     """Return whether a command is a program in Python, which an interpreter or a launcher of PyTorch runs."""
     names = (PurePath(word).name for word in command)
     return any(_PYTHON.fullmatch(name) or name in _LAUNCHERS or name.endswith(".py") for name in names)
+
+
+def uses_jax(command: Sequence[str], folder: str) -> bool:
+    """Return whether the script of a command, which runs in a folder, imports JAX or a library for it."""
+    script = script_of(command) if command else ""
+    if not script:
+        return False
+    try:
+        return bool(_IMPORTS_JAX.search(Path(folder, script).read_text(encoding="utf-8", errors="replace")))
+    except OSError:
+        return False
 
 
 def _is_option(word: str) -> bool:

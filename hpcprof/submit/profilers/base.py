@@ -95,7 +95,8 @@ class Target:
 
     ``workload`` is None for a program of the user's, which may not open a capture range as workloads do.
     ``captures`` is the number of spans of steps to capture, 0 for all measured steps. ``profiled`` is how
-    many of the ``ranks`` run under the profiler. ``in_python`` says that it is a program in Python.
+    many of the ``ranks`` run under the profiler. ``in_python`` says that it is a program in Python, and
+    ``uses_jax`` that it imports JAX.
     """
 
     workload: str | None
@@ -104,6 +105,7 @@ class Target:
     profiled: int = 0
     nodes: int = 1
     in_python: bool = True
+    uses_jax: bool = False
 
 
 @dataclass(frozen=True)

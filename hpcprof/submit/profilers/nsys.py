@@ -31,7 +31,7 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     # "stop" takes the first range only.
     end = f"repeat:{target.captures}" if target.captures > 1 else "stop"
     return (
-        *_traced(settings),
+        *_traced(target, settings),
         *_sampling(target, settings),
         "--cpuctxsw=none",
         *(("--capture-range=cudaProfilerApi", f"--capture-range-end={end}") if by_program else ()),
@@ -41,7 +41,7 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     )
 
 
-def _traced(settings: Settings) -> tuple[Word, ...]:
+def _traced(target: Target, settings: Settings) -> tuple[Word, ...]:
     """Return what to trace: CUDA only where there is a GPU, and MPI as the program's library is one."""
     trace = settings["trace"].split(",")
     chosen: list[Word] = []
@@ -50,7 +50,11 @@ def _traced(settings: Settings) -> tuple[Word, ...]:
         known = [OnNode(f"mpi_is {name}", (f"--mpi-impl={name}",)) for name in _MPI]
         chosen += [f"--mpi-impl={given}"] if given else known
     others = ",".join(name for name in trace if name != "cuda")
-    with_gpu = (f"--trace={settings['trace']}", f"--cuda-graph-trace={settings['cuda-graph-trace']}")
+    graphs = settings["cuda-graph-trace"]
+    if graphs == "auto":
+        # XLA runs most of a step as CUDA graphs.
+        graphs = "node" if target.uses_jax else "graph"
+    with_gpu = (f"--trace={settings['trace']}", f"--cuda-graph-trace={graphs}")
     if "cuda" not in trace or not others:
         return (*with_gpu, *chosen)
     return (OnNode(_HAS_GPU, with_gpu, (f"--trace={others}",), "no GPU: CUDA is not traced"), *chosen)
@@ -151,7 +155,9 @@ NSYS = Profiler(
             ("false", "true"),
         ),
         "cuda-graph-trace": Setting(
-            "trace CUDA graphs as a whole, or node by node", "graph", ("graph", "node")
+            "trace CUDA graphs as a whole (graph) or node by node; auto: node for programs that import JAX",
+            "auto",
+            ("auto", "graph", "node"),
         ),
         "capture": Setting(
             "range: only between cudaProfilerStart and Stop; whole: everything; auto: range for hpcprof's "

@@ -111,6 +111,16 @@ def test_nsys_keeps_the_mpi_teams_of_a_part_of_the_ranks_to_each_rank() -> None:
     assert nsys.environment(OURS, nsys.resolve({"trace": "cuda"})) == {}
 
 
+def test_nsys_records_the_kernels_inside_graphs_of_programs_in_jax() -> None:
+    for target, given, graphs in (
+        (Target(None, ranks=1, uses_jax=True), {}, "node"),
+        (Target(None, ranks=1, uses_jax=True), {"cuda-graph-trace": "graph"}, "graph"),
+        (USERS, {"cuda-graph-trace": "node"}, "node"),
+    ):
+        gpu, *_ = (flag for flag in nsys_flags(target, **given) if isinstance(flag, OnNode))
+        assert gpu.passed[1] == f"--cuda-graph-trace={graphs}"
+
+
 def test_nsys_traces_cuda_only_where_there_is_a_gpu_and_says_so() -> None:
     gpu, *_ = (flag for flag in nsys_flags(USERS) if isinstance(flag, OnNode))
     assert gpu.passed == ("--trace=cuda,nvtx,mpi", "--cuda-graph-trace=graph")

@@ -1,10 +1,12 @@
-"""NVTX ranges of an nsys export, and the operators of PyTorch among them.
+"""NVTX ranges of an nsys export, and the operators of PyTorch and XLA among them.
 
 ``emit_nvtx`` and nsys ``--pytorch=autograd-nvtx`` mark operators. PyTorch appends to the name of each of its
 ranges the number of the call, and on request the shapes of the inputs:
 ``aten::mm, op_id = 12, sizes = [[4, 32], [32, 10]], input_op_ids = [(3,0), (5,1)]``. What autograd recorded
 has ``, seq = 7`` too (``getNvtxStr`` in torch/csrc/profiler/util.cpp). Ranges of the program
 (``record_function``) and of PyTorch's own libraries are marked in the same way.
+
+XLA marks each operation that it executes in the domain ``TSL``: ``Thunk:#name=dot,hlo_op=dot.1#``.
 """
 
 from __future__ import annotations
@@ -122,7 +124,10 @@ def ranges(
     column = {name: values[rows] for name, values in columns.items()}
     closed = column["end"] != MISSING
     marked = _names(events, rows, translate(column["textId"], numbers), strings)
-    domain = _domains(events, strings, column)
+    created = _created(events)
+    domain = _domains(created, strings, column)
+    if _XLA in created.values():
+        domain[marked.operator & (domain == strings.add(_XLA))] = NO_NAME
     known = column["globalTid"] != NO_ID
     every = Ranges(
         start=column["start"],
@@ -154,14 +159,16 @@ def _names(events: NvtxEvents, rows: Ints, registered: Ints, strings: StringTabl
     return marked
 
 
-def _domains(events: NvtxEvents, strings: StringTable, column: Mapping[str, Ints]) -> Ints:
+def _domains(
+    created: Mapping[tuple[int, int], str | None], strings: StringTable, column: Mapping[str, Ints]
+) -> Ints:
     """Return the name of each range's domain.
 
     A domain's id is unique within a process. If a process creates one twice, the first counts.
     """
     result = np.full(len(column["start"]), NO_NAME, np.int64)
     process = np.where(column["globalTid"] == NO_ID, NO_ID, column["globalTid"] & _PROCESS_BITS)
-    for (identity, owner), text in _created(events).items():
+    for (identity, owner), text in created.items():
         result[(column["domainId"] == identity) & (process == owner)] = strings.add(text)
     return result
 
@@ -202,6 +209,11 @@ _LIBRARY = re.compile(r"\w+:(?!:)")
 """The work of a process group (``nccl:all_reduce``), which has shapes but is no operator."""
 
 
+_XLA = "TSL"
+"""The domain of XLA's own ranges."""
+_THUNK = re.compile(r"Thunk:#(?:[^#]*,)?hlo_op=([^,#]+)[,#]")
+
+
 class Operator(NamedTuple):
     """The name of an operator, and the shapes of its inputs as a JSON list, None if they are unknown."""
 
@@ -212,9 +224,12 @@ class Operator(NamedTuple):
 def parse_operator(text: str) -> Operator | None:
     """Return the operator that a range is, by its text; None for any other range.
 
-    It is one if PyTorch wrote the text, and the name is that of an operator or the range has a number in the
-    sequence of autograd, which other ranges do not get.
+    It is one if XLA marks an operation, or if PyTorch wrote the text, and the name is that of an operator or
+    the range has a number in the sequence of autograd, which other ranges do not get.
     """
+    thunk = _THUNK.match(text)
+    if thunk is not None:
+        return Operator(thunk[1], None)
     appended = _APPENDED.search(text)
     if appended is None:
         return None
@@ -251,7 +266,7 @@ def mark_operators(texts: Iterable[str | None], strings: StringTable) -> Marked:
 def separate(ranges: Ranges, marked: Marked) -> tuple[Ranges, Operators]:
     """Return the ranges that are no operators, and the operators.
 
-    An operator begins and ends on one thread, outside NVTX domains.
+    An operator begins and ends on one thread, outside NVTX domains other than XLA's.
     """
     whole = (ranges.closed == 1) & (ranges.one_thread == 1) & (ranges.style == Style.PUSH_POP)
     chosen = marked.operator & whole & (ranges.domain == NO_NAME)

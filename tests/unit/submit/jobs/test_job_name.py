@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from hpcprof.submit.jobs.job_name import command_options, default_job_name
+from hpcprof.submit.jobs.job_name import command_options, default_job_name, uses_jax
 
 
 @pytest.mark.parametrize(
@@ -50,3 +52,17 @@ def test_a_job_is_named_after_its_script(command: str, name: str) -> None:
 )
 def test_options_are_those_of_the_script(command: str, options: dict[str, str]) -> None:
     assert command_options(command.split()) == options
+
+
+def test_a_script_that_imports_jax_or_a_library_for_it_uses_jax(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    for text, expected in (
+        ("import os\nimport jax.numpy as jnp\n", True),
+        ("    from flax import linen\n", True),
+        ("# import jax\nimport jaxtyping\nimport torch\n", False),
+    ):
+        script.write_text(text)
+        assert uses_jax(["python", "-u", "train.py", "--lr", "1"], str(tmp_path)) is expected
+    assert not uses_jax(["python", "other.py"], str(tmp_path))
+    assert not uses_jax(["python", "-m", "package"], str(tmp_path))
+    assert not uses_jax([], str(tmp_path))

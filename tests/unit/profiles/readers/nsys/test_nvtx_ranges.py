@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,9 @@ THREAD = 16777217
         ("detach_, op_id = 38", ("detach_", None)),
         ("MyFunction, seq = 8, op_id = 38", ("MyFunction", None)),
         ("_C::rms_norm, op_id = 3", ("_C::rms_norm", None)),
+        # As XLA writes them in its domain.
+        ("Thunk:#hlo_op=fusion.3#", ("fusion.3", None)),
+        ("Thunk:#name=jit(f)/dot,hlo_op=dot.1,unique_hlo_op_id=7#", ("dot.1", None)),
     ],
 )
 def test_what_pytorch_appends_tells_an_operator(text: str, operator: tuple[str, str | None]) -> None:
@@ -69,9 +73,8 @@ def test_other_ranges_stay_ranges(text: str) -> None:
 @pytest.fixture
 def marked(tmp_path: Path) -> Timeline:
     """Return a step with a product, whose kernel is launched inside ``aten::mm``, and ranges like it."""
-    path = tmp_path / "rank0.sqlite"
     product = "sizes = [[4, 32], [32, 10]], input_op_ids = [(3,0), (5,1)]"
-    texts = [
+    texts: list[tuple[int, int | str, int, str, int]] = [
         (0, "NULL", 75, "Mine", 7),
         (0, 100, 59, "iteration, op_id = 1", 0),
         (10, 60, 59, f"aten::linear, op_id = 2, {product}", 0),
@@ -80,6 +83,11 @@ def marked(tmp_path: Path) -> Timeline:
         (70, 80, 60, "aten::mm, op_id = 5", 0),
         (90, "NULL", 59, "aten::mm, op_id = 6", 0),
     ]
+    return read(write(tmp_path / "rank0.sqlite", texts))
+
+
+def write(path: Path, texts: Sequence[tuple[int, int | str, int, str, int]]) -> Path:
+    """Write an export with a kernel and ranges: start, end, type, text and domain of each."""
     change(
         path,
         *generated_exports.SCHEMA.strip().split(";")[:-1],
@@ -93,7 +101,29 @@ def marked(tmp_path: Path) -> Timeline:
             for start, end, kind, text, domain in texts
         ),
     )
-    return read(path)
+    return path
+
+
+def test_operations_of_xla_are_operators_and_its_modules_mark_steps(tmp_path: Path) -> None:
+    texts: list[tuple[int, int | str, int, str, int]] = [
+        (0, "NULL", 75, "TSL", 8),
+        (0, "NULL", 75, "Mine", 7),
+    ]
+    for start in (0, 100, 200):
+        texts += [
+            (start + 10, start + 60, 59, "XlaModule:#hlo_module=jit_step,program_id=3#", 8),
+            (start + 20, start + 50, 59, "Thunk:#name=dot,hlo_op=dot.1#", 8),
+        ]
+    timeline = read(write(tmp_path / "rank0.sqlite", [*texts, (300, 310, 59, "Thunk:#hlo_op=a#", 7)]))
+    assert timeline.names(timeline.operators.name) == ["dot.1"] * 3
+    (kernel,) = operator_kernels(timeline).rows.to_dict("records")
+    assert (kernel["operator"], kernel["kernel"]) == ("dot.1", "gemm")
+    steps = steps_of(timeline)
+    assert steps.name == "TSL:XlaModule:#hlo_module=jit_step,program_id=3#"
+    assert [*zip(steps.ranges.start.tolist(), steps.ranges.end.tolist(), strict=True)] == [
+        (10, 110),
+        (110, 210),
+    ]
 
 
 def test_operators_are_no_ranges_of_steps_and_have_their_shapes(marked: Timeline) -> None:
