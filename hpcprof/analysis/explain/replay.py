@@ -21,6 +21,9 @@ from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.timeline import Category, Ints
 
 _ROUNDS = 4
+_FEWEST_ENDS = 3
+"""The fewest steps that show whether they begin ahead of each other."""
+
 _DAMPING = 0.6
 _ALONE, _BESIDE = 0.05, 0.95
 _FEWEST = 3
@@ -308,9 +311,32 @@ class Replay:
 
         Their sum is the time of the run, also where another rank is late in each step. A last step without a
         next one is left out, if there are others: what the host does before a next one is missing.
+
+        Where steps begin ahead of the work of those before, as with copies on a stream of their own, a step
+        lasts from the end of that work to the end of its own.
         """
-        steps: Ints = np.diff(moments[self.graph.front].max(axis=0))
+        front: Ints = moments[self.graph.front].max(axis=0)
+        steps: Ints = np.diff(front)
+        if len(steps) >= _FEWEST_ENDS and len(self.graph.work):
+            ends = self._between_ends(moments, int(front[0]))
+            ahead = front[0] + np.cumsum(ends)[:-1] - front[1:-1]
+            steps = ends if np.median(ahead) > np.median(ends) else steps
         return steps if self.graph.is_closed or len(steps) == 1 else steps[:-1]
+
+    def _between_ends(self, moments: Ints, begin: int) -> Ints:
+        """Return the time from the end of the work of each step to that of the next, from ``begin`` on."""
+        row, step = self._work_of_steps
+        ends = np.full(self.graph.steps, begin)
+        np.maximum.at(ends, step, moments[self.graph.work_start(row) + 1])
+        result: Ints = np.diff(np.maximum.accumulate(ends), prepend=begin)
+        return result
+
+    @cached_property
+    def _work_of_steps(self) -> tuple[Ints, Ints]:
+        """The operations of the steps, and the place of the step of each."""
+        step = self.graph.work.step - self.graph.calls.step[self.graph.front_call[0, 0]]
+        rows = np.flatnonzero((step >= 0) & (step < self.graph.steps))
+        return rows, step[rows]
 
 
 def _ratios(kind: Ints, time: Floats, beside: Floats, compute: NDArray[np.bool_]) -> Floats:

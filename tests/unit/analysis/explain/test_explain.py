@@ -231,6 +231,18 @@ def test_a_pause_at_the_end_of_a_step_is_in_that_step() -> None:
     assert all(float(value) > MS for value in figures)
 
 
+@pytest.mark.parametrize("copy_ms", [8, 30])
+def test_copies_far_ahead_of_the_work_that_needs_them_cost_what_the_end_of_the_run_gains(
+    copy_ms: int,
+) -> None:
+    copy = Launch(copy_ms * MS, 9, name="prefetch", category=Category.MEM)
+    found = explained(*[training(data=[copy, StreamWait(7, 9)])] * 2)
+    assert found.step.elapsed_ns
+    # The GPU computes for 21 ms of a step, so that it waits for the longer copies only.
+    costs = sum(one.saving_ns or 0 for one in found.shown())
+    assert costs == pytest.approx(max(0, copy_ms - 21) * MS, abs=MS)
+
+
 def test_a_program_without_a_cause_has_no_finding() -> None:
     found = explained(training(), training())
     assert found.shown() == ()
