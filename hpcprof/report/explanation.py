@@ -291,7 +291,9 @@ def saved(finding: Finding) -> str:
 def described(finding: Finding, explanation: Explanation) -> list[tuple[str, str]]:
     """Return what is known of a finding as pairs of a label and its text."""
     steps = "" if finding.cause is Cause.STEP_SPIKES else _in_steps(finding.steps)
-    where = f"{visible(finding.where)}{_on_ranks(finding.ranks, explanation)}{steps}"
+    # What was lost says of which ranks.
+    ranks = "" if finding.cause is Cause.CAPTURE_INCOMPLETE else _on_ranks(finding.ranks, explanation)
+    where = f"{visible(finding.where)}{ranks}{steps}"
     pairs = [
         ("cause", finding.cause.value),
         ("where", where.strip()),

@@ -35,8 +35,8 @@ _VALLEY, _VALLEY_OF_FEW = 0.4, 1.4
 `benchmarks/step_kinds.py` shows what that makes of series with a single mode.
 """
 
-_CHANGES_OF_A_PHASE = 2
-"""A kind of steps that begins and ends only once is a phase of the capture."""
+_CHANGES_OF_A_PHASE = 3
+"""A kind of steps that begins and ends only once, but for one exceptional step, is a phase of the capture."""
 
 _TAIL = 10
 """The valley lies between the nearest tenths of two kinds: single steps may be between them."""

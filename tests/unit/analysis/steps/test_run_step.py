@@ -154,3 +154,6 @@ def test_only_kinds_that_work_more_lose_their_length_in_the_steady_series() -> N
 def test_a_kind_of_steps_that_follow_each_other_keeps_its_length_in_the_steady_series() -> None:
     slower = compute(*[100] * 12, *[140] * 8)
     assert set(steady_series(account([slower])).wall.tolist()) == {100, 140}
+    # A single step that is longer by chance makes no other kind of it.
+    once = compute(*[100] * 4, 135, *[100] * 7, *[140] * 8)
+    assert set(steady_series(account([once])).wall.tolist()) == {100, 135, 140}
