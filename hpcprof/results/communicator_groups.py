@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 RANKS_A_TASK = 128
-"""About how many ranks a task that matches has; a communicator with more is one task."""
+"""The ranks that a task matches, about; a larger communicator is one task."""
 
 RANKS_A_CHUNK = 32
 """The ranks of a task in which ranks stand alone: few enough for 16 workers to share 1,024 ranks evenly."""

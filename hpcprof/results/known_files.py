@@ -49,7 +49,7 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class Identity:
-    """Whose profile a file is.
+    """Rank and source file of a profile.
 
     Attributes
     ----------

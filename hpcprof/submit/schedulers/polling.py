@@ -15,8 +15,8 @@ from hpcprof.submit.schedulers.command import (
     complaint,
     run_scheduler_command,
 )
-from hpcprof.submit.schedulers.final_status import read_final_status, status_now
 from hpcprof.submit.schedulers.registry import find_scheduler
+from hpcprof.submit.schedulers.run_state import read_final_status, status_now
 from hpcprof.submit.schedulers.scheduler import Scheduler
 from hpcprof.submit.sites.model import Site
 
@@ -93,7 +93,7 @@ def poll(runs: Sequence[Run], seconds: float | None = None) -> dict[str, JobStat
     """Return the status of each submitted run by run id; adopted folders are left out.
 
     The schedulers are asked only about runs without a final status, which is then kept in the run
-    (`hpcprof.submit.schedulers.final_status.status_now`). With ``seconds``, a run about which its scheduler
+    (`hpcprof.submit.schedulers.run_state.status_now`). With ``seconds``, a run about which its scheduler
     has not answered in this time is unknown.
     """
     states: dict[str, JobStatus] = {}

@@ -11,7 +11,6 @@ import torch
 from hpcprof.common.errors import UsageError
 from hpcprof.workloads.capture import synchronize
 from hpcprof.workloads.distributed import World
-from hpcprof.workloads.gpu_state import state_change
 from hpcprof.workloads.rankenv import RankEnvironment
 from hpcprof.workloads.schema import (
     SCHEMA_VERSION,
@@ -34,7 +33,7 @@ from hpcprof.workloads.sequence_parallel.efficiency import (
     part_rates,
     step_bound,
 )
-from hpcprof.workloads.sequence_parallel.measurement import Measured, Measurement, Steps
+from hpcprof.workloads.sequence_parallel.measurement import Measured, Measurement, Steps, state_change
 from hpcprof.workloads.sequence_parallel.modes import MODES, Mode, Unavailable
 from hpcprof.workloads.sequence_parallel.modes.symmetric import symmetric_memory
 from hpcprof.workloads.sequence_parallel.parameters import PointParameters

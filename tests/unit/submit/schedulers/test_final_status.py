@@ -6,7 +6,7 @@ import msgspec
 
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus
-from hpcprof.submit.schedulers.final_status import keep_verdict, read_final_status, read_verdict, status_now
+from hpcprof.submit.schedulers.run_state import keep_verdict, read_final_status, read_verdict, status_now
 from tests.submitted_run import MakeRun
 
 LOST = JobStatus(JobState.FAILED, "it left no finished file", provisional=True)

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from hpcprof.workloads.gpu_state import GpuMonitor, state_change
 from hpcprof.workloads.schema import GpuState
+from hpcprof.workloads.sequence_parallel.measurement import GpuMonitor, state_change
 
 STATE = GpuState(1500, 3201, 690.0, 60, ["power cap"])
 
