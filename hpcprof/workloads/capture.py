@@ -33,12 +33,12 @@ import torch
 
 from hpcprof.common.atomic import replacing, write_atomically
 from hpcprof.workloads import step_lines
-from hpcprof.workloads.rankenv import Profiler, RankEnvironment
+from hpcprof.workloads.rankenv import RankEnvironment, RankProfiler
 from hpcprof.workloads.step_lines import StepLines
 from hpcprof.workloads.torch_hook import roctx
 
 _SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
-_CUDA_PROFILERS = (Profiler.NSYS, Profiler.NCU)
+_CUDA_PROFILERS = (RankProfiler.NSYS, RankProfiler.NCU)
 _UNITRACE_SWITCH = "PTI_ENABLE_COLLECTION"
 """unitrace records while this variable of the process is 1."""
 
@@ -154,7 +154,7 @@ class Capture:
         if self._chosen and self._step <= self._chosen[-1][1]:
             first, last = self._chosen[-1]
             self._warn(f"steps {first} to {last} were selected for capture")
-        if self._profiler is Profiler.TORCH and self._scheduled and not self._traces:
+        if self._profiler is RankProfiler.TORCH and self._scheduled and not self._traces:
             self._warn(
                 "the PyTorch profiler recorded nothing: its schedule needs "
                 f"{sum(self._options[key] for key in ('wait', 'warmup', 'active'))} steps"
@@ -174,14 +174,14 @@ class Capture:
         self._barrier()
         self._running = self._capturing = True
         self._first = self._step
-        if self._profiler is Profiler.TORCH:
+        if self._profiler is RankProfiler.TORCH:
             self._torch_profile = self._make_torch_profile()
             self._torch_profile.start()
         elif self._profiler in _CUDA_PROFILERS and _cuda():
             torch.cuda.profiler.start()
-        elif self._profiler is Profiler.ROCPROFV3:
+        elif self._profiler is RankProfiler.ROCPROFV3:
             roctx.resume()
-        elif self._profiler is Profiler.UNITRACE:
+        elif self._profiler is RankProfiler.UNITRACE:
             os.environ[_UNITRACE_SWITCH] = "1"
         synchronize()
         self._barrier()
@@ -222,9 +222,9 @@ class Capture:
             profile.stop()
         elif self._profiler in _CUDA_PROFILERS and _cuda():
             torch.cuda.profiler.stop()
-        elif self._profiler is Profiler.ROCPROFV3:
+        elif self._profiler is RankProfiler.ROCPROFV3:
             roctx.pause()
-        elif self._profiler is Profiler.UNITRACE:
+        elif self._profiler is RankProfiler.UNITRACE:
             os.environ[_UNITRACE_SWITCH] = "0"
         return profile
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from hpcprof.common.errors import UsageError, unknown
 
 
-class Profiler(Enum):
+class RankProfiler(Enum):
     """The profiler that this rank runs under."""
 
     NONE = "none"
@@ -33,7 +33,7 @@ class RankEnvironment:
         ``HPCPROF_RUN_DIR``: the run directory.
     rank, local_rank, world_size : int or None
         ``HPCPROF_RANK``, ``HPCPROF_LOCAL_RANK``, ``HPCPROF_WORLD_SIZE``.
-    profiler : Profiler
+    profiler : RankProfiler
         ``HPCPROF_PROFILER``: `Profiler.NONE` on a rank that is not profiled.
     profile_output : Path or None
         ``HPCPROF_PROFILE_OUTPUT``: the profile's path without its suffix.
@@ -55,7 +55,7 @@ class RankEnvironment:
     rank: int | None = None
     local_rank: int | None = None
     world_size: int | None = None
-    profiler: Profiler = Profiler.NONE
+    profiler: RankProfiler = RankProfiler.NONE
     profile_output: Path | None = None
     capture_steps: tuple[tuple[int, int], ...] = ()
     capture_until: int | None = None
@@ -159,9 +159,9 @@ def _options(environ: Mapping[str, str]) -> dict[str, int | bool]:
     return options
 
 
-def _profiler(environ: Mapping[str, str]) -> Profiler:
-    name = environ.get("HPCPROF_PROFILER") or Profiler.NONE.value
-    valid = [profiler.value for profiler in Profiler]
+def _profiler(environ: Mapping[str, str]) -> RankProfiler:
+    name = environ.get("HPCPROF_PROFILER") or RankProfiler.NONE.value
+    valid = [profiler.value for profiler in RankProfiler]
     if name not in valid:
         raise unknown("profiler", name, valid, " in HPCPROF_PROFILER")
-    return Profiler(name)
+    return RankProfiler(name)

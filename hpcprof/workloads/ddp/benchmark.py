@@ -31,7 +31,7 @@ from hpcprof.workloads.ddp.training import (
 )
 from hpcprof.workloads.distributed import World, check_launch, connect, disconnect
 from hpcprof.workloads.failure import print_once, run_or_abort
-from hpcprof.workloads.rankenv import Profiler, RankEnvironment
+from hpcprof.workloads.rankenv import RankEnvironment, RankProfiler
 from hpcprof.workloads.schema import (
     SCHEMA_VERSION,
     Correctness,
@@ -161,7 +161,7 @@ def _captured(
     """
     # With a schedule, the PyTorch profiler selects among all measured steps itself. It may run on some ranks
     # only, but all ranks must pass the same barriers. These would disturb blocks of steps that are compared.
-    own = environment.profiler is Profiler.TORCH and bool(environment.torch_options.get("active"))
+    own = environment.profiler is RankProfiler.TORCH and bool(environment.torch_options.get("active"))
     scheduled = any(world.comm.allgather(own))
     around = (
         ((0, measured - 1),)

@@ -14,7 +14,7 @@ from mpi4py import MPI
 from hpcprof.common.errors import UsageError
 from hpcprof.workloads.distributed import World, check_launch, connect, disconnect
 from hpcprof.workloads.failure import print_once, run_or_abort
-from hpcprof.workloads.rankenv import Profiler, RankEnvironment
+from hpcprof.workloads.rankenv import RankEnvironment, RankProfiler
 from hpcprof.workloads.schema import RankResult, write
 from hpcprof.workloads.sequence_parallel import correctness
 from hpcprof.workloads.sequence_parallel.buffers import check_device
@@ -41,7 +41,7 @@ def _run(wanted: Sweep | UsageError, comm: Any) -> int:
         if isinstance(wanted, UsageError):
             raise wanted
         wanted.validate(comm.size)
-        if any(comm.allgather(environment.profiler is not Profiler.NONE)):
+        if any(comm.allgather(environment.profiler is not RankProfiler.NONE)):
             wanted.validate_profiled()
     except UsageError as error:
         return print_once(comm, str(error), error.exit_code)

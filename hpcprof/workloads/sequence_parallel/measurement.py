@@ -12,7 +12,7 @@ import torch
 
 from hpcprof.workloads.capture import Capture, annotate, synchronize
 from hpcprof.workloads.distributed import World
-from hpcprof.workloads.rankenv import Profiler, RankEnvironment
+from hpcprof.workloads.rankenv import RankEnvironment, RankProfiler
 from hpcprof.workloads.schema import GpuState
 from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.sequence_parallel.probes import Links, Matmuls
@@ -68,7 +68,7 @@ class Measurement:
         self._parameters, self._environment, self._world = parameters, environment, world
         self._steps = steps
         # If any rank is profiled, all ranks time the steps that the profile contains.
-        self._profiled = any(world.comm.allgather(environment.profiler is not Profiler.NONE))
+        self._profiled = any(world.comm.allgather(environment.profiler is not RankProfiler.NONE))
         # A profile has the steps of modes only.
         self._probes = {} if self._profiled else dict(probes or {})
         self._monitor = GpuMonitor(world.device)

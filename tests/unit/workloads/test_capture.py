@@ -11,24 +11,24 @@ import torch
 
 from hpcprof.workloads import capture
 from hpcprof.workloads.capture import Capture, annotate
-from hpcprof.workloads.rankenv import Profiler, RankEnvironment
+from hpcprof.workloads.rankenv import RankEnvironment, RankProfiler
 
 
-def environment(profiler: Profiler, folder: Path) -> RankEnvironment:
+def environment(profiler: RankProfiler, folder: Path) -> RankEnvironment:
     return RankEnvironment(profiler=profiler, profile_output=folder / "profiles" / "rank.0")
 
 
-@pytest.mark.parametrize("profiler", list(Profiler))
-def test_every_profiler_passes_the_same_barriers(profiler: Profiler, tmp_path: Path) -> None:
+@pytest.mark.parametrize("profiler", list(RankProfiler))
+def test_every_profiler_passes_the_same_barriers(profiler: RankProfiler, tmp_path: Path) -> None:
     happened: list[str] = []
     with Capture(environment(profiler, tmp_path), rank=0, barrier=lambda: happened.append("barrier")):
         happened.append("steps")
     assert happened == ["barrier", "barrier", "steps", "barrier"]
 
 
-@pytest.mark.parametrize("profiler", [Profiler.NSYS, Profiler.NCU])
+@pytest.mark.parametrize("profiler", [RankProfiler.NSYS, RankProfiler.NCU])
 def test_on_cuda_the_capture_range_opens_before_the_last_barrier_and_closes_after_the_next(
-    profiler: Profiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    profiler: RankProfiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[str] = []
     monkeypatch.setattr(capture, "_cuda", lambda: True)
@@ -44,7 +44,10 @@ def test_on_cuda_the_capture_range_opens_before_the_last_barrier_and_closes_afte
 def test_the_torch_profiler_writes_one_trace_of_the_block_alone(tmp_path: Path) -> None:
     with annotate("before"):
         torch.zeros(1)
-    with Capture(environment(Profiler.TORCH, tmp_path), rank=0, barrier=lambda: None), annotate("iteration"):
+    with (
+        Capture(environment(RankProfiler.TORCH, tmp_path), rank=0, barrier=lambda: None),
+        annotate("iteration"),
+    ):
         torch.zeros(1)
     (path,) = (tmp_path / "profiles").iterdir()
     assert path.name == "rank.0.trace.json.gz"
@@ -57,7 +60,9 @@ def test_a_block_that_fails_passes_no_more_barriers_and_writes_no_trace(tmp_path
     happened: list[str] = []
     with (
         pytest.raises(ZeroDivisionError),
-        Capture(environment(Profiler.TORCH, tmp_path), rank=0, barrier=lambda: happened.append("barrier")),
+        Capture(
+            environment(RankProfiler.TORCH, tmp_path), rank=0, barrier=lambda: happened.append("barrier")
+        ),
     ):
         _ = 1 / 0
     assert happened == ["barrier", "barrier"]
@@ -68,7 +73,7 @@ def test_without_an_output_the_trace_is_named_by_the_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with Capture(RankEnvironment(profiler=Profiler.TORCH), rank=7, barrier=lambda: None):
+    with Capture(RankEnvironment(profiler=RankProfiler.TORCH), rank=7, barrier=lambda: None):
         pass
     assert (tmp_path / "profiles" / "rank00007.trace.json.gz").exists()
 
@@ -94,7 +99,9 @@ def test_only_the_chosen_steps_are_captured(
     chosen: tuple[int, int], captured: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = RankEnvironment(
-        profiler=Profiler.TORCH, profile_output=tmp_path / "profiles" / "rank00000", capture_steps=(chosen,)
+        profiler=RankProfiler.TORCH,
+        profile_output=tmp_path / "profiles" / "rank00000",
+        capture_steps=(chosen,),
     )
     run_steps(asked, 4)
     assert iterations(tmp_path / "profiles/rank00000.trace.json.gz") == captured
@@ -102,7 +109,7 @@ def test_only_the_chosen_steps_are_captured(
 
 def test_each_span_of_steps_is_a_trace_of_its_own(tmp_path: Path) -> None:
     asked = RankEnvironment(
-        profiler=Profiler.TORCH, profile_output=tmp_path / "r", capture_steps=((0, 0), (2, 4))
+        profiler=RankProfiler.TORCH, profile_output=tmp_path / "r", capture_steps=((0, 0), (2, 4))
     )
     run_steps(asked, 6)
     assert iterations(tmp_path / "r.trace.json.gz") == 1
@@ -115,7 +122,9 @@ def test_every_rank_passes_the_barriers_of_chosen_steps(tmp_path: Path) -> None:
 
 
 def test_chosen_steps_that_never_came_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = RankEnvironment(profiler=Profiler.TORCH, profile_output=tmp_path / "r", capture_steps=((7, 9),))
+    asked = RankEnvironment(
+        profiler=RankProfiler.TORCH, profile_output=tmp_path / "r", capture_steps=((7, 9),)
+    )
     run_steps(asked, 4)
     assert (
         capsys.readouterr().err
@@ -125,7 +134,7 @@ def test_chosen_steps_that_never_came_are_said(tmp_path: Path, capsys: pytest.Ca
 
 def test_a_schedule_records_its_active_steps_and_puts_further_cycles_into_folders(tmp_path: Path) -> None:
     options = {"wait": 1, "warmup": 1, "active": 2, "repeat": 2}
-    asked = RankEnvironment(profiler=Profiler.TORCH, profile_output=tmp_path / "r", torch_options=options)
+    asked = RankEnvironment(profiler=RankProfiler.TORCH, profile_output=tmp_path / "r", torch_options=options)
     run_steps(asked, 9)
     assert iterations(tmp_path / "r.trace.json.gz") == 2
     assert iterations(tmp_path / "cycle1/r.trace.json.gz") == 2
@@ -133,7 +142,7 @@ def test_a_schedule_records_its_active_steps_and_puts_further_cycles_into_folder
 
 def test_a_run_too_short_for_the_schedule_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = {"wait": 5, "warmup": 2, "active": 2, "repeat": 1}
-    asked = RankEnvironment(profiler=Profiler.TORCH, profile_output=tmp_path / "r", torch_options=options)
+    asked = RankEnvironment(profiler=RankProfiler.TORCH, profile_output=tmp_path / "r", torch_options=options)
     run_steps(asked, 4)
     said = capsys.readouterr().err
     assert "recorded nothing: its schedule needs 9 steps, but the run had 4" in said
@@ -144,7 +153,7 @@ def limited(folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: object) ->
     (folder / "state").mkdir()
     hours = iter(range(1, 100))
     monkeypatch.setattr("hpcprof.workloads.capture.time.time", lambda: next(hours))
-    values = {"profiler": Profiler.TORCH, "run_dir": folder, "profile_output": folder / "rank00003"}
+    values = {"profiler": RankProfiler.TORCH, "run_dir": folder, "profile_output": folder / "rank00003"}
     return RankEnvironment(**{**values, "capture_until": 2, **changes})  # type: ignore[arg-type]
 
 
@@ -201,7 +210,7 @@ def test_on_cuda_the_range_is_closed_once_ahead_of_the_walltime_limit(
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda.profiler, "start", lambda: happened.append("start"))
     monkeypatch.setattr(torch.cuda.profiler, "stop", lambda: happened.append("stop"))
-    asked = limited(tmp_path, monkeypatch, profiler=Profiler.NSYS)
+    asked = limited(tmp_path, monkeypatch, profiler=RankProfiler.NSYS)
     with Capture(asked, rank=3, barrier=lambda: None) as running:
         for number in range(4):
             with running.step():

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.workloads.rankenv import Profiler, RankEnvironment
+from hpcprof.workloads.rankenv import RankEnvironment, RankProfiler
 
 
 @pytest.mark.parametrize("value", [None, ""])
@@ -32,7 +32,7 @@ def test_the_wrappers_exports_are_read() -> None:
         }
     )
     assert environment == RankEnvironment(
-        Path("/runs/a b"), 5, 1, 8, Profiler.NSYS, Path("/runs/a b/profiles/rank00005")
+        Path("/runs/a b"), 5, 1, 8, RankProfiler.NSYS, Path("/runs/a b/profiles/rank00005")
     )
     assert environment.results_dir == Path("/runs/a b/results")
     assert environment.profile_stem(0) == Path("/runs/a b/profiles/rank00005")

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 
 from hpcprof.workloads.distributed import World
-from hpcprof.workloads.rankenv import Profiler, RankEnvironment
+from hpcprof.workloads.rankenv import RankEnvironment, RankProfiler
 from hpcprof.workloads.sequence_parallel.measurement import Measurement, Steps
 from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.timing import PhaseTimer
@@ -18,7 +18,7 @@ COMM = SimpleNamespace(allgather=lambda value: [value], bcast=lambda value: valu
 
 def test_a_profile_has_the_steps_of_modes_only() -> None:
     probe = SimpleNamespace(phases=())
-    environment = RankEnvironment(profiler=Profiler.NCU)
+    environment = RankEnvironment(profiler=RankProfiler.NCU)
     measurement = Measurement(
         PointParameters(warmup=0, burn_in=0, steps=2),
         environment,
