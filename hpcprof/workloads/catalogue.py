@@ -99,6 +99,13 @@ WORKLOADS: dict[str, Workload] = {
             Size("sequence_length", per_rank=False),
         ),
         Workload(
+            "sequence-parallel-jax",
+            "the same block in JAX: one compiled program over all ranks, in shard_map",
+            "hpcprof.workloads.sequence_parallel_jax",
+            Size("sequence_length", per_rank=False),
+            uses_jax=True,
+        ),
+        Workload(
             "ddp",
             "training by DistributedDataParallel: a model file of yours, or GPT-2, BERT, ResNet-50, GAT, MLP",
             "hpcprof.workloads.ddp",

@@ -61,7 +61,7 @@ def golden_text(name: str) -> str:
     """Return what the golden file of a site shall hold."""
     site = load_site_file(packaged("site_configs") / f"{name}.yaml")
     shown: dict[str, str] = {}
-    # That of JAX does not profile the workload.
+    # That of JAX does not profile the workload, which uses PyTorch.
     sections = [_section(site, profiler, shown) for profiler in PROFILERS if profiler != JAX.name]
     return "".join([*sections, _array_section(site), *(_collect_section(site, mpi) for mpi in (False, True))])
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcprof.profiles.readers.results import parse_result
 from hpcprof.submit.profilers import PROFILERS, Target
 from hpcprof.submit.runs.directory import all_runs
 from tests.conftest import Hpcprof
@@ -153,3 +154,47 @@ def test_processes_on_their_own_that_mark_nothing_have_steps_and_operators(
     said = (run / "logs/rank00000.err").read_text()
     assert "s of the program" in said
     assert "since it marked no step" in said
+
+
+@needs_jax
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_workload_is_checked_and_timed_and_its_collectives_are_in_the_profile(
+    hpcprof: Hpcprof, tmp_path: Path, dtype: str
+) -> None:
+    options = ["-s", "64", "--hidden-size", "32", "--steps", "8", "--dtype", dtype]
+    hpcprof(
+        *("submit", "--site", "local", "--ranks-per-node", "2", "--profiler", "jax", "--wait"),
+        *("--capture-steps", "2-6", "--workload", "sequence-parallel-jax", "--", *options),
+    )
+    (run,) = all_runs(tmp_path / "runs")
+    for rank in (0, 1):
+        result = parse_result((run.path / f"results/rank0000{rank}.json").read_text())
+        assert (result.workload, result.mode, result.rank, result.world_size) == (
+            "sequence-parallel-jax",
+            "shard_map",
+            rank,
+            2,
+        )
+        assert len(result.step_ns) == len(result.latency_ns or []) == 8
+        assert all(one >= own > 0 for one, own in zip(result.latency_ns or [], result.step_ns, strict=True))
+        assert result.correctness
+        assert result.correctness.passed
+        assert result.parameters["dtype"] == dtype
+        assert "recorded steps 2 to 6" in (run.path / f"logs/rank0000{rank}.err").read_text()
+    rows = table(hpcprof, run.path, "collectives_summary")
+    assert {(row["op"], row["ranks"]) for row in rows} == {("AllGather", 2), ("ReduceScatter", 2)}
+
+
+@needs_jax
+def test_a_wrong_result_of_the_workload_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from hpcprof.workloads.sequence_parallel_jax import benchmark
+    from hpcprof.workloads.sequence_parallel_jax.options import parse
+
+    monkeypatch.chdir(tmp_path)
+    wanted = parse(["-s", "8", "--hidden-size", "8", "--steps", "2", "--warmup", "1"])
+    assert benchmark.run(wanted) == 0
+    monkeypatch.setattr(benchmark, "_BOUNDS", {"float32": 0.0})
+    assert benchmark.run(wanted) == 1
+    assert "is not below 0e+00" in capsys.readouterr().err

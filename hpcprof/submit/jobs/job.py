@@ -21,6 +21,7 @@ from hpcprof.submit.jobs.job_name import command_options, default_job_name, runs
 from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.jobs.walltime import parse_stall_timeout, parse_walltime
 from hpcprof.submit.profilers import NONE, PROFILERS, Target
+from hpcprof.workloads import catalogue
 
 
 class Words(Enum):
@@ -420,8 +421,14 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             len(self.profiled_ranks),
             self.nodes,
             in_python=in_python,
-            uses_jax=not self.workload and uses_jax(self.arguments, self.directory),
+            uses_jax=self._uses_jax,
         )
+
+    @property
+    def _uses_jax(self) -> bool:
+        if self.workload is not None:
+            return catalogue.find(self.workload).uses_jax
+        return uses_jax(self.arguments, self.directory)
 
     @property
     def profiled_ranks(self) -> list[int]:

@@ -1,0 +1,221 @@
+"""The workload on one rank: measure the steps, check the output, and write the results.
+
+Each rank holds a part of the rows and a part of the inner columns of the weights. A step is one compiled
+program of all ranks. The ranks meet at ``MASTER_ADDR`` and ``MASTER_PORT``, which the rank wrapper sets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import socket
+import statistics
+import sys
+import time
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as Partition
+
+from hpcprof.common import __version__
+from hpcprof.common.errors import UsageError
+from hpcprof.workloads.rankenv import RankEnvironment
+from hpcprof.workloads.schema import (
+    SCHEMA_VERSION,
+    Correctness,
+    Figures,
+    RankResult,
+    slowest_rank_ns,
+    summarize,
+    write,
+)
+from hpcprof.workloads.sequence_parallel_jax.options import Parameters
+
+_MODE = "shard_map"
+_AXIS = "ranks"
+_SAMPLED_ROWS = 64
+# Bounds of the relative norm, as those of ``sequence-parallel``.
+_BOUNDS = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
+_REFERENCE = "float64 matmuls of sampled rows on each rank, with the weights of all ranks"
+
+
+def run(wanted: Parameters | UsageError) -> int:
+    """Run the workload, or report the error in its arguments; return the exit status.
+
+    The status is 1 if the check of the output fails, and 2 if an argument is wrong.
+    """
+    environment = RankEnvironment.from_environment(os.environ)
+    rank, size = environment.rank or 0, environment.world_size or 1
+    try:
+        if isinstance(wanted, UsageError):
+            raise wanted
+        wanted.validate(size)
+    except UsageError as error:
+        if rank == 0:
+            print(f"hpcprof: {error}", file=sys.stderr)
+        return error.exit_code
+    if size > 1:
+        address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        jax.distributed.initialize(address, size, rank)
+    result = _measure(wanted, environment, rank, size)
+    write(result, environment.results_dir)
+    check = result.correctness
+    assert check is not None
+    if rank == 0:
+        print(_text(result, wanted), flush=True)
+        print(f"results: {environment.results_dir}", flush=True)
+    if not check.passed:
+        wrong = f"relative error {check.relative_error:.1e} is not below {check.bound:.0e}"
+        print(f"hpcprof: rank {rank}: {wrong}.", file=sys.stderr)
+    return 0 if check.passed else 1
+
+
+class _Block:
+    """The block over all ranks.
+
+    Input and output have the shape [R, h], of which each device holds R/N rows; the weights have the shapes
+    [h, f] and [f, h], of which it holds f/N columns and rows.
+    """
+
+    def __init__(self, parameters: Parameters) -> None:
+        self._parameters = parameters
+        self._mesh = jax.make_mesh((jax.device_count(),), (_AXIS,))
+        rows, columns = Partition(_AXIS, None), Partition(None, _AXIS)
+        h, f = parameters.hidden_size, parameters.inner_size
+        self._inputs = [
+            self._array(0, (parameters.rows, h), rows, 1.0),
+            self._array(1, (h, f), columns, h**-0.5),
+            self._array(2, (f, h), rows, f**-0.5),
+        ]
+        mapped = jax.shard_map(
+            _block, mesh=self._mesh, in_specs=(rows, columns, rows), out_specs=rows, check_vma=False
+        )
+        self._step = jax.jit(mapped)
+
+    def __call__(self) -> Any:
+        """Run a step, and wait for its output."""
+        return jax.block_until_ready(self._step(*self._inputs))
+
+    def values(self, number: int, shape: tuple[int, int], scale: float) -> Any:
+        """Return the whole of an input or a weight, the same on every rank."""
+        chosen = np.random.default_rng([self._parameters.seed, number])
+        return (chosen.standard_normal(shape, np.float32) * np.float32(scale)).astype(self._parameters.dtype)
+
+    def _array(self, number: int, shape: tuple[int, int], partition: Partition, scale: float) -> Any:
+        whole = self.values(number, shape, scale)
+        sharding = NamedSharding(self._mesh, partition)
+        return jax.make_array_from_callback(shape, sharding, lambda part: whole[part])
+
+    def check(self, output: Any) -> Correctness:
+        """Compare some rows of this rank's output with products in float64."""
+        parameters = self._parameters
+        h, f = parameters.hidden_size, parameters.inner_size
+        source = self.values(0, (parameters.rows, h), 1.0)
+        weights = self.values(1, (h, f), h**-0.5), self.values(2, (f, h), f**-0.5)
+        own = output.addressable_shards[0]
+        first = own.index[0].start or 0
+        rows = np.unique(np.linspace(0, own.data.shape[0] - 1, _SAMPLED_ROWS, dtype=np.int64))
+        expected = source[first + rows].astype(np.float64)
+        for weight in weights:
+            expected = expected @ weight.astype(np.float64)
+        found = np.asarray(own.data)[rows].astype(np.float64)
+        error = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+        bound = _BOUNDS[parameters.dtype]
+        return Correctness(error < bound, error, bound, len(rows), _REFERENCE)
+
+
+def _block(source: Any, weight_1: Any, weight_2: Any) -> Any:
+    gathered = jax.lax.all_gather(source, _AXIS, tiled=True)
+    # The sums of all products are as precise as those of the other workloads.
+    precision = jax.lax.Precision.HIGHEST
+    inner = jax.numpy.matmul(gathered, weight_1, precision=precision)
+    partial = jax.numpy.matmul(inner, weight_2, precision=precision)
+    return jax.lax.psum_scatter(partial, _AXIS, tiled=True)
+
+
+def _measure(parameters: Parameters, environment: RankEnvironment, rank: int, size: int) -> RankResult:
+    block = _Block(parameters)
+    for _ in range(parameters.warmup):
+        output = block()
+    times = []
+    if size > 1:
+        multihost_utils.sync_global_devices("measure")
+    for number in range(parameters.steps):
+        with jax.profiler.StepTraceAnnotation("iteration", step_num=number):
+            begin = time.perf_counter_ns()
+            output = block()
+            times.append(time.perf_counter_ns() - begin)
+    everyone = multihost_utils.process_allgather(np.array(times, np.float64)).reshape(size, -1)
+    latency = slowest_rank_ns([[int(one) for one in row] for row in everyone.tolist()])
+    device = jax.local_devices()[0]
+    check = block.check(output)
+    summary = summarize(times)
+    flops = 4 * parameters.rows * parameters.hidden_size * parameters.inner_size / size
+    over_ranks = summarize(latency)
+    skew = [max(step) - min(step) for step in zip(*everyone.tolist(), strict=True)]
+    spread = 100 * over_ranks.stddev_ns / over_ranks.mean_ns
+    return RankResult(
+        schema_version=SCHEMA_VERSION,
+        workload="sequence-parallel-jax",
+        mode=_MODE,
+        rank=rank,
+        world_size=size,
+        local_rank=environment.local_rank or 0,
+        host=socket.gethostname(),
+        device="cpu" if device.platform == "cpu" else device.device_kind,
+        backend="gloo" if device.platform == "cpu" else "nccl",
+        parameters={
+            **dataclasses.asdict(parameters),
+            "rows": parameters.rows,
+            "inner_size": parameters.inner_size,
+        },
+        versions={
+            "hpcprof": __version__,
+            "python": platform.python_version(),
+            "jax": jax.__version__,
+            "numpy": np.__version__,
+        },
+        profiler=environment.profiler.value,
+        step_ns=times,
+        phase_ns={},
+        summary={"step": summary},
+        latency_ns=latency,
+        correctness=check,
+        notes=[],
+        figures=Figures(
+            step=over_ranks,
+            spread_pct=round(spread, 2),
+            skew_p50_ns=round(statistics.median(skew)),
+            tflops=flops / over_ranks.p50_ns * 1e-3,
+            bus_gbps=None,
+            of_bound_pct=None,
+            hidden_pct=None,
+            of_peak_pct=None,
+            marks_pct=0.0,
+        ),
+        warmup_steps=parameters.warmup,
+    )
+
+
+def _text(result: RankResult, parameters: Parameters) -> str:
+    figures, check = result.figures, result.correctness
+    assert figures is not None
+    assert check is not None
+    step = figures.step
+    return "\n".join(
+        [
+            f"{result.workload}: {result.world_size} rank{'s' * (result.world_size != 1)}, {result.device}, "
+            f"{result.backend}, {parameters.dtype}",
+            f"R = {parameters.rows} rows, h = {parameters.hidden_size}, f = {parameters.inner_size}",
+            f"{'':<32}{'p50 ms':>10}{'p95 ms':>10}{'p99 ms':>10}{'n':>6}",
+            f"{'step, maximum over ranks':<32}{step.p50_ns / 1e6:>10.3f}{step.p95_ns / 1e6:>10.3f}"
+            f"{step.p99_ns / 1e6:>10.3f}{step.n:>6}",
+            f"{figures.tflops:.3f} TFLOP/s per rank: 4 R h f / N over the p50 of a step",
+            f"relative error {check.relative_error:.1e} on rank {result.rank}, bound {check.bound:.0e}; "
+            f"n = {check.rows} rows; reference: {check.reference}",
+        ]
+    )
