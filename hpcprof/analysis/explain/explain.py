@@ -44,7 +44,8 @@ from hpcprof.analysis.explain.run_graph import RunGraph, run_graph
 from hpcprof.analysis.explain.slow_math import slow_products, tensor_core_gain
 from hpcprof.analysis.explain.whole_run import of_capture, of_series, unexplained_waiting
 from hpcprof.analysis.mpi.matching import RunMpi, match_mpi
-from hpcprof.analysis.steps.run_step import kinds_of_steps, steady_series
+from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.analysis.steps.run_step import PARTS, kinds_of_steps, steady_series, whole_steps
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.units import counted, format_ns, named_ranks
 from hpcprof.profiles.timeline import Ints, Timeline
@@ -159,7 +160,7 @@ def _replayable(inputs: ExplainInputs, every: Mapping[int, Timeline]) -> Replaya
     if not count:
         return _replayable_mpi(inputs, timelines) or NO_GPU
     count += sum(len(timeline.mpi_calls) for timeline in timelines.values())
-    chosen = _window([front[:steps] for front in fronts.values()], count)
+    chosen = _window([front[:steps] for front in fronts.values()], count, inputs.tables["step_account"])
     if chosen is None:
         return "no steps have work on the GPU with a recorded launch"
     activities = {rank: rank_activity(one, chosen, fronts[rank]) for rank, one in timelines.items()}
@@ -214,8 +215,11 @@ def _unmatched(run: RunMpi | None) -> Iterator[NotJudged]:
         yield NotJudged("some messages and collectives", problem)
 
 
-def _window(fronts: Sequence[Ints], operations: int) -> slice | None:
-    """Return the steps to replay: those in the middle, all of which have work on the GPU of every rank."""
+def _window(fronts: Sequence[Ints], operations: int, account: pd.DataFrame) -> slice | None:
+    """Return the steps to replay, all of which have work on the GPU of every rank.
+
+    They are those in the middle or, where steps are of several kinds, those that are most like all steps.
+    """
     working = np.all([front != NONE for front in fronts], axis=0)
     edges = np.flatnonzero(np.diff(np.concatenate(([False], working, [False])).astype(np.int64)))
     runs = edges.reshape(-1, 2)
@@ -223,8 +227,28 @@ def _window(fronts: Sequence[Ints], operations: int) -> slice | None:
         return None
     begin, end = runs[np.argmax(runs[:, 1] - runs[:, 0])].tolist()
     most = max(_FEWEST_STEPS, MOST_OPERATIONS * len(working) // operations)
-    first = begin + max(0, (end - begin - most) // 2)
+    middle = begin + max(0, (end - begin - most) // 2)
+    possible = np.arange(begin, max(begin, end - most) + 1)
+    possible = possible[np.argsort(np.abs(possible - middle), kind="stable")]
+    unlike = _unlike_all(account, len(working), most)
+    first = int(possible[np.argmin(unlike[possible])]) if len(unlike) else middle
     return slice(first, min(end, first + most))
+
+
+def _unlike_all(account: pd.DataFrame, steps: int, length: int) -> Floats:
+    """Return how unlike all steps are those of each window, by the place of its first step.
+
+    That is by the shares of the kinds, and by the mean account. It is empty where steps are of one kind.
+    """
+    kinds = kinds_of_steps(account) if length < steps else np.empty(0, np.int64)
+    if len(kinds) != steps or kinds.max(initial=0) < 2:
+        return np.empty(0)
+    parts = whole_steps(account).fillna(0).astype(float).groupby("step")[[*PARTS]].mean().to_numpy().T
+    features = [*(kinds == np.arange(1, kinds.max() + 1)[:, np.newaxis]), *parts / parts.sum(axis=0).mean()]
+    sums = np.cumsum(np.insert(np.array(features, float), 0, 0.0, axis=1), axis=1)
+    means = (sums[:, length:] - sums[:, :-length]) / length
+    unlike: Floats = np.abs(means - sums[:, -1:] / steps).sum(axis=0)
+    return np.pad(unlike, (0, length - 1), constant_values=np.inf)
 
 
 def _problems(inputs: ExplainInputs, graph: RunGraph, unequal: bool) -> Iterator[NotJudged]:
@@ -324,13 +348,15 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     candidates = _candidates(inputs, replay)
     unknown = _OF_OTHERS if inputs.coverage or _loose_ranks(inputs) else ()
     cost = min(CALL_COST_NS.get(built.profiler, 0), MPI_CALL_COST_NS if of_mpi else sys.maxsize)
-    search = Search(replay, [one for one in candidates if one.cause not in unknown], cost)
+    judged = [one for one in candidates if one.cause not in unknown]
+    weights, absent = _weights(built, of_step)
+    search = Search(replay, judged, cost, weights)
     found, hidden, slow = search.findings()
     found += [one for one in slow if one.candidate.slower >= _SURELY_SLOW]
     wall, elapsed = wall or round(search.wall), elapsed or round(search.wall)
     error = 100 * search.error / search.wall
     trust = _trust(inputs, built, error)
-    doubts = []
+    doubts = [*absent]
     if error > _POOR_REPLAY_PCT and any(one.candidate.cause is Cause.CONTENTION for one in found):
         found = [one for one in found if one.candidate.cause is not Cause.CONTENTION]
         doubts.append(NotJudged("contention", f"a replay with it is {error:.1f} % off the measured step"))
@@ -363,6 +389,26 @@ def _rare_steps(finding: Finding) -> NotJudged:
         f"much longer than the others, which costs {format_ns(finding.saving_ns or 0)} of the mean step. "
         "That is too rare to tell whether the program or something else on the machine is the reason",
     )
+
+
+def _weights(built: Replayable, kinds: Mapping[int, int]) -> tuple[Floats | None, list[NotJudged]]:
+    """Return how many steps of the run each replayed step stands for, by its kind; None if all are alike.
+
+    ``kinds`` has the kind of each step where there are several. The list has kinds without a replayed step.
+    """
+    graph = built.graph
+    if not kinds or graph.steps == built.steps:
+        return None, []
+    first = int(graph.calls.step[graph.front_call[0, 0]])
+    replayed = np.array([kinds.get(built.number(first + place), 0) for place in range(graph.steps)])
+    every = np.array([*kinds.values()])
+    absent = sorted({*every.tolist()} - {*replayed.tolist()})
+    counts = [np.count_nonzero(every == kind) / np.count_nonzero(replayed == kind) for kind in replayed]
+    weights = np.maximum(np.array(counts), 1 / len(every))
+    return weights, [
+        NotJudged(f"kind {kind} of the steps", "none of them is among those that are replayed")
+        for kind in absent
+    ]
 
 
 def _candidates(inputs: ExplainInputs, replay: Replay) -> list[Candidate]:

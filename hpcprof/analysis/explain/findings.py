@@ -93,14 +93,31 @@ class Judged:
 
 
 class Search:
-    """Judges the candidates of a run."""
+    """Judges the candidates of a run.
 
-    def __init__(self, replay: Replay, candidates: Sequence[Candidate], call_cost_ns: int) -> None:
+    Parameters
+    ----------
+    replay : Replay
+    candidates : sequence of Candidate
+    call_cost_ns : int
+        See `hpcprof.analysis.explain.intervals.CALL_COST_NS`.
+    weights : ndarray of float64, shape (steps,), optional
+        How many steps of the run each replayed one stands for; by default as many.
+    """
+
+    def __init__(
+        self,
+        replay: Replay,
+        candidates: Sequence[Candidate],
+        call_cost_ns: int,
+        weights: Floats | None = None,
+    ) -> None:
         self.replay = replay
+        self._weights = np.ones(replay.graph.steps) if weights is None else weights
         self.candidates = list(candidates)
         self._found: dict[tuple[bytes, bool, bool], Ints] = {}
         self.unchanged = replay.elapsed(replay.unchanged)
-        self.wall = float(np.mean(replay.elapsed(replay.graph.observed)))
+        self.wall = self._mean_of(replay.elapsed(replay.graph.observed))
         measured, replayed = replay.walls(replay.graph.observed), replay.walls(replay.unchanged)
         self.error = abs(float(np.median(replayed) - np.median(measured)))
         """The distance of the unchanged replay's median from the measured one, in ns."""
@@ -220,7 +237,7 @@ class Search:
         before = self._elapsed(times, exact=False)
         without = (self._elapsed(one.remove(times, one.ranks), exact=False) for one in candidates)
         return [
-            (float(np.mean(_gained(before, after))), one)
+            (self._mean_of(_gained(before, after)), one)
             for after, one in zip(without, candidates, strict=True)
         ]
 
@@ -238,7 +255,11 @@ class Search:
         return found
 
     def _mean(self, times: Times) -> float:
-        return float(np.mean(self._elapsed(times)))
+        return self._mean_of(self._elapsed(times))
+
+    def _mean_of(self, steps: Ints | Floats) -> float:
+        """Return the mean of values of the replayed steps over the steps that these stand for."""
+        return float(np.average(steps, weights=self._weights[: len(steps)]))
 
     def _elapsed(self, times: Times, *, exact: bool = True) -> Ints:
         """Return the elapsed time of each step; a quarter of what is asked for was asked for before."""
@@ -271,12 +292,12 @@ class Search:
     def _judged(self, times: Times, walls: Ints, candidate: Candidate, ranks: tuple[int, ...]) -> Judged:
         changed = candidate.remove(times, ranks)
         gained = _gained(walls, self._elapsed(changed))
-        saving = float(np.mean(gained))
+        saving = self._mean_of(gained)
         some = _some_steps(gained)
         if some is None:
             return Judged(candidate, ranks, saving, gained, Interval(0.0, saving))
         # How many steps of the capture have the cause is known.
-        by_step = gained[some] * np.mean(some)
+        by_step = gained[some] * self._mean_of(some.astype(float))
         return Judged(
             candidate, ranks, saving, by_step, Interval(0.0, saving), self._numbers(times, changed, some)
         )

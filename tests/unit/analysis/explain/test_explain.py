@@ -448,6 +448,22 @@ def step_fronts_of(timelines: dict[int, Timeline]) -> list[int]:
     return [max(moments) for moments in zip(*fronts, strict=True)]
 
 
+def test_steps_of_each_kind_are_replayed_and_count_by_their_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = 40
+    slow = [Once(step, (Place("data", (Wait(), Host(30 * MS))),)) for step in range(30, steps)]
+    timelines = simulate([[*slow, *training()]] * 2, steps)
+    operations = sum(one.operation_count for one in timelines.values())
+    monkeypatch.setattr("hpcprof.analysis.explain.explain.MOST_OPERATIONS", operations // 4)
+    found = explain_run(inputs_of(timelines))[0]
+    assert (found.step.explained_steps, len(found.step.kinds)) == (10, 2)
+    # In the middle of the capture nothing is slow.
+    first = found.shown()[0]
+    assert (first.cause, first.where) == (Cause.HOST_WORK, "data")
+    clean = explain_run(inputs_of(simulate([training()] * 2, steps)))[0]
+    assert found.step.elapsed_ns and clean.step.elapsed_ns
+    assert first.saving_ns == pytest.approx(found.step.elapsed_ns - clean.step.elapsed_ns, rel=0.2)
+
+
 def test_a_synchronization_does_not_mask_a_narrower_cause_and_is_its_alternative() -> None:
     synchronized, slow = (
         training(data=data, optimizer=[Launch(MS), Wait()]) for data in ((), (Host(9 * MS),))
