@@ -69,7 +69,6 @@ class Recorder:
     profiler : object
         Has ``start(folder)``, ``stop()``, ``synchronize()``, which waits for the devices, and ``ready()``,
         which tells whether the program has initialized them.
-    environ : dict of str to str
     """
 
     def __init__(self, profiler: Any, environ: dict[str, str]) -> None:

@@ -138,8 +138,6 @@ class OnRequest:
     ----------
     torch, recording : module
         PyTorch, and the module of `hpcprof.workloads.torch_hook.recording`.
-    run : Path
-    rank : int
     slower_pct : float
         Rank 0 requests a recording when its steps take so much longer than before; 0 for never.
     """

@@ -50,8 +50,6 @@ class Pulse:
 
     Parameters
     ----------
-    run_directory : Path
-    rank : int
     timeout_s : float
         The run counts as stalled after so long without progress; 0 for never.
     lines : object

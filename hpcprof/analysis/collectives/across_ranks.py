@@ -57,10 +57,6 @@ class Listed:
     ----------
     columns : dict of str to ndarray
         With ``begin``, which is for sorting; empty without any.
-    problems : list of str
-    gaps : Gaps
-    missing : str
-        See `Communication.missing`.
     """
 
     columns: dict[str, NDArray[Any]]
@@ -104,7 +100,6 @@ def outcome_of(
 
     Parameters
     ----------
-    parts : sequence of Listed
     unrecorded, nothing : str
         Why there are no rows if nothing was recorded, or nothing is matched.
     why_null : callable

@@ -27,8 +27,6 @@ class CollectiveArrivals:
 
     Attributes
     ----------
-    matched : MatchedCollectives
-    clock : AlignedClocks
     wait : ndarray of float64, shape (m, n)
         How long each rank waited for the last one, in ns.
     late : ndarray of float64, shape (m, n)

@@ -30,10 +30,8 @@ class Communication:
     ----------
     ranks : list of int
         Those that communicated.
-    collectives : list of MatchedCollectives
     problems : list of str
         Why some collectives are not matched.
-    pairs : list of MatchedPairs
     unpaired : list of str
         Why some messages are not matched.
     exposed : DataFrame

@@ -34,7 +34,6 @@ class MatchedCollectives:
 
     Attributes
     ----------
-    op : str
     comm_id : str or None
         None if the communicator is unknown.
     ranks : ndarray of int64, shape (n,)

@@ -56,7 +56,6 @@ class Candidate:
 
     Attributes
     ----------
-    cause : Cause
     where : str
         The place; empty for the whole step.
     ranks : tuple of int

@@ -38,7 +38,6 @@ class Coupler:
         When the nodes happened that exist so far.
     first_work : int
         The node of the start of the first operation.
-    clock : CommonClock
     """
 
     def __init__(

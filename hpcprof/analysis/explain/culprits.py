@@ -19,16 +19,7 @@ def with_culprits(
     tables: Mapping[str, pd.DataFrame],
     timelines: Mapping[int, Timeline],
 ) -> Explanation:
-    """Return an explanation whose findings lead to what shows them: in words, in source and timeline.
-
-    Parameters
-    ----------
-    explanation : Explanation
-    tables : mapping of str to DataFrame
-        The analyses over all ranks.
-    timelines : mapping of int to Timeline
-        The timelines by rank.
-    """
+    """Return an explanation whose findings lead to what shows them: in words, in source and timeline."""
 
     def led(finding: Finding) -> Finding:
         # Each timeline of a large run is read when it is looked at.

@@ -22,9 +22,6 @@ def evidence_of(tables: Tables, candidate: Candidate, ranks: tuple[int, ...]) ->
 
     Parameters
     ----------
-    tables : mapping of str to DataFrame
-        The analyses over all ranks.
-    candidate : Candidate
     ranks : tuple of int
         The ranks that have the cause, by their own numbers.
     """

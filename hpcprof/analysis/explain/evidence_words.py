@@ -28,14 +28,7 @@ _WHILE = {
 
 
 def in_words(tables: Mapping[str, pd.DataFrame], evidence: Evidence) -> str:
-    """Return a figure of an analysis as a sentence.
-
-    Parameters
-    ----------
-    tables : mapping of str to DataFrame
-        The analyses over all ranks.
-    evidence : Evidence
-    """
+    """Return a figure of an analysis as a sentence."""
     row = _row(tables[evidence.analysis], evidence) if evidence.analysis in tables else None
     say = _SENTENCES.get((evidence.analysis, evidence.key))
     if row is None or say is None:

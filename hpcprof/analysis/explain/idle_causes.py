@@ -81,7 +81,6 @@ class _Gaps(Table):
 
     Attributes
     ----------
-    number, start, end : ndarray of int64
     call : ndarray of int64
         The call that launched the next operation, `NONE` if it was not recorded or there is none.
     begun : ndarray of int64

@@ -47,7 +47,6 @@ def mpi_graph(timelines: Mapping[int, Timeline], run: RunMpi, clock: CommonClock
         By rank, in ascending order.
     run : RunMpi
         The calls of these ranks on the clock that communication aligned.
-    clock : CommonClock
     numbers : ndarray of int64, shape (steps,)
         The numbers of the steps, which follow each other on every rank.
     """

@@ -135,8 +135,6 @@ class MpiNeeds:
 
     Parameters
     ----------
-    run : RunMpi
-    calls : HostCalls
     row : ndarray of int64, shape (calls,)
         The position in the run of each call, `NONE` for one that is none of MPI.
     """

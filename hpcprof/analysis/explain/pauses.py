@@ -80,14 +80,7 @@ def _between(timeline: Timeline) -> list[tuple[int, str, int]]:
 
 
 def spikes_and_pauses(series: StepSeries, timelines: Mapping[int, Timeline]) -> tuple[Ints, list[Pause]]:
-    """Return the rows of the steps that take much longer, and the pauses after steps that only seem to.
-
-    Parameters
-    ----------
-    series : StepSeries
-    timelines : mapping of int to Timeline
-        By rank.
-    """
+    """Return the rows of the steps that take much longer, and the pauses after steps that only seem to."""
     high = spikes(series)
     slowest = series.ranks[high].tolist()
     pauses = {rank: pauses_of(timelines[rank]) for rank in set(slowest) & set(timelines)}

@@ -113,9 +113,6 @@ class RankActivity:
 
     Attributes
     ----------
-    calls : HostCalls
-    work : Work
-    pieces : HostPieces
     places : tuple of str
         The texts of the column ``place``.
     streams : ndarray of int64, shape (streams, 2)

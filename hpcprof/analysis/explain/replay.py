@@ -156,7 +156,6 @@ def _paths(bases: Ints, node: Ints, parent: Ints) -> tuple[Ints, Ints, Ints]:
 
     Parameters
     ----------
-    bases : ndarray of int64
     node, parent : ndarray of int64, shape (n,)
         The other nodes, ascending, and the one before each.
 

@@ -32,7 +32,6 @@ class RunGraph:
 
     Attributes
     ----------
-    ranks : tuple of int
     calls, work, pieces : HostCalls, Work, HostPieces
         Those of all ranks one after another, on the common clock. Streams, threads, places, names and grids
         are numbered over the run.
@@ -48,10 +47,8 @@ class RunGraph:
         When each node happened.
     front : ndarray of int64, shape (ranks, steps + 1)
         The nodes at which the steps begin; the last one ends the last step.
-    couplings : tuple of Coupling
     odd_ns : int
         See `RankEdges`.
-    inferred_waits : int
     blocked : ndarray of int64
         The calls that waited for the GPU.
     paced_ranks : tuple of int
@@ -142,8 +139,6 @@ def run_graph(
     ----------
     activities : mapping of int to RankActivity
         By rank, in ascending order, with equally many steps.
-    edges : mapping of int to RankEdges
-    clock : CommonClock
     matched : sequence of MatchedGroup
         Those between ranks with aligned clocks couple the ranks (`Coupler`).
     mpi : RunMpi, optional

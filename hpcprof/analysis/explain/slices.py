@@ -41,13 +41,8 @@ def culprit_of(
 
     Parameters
     ----------
-    cause : Cause
     where : str
         The path of its range; empty for the whole step.
-    ranks : tuple of int
-        The ranks to look at.
-    timelines : mapping of int to Timeline
-        The timelines by rank.
     """
     if cause in _WITHOUT:
         return None

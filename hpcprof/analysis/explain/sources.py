@@ -53,13 +53,8 @@ def sources_of(
 
     Parameters
     ----------
-    cause : Cause
     where : str
         The path of its range; empty for the whole step.
-    ranks : tuple of int
-        The ranks that have the cause.
-    timelines : mapping of int to Timeline
-        The timelines by rank.
 
     Returns
     -------

@@ -155,7 +155,6 @@ def divide(
 
     Parameters
     ----------
-    tables : mapping of str to DataFrame
     waits : mapping of int to RankWaits
         Those of each rank in all its communicators.
     clocks : mapping of int to RankClock

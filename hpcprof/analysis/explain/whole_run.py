@@ -88,8 +88,6 @@ def unexplained_waiting(
 
     Parameters
     ----------
-    inputs : ExplainInputs
-    findings : sequence of Finding
     wall : float
         The time of a step in ns.
     pipeline : bool

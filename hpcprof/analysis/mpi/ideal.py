@@ -50,7 +50,6 @@ def ideal_times(run: RunMpi, begun: Mapping[int, int]) -> tuple[Ints, Ints]:
 
     Parameters
     ----------
-    run : RunMpi
     begun : mapping of int to int
         When the first call of each thread begins, by its number; by default when it did.
     """

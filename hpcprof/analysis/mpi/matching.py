@@ -32,7 +32,6 @@ class Calls:
 
     Attributes
     ----------
-    rank : ndarray of int64
     sequence : ndarray of int64
         The number of the rank's thread among those of all ranks: its calls follow each other.
     main : ndarray of bool
@@ -113,7 +112,6 @@ class MatchedOperations:
         The number of the message or of the collective that both or all ends share, or `NONE`.
     partner : ndarray of int64
         The position of the other end of a message, or `NONE`.
-    ops, comms : list
     members : list of ndarray
         The ranks that took part in something of each communicator.
     sizes : ndarray of int64, shape (comms,)

@@ -25,7 +25,6 @@ class GroupStatistics:
     ----------
     group : ndarray of int64
         The numbers of the groups, ascending.
-    total, count, average, minimum, maximum : ndarray
     median : ndarray of float64
         For an even count, the mean of the middle two.
     deviation : ndarray of float64

@@ -55,7 +55,6 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
 
     Parameters
     ----------
-    run : Run
     steps : int
         How many steps.
     ranks : str

@@ -44,7 +44,6 @@ class FailureCause:
     ----------
     name : str
         The name of its pattern.
-    meaning : str
     blames_other : bool
         Whether the rank has only noticed that another one failed.
     rank : int or None
@@ -74,8 +73,6 @@ class ExceptionNote(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    type, message : str
-    where : TracebackLine or None
     time : float
         When it was raised, in seconds since 1970 by the clock of its node; 0 if unknown.
     started_as : int or None

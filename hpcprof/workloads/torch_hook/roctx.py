@@ -37,7 +37,6 @@ class StepWindows:
 
     Parameters
     ----------
-    torch : module
     spans : iterable of (int, int)
         The first and the last step of each span, counted from 0.
     """
