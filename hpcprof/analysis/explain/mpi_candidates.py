@@ -49,7 +49,9 @@ class MpiCandidates:
         if len(self._every) < 2:
             return
         removals = self.removals
-        excess = {rank: removals.host_excess(rank)[0] for rank in self._every}
+        excess = {rank: removals.host_excess(rank)[0] for rank in self._every if removals.is_late(rank)}
+        if not excess:
+            return
         order = sorted(excess, key=lambda rank: -excess[rank])
         several = [rank for rank in order if excess[rank] >= _ALIKE * excess[order[0]] > 0]
         chosen: list[tuple[int, ...]] = [(rank,) for rank in order[:_MOST_LATE]]

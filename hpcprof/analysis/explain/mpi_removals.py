@@ -13,6 +13,7 @@ from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.removals import Mask, Removals
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.analysis.statistics.student import student_quantile
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import Ints
@@ -27,6 +28,15 @@ _FEWEST, _QUICK = 8, 0.25
 
 _ALONE, _OF_OTHERS = 0.75, 0.1
 """A rank works alone if the others wait for so much of the time, and do so little in the same place."""
+
+_BY_CHANCE = 0.01
+"""In so many balanced programs one of the ranks may be called late."""
+
+_VARIES = 4.0
+"""The lateness of a rank whose variance is so many times that by chance is one of some steps."""
+
+_OF_MEDIAN = 1.57
+"""The median varies by so much more than the mean, as variances, for values with a normal distribution."""
 
 _PAUSE_TIMES = 2.0
 """Messages follow each other if the time between them is at most so many times the usual latency."""
@@ -190,8 +200,9 @@ class MpiRemovals:
             total = np.delete(self.host_times, self.part.server, axis=1).sum(axis=1)
             less_time = share * self.host_times[:, rank]
             share = np.divide(less_time, total, out=np.zeros(len(total)), where=total > 0)
-        factor = np.append(share, 0.0)[pieces.place]
-        less = np.bincount(pieces.call, np.where(chosen, pieces.length * factor, 0.0), len(self.graph.calls))
+        time = np.where(chosen, pieces.length * np.append(share, 0.0)[pieces.place], 0.0)
+        time = self._in_late_steps(time, rank)
+        less = np.bincount(pieces.call, time, len(self.graph.calls))
         calls = np.flatnonzero(less)
         edges = self.removals.edge_of_call[EdgeKind.HOST][calls]
         lag = np.maximum(times.lag[edges] - np.rint(less[calls]).astype(np.int64), 0)
@@ -263,6 +274,73 @@ class MpiRemovals:
         total = np.zeros((len(graph.places) + 1, len(graph.ranks)))
         np.add.at(total, (graph.pieces.place, graph.call_rank[graph.pieces.call]), graph.pieces.length)
         return total
+
+    def is_late(self, rank: int) -> bool:
+        """Return whether a rank works longer than the others by more than varies by chance.
+
+        By how much the work of a rank varies from step to step, the other ranks tell: what the late one does
+        in single steps only is no chance if they do not. Ranks that a server gives work are not judged so.
+        """
+        if self.part.server != NONE:
+            return True
+        later = self._later(rank)
+        variance, free = self._chance(rank)
+        # Of many ranks one is the latest.
+        least = student_quantile(free, 1 - _BY_CHANCE / len(self.graph.ranks))
+        return bool(later.mean() > least * np.sqrt(variance / len(later)))
+
+    def _later(self, rank: int) -> Floats:
+        """Return by how much a rank works longer than the median of the others in each step, in ns."""
+        time = self._work_of_steps
+        found: Floats = time[:, rank] - np.median(np.delete(time, rank, axis=1), axis=1)
+        return found
+
+    def _chance(self, rank: int) -> tuple[float, int]:
+        """Return the variance of `_later` that is chance, and its degrees of freedom.
+
+        It is that of the other ranks; of one other rank alone, nothing tells what both have in common.
+        """
+        others = np.delete(self._work_of_steps, rank, axis=1)
+        steps, count = others.shape
+        if count == 1:
+            later = self._later(rank)
+            return float(np.square(later - later.mean()).sum()) / max(steps - 1, 1), max(steps - 1, 1)
+        left = others - others.mean(axis=1, keepdims=True)
+        free = max((steps - 1) * (count - 1), 1)
+        each = float(np.square(left - left.mean(axis=0)).sum()) / free
+        return each * (1 + _OF_MEDIAN / count), free
+
+    def _in_late_steps(self, time: Floats, rank: int) -> Floats:
+        """Move what is taken from the pieces of a rank to the steps that are late, if only some are.
+
+        Lateness that varies more than by chance is that of some steps.
+        """
+        later = self._later(rank)
+        weight = np.maximum(later, 0)
+        alike = np.var(later) <= _VARIES * self._chance(rank)[0]
+        if self.part.server != NONE or alike or not weight.any():
+            return time
+        of_step = np.bincount(self._step, time, len(weight))
+        factor = np.divide(weight, of_step, out=np.zeros(len(weight)), where=of_step > 0)
+        moved: Floats = time * factor[self._step] * time.sum() / weight.sum()
+        return moved
+
+    @cached_property
+    def _work_of_steps(self) -> Floats:
+        """The time outside MPI of each rank in each step, without that in which it works alone, in ns."""
+        graph, pieces = self.graph, self.graph.pieces
+        rank = graph.call_rank[pieces.call]
+        found = np.zeros((graph.steps, len(graph.ranks)))
+        counts = ~self.serial[pieces.place, rank]
+        np.add.at(found, (self._step[counts], rank[counts]), pieces.length[counts])
+        return found
+
+    @cached_property
+    def _step(self) -> Ints:
+        """The position of the step of each piece."""
+        step = self.graph.calls.step
+        found: Ints = np.clip(step - step.min(initial=0), 0, self.graph.steps - 1)[self.graph.pieces.call]
+        return found
 
     @cached_property
     def pieces(self) -> Floats:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -218,6 +220,30 @@ def test_a_balanced_program_has_no_finding(body: Body) -> None:
     assert [(one.cause, one.share_pct) for one in found.shown()] == []
     assert found.step.replay_error_pct is not None
     assert found.step.replay_error_pct < 0.1
+
+
+@pytest.mark.parametrize("program", [halo, shift, wavefront])
+def test_work_that_varies_by_chance_makes_no_rank_late(
+    program: Callable[..., Body], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(4):
+        random = np.random.default_rng(seed)
+        monkeypatch.setattr(sys.modules[__name__], "uneven", lambda *_, r=random: 1 + r.exponential(0.3))
+        found = simulate(RANKS, 30, program()).explain().shown()
+        assert [(one.cause, one.ranks) for one in found] == []
+
+
+def test_a_rank_that_is_late_in_some_steps_only_is_late() -> None:
+    usual = halo()
+
+    def body(rank: int, step: int) -> Actions:
+        if rank == 1 and step % 5 == 2:
+            yield work(10 * MS)
+        yield from usual(rank, step)
+
+    first = simulate(RANKS, 30, body).explain().shown()[0]
+    assert (first.cause, first.ranks) == (Cause.LATE_RANK_HOST, (1,))
+    assert first.saving_ns == pytest.approx(2 * MS, rel=0.1)
 
 
 def test_transfer_of_large_messages_that_nothing_hides_is_exposed() -> None:
