@@ -92,7 +92,16 @@ def compared(run: Results) -> Iterator[Compared]:
 
 
 _TABLES = (
-    *("step_kinds", "step_account", "step_times", "steps", "steps_summary", "breakdown", "idle_causes"),
+    *(
+        "step_kinds",
+        "step_account",
+        "step_times",
+        "steps",
+        "steps_summary",
+        "breakdown",
+        "idle_causes",
+        "step_idle_causes",
+    ),
     *("skew", "skew_summary", "phases", "phase_times", "step_parts", "step_ranges", "exposed_communication"),
     *("kernels", "kernels_by_shape", "kernel_classes", "overlap", "device_breakdown", "launches"),
     *("ranges", "range_gpu", "collectives", "collectives_summary", "rank_collectives", "hta_breakdown"),
@@ -129,6 +138,17 @@ def _of_account(
     if rows and len(whole) == len(account):
         total = float(idle["idle_ns_per_step"].sum()) / ranks
         yield Compared("idle time: idle_causes", total, float(every["idle_ns"]), ROUNDED + rows / 2)
+    divided = tables["step_idle_causes"]
+    if len(divided):
+        keys = ["rank", "step"]
+        by_step = divided.groupby(keys)["idle_ns"].sum()
+        own = account.set_index(keys)
+        filled = by_step.reindex(own.index, fill_value=0)
+        yield Compared("idle time of each step: step_idle_causes", [*filled], [*own["idle_ns"].astype(int)])
+        for _, row in tables["step_kinds"].iloc[1:].iterrows():
+            mean = float(filled[own["kind"] == row["kind"]].mean())
+            name = f"idle time of kind {row['kind']}: step_idle_causes"
+            yield Compared(name, mean, float(row["idle_ns"]), len(PARTS))
     breakdown = tables["breakdown"]
     for part in ("compute", "exposed_comm", "exposed_mem", "idle") if len(breakdown) else ():
         own = float(every[f"{part}_ns"]) + (float(every["wait_for_peer_ns"]) if part == "exposed_comm" else 0)
