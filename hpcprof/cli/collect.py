@@ -332,6 +332,7 @@ def collect_and_tell(
     from hpcprof.submit.runs.live_steps import describe_live_steps
 
     if is_unprofiled(run, store):
+        collect(run, store, program=program)
         known = describe_live_steps(run) or "no step times were noted"
         click.echo(f"{run.id}: not profiled, so there is nothing to collect; {known}", err=aside)
         return True

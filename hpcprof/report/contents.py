@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.explain.explanation import Explanation
-from hpcprof.analysis.framework.declaration import Activity, Analysis, SampleBasis
+from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, SampleBasis
 from hpcprof.analysis.framework.registry import ANALYSES, FULL_REPORT
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted, named_ranks
@@ -101,7 +101,7 @@ class Contents:
         """
         kinds = {content_of(profile.kind) for profile in self.profiles.values()}
         names = FULL_REPORT if self.analyses else ()
-        own = (name for name in names if ANALYSES[name].reads in kinds)
+        own = (name for name in names if ANALYSES[name].reads in kinds or _is_of_nodes(ANALYSES[name]))
         return {name: self.analyses[name] for name in own if self._tells(name)}
 
     def _tells(self, name: str) -> bool:
@@ -122,6 +122,8 @@ class Contents:
     def _has(self, activity: Activity) -> bool:
         if activity is Activity.MPI:
             return self.analyses["mpi_calls"].count > 0
+        if activity is Activity.TELEMETRY:
+            return self.analyses["job_resources"].count > 0
         return any(profile.devices for profile in self.profiles.values())
 
     def declared(self, name: str) -> Analysis:
@@ -144,6 +146,10 @@ class Contents:
     def rows(self, analysis: str) -> list[Row]:
         """Return the rows of an analysis; none where no profile has been collected."""
         return self.analyses[analysis].rows if analysis in self.analyses else []
+
+
+def _is_of_nodes(analysis: Analysis) -> bool:
+    return analysis.map != "" and analysis.map_over is Part.NODES
 
 
 def judged_again(table: AnalysisTable, costs: Mapping[int, float], threshold: float) -> AnalysisTable:
@@ -181,6 +187,7 @@ def gather(
     results = read_results(run.path)
     ended_badly = status is not None and status.state.ended and status.state is not JobState.COMPLETED
     unprofiled = is_unprofiled(run, store)
+    sampled = unprofiled and store.exists() and store.has_run(run.id)
     if not profiles and not results.ranks and not ended_badly and not unprofiled:
         raise HpcprofError(
             f"there is nothing to report of {run.id}: no profile of it has been collected, and there are no "
@@ -198,7 +205,7 @@ def gather(
         status=status,
         failures=failed_ranks(run) if ended_badly else [],
         profiles=profiles,
-        analyses=_Analyses(run, store, threshold) if profiles else {},
+        analyses=_Analyses(run, store, threshold) if profiles or sampled else {},
         results=results.ranks,
         warnings=warnings,
         in_full=lambda name: command_line(store, "report", run.id, "--analysis", name),

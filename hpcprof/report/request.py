@@ -120,7 +120,7 @@ def make_report(
             write_atomically(request.html, html_report(contents, store, scrub=request.scrub))
     if analysis is None:
         return contents
-    if not contents.profiles:
+    if not contents.analyses:
         raise HpcprofError("; ".join(contents.warnings) + ".")
     samples = sample_sizes(analysis.name, contents.analyses)
     if analysis.name in VERDICTS:

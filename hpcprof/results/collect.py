@@ -138,7 +138,8 @@ def collect(
     """Bring the store up to date with the profiles of a run.
 
     A profile is left alone if the store has the results of the same content. A damaged one is skipped. Of a
-    run that was not profiled nothing is stored: its step times and its stall are read where they are.
+    run that was not profiled only what its nodes did is stored: its step times and its stall are read where
+    they are.
 
     Parameters
     ----------
@@ -166,6 +167,7 @@ def collect(
     """
     files = profiles_of(run)
     if not files and is_unprofiled(run, store):
+        _store_nodes(run, store, _run_row(run, store, program))
         return Collected()
     if not files:
         place = f"{run.path} or its profiles/" if run.manifest else run.path
@@ -203,7 +205,7 @@ def collect(
     summary.warnings += _world_size_warnings(run, collection.world_sizes)
     if summary.read or summary.unchanged:
         collection.describe_run()
-        update_run(run.id, store, executor)
+        update_run(run.id, store, executor, run)
         summary.losses = over_ranks(store.losses(run.id))
         note_collected(run, store.runs_dir or runs_directory())
     if run.files is None and not (summary.read or summary.skipped or summary.warnings):
@@ -214,8 +216,10 @@ def collect(
     return summary
 
 
-def update_run(run_id: str, store: Store, executor: Executor = serially) -> None:
+def update_run(run_id: str, store: Store, executor: Executor = serially, run: Run | None = None) -> None:
     """Compute the analyses that span the ranks of a run unless they are stored.
+
+    Without ``run``, those of its nodes are left out.
 
     Should another collect replace a profile in the meantime, they are computed again.
     """
@@ -225,8 +229,23 @@ def update_run(run_id: str, store: Store, executor: Executor = serially) -> None
 
     while True:
         sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run_id).items()}
-        if store.put_run(run_id, analyze_over_ranks(run_id, store, executor), sha256):
+        if store.put_run(run_id, analyze_over_ranks(run_id, store, executor, run), sha256):
             return
+
+
+def _store_nodes(run: Run, store: Store, row: RunRow) -> None:
+    """Store the analyses of the nodes of a run without profiles, if they were sampled."""
+    from hpcprof.analysis.framework.outcome import analyze_run
+    from hpcprof.results.over_ranks import mapped_over_nodes
+
+    values = mapped_over_nodes(run)
+    if not any(values.values()):
+        return
+    store.describe_run(row)
+    outcomes = {
+        name: analyze_run(one, {}, values[one.map]) for name, one in ANALYSES.items() if one.map in values
+    }
+    store.put_run(run.id, outcomes, {})
 
 
 def _check_same_program(run: Run, store: Store, executor: Executor, read: list[ProfileTask]) -> None:
@@ -248,7 +267,7 @@ def _check_same_program(run: Run, store: Store, executor: Executor, read: list[P
             remove_run_events(store.events_folder(run.path), run.id)
         else:
             store.delete_ranks(run.id, sorted(new))
-            update_run(run.id, store, executor)
+            update_run(run.id, store, executor, run)
         raise
 
 

@@ -32,6 +32,7 @@ from hpcprof.results.communicator_groups import RankGroup, Survey, groups_of_com
 from hpcprof.results.executors.interface import Executor, Lost, ResultT, TaskT, serially
 from hpcprof.results.malloc import return_freed_memory
 from hpcprof.results.mpi_links import LinkWriter
+from hpcprof.results.node_samples import run_telemetry
 from hpcprof.results.rank_tables import dataset_table, rank_table_rows
 from hpcprof.results.run_communication import (
     PartFile,
@@ -98,8 +99,12 @@ class _Matched(NamedTuple):
     values: dict[str, Any]
 
 
-def analyze_over_ranks(run_id: str, store: Store, executor: Executor = serially) -> dict[str, Outcome]:
+def analyze_over_ranks(
+    run_id: str, store: Store, executor: Executor = serially, run: Run | None = None
+) -> dict[str, Outcome]:
     """Compute the analyses that span the ranks of a run, and keep its communication.
+
+    Without ``run``, its nodes were not sampled.
 
     Raises
     ------
@@ -115,6 +120,7 @@ def analyze_over_ranks(run_id: str, store: Store, executor: Executor = serially)
             found.save()
         values |= _mapped_over_ranks(events, folder, found, executor)
         values |= _mapped_over_mpi(run_id, store, events, lists, found)
+        values |= mapped_over_nodes(run)
         # A long run's take hundreds of MB.
         del lists
         return_freed_memory()
@@ -257,6 +263,12 @@ def _mapped_over_mpi(
         name: [imported(name)(lists, rank_table_rows(own, _MPI_REGIONS), found.clocks.aligned, nodes)]
         for name in _maps(Part.MPI)
     }
+
+
+def mapped_over_nodes(run: Run | None) -> dict[str, list[Any]]:
+    """Return the values of the maps over the samples of the nodes of a run."""
+    sampled = None if run is None else run_telemetry(run)
+    return {name: [] if sampled is None else [imported(name)(sampled)] for name in _maps(Part.NODES)}
 
 
 def _maps(over: Part) -> dict[str, tuple[str, ...]]:

@@ -40,13 +40,16 @@ class Part(Enum):
     """Matched operations and aligned clocks of the ranks of some communicators."""
     MPI = "mpi"
     """The MPI calls of all ranks at once, each with its clock and its node."""
+    NODES = "nodes"
+    """The samples of all nodes of the run, with the steps of its ranks."""
 
 
 class Activity(Enum):
-    """An activity that only some programs have."""
+    """An activity that only some programs have, or samples that only some runs have."""
 
     GPU = "gpu"
     MPI = "mpi"
+    TELEMETRY = "telemetry"
 
 
 class SampleBasis(Enum):
@@ -100,8 +103,8 @@ class Analysis:
         (`hpcprof.analysis.collectives.matches.RankWaits`) and the clocks that communication aligned
         (`hpcprof.analysis.collectives.common_clock.RankClock`), or for `Part.MPI`
         ``g(lists, regions, clocks, nodes)`` with a `hpcprof.analysis.mpi.run_lists.RunLists`, the rows of
-        ``mpi_regions``, and the clocks and nodes of all ranks. It returns a
-        value that can be pickled.
+        ``mpi_regions``, and the clocks and nodes of all ranks, or for `Part.NODES` ``g(run)`` with a
+        `hpcprof.analysis.telemetry.tables.RunTelemetry`. It returns a value that can be pickled.
     map_over : Part
         What ``map`` is called for.
     map_needs : tuple of str
@@ -166,8 +169,9 @@ class Analysis:
 
     @property
     def computed_from(self) -> tuple[str, ...]:
-        """The other analyses that its rows are computed from; every map reads the matched collectives."""
-        return (*self.map_needs, *(("rank_collectives",) if self.map else ()), *self.needs)
+        """The other analyses that its rows are computed from; maps over ranks read matched collectives."""
+        matched = self.map and self.map_over is not Part.NODES
+        return (*self.map_needs, *(("rank_collectives",) if matched else ()), *self.needs)
 
     @property
     def shown_columns(self) -> tuple[str, ...]:

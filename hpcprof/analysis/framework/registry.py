@@ -13,6 +13,7 @@ from hpcprof.analysis.operators import declarations as operators
 from hpcprof.analysis.slowdown import declarations as slowdown
 from hpcprof.analysis.steps import declarations as steps
 from hpcprof.analysis.summaries import declarations as summaries
+from hpcprof.analysis.telemetry import declarations as telemetry
 
 _DECLARED: tuple[Analysis, ...] = (
     *summaries.ANALYSES,
@@ -25,6 +26,7 @@ _DECLARED: tuple[Analysis, ...] = (
     *collectives.ANALYSES,
     *mpi.ANALYSES,
     *explain.ANALYSES,
+    *telemetry.ANALYSES,
 )
 _OF_ONE_RUN = (Scope.RANK, Scope.RUN)
 

@@ -283,6 +283,10 @@ class JobSpec:
         bool | None,
         Option("Leave Python programs alone: no step times without a profiler, less evidence of a stall."),
     ] = None
+    no_telemetry: Annotated[
+        bool | None,
+        Option("Do not sample what the nodes do: clocks, power, memory, network, file systems."),
+    ] = None
     template: Annotated[
         Path | None,
         Option("Template of job.sh, instead of the scheduler's.", in_job_file=False),
@@ -392,6 +396,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     on_stall: str = "report"
     capture_when: int = 0
     no_hook: bool = False
+    no_telemetry: bool = False
 
     @property
     def ranks(self) -> int:

@@ -47,7 +47,7 @@ from hpcprof.submit.schedulers.scheduler import (
     gpus_per_node,
 )
 from hpcprof.submit.sites.model import Site
-from hpcprof.workloads import catalogue, on_request, pulse, step_lines, torch_hook, uncaught
+from hpcprof.workloads import catalogue, on_request, pulse, step_lines, telemetry, torch_hook, uncaught
 from hpcprof.workloads.torch_hook import recording
 
 # Placeholders in a profiler's arguments for values that only the rank knows, and the wrapper's variables.
@@ -246,6 +246,8 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     names = {JOB_SCRIPT: script, WRAPPER: "rank/wrapper.sh.j2"}
     texts = {name: _render(environment, template, values) for name, template in names.items()}
     texts |= {f"{START_UP}/{path}": text for path, text in {**hook, **start_up}.items()}
+    if not job.no_telemetry:
+        texts[f"{START_UP}/hpcprof_telemetry.py"] = Path(telemetry.__file__).read_text(encoding="utf-8")
     for file in scheduler.further_files(site, job, run_id, texts):
         texts[file.name] = _render(environment, file.template, {**values, **file.values})
     return texts

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -102,6 +102,13 @@ def noted_steps(run: Run) -> list[list[int]]:
         lines = _last_lines(files[rank], since, _MOST_BYTES)
         found.append([line.wall_ns for line in lines for _ in range(min(line.steps, _MOST_STEPS))])
     return [times for times in found if times]
+
+
+def step_lines(run: Run, ranks: Iterable[int]) -> dict[int, tuple[StepLine, ...]]:
+    """Return the lines of some ranks, the oldest first; of a long run the newest, up to 4 MiB of a rank."""
+    files, since = _files(run), _since(run)
+    found = {rank: _last_lines(files[rank], since, _MOST_BYTES) for rank in ranks if rank in files}
+    return {rank: lines for rank, lines in found.items() if lines}
 
 
 def _files(run: Run) -> dict[int, Path]:

@@ -29,6 +29,8 @@ def analyze(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
     """Run an analysis over the ranks on the rows of all of them."""
     if not analysis.map:
         return analyze_run(analysis, results)
+    if analysis.map_over is Part.NODES:
+        return analyze_run(analysis, results)
     if analysis.map_over is Part.MPI:
         whole = {need: results[need].rows for need in analysis.map_needs}
         lists = run_lists(whole)

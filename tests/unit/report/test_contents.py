@@ -18,9 +18,10 @@ COUNTS = {
     *("instances", "count", "calls", "num_calls", "steps", "overlapped_n", "collectives", "ranks"),
     "operators",
     "messages",
+    "samples",
     *("id", "seq", "latency_ns", "wall_ns", "runs", "n_a", "gaps"),
 }
-# The limits of the device, what ncu measured one by one, and lists of single calls, operations and steps.
+# The limits of device and job, what ncu measured one by one, and lists of single calls, operations and steps.
 OF_NO_SAMPLES = {
     "ncu_peaks",
     "roofline",
@@ -29,6 +30,7 @@ OF_NO_SAMPLES = {
     "mpi_regions",
     "step_idle_causes",
     "offload",
+    "job_resources",
 }
 
 

@@ -1,0 +1,83 @@
+"""What the nodes of a run did, from their samplers, joined to the steps of its ranks."""
+
+from __future__ import annotations
+
+from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, Scope, columns
+from hpcprof.analysis.framework.events import Events
+
+_MAP = "hpcprof.analysis.telemetry.tables:telemetry_tables"
+
+
+def _declared(
+    name: str,
+    title: str,
+    described: str,
+    main: str,
+    position: int | None = None,
+    sort: tuple[str, ...] = (),
+    about: Activity = Activity.TELEMETRY,
+    compared_by: str = "",
+) -> Analysis:
+    return Analysis(
+        name,
+        title,
+        Scope.RUN,
+        columns(described),
+        f"hpcprof.analysis.telemetry.tables:{name}",
+        map=_MAP,
+        map_over=Part.NODES,
+        events=Events(frozenset()),
+        sort_by=sort,
+        main_columns=tuple(main.split()),
+        report_position=position,
+        about=about,
+        compared_by=compared_by,
+    )
+
+
+ANALYSES = (
+    _declared(
+        "job_resources",
+        "Resources of the job",
+        "resource:text requested:float used_mean:float used_max:float idle_pct:float advice:text",
+        "resource requested used_mean used_max idle_pct advice",
+        140,
+    ),
+    _declared(
+        "energy",
+        "Energy of the GPUs",
+        "rank node:text gpu steps duration_s:float energy_j:float mean_power_w:float joule_per_step:float",
+        "rank node gpu steps energy_j mean_power_w joule_per_step",
+        150,
+        about=Activity.GPU,
+        compared_by="energy_j",
+    ),
+    _declared(
+        "clocks",
+        "Clocks of the GPUs and what lowers them",
+        "rank node:text gpu first_step last_step samples sm_mhz_mean:float sm_mhz_min:float "
+        "sm_mhz_max:float reason:text throttled_pct:float",
+        "rank node gpu first_step last_step sm_mhz_mean sm_mhz_max reason throttled_pct",
+    ),
+    _declared(
+        "neighbours",
+        "Others on the cores and GPUs of the run",
+        "node:text device:text samples own_mean:float others_mean:float others_max:float",
+        "node device samples own_mean others_mean others_max",
+        sort=("-others_mean",),
+    ),
+    _declared(
+        "io",
+        "Data read and written by step",
+        "rank node:text first_step last_step duration_s:float read_bytes written_bytes calls wait_s:float "
+        "checkpoint",
+        "rank first_step last_step read_bytes written_bytes calls wait_s checkpoint",
+    ),
+    _declared(
+        "telemetry",
+        "Samples of the nodes by step",
+        "rank node:text device:text first_step last_step phase:text metric:text unit:text samples "
+        "mean:float min:float max:float",
+        "rank device first_step last_step metric unit samples mean min max",
+    ),
+)

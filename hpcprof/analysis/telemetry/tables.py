@@ -1,0 +1,522 @@
+"""The tables about the nodes of a run, from their samples and the steps of its ranks.
+
+A row covers whole steps in which at least one sample lies. Nothing is interpolated: a sample counts for the
+steps in which it was taken, and what a counter grew by between two samples for the steps in which the middle
+between them lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.common.units import counted
+from hpcprof.profiles.readers.telemetry import NodeTelemetry, Series, growth
+from hpcprof.profiles.timeline import Floats, Ints
+from hpcprof.workloads.telemetry import METRICS
+
+_NONE = "no node of the run was sampled"
+_NO_GPU = "no GPU was sampled"
+_MOST_ROWS, _MOST_BLOCKS = 200_000, 60
+_LEAST_S = 1.0
+"""The least time of a row about energy, and about what is sampled once a second."""
+
+REASONS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+"""Bits of NVML's reasons for lower clocks; idle GPUs and clocks that a user has set are none."""
+
+_UNIT_SUFFIXES = ("_bytes", "_mhz", "_pct", "_s", "_w", "_j", "_c")
+_CHECKPOINT_BYTES, _CHECKPOINT_FACTOR = 10e6, 10.0
+_IDLE_PCT, _LONG_MINUTES = 50.0, 10.0
+"""From which share of a resource that idles, and from which length of a job on, there is advice."""
+
+
+class StepMark(NamedTuple):
+    """A rank's line about steps: the last one's number, how many they are, and when the last one ended."""
+
+    step: int
+    steps: int
+    time: float
+
+
+@dataclass(frozen=True)
+class Requested:
+    """The resources that a job asked for; None for what it left to the site.
+
+    ``cores`` and ``gpus`` are those of all ranks, ``memory_bytes`` is that of a node.
+    """
+
+    cores: int | None = None
+    gpus: int | None = None
+    memory_bytes: float | None = None
+    walltime_s: float | None = None
+
+
+@dataclass(frozen=True)
+class RunTelemetry:
+    """The samples of all nodes of a run, and the steps of its ranks on the clocks of these nodes.
+
+    Attributes
+    ----------
+    nodes : sequence of NodeTelemetry
+    steps : mapping of int to sequence of StepMark
+        By rank, in the order of time; may be empty.
+    requested : Requested
+    """
+
+    nodes: Sequence[NodeTelemetry]
+    steps: Mapping[int, Sequence[StepMark]] = field(default_factory=dict)
+    requested: Requested = Requested()
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Consecutive times; ``first`` and ``last`` are the steps in each, None where it is not of steps."""
+
+    phase: list[str]
+    first: list[int | None]
+    last: list[int | None]
+    edges: Floats  # shape (n + 1,)
+
+    def __len__(self) -> int:
+        return len(self.phase)
+
+    def of(self, times: Floats) -> Ints:
+        """Return the block in which each moment lies; -1 and n for those outside."""
+        return np.searchsorted(self.edges, times, side="left") - 1
+
+    def steps(self, block: int) -> int:
+        """Return how many steps a block has."""
+        first, last = self.first[block], self.last[block]
+        return 0 if first is None or last is None else last - first + 1
+
+
+def telemetry_tables(run: RunTelemetry) -> dict[str, Outcome]:
+    """Compute the tables about the nodes of a run, by their names; empty without samples."""
+    if not any(node.series for node in run.nodes):
+        return {}
+    reason = _losses(run.nodes)
+    series = sum(len(node.series) for node in run.nodes)
+    most = max(1, min(_MOST_BLOCKS, _MOST_ROWS // max(1, series)))
+    found = {
+        "job_resources": list(_resources(run)),
+        "energy": list(_energy(run)),
+        "clocks": [row for node, blocks in _by_rank(run, most) for row in _clocks(node, blocks)],
+        "neighbours": [row for node in run.nodes for row in _neighbours(node)],
+        "io": [row for node, blocks in _by_rank(run, most) for row in _io(node, blocks)],
+        "telemetry": [row for node, blocks in _by_rank(run, most) for row in _samples(node, blocks)],
+    }
+    why = {"energy": _NO_GPU, "clocks": _NO_GPU}
+    return {
+        name: Outcome(columns_of(rows), reason) if rows else no_rows(reason or why.get(name, _NONE))
+        for name, rows in found.items()
+    }
+
+
+def _losses(nodes: Sequence[NodeTelemetry]) -> str:
+    damaged = sum(node.damaged for node in nodes)
+    return f"{counted(damaged, 'line')} of samples could not be read" if damaged else ""
+
+
+def _table(name: str, parts: Sequence[Mapping[str, Outcome]]) -> Outcome:
+    found = next((part[name] for part in parts if part), None)
+    return no_rows(_NONE) if found is None else found
+
+
+def job_resources(parts: Sequence[Mapping[str, Outcome]], _: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Return what a job asked for and what it used of it."""
+    return _table("job_resources", parts)
+
+
+def energy(parts: Sequence[Mapping[str, Outcome]], _: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Return the energy of each GPU during the steps of its rank, and of all of them."""
+    return _table("energy", parts)
+
+
+def clocks(parts: Sequence[Mapping[str, Outcome]], _: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Return the clocks of each GPU by step, and in which share of the samples something lowered them."""
+    return _table("clocks", parts)
+
+
+def neighbours(parts: Sequence[Mapping[str, Outcome]], _: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Return how much others used the cores and GPUs of the run."""
+    return _table("neighbours", parts)
+
+
+def io(parts: Sequence[Mapping[str, Outcome]], _: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Return the data that each rank read and wrote, by step."""
+    return _table("io", parts)
+
+
+def telemetry(parts: Sequence[Mapping[str, Outcome]], _: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Return the samples of all devices by step."""
+    return _table("telemetry", parts)
+
+
+def _by_rank(run: RunTelemetry, most: int) -> Iterator[tuple[NodeTelemetry, dict[int | None, _Blocks]]]:
+    """Yield each node with the blocks of its ranks; None has those of what is of no rank."""
+    for node in run.nodes:
+        blocks: dict[int | None, _Blocks] = {}
+        for rank in sorted(node.ranks):
+            blocks[rank] = _blocks(run.steps.get(rank, ()), *_extent(node), most)
+        first = next(iter(blocks.values()), None)
+        blocks[None] = first or _blocks((), *_extent(node), most)
+        yield node, blocks
+
+
+def _extent(node: NodeTelemetry) -> tuple[float, float]:
+    """Return the times of a node's first and last samples."""
+    return (
+        min((one.times[0] for one in node.series.values()), default=0.0),
+        max((one.times[-1] for one in node.series.values()), default=0.0),
+    )
+
+
+def _blocks(marks: Sequence[StepMark], begin: float, end: float, most: int) -> _Blocks:
+    """Join the steps of a rank into at most ``most`` blocks of about equal length, a second at least."""
+    if len(marks) < 2:
+        return _Blocks(["run"], [None], [None], np.array([np.nextafter(begin, 0), max(begin, end)]))
+    # The first line says when its last step ended, and not when its first one began.
+    length = max(_LEAST_S, (marks[-1].time - marks[0].time) / most)
+    chosen = [marks[0]]
+    for mark in marks[1:]:
+        if mark.time - chosen[-1].time >= length and mark.step > chosen[-1].step:
+            chosen.append(mark)
+    if len(chosen) < 2:
+        chosen = [marks[0], marks[-1]]
+    phase = ["before", *["step"] * (len(chosen) - 1), "after"]
+    first = [None, *(mark.step + 1 for mark in chosen[:-1]), None]
+    last = [None, *(mark.step for mark in chosen[1:]), None]
+    edges = [min(begin, chosen[0].time) - 1e-3, *(mark.time for mark in chosen), max(end, chosen[-1].time)]
+    return _Blocks(phase, first, last, np.array(edges))
+
+
+def _samples(node: NodeTelemetry, blocks: Mapping[int | None, _Blocks]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of ``telemetry`` of a node."""
+    for (device, metric), series in node.series.items():
+        kind, unit = METRICS[metric]
+        if kind == "bits" or len(series.times) < 2:
+            continue
+        rank = _rank_of(node, device)
+        own = blocks.get(rank) or blocks[None]
+        if kind == "counter":
+            starts, ends, amounts = growth(series)
+            times, values, unit = (starts + ends) / 2, amounts / (ends - starts), f"{unit}/s"
+        else:
+            times, values = series.times, series.values
+        for block, some in _grouped(own, times, values):
+            yield {
+                "rank": rank,
+                "node": node.node,
+                "device": device,
+                "first_step": own.first[block],
+                "last_step": own.last[block],
+                "phase": own.phase[block],
+                "metric": _without_unit(metric),
+                "unit": unit,
+                "samples": len(some),
+                "mean": float(some.mean()),
+                "min": float(some.min()),
+                "max": float(some.max()),
+            }
+
+
+def _grouped(blocks: _Blocks, times: Floats, values: Floats) -> Iterator[tuple[int, Floats]]:
+    """Yield each block that has samples, with their values."""
+    at = blocks.of(times)
+    for block in range(len(blocks)):
+        some = values[at == block]
+        if len(some):
+            yield block, some
+
+
+def _without_unit(metric: str) -> str:
+    return next((metric[: -len(unit)] for unit in _UNIT_SUFFIXES if metric.endswith(unit)), metric)
+
+
+def _rank_of(node: NodeTelemetry, device: str) -> int | None:
+    for kind in ("rank", "gpu"):
+        number = device[len(kind) :]
+        if device.startswith(kind) and number.isdigit():
+            return int(number) if kind == "rank" else node.rank_of_gpu(int(number))
+    return None
+
+
+def _gpus(node: NodeTelemetry) -> Iterator[tuple[int, dict[str, Series]]]:
+    """Yield each GPU that was sampled, with its samples by metric."""
+    for gpu in range(len(node.gpus)):
+        metrics = node.metrics_of(f"gpu{gpu}")
+        if metrics:
+            yield gpu, metrics
+
+
+def _energy(run: RunTelemetry) -> Iterator[dict[str, Any]]:
+    """Yield the energy of each GPU from the first to the last step of its rank, then of all GPUs."""
+    total, longest, of_steps = 0.0, 0.0, [0]
+    for node in run.nodes:
+        for gpu, metrics in _gpus(node):
+            rank = node.rank_of_gpu(gpu)
+            marks = run.steps.get(rank, ()) if rank is not None else ()
+            begin, end = (marks[0].time, marks[-1].time) if len(marks) > 1 else _extent(node)
+            used = _energy_between(metrics, begin, end)
+            if used is None:
+                continue
+            joule, seconds = used
+            steps = marks[-1].step - marks[0].step if len(marks) > 1 else 0
+            # Energy during the samples, over the time of the steps.
+            whole = joule * (end - begin) / seconds
+            total, longest = total + whole, max(longest, end - begin)
+            of_steps.append(steps)
+            yield _energy_row(rank, node.node, gpu, steps, end - begin, whole)
+    if longest:
+        yield _energy_row(None, "", None, max(of_steps), longest, total)
+
+
+def _energy_row(
+    rank: int | None, node: str, gpu: int | None, steps: int, seconds: float, joule: float
+) -> dict[str, Any]:
+    return {
+        "rank": rank,
+        "node": node,
+        "gpu": gpu,
+        "steps": steps or None,
+        "duration_s": round(seconds, 3),
+        "energy_j": round(joule, 3),
+        "mean_power_w": round(joule / seconds, 3),
+        "joule_per_step": round(joule / steps, 4) if steps else None,
+    }
+
+
+def _energy_between(metrics: Mapping[str, Series], begin: float, end: float) -> tuple[float, float] | None:
+    """Return the energy between the samples inside a time, and the time between these; None below a second.
+
+    A GPU without a counter has the mean of its power.
+    """
+    series = metrics.get("energy_j") or metrics.get("power_w")
+    if series is None:
+        return None
+    inside = (series.times >= begin) & (series.times <= end)
+    times, values = series.times[inside], series.values[inside]
+    if len(times) < 2 or times[-1] - times[0] < _LEAST_S:
+        return None
+    seconds = float(times[-1] - times[0])
+    if "energy_j" not in metrics:
+        return float(np.average(values[1:], weights=np.diff(times))) * seconds, seconds
+    return float(growth(Series(times, values))[2].sum()), seconds
+
+
+def _clocks(node: NodeTelemetry, blocks: Mapping[int | None, _Blocks]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of ``clocks`` of a node: of each reason in a block, or one without a reason."""
+    for gpu, metrics in _gpus(node):
+        if "sm_mhz" not in metrics:
+            continue
+        rank = node.rank_of_gpu(gpu)
+        own, clock = blocks.get(rank) or blocks[None], metrics["sm_mhz"]
+        reasons = metrics.get("throttle_reasons", Series(np.empty(0), np.empty(0)))
+        masks = dict(_grouped(own, reasons.times, reasons.values))
+        for block, some in _grouped(own, clock.times, clock.values):
+            mask = masks.get(block, np.empty(0)).astype(np.int64)
+            shares = {reason: 100.0 * _mean((mask & bit) != 0) for bit, reason in REASONS.items()}
+            lowered = {reason: share for reason, share in shares.items() if share}
+            for reason, share in (lowered or {"": 0.0}).items():
+                yield {
+                    "rank": rank,
+                    "node": node.node,
+                    "gpu": gpu,
+                    "first_step": own.first[block],
+                    "last_step": own.last[block],
+                    "samples": len(some),
+                    "sm_mhz_mean": float(some.mean()),
+                    "sm_mhz_min": float(some.min()),
+                    "sm_mhz_max": float(some.max()),
+                    "reason": reason,
+                    "throttled_pct": share if len(mask) else None,
+                }
+
+
+def _neighbours(node: NodeTelemetry) -> Iterator[dict[str, Any]]:
+    """Yield the use of the run's cores by its ranks and by others, and the other processes on its GPUs.
+
+    The cores that any rank may use count together: a process may move between them.
+    """
+    cores = sorted({core for place in node.ranks.values() for core in place.cores})
+    busy = [node.series[f"cpu{core}", "busy_s"] for core in cores if (f"cpu{core}", "busy_s") in node.series]
+    of_ranks = [(f"rank{rank}", "cpu_s") for rank in node.ranks]
+    own = [node.series[name] for name in of_ranks if name in node.series]
+    if busy and len(busy) == len(cores) and own:
+        # Where all of these were sampled at once.
+        times = busy[0].times
+        for one in (*busy, *own):
+            times = np.intersect1d(times, one.times)
+        if len(times) > 1:
+            seconds = np.diff(times)
+            used = _sampled(own, times) / seconds
+            others = np.maximum(0.0, _sampled(busy, times) / seconds - used)
+            yield _neighbour_row(node, f"{counted(len(cores), 'core')} of the ranks", used, others, seconds)
+    for gpu, metrics in _gpus(node):
+        if "other_processes" in metrics:
+            others = metrics["other_processes"].values
+            yield _neighbour_row(node, f"gpu{gpu}", None, others, np.ones(len(others)))
+
+
+def _sampled(series: Sequence[Series], times: Floats) -> Floats:
+    """Return by how much the sum of counters grew between moments that all of them have samples of."""
+    total: Floats = sum(
+        (np.maximum(0.0, np.diff(one.values[np.searchsorted(one.times, times)])) for one in series),
+        np.zeros(len(times) - 1),
+    )
+    return total
+
+
+def _neighbour_row(
+    node: NodeTelemetry, device: str, own: Floats | None, others: Floats, weights: Floats
+) -> dict[str, Any]:
+    return {
+        "node": node.node,
+        "device": device,
+        "samples": len(others),
+        "own_mean": None if own is None else round(float(np.average(own, weights=weights)), 3),
+        "others_mean": round(float(np.average(others, weights=weights)), 3),
+        "others_max": round(float(others.max()), 3),
+    }
+
+
+def _io(node: NodeTelemetry, blocks: Mapping[int | None, _Blocks]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of ``io`` of a node; a checkpoint is written where far more is than else."""
+    for rank in sorted(node.ranks):
+        own, metrics = blocks[rank], node.metrics_of(f"rank{rank}")
+        sums: dict[str, list[float]] = {}
+        for metric in ("read_bytes", "written_bytes", "io_calls", "io_wait_s"):
+            if metric in metrics:
+                starts, ends, amounts = growth(metrics[metric])
+                at = own.of((starts + ends) / 2)
+                sums[metric] = [float(amounts[at == block].sum()) for block in range(len(own))]
+        if not sums:
+            continue
+        written = np.array(sums.get("written_bytes", [0.0] * len(own)))
+        in_steps = np.array([phase == "step" for phase in own.phase])
+        usual = float(np.median(written[in_steps])) if in_steps.any() else 0.0
+        large = in_steps & (written >= _CHECKPOINT_BYTES) & (written > _CHECKPOINT_FACTOR * usual)
+        for block in range(len(own)):
+            values = {metric: of_block[block] for metric, of_block in sums.items()}
+            yield {
+                "rank": rank,
+                "node": node.node,
+                "first_step": own.first[block],
+                "last_step": own.last[block],
+                "duration_s": round(float(own.edges[block + 1] - own.edges[block]), 3),
+                "read_bytes": _whole(values.get("read_bytes")),
+                "written_bytes": _whole(values.get("written_bytes")),
+                "calls": _whole(values.get("io_calls")),
+                "wait_s": values.get("io_wait_s"),
+                "checkpoint": int(large[block]),
+            }
+
+
+def _mean(values: NDArray[Any]) -> float:
+    return float(values.mean()) if len(values) else 0.0
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _resources(run: RunTelemetry) -> Iterator[dict[str, Any]]:
+    """Yield cores, memory, GPUs and walltime of the job; means are over the time of the samples.
+
+    Advice is given on what the job asked for itself.
+    """
+    asked = run.requested
+    cpu = [_rate(node, f"rank{rank}", "cpu_s") for node in run.nodes for rank in node.ranks]
+    known = [one for one in cpu if one is not None]
+    allowed = sum(len({core for place in node.ranks.values() for core in place.cores}) for node in run.nodes)
+    if known:
+        mean, most = (sum(one[at] for one in known) for at in (0, 1))
+        yield _resource(
+            "cores", asked.cores or allowed or None, mean, most, mean, _advice("fewer cores", asked.cores)
+        )
+    busy = [
+        metrics["busy_pct"].values / 100
+        for node in run.nodes
+        for _, metrics in _gpus(node)
+        if "busy_pct" in metrics
+    ]
+    if busy:
+        mean, most = (sum(float(of(one)) for one in busy) for of in (np.mean, np.max))
+        yield _resource("GPUs", asked.gpus or len(busy), mean, most, mean, _advice("fewer GPUs", asked.gpus))
+    memory = [
+        (node.limits.get("memory_bytes", 0.0) / 2**30, series.values / 2**30)
+        for node in run.nodes
+        if (series := _memory_of(node)) is not None
+    ]
+    if memory:
+        # The fullest node decides.
+        limit, used = max(memory, key=lambda one: float(one[1].max()))
+        own = asked.memory_bytes and asked.memory_bytes / 2**30
+        mean, most = float(used.mean()), float(used.max())
+        yield _resource("memory (GiB)", own or limit or None, mean, most, most, _advice("less memory", own))
+    extent = [_extent(node) for node in run.nodes if node.series]
+    minutes = (max(end for _, end in extent) - min(begin for begin, _ in extent)) / 60
+    if asked.walltime_s:
+        advice = "a shorter walltime" if minutes >= _LONG_MINUTES else ""
+        yield _resource("walltime (min)", asked.walltime_s / 60, minutes, minutes, minutes, advice)
+
+
+def _advice(words: str, asked: float | None) -> str:
+    """Return advice about what a job asked for itself."""
+    return words if asked else ""
+
+
+def _memory_of(node: NodeTelemetry) -> Series | None:
+    """Return the memory of the ranks of a node together."""
+    found = [node.series.get((f"rank{rank}", "resident_bytes")) for rank in node.ranks]
+    known = [one for one in found if one is not None]
+    if not known:
+        return node.series.get(("node", "memory_used_bytes"))
+    times = known[0].times
+    for one in known[1:]:
+        times = np.intersect1d(times, one.times)
+    if not len(times):
+        return None
+    values = np.add.reduce([one.values[np.searchsorted(one.times, times)] for one in known])
+    return Series(times, values)
+
+
+def _rate(node: NodeTelemetry, device: str, metric: str) -> tuple[float, float] | None:
+    """Return the mean and the highest rate of a counter, the highest over a second; None if it is unknown."""
+    series = node.series.get((device, metric))
+    if series is None or series.times[-1] - series.times[0] < _LEAST_S:
+        return None
+    _, ends, amounts = growth(series)
+    if not len(ends):
+        return None
+    mean = float(amounts.sum() / (series.times[-1] - series.times[0]))
+    seconds = np.floor(ends - series.times[0])
+    sums = np.bincount(seconds.astype(np.int64), amounts)
+    # The last second is not a whole one.
+    return mean, float(max(mean, sums[:-1].max(initial=0.0)))
+
+
+def _resource(
+    name: str, requested: float | None, mean: float, most: float, used: float, advice: str
+) -> dict[str, Any]:
+    idle = None if not requested else max(0.0, 100.0 * (1 - used / requested))
+    return {
+        "resource": name,
+        "requested": None if requested is None else round(requested, 3),
+        "used_mean": round(mean, 3),
+        "used_max": round(most, 3),
+        "idle_pct": None if idle is None else round(idle, 1),
+        "advice": advice if idle is not None and idle >= _IDLE_PCT else "",
+    }

@@ -1,0 +1,186 @@
+"""Reader of what the sampler of each node wrote (`hpcprof.workloads.telemetry`): ``telemetry/NODE.jsonl``."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcprof.profiles.timeline import Floats
+from hpcprof.workloads.telemetry import FOLDER, METRICS
+
+_NAME = re.compile(r"(?P<device>\S{1,100}) (?P<metric>[a-z_]{1,40})")
+_MOST_BYTES = 256 << 20
+_MOST_SERIES = 20_000
+
+
+@dataclass(frozen=True, eq=False)
+class Series:
+    """The samples of one metric of one device.
+
+    Attributes
+    ----------
+    times : ndarray of float64, shape (n,)
+        In seconds since 1970, rising.
+    values : ndarray of float64, shape (n,)
+        In the unit that `METRICS` has; none is missing.
+    """
+
+    times: Floats
+    values: Floats
+
+
+@dataclass(frozen=True)
+class RankPlace:
+    """The cores that a rank may use, and the GPUs that it used, by their numbers on the node."""
+
+    cores: tuple[int, ...] = ()
+    gpus: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class NodeTelemetry:
+    """The samples of a node.
+
+    Attributes
+    ----------
+    node : str
+    series : mapping
+        The samples by device (``rank0``, ``gpu1``, ``cpu3``, ``node``, ``nic:eth0``, ``lustre:scratch``) and
+        metric.
+    ranks : mapping of int to RankPlace
+    gpus : tuple of str
+        The names of the GPUs, in order.
+    limits : mapping of str to float
+        ``cores`` and ``memory_bytes`` that the job may use on the node.
+    missing : mapping of str to str
+        What could not be sampled, and why.
+    damaged : int
+        Lines that cannot be read.
+    """
+
+    node: str
+    series: Mapping[tuple[str, str], Series]
+    ranks: Mapping[int, RankPlace]
+    gpus: tuple[str, ...] = ()
+    limits: Mapping[str, float] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    damaged: int = 0
+
+    def metrics_of(self, device: str) -> dict[str, Series]:
+        """Return the samples of a device by metric."""
+        return {metric: one for (name, metric), one in self.series.items() if name == device}
+
+    def rank_of_gpu(self, gpu: int) -> int | None:
+        """Return the rank that used a GPU; None if no rank or several did."""
+        users = [rank for rank, place in self.ranks.items() if gpu in place.gpus]
+        return users[0] if len(users) == 1 else None
+
+
+def has_telemetry(run_directory: Path) -> bool:
+    """Return whether a run has samples of any node."""
+    return next((run_directory / FOLDER).glob("*.jsonl"), None) is not None
+
+
+def read_telemetry(run_directory: Path) -> list[NodeTelemetry]:
+    """Return the samples of each node of a run, by the node's name; lines that cannot be read are counted."""
+    found = []
+    for path in sorted((run_directory / FOLDER).glob("*.jsonl")):
+        reading = _Reading(path.stem)
+        with suppress(OSError), path.open("rb") as file:
+            for line in file.read(_MOST_BYTES).splitlines():
+                reading.take(line)
+        found.append(reading.finished())
+    return found
+
+
+class _Reading:
+    """A file of samples on the way: the names of the values that follow, and the values so far."""
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._fast: list[tuple[str, str] | None] = []
+        self._slow: list[tuple[str, str] | None] = []
+        self._points: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        self._ranks: dict[int, RankPlace] = {}
+        self._gpus: tuple[str, ...] = ()
+        self._limits: dict[str, float] = {}
+        self._missing: dict[str, str] = {}
+        self._last = -math.inf
+        self._damaged = 0
+
+    def take(self, line: bytes) -> None:
+        """Add a line; one that cannot be read is counted."""
+        try:
+            value = json.loads(line)
+            if isinstance(value, dict):
+                self._describe(value)
+            else:
+                self._sample(*value)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
+            self._damaged += 1
+
+    def _describe(self, header: Mapping[str, Any]) -> None:
+        self._fast = [_parsed(name) for name in header["fast"]]
+        self._slow = [_parsed(name) for name in header["slow"]]
+        self._gpus = tuple(str(name) for name in header["gpus"])
+        self._missing |= {str(what): str(why) for what, why in header["missing"].items()}
+        self._limits = {str(name): float(value) for name, value in header["limits"].items() if value}
+        for number, place in header["ranks"].items():
+            rank, before = int(number), self._ranks.get(int(number), RankPlace())
+            cores, gpus = tuple(map(int, place["cores"])), tuple(map(int, place["gpus"]))
+            gpus = gpus or _visible(place["devices"], len(self._gpus))
+            self._ranks[rank] = RankPlace(cores or before.cores, gpus or before.gpus)
+
+    def _sample(self, time: float, fast: list[float | None], slow: list[float | None] | None = None) -> None:
+        if not self._last <= time < 1e11:
+            raise ValueError
+        for names, values in ((self._fast, fast), (self._slow, slow or ())):
+            if values and len(values) != len(names):
+                raise ValueError
+            for name, value in zip(names, values, strict=False):
+                if name is not None and value is not None and math.isfinite(value):
+                    if name not in self._points and len(self._points) >= _MOST_SERIES:
+                        raise ValueError
+                    self._points.setdefault(name, []).append((float(time), float(value)))
+        self._last = time
+
+    def finished(self) -> NodeTelemetry:
+        """Return the node."""
+        series = {}
+        for name, points in self._points.items():
+            times, values = np.array(points, float).T
+            series[name] = Series(times, values)
+        return NodeTelemetry(
+            self._node, series, self._ranks, self._gpus, self._limits, self._missing, self._damaged
+        )
+
+
+def _parsed(name: str) -> tuple[str, str] | None:
+    """Return device and metric; None for a metric of a later version."""
+    found = _NAME.fullmatch(name)
+    return (found["device"], found["metric"]) if found and found["metric"] in METRICS else None
+
+
+def _visible(devices: str, count: int) -> tuple[int, ...]:
+    """Return the GPUs that a variable of the program names by number, unless it names all."""
+    words = devices.split(",")
+    found = tuple(int(word) for word in words if word.isdigit() and int(word) < count)
+    return found if len(found) == len(words) < count or count == 1 == len(found) else ()
+
+
+def growth(series: Series) -> tuple[Floats, Floats, Floats]:
+    """Return by how much a counter grew between its samples, as starts, ends and amounts.
+
+    A counter that falls has begun anew: what it grew by then is unknown, and left out.
+    """
+    amounts = np.diff(series.values)
+    kept = (amounts >= 0) & (np.diff(series.times) > 0)
+    return series.times[:-1][kept], series.times[1:][kept], amounts[kept]

@@ -1,0 +1,625 @@
+"""The sampler of a node: what its GPUs, cores, memory, network and file systems did while a run was on it.
+
+Every run has a copy of this file in ``hook/``, and the wrapper of the node's first rank starts it. It runs
+without hpcprof, under the node's own Python from 3.6, outside of the program's environment: it imports
+nothing but the standard library. Nothing here may make the job fail, and it ends with the job.
+
+``telemetry/NODE.jsonl`` in the run gets two kinds of lines. An object names what follows: ``fast`` and
+``slow`` are the names of values, as ``DEVICE METRIC`` with a metric of `METRICS`. Lists are samples: the time
+(seconds since 1970), the fast values and, about once a second, the slow ones. A value that could not be read
+is null.
+"""
+
+import ctypes
+import glob
+import json
+import os
+import re
+import signal
+import sys
+import time
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple, Union
+
+FOLDER = "telemetry"
+"""The folder in the run that has a file of each node."""
+
+METRICS = {
+    # Of a rank: its processes together.
+    "cpu_s": ("counter", "s"),
+    "resident_bytes": ("gauge", "bytes"),
+    "major_faults": ("counter", ""),
+    "read_bytes": ("counter", "bytes"),
+    "written_bytes": ("counter", "bytes"),
+    "io_calls": ("counter", ""),
+    "io_wait_s": ("counter", "s"),
+    # Of a core, and of the node.
+    "busy_s": ("counter", "s"),
+    "frequency_mhz": ("gauge", "MHz"),
+    "memory_used_bytes": ("gauge", "bytes"),
+    "swap_used_bytes": ("gauge", "bytes"),
+    "swapped_pages": ("counter", ""),
+    "cpu_pressure_s": ("counter", "s"),
+    "memory_pressure_s": ("counter", "s"),
+    "io_pressure_s": ("counter", "s"),
+    "cgroup_memory_bytes": ("gauge", "bytes"),
+    "cgroup_throttled_s": ("counter", "s"),
+    "oom_kills": ("counter", ""),
+    # Of a network interface.
+    "received_bytes": ("counter", "bytes"),
+    "sent_bytes": ("counter", "bytes"),
+    "errors": ("counter", ""),
+    # Of a GPU.
+    "power_w": ("gauge", "W"),
+    "energy_j": ("counter", "J"),
+    "sm_mhz": ("gauge", "MHz"),
+    "memory_mhz": ("gauge", "MHz"),
+    "temperature_c": ("gauge", "C"),
+    "busy_pct": ("gauge", "%"),
+    "throttle_reasons": ("bits", ""),
+    "used_bytes": ("gauge", "bytes"),
+    "ecc_errors": ("counter", ""),
+    "pcie_replays": ("counter", ""),
+    "nvlink_errors": ("counter", ""),
+    "other_processes": ("gauge", ""),
+}
+"""Of each metric, whether it is counted since some moment or read as it is now, and its unit."""
+
+_FAST_S, _SLOW_S = 0.1, 1.0
+_BYTES_BEFORE_SLOWER = 8 << 20
+"""After each so many bytes samples come half as often, but at least once in `_SLOWEST_S`."""
+
+_SLOWEST_S = 2.0
+_START_S = 120
+"""The seconds in which the ranks have to begin."""
+
+Number = Union[int, float, None]
+Named = Iterator[Tuple[str, Number]]
+"""Values by name; None for one that could not be read."""
+
+_TICK = 1.0 / os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def _read(path: str) -> str:
+    """Return the text of a file; empty if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read().decode("ascii", "replace")
+    except OSError:
+        return ""
+
+
+def _number(path: str, factor: int = 1) -> Optional[int]:
+    text = _read(path).strip()
+    try:
+        return int(text) * factor
+    except ValueError:
+        return None
+
+
+def _pairs(path: str, *names: str) -> Dict[str, int]:
+    """Return the numbers of a file whose lines are a name and a number."""
+    lines = re.findall("^(%s):? +([0-9]+)" % "|".join(names), _read(path), re.MULTILINE)
+    return {name: int(value) for name, value in lines}
+
+
+def _ticks(pid: int) -> Optional[int]:
+    """Return the CPU time of a process and of its children that have ended; None if it is gone."""
+    fields = _read("/proc/%d/stat" % pid).rpartition(") ")[2].split()
+    return sum(int(value) for value in fields[11:15]) if len(fields) > 14 else None
+
+
+class Ranks:
+    """The processes of each rank of the run on this node."""
+
+    def __init__(self, run_directory: str) -> None:
+        self._mark = b"HPCPROF_RUN_DIR=" + os.fsencode(run_directory) + b"\0"
+        self._user = os.getuid()
+        self._seen: Dict[int, int] = {}
+        self.processes: Dict[int, Set[int]] = {}
+        self.devices: Dict[int, str] = {}
+
+    def find(self) -> None:
+        """Look for processes that are new; a process keeps its environment from its start."""
+        now = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+        self._seen = {pid: times for pid, times in self._seen.items() if pid in now}
+        for rank, pids in list(self.processes.items()):
+            pids &= now
+            if not pids:
+                del self.processes[rank]
+        known = set().union(*self.processes.values()) if self.processes else set()
+        for pid in now - known:
+            # Between its fork and its start a program has the environment of a shell.
+            times = self._seen.get(pid, 0)
+            if times < 2:
+                self._seen[pid] = times + 1
+                self._look(pid)
+
+    def _look(self, pid: int) -> None:
+        try:
+            if os.stat("/proc/%d" % pid).st_uid != self._user:
+                return
+            with open("/proc/%d/environ" % pid, "rb") as file:
+                variables = file.read() + b"\0"
+        except OSError:
+            return
+        if self._mark not in variables:
+            return
+        values = dict(one.partition(b"=")[::2] for one in variables.split(b"\0"))
+        rank = values.get(b"HPCPROF_RANK", b"")
+        if rank.isdigit():
+            self.processes.setdefault(int(rank), set()).add(pid)
+            visible = values.get(b"CUDA_VISIBLE_DEVICES") or values.get(b"ROCR_VISIBLE_DEVICES") or b""
+            self.devices[int(rank)] = visible.decode("ascii", "replace")
+
+    def cores(self) -> Dict[int, List[int]]:
+        """Return the cores that the processes of each rank may use."""
+        found = {}
+        for rank, pids in self.processes.items():
+            cores: Set[int] = set()
+            for pid in pids:
+                try:
+                    cores |= os.sched_getaffinity(pid)
+                except OSError:
+                    pass
+            found[rank] = sorted(cores)
+        return found
+
+    def fast(self) -> Named:
+        """Yield the CPU time of each rank."""
+        for rank, pids in sorted(self.processes.items()):
+            ticks = [_ticks(pid) for pid in pids]
+            known = [value for value in ticks if value is not None]
+            yield "rank%d cpu_s" % rank, round(sum(known) * _TICK, 3) if known else None
+
+    def slow(self) -> Named:
+        """Yield the memory, faults and data of each rank."""
+        for rank, pids in sorted(self.processes.items()):
+            resident = faults = waited = 0
+            data: Dict[str, int] = {}
+            for pid in pids:
+                fields = _read("/proc/%d/stat" % pid).rpartition(") ")[2].split()
+                if len(fields) > 39:
+                    faults += int(fields[9])
+                    resident += int(fields[21]) * _PAGE
+                    waited += int(fields[39])
+                for name, value in _pairs("/proc/%d/io" % pid, "rchar", "wchar", "syscr", "syscw").items():
+                    data[name] = data.get(name, 0) + value
+            name = "rank%d " % rank
+            yield name + "resident_bytes", resident
+            yield name + "major_faults", faults
+            yield name + "io_wait_s", round(waited * _TICK, 3)
+            yield name + "read_bytes", data.get("rchar")
+            yield name + "written_bytes", data.get("wchar")
+            yield name + "io_calls", data["syscr"] + data["syscw"] if "syscr" in data else None
+
+
+class Node:
+    """Cores, memory and pressure of this node, and the limits of the job's control group."""
+
+    def __init__(self) -> None:
+        self.missing: Dict[str, str] = {}
+        self.cores: List[int] = []
+        self._group = self._control_group()
+        if not self._group:
+            self.missing["cgroup"] = "no control group with memory is visible"
+        if not os.path.exists("/proc/pressure/cpu"):
+            self.missing["pressure"] = "this kernel has no /proc/pressure"
+
+    def _control_group(self) -> str:
+        for line in _read("/proc/self/cgroup").splitlines():
+            _, kinds, path = line.split(":", 2)
+            for base in ("/sys/fs/cgroup/memory", "/sys/fs/cgroup"):
+                if "memory" in kinds.split(",") if base.endswith("memory") else kinds == "":
+                    folder = base + path
+                    for name in ("memory.current", "memory.usage_in_bytes"):
+                        if os.path.exists(os.path.join(folder, name)):
+                            return folder
+        return ""
+
+    def limits(self) -> Dict[str, Optional[int]]:
+        """Return the resources that do not change."""
+        memory = _pairs("/proc/meminfo", "MemTotal").get("MemTotal", 0) * 1024
+        folder = self._group
+        while folder.startswith("/sys/fs/cgroup/"):
+            for name in ("memory.max", "memory.limit_in_bytes"):
+                memory = min(memory, _number(os.path.join(folder, name)) or memory)
+            folder = os.path.dirname(folder)
+        return {"cores": os.cpu_count(), "memory_bytes": memory}
+
+    def slow(self) -> Named:
+        """Yield what the kernel counts for the whole node."""
+        wanted = {"cpu"} | {"cpu%d" % core for core in self.cores}
+        for line in _read("/proc/stat").splitlines():
+            words = line.split()
+            if not words or not words[0].startswith("cpu"):
+                break
+            if words[0] in wanted:
+                # Without idle time, waiting for I/O, and guests, which count twice.
+                busy = sum(int(words[i]) for i in (1, 2, 3, 6, 7, 8))
+                yield "%s busy_s" % ("node" if words[0] == "cpu" else words[0]), round(busy * _TICK, 2)
+        frequencies = [
+            _number("/sys/devices/system/cpu/cpu%d/cpufreq/scaling_cur_freq" % core)
+            for core in self.cores[:16]
+        ]
+        known = [value for value in frequencies if value is not None]
+        if known:
+            yield "node frequency_mhz", round(sum(known) / len(known) / 1000.0)
+        memory = _pairs("/proc/meminfo", "MemTotal", "MemAvailable", "SwapTotal", "SwapFree")
+        counts = _pairs("/proc/vmstat", "pswpin", "pswpout", "pgmajfault")
+        yield "node memory_used_bytes", (memory.get("MemTotal", 0) - memory.get("MemAvailable", 0)) * 1024
+        yield "node swap_used_bytes", (memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)) * 1024
+        yield "node swapped_pages", counts.get("pswpin", 0) + counts.get("pswpout", 0)
+        yield "node major_faults", counts.get("pgmajfault")
+        for kind in ("cpu", "memory", "io"):
+            total = re.search(r"some .*total=(\d+)", _read("/proc/pressure/" + kind))
+            if total:
+                yield "node %s_pressure_s" % kind, int(total.group(1)) / 1e6
+        if self._group:
+            used = _number(self._group + "/memory.current")
+            yield (
+                "node cgroup_memory_bytes",
+                _number(self._group + "/memory.usage_in_bytes") if used is None else used,
+            )
+            for name in ("memory.events", "memory.oom_control"):
+                kills = _pairs(os.path.join(self._group, name), "oom_kill")
+                if kills:
+                    yield "node oom_kills", kills["oom_kill"]
+            throttled = _pairs(self._group + "/cpu.stat", "throttled_usec").get("throttled_usec")
+            if throttled is not None:
+                yield "node cgroup_throttled_s", throttled / 1e6
+
+
+_NET_ERRORS = ("rx_errors", "tx_errors", "rx_dropped")
+_PORT_ERRORS = ("symbol_error", "port_rcv_errors", "link_downed")
+
+
+class Network:
+    """Network interfaces and InfiniBand ports."""
+
+    def __init__(self) -> None:
+        self._files: Dict[str, List[Tuple[str, List[str], int]]] = {}
+        for folder in sorted(glob.glob("/sys/class/net/*")):
+            name = os.path.basename(folder)
+            if name != "lo" and _read(folder + "/operstate").strip() != "down":
+                self._add(name, folder + "/statistics", "rx_bytes", "tx_bytes", 1, _NET_ERRORS)
+        for folder in sorted(glob.glob("/sys/class/infiniband/*/ports/*/counters")):
+            parts = folder.split("/")
+            name = "%s:%s" % (parts[4], parts[6])
+            # Data is counted in words of four bytes.
+            self._add(name, folder, "port_rcv_data", "port_xmit_data", 4, _PORT_ERRORS)
+        self.missing = {} if self._files else {"network": "no interface is up"}
+
+    def _add(
+        self, name: str, folder: str, received: str, sent: str, factor: int, errors: Tuple[str, ...]
+    ) -> None:
+        self._files[name] = [
+            ("received_bytes", [folder + "/" + received], factor),
+            ("sent_bytes", [folder + "/" + sent], factor),
+            ("errors", [folder + "/" + error for error in errors], 1),
+        ]
+
+    def slow(self) -> Named:
+        """Yield bytes and errors of each interface."""
+        for name, metrics in self._files.items():
+            for metric, paths, factor in metrics:
+                values = [_number(path, factor) for path in paths]
+                known = [value for value in values if value is not None]
+                yield "nic:%s %s" % (name, metric), sum(known) if known else None
+
+
+class FileSystems:
+    """Lustre and NFS, by mount."""
+
+    def __init__(self) -> None:
+        self._lustre = glob.glob("/proc/fs/lustre/llite/*/stats") or glob.glob(
+            "/sys/kernel/debug/lustre/llite/*/stats"
+        )
+        self._nfs = " nfs" in _read("/proc/self/mountstats")
+        self.missing: Dict[str, str] = {}
+        if not self._lustre and not self._nfs:
+            self.missing["file systems"] = (
+                "no Lustre or NFS is mounted, or their counters are closed to users"
+            )
+
+    def slow(self) -> Named:
+        """Yield bytes and calls of each file system."""
+        for path in self._lustre:
+            name = "lustre:" + os.path.basename(os.path.dirname(path)).partition("-")[0]
+            sums: Dict[str, int] = {}
+            calls = 0
+            for line in _read(path).splitlines():
+                words = line.split()
+                if len(words) >= 4 and words[2] == "samples":
+                    calls += int(words[1])
+                    sums[words[0]] = int(words[6]) if len(words) > 6 and words[6].isdigit() else 0
+            yield name + " read_bytes", sums.get("read_bytes", 0)
+            yield name + " written_bytes", sums.get("write_bytes", 0)
+            yield name + " io_calls", calls
+        name = ""
+        for line in _read("/proc/self/mountstats").splitlines() if self._nfs else ():
+            words = line.split()
+            if words[:1] == ["device"]:
+                name = "nfs:" + words[4] if len(words) > 7 and words[7].startswith("nfs") else ""
+            elif name and words[:1] == ["bytes:"] and len(words) > 6:
+                yield name + " read_bytes", int(words[5])
+                yield name + " written_bytes", int(words[6])
+
+
+class _Utilization(ctypes.Structure):
+    _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+class _Process(ctypes.Structure):
+    _fields_ = [
+        ("pid", ctypes.c_uint),
+        ("used", ctypes.c_ulonglong),
+        ("instance", ctypes.c_uint),
+        ("compute", ctypes.c_uint),
+    ]
+
+
+_NVLINKS, _NVLINK_COUNTERS = 18, 4
+_MOST_PROCESSES = 256
+
+
+class NvidiaGpus:
+    """NVIDIA's GPUs, by their management library (NVML)."""
+
+    def __init__(self) -> None:
+        self.missing: Dict[str, str] = {}
+        self.names: List[str] = []
+        self._handles: List[Tuple[int, ctypes.c_void_p]] = []
+        self._lacking: Set[Tuple[Any, ...]] = set()
+        try:
+            self._nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        except OSError:
+            self.missing["NVIDIA GPUs"] = "there is no libnvidia-ml.so.1"
+            return
+        code = self._nvml.nvmlInit_v2()
+        count = ctypes.c_uint()
+        if code or self._nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)):
+            self.missing["NVIDIA GPUs"] = "NVML does not start (error %d)" % code
+            return
+        # Events of the driver are in the kernel's log, which users cannot read.
+        self.missing["Xid errors"] = "NVML does not count them"
+        for index in range(count.value):
+            handle, name = ctypes.c_void_p(), ctypes.create_string_buffer(96)
+            if self._nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) == 0:
+                self._nvml.nvmlDeviceGetName(handle, name, 96)
+                self._handles.append((index, handle))
+                self.names.append(name.value.decode("ascii", "replace"))
+
+    def _ask(self, function: str, handle: ctypes.c_void_p, kind: Any, *arguments: int) -> Any:
+        """Return the answer of a function of NVML; None where it has none."""
+        if (function, arguments) in self._lacking:
+            return None
+        answer = kind()
+        try:
+            code = getattr(self._nvml, function)(handle, *arguments, ctypes.byref(answer))
+        except AttributeError:
+            code = -1
+        if code:
+            self._lacking.add((function, arguments))
+            return None
+        return answer if isinstance(answer, ctypes.Structure) else answer.value
+
+    def fast(self) -> Named:
+        """Yield power, energy, clocks, temperature and use of each GPU."""
+        number, large = ctypes.c_uint, ctypes.c_ulonglong
+        for index, handle in self._handles:
+            name = "gpu%d " % index
+            power = self._ask("nvmlDeviceGetPowerUsage", handle, number)
+            energy = self._ask("nvmlDeviceGetTotalEnergyConsumption", handle, large)
+            use = self._ask("nvmlDeviceGetUtilizationRates", handle, _Utilization)
+            yield name + "power_w", None if power is None else power / 1000.0
+            yield name + "energy_j", None if energy is None else energy / 1000.0
+            yield name + "sm_mhz", self._ask("nvmlDeviceGetClockInfo", handle, number, 1)
+            yield name + "memory_mhz", self._ask("nvmlDeviceGetClockInfo", handle, number, 2)
+            yield name + "temperature_c", self._ask("nvmlDeviceGetTemperature", handle, number, 0)
+            yield name + "busy_pct", None if use is None else use.gpu
+            yield (
+                name + "throttle_reasons",
+                self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle, large),
+            )
+
+    def slow(self) -> Named:
+        """Yield memory and errors of each GPU."""
+        large = ctypes.c_ulonglong
+        for index, handle in self._handles:
+            name = "gpu%d " % index
+            memory = self._ask("nvmlDeviceGetMemoryInfo", handle, _Memory)
+            yield name + "used_bytes", None if memory is None else memory.used
+            errors = [self._ask("nvmlDeviceGetTotalEccErrors", handle, large, kind, 0) for kind in (0, 1)]
+            yield name + "ecc_errors", None if None in errors else sum(errors)
+            yield name + "pcie_replays", self._ask("nvmlDeviceGetPcieReplayCounter", handle, ctypes.c_uint)
+            links = [
+                self._ask("nvmlDeviceGetNvLinkErrorCounter", handle, large, link, counter)
+                for link in range(_NVLINKS)
+                for counter in range(_NVLINK_COUNTERS)
+            ]
+            known = [value for value in links if value is not None]
+            yield name + "nvlink_errors", sum(known) if known else None
+
+    def processes(self) -> Dict[int, Optional[Set[int]]]:
+        """Return the numbers of the processes on each GPU; None where they are not told."""
+        found: Dict[int, Optional[Set[int]]] = {}
+        for index, handle in self._handles:
+            count = ctypes.c_uint(_MOST_PROCESSES)
+            some = (_Process * _MOST_PROCESSES)()
+            try:
+                code = self._nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle, ctypes.byref(count), some)
+            except AttributeError:
+                code = -1
+            found[index] = None if code else {one.pid for one in some[: count.value]}
+        return found
+
+
+class DrmGpus:
+    """GPUs of AMD and Intel, by the files of their kernel drivers."""
+
+    _METRICS = (
+        ("power_w", ("hwmon/hwmon*/power1_average", "hwmon/hwmon*/power1_input"), 1e-6),
+        ("energy_j", ("hwmon/hwmon*/energy1_input",), 1e-6),
+        ("sm_mhz", ("hwmon/hwmon*/freq1_input",), 1e-6),
+        ("memory_mhz", ("hwmon/hwmon*/freq2_input",), 1e-6),
+        ("temperature_c", ("hwmon/hwmon*/temp1_input",), 1e-3),
+        ("busy_pct", ("gpu_busy_percent",), 1),
+        ("used_bytes", ("mem_info_vram_used",), 1),
+    )
+
+    def __init__(self) -> None:
+        self.names: List[str] = []
+        self._files: List[List[Tuple[str, str, float]]] = []
+        makers = {"0x1002": "AMD GPU", "0x8086": "Intel GPU"}
+        for folder in sorted(glob.glob("/sys/class/drm/card[0-9]*/device")):
+            maker = makers.get(_read(folder + "/vendor").strip())
+            if maker is None or folder.count("-"):
+                continue
+            found = []
+            for metric, patterns, factor in self._METRICS:
+                paths = [path for pattern in patterns for path in sorted(glob.glob(folder + "/" + pattern))]
+                if paths:
+                    found.append((metric, paths[0], factor))
+            if found:
+                self._files.append(found)
+                self.names.append(maker)
+        self.missing = {} if self._files else {"AMD and Intel GPUs": "no kernel driver shows any"}
+
+    def fast(self) -> Named:
+        """Yield the values of each GPU."""
+        for index, metrics in enumerate(self._files):
+            for metric, path, factor in metrics:
+                value = _number(path)
+                yield "gpu%d %s" % (index, metric), None if value is None else round(value * factor, 3)
+
+
+class Sampler:
+    """Writes the samples of this node until its ranks have ended."""
+
+    def __init__(self, run_directory: str, node: str, world_size: int) -> None:
+        self._world_size, self._parent = world_size, os.getppid()
+        self._path = os.path.join(run_directory, FOLDER, node + ".jsonl")
+        self._state = os.path.join(run_directory, "state")
+        self._node = node
+        self._ranks, self._system = Ranks(run_directory), Node()
+        self._nvidia = NvidiaGpus()
+        self._gpus: Any = self._nvidia if self._nvidia.names else DrmGpus()
+        self._slow: List[Any] = [self._ranks, self._system, Network(), FileSystems()]
+        if self._gpus is self._nvidia:
+            self._slow.append(self._nvidia)
+        self._header: Optional[Dict[str, Any]] = None
+        self._written = 0
+        self._ended = False
+
+    def run(self) -> None:
+        """Take samples; a signal to terminate is followed by the last one."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        self._widen()
+        os.makedirs(os.path.dirname(self._path), exist_ok=True)
+        began, empty, next_slow, had_ranks = time.time(), 0, 0.0, False
+        with open(self._path, "ab", 0) as self._file:
+            while True:
+                now = time.time()
+                slow = now >= next_slow or self._ended
+                if slow:
+                    next_slow = now + max(_SLOW_S, self._pause())
+                    self._ranks.find()
+                    empty = 0 if self._ranks.processes else empty + 1
+                    self._system.cores = sorted(set().union(*self._ranks.cores().values()))
+                    had_ranks = had_ranks or bool(self._ranks.processes)
+                self._sample(now, slow)
+                if self._ended or self._all_have_left(slow) or self._is_alone(empty, had_ranks, now - began):
+                    return
+                pause = max(0.0, now + self._pause() - time.time())
+                self._ended = signal.sigtimedwait({signal.SIGTERM}, pause) is not None
+
+    def _all_have_left(self, looks: bool) -> bool:
+        """Return whether each rank of the run, on whatever node, has left its exit code."""
+        if not looks or not self._world_size:
+            return False
+        return sum(name.endswith(".exit") for name in os.listdir(self._state)) >= self._world_size
+
+    def _is_alone(self, looks: int, had_ranks: bool, seconds: float) -> bool:
+        """Return whether the ranks here have ended, or will not begin."""
+        if looks and os.getppid() != self._parent:
+            return True
+        return looks >= 3 and (had_ranks or seconds > _START_S)
+
+    def _pause(self) -> float:
+        return min(_FAST_S * 2.0 ** (self._written // _BYTES_BEFORE_SLOWER), _SLOWEST_S)
+
+    @staticmethod
+    def _widen() -> None:
+        """Use any core of the node, and not only that of the first rank."""
+        try:
+            os.sched_setaffinity(0, range(os.cpu_count() or 1))
+        except (OSError, ValueError):
+            pass
+
+    def _sample(self, now: float, slow: bool) -> None:
+        fast = list(self._gpus.fast()) + list(self._ranks.fast())
+        some: List[Tuple[str, Number]] = []
+        if slow:
+            some = [one for source in self._slow for one in source.slow()] + list(self._others())
+        self._describe([name for name, _ in fast], [name for name, _ in some] if slow else None, now)
+        line: List[Any] = [round(now, 3), [value for _, value in fast]]
+        if slow:
+            line.append([value for _, value in some])
+        self._write(line)
+
+    def _others(self) -> Named:
+        """Yield how many processes that are none of the run each GPU has; no names, and no numbers."""
+        if self._gpus is not self._nvidia:
+            return
+        own = set().union(*self._ranks.processes.values()) if self._ranks.processes else set()
+        for index, pids in sorted(self._nvidia.processes().items()):
+            yield "gpu%d other_processes" % index, None if pids is None else len(pids - own)
+
+    def _describe(self, fast: List[str], slow: Optional[List[str]], now: float) -> None:
+        """Name the values that follow if they have changed."""
+        before = self._header
+        if before and before["fast"] == fast and (slow is None or before["slow"] == slow):
+            return
+        missing: Dict[str, str] = {}
+        for source in (*self._slow, self._gpus, self._nvidia):
+            missing.update(getattr(source, "missing", {}))
+        if self._gpus.names:
+            missing.pop("NVIDIA GPUs", None)
+        processes = self._nvidia.processes() if slow is not None and self._gpus is self._nvidia else {}
+        cores = self._ranks.cores()
+        self._header = {
+            "node": self._node,
+            "time": round(now, 3),
+            "limits": self._system.limits(),
+            "gpus": self._gpus.names,
+            "ranks": {
+                str(rank): {
+                    "cores": cores.get(rank, []),
+                    "gpus": [index for index, on in processes.items() if on and on & pids],
+                    "devices": self._ranks.devices.get(rank, ""),
+                }
+                for rank, pids in sorted(self._ranks.processes.items())
+            },
+            "missing": missing,
+            "fast": fast,
+            "slow": slow if slow is not None else before["slow"] if before else [],
+        }
+        self._write(self._header)
+
+    def _write(self, value: Any) -> None:
+        line = json.dumps(value, separators=(",", ":")).encode() + b"\n"
+        self._file.write(line)
+        self._written += len(line)
+
+
+if __name__ == "__main__":
+    try:
+        Sampler(sys.argv[1], sys.argv[2], int(sys.argv[3])).run()
+    except Exception as error:
+        # The job goes on; a full disk or a quota are the causes to expect.
+        sys.exit("hpcprof: no further telemetry: %s" % error)

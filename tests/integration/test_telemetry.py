@@ -1,0 +1,106 @@
+"""The sampler beside real processes, and the way from a run to the tables of its nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcprof.profiles.readers.telemetry import read_telemetry
+from hpcprof.submit.runs.directory import all_runs
+from hpcprof.workloads import telemetry
+from tests.conftest import Hpcprof
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_sampler_follows_a_rank_and_ends_with_the_run(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    program = "import sys, time\ndata = bytearray(40 << 20)\nopen(sys.argv[1], 'wb').write(data)\n"
+    program += "until = time.process_time() + 0.7\nwhile time.process_time() < until: pass\ntime.sleep(1.5)\n"
+    rank = subprocess.Popen(
+        [sys.executable, "-IS", "-c", program, str(tmp_path / "file")],
+        env={"HPCPROF_RUN_DIR": str(tmp_path), "HPCPROF_RANK": "2", "CUDA_VISIBLE_DEVICES": "0"},
+    )
+    path = str(telemetry.__file__)
+    sampler = subprocess.Popen(
+        [sys.executable, "-IS", path, str(tmp_path), "n1", "1"], env={"PATH": os.defpath}
+    )
+    assert rank.wait() == 0
+    (tmp_path / "state/rank00002.exit").write_text("0\n")
+    assert sampler.wait(timeout=60) == 0
+    (node,) = read_telemetry(tmp_path)
+    assert node.damaged == 0 and node.ranks[2].cores
+    cpu = node.series["rank2", "cpu_s"].values
+    assert 0.4 < cpu[-1] - cpu[0] < 2.0 and (np.diff(cpu) >= 0).all()
+    assert node.series["rank2", "written_bytes"].values[-1] >= 40 << 20
+    assert node.series["rank2", "resident_bytes"].values.max() >= 40 << 20
+    assert node.series["node", "busy_s"].values[-1] > 0 and node.limits["memory_bytes"] > 0
+    assert "NVIDIA GPUs" in node.missing or node.gpus
+
+
+def test_the_sampler_ends_at_once_when_it_is_told_to(tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    path = str(telemetry.__file__)
+    sampler = subprocess.Popen([sys.executable, "-IS", path, str(tmp_path), "n1", "1"])
+    while not (tmp_path / "telemetry/n1.jsonl").exists():
+        time.sleep(0.02)
+    sampler.send_signal(signal.SIGTERM)
+    assert sampler.wait(timeout=60) == 0
+    assert read_telemetry(tmp_path)[0].damaged == 0
+
+
+def test_a_run_without_a_profiler_has_tables_of_its_nodes(
+    tmp_path: Path, hpcprof: Hpcprof, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    busy = "import time\nfor _ in range(12): sum(range(10**6)); time.sleep(0.2)"
+    job = ["--site", "local", "--wait", "--ranks-per-node", "2"]
+    assert hpcprof("submit", *job, "--", sys.executable, "-c", busy).returncode == 0
+    assert "not profiled" in hpcprof("collect").stdout
+    resources = json.loads(hpcprof("report", "--analysis", "job_resources", "--format", "json").stdout)
+    assert [row["resource"] for row in resources] == ["cores", "memory (GiB)", "walltime (min)"]
+    assert 0 < resources[0]["used_mean"] < 2.0
+    samples = json.loads(hpcprof("report", "--analysis", "telemetry", "--format", "json").stdout)
+    assert {row["device"] for row in samples if row["metric"] == "cpu"} == {"rank0", "rank1"}
+    assert "Resources of the job" in hpcprof("report").stdout
+    counted = hpcprof("query", "select count(*) n from analysis_telemetry", "--format", "csv").stdout
+    assert counted.split() == ["n", str(len(samples))]
+
+
+def test_without_telemetry_nothing_is_sampled(
+    tmp_path: Path, hpcprof: Hpcprof, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    hpcprof("submit", "--site", "local", "--wait", "--no-telemetry", "--", "sleep", "0.1")
+    (run,) = all_runs(tmp_path / "runs")
+    assert not (run.path / "telemetry").exists()
+    assert not (run.path / "hook/hpcprof_telemetry.py").exists()
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+def test_a_node_without_python_is_sampled_by_the_shell(
+    shell: str, tmp_path: Path, hpcprof: Hpcprof, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    hpcprof("submit", "--site", "local", "--wait", "--no-hook", "--", "sleep", "0.1")
+    (run,) = all_runs(tmp_path / "runs")
+    (run.path / "state/rank00000.exit").unlink()
+    shutil.rmtree(run.path / "telemetry")
+    wrapper = run.path / "wrapper.sh"
+    text = wrapper.read_text()
+    (tmp_path / "empty").mkdir()
+    wrapper.write_text(text.replace("/usr/bin:/bin:/usr/local/bin", str(tmp_path / "empty")))
+    assert wrapper.read_text() != text
+    subprocess.run([shell, str(wrapper), "sleep", "2.5"], check=True, timeout=60)
+    (node,) = read_telemetry(run.path)
+    assert len(node.series["node", "busy_s"].values) >= 2
+    assert node.missing and node.damaged == 0
