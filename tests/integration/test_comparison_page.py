@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import lzma
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser
 
+from tests.command_server import CommandServer
 from tests.integration.chromium import barriers, open_page
 from tests.page_blocks import blocks
 
@@ -22,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(tmp_path_factory: pytest.TempPathFactory, command_server: CommandServer) -> Path:
     """Two runs of two ranks; in the second one a kernel has a name that tries to run."""
     folder = tmp_path_factory.mktemp("comparison")
     for side in SIDES:
@@ -36,9 +35,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
                         "UPDATE StringIds SET value = ? WHERE value LIKE '%elementwise_kernel%'", (HOSTILE,)
                     )
     for command in (["collect", *SIDES], ["compare", *SIDES, "--force", "--html", "comparison.html"]):
-        subprocess.run(
-            [sys.executable, "-m", "hpcprof", *command], cwd=folder, check=True, capture_output=True
-        )
+        assert command_server.run(command, folder, 480).returncode == 0
     return folder / "comparison.html"
 
 

@@ -21,6 +21,7 @@ import pytest
 
 import hpcprof as package
 from hpcprof.results.event_query import schema
+from tests.command_server import CommandServer
 from tests.conftest import INTERRUPTED, Hpcprof
 
 DATA = Path(__file__).parents[1] / "data"
@@ -41,14 +42,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def hpcprof(place: Path) -> Hpcprof:
+def hpcprof(place: Path, command_server: CommandServer) -> Hpcprof:
     """Run ``hpcprof`` in that folder."""
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "hpcprof", *arguments]
-        return subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=480)
-
-    return run
+    return lambda *arguments: command_server.run([*arguments], place, 480)
 
 
 def test_the_first_query_keeps_the_events_of_imported_profiles_and_leaves_their_folder_alone(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import lzma
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,8 @@ from hpcprof.report.contents import Contents
 from hpcprof.report.page.page import html_report
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.failures import RankFailure
+from tests.command_server import CommandServer
+from tests.conftest import Hpcprof
 from tests.integration.chromium import barriers, open_page
 
 DATA = Path(__file__).parents[1] / "data"
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def page(tmp_path_factory: pytest.TempPathFactory, command_server: CommandServer) -> Path:
     """The report of two ranks, one kernel of which has a name that tries to run."""
     folder = tmp_path_factory.mktemp("page")
     profiles = folder / "profiles"
@@ -35,8 +35,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         export.write_bytes(lzma.decompress((DATA / f"sp_bf16_rank{rank}.sqlite.xz").read_bytes()))
         with sqlite3.connect(export) as connection:
             connection.execute("UPDATE StringIds SET value = ? WHERE value LIKE 'nvjet%'", (HOSTILE,))
-    command = [sys.executable, "-m", "hpcprof", "report", "profiles", "--html", "report.html"]
-    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    done = command_server.run(["report", "profiles", "--html", "report.html"], folder, 480)
+    assert done.returncode == 0, done.stderr
     return folder / "report.html"
 
 
@@ -113,13 +113,14 @@ def test_the_legends_of_a_printed_page_keep_their_colours(page: Path, browser: B
     assert set(kept) == {"exact"}
 
 
-def test_the_button_of_a_finding_selects_what_is_to_blame(tmp_path: Path, browser: Browser) -> None:
+def test_the_button_of_a_finding_selects_what_is_to_blame(
+    tmp_path: Path, browser: Browser, hpcprof: Hpcprof
+) -> None:
     (tmp_path / "profiles").mkdir()
     for rank in (0, 1):
         packed = DATA / f"planted_late_rank_gpu_rank{rank}.sqlite.xz"
         (tmp_path / "profiles" / f"rank{rank}.sqlite").write_bytes(lzma.decompress(packed.read_bytes()))
-    command = [sys.executable, "-m", "hpcprof", "report", "profiles", "--html", "report.html"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    assert hpcprof("report", "profiles", "--html", "report.html").returncode == 0
     opened = open_page(browser, tmp_path / "report.html")
     button = opened.page.get_by_role("button", name="Show rank").first
     blamed = [button.get_attribute(f"data-{of}") for of in ("name", "rank", "step")]
