@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives.matches import Arrivals
 from hpcprof.analysis.explain.evidence import largest, step_evidence
@@ -76,9 +77,19 @@ def _of_steps(
     """Return a finding about some steps, or all of them without any; ``saving`` has half of its interval."""
     named = ", ".join(map(str, steps[:5])) + (", …" if len(steps) > 5 else "")
     where = f"step{'s' if len(steps) > 1 else ''} {named}" if cause is Cause.STEP_SPIKES else "capture"
-    evidence = step_evidence(inputs.tables, steps or tuple(series.steps[[0, -1]].tolist()))
+    shown = steps or tuple(series.steps[[0, -1]].tolist())
+    if cause is Cause.STEP_DRIFT and steps:
+        worse = np.isin(series.steps, steps)
+        shown = _typical(series, worse), _typical(series, ~worse)
+    evidence = step_evidence(inputs.tables, shown)
     found = estimated_finding(cause, inputs.ranks, where, *saving, series.p50, evidence)
     return replace(found, steps=steps)
+
+
+def _typical(series: StepSeries, of: NDArray[np.bool_]) -> int:
+    """Return the step among some whose time is closest to their median."""
+    wall = series.wall[of]
+    return int(series.steps[of][np.argmin(np.abs(wall - np.median(wall)))])
 
 
 def unexplained_waiting(

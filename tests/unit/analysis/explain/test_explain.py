@@ -464,6 +464,17 @@ def test_steps_of_each_kind_are_replayed_and_count_by_their_share(monkeypatch: p
     assert first.saving_ns == pytest.approx(found.step.elapsed_ns - clean.step.elapsed_ns, rel=0.2)
 
 
+def test_a_changed_level_is_shown_by_a_step_of_each() -> None:
+    slower = [Once(step, (Launch(5 * MS),)) for step in range(10, 20)]
+    # A single long step is another matter.
+    program = [*training(), *slower, Once(14, (Wait(), Host(60 * MS)))]
+    found = explain_run(inputs_of(simulate([program] * 2, 20)))[0].shown()
+    (drift,) = (one for one in found if one.cause is Cause.STEP_DRIFT)
+    assert 14 in drift.steps
+    values = [float(one.value) for one in drift.evidence]
+    assert [values[0] - values[1], len(values)] == pytest.approx([5 * MS, 2], rel=0.1)
+
+
 def test_a_synchronization_does_not_mask_a_narrower_cause_and_is_its_alternative() -> None:
     synchronized, slow = (
         training(data=data, optimizer=[Launch(MS), Wait()]) for data in ((), (Host(9 * MS),))
