@@ -38,6 +38,7 @@ from hpcprof.workloads.sequence_parallel_jax.options import Parameters
 _MODE = "shard_map"
 _AXIS = "ranks"
 _SAMPLED_ROWS = 64
+_SECOND = 1_000_000_000
 # Bounds of the relative norm, as those of ``sequence-parallel``.
 _BOUNDS = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
 _REFERENCE = "float64 matmuls of sampled rows on each rank, with the weights of all ranks"
@@ -149,14 +150,14 @@ def _measure(parameters: Parameters, environment: RankEnvironment, rank: int, si
             begin = time.perf_counter_ns()
             output = block()
             times.append(time.perf_counter_ns() - begin)
-    everyone = multihost_utils.process_allgather(np.array(times, np.float64)).reshape(size, -1)
-    latency = slowest_rank_ns([[int(one) for one in row] for row in everyone.tolist()])
+    everyone = _of_all_ranks(times, size)
+    latency = slowest_rank_ns(everyone)
     device = jax.local_devices()[0]
     check = block.check(output)
     summary = summarize(times)
     flops = 4 * parameters.rows * parameters.hidden_size * parameters.inner_size / size
     over_ranks = summarize(latency)
-    skew = [max(step) - min(step) for step in zip(*everyone.tolist(), strict=True)]
+    skew = [max(step) - min(step) for step in zip(*everyone, strict=True)]
     spread = 100 * over_ranks.stddev_ns / over_ranks.mean_ns
     return RankResult(
         schema_version=SCHEMA_VERSION,
@@ -199,6 +200,14 @@ def _measure(parameters: Parameters, environment: RankEnvironment, rank: int, si
         ),
         warmup_steps=parameters.warmup,
     )
+
+
+def _of_all_ranks(times: list[int], size: int) -> list[list[int]]:
+    """Return the times in ns of each rank."""
+    # JAX keeps 32 bits of a number.
+    parts = np.array([divmod(one, _SECOND) for one in times], np.int32)
+    everyone = np.asarray(multihost_utils.process_allgather(parts)).reshape(size, -1, 2)
+    return [[seconds * _SECOND + rest for seconds, rest in rank] for rank in everyone.tolist()]
 
 
 def _text(result: RankResult, parameters: Parameters) -> str:
