@@ -60,8 +60,13 @@ def skew(parts: Sequence[Waiting], results: Mapping[str, pd.DataFrame]) -> Outco
     wall time of the median step; ``even`` if the interval of the cost ends below `EVEN_PCT`; ``late`` if the
     rank is late beyond chance otherwise, and else ``unknown``.
     """
-    names = ["rank", "collectives", "wait_ns", "times_last", "pct_last", "lateness_p50_ns", "verdict"]
-    return _outcome(parts, results, names)
+    summary = results["skew_summary"]
+    if not len(summary):
+        return no_rows("")  # for the reason of `skew_summary`
+    counts = _all_counts(parts)
+    counted = pd.DataFrame([_counted(rank, counts[rank]) for rank in summary["rank"].tolist()], dtype=object)
+    names = ["rank", "collectives", "wait_ns", "times_last", "pct_last"]
+    return Outcome(pd.concat([counted[names], summary[["lateness_p50_ns", "verdict"]]], axis=1))
 
 
 def skew_summary(parts: Sequence[Waiting], results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -72,21 +77,13 @@ def skew_summary(parts: Sequence[Waiting], results: Mapping[str, pd.DataFrame]) 
     collective, and ``cost_pct`` the lateness in percent of ``step_p50_ns``, the median wall time of a step
     over ranks. ``steps`` is the number of steps in which the rank had such collectives.
     """
-    names = [
-        *("rank", "steps", "lateness_p50_ns", "lateness_low_ns", "lateness_high_ns", "uncertainty_ns"),
-        *("step_p50_ns", "cost_pct", "verdict"),
-    ]
-    return _outcome(parts, results, names)
-
-
-def _outcome(parts: Sequence[Waiting], results: Mapping[str, pd.DataFrame], names: Sequence[str]) -> Outcome:
     if not parts:
         return no_rows(NO_COLLECTIVES)
     # A rank may have communicators in several parts.
     every = pd.concat([part.exposed for part in parts], ignore_index=True)
     exposed: pd.DataFrame = every.groupby(["rank", "step"])["exposed_ns"].sum().reset_index()
     table, reason = judge(parts, exposed, results["step_times"], parts[0].missing)
-    return Outcome(table[[*names]], reason) if len(table) else no_rows(reason)
+    return Outcome(table, reason) if len(table) else no_rows(reason)
 
 
 @dataclass(frozen=True)
@@ -154,13 +151,10 @@ def judge(
     Returns
     -------
     rows : DataFrame
-        With the columns of ``skew`` and of ``skew_summary``.
+        With the columns of ``skew_summary``.
     reason : str
     """
-    counts: dict[int, Counts] = {}
-    for part in parts:
-        for rank, one in part.counts.items():
-            counts.setdefault(rank, Counts()).add(one)
+    counts = _all_counts(parts)
     step = _step_time(times)
     late = _latenesses(parts, exposed)
     # As objects, integers stay integers next to None.
@@ -274,6 +268,15 @@ def _counts(
     for rank, count, last, wait, clock in of_rank.itertuples():
         found[rank].add(Counts(int(count), int(last), float(wait), float(clock)))
     return found
+
+
+def _all_counts(parts: Sequence[Waiting]) -> dict[int, Counts]:
+    """Return the counts of each rank over all parts."""
+    counts: dict[int, Counts] = {}
+    for part in parts:
+        for rank, one in part.counts.items():
+            counts.setdefault(rank, Counts()).add(one)
+    return counts
 
 
 def _counted(rank: int, counts: Counts) -> dict[str, object]:

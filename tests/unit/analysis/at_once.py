@@ -26,7 +26,9 @@ def of_run(name: str, results: Mapping[str, pd.DataFrame]) -> Outcome:
 
 
 def analyze(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
-    """Run an analysis over the ranks on the rows of all of them."""
+    """Run an analysis over the ranks on the rows of all of them, after those of this kind that it needs."""
+    missing = [need for need in analysis.needs if need not in results]
+    results = {**results, **{need: analyze(ANALYSES[need], results) for need in missing}}
     if not analysis.map:
         return analyze_run(analysis, results)
     if analysis.map_over is Part.NODES:
