@@ -527,6 +527,20 @@ def test_local_a_sweep_is_no_array(hpcprof: Hpcprof, tmp_path: Path) -> None:
 
 
 @arrays
+def test_the_output_of_a_plain_script_in_an_array_is_in_the_logs_of_its_runs(
+    site: str, hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine.sh.j2"
+    mine.write_text("#!/bin/bash\n#SBATCH --time=5\necho this is {{ job.arguments[1] }}\n")
+    words = ("--site", site, "--template", str(mine), "--array", "-P", "n=1,2", "--", "echo", "{n}")
+    done = hpcprof("sweep", *words)
+    assert done.returncode == 0, done.stderr
+    one, two = re.findall(r"^submitted (\S+)", done.stdout, re.MULTILINE)
+    until(lambda: "this is 1\n" in hpcprof("logs", one).stdout and "this is 2\n" in hpcprof("logs", two).stdout)
+    assert not [*tmp_path.glob("slurm-*"), *tmp_path.glob("*.o[0-9]*")]
+
+
+@arrays
 def test_the_members_of_an_array_run_so_many_at_once_and_end_each_for_itself(
     plain: str, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

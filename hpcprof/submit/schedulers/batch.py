@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import SchedulerError
@@ -24,6 +25,9 @@ _RANGE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+)(?::(?P<step>\d+))?)?")
 
 class BatchClient(SchedulerClient):
     """The client of a batch system; a subclass runs the commands that submit, ask and delete."""
+
+    index_in_path: ClassVar[str]
+    """A pattern in the path of a log, for which the scheduler puts the index of a member of an array."""
 
     @abstractmethod
     def hand_over(
@@ -103,8 +107,14 @@ class BatchClient(SchedulerClient):
 
     def submit_array(self, script: Path, members: Sequence[Run], after: Sequence[str] = ()) -> list[str]:
         """Submit the script of a job array, and return the job id of each member."""
-        assert members[0].manifest is not None
-        array_id = self.hand_over(script, Path(members[0].manifest.job.directory), after)
+        first = members[0]
+        assert first.manifest is not None
+        logs, options = first.path / "logs", []
+        if not _names(first.path / JOB_SCRIPT, logs):
+            one, each = (f"{sweep_of(first.id)}.{index}/logs/" for index in (0, self.index_in_path))
+            options = self.log_options(logs / "job.out", logs / "job.err")
+            options = [option.replace(one, each) for option in options]
+        array_id = self.hand_over(script, Path(first.manifest.job.directory), after, options)
         return [self.member_id(array_id, index) for index in range(len(members))]
 
     def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
