@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from hpcprof.common.errors import UsageError
+
+_TAG = "tag:yaml.org,2002:"
+_NUMBERS = frozenset(_TAG + kind for kind in ("int", "float", "timestamp"))
 
 # The C loader is about ten times faster; wheels of PyYAML have it, some source builds do not.
 _FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -28,13 +32,17 @@ class _Loader(_FASTEST):  # type: ignore[misc]
         return mapping
 
 
-def read_mapping(path: Path, kind: str, may_be_empty: bool = False) -> dict[str, Any]:
+def read_mapping(
+    path: Path, kind: str, may_be_empty: bool = False, text_keys: Collection[str] = ()
+) -> dict[str, Any]:
     """Read a file that contains one mapping.
 
     Parameters
     ----------
     may_be_empty : bool
         Whether a file without content is an empty mapping.
+    text_keys : collection of str, optional
+        The keys below which numbers and times are kept as they are written: YAML reads 1:30:00 as 5400.
 
     Raises
     ------
@@ -42,7 +50,12 @@ def read_mapping(path: Path, kind: str, may_be_empty: bool = False) -> dict[str,
         If the file cannot be read, is not YAML, or contains something else.
     """
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (a safe loader)
+        loader = _Loader(path.read_text(encoding="utf-8"))
+        document = loader.get_single_node()
+        for key, value in document.value if isinstance(document, yaml.MappingNode) else ():
+            if key.value in text_keys:
+                _keep_text(value)
+        data = loader.construct_document(document) if document is not None else None
     except OSError as error:
         raise UsageError(f"cannot read the {kind} {path}: {error.strerror}.") from None
     except UnicodeDecodeError:
@@ -56,6 +69,18 @@ def read_mapping(path: Path, kind: str, may_be_empty: bool = False) -> dict[str,
     if not isinstance(data, dict):
         raise UsageError(f"{path} is not a {kind}: it must be a mapping of keys to values.")
     return data
+
+
+def _keep_text(node: yaml.Node) -> None:
+    """Make the numbers and times in a node texts."""
+    if node.tag in _NUMBERS:
+        node.tag = _TAG + "str"
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            _keep_text(item)
+    elif isinstance(node, yaml.MappingNode):
+        for _, item in node.value:
+            _keep_text(item)
 
 
 def key_lines(path: Path) -> dict[str, int]:

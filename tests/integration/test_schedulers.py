@@ -536,7 +536,8 @@ def test_the_output_of_a_plain_script_in_an_array_is_in_the_logs_of_its_runs(
     done = hpcprof("sweep", *words)
     assert done.returncode == 0, done.stderr
     one, two = re.findall(r"^submitted (\S+)", done.stdout, re.MULTILINE)
-    until(lambda: "this is 1\n" in hpcprof("logs", one).stdout and "this is 2\n" in hpcprof("logs", two).stdout)
+    until(lambda: "this is 1\n" in hpcprof("logs", one).stdout)
+    until(lambda: "this is 2\n" in hpcprof("logs", two).stdout)
     assert not [*tmp_path.glob("slurm-*"), *tmp_path.glob("*.o[0-9]*")]
 
 

@@ -56,7 +56,8 @@ def load_job_file(path: Path) -> JobSpec:
     UsageError
         If the file cannot be read, or a value is wrong; the message names file, line, key and value.
     """
-    data = read_mapping(path, "job file")
+    texts = [name for name, type_ in OPTION_TYPES.items() if type_ in (str | None, Mapping[str, str])]
+    data = read_mapping(path, "job file", text_keys=["program", *texts])
     lines = key_lines(path)
     spec = read_spec(data, str(path), lines)
     for name, option in OPTIONS.items():

@@ -37,6 +37,16 @@ def test_a_profiler_config_of_gigl_is_the_torch_profiler_with_its_defaults(tmp_p
     assert load_job_file(path).profiler == "none"
 
 
+def test_numbers_are_texts_where_an_option_is_text(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "nodes: 2\nwalltime: 1:30:00\naccount: 007\nmem: 64\noptions: {a: 1}\nprogram: [./train, 3, 1e3]\n"
+    )
+    spec = load_job_file(path)
+    assert (spec.nodes, spec.walltime, spec.account, spec.mem) == (2, "1:30:00", "007", "64")
+    assert (spec.options, spec.program) == ({"a": "1"}, ("./train", "3", "1e3"))
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
@@ -45,9 +55,9 @@ def test_a_profiler_config_of_gigl_is_the_torch_profiler_with_its_defaults(tmp_p
         ("nodes: 0\n", r"job\.yaml, line 1: nodes = 0: write a whole number from 1"),
         ("cpus_per_rank: 0\n", r"job\.yaml, line 1: cpus_per_rank = 0: write a whole number from 1"),
         ("gpus_per_rank: -1\n", r"job\.yaml, line 1: gpus_per_rank = -1: write a whole number from 0"),
-        ("\nnodes: 1\nmem: 64\n", r"job\.yaml, line 3: mem = 64: expected text"),
+        ("\nnodes: 1\nmem: [64]\n", r"job\.yaml, line 3: mem: expected text"),
         ("- a\n", "is not a job file"),
-        ("options: {a: 1}\n", r"job\.yaml, line 1: options"),
+        ("options: {a: [1]}\n", r"job\.yaml, line 1: options"),
         ("profilerConfig: {enable: true}\n", r"unknown key 'enable' in .*under profilerConfig"),
         ("profiler: nsys\nprofilerConfig: {}\n", "profilerConfig replaces profiler and profiler_options"),
     ],
