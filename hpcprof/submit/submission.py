@@ -178,7 +178,9 @@ def submit_array(
         for member in members:
             note_intent(member)
     with _handing_over(members, sweep, *directories):
-        ids = client.submit_array(path, members, after)
+        arrays = find_scheduler(site.scheduler).arrays
+        assert arrays is not None  # else nothing was rendered
+        ids = client.submit_array(path, members, arrays.index_in_path, after)
     return [_submitted(run, job_id) for run, job_id in zip(members, ids, strict=True)]
 
 

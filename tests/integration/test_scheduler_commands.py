@@ -204,7 +204,7 @@ def test_slurm_an_array_is_one_sbatch_and_each_member_has_an_id(
 ) -> None:
     fake("sbatch", f"{printed}\n")
     members = [make_run(f"new{index}") for index in range(3)]
-    assert SlurmClient().submit_array(tmp_path / "array.sh", members) == ids
+    assert SlurmClient().submit_array(tmp_path / "array.sh", members, "%a") == ids
     assert calls() == [["sbatch", "--parsable", str(tmp_path / "array.sh")]]
 
 
@@ -226,7 +226,7 @@ def test_pbs_an_array_is_one_qsub_and_one_question_for_all_its_members(
     member = {"job_state": "R", "array_index": 0}
     fake("qstat", json.dumps({"Jobs": {"8[].s": array, "8[0].s": member}}))
     members = [make_run(f"new{index}") for index in range(100)]
-    ids = PbsClient().submit_array(tmp_path / "array.sh", members)
+    ids = PbsClient().submit_array(tmp_path / "array.sh", members, "^array_index^")
     assert (ids[0], ids[99]) == ("8[0].s", "8[99].s")
     runs = [make_run(job_id) for job_id in ids]
     states = PbsClient().poll(runs)

@@ -84,8 +84,13 @@ class SchedulerClient(ABC):
         """Let a run that is not submitted yet start when another one has ended, however that ends."""
         raise SchedulerError("this scheduler has no queue of hpcprof's own.")
 
-    def submit_array(self, script: Path, members: Sequence[Run], after: Sequence[str] = ()) -> list[str]:
-        """Hand over the script of a job array of runs, and return the job id of each."""
+    def submit_array(
+        self, script: Path, members: Sequence[Run], index_in_path: str, after: Sequence[str] = ()
+    ) -> list[str]:
+        """Hand over the script of a job array of runs, and return the job id of each.
+
+        In the path of a log the scheduler replaces ``index_in_path`` by the index of a member.
+        """
         raise SchedulerError("this scheduler has no job arrays.")
 
     def largest_array(self) -> int | None:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import SchedulerError
@@ -25,9 +24,6 @@ _RANGE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+)(?::(?P<step>\d+))?)?")
 
 class BatchClient(SchedulerClient):
     """The client of a batch system; a subclass runs the commands that submit, ask and delete."""
-
-    index_in_path: ClassVar[str]
-    """A pattern in the path of a log, for which the scheduler puts the index of a member of an array."""
 
     @abstractmethod
     def hand_over(
@@ -105,13 +101,15 @@ class BatchClient(SchedulerClient):
         # A plain script of the user's: `hpcprof logs` reads the run's own logs.
         return self.hand_over(script, directory, after, self.log_options(logs / "job.out", logs / "job.err"))
 
-    def submit_array(self, script: Path, members: Sequence[Run], after: Sequence[str] = ()) -> list[str]:
+    def submit_array(
+        self, script: Path, members: Sequence[Run], index_in_path: str, after: Sequence[str] = ()
+    ) -> list[str]:
         """Submit the script of a job array, and return the job id of each member."""
         first = members[0]
         assert first.manifest is not None
         logs, options = first.path / "logs", []
         if not _names(first.path / JOB_SCRIPT, logs):
-            one, each = (f"{sweep_of(first.id)}.{index}/logs/" for index in (0, self.index_in_path))
+            one, each = (f"{sweep_of(first.id)}.{index}/logs/" for index in (0, index_in_path))
             options = self.log_options(logs / "job.out", logs / "job.err")
             options = [option.replace(one, each) for option in options]
         array_id = self.hand_over(script, Path(first.manifest.job.directory), after, options)

@@ -41,7 +41,6 @@ from hpcprof.submit.schedulers.command import (
     complaint,
     run_scheduler_command,
 )
-from hpcprof.submit.schedulers.pbs.scheduler import PbsScheduler
 from hpcprof.submit.schedulers.run_state import Record
 from hpcprof.submit.sites.machine import Ask, Machine, most_common_node, parse_count
 from hpcprof.submit.sites.model import Node, Queue
@@ -56,8 +55,6 @@ _ALL_SECONDS = 20.0
 
 class PbsClient(BatchClient):
     """Talks to this machine's default PBS server."""
-
-    index_in_path = PbsScheduler.arrays.index_in_path
     keeps_history: ClassVar[bool] = True
     """True if the server keeps finished jobs; false for this process once the server has denied it."""
 

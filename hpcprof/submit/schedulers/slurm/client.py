@@ -26,15 +26,12 @@ from hpcprof.submit.schedulers.command import (
     run_scheduler_command,
 )
 from hpcprof.submit.schedulers.run_state import Record
-from hpcprof.submit.schedulers.slurm.scheduler import SlurmScheduler
 from hpcprof.submit.sites.machine import Ask, Machine, most_common_node, parse_count
 from hpcprof.submit.sites.model import Node, NodeRequest, Queue, Required, Vendor
 
 
 class SlurmClient(BatchClient):
     """Talks to the Slurm of this machine, and to the clusters that sbatch passed jobs on to."""
-
-    index_in_path = SlurmScheduler.arrays.index_in_path
 
     def hand_over(
         self, script: Path, directory: Path, after: Sequence[str], options: Sequence[str] = ()
