@@ -55,6 +55,7 @@ _ALL_SECONDS = 20.0
 
 class PbsClient(BatchClient):
     """Talks to this machine's default PBS server."""
+
     keeps_history: ClassVar[bool] = True
     """True if the server keeps finished jobs; false for this process once the server has denied it."""
 
