@@ -69,6 +69,12 @@ _BYTES_BEFORE_SLOWER = 8 << 20
 """After each so many bytes samples come half as often, but at least once in `_SLOWEST_S`."""
 
 _SLOWEST_S = 2.0
+_MOST_CPU = 0.005
+"""The share of a core that samples may take: they come less often where they take longer."""
+
+_ENERGY_S = 5.0
+"""How often the energy of a GPU is read: it takes 5 ms of CPU time (an H100 with driver 580)."""
+
 _START_S = 120
 """The seconds in which the ranks have to begin."""
 
@@ -375,6 +381,7 @@ class NvidiaGpus:
         self.names: List[str] = []
         self._handles: List[Tuple[int, ctypes.c_void_p]] = []
         self._lacking: Set[Tuple[Any, ...]] = set()
+        self._next_energy = 0.0
         try:
             self._nvml = ctypes.CDLL("libnvidia-ml.so.1")
         except OSError:
@@ -409,18 +416,14 @@ class NvidiaGpus:
         return answer if isinstance(answer, ctypes.Structure) else answer.value
 
     def fast(self) -> Named:
-        """Yield power, energy, clocks, temperature and use of each GPU."""
+        """Yield power, clock and use of each GPU, and what lowers its clock."""
         number, large = ctypes.c_uint, ctypes.c_ulonglong
         for index, handle in self._handles:
             name = "gpu%d " % index
             power = self._ask("nvmlDeviceGetPowerUsage", handle, number)
-            energy = self._ask("nvmlDeviceGetTotalEnergyConsumption", handle, large)
             use = self._ask("nvmlDeviceGetUtilizationRates", handle, _Utilization)
             yield name + "power_w", None if power is None else power / 1000.0
-            yield name + "energy_j", None if energy is None else energy / 1000.0
             yield name + "sm_mhz", self._ask("nvmlDeviceGetClockInfo", handle, number, 1)
-            yield name + "memory_mhz", self._ask("nvmlDeviceGetClockInfo", handle, number, 2)
-            yield name + "temperature_c", self._ask("nvmlDeviceGetTemperature", handle, number, 0)
             yield name + "busy_pct", None if use is None else use.gpu
             yield (
                 name + "throttle_reasons",
@@ -428,15 +431,22 @@ class NvidiaGpus:
             )
 
     def slow(self) -> Named:
-        """Yield memory and errors of each GPU."""
-        large = ctypes.c_ulonglong
+        """Yield energy, memory and errors of each GPU."""
+        number, large = ctypes.c_uint, ctypes.c_ulonglong
+        counted = time.time() >= self._next_energy
+        if counted:
+            self._next_energy = time.time() + _ENERGY_S * len(self._handles)
         for index, handle in self._handles:
             name = "gpu%d " % index
             memory = self._ask("nvmlDeviceGetMemoryInfo", handle, _Memory)
+            energy = self._ask("nvmlDeviceGetTotalEnergyConsumption", handle, large) if counted else None
+            yield name + "energy_j", None if energy is None else energy / 1000.0
+            yield name + "memory_mhz", self._ask("nvmlDeviceGetClockInfo", handle, number, 2)
+            yield name + "temperature_c", self._ask("nvmlDeviceGetTemperature", handle, number, 0)
             yield name + "used_bytes", None if memory is None else memory.used
             errors = [self._ask("nvmlDeviceGetTotalEccErrors", handle, large, kind, 0) for kind in (0, 1)]
             yield name + "ecc_errors", None if None in errors else sum(errors)
-            yield name + "pcie_replays", self._ask("nvmlDeviceGetPcieReplayCounter", handle, ctypes.c_uint)
+            yield name + "pcie_replays", self._ask("nvmlDeviceGetPcieReplayCounter", handle, number)
             links = [
                 self._ask("nvmlDeviceGetNvLinkErrorCounter", handle, large, link, counter)
                 for link in range(_NVLINKS)
@@ -515,28 +525,39 @@ class Sampler:
         self._header: Optional[Dict[str, Any]] = None
         self._written = 0
         self._ended = False
+        self._on_gpus: Dict[int, Optional[Set[int]]] = {}
+        self._seen_on_gpus = False
 
     def run(self) -> None:
         """Take samples; a signal to terminate is followed by the last one."""
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         self._widen()
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        began, empty, next_slow, had_ranks = time.time(), 0, 0.0, False
+        self._began, self._began_cpu = time.time(), time.process_time()
+        empty, next_slow, had_ranks = 0, 0.0, False
         with open(self._path, "ab", 0) as self._file:
             while True:
                 now = time.time()
                 slow = now >= next_slow or self._ended
                 if slow:
-                    next_slow = now + max(_SLOW_S, self._pause())
-                    self._ranks.find()
+                    next_slow = now + max(_SLOW_S, self._pause(now))
+                    self._look()
                     empty = 0 if self._ranks.processes else empty + 1
-                    self._system.cores = sorted(set().union(*self._ranks.cores().values()))
                     had_ranks = had_ranks or bool(self._ranks.processes)
                 self._sample(now, slow)
-                if self._ended or self._all_have_left(slow) or self._is_alone(empty, had_ranks, now - began):
+                if self._ended or self._all_have_left(slow) or self._is_alone(empty, had_ranks, now):
                     return
-                pause = max(0.0, now + self._pause() - time.time())
+                pause = max(0.0, now + self._pause(now) - time.time())
                 self._ended = signal.sigtimedwait({signal.SIGTERM}, pause) is not None
+
+    def _look(self) -> None:
+        """Look for the processes of the ranks, here and on the GPUs."""
+        self._ranks.find()
+        self._system.cores = sorted(set().union(*self._ranks.cores().values()))
+        if self._gpus is self._nvidia:
+            self._on_gpus = self._nvidia.processes()
+            own = set().union(*self._ranks.processes.values())
+            self._seen_on_gpus = self._seen_on_gpus or any(on and on & own for on in self._on_gpus.values())
 
     def _all_have_left(self, looks: bool) -> bool:
         """Return whether each rank of the run, on whatever node, has left its exit code."""
@@ -544,14 +565,17 @@ class Sampler:
             return False
         return sum(name.endswith(".exit") for name in os.listdir(self._state)) >= self._world_size
 
-    def _is_alone(self, looks: int, had_ranks: bool, seconds: float) -> bool:
+    def _is_alone(self, looks: int, had_ranks: bool, now: float) -> bool:
         """Return whether the ranks here have ended, or will not begin."""
         if looks and os.getppid() != self._parent:
             return True
-        return looks >= 3 and (had_ranks or seconds > _START_S)
+        return looks >= 3 and (had_ranks or now - self._began > _START_S)
 
-    def _pause(self) -> float:
-        return min(_FAST_S * 2.0 ** (self._written // _BYTES_BEFORE_SLOWER), _SLOWEST_S)
+    def _pause(self, now: float) -> float:
+        """Return the seconds to the next sample: more of them for long files, and where CPU time is up."""
+        spent = (time.process_time() - self._began_cpu) / _MOST_CPU - (now - self._began)
+        pause = max(_FAST_S * 2.0 ** (self._written // _BYTES_BEFORE_SLOWER), spent)
+        return min(pause, _SLOWEST_S)
 
     @staticmethod
     def _widen() -> None:
@@ -573,38 +597,46 @@ class Sampler:
         self._write(line)
 
     def _others(self) -> Named:
-        """Yield how many processes that are none of the run each GPU has; no names, and no numbers."""
-        if self._gpus is not self._nvidia:
-            return
-        own = set().union(*self._ranks.processes.values()) if self._ranks.processes else set()
-        for index, pids in sorted(self._nvidia.processes().items()):
-            yield "gpu%d other_processes" % index, None if pids is None else len(pids - own)
+        """Yield how many processes that are none of the run each GPU has; no names, and no numbers.
+
+        Where no rank was ever seen on a GPU, as in some containers, nobody can be told apart.
+        """
+        own = set().union(*self._ranks.processes.values())
+        for index, on in sorted(self._on_gpus.items()):
+            yield (
+                "gpu%d other_processes" % index,
+                len(on - own) if on is not None and self._seen_on_gpus else None,
+            )
 
     def _describe(self, fast: List[str], slow: Optional[List[str]], now: float) -> None:
-        """Name the values that follow if they have changed."""
+        """Name the values that follow, and the places of the ranks, if they have changed."""
         before = self._header
-        if before and before["fast"] == fast and (slow is None or before["slow"] == slow):
+        cores = self._ranks.cores() if slow is not None or before is None else {}
+        ranks = {
+            str(rank): {
+                "cores": cores.get(rank, []),
+                "gpus": [index for index, on in self._on_gpus.items() if on and on & pids],
+                "devices": self._ranks.devices.get(rank, ""),
+            }
+            for rank, pids in sorted(self._ranks.processes.items())
+        }
+        if (
+            before
+            and before["fast"] == fast
+            and (slow is None or (before["slow"], before["ranks"]) == (slow, ranks))
+        ):
             return
         missing: Dict[str, str] = {}
         for source in (*self._slow, self._gpus, self._nvidia):
             missing.update(getattr(source, "missing", {}))
         if self._gpus.names:
             missing.pop("NVIDIA GPUs", None)
-        processes = self._nvidia.processes() if slow is not None and self._gpus is self._nvidia else {}
-        cores = self._ranks.cores()
         self._header = {
             "node": self._node,
             "time": round(now, 3),
             "limits": self._system.limits(),
             "gpus": self._gpus.names,
-            "ranks": {
-                str(rank): {
-                    "cores": cores.get(rank, []),
-                    "gpus": [index for index, on in processes.items() if on and on & pids],
-                    "devices": self._ranks.devices.get(rank, ""),
-                }
-                for rank, pids in sorted(self._ranks.processes.items())
-            },
+            "ranks": ranks,
             "missing": missing,
             "fast": fast,
             "slow": slow if slow is not None else before["slow"] if before else [],

@@ -269,16 +269,13 @@ def _energy(run: RunTelemetry) -> Iterator[dict[str, Any]]:
             rank = node.rank_of_gpu(gpu)
             marks = run.steps.get(rank, ()) if rank is not None else ()
             begin, end = (marks[0].time, marks[-1].time) if len(marks) > 1 else _extent(node)
-            used = _energy_between(metrics, begin, end)
-            if used is None:
+            joule = _energy_between(metrics, begin, end)
+            if joule is None:
                 continue
-            joule, seconds = used
             steps = marks[-1].step - marks[0].step if len(marks) > 1 else 0
-            # Energy during the samples, over the time of the steps.
-            whole = joule * (end - begin) / seconds
-            total, longest = total + whole, max(longest, end - begin)
+            total, longest = total + joule, max(longest, end - begin)
             of_steps.append(steps)
-            yield _energy_row(rank, node.node, gpu, steps, end - begin, whole)
+            yield _energy_row(rank, node.node, gpu, steps, end - begin, joule)
     if longest:
         yield _energy_row(None, "", None, max(of_steps), longest, total)
 
@@ -298,22 +295,30 @@ def _energy_row(
     }
 
 
-def _energy_between(metrics: Mapping[str, Series], begin: float, end: float) -> tuple[float, float] | None:
-    """Return the energy between the samples inside a time, and the time between these; None below a second.
+def _energy_between(metrics: Mapping[str, Series], begin: float, end: float) -> float | None:
+    """Return the energy of a GPU during a time; None where its samples cover less than a second of it.
 
-    A GPU without a counter has the mean of its power.
+    Its counter is sampled seldom and its power often: the counter gives the sum, the power where it belongs.
     """
-    series = metrics.get("energy_j") or metrics.get("power_w")
-    if series is None:
+    counted, power = metrics.get("energy_j"), metrics.get("power_w")
+    grown = None if counted is None else growth(counted)
+    found = grown
+    if power is not None:
+        found = power.times[:-1], power.times[1:], power.values[1:] * np.diff(power.times)
+        if grown is not None and len(grown[0]):
+            inside, _ = _during(found, grown[0][0], grown[1][-1])
+            found = (*found[:2], found[2] * (float(grown[2].sum()) / inside if inside else 1.0))
+    if found is None:
         return None
-    inside = (series.times >= begin) & (series.times <= end)
-    times, values = series.times[inside], series.values[inside]
-    if len(times) < 2 or times[-1] - times[0] < _LEAST_S:
-        return None
-    seconds = float(times[-1] - times[0])
-    if "energy_j" not in metrics:
-        return float(np.average(values[1:], weights=np.diff(times))) * seconds, seconds
-    return float(growth(Series(times, values))[2].sum()), seconds
+    joule, seconds = _during(found, begin, end)
+    return joule * (end - begin) / seconds if seconds >= _LEAST_S else None
+
+
+def _during(amounts: tuple[Floats, Floats, Floats], begin: float, end: float) -> tuple[float, float]:
+    """Return the part of evenly spread amounts that lies in a time, and the time that they cover of it."""
+    starts, ends, values = amounts
+    shared = np.maximum(0.0, np.minimum(ends, end) - np.maximum(starts, begin))
+    return float((values * shared / (ends - starts)).sum()), float(shared.sum())
 
 
 def _clocks(node: NodeTelemetry, blocks: Mapping[int | None, _Blocks]) -> Iterator[dict[str, Any]]:

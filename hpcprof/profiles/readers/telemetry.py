@@ -79,7 +79,12 @@ class NodeTelemetry:
         return {metric: one for (name, metric), one in self.series.items() if name == device}
 
     def rank_of_gpu(self, gpu: int) -> int | None:
-        """Return the rank that used a GPU; None if no rank or several did."""
+        """Return the rank that used a GPU; None if no rank or several did.
+
+        Where the driver does not tell, and there are as many ranks as GPUs, they are in one order.
+        """
+        if len(self.ranks) == len(self.gpus) and not any(place.gpus for place in self.ranks.values()):
+            return sorted(self.ranks)[gpu]
         users = [rank for rank, place in self.ranks.items() if gpu in place.gpus]
         return users[0] if len(users) == 1 else None
 

@@ -62,6 +62,14 @@ def test_energy_is_that_of_the_steps_by_the_counter_and_by_power_without_one() -
     assert of_gpu["energy_j"] == pytest.approx(300 * 17.5)
     assert of_gpu["joule_per_step"] == pytest.approx(150.0)
     assert whole["rank"] is None and whole["energy_j"] == of_gpu["energy_j"]
+    # The counter, seldom read, gives the sum; the power gives its place: before and after 10.25 s.
+    both = run(
+        {
+            ("gpu0", "energy_j"): Series(BEGIN + np.array([0.0, 20.0]), np.array([0.0, 2 * 5000.0])),
+            ("gpu0", "power_w"): fast(lambda at: 100 if at < 1.05 else 257.9),
+        }
+    )
+    assert rows("energy", both)[0]["energy_j"] == pytest.approx(2 * 257.9 * 17.5, rel=0.02)
     by_power = rows("energy", run({("gpu0", "power_w"): fast(lambda at: 200 + 100 * (at > 10.25))}))[0]
     assert by_power["energy_j"] == pytest.approx(200 * 8.75 + 300 * 8.75, rel=0.02)
 
