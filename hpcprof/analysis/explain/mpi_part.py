@@ -92,7 +92,7 @@ _RELAYED = 0.75
 _NEAR_NS = 20_000
 """Moments of two ranks that are so close may be in the other order."""
 
-_MOSTLY = 0.75
+_MOSTLY = 0.5
 """A wait ends soon after a moment if it has lasted for so much of its time by then."""
 
 
