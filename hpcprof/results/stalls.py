@@ -21,7 +21,13 @@ from hpcprof.analysis.stalls.words import describe
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.paths import is_folder
-from hpcprof.profiles.readers.flight_recorder import Frame, find_dumps, read_flight_record
+from hpcprof.common.units import counted
+from hpcprof.profiles.readers.flight_recorder import (
+    FlightRecord,
+    Frame,
+    find_dumps,
+    read_flight_record,
+)
 from hpcprof.profiles.readers.native_stacks import NativeStack, parse_native_stack
 from hpcprof.results.run_profiles import profiles_of
 from hpcprof.submit.runs.directory import Run
@@ -131,10 +137,8 @@ def judge_folder(folder: Path) -> Stall | None:
         return None
     evidence = {}
     for rank, path in find_dumps(folder).items():
-        try:
-            evidence[rank] = RankEvidence(record=read_flight_record(path), file=path.name)
-        except DamagedInput:
-            evidence[rank] = RankEvidence(file=path.name)
+        record, loss = _record(path)
+        evidence[rank] = RankEvidence(record=record, file=path.name, loss=loss)
     known = {
         rank
         for one in evidence.values()
@@ -166,11 +170,11 @@ def _evidence(folder: Path, rank: int, exit_code: int | None, has_wrapper: bool)
     Of a rank without a wrapper of its own the kernel was not asked.
     """
     stem = f"rank{rank:05d}"
-    told, record = _Told(), None
+    told = _Told()
     with suppress(OSError, msgspec.MsgspecError):
         told = msgspec.json.decode(_read(folder / f"{stem}.json"), type=_Told)
-    with suppress(DamagedInput):
-        record = read_flight_record(folder / f"{stem}.flight.json")
+    dump = folder / f"{stem}.flight.json"
+    record, loss = _record(dump) if dump.is_file() else (None, "")
     stack = next((tuple(thread.frames) for thread in told.threads if thread.main), ())
     names = [f"{stem}.{kind}" for kind in ("flight.json", "json", "stack", "process")]
     files = [name for name in names if (folder / name).is_file()]
@@ -183,7 +187,17 @@ def _evidence(folder: Path, rank: int, exit_code: int | None, has_wrapper: bool)
         told.steps,
         f"{FOLDER}/{files[0]}" if files else "",
         _native(folder, stem),
+        loss,
     )
+
+
+def _record(path: Path) -> tuple[FlightRecord | None, str]:
+    """Return a dump, and what of it could not be read."""
+    try:
+        record = read_flight_record(path)
+    except DamagedInput:
+        return None, f"{path.name} is damaged"
+    return record, f"{counted(record.damaged, 'damaged operation')} of {path.name}" if record.damaged else ""
 
 
 def _native_files(folder: Path, stem: str) -> list[Path]:

@@ -47,6 +47,8 @@ class RankEvidence:
         The name of the file that has it; empty if there is none.
     native : NativeStack or None
         Where its program is in native code; None if unknown.
+    loss : str
+        What of its evidence could not be read, in words; empty if all could.
     """
 
     record: FlightRecord | None = None
@@ -56,6 +58,7 @@ class RankEvidence:
     steps: int = 0
     file: str = ""
     native: NativeStack | None = None
+    loss: str = ""
 
 
 class StallKind(str, Enum):
@@ -120,6 +123,8 @@ class Stall(msgspec.Struct, frozen=True):
         The last step that all ranks have ended.
     evidence : tuple of str
         The files that have it.
+    losses : tuple of str
+        What of the evidence could not be read, by rank, in words.
     """
 
     kind: StallKind
@@ -130,6 +135,7 @@ class Stall(msgspec.Struct, frozen=True):
     since: str | None = None
     last_step: int | None = None
     evidence: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
 
 
 def user_frame(stack: tuple[Frame, ...] | list[Frame]) -> Frame | None:

@@ -53,7 +53,9 @@ def judge(ranks: Mapping[int, RankEvidence]) -> Stall | None:
         return None
     steps = [one.last_step for one in ranks.values() if one.last_step is not None]
     files = [ranks[rank].file for rank in sorted(ranks) if ranks[rank].file]
-    return replace(found, last_step=min(steps, default=None), evidence=tuple(files))
+    losses = [f"rank {rank}: {ranks[rank].loss}" for rank in sorted(ranks) if ranks[rank].loss]
+    last = min(steps, default=None)
+    return replace(found, last_step=last, evidence=tuple(files), losses=tuple(losses))
 
 
 class _Operations:

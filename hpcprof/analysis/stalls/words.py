@@ -9,7 +9,13 @@ _SHOWN = 8
 
 
 def describe(stall: Stall) -> str:
-    """Return the verdict in one or two sentences: who holds the others up, where, and what these wait in."""
+    """Return the verdict in a few sentences: who holds the others up, where, and what these wait in."""
+    shown, more = stall.losses[:_SHOWN], len(stall.losses) - _SHOWN
+    lost = f" Not read: {'; '.join(shown)}{f'; and {more} more' if more > 0 else ''}." if shown else ""
+    return _verdict(stall) + lost
+
+
+def _verdict(stall: Stall) -> str:
     who = _capital(named_ranks(stall.ranks, shown=_SHOWN))
     one = len(stall.ranks) == 1
     where, waiting, waited = _where(stall.where), _waiting(stall), stall.collective

@@ -55,6 +55,30 @@ def perf_events(machine: Inspected) -> CheckResult:
     return CheckResult(name, Status.OK, f"perf_event_paranoid is {text}.")
 
 
+def stalls(machine: Inspected) -> CheckResult:
+    """Check which evidence of a stall can be kept beside Python stacks and collectives."""
+    name = "evidence of stalls"
+    tool = next(filter(machine.which, ("eu-stack", "gdb", "py-spy")), None)
+    scope = (machine.read(Path("/proc/sys/kernel/yama/ptrace_scope")) or "0").strip()
+    always = "Python stacks, collectives of PyTorch and the state of processes are kept"
+    if tool is None:
+        return CheckResult(
+            name,
+            Status.WARNING,
+            f"{always}, but no native stacks: MPI programs that hang while they poll are not found.",
+            "Install eu-stack (elfutils), gdb or py-spy on the nodes.",
+        )
+    if scope != "0" and machine.user != 0:
+        return CheckResult(
+            name,
+            Status.WARNING,
+            f"{always}, but ptrace_scope is {scope}, so {tool} can read no native stacks: MPI programs that "
+            "hang while they poll are not found.",
+            "Ask the operators for sysctl kernel.yama.ptrace_scope=0 on the nodes.",
+        )
+    return CheckResult(name, Status.OK, f"{always}, and native stacks by {tool}.")
+
+
 def tmpdir(machine: Inspected) -> CheckResult:
     """Check that TMPDIR is short, writable and has space."""
     name = "TMPDIR"
@@ -283,6 +307,7 @@ CHECKS: dict[str, Check] = {
     "ncu": ncu,
     "hardware counters": counters,
     "CPU sampling": perf_events,
+    "evidence of stalls": stalls,
     "TMPDIR": tmpdir,
     "DCGM": dcgm,
     "PyTorch": torch,

@@ -55,6 +55,7 @@ def site_with(tmpdir: str) -> Site:
 SLURM = {"sbatch": Answer(0), "squeue": Answer(0), "scancel": Answer(0)}
 PBS = {"qsub": Answer(0), "qdel": Answer(0)}
 PARAMETERS = "/proc/driver/nvidia/params"
+PTRACE = "/proc/sys/kernel/yama/ptrace_scope"
 PARANOID = "/proc/sys/kernel/perf_event_paranoid"
 TWO = "rank 1 of 2\nrank 0 of 2\n"
 NSYS_2025 = "NVIDIA Nsight Systems version 2025.3.1.90-253135822126v0\n"
@@ -249,6 +250,15 @@ CASES: list[tuple[str, Callable[[Inspected], CheckResult], Inspected, Status, st
     ("no perf events", checks.perf_events, made_up(), Status.ABSENT, "no perf_event_paranoid"),
     ("perf events", checks.perf_events, made_up(files={PARANOID: "2\n"}), Status.OK, "is 2"),
     ("closed", checks.perf_events, made_up(files={PARANOID: "4\n"}), Status.WARNING, "cannot sample"),
+    ("no tool for stacks", checks.stalls, made_up(), Status.WARNING, "no native stacks"),
+    ("gdb", checks.stalls, made_up({"gdb": Answer(0)}), Status.OK, "native stacks by gdb"),
+    (
+        "gdb that may not trace",
+        checks.stalls,
+        made_up({"gdb": Answer(0)}, files={PTRACE: "1\n"}),
+        Status.WARNING,
+        "ptrace_scope is 1",
+    ),
     ("a long TMPDIR", checks.tmpdir, made_up(site=site_with("/" + "x" * 60)), Status.WARNING, "is too long"),
     (
         "a hopeless TMPDIR",
