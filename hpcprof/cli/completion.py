@@ -125,7 +125,10 @@ def _gates(context: click.Context, incomplete: str) -> Iterable[str]:
 
 
 def _runs(context: click.Context, incomplete: str) -> Iterator[str]:
-    """Yield ``last``, then the runs and the array sweeps, the newest first."""
+    """Yield ``last``, then the runs and the array sweeps, the newest first.
+
+    A command that reads results also gets the imported runs, which only the database has.
+    """
     from hpcprof.submit.runs.directory import MANIFEST, runs_directory, sweep_of
 
     yield "last"
@@ -133,6 +136,11 @@ def _runs(context: click.Context, incomplete: str) -> Iterator[str]:
     ids = sorted((path.parent.name for path in folder.glob(f"*/{MANIFEST}")), reverse=True)
     sweeps = (sweep for run in ids if (sweep := sweep_of(run)))
     yield from dict.fromkeys((*ids, *sweeps))
+    if any(parameter.name == "db" for parameter in context.command.params):
+        from hpcprof.results.store.store import open_store
+
+        store = open_store(context.params.get("db"), folder)
+        yield from (row.id for row in (store.runs() if store.exists() else ()) if row.id not in ids)
 
 
 def _baselines(context: click.Context, incomplete: str) -> Iterable[str]:

@@ -9,10 +9,11 @@ from pathlib import Path
 import click
 import msgspec
 
-from hpcprof.cli.completion import complete_sites
+from hpcprof.cli.completion import complete_files, complete_sites
 from hpcprof.cli.conventions import Group, examples
 from hpcprof.cli.options import default_site
 from hpcprof.cli.tables import show
+from hpcprof.common.errors import unknown
 from hpcprof.submit.sites.files import load_site, load_site_file, site_files
 
 
@@ -42,11 +43,14 @@ def show_(name: str) -> None:
 
 
 @command.command("check", epilog=examples("hpcprof sites check site_configs/mine.yaml"))
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-def check(file: Path) -> None:
-    """Check a site file; exit 2 and name the first mistake if it is wrong."""
-    site = load_site_file(file)
-    click.echo(f"{file}: site {site.name} is valid")
+@click.argument("file", metavar="FILE|NAME", shell_complete=complete_files)
+def check(file: str) -> None:
+    """Check a site, by its file or name; exit 2 and name the first mistake if it is wrong."""
+    path = site_files().get(file) if not Path(file).exists() else Path(file)
+    if path is None:
+        raise unknown("site", file, site_files(), ", and there is no such file")
+    site = load_site_file(path)
+    click.echo(f"{path}: site {site.name} is valid")
 
 
 @command.command(

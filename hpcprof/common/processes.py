@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,6 +135,7 @@ def run_command(
     from hpcprof.common.logs import log_command
 
     began = time.monotonic()
+    deliver = _hold_interrupts()
     try:
         process = subprocess.Popen(
             command,
@@ -147,9 +149,11 @@ def run_command(
             start_new_session=True,
         )
     except OSError as error:
+        deliver()
         raise _not_started(command, error, directory) from None
     with process:
         try:
+            deliver()
             stdout, stderr = process.communicate(text_input or None, timeout)
         except subprocess.TimeoutExpired as error:
             _kill(process)
@@ -162,6 +166,25 @@ def run_command(
     seconds = time.monotonic() - began
     log_command(command, f"exit code {process.returncode}, {seconds:.2f} s", stdout, stderr)
     return Completed(tuple(command), process.returncode, stdout, stderr, seconds)
+
+
+def _hold_interrupts() -> Callable[[], None]:
+    """Hold interrupts (Ctrl-C) back, and return a function that ends this and raises one that came.
+
+    An exception while a process starts would lose its id, and the process would go on.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        return lambda: None
+    held: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: held.append(number))
+
+    def deliver() -> None:
+        signal.signal(signal.SIGINT, before)
+        if held:
+            signal.raise_signal(signal.SIGINT)
+
+    return deliver
 
 
 def run_in_terminal(command: Sequence[str]) -> int:

@@ -141,6 +141,7 @@ def test_every_command_that_is_listed_exists_and_is_described_as_its_help_says(h
         (["collect", "."], 1, "no profiles (*.sqlite or *.nsys-rep, *.trace.json[.gz], "),
         (["collect", ".", "--db", "nosuch://x"], 2, "--db nosuch://…: this database cannot be used here"),
         (["sites", "check", "missing.yaml"], 2, "missing.yaml"),
+        (["open", "/missing/file.sqlite"], 2, "there is no file or folder /missing/file.sqlite"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_an_exit_code_and_never_a_traceback(
@@ -351,6 +352,7 @@ def test_a_submit_that_would_have_to_wait_where_nothing_waits_leaves_no_run(
 def test_a_site_is_shown_as_it_is_resolved_and_a_file_is_checked(hpcprof: Hpcprof, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("extends: local\ndescription: my box\n")
     assert "valid" in hpcprof("sites", "check", "mine.yaml").stdout
+    assert "local.yaml: site local is valid" in hpcprof("sites", "check", "local").stdout
     assert "local" in hpcprof("sites", "list").stdout
     assert "scheduler: local" in hpcprof("sites", "show", "local").stdout
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -178,3 +180,22 @@ def test_an_nsys_that_hangs_leaves_no_half_export(tmp_path: Path, monkeypatch: p
     ):
         report_export.exported(report)
     assert [path.name for path in report.parent.iterdir()] == [report.name]
+
+
+def test_an_interrupt_while_a_command_starts_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[str]] = []
+
+    class Interrupted(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+            signal.raise_signal(signal.SIGINT)
+            started.append(self)  # not reached if the interrupt is not held back
+
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run_command(["sleep", "300"], timeout=400)
+    assert len(started) == 2
+    assert started[0].returncode == -signal.SIGKILL
+    assert signal.getsignal(signal.SIGINT) is before

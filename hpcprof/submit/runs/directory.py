@@ -348,6 +348,8 @@ def find_run(reference: str, runs: Path, others: Sequence[str] = ()) -> Run:
         return open_run(path)
     if path.is_file():
         raise UsageError(f"{path} is a file, and not the folder of a run.")
+    if "/" in reference and not path.exists():
+        raise UsageError(f"there is no file or folder {path}.")
     where = f" (it is neither a folder nor a run in {runs})"
     raise unknown("run", reference, dict.fromkeys([*ids, *others]), where, listed=_LISTED_RUNS)
 

@@ -9,6 +9,8 @@ from click.shell_completion import get_completion_class
 
 from hpcprof.cli.main import cli
 from hpcprof.cli.shells import register_shells
+from hpcprof.results.store.store import open_store
+from hpcprof.results.store.tables import RunRow
 
 POLARIS = ["submit", "--site", "polaris"]
 
@@ -119,6 +121,14 @@ def test_runs_are_offered_the_newest_first_and_sweeps_as_a_whole(
     sweep = RUNS[1].removesuffix(".0")
     assert completed(monkeypatch, *words, "") == ["last", *reversed(RUNS), sweep]
     assert completed(monkeypatch, *words, "20261121") == RUNS[:1]
+
+
+def test_imported_runs_are_offered_where_results_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(None, Path("runs"))
+    store.prepare()
+    store.put_profiles(RunRow("profiles-1a2b3c4d", "/profiles"), [])
+    assert completed(monkeypatch, "report", "") == ["last", "profiles-1a2b3c4d"]
+    assert completed(monkeypatch, "cancel", "") == ["last"]
 
 
 def test_the_shell_completes_folders_and_programs_itself(monkeypatch: pytest.MonkeyPatch) -> None:
