@@ -259,7 +259,7 @@ def instead(finding: Finding, explanation: Explanation) -> list[str]:
 
 
 def together(finding: Finding, explanation: Explanation) -> str:
-    """Return the causes of other ranks that have to go too, in a sentence; empty without any."""
+    """Return the causes that have to go too, in a sentence; empty without any."""
     names = [named(one, explanation) for one in finding.together]
     return f"Only without {' and '.join(names)} as well; alone it saves little." if names else ""
 

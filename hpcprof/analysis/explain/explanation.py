@@ -172,9 +172,8 @@ class Finding:
     alternatives : tuple of Finding
         What would save about as much instead, and little once this cause is gone.
     together : tuple of Finding
-        The causes of other ranks that have to go too: while they last, to remove this cause saves little.
-        ``saving_ns`` is what a step gains without all of them, beyond what those of them save that are
-        findings of their own.
+        Causes that have to go too: while they last, to remove this cause saves little. ``saving_ns`` is what
+        a step gains without all of them, beyond what those of them save that are findings of their own.
     kind : int or None
         The kind of steps that has the cause (`StepKind`), where only steps of one kind have it.
     """

@@ -79,7 +79,7 @@ class Judged:
     alternatives : tuple of Judged
         What would save about as much instead, and nothing once this is taken out.
     together : tuple of Judged
-        The causes of other ranks without which this one saves so much: while they last, it saves little.
+        The causes without which a late rank saves so much: while they last, it saves little.
     """
 
     candidate: Candidate
@@ -173,11 +173,13 @@ class Search:
         return found, hidden, slow
 
     def _hiding(self, found: Sequence[Judged], judged: Judged, alone: Judged) -> tuple[Judged, ...]:
-        """Return the late ranks among the findings that hide what other late ranks cost while they last."""
-        if 100 * (judged.saving - alone.saving) < LEAST_ESTIMATE_PCT * self.wall:
+        """Return the findings that hide what a late rank costs while they last: other late ranks, or all."""
+        hidden = 100 * (judged.saving - alone.saving) >= LEAST_ESTIMATE_PCT * self.wall
+        if not hidden or judged.candidate.cause not in _OF_RANKS:
             return ()
-        late = [one for one in (judged, *found) if one.candidate.cause in _OF_RANKS]
-        return tuple(one for one in late[1:] if judged in late and not set(one.ranks) & set(judged.ranks))
+        late = [one for one in found if one.candidate.cause in _OF_RANKS]
+        others = [one for one in late if not set(one.ranks) & set(judged.ranks)]
+        return tuple(others or (found if not late else ()))
 
     def _late_together(self, times: Times, walls: Ints) -> Judged | None:
         """Return ranks that are late by different causes, where a step gains enough only without both.

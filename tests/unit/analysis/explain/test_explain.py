@@ -475,6 +475,16 @@ def test_a_changed_level_is_shown_by_a_step_of_each() -> None:
     assert [values[0] - values[1], len(values)] == pytest.approx([5 * MS, 2], rel=0.1)
 
 
+def test_a_late_gpu_behind_a_slow_host_is_a_finding_together_with_it() -> None:
+    loads = [Host(30 * MS)]
+    usual, late = training(data=loads), training(data=loads, forward=[Launch(6 * MS)])
+    first, second = explained(usual, late, usual).shown()
+    assert (first.cause, first.ranks, first.together) == (Cause.HOST_WORK, (0, 1, 2), ())
+    assert (second.cause, second.ranks) == (Cause.LATE_RANK_GPU, (1,))
+    assert [one.cause for one in second.together] == [Cause.HOST_WORK]
+    assert second.saving_ns == pytest.approx(6 * MS, rel=0.1)
+
+
 def test_a_synchronization_does_not_mask_a_narrower_cause_and_is_its_alternative() -> None:
     synchronized, slow = (
         training(data=data, optimizer=[Launch(MS), Wait()]) for data in ((), (Host(9 * MS),))
