@@ -20,6 +20,7 @@ from hpcprof.report.formatting import cell, header
 from hpcprof.results.analysis_table import AnalysisTable
 from tests.data import rocprof_profiles
 from tests.integration.conftest import unpack, unpack_mpi
+from tests.unit.analysis.explain.programs import MS, Host, Launch, Mpi, Wait, simulate
 
 DATA = Path(__file__).parents[1] / "data"
 SAMPLES = (
@@ -44,7 +45,7 @@ Print = Callable[[int], list[str]]
 
 @pytest.fixture(scope="module")
 def profiles(tmp_path_factory: pytest.TempPathFactory) -> list[Timeline | KernelReport]:
-    """Real profiles of each kind, and a trace with a module: together they have all that is analyzed."""
+    """Profiles that together have all that is analyzed; the last one, simulated, has GPUs and MPI."""
     folder = tmp_path_factory.mktemp("samples")
     modules = folder / "rank0.pt.trace.json"
     modules.write_text(json.dumps({"traceEvents": [MODULE]}), encoding="utf-8")
@@ -52,7 +53,8 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> list[Timeline | Kernel
         unpacked(folder / name)
     exports = [folder / name / "rank0.sqlite" for name in ("gpu", "mpi")]
     exports.append(rocprof_profiles.write_database(folder / "rank0.db"))
-    return [read_profile(path) for path in (*exports, modules, *map(DATA.joinpath, SAMPLES))]
+    real = [read_profile(path) for path in (*exports, modules, *map(DATA.joinpath, SAMPLES))]
+    return [*real, simulate([[Host(MS), Launch(MS), Wait(), Mpi(MS)]] * 2, 3)[0]]
 
 
 @pytest.fixture
