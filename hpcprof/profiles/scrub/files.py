@@ -13,6 +13,7 @@ from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
 from hpcprof.profiles.readers.declaration import Scrubber, load
 from hpcprof.profiles.readers.discovery import BUILT_IN, reader_of
 from hpcprof.profiles.scrub.names import Names
+from hpcprof.profiles.scrub.stalls import EVIDENCE, is_evidence
 
 # PyTorch's own names: HOST_PID.TIME.pt.trace.json
 _HOST_IN_NAME = re.compile(r"(.+)_\d+\.\d{10,}\.pt\.trace\.json(?:\.gz)?$")
@@ -81,12 +82,14 @@ def _scrubbers(paths: list[Path], folder: Path) -> list[Scrubber]:
 
 
 def _scrubber(path: Path) -> Scrubber:
+    if is_evidence(path):
+        return EVIDENCE
     reader = reader_of(path)
     scrubber = reader.scrubber if reader else None
     if scrubber and path.name.lower().endswith(scrubber.suffixes):
         return scrubber
     hint = f": {scrubber.otherwise}" if scrubber and scrubber.otherwise else ""
-    valid = " and ".join(reader.scrubber.files for reader in BUILT_IN if reader.scrubber)
+    valid = " and ".join([*(one.scrubber.files for one in BUILT_IN if one.scrubber), EVIDENCE.files])
     raise UsageError(f"{path} cannot be scrubbed{hint}: valid are {valid}.")
 
 
