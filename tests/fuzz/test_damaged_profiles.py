@@ -14,6 +14,7 @@ import sqlite3
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.losses import LossKind, Subject
 from hpcprof.profiles.readers.declaration import ProfilePart
 from hpcprof.profiles.readers.discovery import read_profile, several_ranks
+from hpcprof.profiles.readers.xplane.wire import Damage, fields_of
 from hpcprof.profiles.timeline import LATEST, LONGEST, Timeline
 from tests.crosschecks import contradictions
 from tests.data import rocprof_profiles, unitrace_trace, xplane_profile
@@ -366,6 +368,49 @@ def test_a_profile_with_changed_bytes_gives_a_sentence_or_a_result(
     if timeline is not None:
         analysed(timeline)
     path.unlink()
+
+
+@bounded
+@given(changes)
+def test_a_profile_of_jax_with_changed_fields_gives_a_sentence_or_counts_what_it_leaves_out(
+    tmp_path_factory: pytest.TempPathFactory, seeds: list[int]
+) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "rank00000.xplane.pb"
+    profile = WHOLE[".xplane.pb"]
+    for seed in seeds:
+        profile = changed_message(profile, random.Random(seed))
+    path.write_bytes(profile)
+    timeline = opened(path)
+    if timeline is not None:
+        check_parts(analysed(timeline))
+    path.unlink()
+
+
+def changed_message(data: bytes, choose: random.Random) -> bytes:
+    """Change one field of a message, or of a message in it."""
+    fields: xplane_profile.Message = [
+        (one.number, one.value if one.end < 0 else data[one.value : one.end])
+        for one in fields_of(data, 0, len(data))
+    ]
+    if not fields:
+        return data
+    at = choose.randrange(len(fields))
+    number, value = fields[at]
+    if isinstance(value, bytes) and choose.random() < 0.8:
+        with suppress(Damage):
+            fields[at] = number, changed_message(value, choose)
+            return xplane_profile.message(fields)
+    match choose.randrange(4):
+        case 0:
+            del fields[at]
+        case 1:
+            fields.append(fields[at])
+        case 2:
+            fields[at] = number, choose.choice([v for v in VALUES if v is not None])
+        case _:
+            odd: list[xplane_profile.Value] = [b"", b"\xff\x00", "text", "jit_step(7)", 1.5, float("inf")]
+            fields[at] = number, choose.choice(odd)
+    return xplane_profile.message(fields)
 
 
 @cache
