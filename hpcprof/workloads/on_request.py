@@ -64,6 +64,10 @@ class Request(NamedTuple):
         return not self.ranks or any(low <= rank <= high for low, high in self.ranks)
 
 
+class _CannotRecord(Exception):
+    """A reason that is none of the profiler's."""
+
+
 def parse_request(text: str | bytes) -> Request:
     """Return a request.
 
@@ -174,6 +178,8 @@ class OnRequest:
         if steps >= self._due and os.getpid() == self._process:
             try:
                 self._advance(steps)
+            except _CannotRecord as error:
+                self._fail(str(error))
             except Exception as error:
                 self._fail(repr(error))
 
@@ -201,12 +207,12 @@ class OnRequest:
 
     def _check(self, request: Request, steps: int) -> None:
         if steps > request.first:
-            raise RuntimeError(f"step {request.first} had begun before the request was seen")
+            raise _CannotRecord(f"step {request.first} had begun before the request was seen")
         if self._torch.autograd._profiler_enabled():
-            raise RuntimeError("the program runs the PyTorch profiler itself")
+            raise _CannotRecord("the program runs the PyTorch profiler itself")
         cuda = self._torch.cuda
         if cuda.is_initialized() and cuda.is_current_stream_capturing():
-            raise RuntimeError("a CUDA graph is being captured")
+            raise _CannotRecord("a CUDA graph is being captured")
 
     def _finish(self, request: Request) -> None:
         active, self._active, self._due, self._request = self._active, None, _NEVER, None
