@@ -15,7 +15,11 @@ import numpy as np
 
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay, Times
-from hpcprof.analysis.statistics.confidence_intervals import widening
+from hpcprof.analysis.statistics.confidence_intervals import (
+    correlated_freedom,
+    own_correlation,
+    variance_of_mean,
+)
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.analysis.statistics.student import student_quantile
 
@@ -104,14 +108,20 @@ class Uncertainty:
         profiler = self._saving(quicker, change) - without if self.call_cost_ns else 0.0
         steps = half_width(by_step)
         model = float(np.hypot(contention, MODEL_SHARE * saving))
-        half = float(np.hypot(steps, model))
-        below, above = (float(np.hypot(half, max(0.0, one))) for one in (-profiler, profiler))
+        # Where no step loses, the saving is positive, and its lower end that of its logarithm.
+        gains = saving > 0 and by_step.min() >= -MODEL_SHARE * saving
+        fewer = saving * -np.expm1(-steps / saving) if gains else steps
+        below = float(np.hypot(np.hypot(fewer, model), max(0.0, -profiler)))
+        above = float(np.hypot(np.hypot(steps, model), max(0.0, profiler)))
         low, high = saving - self.error - below, saving + self.error + above
         needed = None
         if low < self.least:
-            room = max(0.0, saving - self.error - self.least) ** 2 - (below**2 - steps**2)
-            enough = len(by_step) * steps**2 / room if room > 0 else _MOST_STEPS + 1
-            needed = int(np.ceil(enough)) if enough <= _MOST_STEPS else None
+            room = max(0.0, saving - self.error - self.least) ** 2 - (below**2 - fewer**2)
+            allowed = float(np.sqrt(max(0.0, room)))
+            if gains and allowed < saving:
+                allowed = saving * -float(np.log1p(-allowed / saving))
+            enough = len(by_step) * (steps / allowed) ** 2 if allowed else _MOST_STEPS + 1
+            needed = max(len(by_step) + 1, int(np.ceil(enough))) if enough <= _MOST_STEPS else None
         return Interval(low, high, max(0.0, -profiler), needed)
 
     def _saving(self, times: Times, change: Callable[[Times], Times]) -> float:
@@ -122,13 +132,15 @@ def half_width(values: Floats) -> float:
     """Return half of the interval of the mean or the median of values, one for each step.
 
     The deviation follows from the mean absolute one, with Student's factor for few steps. The width is that
-    for a median, a quarter more than for a mean: few steps may not show how far single ones are off. What
-    neighbouring steps have in common makes it wider.
+    for a median, a quarter more than for a mean: few steps may not show how far single ones are off.
+    Neighbouring steps may be alike and hardly show it, so some correlation is assumed and added to theirs.
     """
     count = len(values)
     if count < 2:
         return 0.0
     distance = values - np.median(values)
     deviation = 1.2533 * float(np.mean(np.abs(distance))) * np.sqrt(count / (count - 1))
-    student = float(student_quantile(count - 1, (1 + CONFIDENCE) / 2))
-    return float(student * 1.2533 * deviation * widening(values - values.mean()) / np.sqrt(count))
+    correlation = own_correlation(values)
+    freedom = correlated_freedom(count - 1, correlation)
+    student = float(student_quantile(freedom, (1 + CONFIDENCE) / 2))
+    return float(student * 1.2533 * deviation * np.sqrt(variance_of_mean(count, correlation) / count))

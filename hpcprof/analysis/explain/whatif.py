@@ -58,7 +58,8 @@ def predict(inputs: ExplainInputs, changes: Sequence[Change]) -> Prediction:
         # Contention is estimated, and the first and last steps are not typical.
         wall, elapsed = min(wall, base), min(elapsed, base_elapsed)
     uncertainty = Uncertainty(replay, replay.wall, abs(error))
-    saving = uncertainty.of_saving(replay.measured, changed, base - wall, predicted.astype(float))
+    apart = predicted - np.mean(predicted)
+    saving = uncertainty.of_saving(replay.measured, changed, base - wall, apart)
     return Prediction(
         wall_p50_ns=round(wall),
         low_ns=round(max(0.0, base - saving.high)),

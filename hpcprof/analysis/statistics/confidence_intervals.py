@@ -18,6 +18,9 @@ _ASSUMED_CORRELATION, _MOST_CORRELATION = 0.5, 0.9
 _INDEPENDENT_VALUES, _FEWEST_ALIKE = 4, 4
 """The weight of the assumption that values are independent, as a number of values; less tell nothing."""
 
+_OWN_ERRORS = 0.5
+"""The correlation in one series may be larger than measured by so many standard errors."""
+
 _MOST_LAGS = 8
 _TRIMMED = 10
 _FEW_VALUES = 20
@@ -132,6 +135,22 @@ def expected_correlation(
     values = series * np.maximum(length - 3, 0) ** 2 / length
     total = values * found + weight * assumed + errors * np.sqrt(values)
     return np.clip(total / (values + weight), 0.0, _MOST_CORRELATION)
+
+
+def own_correlation(series: Floats) -> Floats:
+    """Return the correlation of neighbours to expect in one series, which may be larger than it seems.
+
+    Parameters
+    ----------
+    series : ndarray of float, shape (n,)
+
+    Returns
+    -------
+    ndarray of float, shape ()
+    """
+    n = len(series)
+    found = common_correlation(series[None])[0] if n >= _FEWEST_ALIKE else np.zeros(())
+    return expected_correlation(found, 1, n, _INDEPENDENT_VALUES, errors=_OWN_ERRORS)
 
 
 def variance_of_mean(n: Ints | Floats | int, correlation: Floats) -> Floats:

@@ -9,6 +9,7 @@ from hpcprof.analysis.explain.explain import Replayable, explain_run, replayable
 from hpcprof.analysis.explain.intervals import Uncertainty, half_width
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay, Times
+from hpcprof.analysis.statistics.student import student_quantile
 from tests.unit.analysis.explain.programs import (
     MS,
     US,
@@ -27,7 +28,18 @@ def test_nine_of_ten_intervals_or_more_contain_the_mean_and_the_median(steps: in
     values = np.random.default_rng(1).standard_normal((500, steps))
     widths = [half_width(one) for one in values]
     for of in (np.mean, np.median):
-        assert 0.9 <= np.mean(np.abs(of(values, axis=1)) <= widths) < 0.98
+        assert np.mean(np.abs(of(values, axis=1)) <= widths) >= 0.9
+    # Student's interval of the median of as many independent steps, with their true deviation.
+    usual = student_quantile(steps - 1, 0.95) * 1.2533 / np.sqrt(steps)
+    assert np.median(widths) < 2 * usual
+
+
+def test_nine_of_ten_intervals_of_twenty_strongly_correlated_steps_contain_the_mean() -> None:
+    values = np.random.default_rng(2).standard_normal((600, 20))
+    for step in range(1, 20):
+        values[:, step] = 0.8 * values[:, step - 1] + 0.6 * values[:, step]
+    # As if the correlation were known to be what it seems, it is 79 %.
+    assert np.mean([abs(np.mean(one)) <= half_width(one) for one in values]) >= 0.89
 
 
 def test_steps_that_resemble_their_neighbours_make_an_interval_wider() -> None:
@@ -72,10 +84,19 @@ def test_an_interval_contains_the_saving_without_the_profiler() -> None:
 
 
 def test_few_steps_that_differ_are_too_few_and_more_are_recommended() -> None:
-    sleeps = [Once(step, (Host(sleep * MS),)) for step, sleep in enumerate((5, 20, 8, 30, 12))]
-    found = explain_run(inputs_of(simulate([[Place("data", tuple(sleeps)), *[Launch(MS)] * 4]], 5)))[0]
+    sleeps = [Once(step, (Host(sleep * MS),)) for step, sleep in enumerate((0, 0, 10, 11, 0, 0))]
+    found = explain_run(inputs_of(simulate([[Place("data", tuple(sleeps)), *[Launch(MS)] * 4]], 6)))[0]
     assert not found.shown()
     (said,) = [one for one in found.not_judged if one.what == "host_work"]
     assert said.reason.startswith("in data it seems to cost ")
-    assert "5 steps are too few to tell: record " in said.reason
+    assert "6 steps are too few to tell: record " in said.reason
     assert "(--capture-steps 5-" in said.reason
+
+
+def test_a_saving_to_which_every_step_adds_is_shown_although_they_differ() -> None:
+    sleeps = [Once(step, (Host(sleep * MS),)) for step, sleep in enumerate((5, 20, 8, 30, 12))]
+    found = explain_run(inputs_of(simulate([[Place("data", tuple(sleeps)), *[Launch(MS)] * 4]], 5)))[0]
+    (shown,) = found.shown()
+    assert (shown.cause.value, shown.where) == ("host_work", "data")
+    assert shown.saving_ns is not None and shown.saving_low_ns is not None
+    assert 0 < shown.saving_low_ns < shown.saving_ns / 2
