@@ -33,7 +33,8 @@ def run(series: dict[tuple[str, str], Series], **options: Any) -> RunTelemetry:
 
 
 def rows(name: str, found: RunTelemetry) -> list[dict[str, Any]]:
-    return telemetry_tables(found)[name].rows.to_dict("records")
+    columns = telemetry_tables(found)[name].columns()
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def test_rows_cover_whole_steps_of_a_second_and_nothing_is_interpolated() -> None:

@@ -162,6 +162,10 @@ def rewrite_archive(path: Path, **changes: bool) -> None:
     write_archive(path.parent, ranks=1, name=path.stem, **changes)
 
 
+def write_profile(path: Path, **changes: Any) -> None:
+    path.write_bytes(xplane_profile.profile(**changes))
+
+
 def archive_sample() -> Sample:
     with tempfile.TemporaryDirectory() as name:
         anchor = write_archive(Path(name), ranks=1, name="rank0")
@@ -217,8 +221,8 @@ SAMPLES = {
     "xplane": Sample(
         ".xplane.pb",
         xplane_profile.profile(),
-        lambda path: path.write_bytes(xplane_profile.profile(seed=1)) and None,
-        lambda path: path.write_bytes(xplane_profile.profile(cut_kernel=True)) and None,
+        lambda path: write_profile(path, seed=1),
+        lambda path: write_profile(path, cut_kernel=True),
         rest=True,
     ),
     "ncu": Sample(
