@@ -32,7 +32,6 @@ from hpcprof.results.communicator_groups import RankGroup, Survey, groups_of_com
 from hpcprof.results.executors.interface import Executor, Lost, ResultT, TaskT, serially
 from hpcprof.results.malloc import return_freed_memory
 from hpcprof.results.mpi_links import LinkWriter
-from hpcprof.results.node_samples import run_telemetry
 from hpcprof.results.rank_tables import dataset_table, rank_table_rows
 from hpcprof.results.run_communication import (
     PartFile,
@@ -267,6 +266,9 @@ def _mapped_over_mpi(
 
 def mapped_over_nodes(run: Run | None) -> dict[str, list[Any]]:
     """Return the values of the maps over the samples of the nodes of a run."""
+    # The workers do without.
+    from hpcprof.results.node_samples import run_telemetry
+
     sampled = None if run is None else run_telemetry(run)
     return {name: [] if sampled is None else [imported(name)(sampled)] for name in _maps(Part.NODES)}
 
