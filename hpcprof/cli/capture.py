@@ -25,11 +25,11 @@ from hpcprof.submit.runs.directory import find_submitted_runs, typed_name
 )
 @click.argument("run", metavar="RUN", shell_complete=complete_runs)
 def command(runs_dir: Path, steps: int, ranks: str, run: str) -> None:
-    """Record the next steps of a running PyTorch job, which goes on.
+    """Record the next steps of a running PyTorch job.
 
-    The job needs no profiler: a request in the run makes all ranks record the same steps with the PyTorch
-    profiler, some seconds later. The traces replace those of an earlier capture of the run. The exit status
-    is 1 if a rank could not record, for example because the program runs the profiler itself.
+    The job goes on, and needs no profiler: a request in the run makes all ranks record the same steps with
+    the PyTorch profiler, some seconds later. The traces replace those of an earlier capture of the run. The exit
+    status is 1 if a rank could not record, for example because the program runs the profiler itself.
     """
     found = find_submitted_runs((run,), runs_dir)
     if len(found) != 1:

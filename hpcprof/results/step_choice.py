@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.results.analysis_table import Row
-from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run
 
-if TYPE_CHECKING:  # numpy is not needed where no profile has changed
+if TYPE_CHECKING:  # numpy is not needed where no profile has changed, and workers need no database
     from hpcprof.analysis.steps.step_detection import StepCandidate
     from hpcprof.profiles.kernel_report import KernelReport
     from hpcprof.profiles.timeline import StepRange, Timeline
+    from hpcprof.results.store.store import Store
 
 AUTO = "auto"
 """The value of ``--step-range`` that lets the step be found again."""
