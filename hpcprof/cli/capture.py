@@ -28,8 +28,8 @@ def command(runs_dir: Path, steps: int, ranks: str, run: str) -> None:
     """Record the next steps of a running PyTorch job.
 
     The job goes on, and needs no profiler: a request in the run makes all ranks record the same steps with
-    the PyTorch profiler, some seconds later. The traces replace those of an earlier capture of the run. The exit
-    status is 1 if a rank could not record, for example because the program runs the profiler itself.
+    the PyTorch profiler, some seconds later. The traces replace those of an earlier capture of the run. The
+    exit status is 1 if a rank could not record, for example because the program runs the profiler itself.
     """
     found = find_submitted_runs((run,), runs_dir)
     if len(found) != 1:

@@ -199,4 +199,4 @@ def test_chosen_steps_of_a_chosen_rank_are_profiled_while_the_other_ranks_run_al
     assert [p.name for p in (run_of(tmp_path) / "profiles").iterdir()] == ["rank00001.trace.json.gz"]
     hpcprof("collect")
     steps = json.loads(hpcprof("report", "--analysis", "step_times", "--format", "json").stdout)
-    assert [(row["rank"], row["step"]) for row in steps] == [(1, 0), (1, 1), (1, 2)]
+    assert [(row["rank"], row["step"]) for row in steps] == [(1, 2), (1, 3), (1, 4)]

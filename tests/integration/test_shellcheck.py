@@ -28,7 +28,7 @@ def scripts_of(site: str, profiler: str) -> dict[str, str]:
         return {}
     job = make_job(
         loaded,
-        workload="sequence-parallel",
+        workload="sequence-parallel-jax" if profiler == "jax" else "sequence-parallel",
         ranks_per_node=2,
         profiler=profiler,
         profiler_options={"kernel": "gemm", "launch-count": "1"} if profiler == "ncu" else {},
