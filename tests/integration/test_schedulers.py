@@ -325,18 +325,14 @@ def test_ahead_of_the_walltime_limit_the_trace_is_written_and_said(
 
 
 def test_slurm_queues_a_stalled_job_again_once(slurm: Cluster, hpcprof: Hpcprof) -> None:
-    program = (
-        "import time; from mpi4py.MPI import COMM_WORLD as world; world.rank or time.sleep(1000); "
-        "world.Barrier()"
-    )
     shape = ("--nodes", "4", "--ranks-per-node", "1", "--walltime", "20m")
     stalls = ("--stall-timeout", "10s", "--on-stall", "resubmit")
-    hpcprof("submit", "--site", "slurm", *shape, *stalls, "--", sys.executable, "-c", program)
+    hpcprof("submit", "--site", "slurm", *shape, *stalls, "--", "sleep", "1000")
     run = the_run()
     until(lambda: bool(run.state_file("resubmitted")))
     # Slurm begins such a job again after two minutes.
     until(lambda: last(hpcprof)[1].startswith("queued again after a stall"))
-    assert (run.path / "stall/rank00000.json").exists()
+    assert (run.path / "stall/rank00000.process").exists()
     hpcprof("cancel", "last")
 
 
