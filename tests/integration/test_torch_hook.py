@@ -184,7 +184,7 @@ def test_a_run_has_the_hook_unless_it_was_submitted_without(hpcprof: Hpcprof, tm
     for selection in (["--no-hook"], ["--ranks-per-node", "2", "--profiler", "torch"]):
         assert hpcprof("submit", *selection, "--wait", "--", "sh", "-c", show).returncode == 0
     plain, other_rank = all_runs(tmp_path / "runs")
-    assert not (plain.path / "hook").exists()
+    assert not (plain.path / "hook/sitecustomize.py").exists()
     inherited = os.environ.get("PYTHONPATH", "unset")
     assert (plain.path / "logs/rank00000.out").read_text() == f"{inherited}\n"
     hooked = (other_rank.path / "logs/rank00001.out").read_text()
