@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.collectives import clock_alignment, pair_clocks
@@ -17,6 +18,8 @@ from hpcprof.analysis.framework.declaration import Analysis, Part
 from hpcprof.analysis.framework.outcome import Outcome, analyze_run, imported
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.mpi.matching import aligned_by_mpi
+from hpcprof.analysis.telemetry.tables import RunTelemetry
+from hpcprof.profiles.readers.telemetry import NodeTelemetry, RankPlace, Series
 from tests.unit.analysis.mpi.programs import run_lists
 
 
@@ -32,7 +35,7 @@ def analyze(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
     if not analysis.map:
         return analyze_run(analysis, results)
     if analysis.map_over is Part.NODES:
-        return analyze_run(analysis, results)
+        return analyze_run(analysis, results, [imported(analysis.map)(sampled())])
     if analysis.map_over is Part.MPI:
         whole = {need: results[need].rows for need in analysis.map_needs}
         lists = run_lists(whole)
@@ -50,6 +53,17 @@ def analyze(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
     clocks = next((one.clocks for one in connect(found.aligned)), {})
     part = imported(analysis.map)(tables, {rank: one for rank, one in waits if one}, clocks)
     return analyze_run(analysis, results, [part])
+
+
+def sampled() -> RunTelemetry:
+    """Return the samples of a node of one rank with a GPU."""
+    names = ("rank0 cpu_s", "rank0 read_bytes", "cpu0 busy_s", "gpu0 power_w", "gpu0 sm_mhz", "gpu0 busy_pct")
+    times = np.arange(3.0)
+    series = {
+        (device, metric): Series(times, times)
+        for device, _, metric in (name.partition(" ") for name in names)
+    }
+    return RunTelemetry([NodeTelemetry("n1", series, {0: RankPlace((0,), (0,))}, ("A GPU",))])
 
 
 def collectives(results: Mapping[str, pd.DataFrame]) -> Outcome:
