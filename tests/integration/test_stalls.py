@@ -178,6 +178,12 @@ def test_a_stalled_job_is_submitted_again_once_by_the_command_that_waits(tmp_pat
         command = [sys.executable, "-m", "hpcprof", *arguments]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
+    # Beside the others, since each waits for most of a minute.
+    (tmp_path / "stopped").mkdir()
+    stopped = subprocess.Popen(
+        [sys.executable, "-m", "hpcprof", "run", *job[1:-1], "stop", *program[:-2], "../train.py", "stuck"],
+        cwd=tmp_path / "stopped",
+    )
     refused = hpcprof(*job, *program)
     assert (refused.returncode, "cannot queue a job again" in refused.stderr) == (2, True)
     done = hpcprof(*job, "--wait", *program)
@@ -186,4 +192,4 @@ def test_a_stalled_job_is_submitted_again_once_by_the_command_that_waits(tmp_pat
     assert done.stderr.count("stalled: Rank 2 holds the others up in load (train.py:") == 2
     watched = hpcprof("status", "--watch", "last")
     assert (watched.returncode, "Rank 2 holds" in " ".join(watched.stdout.split())) == (5, True)
-    assert hpcprof("run", *job[1:-1], "stop", *program).returncode == 5
+    assert stopped.wait() == 5
