@@ -19,6 +19,7 @@ from hpcprof.profiles.timeline import Ints
 
 _DIGITS = 3
 _FAR = 1 << 62
+_NO_TIMES = np.empty(0, np.int64)
 _STARTS, _END = ("MPI_Init", "MPI_Init_thread"), "MPI_Finalize"
 
 
@@ -101,12 +102,32 @@ class _Span:
         self.useful += int(thread.useful(ends).sum() - thread.useful(starts).sum())
 
 
+def run_limits(names: Sequence[str | None], start: Ints, end: Ints, starts: Ints, ends: Ints) -> Ints:
+    """Return when a run begins and ends: after ``MPI_Init``, else with the first call or step, and so on.
+
+    Parameters
+    ----------
+    names : sequence of str
+        The names of the first and the last call.
+    start, end : ndarray of int64, shape (n,)
+        The calls of the main thread in order, in ns; there is at least one.
+    starts, ends : ndarray of int64, shape (m,)
+        The steps and phases; may be empty.
+
+    Returns
+    -------
+    ndarray of int64, shape (2,)
+    """
+    first = end[0] if names[0] in _STARTS else starts.min(initial=start[0])
+    last = start[-1] if names[-1] == _END else ends.max(initial=end[-1])
+    return np.array([first, max(first, last)], np.int64)
+
+
 class Efficiencies:
     """The efficiencies of a run, of its step and of each phase, from its windows one after the other.
 
-    The run lasts from the end of ``MPI_Init`` to the start of ``MPI_Finalize``, or from the first call to the
-    last. The wall time of the step runs from its first start to its last end on any rank, that of a phase is
-    the longest of the ranks. Only the main thread of each rank counts.
+    The run lasts as `run_limits` says. The wall time of the step runs from its first start to its last end on
+    any rank, that of a phase is the longest of the ranks. Only the main thread of each rank counts.
 
     Parameters
     ----------
@@ -155,12 +176,12 @@ class Efficiencies:
     ) -> None:
         calls = run.calls
         span = self._runs.setdefault(rank, _Span())
+        _, starts, ends = self._regions.get(rank, (_NO_TIMES,) * 3)
+        names = [calls.names[int(calls.name[one])] for one in (low, high - 1)]
+        limits = run_limits(names, found.start, found.end, starts, ends)
         if first:
-            name = calls.names[int(calls.name[low])]
-            moment = found.end[:1] if name in _STARTS else found.start[:1]
-            span.add(found, moment, moment[:0])
-        name = calls.names[int(calls.name[high - 1])]
-        moment = found.start[-1:] if name == _END else found.end[-1:]
+            span.add(found, limits[:1], limits[:0])
+        moment = limits[1:]
         useful, common, ideal = (times(moment)[0] for times in (found.useful, found.on_common, found.ideal))
         self._last[rank] = int(useful), int(common), int(ideal)
         if rank not in self._regions:

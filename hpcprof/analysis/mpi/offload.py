@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.mpi.efficiencies import run_limits
 from hpcprof.analysis.mpi.per_rank import regions_of
 from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
 from hpcprof.profiles.columns.intervals import Intervals, coverage, union, union_of
 from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import Category, Ints, Table, Timeline
 
-_STARTS, _END = ("MPI_Init", "MPI_Init_thread"), "MPI_Finalize"
 _DIGITS = 3
 _BRANCHES = (
     "host_efficiency_pct",
@@ -90,11 +90,11 @@ def _scopes(
     timeline: Timeline, start: Ints, end: Ints, names: list[str | None]
 ) -> Iterator[tuple[str, str, Ints, Ints]]:
     """Yield the scopes of ``pop`` with their intervals; the calls are those of MPI on the main thread."""
-    first = end[:1] if names[0] in _STARTS else start[:1]
-    last = start[-1:] if names[-1] == _END else end[-1:]
-    yield "run", "", first, np.maximum(first, last)
-    regions = pd.DataFrame(regions_of(timeline))
-    for (scope, name), rows in regions.groupby(["scope", "name"], sort=False) if len(regions) else ():
+    regions = pd.DataFrame(regions_of(timeline), columns=["scope", "name", "start_ns", "end_ns"])
+    starts, ends = (regions[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    first, last = run_limits(names, start, end, starts, ends)[:, np.newaxis]
+    yield "run", "", first, last
+    for (scope, name), rows in regions.groupby(["scope", "name"], sort=False):
         yield scope, name, rows["start_ns"].to_numpy(np.int64), rows["end_ns"].to_numpy(np.int64)
 
 

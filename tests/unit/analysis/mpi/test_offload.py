@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from hpcprof.analysis.framework.outcome import Outcome, Values, analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.mpi.efficiencies import run_limits
 from hpcprof.analysis.mpi.offload import with_branches
 from hpcprof.profiles.timeline import Category
 from tests.unit.analysis.explain.programs import MS, US, Host, Instruction, Launch, Mpi, Wait, simulate
@@ -36,10 +38,10 @@ def branches(rows: pd.DataFrame, scope: str, parallel: float = 50.0) -> dict[str
 def test_the_time_of_a_rank_is_that_of_its_program() -> None:
     rows = times(program(4 * MS, MS), program(2 * MS, MS))
     own = rows[(rows["rank"] == 0) & (rows["scope"] == "run")].iloc[0]
-    # The run begins and ends with a reduction, and so has a step less on the host and the GPU.
+    # The run begins with its first step, before any call of MPI and after its part on the host.
     assert own["devices"] == 1
-    assert own["gpu_useful_ns"] == (STEPS - 1) * 4 * MS
-    assert own["gpu_active_ns"] == (STEPS - 1) * 5 * MS
+    assert own["gpu_useful_ns"] == STEPS * 4 * MS
+    assert own["gpu_active_ns"] == STEPS * 5 * MS
     assert own["useful_ns"] == (STEPS - 1) * MS
     assert own["elapsed_ns"] == own["useful_ns"] + own["gpu_calls_ns"] + STEPS * 2 * MS
 
@@ -51,13 +53,22 @@ def test_the_branches_are_products_of_their_factors() -> None:
     assert found["device_load_balance_pct"] == pytest.approx(75)
     assert found["device_communication_efficiency_pct"] == pytest.approx(80)
     elapsed = own["elapsed_ns"].max()
-    assert found["device_orchestration_efficiency_pct"] == pytest.approx(100 * 20 * MS / elapsed, abs=0.01)
+    assert found["device_orchestration_efficiency_pct"] == pytest.approx(100 * 25 * MS / elapsed, abs=0.01)
     product = 0.75 * 0.8 * found["device_orchestration_efficiency_pct"]
     assert found["device_efficiency_pct"] == pytest.approx(product, abs=0.01)
     useful = own["useful_ns"].sum()
     offloads = 100 * useful / (useful + own["gpu_calls_ns"].sum())
     assert found["offload_efficiency_pct"] == pytest.approx(offloads, abs=0.01)
     assert found["host_efficiency_pct"] == pytest.approx(offloads / 2, abs=0.01)
+
+
+def test_a_run_with_a_single_call_of_mpi_lasts_as_long_as_its_steps() -> None:
+    limits = run_limits(
+        ["MPI_Barrier"] * 2, *(np.array([at]) for at in (40, 50)), np.array([60]), np.array([90])
+    )
+    assert limits.tolist() == [40, 90]
+    limits = run_limits(["MPI_Init", "MPI_Finalize"], np.array([0, 80]), np.array([10, 85]), limits, limits)
+    assert limits.tolist() == [10, 80]
 
 
 def test_steps_have_branches_of_their_own() -> None:
