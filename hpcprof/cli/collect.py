@@ -334,7 +334,12 @@ def collect_and_tell(
     if is_unprofiled(run, store):
         collect(run, store, program=program)
         known = describe_live_steps(run) or "no step times were noted"
-        click.echo(f"{run.id}: not profiled, so there is nothing to collect; {known}", err=aside)
+        there = (
+            "only what its nodes did was collected"
+            if store.has_run(run.id)
+            else "there is nothing to collect"
+        )
+        click.echo(f"{run.id}: not profiled, so {there}; {known}", err=aside)
         return True
     jobs = cpus or usable_cpus()
     here = Processes(jobs, PRELOAD, work_of, if_quicker=cpus is None)
