@@ -49,6 +49,7 @@ for step in range(6):
     model(torch.randn(4, 8)).sum().backward()
     reduce(step)
     optimizer.step(); optimizer.zero_grad()
+dist.destroy_process_group()
 """
 LINES = {line.strip(): number for number, line in enumerate(PROGRAM.splitlines(), 1)}
 STALLS = ("stuck", "stopped", "order", "cycle")

@@ -54,6 +54,7 @@ ANALYSES = (
         ),
         "hpcprof.analysis.mpi.offload:offload",
         events=Events(RANGES | {Subject.CALL, Subject.KERNEL, Subject.MEMORY, Subject.EVENT}, steps=True),
+        memory_heavy=True,
     ),
     Analysis(
         "pop",

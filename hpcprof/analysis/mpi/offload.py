@@ -54,8 +54,12 @@ def offload(timeline: Timeline) -> Outcome:
     calls = timeline.mpi_calls.take(rows[thread == 0])
     of_mpi = union(calls.start, np.maximum(calls.start, calls.end))
     process, number = int(calls.process[0]), int(calls.thread[0])
-    of_gpu = timeline.calls.take((timeline.calls.process == process) & (timeline.calls.thread == number))
-    in_calls = union_of(of_mpi, union(of_gpu.start, np.maximum(of_gpu.start, of_gpu.end)))
+    every = timeline.calls
+    own = np.flatnonzero((every.process == process) & (every.thread == number))
+    start = every.start[own]
+    in_calls = union_of(of_mpi, union(start, np.maximum(start, every.end[own])))
+    # Those of a large profile take more than the sums need.
+    del own, start
     devices = [*_devices(timeline)]
     found = []
     for scope, name, start, end in _scopes(timeline, calls.start, calls.end, timeline.names(calls.name)):
