@@ -63,9 +63,8 @@ def test_the_branches_are_products_of_their_factors() -> None:
 
 
 def test_a_run_with_a_single_call_of_mpi_lasts_as_long_as_its_steps() -> None:
-    limits = run_limits(
-        ["MPI_Barrier"] * 2, *(np.array([at]) for at in (40, 50)), np.array([60]), np.array([90])
-    )
+    start, end, first, last = np.array([[40], [50], [60], [90]])
+    limits = run_limits(["MPI_Barrier"] * 2, start, end, first, last)
     assert limits.tolist() == [40, 90]
     limits = run_limits(["MPI_Init", "MPI_Finalize"], np.array([0, 80]), np.array([10, 85]), limits, limits)
     assert limits.tolist() == [10, 80]
