@@ -28,7 +28,7 @@ def run_telemetry(run: Run) -> RunTelemetry | None:
     ranks = [sorted(node.ranks) for node in nodes if node.ranks]
     each = sum(map(len, ranks)) <= _MOST_RANKS
     lines = step_lines(run, [rank for of_node in ranks for rank in (of_node if each else of_node[:1])])
-    marks = {rank: [StepMark(one.step, one.steps, one.time) for one in own] for rank, own in lines.items()}
+    marks = {rank: [StepMark(one.step, one.time) for one in own] for rank, own in lines.items()}
     steps = {rank: marks.get(rank if each else of_node[0], []) for of_node in ranks for rank in of_node}
     if run.manifest is None:
         return RunTelemetry(nodes, steps)

@@ -33,16 +33,16 @@ _MOST_BYTES = 1 << 16
 _NEVER = sys.maxsize
 
 _RECENT, _FEWEST = 20, 40
-"""How many steps are compared with those before, and from how many on."""
+"""The number of steps that are compared with those before, and the fewest of all."""
 
 _MOST_WALLS, _EXACT = 4096, 1024
-"""How many steps are remembered; of those before the last ones every second goes when they are too many."""
+"""The most steps that are remembered; then every second of those before the last ones goes."""
 
 _SLOW_STEPS, _SLOW_REQUESTS = 5, 2
 
 
 class Request(NamedTuple):
-    """What is to be recorded.
+    """The steps to record, and the ranks.
 
     Attributes
     ----------

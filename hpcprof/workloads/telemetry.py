@@ -73,7 +73,7 @@ _MOST_CPU = 0.005
 """The share of a core that samples may take: they come less often where they take longer."""
 
 _ENERGY_S = 5.0
-"""How often the energy of a GPU is read: it takes 5 ms of CPU time (an H100 with driver 580)."""
+"""The seconds between readings of a GPU's energy: one takes 5 ms of CPU time (H100, driver 580)."""
 
 _START_S = 120
 """The seconds in which the ranks have to begin."""

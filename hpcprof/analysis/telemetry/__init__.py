@@ -1,1 +1,1 @@
-"""What the nodes of a run did, joined to its steps: clocks, power, memory, network and file systems."""
+"""The nodes of a run, joined to its steps: clocks, power, memory, network and file systems."""

@@ -1,4 +1,4 @@
-"""What the nodes of a run did, from their samplers, joined to the steps of its ranks."""
+"""Analyses of the nodes of a run, from their samplers, joined to the steps of its ranks."""
 
 from __future__ import annotations
 

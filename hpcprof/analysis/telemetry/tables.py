@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,10 +44,9 @@ _IDLE_PCT, _LONG_MINUTES = 50.0, 10.0
 
 
 class StepMark(NamedTuple):
-    """A rank's line about steps: the last one's number, how many they are, and when the last one ended."""
+    """A rank's line about steps: the number of the last one, and when it ended."""
 
     step: int
-    steps: int
     time: float
 
 
@@ -96,11 +96,6 @@ class _Blocks:
         """Return the block in which each moment lies; -1 and n for those outside."""
         return np.searchsorted(self.edges, times, side="left") - 1
 
-    def steps(self, block: int) -> int:
-        """Return how many steps a block has."""
-        first, last = self.first[block], self.last[block]
-        return 0 if first is None or last is None else last - first + 1
-
 
 def telemetry_tables(run: RunTelemetry) -> dict[str, Outcome]:
     """Compute the tables about the nodes of a run, by their names; empty without samples."""
@@ -129,39 +124,17 @@ def _losses(nodes: Sequence[NodeTelemetry]) -> str:
     return f"{counted(damaged, 'line')} of samples could not be read" if damaged else ""
 
 
-def _table(name: str, parts: Sequence[Mapping[str, Outcome]]) -> Outcome:
-    found = next((part[name] for part in parts if part), None)
-    return no_rows(_NONE) if found is None else found
+def _table(name: str, parts: Sequence[Mapping[str, Outcome]], _: Mapping[str, pd.DataFrame]) -> Outcome:
+    return next((part[name] for part in parts if part), no_rows(_NONE))
 
 
-def job_resources(parts: Sequence[Mapping[str, Outcome]], _: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Return what a job asked for and what it used of it."""
-    return _table("job_resources", parts)
-
-
-def energy(parts: Sequence[Mapping[str, Outcome]], _: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Return the energy of each GPU during the steps of its rank, and of all of them."""
-    return _table("energy", parts)
-
-
-def clocks(parts: Sequence[Mapping[str, Outcome]], _: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Return the clocks of each GPU by step, and in which share of the samples something lowered them."""
-    return _table("clocks", parts)
-
-
-def neighbours(parts: Sequence[Mapping[str, Outcome]], _: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Return how much others used the cores and GPUs of the run."""
-    return _table("neighbours", parts)
-
-
-def io(parts: Sequence[Mapping[str, Outcome]], _: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Return the data that each rank read and wrote, by step."""
-    return _table("io", parts)
-
-
-def telemetry(parts: Sequence[Mapping[str, Outcome]], _: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Return the samples of all devices by step."""
-    return _table("telemetry", parts)
+# Each is the function of the analysis with its name.
+job_resources = partial(_table, "job_resources")
+energy = partial(_table, "energy")
+clocks = partial(_table, "clocks")
+neighbours = partial(_table, "neighbours")
+io = partial(_table, "io")
+telemetry = partial(_table, "telemetry")
 
 
 def _by_rank(run: RunTelemetry, most: int) -> Iterator[tuple[NodeTelemetry, dict[int | None, _Blocks]]]:

@@ -28,7 +28,7 @@ def slow(values: Any) -> Series:
 def run(series: dict[tuple[str, str], Series], **options: Any) -> RunTelemetry:
     """Return a run of a rank on GPU 0, cores 0 and 1, whose 36 steps of half a second begin after one."""
     node = NodeTelemetry("n1", series, {0: RankPlace((0, 1), (0,))}, ("A GPU",), {"cores": 4})
-    marks = [StepMark(step, 1, BEGIN + 1 + (step + 1) * 0.5) for step in range(36)]
+    marks = [StepMark(step, BEGIN + 1 + (step + 1) * 0.5) for step in range(36)]
     return RunTelemetry([node], {0: marks}, Requested(**options))
 
 
@@ -135,7 +135,7 @@ def test_resources_that_idle_are_named_where_the_job_asked_for_them() -> None:
 def test_rows_stay_few_however_long_a_run_is() -> None:
     times = BEGIN + np.arange(0.0, 40_000.0)
     node = NodeTelemetry("n1", {("rank0", "cpu_s"): Series(times, times - BEGIN)}, {0: RankPlace()})
-    marks = [StepMark(step, 1, BEGIN + step) for step in range(40_000)]
+    marks = [StepMark(step, BEGIN + step) for step in range(40_000)]
     assert len(rows("telemetry", RunTelemetry([node], {0: marks}))) <= 62
 
 
