@@ -22,6 +22,7 @@ from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import Category, Ints, Table, Timeline
 
 _DIGITS = 3
+_CALLING_STEPS = 0.1
 _BRANCHES = (
     "host_efficiency_pct",
     "offload_efficiency_pct",
@@ -44,7 +45,8 @@ def offload(timeline: Timeline) -> Outcome:
     """Return the time of the main thread and of the GPUs of a rank in the run, its steps and its phases.
 
     The main thread is the one with the most calls of MPI. The times of several GPUs are added. What a GPU
-    does counts where it happens, not where it was launched.
+    does counts where it happens, not where it was launched. Without calls of MPI in one step of ten, there
+    are no rows: these efficiencies say nothing about such a program, and take a while.
     """
     if not len(timeline.mpi_calls):
         return no_rows(f"no MPI calls in {timeline.origin.path.name}")
@@ -53,6 +55,11 @@ def offload(timeline: Timeline) -> Outcome:
     rows, thread = mpi_calls_in_order(timeline)
     calls = timeline.mpi_calls.take(rows[thread == 0])
     of_mpi = union(calls.start, np.maximum(calls.start, calls.end))
+    regions = pd.DataFrame(regions_of(timeline), columns=["scope", "name", "start_ns", "end_ns"])
+    starts, ends = (regions[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    steps = regions["scope"] == "step"
+    if steps.any() and np.mean(coverage(starts, ends, of_mpi)[steps] > 0) < _CALLING_STEPS:
+        return no_rows(f"hardly a step calls MPI in {timeline.origin.path.name}")
     process, number = int(calls.process[0]), int(calls.thread[0])
     every = timeline.calls
     own = np.flatnonzero((every.process == process) & (every.thread == number))
@@ -60,25 +67,24 @@ def offload(timeline: Timeline) -> Outcome:
     in_calls = union_of(of_mpi, union(start, np.maximum(start, every.end[own])))
     # Those of a large profile take more than the sums need.
     del own, start
-    devices = [*_devices(timeline)]
-    found = []
-    for scope, name, start, end in _scopes(timeline, calls.start, calls.end, timeline.names(calls.name)):
-        elapsed = int((end - start).sum())
-        outside, inside = (int(coverage(start, end, by).sum()) for by in (in_calls, of_mpi))
-        busy = [[int(coverage(start, end, by).sum()) for by in of] for of in devices]
-        found.append(
-            {
-                "scope": scope,
-                "name": name,
-                "elapsed_ns": elapsed,
-                "useful_ns": elapsed - outside,
-                "gpu_calls_ns": outside - inside,
-                "devices": len(devices),
-                "gpu_useful_ns": sum(useful for useful, _ in busy),
-                "gpu_active_ns": sum(active for _, active in busy),
-            }
-        )
-    return Outcome(columns_of(found))
+    first, last = run_limits(timeline.names(calls.name), calls.start, calls.end, starts, ends).tolist()
+    starts, ends = np.append(first, starts), np.append(last, ends)
+    elapsed, outside, inside = ends - starts, coverage(starts, ends, in_calls), coverage(starts, ends, of_mpi)
+    count, useful, active = 0, np.zeros_like(elapsed), np.zeros_like(elapsed)
+    for computes, anything in _devices(timeline):
+        count += 1
+        useful += coverage(starts, ends, computes)
+        active += coverage(starts, ends, anything)
+    times = {
+        "elapsed_ns": elapsed,
+        "useful_ns": elapsed - outside,
+        "gpu_calls_ns": outside - inside,
+        "gpu_useful_ns": useful,
+        "gpu_active_ns": active,
+    }
+    keys = {"scope": ["run", *regions["scope"]], "name": ["", *regions["name"]]}
+    sums = pd.DataFrame(keys | times).groupby([*keys], sort=False).sum()
+    return Outcome(sums.assign(devices=count).reset_index())
 
 
 def _devices(timeline: Timeline) -> Iterator[tuple[Intervals, Intervals]]:
@@ -88,18 +94,6 @@ def _devices(timeline: Timeline) -> Iterator[tuple[Intervals, Intervals]]:
         own = every.take(every.device == device)
         computes = own.category == Category.COMP
         yield union(own.start[computes], own.end[computes]), union(own.start, own.end)
-
-
-def _scopes(
-    timeline: Timeline, start: Ints, end: Ints, names: list[str | None]
-) -> Iterator[tuple[str, str, Ints, Ints]]:
-    """Yield the scopes of ``pop`` with their intervals; the calls are those of MPI on the main thread."""
-    regions = pd.DataFrame(regions_of(timeline), columns=["scope", "name", "start_ns", "end_ns"])
-    starts, ends = (regions[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
-    first, last = run_limits(names, start, end, starts, ends)[:, np.newaxis]
-    yield "run", "", first, last
-    for (scope, name), rows in regions.groupby(["scope", "name"], sort=False):
-        yield scope, name, rows["start_ns"].to_numpy(np.int64), rows["end_ns"].to_numpy(np.int64)
 
 
 def with_branches(pop: Outcome, times: pd.DataFrame) -> Outcome:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -82,3 +84,13 @@ def test_programs_without_gpus_have_no_branches() -> None:
     rows = times([Host(MS), Mpi(100 * US)], [Host(MS), Mpi(100 * US)])
     assert not len(rows)
     assert set(branches(rows, "run").values()) == {50.0, None}
+
+
+def test_a_program_whose_steps_hardly_call_mpi_has_no_rows() -> None:
+    (timeline,) = simulate([program(4 * MS, MS)], STEPS).values()
+    calls = timeline.mpi_calls
+    before = timeline.ranges.start.min() - 1000 * MS
+    barrier = replace(calls.take(np.arange(1)), start=np.array([before]), end=np.array([before + MS]))
+    found = analyze_rank(ANALYSES["offload"], replace(timeline, mpi_calls=barrier), 0)
+    assert not len(found.rows)
+    assert "hardly a step calls MPI" in found.reason
