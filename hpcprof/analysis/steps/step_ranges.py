@@ -99,7 +99,8 @@ def _own_numbers(timeline: Timeline, rows: Ints) -> Ints:
     """Return the counters in the names of steps, or their places if these do not count steps.
 
     A counter has the same distance from step to step. That of PyTorch's profiler has gaps where it pauses.
-    Ranges named ``iteration`` have the numbers of the steps that the job captured.
+    Ranges named ``iteration`` have the numbers of the steps that the job captured, else those that the PyTorch
+    profiler marks at their starts.
     """
     places = np.arange(len(rows))
     names, texts = range_names(timeline), timeline.ranges.name[rows]
@@ -107,23 +108,27 @@ def _own_numbers(timeline: Timeline, rows: Ints) -> Ints:
     if not len(rows) or np.any(family != family[0]):
         return places
     if not names.counted[family[0]]:
-        return _captured_numbers(timeline, len(rows)) if names.names[family[0]] == ITERATION else places
+        return _iteration_numbers(timeline, rows) if names.names[family[0]] == ITERATION else places
     distance = np.diff(number)
     if names.names[family[0]] == PROFILER_STEP:
         return number if np.all(distance > 0) else places
     return number if np.all(distance == distance[:1]) and np.all(distance > 0) else places
 
 
-def _captured_numbers(timeline: Timeline, steps: int) -> Ints:
-    """Return the numbers of the first of the steps that the job captured; from 0 if it captured fewer."""
+def _iteration_numbers(timeline: Timeline, rows: Ints) -> Ints:
+    """Return the numbers of ranges without counters; from 0 where nothing tells them."""
     spans = timeline.origin.captured
-    if sum(last - first + 1 for first, last in spans) < steps:
-        return np.arange(steps)
-    left, found = steps, []
-    for first, last in spans:
-        found.append(np.arange(first, min(last + 1, first + left)))
-        left -= len(found[-1])
-    return np.concatenate(found)
+    captured = np.concatenate([np.arange(first, last + 1) for first, last in spans] or [rows[:0]])
+    if len(captured) >= len(rows):
+        return captured[: len(rows)]
+    names, ranges = range_names(timeline), timeline.ranges
+    of_profiler = [i for i, name in enumerate(names.names) if name == PROFILER_STEP]
+    marks = ranges.take(np.flatnonzero(np.isin(names.of_text[ranges.name], of_profiler)))
+    order = np.argsort(marks.start)
+    at = np.searchsorted(marks.start[order], ranges.start[rows], side="right") - 1
+    if np.all(at >= 0) and np.all(np.diff(at) > 0):
+        return names.number[marks.name[order][at]]
+    return np.arange(len(rows))
 
 
 def step_numbers(timeline: Timeline, moment: Ints) -> Ints:

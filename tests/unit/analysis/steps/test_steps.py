@@ -89,6 +89,25 @@ def test_iterations_have_the_numbers_of_the_steps_that_the_job_captured(
     assert step_times(named).rows["step"].tolist() == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("marks", "numbers"),
+    [
+        # The mark of a step begins where the optimizer ended the one before.
+        ([(0, 190, 5), (190, 390, 6), (390, 600, 7)], [5, 6, 7]),
+        # One mark for several iterations, and an iteration before all marks, tell nothing.
+        ([(0, 390, 5), (390, 600, 6)], [0, 1, 2]),
+        ([(190, 390, 6), (390, 600, 7)], [0, 1, 2]),
+    ],
+)
+def test_iterations_have_the_numbers_that_the_profiler_marks(
+    marks: list[tuple[int, int, int]], numbers: list[int]
+) -> None:
+    iterations: list[tuple[Any, ...]] = [(200 * i + 5, 200 * i + 195, "iteration") for i in range(3)]
+    marked = [(start, end, f"ProfilerStep#{number}") for start, end, number in marks]
+    made = timeline([(10, 20, COMP, 8), (210, 220, COMP, 208), (410, 420, COMP, 408)], iterations + marked)
+    assert step_times(made).rows["step"].tolist() == numbers
+
+
 def test_launches_of_other_threads_count_in_a_phase() -> None:
     rows = phases(timeline([(15, 25, COMP, 12), (50, 90, COMP, 35, 1), (95, 99, COMP, 40, 2)], STEP)).rows
     spans = dict(zip(rows["phase"], rows["gpu_span_p50_ns"], strict=True))
