@@ -99,8 +99,8 @@ def _own_numbers(timeline: Timeline, rows: Ints) -> Ints:
     """Return the counters in the names of steps, or their places if these do not count steps.
 
     A counter has the same distance from step to step. That of PyTorch's profiler has gaps where it pauses.
-    Ranges named ``iteration`` have the numbers of the steps that the job captured, else those that the PyTorch
-    profiler marks at their starts.
+    Ranges named ``iteration`` have the numbers of the steps that the job captured, else those that the
+    PyTorch profiler marks at their starts.
     """
     places = np.arange(len(rows))
     names, texts = range_names(timeline), timeline.ranges.name[rows]
