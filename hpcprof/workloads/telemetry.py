@@ -26,6 +26,8 @@ FOLDER = "telemetry"
 METRICS = {
     # Of a rank: its processes together.
     "cpu_s": ("counter", "s"),
+    "cpu_wait_s": ("counter", "s"),
+    "blocked_pct": ("gauge", "%"),
     "resident_bytes": ("gauge", "bytes"),
     "major_faults": ("counter", ""),
     "read_bytes": ("counter", "bytes"),
@@ -59,6 +61,10 @@ METRICS = {
     "used_bytes": ("gauge", "bytes"),
     "ecc_errors": ("counter", ""),
     "pcie_replays": ("counter", ""),
+    "pcie_received_bytes": ("counter", "bytes"),
+    "pcie_sent_bytes": ("counter", "bytes"),
+    "nvlink_received_bytes": ("counter", "bytes"),
+    "nvlink_sent_bytes": ("counter", "bytes"),
     "nvlink_errors": ("counter", ""),
     "other_processes": ("gauge", ""),
 }
@@ -73,7 +79,7 @@ _MOST_CPU = 0.005
 """The share of a core that samples may take: they come less often where they take longer."""
 
 _ENERGY_S = 5.0
-"""The seconds between readings of a GPU's energy: one takes 5 ms of CPU time (H100, driver 580)."""
+"""The seconds between readings of what takes long: of a GPU's energy 5 ms of CPU time (H100, driver 580)."""
 
 _START_S = 120
 """The seconds in which the ranks have to begin."""
@@ -81,6 +87,9 @@ _START_S = 120
 Number = Union[int, float, None]
 Named = Iterator[Tuple[str, Number]]
 """Values by name; None for one that could not be read."""
+
+_ROOT = ""
+"""The folder with the system's files."""
 
 _TICK = 1.0 / os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -95,8 +104,14 @@ def _read(path: str) -> str:
         return ""
 
 
+def _found(pattern: str) -> List[str]:
+    """Return the files of the system that match a pattern, in order."""
+    return sorted(glob.glob(_ROOT + pattern))
+
+
 def _number(path: str, factor: int = 1) -> Optional[int]:
-    text = _read(path).strip()
+    # Slingshot's counters have their time behind an @.
+    text = _read(path).partition("@")[0].strip()
     try:
         return int(text) * factor
     except ValueError:
@@ -109,10 +124,10 @@ def _pairs(path: str, *names: str) -> Dict[str, int]:
     return {name: int(value) for name, value in lines}
 
 
-def _ticks(pid: int) -> Optional[int]:
-    """Return the CPU time of a process and of its children that have ended; None if it is gone."""
+def _stat(pid: int) -> List[str]:
+    """Return the state of a process and what follows it in its ``stat``; empty if it is gone."""
     fields = _read("/proc/%d/stat" % pid).rpartition(") ")[2].split()
-    return sum(int(value) for value in fields[11:15]) if len(fields) > 14 else None
+    return fields if len(fields) > 39 else []
 
 
 class Ranks:
@@ -172,28 +187,36 @@ class Ranks:
         return found
 
     def fast(self) -> Named:
-        """Yield the CPU time of each rank."""
+        """Yield the CPU time of each rank, with its children that have ended, and whether it waits for I/O.
+
+        A process that waits for a file system or a disk is in the state D, "uninterruptible sleep".
+        """
         for rank, pids in sorted(self.processes.items()):
-            ticks = [_ticks(pid) for pid in pids]
-            known = [value for value in ticks if value is not None]
-            yield "rank%d cpu_s" % rank, round(sum(known) * _TICK, 3) if known else None
+            known = [fields for fields in map(_stat, pids) if fields]
+            ticks = sum(int(value) for fields in known for value in fields[11:15])
+            blocked = 100 * any(fields[0] == "D" for fields in known)
+            yield "rank%d cpu_s" % rank, round(ticks * _TICK, 3) if known else None
+            yield "rank%d blocked_pct" % rank, blocked if known else None
 
     def slow(self) -> Named:
         """Yield the memory, faults and data of each rank."""
         for rank, pids in sorted(self.processes.items()):
-            resident = faults = waited = 0
+            resident = faults = waited = queued = 0
             data: Dict[str, int] = {}
             for pid in pids:
-                fields = _read("/proc/%d/stat" % pid).rpartition(") ")[2].split()
-                if len(fields) > 39:
+                fields = _stat(pid)
+                if fields:
                     faults += int(fields[9])
                     resident += int(fields[21]) * _PAGE
                     waited += int(fields[39])
+                schedule = _read("/proc/%d/schedstat" % pid).split()
+                queued += int(schedule[1]) if len(schedule) > 1 else 0
                 for name, value in _pairs("/proc/%d/io" % pid, "rchar", "wchar", "syscr", "syscw").items():
                     data[name] = data.get(name, 0) + value
             name = "rank%d " % rank
             yield name + "resident_bytes", resident
             yield name + "major_faults", faults
+            yield name + "cpu_wait_s", round(queued / 1e9, 3)
             yield name + "io_wait_s", round(waited * _TICK, 3)
             yield name + "read_bytes", data.get("rchar")
             yield name + "written_bytes", data.get("wchar")
@@ -278,22 +301,26 @@ class Node:
 
 _NET_ERRORS = ("rx_errors", "tx_errors", "rx_dropped")
 _PORT_ERRORS = ("symbol_error", "port_rcv_errors", "link_downed")
+_CXI_ERRORS = ("hni_pcs_uncorrected_cw", "hni_llr_tx_replay_event", "hni_llr_rx_replay_event")
 
 
 class Network:
-    """Network interfaces and InfiniBand ports."""
+    """Network interfaces, InfiniBand ports and Slingshot's adapters."""
 
     def __init__(self) -> None:
         self._files: Dict[str, List[Tuple[str, List[str], int]]] = {}
-        for folder in sorted(glob.glob("/sys/class/net/*")):
+        for folder in _found("/sys/class/net/*"):
             name = os.path.basename(folder)
             if name != "lo" and _read(folder + "/operstate").strip() != "down":
                 self._add(name, folder + "/statistics", "rx_bytes", "tx_bytes", 1, _NET_ERRORS)
-        for folder in sorted(glob.glob("/sys/class/infiniband/*/ports/*/counters")):
+        for folder in _found("/sys/class/infiniband/*/ports/*/counters"):
             parts = folder.split("/")
-            name = "%s:%s" % (parts[4], parts[6])
+            name = "%s:%s" % (parts[-4], parts[-2])
             # Data is counted in words of four bytes.
             self._add(name, folder, "port_rcv_data", "port_xmit_data", 4, _PORT_ERRORS)
+        for folder in _found("/sys/class/cxi/*/device/telemetry"):
+            name = folder.split("/")[-3]
+            self._add(name, folder, "hni_sts_rx_ok_octets", "hni_sts_tx_ok_octets", 1, _CXI_ERRORS)
         self.missing = {} if self._files else {"network": "no interface is up"}
 
     def _add(
@@ -318,10 +345,11 @@ class FileSystems:
     """Lustre and NFS, by mount."""
 
     def __init__(self) -> None:
-        self._lustre = glob.glob("/proc/fs/lustre/llite/*/stats") or glob.glob(
+        self._lustre = _found("/proc/fs/lustre/llite/*/stats") or _found(
             "/sys/kernel/debug/lustre/llite/*/stats"
         )
-        self._nfs = " nfs" in _read("/proc/self/mountstats")
+        self._mounts = _ROOT + "/proc/self/mountstats"
+        self._nfs = " nfs" in _read(self._mounts)
         self.missing: Dict[str, str] = {}
         if not self._lustre and not self._nfs:
             self.missing["file systems"] = (
@@ -343,7 +371,7 @@ class FileSystems:
             yield name + " written_bytes", sums.get("write_bytes", 0)
             yield name + " io_calls", calls
         name = ""
-        for line in _read("/proc/self/mountstats").splitlines() if self._nfs else ():
+        for line in _read(self._mounts).splitlines() if self._nfs else ():
             words = line.split()
             if words[:1] == ["device"]:
                 name = "nfs:" + words[4] if len(words) > 7 and words[7].startswith("nfs") else ""
@@ -369,7 +397,28 @@ class _Process(ctypes.Structure):
     ]
 
 
-_NVLINKS, _NVLINK_COUNTERS = 18, 4
+class _Field(ctypes.Structure):
+    _fields_ = [
+        ("field", ctypes.c_uint),
+        ("scope", ctypes.c_uint),
+        ("time", ctypes.c_longlong),
+        ("latency", ctypes.c_longlong),
+        ("kind", ctypes.c_int),
+        ("code", ctypes.c_int),
+        ("value", ctypes.c_ulonglong),
+    ]
+
+
+_ALL_LINKS = 0xFFFFFFFF
+_NVLINK = {
+    # CRC errors of flow control and data, replays, recoveries; the last three are those of newer GPUs.
+    "nvlink_errors": ((38, 45, 52, 59, 161, 162, 163), 1),
+    "nvlink_received_bytes": ((139,), 1024),
+    "nvlink_sent_bytes": ((138,), 1024),
+}
+_PCIE = {"pcie_received_bytes": ((198,), 1), "pcie_sent_bytes": ((197,), 1)}
+"""The numbers of NVML's fields that are added up, and their unit in that of the metric."""
+
 _MOST_PROCESSES = 256
 
 
@@ -447,13 +496,24 @@ class NvidiaGpus:
             errors = [self._ask("nvmlDeviceGetTotalEccErrors", handle, large, kind, 0) for kind in (0, 1)]
             yield name + "ecc_errors", None if None in errors else sum(errors)
             yield name + "pcie_replays", self._ask("nvmlDeviceGetPcieReplayCounter", handle, number)
-            links = [
-                self._ask("nvmlDeviceGetNvLinkErrorCounter", handle, large, link, counter)
-                for link in range(_NVLINKS)
-                for counter in range(_NVLINK_COUNTERS)
-            ]
-            known = [value for value in links if value is not None]
-            yield name + "nvlink_errors", sum(known) if known else None
+            for metric, (fields, factor) in _NVLINK.items():
+                yield name + metric, self._fields(handle, fields, factor)
+            for metric, (fields, factor) in _PCIE.items():
+                yield name + metric, self._fields(handle, fields, factor) if counted else None
+
+    def _fields(self, handle: ctypes.c_void_p, numbers: Tuple[int, ...], factor: int) -> Optional[int]:
+        """Return the sum of the fields that a GPU has; None if it has none."""
+        if ("fields", numbers) in self._lacking:
+            return None
+        asked = (_Field * len(numbers))(*(_Field(field=number, scope=_ALL_LINKS) for number in numbers))
+        try:
+            code = self._nvml.nvmlDeviceGetFieldValues(handle, len(numbers), asked)
+        except AttributeError:
+            code = -1
+        known: List[int] = [] if code else [one.value for one in asked if one.code == 0]
+        if not known:
+            self._lacking.add(("fields", numbers))
+        return sum(known) * factor if known else None
 
     def processes(self) -> Dict[int, Optional[Set[int]]]:
         """Return the numbers of the processes on each GPU; None where they are not told."""
@@ -486,9 +546,9 @@ class DrmGpus:
         self.names: List[str] = []
         self._files: List[List[Tuple[str, str, float]]] = []
         makers = {"0x1002": "AMD GPU", "0x8086": "Intel GPU"}
-        for folder in sorted(glob.glob("/sys/class/drm/card[0-9]*/device")):
+        for folder in _found("/sys/class/drm/card[0-9]*/device"):
             maker = makers.get(_read(folder + "/vendor").strip())
-            if maker is None or folder.count("-"):
+            if maker is None or "-" in folder.split("/")[-2]:
                 continue
             found = []
             for metric, patterns, factor in self._METRICS:

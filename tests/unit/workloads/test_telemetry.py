@@ -1,0 +1,126 @@
+"""The sampler on trees of files as kernels show them, and on a library in place of NVML."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcprof.workloads import telemetry
+
+AMD = "sys/class/drm/card1/device/"
+INTEL = "sys/class/drm/card0/device/"
+CXI = "sys/class/cxi/cxi0/device/telemetry/"
+PORT = "sys/class/infiniband/mlx5_0/ports/1/counters/"
+LUSTRE = """snapshot_time             1760000000.123456789 secs.nsecs
+read_bytes                10 samples [bytes] 4096 1048576 5242880
+write_bytes               20 samples [bytes] 1048576 1048576 20971520
+open                      3 samples [usecs] 10 20 45
+"""
+MOUNTS = """device /dev/vda mounted on / with fstype ext4
+device server:/export mounted on /home with fstype nfs4 statvers=1.1
+\tbytes:\t100 200 0 0 3000 4000 1 2
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(telemetry, "_ROOT", str(tmp_path / "tree"))
+    return tmp_path / "tree"
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+
+
+def test_gpus_of_amd_and_intel_are_read_from_the_files_of_their_drivers(root: Path) -> None:
+    hwmon = {
+        AMD + "vendor": "0x1002\n",
+        AMD + "gpu_busy_percent": "97\n",
+        AMD + "mem_info_vram_used": "34359738368\n",
+        AMD + "hwmon/hwmon4/power1_average": "412000000\n",
+        AMD + "hwmon/hwmon4/freq1_input": "1700000000\n",
+        AMD + "hwmon/hwmon4/freq2_input": "1600000000\n",
+        AMD + "hwmon/hwmon4/temp1_input": "58000\n",
+        INTEL + "vendor": "0x8086\n",
+        INTEL + "hwmon/hwmon2/energy1_input": "123456789\n",
+        # A connector, and a graphics chip of the board.
+        "sys/class/drm/card1-DP-1/device/vendor": "0x1002\n",
+        "sys/class/drm/card2/device/vendor": "0x1a03\n",
+    }
+    write(root, hwmon)
+    gpus = telemetry.DrmGpus()
+    assert gpus.names == ["Intel GPU", "AMD GPU"] and not gpus.missing
+    values = dict(gpus.fast())
+    assert values["gpu0 energy_j"] == 123.457
+    assert values["gpu1 power_w"] == 412.0 and values["gpu1 temperature_c"] == 58.0
+    assert (values["gpu1 sm_mhz"], values["gpu1 memory_mhz"]) == (1700.0, 1600.0)
+    assert (values["gpu1 busy_pct"], values["gpu1 used_bytes"]) == (97, 34359738368)
+    (root / AMD / "gpu_busy_percent").unlink()
+    assert dict(gpus.fast())["gpu1 busy_pct"] is None
+
+
+def test_slingshot_and_infiniband_count_bytes_and_errors(root: Path) -> None:
+    octets = {CXI + "hni_sts_rx_ok_octets": "700@1760000000.5\n", CXI + "hni_sts_tx_ok_octets": "900@7.5\n"}
+    errors = {CXI + "hni_llr_tx_replay_event": "2@1760000000.5\n", CXI + "hni_pcs_uncorrected_cw": "1@7.5\n"}
+    words = {PORT + "port_rcv_data": "100\n", PORT + "port_xmit_data": "50\n", PORT + "symbol_error": "4\n"}
+    write(root, {**octets, **errors, **words})
+    network = telemetry.Network()
+    assert dict(network.slow()) == {
+        "nic:cxi0 received_bytes": 700,
+        "nic:cxi0 sent_bytes": 900,
+        "nic:cxi0 errors": 3,
+        "nic:mlx5_0:1 received_bytes": 400,
+        "nic:mlx5_0:1 sent_bytes": 200,
+        "nic:mlx5_0:1 errors": 4,
+    }
+    assert not network.missing
+
+
+def test_lustre_and_nfs_count_bytes_and_calls(root: Path) -> None:
+    write(root, {"proc/fs/lustre/llite/scratch-ffff8881/stats": LUSTRE, "proc/self/mountstats": MOUNTS})
+    assert dict(telemetry.FileSystems().slow()) == {
+        "lustre:scratch read_bytes": 5242880,
+        "lustre:scratch written_bytes": 20971520,
+        "lustre:scratch io_calls": 33,
+        "nfs:/home read_bytes": 3000,
+        "nfs:/home written_bytes": 4000,
+    }
+
+
+class _Library:
+    """A library with the functions of NVML that read fields: only these exist."""
+
+    def __init__(self, fields: dict[int, int]) -> None:
+        self.fields, self.asked = fields, 0
+
+    def nvmlDeviceGetFieldValues(self, handle: Any, count: int, asked: Any) -> int:
+        self.asked += 1
+        for one in asked:
+            one.code, one.value = (0, self.fields[one.field]) if one.field in self.fields else (3, 99)
+        return 0
+
+
+def test_fields_of_nvml_are_added_up_and_those_without_any_asked_once() -> None:
+    gpus = telemetry.NvidiaGpus()
+    library = _Library({138: 10, 139: 20, 38: 1, 52: 2})
+    gpus._nvml, gpus._handles = library, [(0, ctypes.c_void_p())]  # type: ignore[assignment]
+    values = dict(gpus.slow())
+    assert (values["gpu0 nvlink_sent_bytes"], values["gpu0 nvlink_received_bytes"]) == (10240, 20480)
+    assert values["gpu0 nvlink_errors"] == 3 and values["gpu0 pcie_sent_bytes"] is None
+    library.asked = 0
+    dict(gpus.slow())
+    assert library.asked == 3
+
+
+def test_a_rank_that_waits_for_a_disk_is_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks = telemetry.Ranks("/run")
+    ranks.processes = {0: {1, 2}, 1: {3}}
+    states = {1: "S", 2: "D", 3: "R"}
+    monkeypatch.setattr(telemetry, "_stat", lambda pid: [states[pid], *["0"] * 40])
+    values = dict(ranks.fast())
+    assert (values["rank0 blocked_pct"], values["rank1 blocked_pct"]) == (100, 0)
