@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcprof.cli.completion import complete_queues, complete_runs, complete_sites
-from hpcprof.cli.conventions import examples
+from hpcprof.cli.conventions import examples, typed_command
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.progress import ProgressLine, bar
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
@@ -148,7 +148,7 @@ def command(
         from hpcprof.submit.collect_job import CollectPlacement, submit_collect
 
         where = CollectPlacement(executor == "mpi", jobs, nodes, queue, walltime, step_range, program)
-        started = submit_collect(found, store.url, where, ["hpcprof", *sys.argv[1:]])
+        started = submit_collect(found, store.url, where, typed_command())
         click.echo(f"submitted {started.id}: hpcprof status {typed_name(started.path)}")
         return
     store.prepare()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcprof.cli.completion import complete_baselines, complete_runs
+from hpcprof.cli.completion import complete_baselines, complete_runs, complete_targets
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.report import collect_first
@@ -84,6 +85,13 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
     metavar="PERCENT",
     help="Steps are equivalent if the confidence interval of their ratio is within this margin around 1.",
 )
+@click.option(
+    "--notify",
+    multiple=True,
+    metavar="TARGET",
+    shell_complete=complete_targets,
+    help="Tell of a regression: a target as for submit --notify. Repeatable.",
+)
 @click.option("--force", is_flag=True, help="Also compare different programs, or numbers of ranks.")
 @click.argument("words", nargs=-1, metavar="[A B | RUN…]", shell_complete=complete_runs)
 def command(
@@ -96,6 +104,7 @@ def command(
     b: tuple[str, ...],
     fail_on_regression: bool,
     margin: float,
+    notify: tuple[str, ...],
     force: bool,
     words: tuple[str, ...],
 ) -> None:
@@ -112,6 +121,7 @@ def command(
             raise UsageError("name the candidates: hpcprof compare --baseline NAME RUN…, without --a.")
     elif (bool(a), bool(b), len(words)) not in ((False, False, 2), (True, True, 0)):
         raise UsageError("name both sides: hpcprof compare A B, or --a RUN … --b RUN … with repeats.")
+    told = _targets(notify)
     from hpcprof.report.comparison import compare_runs
     from hpcprof.results.named_baselines import baseline_runs
     from hpcprof.results.run_names import typed_run
@@ -133,8 +143,39 @@ def command(
         click.echo(f"wrote {html}", err=form != "table")
     if conclusion := compared.conclusion():
         click.echo(conclusion, err=True)
+    if compared.regressed:
+        _tell(told, compared)
     if fail_on_regression and compared.regressed:
         sys.exit(_REGRESSION_EXIT)
+
+
+def _targets(given: tuple[str, ...]) -> Mapping[str, str]:
+    if not given:
+        return {}
+    from hpcprof.submit.config import named_targets
+    from hpcprof.submit.notify import targets
+
+    return targets(given, named_targets())
+
+
+def _tell(targets: Mapping[str, str], compared: Comparison) -> None:
+    """Send the verdict to the targets, and say what could not be sent."""
+    if not targets:
+        return
+    from hpcprof.report.ci import verdict_sentence
+    from hpcprof.workloads.notify import send
+
+    document = {
+        "event": "regression",
+        "run": compared.candidate[-1].id,
+        "baseline": [run.id for run in compared.baseline],
+        "candidate": [run.id for run in compared.candidate],
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "text": verdict_sentence(compared),
+    }
+    for name, target in targets.items():
+        if why := send(target, document):
+            click.echo(f"hpcprof: warning: {name} was not told: {why}.", err=True)
 
 
 def _write(form: str, compared: Comparison, store: Store) -> None:

@@ -179,7 +179,7 @@ def _config_keys(context: click.Context, incomplete: str) -> Iterator[str]:
 
     yield from GENERAL_KEYS
     if not incomplete.startswith("sites."):
-        yield "sites."
+        yield from ("notify.", "sites.")
         return
     for name in sorted(site_files()):
         if not incomplete.startswith(f"sites.{name}."):
@@ -189,6 +189,12 @@ def _config_keys(context: click.Context, incomplete: str) -> Iterator[str]:
         yield from (f"sites.{name}.options.{key}" for key in load_site(name).options)
 
 
+def _targets(context: click.Context, incomplete: str) -> Iterable[str]:
+    from hpcprof.submit.config import named_targets
+
+    return named_targets()
+
+
 def _config_values(context: click.Context, incomplete: str) -> Iterable[str]:
     from hpcprof.submit.config import Engine, split_key
     from hpcprof.submit.sites.files import load_site
@@ -196,6 +202,8 @@ def _config_values(context: click.Context, incomplete: str) -> Iterable[str]:
     keys = split_key(context.params.get("key") or "")
     if keys == ["site"]:
         return _sites(context, incomplete)
+    if keys[0] == "notify":
+        return ("slack:", "teams:", "mail:", "https://")
     if keys == ["container_engine"]:
         return [engine.value for engine in Engine]
     if len(keys) == 3 and keys[2] == "queue":
@@ -216,6 +224,7 @@ complete_baselines = _completer(_baselines)
 complete_programs = _completer(_programs)
 complete_metrics = _completer(_metrics)
 complete_templates = _completer(_templates)
+complete_targets = _completer(_targets)
 complete_config_keys = _completer(_config_keys)
 complete_config_values = _completer(_config_values)
 complete_files = _completer(lambda context, incomplete: (), "file")

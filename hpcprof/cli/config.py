@@ -7,6 +7,7 @@ import click
 from hpcprof.cli.completion import complete_config_keys, complete_config_values
 from hpcprof.cli.conventions import Group, examples
 from hpcprof.cli.tables import format_option, write_rows
+from hpcprof.common.masking import MASK
 from hpcprof.submit.config import local_file, shown_path, shown_settings, user_file
 
 
@@ -40,6 +41,7 @@ def show_(form: str) -> None:
         "hpcprof config set sites.polaris.account myproject",
         "hpcprof config set sites.polaris.options.filesystems home:eagle",
         "hpcprof config set --local runs_dir /scratch/me/runs",
+        "hpcprof config set notify.me mail:me@example.org",
     ),
 )
 @click.option("--local", is_flag=True, help="Write ./hpcprof.yaml, which is for this folder.")
@@ -49,13 +51,15 @@ def set_(local: bool, key: str, value: str) -> None:
     """Set a default; an empty VALUE ('') removes it.
 
     KEY is site, account, queue, runs_dir, db or container_engine, or for one site sites.SITE.account,
-    sites.SITE.queue or sites.SITE.options.KEY.
+    sites.SITE.queue or sites.SITE.options.KEY. notify.NAME is a target for --notify: slack:URL, teams:URL,
+    mail:ADDRESS, a URL or a command.
     """
     from hpcprof.submit.config_edit import set_value
 
     path = local_file() if local else user_file()
     kept = set_value(path, key, value)
-    done = f"{key} = {value}" if value else f"removed {key}"
+    shown = MASK if key.startswith("notify.") else value
+    done = f"{key} = {shown}" if value else f"removed {key}"
     click.echo(f"wrote {shown_path(path)}: {done}")
     if not kept:
         click.echo(f"hpcprof: note: {shown_path(path)} was written anew, without its comments.", err=True)

@@ -82,3 +82,10 @@ def exit_naming(skipped: Sequence[str]) -> None:
         click.echo(f"hpcprof: skipped: {sentence}", err=True)
     if skipped:
         sys.exit(1)
+
+
+def typed_command() -> list[str]:
+    """Return the command that the user typed, as the run keeps it: without targets of messages."""
+    from hpcprof.common.masking import without_targets
+
+    return without_targets(["hpcprof", *sys.argv[1:]])

@@ -29,6 +29,7 @@ _COMPLETERS = {
     Words.QUEUES: completion.complete_queues,
     Words.SITE_OPTIONS: completion.complete_site_options,
     Words.RUNS: completion.complete_runs,
+    Words.TARGETS: completion.complete_targets,
 }
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
-from hpcprof.cli.conventions import examples
+from hpcprof.cli.conventions import examples, typed_command
 from hpcprof.cli.job_options import job_options, log_origins
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError
@@ -45,7 +44,7 @@ def command(request: JobSpec, output: Path | None, save: Path | None) -> None:
     for sentence in missing_requirements(job, site):
         click.echo(f"hpcprof: a draft that submit would refuse: {sentence}", err=True)
     directory = output or request.runs_dir / "RUN_ID"
-    texts = render_scripts(site, job, directory, ["hpcprof", *sys.argv[1:]], request.template)
+    texts = render_scripts(site, job, directory, typed_command(), request.template)
     if save is not None:
         from hpcprof.submit.jobs.job_file import dump_job_file
 

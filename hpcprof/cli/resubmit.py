@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import examples
+from hpcprof.cli.conventions import examples, typed_command
 from hpcprof.cli.job_options import repeated
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.submit.jobs.checks import check_resubmission
@@ -28,7 +27,7 @@ def command(runs_dir: Path, wait: bool, run: str) -> None:
     site, job = repeated(run, runs_dir)
     if not wait:
         check_resubmission(site, job)
-    again = submit(site, job, runs_dir, ["hpcprof", *sys.argv[1:]])
+    again = submit(site, job, runs_dir, typed_command())
     click.echo(f"submitted {again.id}")
     if wait:
         wait_for(again)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcprof.cli.conventions import examples
+from hpcprof.cli.conventions import examples, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, show_remarks
 from hpcprof.cli.options import db_option
 from hpcprof.cli.report import explain_first
@@ -47,7 +47,7 @@ def command(request: JobSpec, db: str | None) -> None:
     job = make_job(site, request)
     log_origins(asked, site, job)
     show_remarks(site, [job])
-    run = submit(site, job, request.runs_dir, ["hpcprof", *sys.argv[1:]], request.template)
+    run = submit(site, job, request.runs_dir, typed_command(), request.template)
     click.echo(f"submitted {run.id}")
     run, status = follow(run, request.template)
 

@@ -13,6 +13,7 @@ from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.cli.tables import show
 from hpcprof.results.stalls import describe_end
+from hpcprof.submit.notify import not_told
 from hpcprof.submit.runs.directory import Run, find_submitted_runs
 from hpcprof.submit.runs.live_steps import describe_live_steps
 from hpcprof.submit.schedulers.base import JobState, JobStatus
@@ -40,6 +41,9 @@ def command(runs_dir: Path, watching: bool, runs: tuple[str, ...]) -> None:
     for states in watch(found) if watching else [poll(found, LISTING_SECONDS)]:
         rows = [(run.id, states[run.id].state.value, _detail(run, states[run.id])) for run in found]
         show(rows, ("run", "state", "detail"))
+    for run in found:
+        if failed := not_told(run):
+            click.echo(f"hpcprof: warning: {run.id}: not told: {failed}.", err=True)
     if watching and any(map(ended_by_stall, found)):
         sys.exit(STALL_EXIT_CODE)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import Group, examples
+from hpcprof.cli.conventions import Group, examples, typed_command
 from hpcprof.cli.job_options import job_options
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.progress import WaitingLine
@@ -61,7 +60,7 @@ def kernel_metrics(request: JobSpec, db: str | None, top: int) -> None:
     from hpcprof.cli.tables import show_analysis
     from hpcprof.report.exports import write_csv
 
-    command_line = ["hpcprof", *sys.argv[1:]]
+    command_line = typed_command()
     with WaitingLine() as line:
         study = run_kernel_metrics(
             request, top=top, db=db, progress=line.show_message, command_line=command_line

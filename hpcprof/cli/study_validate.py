@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from hpcprof.cli.conventions import examples
+from hpcprof.cli.conventions import examples, typed_command
 from hpcprof.cli.job_options import job_options
 from hpcprof.cli.options import db_option
 from hpcprof.cli.progress import WaitingLine
@@ -78,7 +77,7 @@ def validate(
     The program is the workload ddp; the study sets its number of steps. --resume keeps the runs that have
     succeeded, waits for one that has not ended, and makes the others.
     """
-    command_line = ["hpcprof", *sys.argv[1:]]
+    command_line = typed_command()
     if resume is not None:
         folder = folder_to_resume(context, resume, request.runs_dir)
         with WaitingLine() as line:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import examples
+from hpcprof.cli.conventions import examples, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, repeated, show_remarks
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.checks import check_resubmission
@@ -65,7 +65,7 @@ def command(request: JobSpec, dry_run: bool, wait: bool, source: str | None, scr
     else:
         site, job = resolve(request)
         log_origins(request, site, job)
-    command_line = ["hpcprof", *sys.argv[1:]]
+    command_line = typed_command()
     if not wait:
         check_resubmission(site, job)
     show_remarks(site, [job])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import replace
 
 import click
 
-from hpcprof.cli.conventions import examples
+from hpcprof.cli.conventions import examples, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, show_remarks
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import UsageError
@@ -74,7 +73,7 @@ def command(
     check_resubmission(site, members[0])
     log_origins(asked, site, members[0])
     show_remarks(site, members)
-    line = ["hpcprof", *sys.argv[1:]]
+    line = typed_command()
     runs_dir, template = request.runs_dir, request.template
     if dry_run:
         show([(str(i), " ".join(job.arguments)) for i, job in enumerate(members)], ("run", "arguments"))

@@ -14,6 +14,9 @@ from hpcprof.common.units import visible
 
 MASK = "***"
 
+TARGET_NAME = re.compile(r"[A-Za-z][\w-]{0,40}")
+"""Names of targets of messages; whatever else follows ``--notify`` is a secret address or command."""
+
 _SECRET_WORDS = frozenset(
     {
         "token",
@@ -42,13 +45,26 @@ _WORD_BREAK = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
 def masked_command(command: Sequence[str]) -> str:
     """Return a command as a shell would take it, on one line and with its secrets masked."""
     words: list[str] = []
-    for word in command:
+    for word in without_targets(command):
         after = words[-1] if words else ""
         if after.startswith("-") and "=" not in after and is_secret(after) and not word.startswith("-"):
             words.append(MASK)
         else:
             words.append(masked(word))
     return visible(shlex.join(words))
+
+
+def without_targets(command: Sequence[str]) -> list[str]:
+    """Return the words of a command, in which targets of messages are masked; their names stay."""
+    words: list[str] = []
+    for word in command:
+        flag, equals, value = word.partition("=")
+        if words and words[-1] == "--notify" and not TARGET_NAME.fullmatch(word):
+            word = MASK
+        elif flag == "--notify" and equals and not TARGET_NAME.fullmatch(value):
+            word = f"--notify={MASK}"
+        words.append(word)
+    return words
 
 
 def masked(text: str) -> str:

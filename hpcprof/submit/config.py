@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -16,12 +16,14 @@ import msgspec
 
 from hpcprof.common.decode import decode
 from hpcprof.common.errors import UsageError, unknown
+from hpcprof.common.masking import MASK, TARGET_NAME
 from hpcprof.common.paths import user_config
 from hpcprof.common.yaml_file import read_mapping
 
 RUNS_VARIABLE = "HPCPROF_RUNS"
 DATABASE_VARIABLE = "HPCPROF_DB"
 
+_TARGET_KEY = re.compile(rf"notify\.{TARGET_NAME.pattern}")
 _SITE_KEY = re.compile(r"sites\.(?P<site>.+)\.(?:(?P<field>account|queue)|options\.(?P<option>[^.]+))")
 
 
@@ -63,11 +65,13 @@ class ConfigFile(_Model, frozen=True):
     """The results database: a path or an SQLAlchemy URL."""
     container_engine: str = ""
     """docker, podman or apptainer."""
+    notify: dict[str, str] = {}
+    """Targets of messages (--notify) by name. They are secrets, and in the user's own file only."""
     sites: dict[str, SiteSection] = {}
     """Defaults by the name of the site."""
 
 
-GENERAL_KEYS = tuple(key for key in ConfigFile.__struct_fields__ if key != "sites")
+GENERAL_KEYS = tuple(key for key in ConfigFile.__struct_fields__ if key not in ("notify", "sites"))
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,12 @@ def read_settings() -> dict[str, ConfigValue]:
     for path in (user_file(), local_file()):
         if path.is_file():
             source = shown_path(path)
-            found = flat(check_config(read_mapping(path, "configuration", may_be_empty=True), source))
+            config = check_config(read_mapping(path, "configuration", may_be_empty=True), source)
+            if config.notify and path == local_file():
+                raise UsageError(
+                    f"{source}: notify belongs into {shown_path(user_file())}, which is yours alone."
+                )
+            found = flat(config)
             new = {key: ConfigValue(key, value, source) for key, value in found}
             # What this folder sets for all sites also comes before what the user has set for one.
             for key in new.keys() & {"account", "queue"}:
@@ -118,6 +127,19 @@ def read_settings() -> dict[str, ConfigValue]:
                 }
             settings.update(new)
     return settings
+
+
+def named_targets() -> dict[str, str]:
+    """Return the targets of messages by name.
+
+    Raises
+    ------
+    UsageError
+        If a file cannot be read, or a value in it is wrong.
+    """
+    prefix = "notify."
+    settings = read_settings().items()
+    return {key.removeprefix(prefix): setting.value for key, setting in settings if key.startswith(prefix)}
 
 
 def shown_settings() -> list[ConfigValue]:
@@ -140,6 +162,9 @@ def shown_settings() -> list[ConfigValue]:
     for key, variable in (("runs_dir", RUNS_VARIABLE), ("db", DATABASE_VARIABLE)):
         if text := os.environ.get(variable):
             settings[key] = ConfigValue(key, masked(text), f"${variable}")
+    for key, setting in settings.items():
+        if key.startswith("notify."):
+            settings[key] = replace(setting, value=MASK)
     return sorted(settings.values(), key=lambda setting: setting.key.startswith("sites."))
 
 
@@ -169,6 +194,7 @@ def flat(config: ConfigFile) -> Iterator[tuple[str, str]]:
     for key in GENERAL_KEYS:
         if value := getattr(config, key):
             yield key, value
+    yield from ((f"notify.{name}", target) for name, target in config.notify.items())
     for site, section in config.sites.items():
         fields = {"account": section.account, "queue": section.queue}
         options = {f"options.{key}": value for key, value in section.options.items()}
@@ -187,10 +213,12 @@ def split_key(key: str) -> list[str]:
     """
     if key in GENERAL_KEYS:
         return [key]
+    if _TARGET_KEY.fullmatch(key):
+        return key.split(".")
     match = _SITE_KEY.fullmatch(key)
     if match is None:
         below = ("account", "queue", "options.KEY")
-        raise unknown("key", key, [*GENERAL_KEYS, *(f"sites.SITE.{name}" for name in below)])
+        raise unknown("key", key, [*GENERAL_KEYS, "notify.NAME", *(f"sites.SITE.{name}" for name in below)])
     last = [match["field"]] if match["field"] else ["options", match["option"]]
     return ["sites", match["site"], *last]
 

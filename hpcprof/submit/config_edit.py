@@ -14,6 +14,7 @@ from hpcprof.common.errors import unknown, writing
 from hpcprof.common.yaml_file import read_mapping
 from hpcprof.submit.config import check_config, split_key
 from hpcprof.submit.jobs.checks import site_options
+from hpcprof.submit.notify import check_target
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.sites.files import load_site, site_files
 
@@ -44,6 +45,8 @@ def set_value(path: Path, key: str, value: str) -> bool:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, new if new is not None and kept else msgspec.yaml.encode(wanted).decode())
+        if keys[0] == "notify":
+            path.chmod(0o600)
     return kept or "#" not in text
 
 
@@ -51,6 +54,8 @@ def _check_value(keys: Sequence[str], value: str) -> None:
     """Check a value against the sites that are known here, which reading a file does not."""
     if keys == ["site"] and value not in ("", *site_files()):
         raise unknown("site", value, site_files())
+    if keys[0] == "notify" and value:
+        check_target(value, ".".join(keys))
     if keys[0] != "sites" or not value:
         return
     site = load_site(keys[1])

@@ -110,6 +110,8 @@ def check_job(job: Job, site: Site) -> None:
     if job.capture_when and (job.no_hook or job.profiled_ranks):
         other = "--no-hook" if job.no_hook else f"--profiler {job.profiler}"
         raise UsageError(f"--capture-when records programs that no profiler watches: leave out {other}.")
+    if job.notify and scheduler.runs_in_image:
+        raise UsageError(f"--notify: jobs of site {site.name} run in an image, which has no file of yours.")
     if site.queues and job.queue:
         _check_queue(job, site, scheduler)
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 
+from hpcprof.common.masking import without_targets
 from hpcprof.common.units import parse_memory
 from hpcprof.submit.jobs.capture_when import parse_capture_when
 from hpcprof.submit.jobs.job_name import command_options, default_job_name, runs_python, uses_jax
@@ -34,6 +35,7 @@ class Words(Enum):
     QUEUES = auto()
     SITE_OPTIONS = auto()
     RUNS = auto()
+    TARGETS = auto()
 
 
 @dataclass(frozen=True)
@@ -287,6 +289,15 @@ class JobSpec:
         bool | None,
         Option("Do not sample what the nodes do: clocks, power, memory, network, file systems."),
     ] = None
+    notify: Annotated[
+        tuple[str, ...],
+        Option(
+            "Tell that the job has started, stalls and has ended: a name of hpcprof config (notify.NAME), "
+            "slack:URL, teams:URL, mail:ADDRESS, a URL or a command. Repeatable.",
+            metavar="TARGET",
+            words=Words.TARGETS,
+        ),
+    ] = ()
     template: Annotated[
         Path | None,
         Option("Template of job.sh, instead of the scheduler's.", in_job_file=False),
@@ -334,6 +345,7 @@ class JobSpec:
             words += [word for one in value for word in (option.flag, str(one))]
         if self.runs_dir != Path("runs"):
             words += ["--runs-dir", str(self.runs_dir)]
+        words = without_targets(words)
         return [*words, "--", *self.program] if self.program else words
 
 
@@ -397,6 +409,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     capture_when: int = 0
     no_hook: bool = False
     no_telemetry: bool = False
+    notify: list[str] = []
 
     @property
     def ranks(self) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.units import mebibytes, parse_memory
-from hpcprof.submit.config import RUNS_VARIABLE, ConfigValue, read_settings
+from hpcprof.submit.config import RUNS_VARIABLE, ConfigValue, named_targets, read_settings
 from hpcprof.submit.jobs.checks import (
     check_job,
     check_steps,
@@ -153,6 +153,7 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
             "profiler_options": tool.resolve(asked),
             "options": site_options(site, spec.options),
             "after": _run_ids(spec),
+            "notify": _notified(spec),
         }
     )
     if job.ranks > _MOST_RANKS:
@@ -193,6 +194,16 @@ def _values(site: Site, spec: JobSpec) -> dict[str, Any]:
             option.parse(value) if option.parse else list(value) if isinstance(value, tuple) else value
         )
     return values
+
+
+def _notified(spec: JobSpec) -> list[str]:
+    """Return the names of the targets of messages, of which job.sh finds each in a file of the user's."""
+    if not spec.notify:
+        return []
+    from hpcprof.submit.notify import keep, targets
+
+    origin = spec.origins.get("notify")
+    return keep(targets(spec.notify, named_targets(), origin.place if origin else ""))
 
 
 def _run_ids(spec: JobSpec) -> list[str]:

@@ -248,6 +248,10 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     texts |= {f"{START_UP}/{path}": text for path, text in {**hook, **start_up}.items()}
     if not job.no_telemetry:
         texts[f"{START_UP}/hpcprof_telemetry.py"] = Path(telemetry.__file__).read_text(encoding="utf-8")
+    if job.notify:
+        # Not imported: what it needs to reach a server takes 30 ms to load.
+        notify = Path(telemetry.__file__).with_name("notify.py")
+        texts[f"{START_UP}/hpcprof_notify.py"] = notify.read_text(encoding="utf-8")
     for file in scheduler.further_files(site, job, run_id, texts):
         texts[file.name] = _render(environment, file.template, {**values, **file.values})
     return texts

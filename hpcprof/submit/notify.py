@@ -1,0 +1,92 @@
+"""Targets of messages: named in the user's own configuration, or given on the command line.
+
+They are secrets. A run has only their names; what these mean is in files that only the user can read, where
+job.sh finds it on the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from hpcprof.common.atomic import replacing
+from hpcprof.common.errors import UsageError, unknown, writing
+from hpcprof.common.masking import TARGET_NAME
+from hpcprof.common.paths import user_config
+from hpcprof.common.units import visible
+from hpcprof.submit.runs.directory import Run
+
+FLAG = "--notify"
+
+
+def folder() -> Path:
+    """Return the user's folder of targets, a file each."""
+    return user_config() / "notify"
+
+
+def check_target(text: str, where: str) -> None:
+    """Check a target; ``where`` names the place that it comes from.
+
+    Raises
+    ------
+    UsageError
+        If it is none. The message does not repeat it.
+    """
+    from hpcprof.workloads.notify import kind_of  # 40 ms that few commands need
+
+    try:
+        kind_of(text)
+    except ValueError as error:
+        raise UsageError(f"{where}: {error}.") from None
+
+
+def targets(given: Sequence[str], named: dict[str, str], only_names: str = "") -> dict[str, str]:
+    """Return the targets that a user gives, by the name that a run may show.
+
+    Parameters
+    ----------
+    given : sequence of str
+        Names of the configuration, or targets.
+    named : dict
+        The configuration's targets by name.
+    only_names : str
+        The file that gives them if it may only name them; empty for the command line.
+
+    Raises
+    ------
+    UsageError
+        If one is neither.
+    """
+    found = {}
+    for text in given:
+        if TARGET_NAME.fullmatch(text):
+            if text not in named:
+                raise unknown(
+                    "name", text, named, f" of {FLAG}; hpcprof config set notify.NAME TARGET adds one"
+                )
+            found[text] = named[text]
+        elif only_names:
+            raise UsageError(f"{only_names}: notify names targets of your own configuration (notify.NAME).")
+        else:
+            check_target(text, FLAG)
+            found[f"given-{sha256(text.encode()).hexdigest()[:12]}"] = text
+    return found
+
+
+def keep(found: dict[str, str]) -> list[str]:
+    """Write targets to files that only the user can read, and return their names."""
+    for name, target in found.items():
+        path = folder() / name
+        with writing(path):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with replacing(path) as temporary:
+                temporary.touch(mode=0o600, exist_ok=False)
+                temporary.write_text(target + "\n", encoding="utf-8")
+    return list(found)
+
+
+def not_told(run: Run) -> str:
+    """Return which targets of a run got no message, and why; empty if none is known."""
+    path = run.path / "state" / "not_told"
+    return visible(path.read_text(encoding="utf-8", errors="replace").strip()) if path.is_file() else ""

@@ -1,0 +1,271 @@
+"""Messages about a run: that it started, stalled or ended, and that one became slower.
+
+A job has a copy of this file in ``hook/``, and job.sh starts it in the background. It runs without hpcprof,
+under the node's own Python from 3.6: it imports nothing but the standard library. Nothing here may make the
+job fail. Addresses and commands are secrets: they are neither in the run nor in what is printed.
+
+A target is a text: ``slack:URL``, ``teams:URL``, ``mail:ADDRESS``, a URL that gets the JSON document by POST,
+or a command that gets it on its standard input.
+"""
+
+import email.message
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from typing import Any, Dict, List, Optional, Tuple
+from urllib.parse import urlsplit
+
+EVENTS = ("started", "stalled", "ended", "regression")
+SECONDS = 5.0
+"""The longest time that sending one message takes."""
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_LOOK_S = 0.5
+
+Document = Dict[str, Any]
+
+
+def kind_of(target: str) -> Tuple[str, str]:
+    """Return the kind of a target (``slack``, ``teams``, ``mail``, ``url``, ``command``), and the rest of it.
+
+    Raises
+    ------
+    ValueError
+        If it is none; the message says what would be valid, and does not repeat the target.
+    """
+    kind, _, rest = target.partition(":")
+    if kind == "mail":
+        if not re.match(r"[^@\s<>,-][^@\s<>,]*@[^@\s<>,]+$", rest):
+            raise ValueError("write an address of e-mail after mail:, as in mail:me@example.org")
+        return kind, rest
+    if kind in ("slack", "teams", "http", "https"):
+        address = rest if kind in ("slack", "teams") else target
+        parts = urlsplit(address)
+        secure = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
+        if not secure or not parts.hostname or re.search(r"[\s\x00-\x1f]", address):
+            raise ValueError("an address begins with https://; http:// is for this machine only")
+        return (kind if kind in ("slack", "teams") else "url"), address
+    words = shlex.split(target)
+    if not words or not os.path.isabs(os.path.expanduser(words[0])):
+        raise ValueError(
+            "write slack:URL, teams:URL, mail:ADDRESS, a URL, or a command with the path of its program"
+        )
+    return "command", target
+
+
+def send(target: str, document: Document) -> str:
+    """Send a message to a target, within `SECONDS`.
+
+    Returns
+    -------
+    str
+        Why it was not sent, without the target; empty if it was.
+    """
+    try:
+        kind, rest = kind_of(target)
+        if kind == "mail":
+            return _run(_sendmail(), _mail(rest, document))
+        if kind == "command":
+            words = shlex.split(rest)
+            return _run([os.path.expanduser(words[0]), *words[1:]], json.dumps(document).encode())
+        return _post(rest, {"slack": _slack, "teams": _teams}.get(kind, dict)(document))
+    except urllib.error.HTTPError as error:
+        return "the server answered %d" % error.code
+    except urllib.error.URLError as error:
+        return "the server cannot be reached (%s)" % type(error.reason).__name__
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        return type(error).__name__
+
+
+def _post(address: str, document: Document) -> str:
+    request = urllib.request.Request(
+        address, json.dumps(document).encode(), {"Content-Type": "application/json"}, method="POST"
+    )
+    context = urllib.request.HTTPSHandler(context=ssl.create_default_context())
+    # A server that leads elsewhere is not the one that the user named.
+    opener = urllib.request.build_opener(_NoRedirect, context)
+    with opener.open(request, timeout=SECONDS):
+        return ""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *args: Any, **others: Any) -> None:
+        return None
+
+
+def _run(command: List[str], text: bytes) -> str:
+    null = subprocess.DEVNULL
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=null, stderr=null, start_new_session=True
+    )
+    try:
+        process.communicate(text, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return "its command took more than %d s" % SECONDS
+    return "its command ended with exit code %d" % process.returncode if process.returncode else ""
+
+
+def _sendmail() -> List[str]:
+    found = shutil.which("sendmail", path="/usr/sbin:/usr/lib:/usr/bin:" + os.environ.get("PATH", ""))
+    if found is None:
+        raise FileNotFoundError("sendmail")
+    return [found, "-t", "-i"]
+
+
+def _mail(address: str, document: Document) -> bytes:
+    message = email.message.EmailMessage()
+    message["To"] = address
+    message["Subject"] = "hpcprof: %s %s" % (_line(document.get("run", "")), document["event"])
+    facts = ["%s: %s" % (key, value) for key, value in document.items() if key != "text"]
+    message.set_content("\n".join([document["text"], "", *facts]) + "\n")
+    return message.as_bytes()
+
+
+def _slack(document: Document) -> Document:
+    text = document["text"]
+    # In Slack's own markup these three have a meaning; the names of programs and people must not.
+    for character, escape in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
+        text = text.replace(character, escape)
+    return {"text": text}
+
+
+def _teams(document: Document) -> Document:
+    facts = [
+        {"title": str(key), "value": str(value)}
+        for key, value in document.items()
+        if key not in ("text", "event")
+    ]
+    body = [
+        {"type": "TextBlock", "text": document["text"], "wrap": True},
+        {"type": "FactSet", "facts": facts},
+    ]
+    card = {"type": "AdaptiveCard", "version": "1.4", "body": body}
+    kind = "application/vnd.microsoft.card.adaptive"
+    return {"type": "message", "attachments": [{"contentType": kind, "content": card}]}
+
+
+def _line(text: str) -> str:
+    return re.sub(r"[\x00-\x1f\x7f]+", " ", str(text))
+
+
+class Job:
+    """The job that is told about: what its folder says of it."""
+
+    def __init__(self, run_dir: str) -> None:
+        self._state = os.path.join(run_dir, "state")
+        with open(os.path.join(run_dir, "run.json"), encoding="utf-8") as file:
+            manifest = json.load(file)
+        job = manifest["job"]
+        self._about = {
+            "run": manifest["id"],
+            "site": job["site"],
+            "program": job["workload"] or job["name"],
+            "ranks": job["nodes"] * job["ranks_per_node"],
+        }
+
+    def has(self, name: str) -> bool:
+        """Return whether the job noted a fact."""
+        return os.path.exists(os.path.join(self._state, name))
+
+    def note(self, name: str, text: str) -> None:
+        """Note a fact, as job.sh does."""
+        hidden = os.path.join(self._state, ".%s.%d" % (name, os.getpid()))
+        with open(hidden, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+        os.replace(hidden, os.path.join(self._state, name))
+
+    def document(self, event: str) -> Document:
+        """Return the message of an event."""
+        about = self._about
+        said = {"started": "started", "stalled": "makes no progress"}.get(event) or self._end()
+        text = "hpcprof: %s %s on %s" % (about["run"], said, about["site"])
+        if event == "stalled":
+            text += "; hpcprof status %s says which ranks hold it up" % about["run"]
+        document = dict(about, event=event, time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+        if event == "ended":
+            code = self._read("finished")
+            document["exit_code"] = int(code) if code.isdigit() else None
+            document["first_failed_rank"] = self._first_failed()
+        return dict(document, text=_line(text))
+
+    def _read(self, name: str) -> str:
+        try:
+            with open(os.path.join(self._state, name), encoding="utf-8", errors="replace") as file:
+                return file.read().strip()
+        except OSError:
+            return ""
+
+    def _first_failed(self) -> Optional[int]:
+        rank = self._read("failed." + self._read("started")).partition(" ")[0]
+        return int(rank) if rank.isdigit() else None
+
+    def _end(self) -> str:
+        code = self._read("finished")
+        if not code:
+            return "was ended by the scheduler"
+        if code == "0":
+            return "succeeded"
+        if self.has("stall_stop"):
+            return "stalled and was ended"
+        rank = self._first_failed()
+        return "failed with exit code %s%s" % (code, "" if rank is None else ", rank %d first" % rank)
+
+
+def watch(run_dir: str, folder: str, names: List[str]) -> None:
+    """Tell the targets in files of a folder that a job has started, that it stalls, and that it has ended.
+
+    It ends with the job, whose job.sh is its parent. What could not be sent is noted in ``state/not_told``.
+    """
+    ending = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: ending.set())
+    parent = os.getppid()
+    job = Job(run_dir)
+    tell(job, "started", folder, names)
+    stalled = False
+    while not job.has("finished") and os.getppid() == parent and not ending.wait(_LOOK_S):
+        if job.has("stalled") and not stalled:
+            tell(job, "stalled", folder, names)
+        stalled = job.has("stalled")
+    tell(job, "ended", folder, names)
+
+
+def tell(job: Job, event: str, folder: str, names: List[str]) -> None:
+    """Send the message of an event to all targets at once."""
+    document = job.document(event)
+    failed = []  # type: List[str]
+
+    def one(name: str) -> None:
+        try:
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                why = send(file.read().strip(), document)
+        except OSError:
+            why = "the node cannot read its file in %s" % folder
+        if why:
+            failed.append("%s (%s): %s" % (name, event, why))
+
+    threads = [threading.Thread(target=one, args=(name,), daemon=True) for name in names]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + SECONDS
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+        if thread.is_alive():
+            failed.append("%s: it took more than %d s" % (event, SECONDS))
+    if failed:
+        job.note("not_told", "; ".join(sorted(failed)))
+
+
+if __name__ == "__main__":
+    watch(sys.argv[1], sys.argv[2], sys.argv[3:])
