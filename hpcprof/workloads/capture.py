@@ -117,6 +117,9 @@ class Capture:
         self._torch_profile: Any = None
         self._traces = 0
         self._lines = step_lines.current = StepLines(environment.run_dir, rank)
+        hook: Any = sys.modules.get("hpcprof_pulse")
+        if hook is not None:
+            hook.follow_marks(self._lines)
 
     def __enter__(self) -> Capture:
         if not self._chosen:

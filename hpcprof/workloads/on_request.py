@@ -253,9 +253,6 @@ class OnRequest:
         while True:
             time.sleep(_LOOK_S)
             try:
-                marked: Any = getattr(sys.modules.get("hpcprof.workloads.step_lines"), "current", None)
-                if marked is not None:
-                    marked.on_end = self.ended
                 self._look()
                 if self._slower_pct and self._request is None:
                     self._judge()
@@ -331,5 +328,5 @@ def install(torch: Any, recording: Any, pulse: Any) -> None:
         return
     slower_pct = float(os.environ.get("HPCPROF_CAPTURE_SLOWER") or 0)
     asked = OnRequest(torch, recording, pulse.run, pulse.rank, slower_pct)
-    pulse.on_end = asked.ended
+    pulse.on_end.append(asked.ended)
     asked.start()

@@ -57,7 +57,7 @@ class Pulse:
 
     Attributes
     ----------
-    on_end : callable or None
+    on_end : list of callable
         Called at the end of each step, with how many have ended.
     """
 
@@ -73,7 +73,7 @@ class Pulse:
         self._stepped: list[int] = []
         self._stack: int | None = None
         self._told = ""
-        self.on_end: Callable[[int], None] | None = None
+        self.on_end: list[Callable[[int], None]] = []
 
     def stepped(self, optimizer: Any) -> None:
         """Count the step of an optimizer; several that take turns make one step together."""
@@ -89,8 +89,8 @@ class Pulse:
             self._lines.begin()
         self._last_step = self._steps
         self._steps += 1
-        if self.on_end is not None:
-            self.on_end(self._steps)
+        for tell in self.on_end:
+            tell(self._steps)
 
     def start(self) -> None:
         """Begin to watch, in a thread that ends with the program; its last steps are noted then."""
@@ -355,4 +355,13 @@ def install(lines: Callable[[Any, int], Any]) -> Pulse | None:
     pulse = Pulse(Path(run), int(rank), float(timeout), lines(Path(run), int(rank)))
     pulse.start()
     _installed.append(pulse)
+    marked = _marked_steps()
+    if marked is not None:
+        follow_marks(marked)
     return pulse
+
+
+def follow_marks(lines: Any) -> None:
+    """Have the steps that the program marks itself told to whoever is told of those of optimizers."""
+    for pulse in _installed:
+        lines.on_end = pulse.on_end

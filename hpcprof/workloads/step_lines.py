@@ -11,12 +11,17 @@ The times are the host's, from the end of one step to the end of the next.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns, time
+from typing import Any
 
 FOLDER = "steps"
 """The folder in ``state/`` of the run."""
+
+MEMORY = ("allocated_bytes", "reserved_bytes", "inactive_split_bytes")
+"""The figures of PyTorch's allocator whose peaks a line has, if the process uses a GPU."""
 
 _EVERY_NS, _RAREST_NS = 1_000_000_000, 10_000_000_000
 _THINNED = 3600
@@ -44,14 +49,14 @@ class StepLines:
         How many steps have ended.
     last : int or None
         The number of the last one.
-    on_end : callable or None
+    on_end : list of callable
         Called at the end of each step, with its number and one: how many have ended since step 0.
     """
 
     def __init__(self, run_dir: Path | None, rank: int) -> None:
         self.unwritten = self.ended = 0
         self.last: int | None = None
-        self.on_end: Callable[[int], None] | None = None
+        self.on_end: list[Callable[[int], None]] = []
         self._folder = None if run_dir is None else run_dir / "state" / FOLDER
         self._name = f"rank{rank:05d}.jsonl"
         self._file: int | None = None
@@ -76,8 +81,8 @@ class StepLines:
             self._began = self._began or now
             self._due = now + min(max(_EVERY_NS, (now - self._began) // _THINNED), _RAREST_NS)
             self._write(step)
-        if self.on_end is not None:
-            self.on_end(step + 1)
+        for tell in self.on_end:
+            tell(step + 1)
 
     def pause(self) -> None:
         """Leave out the time until the next step begins: the program does something else."""
@@ -102,7 +107,7 @@ class StepLines:
             return
         line = (
             f'{{"time": {time():.3f}, "step": {step}, "steps": {len(walls)}, '
-            f'"wall_ns": {walls[len(walls) // 2]}, "max_ns": {walls[-1]}}}\n'
+            f'"wall_ns": {walls[len(walls) // 2]}, "max_ns": {walls[-1]}{_gpu_memory()}}}\n'
         ).encode()
         try:
             if self._file is None:
@@ -117,3 +122,23 @@ class StepLines:
         assert self._folder is not None
         self._folder.mkdir(exist_ok=True)
         return os.open(self._folder / self._name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+
+def _gpu_memory() -> str:
+    """Return the end of a line: the peaks of PyTorch's allocator, of this process's fullest GPU.
+
+    They are since the program's begin, or since it has reset them. Without a GPU in use it is empty.
+    """
+    torch: Any = sys.modules.get("torch")
+    try:
+        for gpus in (torch.cuda, getattr(torch, "xpu", None)):
+            if gpus is None or not gpus.is_initialized():
+                continue
+            read = gpus.memory.memory_stats_as_nested_dict
+            found = [read(device) for device in range(gpus.device_count())]
+            fullest = max(found, key=lambda stats: stats["reserved_bytes"]["all"]["peak"])
+            known = [name for name in MEMORY if name in fullest]
+            return "".join(f', "{name}": {fullest[name]["all"]["peak"]}' for name in known)
+    except Exception:  # PyTorch is still being imported, or has no such figures
+        pass
+    return ""

@@ -112,6 +112,8 @@ def check_job(job: Job, site: Site) -> None:
         raise UsageError(f"--capture-when records programs that no profiler watches: leave out {other}.")
     if job.notify and scheduler.runs_in_image:
         raise UsageError(f"--notify: jobs of site {site.name} run in an image, which has no file of yours.")
+    if job.memory_history and job.no_hook:
+        raise UsageError("--memory-history needs the hook in Python programs: leave out --no-hook.")
     if site.queues and job.queue:
         _check_queue(job, site, scheduler)
 

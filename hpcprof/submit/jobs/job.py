@@ -19,6 +19,7 @@ from hpcprof.common.masking import without_targets
 from hpcprof.common.units import parse_memory
 from hpcprof.submit.jobs.capture_when import parse_capture_when
 from hpcprof.submit.jobs.job_name import command_options, default_job_name, runs_python, uses_jax
+from hpcprof.submit.jobs.memory_history import parse_memory_history
 from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.jobs.walltime import parse_stall_timeout, parse_walltime
 from hpcprof.submit.profilers import NONE, PROFILERS, Target
@@ -281,6 +282,16 @@ class JobSpec:
             parse=parse_capture_when,
         ),
     ] = None
+    memory_history: Annotated[
+        str | None,
+        Option(
+            "Keep what PyTorch's GPU memory holds, and which lines allocated it, after these steps (5,10, or "
+            "5,10@0,4-7 on some ranks), and of all ranks when one runs out of memory (oom: only then).",
+            default="off",
+            metavar="STEPS[@RANKS]",
+            parse=parse_memory_history,
+        ),
+    ] = None
     no_hook: Annotated[
         bool | None,
         Option("Leave Python programs alone: no step times without a profiler, less evidence of a stall."),
@@ -407,6 +418,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stall_timeout: int = 600
     on_stall: str = "report"
     capture_when: int = 0
+    memory_history: str = ""
     no_hook: bool = False
     no_telemetry: bool = False
     notify: list[str] = []

@@ -47,7 +47,16 @@ from hpcprof.submit.schedulers.scheduler import (
     gpus_per_node,
 )
 from hpcprof.submit.sites.model import Site
-from hpcprof.workloads import catalogue, on_request, pulse, step_lines, telemetry, torch_hook, uncaught
+from hpcprof.workloads import (
+    catalogue,
+    memory_history,
+    on_request,
+    pulse,
+    step_lines,
+    telemetry,
+    torch_hook,
+    uncaught,
+)
 from hpcprof.workloads.torch_hook import recording
 
 # Placeholders in a profiler's arguments for values that only the rank knows, and the wrapper's variables.
@@ -203,7 +212,11 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     flags = profiler.flags(job.target, job.profiler_options)
     launcher = LAUNCHERS[site.launcher.name]
     start_up = profiler.start_up(job.target) if profiled else {}
-    hook = hook_modules(has_pulse=not job.no_hook, notes_exceptions=job.ranks > 1 or not job.no_hook)
+    hook = hook_modules(
+        has_pulse=not job.no_hook,
+        notes_exceptions=job.ranks > 1 or not job.no_hook,
+        keeps_memory=bool(job.memory_history),
+    )
     tools = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}
     afterwards = profiler.afterwards(job.target, job.profiler_options)
     common = ScriptValues(
@@ -257,7 +270,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     return texts
 
 
-def hook_modules(*, has_pulse: bool, notes_exceptions: bool) -> dict[str, str]:
+def hook_modules(*, has_pulse: bool, notes_exceptions: bool, keeps_memory: bool = False) -> dict[str, str]:
     """Return the modules that Python loads first on each rank, by path in `START_UP`.
 
     Parameters
@@ -266,6 +279,8 @@ def hook_modules(*, has_pulse: bool, notes_exceptions: bool) -> dict[str, str]:
         Whether the steps of the rank are noted, and evidence if the run stalls.
     notes_exceptions : bool
         Whether the uncaught exception that ends a rank is noted, and ends an MPI program.
+    keeps_memory : bool
+        Whether snapshots of the memory of PyTorch's GPUs are taken.
     """
     files: dict[str, ModuleType] = {}
     if has_pulse:
@@ -275,6 +290,8 @@ def hook_modules(*, has_pulse: bool, notes_exceptions: bool) -> dict[str, str]:
             "hpcprof_on_request.py": on_request,
             "hpcprof_recording.py": recording,
         }
+    if keeps_memory:
+        files |= {"hpcprof_memory_history.py": memory_history}
     if notes_exceptions:
         files |= {"hpcprof_uncaught.py": uncaught}
     paths = {name: Path(str(module.__file__)) for name, module in files.items()}

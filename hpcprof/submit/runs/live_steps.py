@@ -11,11 +11,11 @@ import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
 from pathlib import Path
 
-from hpcprof.common.units import counted, format_ns, named_ranks
+from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
 from hpcprof.submit.runs.directory import Run
 
 _FILE = re.compile(r"rank(\d{5,9})\.jsonl")
@@ -52,6 +52,8 @@ class StepLine:
         How many steps ended.
     wall_ns, max_ns : int
         The median and the longest of their times on the host.
+    allocated_bytes, reserved_bytes, inactive_split_bytes : int
+        The peaks of PyTorch's allocator so far, of the rank's fullest GPU; 0 if it uses none.
     """
 
     time: float
@@ -59,6 +61,12 @@ class StepLine:
     steps: int
     wall_ns: int
     max_ns: int
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+    inactive_split_bytes: int = 0
+
+
+_FIELDS = fields(StepLine)
 
 
 @dataclass(frozen=True)
@@ -140,9 +148,25 @@ def describe_live_steps(run: Run, now: float | None = None) -> str:
     low, high = (limit(line.step for line in last) for limit in (min, max))
     where = f"step {high}" if low == high else f"steps {low} to {high}"
     wall = statistics.median(line.wall_ns for of_rank in steps.values() for line in of_rank.lines)
-    progress = f"{where} on {counted(len(last), 'rank')}, {format_ns(wall)} a step{_trend(run, wall)}"
+    progress = (
+        f"{where} on {counted(len(last), 'rank')}, {format_ns(wall)} a step{_trend(run, wall)}"
+        f"{_memory(steps)}"
+    )
     warnings = [] if now is None else step_warnings(steps, now)
     return f"{progress}. {' '.join(warnings)}" if warnings else progress
+
+
+def _memory(steps: Mapping[int, LiveSteps]) -> str:
+    """Return the peaks of the rank with the most GPU memory; empty if no rank uses a GPU."""
+    rank = max(steps, key=lambda rank: steps[rank].last.reserved_bytes)
+    most = steps[rank].last
+    if not most.reserved_bytes:
+        return ""
+    which = f" on rank {rank}" if len(steps) > 1 else ""
+    return (
+        f", GPU memory up to {format_bytes(most.allocated_bytes)} allocated and "
+        f"{format_bytes(most.reserved_bytes)} reserved{which}"
+    )
 
 
 def _trend(run: Run, wall_ns: float) -> str:
@@ -226,7 +250,7 @@ def _parsed(line: bytes) -> StepLine | None:
     """Return a line; None if it is cut, or not one of ours."""
     try:
         values = json.loads(line)
-        found = [values[field.name] for field in fields(StepLine)]
+        found = [values[one.name] if one.default is MISSING else values.get(one.name, 0) for one in _FIELDS]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     time, *numbers = found

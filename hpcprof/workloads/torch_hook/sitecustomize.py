@@ -23,6 +23,7 @@ _UNCAUGHT = "hpcprof_uncaught"
 _PULSE, _STEP_LINES = "hpcprof_pulse", "hpcprof_step_lines"
 _JAX_HOOK = "hpcprof_jax_hook"
 _ON_REQUEST, _RECORDING = "hpcprof_on_request", "hpcprof_recording"
+_MEMORY = "hpcprof_memory_history"
 
 
 def run_next() -> None:
@@ -105,6 +106,8 @@ def _start_pulse(torch: ModuleType | None) -> None:
             on_request = importlib.import_module(_ON_REQUEST)
             on_request.install(torch, importlib.import_module(_RECORDING), watched)
             pulse.watch_optimizers(torch, watched.stepped)
+            if _is_here(f"{_MEMORY}.py"):
+                importlib.import_module(_MEMORY).install(torch, watched)
     except Exception as error:
         os.write(2, f"hpcprof: the steps of this rank are not counted: {error!r}.\n".encode())
 

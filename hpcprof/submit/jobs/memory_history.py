@@ -1,0 +1,42 @@
+"""When a job keeps what its GPU memory holds."""
+
+from __future__ import annotations
+
+import re
+
+from hpcprof.common.errors import UsageError
+
+OUT_OF_MEMORY = "oom"
+"""The value of a job that keeps it only when a rank runs out of memory."""
+
+MOST_STEPS = 8
+_SPAN = r"[0-9]{1,9}(?:-[0-9]{1,9})?"
+_STEPS = re.compile(rf"(?P<steps>[0-9]{{1,9}}(?:,[0-9]{{1,9}})*)(?:@(?P<ranks>{_SPAN}(?:,{_SPAN})*))?")
+
+
+def parse_memory_history(text: str) -> str:
+    """Return the steps and the ranks of snapshots as they are written; empty for ``off``.
+
+    Raises
+    ------
+    UsageError
+        If ``text`` is not ``STEPS``, ``STEPS@RANKS``, ``oom`` or ``off``, or has too many steps.
+    """
+    if text in ("off", OUT_OF_MEMORY):
+        return "" if text == "off" else text
+    found = _STEPS.fullmatch(text)
+    if found is None:
+        raise UsageError(
+            f"--memory-history {text}: write steps as in 5,10, steps of some ranks as in 5,10@0,4-7, oom, or "
+            "off."
+        )
+    steps = found["steps"].split(",")
+    if len(steps) > MOST_STEPS:
+        raise UsageError(f"--memory-history {text}: {len(steps)} steps; at most {MOST_STEPS} are kept.")
+    for span in (found["ranks"] or "").split(","):
+        low, _, high = span.partition("-")
+        if high and int(high) < int(low):
+            raise UsageError(
+                f"--memory-history {text}: the span {span} is empty; write the lower number first."
+            )
+    return text

@@ -1,0 +1,285 @@
+"""Snapshots of PyTorch's GPU memory: after chosen steps, and of all ranks when one runs out of memory.
+
+A run with ``--memory-history`` has a copy of this file in ``hook/``. It runs without hpcprof, under any
+Python from 3.8: it imports nothing but the standard library. Nothing here may make the program fail.
+
+``memory/rankNNNNN.stepS.pickle`` and ``memory/rankNNNNN.oom.pickle`` in the run are what PyTorch's own
+``torch.cuda.memory._dump_snapshot`` writes, with the events of one step and one more key, `NOTES`. The rank
+that runs out of memory writes `REQUEST`, and waits until the others have answered it.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import os
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+FOLDER, REQUEST = "memory", "request.json"
+"""The folder in the run, and the file there that asks all ranks for a snapshot."""
+
+NOTES = "hpcprof"
+"""The key of a snapshot with what the allocator does not know: the step, and what tensors are for."""
+
+_MOST_EVENTS = 100_000
+"""The events that the allocator keeps on the host, 100 to 200 bytes each beside the stacks."""
+
+_MOST_BYTES = 32 << 20
+_MOST_TENSORS = 200_000
+_LOOK_S = 1.0
+_ANSWER_S = 10.0
+"""How long the rank that ran out of memory waits for the others."""
+
+
+class MemoryHistory:
+    """Records where the memory of this process's GPUs is allocated, and writes snapshots.
+
+    Parameters
+    ----------
+    torch : module
+    steps : set of int
+        The numbers of the steps after which a snapshot is taken.
+    ranks : int
+        The number of ranks of the program.
+    """
+
+    def __init__(self, torch: Any, run: Path, rank: int, steps: set[int], ranks: int) -> None:
+        self._torch, self._folder, self._rank = torch, run / FOLDER, rank
+        self._steps, self._ranks = steps, ranks
+        self._records = False
+        self._answered = threading.Lock()
+        self._last_step: int | None = None
+        self._began = time.time()
+        self._modules = _Modules(torch)
+
+    def start(self) -> None:
+        """Record from the first use of a GPU on, and look for requests."""
+        self._torch.cuda._lazy_call(self._record)
+        threading.Thread(target=self._watch, name="hpcprof", daemon=True).start()
+
+    def _record(self) -> None:
+        try:
+            self._torch.cuda.memory._record_memory_history(
+                "all", context="alloc", stacks="python", max_entries=_MOST_EVENTS
+            )
+            self._torch._C._cuda_attach_out_of_memory_observer(self._ran_out)
+            self._modules.follow()
+            self._records = True
+        except Exception as error:
+            os.write(2, f"hpcprof: no memory history of rank {self._rank}: {error!r}.\n".encode())
+
+    def ended(self, steps: int) -> None:
+        """Note that a step has ended, the last of so many."""
+        step = self._last_step = steps - 1
+        if step in self._steps and self._records:
+            self._write(f"step{step}", {"event": "step", "step": step})
+        self._began = time.time()
+
+    def _ran_out(self, device: int, asked: int, _limit: int, free: int) -> None:
+        """Write what the memory holds when an allocation has failed, and wait until all ranks have."""
+        if not self._answered.acquire(blocking=False):
+            return
+        with suppress(Exception):
+            self._ask()
+            total = self._torch.cuda.get_device_properties(device).total_memory
+            self._write_failed(
+                {
+                    "event": "out_of_memory",
+                    "device": int(device),
+                    "asked_bytes": int(asked),
+                    "free_bytes": int(free),
+                    "device_bytes": int(total),
+                    "module": self._modules.current(),
+                }
+            )
+            until = time.monotonic() + _ANSWER_S
+            while time.monotonic() < until and self._answers() < self._ranks:
+                time.sleep(0.05)
+
+    def _ask(self) -> None:
+        """Ask all ranks for a snapshot; the first that runs out of memory is named."""
+        self._folder.mkdir(exist_ok=True)
+        with suppress(FileExistsError):
+            file = os.open(self._folder / REQUEST, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            os.write(file, json.dumps({"rank": self._rank, "time": time.time()}).encode())
+            os.close(file)
+
+    def _answers(self) -> int:
+        return len([*self._folder.glob("rank*.oom.pickle")])
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(_LOOK_S)
+            if self._records and (self._folder / REQUEST).exists():
+                break
+        if self._answered.acquire(blocking=False):
+            with suppress(Exception):
+                self._write_failed({"event": "asked"})
+
+    def _write_failed(self, notes: dict[str, Any]) -> None:
+        step = 0 if self._last_step is None else self._last_step + 1
+        self._write("oom", {**notes, "step": step})
+
+    def _write(self, name: str, notes: dict[str, Any]) -> None:
+        """Write a snapshot with the events since the begin of the step, the last ones if they are many."""
+        snapshot = self._torch.cuda.memory._snapshot()
+        traces = snapshot.get("device_traces", [])
+        began = self._began * 1e6
+        snapshot["device_traces"] = [
+            [one for one in trace if one.get("time_us", began) >= began] for trace in traces
+        ]
+        snapshot[NOTES] = {
+            "version": 1,
+            "rank": self._rank,
+            "begin_us": int(began),
+            "end_us": time.time_ns() // 1000,
+            # A ring that is full has lost the events before its oldest one.
+            "lost": any(
+                len(trace) >= _MOST_EVENTS and trace[0].get("time_us", 0) > began for trace in traces
+            ),
+            "tensors": list(itertools.islice(_tensors(self._torch), _MOST_TENSORS)),
+            **notes,
+        }
+        data = pickle.dumps(snapshot, protocol=4)
+        while len(data) > _MOST_BYTES and any(snapshot["device_traces"]):
+            snapshot["device_traces"] = [trace[len(trace) // 2 + 1 :] for trace in snapshot["device_traces"]]
+            snapshot[NOTES]["lost"] = True
+            data = pickle.dumps(snapshot, protocol=4)
+        self._folder.mkdir(exist_ok=True)
+        path = self._folder / f"rank{self._rank:05d}.{name}.pickle"
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary.write_bytes(data)
+        temporary.replace(path)
+
+
+class _Modules:
+    """Tells the allocator which module of the program is running, by its name in the outermost one.
+
+    PyTorch keeps such a word with each allocation from version 2.10 on.
+    """
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self._running = threading.local()
+        self._tell: Callable[[str], None] | None = getattr(torch._C, "_cuda_setMemoryMetadata", None)
+
+    def follow(self) -> None:
+        """Begin to tell the allocator."""
+        hooks = self._torch.nn.modules.module
+        hooks.register_module_forward_pre_hook(self._enter)
+        hooks.register_module_forward_hook(self._leave, always_call=True)
+
+    def current(self) -> str:
+        """Return the module that this thread runs; empty if it runs none."""
+        return self._stack()[-1] if self._stack() else ""
+
+    def _stack(self) -> list[str]:
+        stack: list[str] | None = getattr(self._running, "stack", None)
+        if stack is None:
+            stack = self._running.stack = []
+        return stack
+
+    def _enter(self, module: Any, _: Any) -> None:
+        if self._torch.compiler.is_compiling():
+            return
+        stack = self._stack()
+        if module not in self._names and not stack:
+            for name, inner in module.named_modules():
+                self._names[inner] = _short(name) or type(module).__name__
+        stack.append(self._names.get(module) or type(module).__name__)
+        if self._tell is not None:
+            self._tell(stack[-1])
+
+    def _leave(self, _module: Any, _inputs: Any, _output: Any) -> None:
+        stack = self._stack()
+        if self._torch.compiler.is_compiling() or not stack:
+            return
+        stack.pop()
+        if self._tell is not None:
+            self._tell(stack[-1] if stack else "")
+
+
+def _short(name: str) -> str:
+    """Return the name of a module without those of the wrappers around the program's own."""
+    while name.startswith(("module.", "_orig_mod.", "_fsdp_wrapped_module.")):
+        name = name.partition(".")[2]
+    return "" if name in ("module", "_orig_mod", "_fsdp_wrapped_module") else name
+
+
+def _tensors(torch: Any) -> Iterator[tuple[str, str, int]]:
+    """Yield what the memory of tensors is for, the name of each, and its address.
+
+    Optimizers and modules are found among all objects of the process: the program need not name them.
+    """
+    optimizers, modules = [], []
+    for one in gc.get_objects():
+        if issubclass(type(one), torch.optim.Optimizer):
+            optimizers.append(one)
+        elif issubclass(type(one), torch.nn.Module):
+            modules.append(one)
+    inner = {id(child) for module in modules for child in module._modules.values()}
+    names: dict[int, str] = {}
+    for root in (module for module in modules if id(module) not in inner):
+        for name, tensor in itertools.chain(root.named_parameters(), root.named_buffers()):
+            if id(tensor) not in names:
+                names[id(tensor)] = _short(name)
+                yield from _of_parameter(names[id(tensor)], tensor)
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in names:
+                    names[id(parameter)] = ""
+                    yield from _of_parameter("", parameter)
+        for parameter, state in list(optimizer.state.items()):
+            name = names.get(id(parameter), "")
+            yield from (("optimizer", name, address) for address in _addresses(state))
+
+
+def _of_parameter(name: str, tensor: Any) -> Iterator[tuple[str, str, int]]:
+    for kind, one in (("parameters", tensor), ("gradients", tensor.grad)):
+        yield from ((kind, name, address) for address in _addresses(one))
+
+
+def _addresses(value: Any) -> Iterator[int]:
+    """Yield the addresses of the memory of tensors on GPUs, also of those in lists and dictionaries."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _addresses(one)
+        return
+    local = getattr(value, "_local_tensor", value)  # of a DTensor
+    if not _on_gpu(local):
+        return
+    with suppress(Exception):
+        address = local.untyped_storage().data_ptr()
+        if address:
+            yield address
+
+
+def _on_gpu(value: Any) -> bool:
+    return getattr(getattr(value, "device", None), "type", "") == "cuda"
+
+
+def install(torch: Any, pulse: Any) -> None:
+    """Begin to record, if the user asked for it and this build of PyTorch has GPUs of CUDA's kind."""
+    wanted = os.environ.get("HPCPROF_MEMORY_HISTORY", "")
+    if not wanted or not hasattr(torch._C, "_cuda_attach_out_of_memory_observer"):
+        return
+    steps, _, ranks = wanted.partition("@")
+    spans = [span.partition("-") for span in ranks.split(",") if span]
+    chosen = not spans or any(int(low) <= pulse.rank <= int(high or low) for low, _, high in spans)
+    numbers = {int(step) for step in steps.split(",") if step.isdigit()} if chosen else set()
+    world = int(os.environ.get("WORLD_SIZE") or 1)
+    history = MemoryHistory(torch, pulse.run, pulse.rank, numbers, world)
+    pulse.on_end.append(history.ended)
+    history.start()
