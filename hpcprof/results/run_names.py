@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.paths import is_folder
+from hpcprof.profiles.readers.discovery import is_profile_folder
 from hpcprof.results.last_collected import last_collected
 from hpcprof.results.run_profiles import restored, runs_in, runs_of_files, runs_to_collect, several_runs
 from hpcprof.submit.config import default_database
@@ -84,7 +85,8 @@ def find_runs_to_collect(references: Sequence[str], runs_dir: Path, store: Store
 
 
 def _is_profile(reference: str) -> bool:
-    return Path(reference).is_file() and Path(reference).name != ARRAY_SCRIPT
+    path = Path(reference)
+    return is_profile_folder(path) or (path.is_file() and path.name != ARRAY_SCRIPT)
 
 
 def _known_runs(

@@ -193,5 +193,4 @@ def _kind(file: Path) -> str | None:
 def _names(file: Path) -> set[str]:
     """Return the name of a profile, and of what a reader makes from it."""
     reader = reader_of(file)
-    made = reader.reports.get(file.suffix.lower(), ()) if reader else ()
-    return {file.name, *(file.with_suffix(suffix).name for suffix in made)}
+    return {file.name, *(one.name for one in (reader.made_from(file) if reader else ()))}

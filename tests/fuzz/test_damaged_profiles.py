@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -37,6 +38,7 @@ from hpcprof.profiles.timeline import LATEST, LONGEST, Timeline
 from tests.crosschecks import contradictions
 from tests.data import rocprof_profiles, unitrace_trace, xplane_profile
 from tests.data.otf2_archive import files_of_archive, write_archive
+from tests.data.parquet_export import write_folder
 
 pytestmark = pytest.mark.slow
 
@@ -411,6 +413,70 @@ def changed_message(data: bytes, choose: random.Random) -> bytes:
             odd: list[xplane_profile.Value] = [b"", b"\xff\x00", "text", "jit_step(7)", 1.5, float("inf")]
             fields[at] = number, choose.choice(odd)
     return xplane_profile.message(fields)
+
+
+@cache
+def folder() -> dict[str, bytes]:
+    """The files of a folder that nsys exports, by their names; those that hold enumerations are left out."""
+    with tempfile.TemporaryDirectory() as name:
+        export = Path(name) / "rank00000.sqlite"
+        export.write_bytes(EXPORT)
+        files = write_folder(export, Path(name) / "rank00000_pqtdir").iterdir()
+        return {file.name: file.read_bytes() for file in files if not file.name.startswith("ENUM_")}
+
+
+@bounded
+@given(changes)
+def test_a_folder_with_changed_cells_gives_a_sentence_or_counts_what_it_leaves_out(
+    tmp_path_factory: pytest.TempPathFactory, seeds: list[int]
+) -> None:
+    place = tmp_path_factory.mktemp("fuzz")
+    path = place / "rank00000.sqlite"
+    path.write_bytes(EXPORT)
+    with sqlite3.connect(path) as database:
+        for seed in seeds:
+            change_database(database, random.Random(seed))
+    database.close()
+    try:
+        changed = write_folder(path, place / "rank00000_pqtdir")
+    except (pa.ArrowException, OverflowError, TypeError):
+        return  # Files of Parquet have one type per column.
+    timeline = opened(changed)
+    if timeline is not None:
+        results = analysed(timeline)
+        check_parts(results)
+        assert counted(timeline, NSYS_SUBJECTS)["kernels"] == rows_of(path, "CUPTI_ACTIVITY_KIND_KERNEL")
+        assert counted(timeline, NSYS_SUBJECTS)["calls"] == rows_of(path, "CUPTI_ACTIVITY_KIND_RUNTIME")
+
+
+@bounded
+@given(changes)
+def test_a_folder_with_changed_bytes_gives_a_sentence_or_results(
+    tmp_path_factory: pytest.TempPathFactory, seeds: list[int]
+) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "rank00000_pqtdir"
+    path.mkdir()
+    files = dict(folder())
+    for seed in seeds:
+        choose = random.Random(seed)
+        name = choose.choice(sorted(files))
+        content = bytearray(files[name])
+        at = choose.randrange(len(content) + 1)
+        match choose.randrange(4):
+            case 0:
+                content[at : at + 8] = choose.randbytes(8)
+            case 1:
+                del content[at:]
+            case 2:
+                content[at:at] = choose.randbytes(choose.randrange(64))
+            case _:
+                content.clear()
+        files[name] = bytes(content)
+    for name, data in files.items():
+        (path / name).write_bytes(data)
+    timeline = opened(path)
+    if timeline is not None:
+        analysed(timeline)
 
 
 @cache

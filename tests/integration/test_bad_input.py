@@ -94,7 +94,7 @@ SKIPPED: dict[str, tuple[Callable[[Path], object], str]] = {
     "zero bytes": (lambda path: path.write_bytes(b""), "is empty"),
     "zeros": (lambda path: path.write_bytes(bytes(9000)), "is not an SQLite file"),
     "not SQLite": (lambda path: path.write_bytes(b"shopping list\n" * 99), "is not an SQLite file"),
-    "another database": (lambda path: other_database(path), "not an nsys export"),
+    "another database": (lambda path: other_database(path), "not an export of nsys"),
     "no StringIds": (lambda path: change(path, "DROP TABLE StringIds"), "no StringIds"),
     "text for the id of a label": (
         lambda path: change(

@@ -72,15 +72,17 @@ def test_report_page_and_traces_show_the_messages_of_a_run(hpcprof: Hpcprof, fol
 @pytest.mark.skipif(
     not (shutil.which("nsys") and shutil.which("mpicc")), reason="needs nsys and mpicc on the PATH"
 )
+@pytest.mark.parametrize(("export", "ending"), [("sqlite", ".sqlite"), ("parquet", "_pqtdir")])
 def test_a_real_program_under_a_real_nsys_agrees_with_what_it_prints(
-    hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    export: str, ending: str, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     subprocess.run(["mpicc", "-O2", PROGRAMS, "-o", tmp_path / "program"], check=True, timeout=120)
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):
         monkeypatch.setenv(name, "1")
-    options = ("--ranks-per-node", "2", "--profiler", "nsys")
+    options = ("--ranks-per-node", "2", "--profiler", "nsys", "--profiler-option", f"export={export}")
     done = hpcprof("run", *options, "--", "./program", "halo", "--steps", "30", "--late", "1", "--extra", "6")
     assert done.returncode == 0, done.stderr
+    assert [*tmp_path.glob(f"runs/*/profiles/rank00001{ending}")]
     assert "30 on each of 2 ranks" in " ".join(done.stdout.split())
     printed = (log.read_text() for log in tmp_path.glob("runs/*/logs/rank*.out"))
     rows = [[*map(float, NUMBER.findall(text))] for text in printed if "TRUTH" in text]

@@ -19,7 +19,7 @@ _RANK = re.compile(r"(?<![A-Za-z])(?<!local[-_.])rank[-_.]?(\d+)", re.IGNORECASE
 # At most seven digits: PyTorch's own names hold a time stamp there (host_pid.1700000000000.pt.trace.json).
 _NUMBER = re.compile(r"\.(\d{1,7})$")
 _SUFFIX = re.compile(
-    r"((\.pt)?\.trace\.json(\.gz)?|\.sqlite|\.nsys-rep|\.ncu-repz?|(\.details|\.raw)?\.csv(\.gz)?|\.otf2)$",
+    r"((\.pt)?\.trace\.json(\.gz)?|\.sqlite|_pqtdir|\.nsys-rep|\.ncu-repz?|(\.details|\.raw)?\.csv(\.gz)?|\.otf2)$",
     re.IGNORECASE,
 )
 
@@ -114,6 +114,9 @@ class Reader:
     identify_rank : str
         Returns the rank of a profile or None, without reading all of it. By default it is that in the
         file's name.
+    folder_suffix : str
+        How the names of folders end that are profiles themselves; empty if there are none. ``other_files``
+        returns their files.
     several_ranks : str
         Returns a `SeveralRanks` for a profile that holds several ranks, else None. By default a profile
         holds one.
@@ -130,8 +133,8 @@ class Reader:
     recognize : str
         Returns whether a file is a profile of this kind, by its first bytes.
     reports : mapping of str to tuple of str
-        The suffixes of files that only the profiler's own tool can read, each with the suffixes of what
-        is made from them. Such a file beside its report is not a profile of its own.
+        The suffixes of files that only the profiler's own tool can read, each with the endings of what
+        is made from them. Such a file or folder beside its report is not a profile of its own.
     convert : str
         Returns for a report the file to read, which it may have to make.
     scrubber : Scrubber, optional
@@ -145,6 +148,7 @@ class Reader:
     read: str
     threaded: bool = field(default=False, kw_only=True)
     identify_rank: str = "hpcprof.profiles.readers.declaration:rank_from_name"
+    folder_suffix: str = field(default="", kw_only=True)
     several_ranks: str = ""
     reads_parts: bool = field(default=False, kw_only=True)
     other_files: str = ""
@@ -156,8 +160,14 @@ class Reader:
     scrubber: Scrubber | None = None
 
     def takes(self, path: Path) -> bool:
-        """Return whether the name of a file ends as those of this kind do."""
-        return path.name.lower().endswith(self.suffixes)
+        """Return whether the name of a file or folder ends as those of this kind do."""
+        endings = (*self.suffixes, self.folder_suffix) if self.folder_suffix else self.suffixes
+        return path.name.lower().endswith(endings)
+
+    def made_from(self, path: Path) -> list[Path]:
+        """Return the files and folders that may have been made from a report; none for other profiles."""
+        endings = self.reports.get(path.suffix.lower(), ())
+        return [path.with_name(f"{path.stem}{ending}") for ending in endings]
 
 
 def load(reference: str) -> Any:

@@ -104,7 +104,9 @@ def several_ranks(path: Path) -> SeveralRanks | None:
 
 
 def files_of(path: Path, part: ProfilePart | None = None) -> list[Path]:
-    """Return the files that a profile consists of, itself first: of one rank, or of all without ``part``.
+    """Return the files that a profile consists of: of one rank, or of all without ``part``.
+
+    The profile itself is the first, unless it is a folder.
 
     Raises
     ------
@@ -115,8 +117,9 @@ def files_of(path: Path, part: ProfilePart | None = None) -> list[Path]:
     if reader is None or not reader.other_files:
         return [path]
     alone = None if part is None or part.merged else part
+    itself = [] if is_folder(path) else [path]
     with damage_named(path):
-        return [path, *load(reader.other_files)(path, alone)]
+        return [*itself, *load(reader.other_files)(path, alone)]
 
 
 @contextmanager
@@ -169,19 +172,22 @@ def find_profiles(folder: Path) -> list[Path]:
     if place == inside:
         files += [place / reader.place_in_run for reader in BUILT_IN if reader.place_in_run]
     found = {path: reader for path in files if (reader := _reader_of_profile(path))}
-    made = {
-        path.with_suffix(suffix)
-        for path, reader in found.items()
-        for suffix in reader.reports.get(path.suffix.lower(), ())
-    }
+    made = {one for path, reader in found.items() for one in reader.made_from(path)}
     return sorted(found.keys() - made)
+
+
+def is_profile_folder(path: Path) -> bool:
+    """Return whether a folder is a profile itself, by its name."""
+    endings = tuple(reader.folder_suffix for reader in BUILT_IN if reader.folder_suffix)
+    return path.name.lower().endswith(endings) and is_folder(path)
 
 
 def _reader_of_profile(path: Path) -> Reader | None:
     """Return the reader of a file if the file is a profile, by its name and where needed its first bytes."""
     name = path.name
     hidden = name.startswith((".", "~", "#")) or name.lower().startswith("tmp.") or name.endswith(_TEMPORARY)
-    reader = None if hidden or not path.is_file() else reader_of(path)
+    present = path.is_file() or is_profile_folder(path)
+    reader = reader_of(path) if present and not hidden else None
     if reader and reader.shared_suffixes and name.lower().endswith(reader.shared_suffixes):
         return reader if load(reader.recognize)(path) else None
     return reader

@@ -155,8 +155,9 @@ class Profiler:
     in_program : str
         A word that an executable contains, in any case, if this profiler is built into it; empty for one that
         is not.
-    suffix : str
-        The suffix of the profile of each rank; empty if it leaves no file for each.
+    suffix : str or callable
+        The suffix of the profile of each rank, or ``settings -> suffix``; empty if it leaves no file for
+        each.
     vendors : tuple of Vendor
         Whose GPUs it can profile, empty if it does not depend on them.
     capabilities : tuple of str
@@ -180,9 +181,13 @@ class Profiler:
     counters: Callable[[Target, Settings], bool] = lambda target, settings: False
     needs_gpus: Callable[[Settings], bool] = lambda settings: False
     in_program: str = ""
-    suffix: str = ""
+    suffix: str | Callable[[Settings], str] = ""
     vendors: tuple[Vendor, ...] = ()
     capabilities: tuple[str, ...] = ()
+
+    def suffix_of(self, settings: Settings) -> str:
+        """Return the suffix of the profile of each rank."""
+        return self.suffix if isinstance(self.suffix, str) else self.suffix(settings)
 
     def resolve(self, given: Settings) -> dict[str, str]:
         """Return every setting with its value, defaults filled in.

@@ -7,6 +7,8 @@ given explicitly because the default, ``stop-shutdown``, also ends the program.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from hpcprof.submit.profilers.base import (
     FOLDER,
     GPUS,
@@ -112,29 +114,46 @@ def _environment(target: Target, settings: Settings) -> dict[str, str]:
 
 def _afterwards(target: Target, settings: Settings) -> list[tuple[str, ...]]:
     """Export the report of each span of steps; those after the first get folders of their own."""
+    export = _EXPORTS[settings["export"]]
     if target.captures < 2:
-        return _export(OUTPUT, "profile", OUTPUT)
-    commands = _export(f"{OUTPUT}.1", "profile", OUTPUT)
+        return _export(OUTPUT, "profile", OUTPUT, export)
+    commands = _export(f"{OUTPUT}.1", "profile", OUTPUT, export)
     for cycle in range(1, target.captures):
         folder = f"{FOLDER}/cycle{cycle}"
         commands.append(("mkdir", "-p", folder))
-        commands += _export(f"{OUTPUT}.{cycle + 1}", f"profile{cycle}", f"{folder}/{NAME}")
+        commands += _export(f"{OUTPUT}.{cycle + 1}", f"profile{cycle}", f"{folder}/{NAME}", export)
     return commands
 
 
-def _export(report: str, scratch: str, output: str) -> list[tuple[str, ...]]:
+def _export(report: str, scratch: str, output: str, export: _Export) -> list[tuple[str, ...]]:
     # SQLite's locks are unreliable on parallel file systems, so the export is made on the node. Blobs hold
-    # NCCL's communicators and message sizes. The file gets its final name once it is complete.
-    exported = f"{SCRATCH}/{scratch}.sqlite"
+    # NCCL's communicators and message sizes. The export gets its final name once it is complete.
+    exported, final = f"{SCRATCH}/{scratch}{export.ending}", f"{output}{export.ending}"
+    # A folder that is there would get the new one inside.
+    removed = [("rm", "-rf", f"{final}.part", final)] if export.is_folder else []
     return [
         (
-            *("sh", "-c", _WITH_BLOBS, "nsys", "--type=sqlite", "--force-overwrite=true"),
+            *("sh", "-c", _WITH_BLOBS, "nsys", f"--type={export.type}", "--force-overwrite=true"),
             *(f"--output={exported}", f"{report}.nsys-rep"),
         ),
-        ("mv", "-f", exported, f"{output}.sqlite.part"),
-        ("mv", "-f", f"{output}.sqlite.part", f"{output}.sqlite"),
+        *removed,
+        ("mv", "-f", exported, f"{final}.part"),
+        ("mv", "-f", f"{final}.part", final),
     ]
 
+
+class _Export(NamedTuple):
+    """A form of export: its type for nsys, and the ending of its name."""
+
+    type: str
+    ending: str
+    is_folder: bool = False
+
+
+_EXPORTS = {
+    "sqlite": _Export("sqlite", ".sqlite"),
+    "parquet": _Export("parquetdir", "_pqtdir", is_folder=True),
+}
 
 # 2023 exports them without being asked, and does not know the option.
 _WITH_BLOBS = (
@@ -166,6 +185,11 @@ NSYS = Profiler(
             ("auto", "range", "whole"),
         ),
         "gpu-metrics": Setting("sample the GPU's hardware counters too", "false", ("false", "true")),
+        "export": Setting(
+            "what the node makes of each report: a SQLite file, or a folder of Parquet files",
+            "sqlite",
+            (*_EXPORTS,),
+        ),
     },
     command=("nsys", "profile"),
     flags=_flags,
@@ -175,6 +199,6 @@ NSYS = Profiler(
     stacks={"stacks": "true"},
     counters=_counters,
     needs_gpus=_needs_gpus,
-    suffix=".sqlite",
+    suffix=lambda settings: _EXPORTS[settings["export"]].ending,
     vendors=(Vendor.NVIDIA,),
 )

@@ -107,6 +107,7 @@ ROCPROFV3 = Profiler(
         "stacks": "records no call stacks",
         "cuda-graph-trace": "always records the kernels inside graphs",
         "gpu-metrics": "reads the counters that --profiler-option pmc=NAME,NAME names, for each kernel",
+        "export": "writes what is read: a database, and before ROCm 7 tables",
     },
     check=_check,
     command=("rocprofv3",),

@@ -85,6 +85,7 @@ UNITRACE = Profiler(
         "stacks": "records no call stacks",
         "cuda-graph-trace": "traces no CUDA graphs",
         "gpu-metrics": "writes hardware counters to tables of its own, which hpcprof does not read",
+        "export": "writes what is read: a Chrome trace",
     },
     check=_check,
     command=("unitrace",),

@@ -243,7 +243,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         node_flags=[word for word in flags if isinstance(word, OnNode)],
         finds_mpi=any(isinstance(word, OnNode) and "mpi_is" in word.test for word in flags),
         profiler_time_limit=profiler.time_limit(job.target, job.profiler_options),
-        profiler_suffix=profiler.suffix,
+        profiler_suffix=profiler.suffix_of(job.profiler_options),
         profiler_environment=profiler.environment(job.target, job.profiler_options),
         profiler_afterwards=[_found(words, tools) for words in afterwards],
         start_up=START_UP if start_up else "",

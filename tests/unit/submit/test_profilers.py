@@ -132,6 +132,20 @@ def test_nsys_traces_cuda_only_where_there_is_a_gpu_and_says_so() -> None:
     assert needs_gpus(resolve({"trace": "cuda"})) and needs_gpus(resolve({"gpu-metrics": "true"}))
 
 
+def test_nsys_exports_to_a_file_or_to_a_folder_that_replaces_an_earlier_one() -> None:
+    nsys = PROFILERS["nsys"]
+    assert nsys.suffix_of(nsys.resolve({})) == ".sqlite"
+    settings = nsys.resolve({"export": "parquet"})
+    assert nsys.suffix_of(settings) == "_pqtdir"
+    export, *moves = nsys.afterwards(USERS, settings)
+    assert "--type=parquetdir" in export
+    assert moves == [
+        ("rm", "-rf", "{output}_pqtdir.part", "{output}_pqtdir"),
+        ("mv", "-f", "{scratch}/profile_pqtdir", "{output}_pqtdir.part"),
+        ("mv", "-f", "{output}_pqtdir.part", "{output}_pqtdir"),
+    ]
+
+
 def test_nsys_gets_the_mpi_of_the_program_unless_it_is_given() -> None:
     chosen = [flag for flag in nsys_flags(USERS) if isinstance(flag, OnNode) and "mpi_is" in flag.test]
     assert [(flag.test, flag.passed) for flag in chosen] == [

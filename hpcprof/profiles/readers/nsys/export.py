@@ -1,20 +1,26 @@
-"""Access to the tables of an nsys SQLite export, whose tables and columns differ between versions."""
+"""Access to the tables of an export of nsys, which differ between versions.
+
+An export is a SQLite file, or a folder with a Parquet file per table.
+"""
 
 from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from hpcprof.common.errors import DamagedInput, reading
+from hpcprof.common.paths import is_folder
+from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.readers.nsys.table_pages import (
     BinaryColumn,
     StoredTable,
@@ -23,6 +29,9 @@ from hpcprof.profiles.readers.nsys.table_pages import (
     Wanted,
 )
 from hpcprof.profiles.timeline import NO_NAME, Ints
+
+if TYPE_CHECKING:  # pyarrow takes a while to import, and only folders need it here
+    from hpcprof.profiles.readers.nsys.parquet_tables import ParquetTables
 
 MISSING = int(np.iinfo(np.int64).min)
 """The value for NULL in a column of time stamps, which may be negative."""
@@ -67,20 +76,25 @@ class _Query(NamedTuple):
 class ExportTable:
     """One table of an export, with the names of the columns that this version has.
 
-    ``stored`` says where they lie in the file; None where SQLite has to read them.
+    ``decode`` returns columns of a large table without SQLite; None where that is not possible.
     """
 
     export: NsysExport
     name: str
     columns: frozenset[str]
-    stored: StoredTable | None
+    decode: Callable[[Wanted], TableColumns | None] | None
 
     def rows(
         self, expressions: Sequence[str], rest: str = "", parameters: Sequence[str | int] = ()
     ) -> Iterator[Sequence[Any]]:
         """Select columns or other expressions; ``rest`` is what follows the name of the table."""
         selected = ", ".join(quoted(one) if one in self.columns else one for one in expressions)
-        return self.export.rows(f"SELECT {selected} FROM {quoted(self.name)} {rest}", parameters)
+        return self._execute(f"SELECT {selected} FROM {quoted(self.name)} {rest}", parameters)
+
+    def _execute(self, query: str, parameters: Sequence[str | int] = ()) -> Iterator[Sequence[Any]]:
+        if self.export.parquet:
+            self.export.parquet.copy(self.name)
+        return self.export.rows(query, parameters)
 
     def require(self, *names: str) -> None:
         """Raise `DamagedInput` if a key column is absent."""
@@ -110,7 +124,7 @@ class ExportTable:
         """
         query = self._query(integers, texts)
         count = len(query.integers)
-        parts = list(zip(*self.export.rows(query.text), strict=True)) or [()] * (count + len(query.binary))
+        parts = list(zip(*self._execute(query.text), strict=True)) or [()] * (count + len(query.binary))
         numbers = {name: self._numbers(name, part) for name, part in zip(query.integers, parts, strict=False)}
         contents = map(BinaryColumn.from_values, parts[count:])
         return self._with_defaults(integers, texts, (numbers, dict(zip(query.binary, contents, strict=True))))
@@ -125,7 +139,7 @@ class ExportTable:
         """
         self._require_keys(integers)
         begun = self.export.begun.pop((self.name, *integers), None)
-        found = begun.result() if begun else self._from_pages(integers, texts, blobs)
+        found = begun.result() if begun else self._decoded(integers, texts, blobs)
         odd: dict[str, int] = {}
         if not found:
             query = self._query(integers, texts, blobs, lenient=True)
@@ -134,21 +148,20 @@ class ExportTable:
 
     def begin_bulk(self, integers: Mapping[str, int | None]) -> None:
         """Begin in another thread what `read_bulk` will be called for with the same integers alone."""
-        if self.stored:
+        if self.decode:
             key = (self.name, *integers)
-            self.export.begun[key] = self.export.threads.submit(self._from_pages, integers, (), ())
+            self.export.begun[key] = self.export.threads.submit(self._decoded, integers, (), ())
 
-    def _from_pages(
+    def _decoded(
         self, integers: Mapping[str, int | None], texts: Sequence[str], blobs: Sequence[str]
     ) -> TableColumns | None:
         """Decode the columns that the table has, None where SQLite has to read them."""
-        if not self.stored or not self.export.pages:
+        if not self.decode:
             return None
         nulls = {name: _null(default) for name, default in integers.items() if name in self.columns}
         binary = dict.fromkeys(texts, True) | dict.fromkeys(blobs, False)
-        return self.export.pages.read(
-            self.stored, Wanted(nulls, {name: kept for name, kept in binary.items() if name in self.columns})
-        )
+        present = {name: kept for name, kept in binary.items() if name in self.columns}
+        return self.decode(Wanted(nulls, present))
 
     def _require_keys(self, integers: Mapping[str, int | None]) -> None:
         self.require(*(name for name, default in integers.items() if default is REQUIRED))
@@ -186,7 +199,7 @@ class ExportTable:
 
     def _by_python(self, query: _Query) -> TableColumns:
         """Execute a query whose numbers are all integers."""
-        rows = self.export.rows(query.text)
+        rows = self._execute(query.text)
         count = len(query.integers)
         if not query.binary:
             flat = np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, count)
@@ -229,7 +242,9 @@ class NsysExport:
     tables : frozenset of str
         The names of its tables and views.
     pages : TablePages or None
-        The pages of the file, None where it may change while it is read.
+        The pages of a SQLite file, None where it may change while it is read.
+    parquet : ParquetTables or None
+        The tables of a folder; then ``connection`` is a database in memory.
     threads : ThreadPoolExecutor
         Where large tables are decoded.
     begun : dict
@@ -240,6 +255,7 @@ class NsysExport:
     connection: sqlite3.Connection
     tables: frozenset[str]
     pages: TablePages | None
+    parquet: ParquetTables | None
     threads: ThreadPoolExecutor
     begun: dict[tuple[str, ...], Future[TableColumns | None]] = field(default_factory=dict)
     _found_tables: dict[str, ExportTable | None] = field(default_factory=dict)
@@ -258,9 +274,15 @@ class NsysExport:
         versions = [t for t in self.tables if t.startswith(name) and version.fullmatch(t)]
         versions.sort(key=lambda t: int(t.rpartition("_V")[2]), reverse=True)
         for candidate in [*(n for n in (name,) if n in self.tables), *versions]:
+            if self.parquet:
+                if columns := self.parquet.columns(candidate):
+                    return ExportTable(self, candidate, columns, partial(self.parquet.read, candidate))
+                continue
             described = list(self.rows(f"PRAGMA table_xinfo({quoted(candidate)})"))
             columns = frozenset(name for _, name, *_, hidden in described if hidden != 1)
-            found = ExportTable(self, candidate, columns, self._stored(candidate, described))
+            stored = self._stored(candidate, described)
+            decode = partial(self.pages.read, stored) if self.pages and stored else None
+            found = ExportTable(self, candidate, columns, decode)
             if next(found.rows(["1"], "LIMIT 1"), None):
                 return found
         return None
@@ -350,8 +372,12 @@ def open_export(path: Path, threads: int = 2, what: str = "an nsys SQLite export
     Raises
     ------
     DamagedInput
-        If the file cannot be opened, or later cannot be read.
+        If the file or folder cannot be opened, or later cannot be read.
     """
+    if path.name.lower().endswith(NSYS.folder_suffix) and is_folder(path):
+        with _open_folder(path, threads) as export:
+            yield export
+        return
     _check(path)
 
     try:
@@ -369,10 +395,27 @@ def open_export(path: Path, threads: int = 2, what: str = "an nsys SQLite export
             tables = frozenset(name for (name,) in listed)
             # With a write-ahead log others may change the file, and the log holds the newest pages.
             (journal,) = connection.execute("PRAGMA journal_mode").fetchone()
-            yield NsysExport(path, connection, tables, None if journal == "wal" else pages, pool)
+            yield NsysExport(path, connection, tables, None if journal == "wal" else pages, None, pool)
     except (sqlite3.Error, UnicodeDecodeError) as error:
         # Python's sqlite3 decodes the names of tables and columns itself.
         raise DamagedInput(f"{path} cannot be read as {what}: {str(error).splitlines()[0]}.") from None
+
+
+@contextmanager
+def _open_folder(path: Path, threads: int) -> Iterator[NsysExport]:
+    import pyarrow as pa
+
+    from hpcprof.profiles.readers.nsys.parquet_tables import SUFFIX, ParquetTables
+
+    with reading(path):
+        files = {file.name.removesuffix(SUFFIX): file for file in path.iterdir() if file.suffix == SUFFIX}
+    try:
+        with closing(sqlite3.connect(":memory:")) as connection, ThreadPoolExecutor(threads) as pool:
+            tables = ParquetTables(files, connection)
+            yield NsysExport(path, connection, frozenset(files), None, tables, pool)
+    except (pa.ArrowException, OSError, sqlite3.Error, UnicodeError, OverflowError) as error:
+        first = (str(error).splitlines() or ["no message"])[0].rstrip(".")
+        raise DamagedInput(f"{path} cannot be read as a Parquet export of nsys: {first}.") from None
 
 
 def _check(path: Path) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from hpcprof.common.masking import masked
 from hpcprof.common.units import visible
+from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers import environment_allowlist
 from hpcprof.profiles.readers.declaration import SeveralRanks, rank_from_name
 from hpcprof.profiles.readers.nsys import NSYS
-from hpcprof.profiles.readers.nsys.export import PROCESS_SHIFT, REQUIRED, NsysExport, open_export
+from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, REQUIRED, NsysExport, open_export
 from hpcprof.profiles.timeline import Fact, Gpu, Origin
 
 # The rows that describe how the capture was made. Nothing else of META_DATA_CAPTURE is read here (command,
@@ -259,5 +260,5 @@ def _gpu_users(export: NsysExport) -> list[int]:
     table = export.table("CUPTI_ACTIVITY_KIND_KERNEL")
     if table is None or "globalPid" not in table.columns:
         return []
-    owners = table.rows(["DISTINCT globalPid"])
-    return sorted({owner >> PROCESS_SHIFT for (owner,) in owners if isinstance(owner, int)})
+    owners = distinct(table.read_bulk({"globalPid": NO_ID}).integers["globalPid"])
+    return sorted({owner >> PROCESS_SHIFT for owner in owners.tolist() if owner != NO_ID})

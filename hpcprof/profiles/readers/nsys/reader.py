@@ -1,4 +1,4 @@
-"""Reader of nsys SQLite exports, written by nsys 2021 to 2026."""
+"""Reader of exports of nsys 2021 to 2026, to SQLite and to folders of Parquet files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _KNOWN = ("StringIds", "META_DATA_", "TARGET_INFO_", "CUPTI_ACTIVITY_KIND_", "NV
 
 
 def read(path: Path, threads: int = 2) -> Timeline:
-    """Read an nsys SQLite export, its large tables in several threads.
+    """Read an export, its large tables in several threads.
 
     Rows without a start or an end are left out and counted in ``Origin.losses``. Ranges that PyTorch marked
     for its operators are operators.
@@ -42,13 +42,13 @@ def read(path: Path, threads: int = 2) -> Timeline:
     Raises
     ------
     DamagedInput
-        If the file is not an export or is damaged; the sentence names the file and what is wrong.
+        If it is not an export or is damaged; the sentence names it and what is wrong.
     UsageError
         If the user's table of kernel classes is wrong.
     """
     with open_export(path, threads) as export:
         if not any(table.startswith(_KNOWN) for table in export.tables):
-            raise DamagedInput(f"{path} is an SQLite file but not an nsys export: it has none of its tables.")
+            raise DamagedInput(f"{path} is not an export of nsys: it has none of its tables.")
         return _timeline(export)
 
 

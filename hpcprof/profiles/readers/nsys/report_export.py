@@ -1,4 +1,4 @@
-"""Reports of Nsight Systems (``.nsys-rep``): only nsys reads them, so it exports them to SQLite."""
+"""Reports of Nsight Systems (``.nsys-rep``): only nsys reads them, so it exports them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_command
+from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.readers.nsys.export import open_export
 
 # An export takes about as long as nsys took to write the report: minutes for several GB.
@@ -20,16 +21,18 @@ _EXPORT_SECONDS = 2 * 3600.0
 def exported(report: Path) -> Path:
     """Return the export beside a report; it is made if there is none, or it is older or incomplete.
 
-    If two processes need it at once, it is made once, provided that the file system has locks. It gets its
-    name when it is complete.
+    A folder of Parquet files is used if it is complete. If two processes need an export at once, it is made
+    once, provided that the file system has locks. It gets its name when it is complete.
 
     Raises
     ------
     DamagedInput
         If it has to be made and cannot be.
     """
-    export = report.with_suffix(".sqlite")
+    export, folder = NSYS.made_from(report)
     with _locked(report):
+        if folder.is_dir() and not _outdated(report, folder):
+            return folder
         outdated = _outdated(report, export)
         if outdated:
             _make(report, export, outdated)
@@ -38,7 +41,7 @@ def exported(report: Path) -> Path:
 
 def _outdated(report: Path, export: Path) -> str:
     """Return why an export cannot be used; empty if it can."""
-    if not export.is_file():
+    if not export.exists():
         return f"it has no export {export.name} beside it"
     if export.stat().st_mtime_ns < report.stat().st_mtime_ns:
         return f"{export.name} beside it is older"

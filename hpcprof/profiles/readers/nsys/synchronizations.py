@@ -10,7 +10,7 @@ import numpy as np
 from hpcprof.profiles.columns.joins import pair_keys
 from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
-from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, REQUIRED, NsysExport
+from hpcprof.profiles.readers.nsys.export import NO_ID, REQUIRED, NsysExport
 from hpcprof.profiles.readers.nsys.operations import OPERATIONS, process_of, read_operations
 from hpcprof.profiles.timeline import (
     NO_CORRELATION,
@@ -130,9 +130,10 @@ def _contexts_of_operations(export: NsysExport, only_process: int) -> Iterator[S
     """Yield the contexts with work in them, for an export without a table of contexts."""
     for table in filter(None, map(export.table, OPERATIONS)):
         if table.columns >= {"contextId", "deviceId"}:
-            known = "globalPid" in table.columns
-            process = f"globalPid >> {PROCESS_SHIFT}" if known else str(only_process)
-            yield from table.rows([f"DISTINCT {process}", "contextId", "deviceId"])
+            columns = table.read_bulk(dict.fromkeys(("globalPid", "contextId", "deviceId"), NO_ID)).integers
+            process = process_of(table, columns["globalPid"], only_process)
+            rows, _ = numbered_rows(process, columns["contextId"], columns["deviceId"])
+            yield from rows.tolist()
 
 
 def _by_type(kind: Ints, event: Ints) -> Ints:

@@ -272,7 +272,7 @@ def test_a_file_that_is_not_sqlite_is_named_so(tmp_path: Path, content: bytes, r
 def test_another_sqlite_database_is_no_export(tmp_path: Path) -> None:
     path = tmp_path / "other.sqlite"
     change(path, "CREATE TABLE users (id INTEGER)")
-    with pytest.raises(DamagedInput, match="not an nsys export"):
+    with pytest.raises(DamagedInput, match="not an export of nsys"):
         read(path)
 
 

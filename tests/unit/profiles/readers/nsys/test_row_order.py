@@ -14,6 +14,7 @@ import pytest
 from hpcprof.profiles.event_columns import arrow_columns, timeline_tables
 from hpcprof.profiles.readers.nsys.reader import read
 from hpcprof.profiles.timeline import Timeline
+from tests.data.parquet_export import write_folder
 from tests.unit.profiles.readers.conftest import DATA
 
 
@@ -42,7 +43,10 @@ def rows_of(timeline: Timeline) -> dict[str, Counter[tuple[object, ...]]]:
     }
 
 
-@pytest.mark.parametrize("name", ["sp_bf16_rank0", "ddp_cap2_rank0", "cuda_graphs", "mpi_stencil_slow_rank1"])
+EXPORTS = ["sp_bf16_rank0", "ddp_cap2_rank0", "cuda_graphs", "mpi_stencil_slow_rank1"]
+
+
+@pytest.mark.parametrize("name", EXPORTS)
 def test_an_export_with_all_tables_shuffled_has_the_same_rows(name: str, tmp_path: Path) -> None:
     path = tmp_path / "rank0.sqlite"
     path.write_bytes(lzma.decompress((DATA / f"{name}.sqlite.xz").read_bytes()))
@@ -53,5 +57,24 @@ def test_an_export_with_all_tables_shuffled_has_the_same_rows(name: str, tmp_pat
     assert (after.origin.rank, after.origin.gpus, after.origin.start_utc_ns) == (
         (before.origin.rank, before.origin.gpus, before.origin.start_utc_ns)
     )
+    assert {*after.origin.facts} == {*before.origin.facts}
+    assert {*after.origin.losses} == {*before.origin.losses}
+
+
+@pytest.mark.parametrize("seed", [None, 7])
+@pytest.mark.parametrize("name", [*EXPORTS, "ddp_mlp_rank0", "planted_late_rank_gpu_rank1"])
+def test_a_folder_of_parquet_files_has_the_rows_of_the_export_to_sqlite(
+    name: str, seed: int | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "rank0.sqlite"
+    path.write_bytes(lzma.decompress((DATA / f"{name}.sqlite.xz").read_bytes()))
+    before = read(path)
+    after = read(write_folder(path, tmp_path / "rank0_pqtdir", seed))
+    assert rows_of(after) == rows_of(before)
+    if seed is None:
+        for table in timeline_tables():
+            assert arrow_columns(getattr(after, table), after.strings.tolist()).equals(
+                arrow_columns(getattr(before, table), before.strings.tolist())
+            )
     assert {*after.origin.facts} == {*before.origin.facts}
     assert {*after.origin.losses} == {*before.origin.losses}

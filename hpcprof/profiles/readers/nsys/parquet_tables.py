@@ -1,0 +1,101 @@
+"""Tables of a folder that ``nsys export --type=parquetdir`` writes: one Parquet file per table.
+
+Large tables are decoded by pyarrow. Small ones are copied into a SQLite database in memory when they are
+first asked for, so that one reader serves both kinds of export.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hpcprof.profiles.readers.nsys.table_pages import BinaryColumn, TableColumns, Wanted
+from hpcprof.profiles.timeline import Ints
+
+SUFFIX = ".parquet"
+
+
+@dataclass
+class ParquetTables:
+    """The files of a folder by the names of their tables; ``copied`` are the tables that SQLite has too."""
+
+    files: dict[str, Path]
+    connection: sqlite3.Connection
+    copied: set[str] = field(default_factory=set)
+
+    def columns(self, table: str) -> frozenset[str]:
+        """Return the names of a table's columns; none if it has no rows."""
+        with pq.ParquetFile(self.files[table]) as file:
+            return frozenset(file.schema_arrow.names if file.metadata.num_rows else ())
+
+    def read(self, table: str, wanted: Wanted) -> TableColumns | None:
+        """Return columns in the order of the file; None where SQLite has to read them."""
+        columns = pq.read_table(
+            self.files[table],
+            columns=[*wanted.integers, *wanted.binary],
+            use_threads=False,
+            partitioning=None,
+        )
+        found = {name: columns[name].combine_chunks() for name in columns.column_names}
+        if not all(_is_whole(found[name].type) for name in wanted.integers):
+            return None
+        if not all(_is_binary(found[name].type) for name in wanted.binary):
+            return None
+        return (
+            {name: _integers(found[name], null) for name, null in wanted.integers.items()},
+            {name: _binary(found[name]) for name in wanted.binary},
+        )
+
+    def copy(self, table: str) -> None:
+        """Copy a table into SQLite, unless it is there."""
+        if table in self.copied:
+            return
+        content = pq.read_table(self.files[table], use_threads=False, partitioning=None)
+        names = ", ".join('"' + name.replace('"', '""') + '"' for name in content.column_names)
+        quoted = '"' + table.replace('"', '""') + '"'
+        self.connection.execute(f"CREATE TABLE {quoted} ({names})")
+        marks = ", ".join("?" * content.num_columns)
+        rows = zip(*(_values(column.combine_chunks()) for column in content.columns), strict=True)
+        self.connection.executemany(f"INSERT INTO {quoted} VALUES ({marks})", rows)
+        self.copied.add(table)
+
+
+def _is_whole(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return kind in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary())
+
+
+def _integers(column: pa.Array, null: int) -> Ints:
+    """Return integers; those from 2**63 become negative, as SQLite stores them."""
+    if column.type == pa.uint64():
+        column = column.view(pa.int64())
+    return np.array(column.cast(pa.int64()).fill_null(null))
+
+
+def _binary(column: pa.Array) -> BinaryColumn:
+    """Return texts or bytes as bytes: nsys writes payloads as texts that are no UTF-8."""
+    column = column.view(pa.large_binary() if pa.types.is_large_string(column.type) else pa.binary()).cast(
+        pa.large_binary()
+    )
+    present = column.is_valid().to_numpy(zero_copy_only=False)
+    offsets = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
+    content = column.buffers()[2]
+    taken = np.frombuffer(content, np.uint8)[offsets[0] : offsets[-1]] if content else np.empty(0, np.uint8)
+    return BinaryColumn(taken, offsets[:-1] - offsets[0], offsets[1:] - offsets[0], present)
+
+
+def _values(column: pa.Array) -> list[Any]:
+    if _is_whole(column.type):
+        known = column.is_valid().to_pylist()
+        numbers = _integers(column, 0).tolist()
+        return [number if there else None for number, there in zip(numbers, known, strict=True)]
+    return _binary(column).texts() if _is_binary(column.type) else column.to_pylist()
