@@ -73,10 +73,16 @@ def find_stall(run: Run) -> Stall | None:
     since = run.state_file(_STALLED) or run.state_file(_WENT_ON)
     if since is None:
         return None
+    found = _kept(run) or _judge_run(run, since)
+    if found is None or not _was_only_slow(run):
+        return found
+    return msgspec.structs.replace(found, went_on=True) if found.waiting or found.collective else None
+
+
+def _judge_run(run: Run, since: str) -> Stall | None:
+    """Return the verdict from the evidence in a run that has stood still since a second of Unix time."""
+    assert run.manifest is not None
     folder = run.path / FOLDER
-    kept = _kept(run)
-    if kept is not None:
-        return kept
     told = [int(path.name[4:].partition(".")[0]) for path in folder.glob("rank*.json")]
     # hpcprof may have started one process that started ranks of its own (torchrun).
     started, ranks = run.manifest.job.ranks, range(max([run.manifest.job.ranks - 1, *told]) + 1)
@@ -152,6 +158,11 @@ def judge_folder(folder: Path) -> Stall | None:
 def has_dumps(folder: Path) -> bool:
     """Return whether a folder has dumps of PyTorch's flight recorder."""
     return bool(is_folder(folder) and find_dumps(folder))
+
+
+def _was_only_slow(run: Run) -> bool:
+    """Return whether a run that stood still has gone on, or has ended well."""
+    return not is_stalled(run) or run.state_file("finished") == "0"
 
 
 def _kept(run: Run) -> Stall | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from enum import Enum
@@ -15,6 +16,11 @@ _LIBRARIES = re.compile(
     r"^<|/(?:site|dist)-packages/|/lib(?:64)?/python3|\.zip/|/hook/(?:sitecustomize|hpcprof_)"
 )
 """Files that are not the user's own code."""
+
+_MEETING = re.compile(
+    r"/torch/distributed/(?:distributed_c10d|rendezvous|device_mesh|elastic/utils/store)\.py$"
+)
+"""Files of PyTorch with functions in which a rank waits for others."""
 
 
 class ProcessState(str, Enum):
@@ -125,6 +131,8 @@ class Stall(msgspec.Struct, frozen=True):
         The files that have it.
     losses : tuple of str
         What of the evidence could not be read, by rank, in words.
+    went_on : bool
+        Whether the run made progress later: it was slow, and did not hang.
     """
 
     kind: StallKind
@@ -136,6 +144,7 @@ class Stall(msgspec.Struct, frozen=True):
     last_step: int | None = None
     evidence: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
+    went_on: bool = False
 
 
 def user_frame(stack: tuple[Frame, ...] | list[Frame]) -> Frame | None:
@@ -148,3 +157,18 @@ def place(rank: int, stack: tuple[Frame, ...] | list[Frame]) -> Place | None:
     """Return where a rank is in the user's code; None without frames."""
     frame = user_frame(stack)
     return None if frame is None else Place(rank, frame.function, frame.file, frame.line)
+
+
+def meeting_call(stack: tuple[Frame, ...] | list[Frame]) -> str:
+    """Return the function of PyTorch by which the user's code waits for other ranks; empty without one."""
+    library = itertools.takewhile(lambda frame: _LIBRARIES.search(frame.file), stack)
+    calls = [frame.function for frame in library if _MEETING.search(frame.file)]
+    return calls[-1] if calls else ""
+
+
+def place_name(place: Place) -> str:
+    """Return the name of a place: the function, and the file without its folder, with the line if known."""
+    file = place.file.rpartition("/")[2]
+    if not place.line:  # of native code without debugging information
+        return place.function + f" ({file})" * bool(file)
+    return f"{place.function} ({file}:{place.line})"

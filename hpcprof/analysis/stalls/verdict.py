@@ -22,7 +22,9 @@ from hpcprof.analysis.stalls.evidence import (
     Stall,
     StallKind,
     WaitedFor,
+    meeting_call,
     place,
+    place_name,
 )
 from hpcprof.profiles.readers.flight_recorder import FlightRecord, Operation
 
@@ -48,7 +50,7 @@ def judge(ranks: Mapping[int, RankEvidence]) -> Stall | None:
     operations = _Operations(ranks)
     found = operations.mismatch() or _by_waiting(ranks, operations)
     if not operations.unfinished and not operations.messages:
-        found = _by_calls(ranks) or found
+        found = _by_calls(ranks) or found or _by_places(ranks)
     if found is None:
         return None
     steps = [one.last_step for one in ranks.values() if one.last_step is not None]
@@ -283,20 +285,21 @@ def _without_absent(ranks: Mapping[int, RankEvidence], operations: _Operations) 
 
 
 def _by_calls(ranks: Mapping[int, RankEvidence]) -> Stall | None:
-    """Return the verdict from the calls of MPI or CUDA that native stacks show; None if no rank is in one.
+    """Return the verdict from the calls of libraries in which ranks are; None if no rank is in one.
 
-    Nothing tells the communicators, so that ranks in another call than most count as those to blame.
+    Native stacks show those of MPI, NCCL and CUDA; Python stacks those of PyTorch in which ranks meet before
+    the first collective. Nothing tells the communicators, so that ranks in another call than most count as
+    those to blame.
     """
     running = {rank: one for rank, one in ranks.items() if one.state is ProcessState.RUNNING}
-    calls = {rank: one.native.call for rank, one in running.items() if one.native and one.native.call}
+    calls = {rank: call for rank, one in running.items() if (call := _call(one))}
     if not calls:
         return None
-    absent = {rank for rank, one in ranks.items() if one.state is not ProcessState.RUNNING} | {
-        rank for rank, one in running.items() if one.native is not None and not one.native.call
-    }
-    alike: dict[str, list[int]] = defaultdict(list)
-    for rank, call in sorted(calls.items()):
-        alike[call].append(rank)
+    absent = ranks.keys() - running.keys()
+    absent |= {rank for rank, one in running.items() if rank not in calls and (one.native or one.stack)}
+    # Of a rank that has not imported PyTorch yet, and that nothing can look into, there are no stacks.
+    absent = absent or running.keys() - calls.keys()
+    alike = _alike(calls)
     most = max(alike, key=lambda call: len(alike[call]))
     waited = WaitedFor(most, 0, "", ())
     if absent:
@@ -305,6 +308,45 @@ def _by_calls(ranks: Mapping[int, RankEvidence]) -> Stall | None:
     if len(alike) == 1:
         chosen = sorted(calls)
         return Stall(StallKind.INSIDE, tuple(chosen), (), waited, _places(chosen, ranks))
+    return _apart(alike, waited, ranks)
+
+
+def _call(one: RankEvidence) -> str:
+    """Return the call of a library in which a rank waits; empty if it is in none."""
+    return (one.native.call if one.native else "") or meeting_call(one.stack)
+
+
+def _by_places(ranks: Mapping[int, RankEvidence]) -> Stall | None:
+    """Return the verdict from where ranks are in the user's code, if no rank is known to wait.
+
+    Where most are in one place, those elsewhere count as those to blame. If all are in one place, none waits
+    for another.
+    """
+    places = {rank: told[0] for rank in ranks if (told := _places([rank], ranks))}
+    alike = _alike({rank: place_name(told) for rank, told in places.items()})
+    if not alike:
+        return None
+    most = max(alike, key=lambda name: len(alike[name]))
+    waiting = alike[most] if len(alike) > 1 else []
+    others = sorted(places.keys() - set(waiting))
+    waited = WaitedFor(most, 0, "", ())
+    if 0 < len(waiting) <= len(others):
+        named = {places[of_place[0]].function: of_place for of_place in alike.values()}
+        return _apart(named if len(named) == len(alike) else alike, waited, ranks)
+    where = tuple(places[rank] for rank in others)
+    return Stall(StallKind.NEVER_CAME, tuple(others), tuple(waiting), waited if waiting else None, where)
+
+
+def _alike(named: Mapping[int, str]) -> dict[str, list[int]]:
+    """Return the ranks of each name."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for rank, name in sorted(named.items()):
+        found[name].append(rank)
+    return found
+
+
+def _apart(alike: Mapping[str, list[int]], waited: WaitedFor, ranks: Mapping[int, RankEvidence]) -> Stall:
+    """Return the verdict on ranks in different calls or places, of which the fewest are to blame."""
     sides = [
         Side(tuple(of_call), call, (), next(iter(_places(of_call[:1], ranks)), None))
         for call, of_call in alike.items()
@@ -314,7 +356,7 @@ def _by_calls(ranks: Mapping[int, RankEvidence]) -> Stall | None:
     return Stall(
         StallKind.DESYNCHRONIZED,
         tuple(culprits),
-        tuple(sorted(calls.keys() - set(culprits))),
+        tuple(sorted({rank for of_call in alike.values() for rank in of_call} - set(culprits))),
         replace(waited, sides=tuple(sides)),
         _places(culprits, ranks),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.stalls.evidence import Place, Side, Stall, StallKind, WaitedFor
+from hpcprof.analysis.stalls.evidence import Place, Side, Stall, StallKind, WaitedFor, place_name
 from hpcprof.common.units import named_ranks
 
 _SHOWN = 8
@@ -12,7 +12,7 @@ def describe(stall: Stall) -> str:
     """Return the verdict in a few sentences: who holds the others up, where, and what these wait in."""
     shown, more = stall.losses[:_SHOWN], len(stall.losses) - _SHOWN
     lost = f" Not read: {'; '.join(shown)}{f'; and {more} more' if more > 0 else ''}." if shown else ""
-    return _verdict(stall) + lost
+    return _verdict(stall) + " Later it went on: it was slow, and did not hang." * stall.went_on + lost
 
 
 def _verdict(stall: Stall) -> str:
@@ -30,6 +30,8 @@ def _verdict(stall: Stall) -> str:
             f"{all_ranks} are in {_numbered(waited)}{where}, and it does not go on on "
             f"{named_ranks(stall.ranks, shown=_SHOWN)}: look at the network and the GPUs."
         )
+    if stall.kind is StallKind.NEVER_CAME and not stall.waiting:
+        return f"{who} {'does' if one else 'do'} not go on{where}, and no rank is seen to wait for another."
     held = {
         StallKind.DESYNCHRONIZED: "ended and entered fewer operations than the others",
         StallKind.CYCLE: "wait for each other in a cycle of groups",
@@ -58,7 +60,7 @@ def _numbered(waited: WaitedFor) -> str:
 
 
 def _side(side: Side) -> str:
-    where = f" in {_place(side.where)}" if side.where is not None else ""
+    where = f" in {place_name(side.where)}" if side.where is not None else ""
     return f"{named_ranks(side.ranks, shown=_SHOWN)} {side.name}{_sizes(side.sizes)}{where}"
 
 
@@ -68,12 +70,5 @@ def _sizes(shapes: tuple[tuple[int, ...], ...]) -> str:
 
 
 def _where(places: tuple[Place, ...]) -> str:
-    told = dict.fromkeys(map(_place, places))
+    told = dict.fromkeys(map(place_name, places))
     return f" in {' and '.join(list(told)[:3])}" if told else ""
-
-
-def _place(place: Place) -> str:
-    file = place.file.rpartition("/")[2]
-    if not place.line:  # of native code without debugging information
-        return place.function + f" ({file})" * bool(file)
-    return f"{place.function} ({file}:{place.line})"

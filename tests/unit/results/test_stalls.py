@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from hpcprof.analysis.stalls.evidence import StallKind
+from hpcprof.analysis.stalls.words import describe
 from hpcprof.results.explanation import explain
 from hpcprof.results.stalls import find_stall, judge_folder, stall_sentence
 from hpcprof.results.store.store import open_store
@@ -147,8 +148,25 @@ def test_a_run_that_never_stalled_has_no_verdict(make_run: MakeRun) -> None:
 def test_a_run_that_went_on_keeps_its_verdict_and_is_stalled_no_more(stalled: Run) -> None:
     state = stalled.path / "state"
     (state / "stalled").rename(state / "went_on")
-    assert find_stall(stalled) is not None
+    found = find_stall(stalled)
+    assert found is not None
+    assert found.went_on
+    assert describe(found).endswith(
+        "number 61 of group default_pg. Later it went on: it was slow, and did not hang."
+    )
     assert stall_sentence(stalled) == ""
+
+
+def test_a_pause_of_all_ranks_is_no_stall_once_the_run_has_ended_well(stalled: Run) -> None:
+    for rank in range(RANKS):
+        keep(stalled, rank, "flight.json", json.dumps(record(entered=False)))
+        frames = [{"name": "evaluate", "filename": "/home/me/train.py", "line": 70}]
+        keep(stalled, rank, "json", json.dumps({"threads": [{"main": True, "frames": frames}]}))
+    found = find_stall(stalled)
+    assert found is not None
+    assert (found.kind, found.ranks, found.waiting) == (StallKind.NEVER_CAME, (0, 1, 2), ())
+    (stalled.path / "state" / "finished").write_text("0\n")
+    assert find_stall(stalled) is None
 
 
 def test_an_unprofiled_run_is_explained_by_its_stall_and_its_steps(stalled: Run, tmp_path: Path) -> None:

@@ -191,5 +191,65 @@ def test_all_ranks_inside_one_call_of_mpi_point_at_the_network() -> None:
     assert (found.kind, found.ranks, found.waiting) == (StallKind.INSIDE, (0, 1), ())
 
 
-def test_a_native_stack_without_a_call_of_mpi_tells_nothing() -> None:
-    assert judge({0: native(""), 1: RankEvidence()}) is None
+C10D = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+WRAPPER = Frame("wrapper", "/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", 83)
+
+
+def meeting(call: str = "init_process_group", line: int = 3) -> RankEvidence:
+    """Return a rank that waits in a function of PyTorch, which records no collective there."""
+    inner = Frame("_store_based_barrier", C10D, 900)
+    return RankEvidence(stack=(inner, Frame(call, C10D, 1700), WRAPPER, Frame("main", "/home/me/t.py", line)))
+
+
+def at(function: str, line: int, **more: Any) -> RankEvidence:
+    """Return a rank of which only the Python stack is known."""
+    return RankEvidence(stack=(Frame(function, "/home/me/t.py", line),), **more)
+
+
+def test_before_the_first_collective_the_stacks_tell_who_has_not_come() -> None:
+    others = {rank: meeting() for rank in (0, 1, 3)}
+    found = verdict({**others, 2: at("load", 9)})
+    assert (found.kind, found.ranks, found.waiting) == (StallKind.NEVER_CAME, (2,), (0, 1, 3))
+    assert describe(found) == (
+        "Rank 2 holds the others up in load (t.py:9). Ranks 0, 1, 3 wait in init_process_group."
+    )
+    found = verdict({**others, 2: at("load", 9, state=ProcessState.STOPPED)})
+    assert (found.kind, found.ranks) == (StallKind.STOPPED, (2,))
+    # It has not imported PyTorch yet.
+    found = verdict({**others, 2: RankEvidence()})
+    assert (found.kind, found.ranks, found.where) == (StallKind.NEVER_CAME, (2,), ())
+
+
+def test_ranks_that_meet_in_different_functions_are_told_with_both_lines() -> None:
+    found = verdict({0: meeting(), 1: meeting(), 2: meeting("new_group", 5)})
+    assert (found.kind, found.ranks, found.waiting) == (StallKind.DESYNCHRONIZED, (2,), (0, 1))
+    assert describe(found) == (
+        "The ranks are in different calls: ranks 0, 1 init_process_group in main (t.py:3); "
+        "rank 2 new_group in main (t.py:5)."
+    )
+
+
+def test_all_ranks_that_meet_in_vain_point_at_the_network() -> None:
+    found = verdict(dict.fromkeys(range(2), meeting()))
+    assert (found.kind, found.ranks) == (StallKind.INSIDE, (0, 1))
+    assert "All ranks are in init_process_group in main (t.py:3)" in describe(found)
+
+
+def test_without_a_known_call_ranks_elsewhere_than_most_are_to_blame() -> None:
+    most = {rank: at("wait_for_file", 4) for rank in (0, 1, 3)}
+    found = verdict({**most, 2: at("write", 7)})
+    assert (found.kind, found.ranks, found.waiting) == (StallKind.NEVER_CAME, (2,), (0, 1, 3))
+    assert describe(found) == (
+        "Rank 2 holds the others up in write (t.py:7). Ranks 0, 1, 3 wait in wait_for_file (t.py:4)."
+    )
+    apart = verdict({0: at("read", 4), 1: at("write", 7)})
+    assert (apart.kind, apart.ranks, apart.waiting) == (StallKind.DESYNCHRONIZED, (0, 1), ())
+    assert "rank 0 read in read (t.py:4); rank 1 write in write (t.py:7)" in describe(apart)
+
+
+def test_ranks_in_one_place_wait_for_nobody() -> None:
+    found = verdict({0: native(""), 1: native(""), 2: RankEvidence()})
+    assert (found.kind, found.ranks, found.waiting) == (StallKind.NEVER_CAME, (0, 1), ())
+    assert describe(found) == (
+        "Ranks 0, 1 do not go on in main (solver.c:7), and no rank is seen to wait for another."
+    )
