@@ -71,16 +71,17 @@ def find_stall(run: Run) -> Stall | None:
     if run.manifest is None:
         return judge_folder(run.path)
     since = run.state_file(_STALLED) or run.state_file(_WENT_ON)
-    if since is None:
+    # PyTorch may have ended the run before, when a collective exceeded its time limit.
+    if since is None and not any((run.path / FOLDER).glob("rank*.flight.pickle")):
         return None
-    found = _kept(run) or _judge_run(run, since)
-    if found is None or not _was_only_slow(run):
+    found = _kept(run) or _judge_run(run, since or "")
+    if found is None or since is None or not _was_only_slow(run):
         return found
     return msgspec.structs.replace(found, went_on=True) if found.waiting or found.collective else None
 
 
 def _judge_run(run: Run, since: str) -> Stall | None:
-    """Return the verdict from the evidence in a run that has stood still since a second of Unix time."""
+    """Return the verdict from the evidence in a run; it has stood still since a second of Unix time."""
     assert run.manifest is not None
     folder = run.path / FOLDER
     told = [int(path.name[4:].partition(".")[0]) for path in folder.glob("rank*.json")]
@@ -91,6 +92,9 @@ def _judge_run(run: Run, since: str) -> Stall | None:
     found = judge(evidence)
     if found is None:
         return None
+    of_nodes = sorted(path.name for kind in ("gpu.csv", "ras") for path in folder.glob(f"*.{kind}"))
+    files = (*found.evidence, *(f"{FOLDER}/{name}" for name in of_nodes))
+    found = msgspec.structs.replace(found, evidence=files)
     if since.isdigit():
         moment = datetime.fromtimestamp(int(since), timezone.utc).isoformat(timespec="seconds")
         found = msgspec.structs.replace(found, since=moment)
@@ -184,10 +188,11 @@ def _evidence(folder: Path, rank: int, exit_code: int | None, has_wrapper: bool)
     told = _Told()
     with suppress(OSError, msgspec.MsgspecError):
         told = msgspec.json.decode(_read(folder / f"{stem}.json"), type=_Told)
-    dump = folder / f"{stem}.flight.json"
-    record, loss = _record(dump) if dump.is_file() else (None, "")
+    dumps = (folder / f"{stem}.flight.{kind}" for kind in ("json", "pickle"))
+    dump = next((path for path in dumps if path.is_file()), None)
+    record, loss = _record(dump) if dump is not None else (None, "")
     stack = next((tuple(thread.frames) for thread in told.threads if thread.main), ())
-    names = [f"{stem}.{kind}" for kind in ("flight.json", "json", "stack", "process")]
+    names = [f"{stem}.{kind}" for kind in ("flight.json", "flight.pickle", "json", "stack", "process")]
     files = [name for name in names if (folder / name).is_file()]
     files[-1:-1] = [path.name for path in _native_files(folder, stem)]
     return RankEvidence(

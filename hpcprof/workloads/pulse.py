@@ -70,17 +70,12 @@ class Pulse:
         self._process = os.getpid()
         self._steps = 0
         self._last_step: int | None = None
-        self._stepped: list[int] = []
         self._stack: int | None = None
         self._told = ""
         self.on_end: list[Callable[[int], None]] = []
 
-    def stepped(self, optimizer: Any) -> None:
-        """Count the step of an optimizer; several that take turns make one step together."""
-        if self._stepped and id(optimizer) not in self._stepped:
-            self._stepped.append(id(optimizer))
-            return
-        self._stepped = [id(optimizer)]
+    def stepped(self, _: Any) -> None:
+        """Count a step of the program."""
         if os.getpid() != self._process or _marked_steps() is not None:
             return
         if self._steps:
@@ -283,7 +278,10 @@ def flight_record() -> dict[str, Any] | None:
 def watch_optimizers(
     torch: Any, stepped: Callable[[Any], None], made: Callable[[], None] | None = None
 ) -> None:
-    """Have every optimizer tell of its steps, and of itself when it is made.
+    """Have the optimizers tell of the program's steps, and of themselves when they are made.
+
+    Several optimizers that take turns make one step together: it ends when one steps that has stepped since
+    the last one ended, or the first of all. ``stepped`` is called with that optimizer.
 
     PyTorch wraps the ``step`` of each class of optimizers, when the first one is made, to call hooks inside a
     range. What a hook did would be in the middle of that range, so the wrapper is wrapped.
@@ -294,6 +292,15 @@ def watch_optimizers(
         return
     compiling = torch.compiler.is_compiling if hasattr(torch.compiler, "is_compiling") else lambda: False
     depth = threading.local()
+    in_turn: set[int] = set()
+
+    def ends(optimizer: Any) -> bool:
+        if in_turn and id(optimizer) not in in_turn:
+            in_turn.add(id(optimizer))
+            return False
+        in_turn.clear()
+        in_turn.add(id(optimizer))
+        return True
 
     def profile_hook_step(step: Callable[..., Any]) -> Callable[..., Any]:
         wrapped = wrap(step)
@@ -307,7 +314,7 @@ def watch_optimizers(
                 result = wrapped(*args, **kwargs)
             finally:
                 depth.inside = not outermost
-            if outermost:
+            if outermost and ends(args[0]):
                 stepped(args[0])
             return result
 

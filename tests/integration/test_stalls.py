@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -194,3 +196,45 @@ def test_a_stalled_job_is_submitted_again_once_by_the_command_that_waits(tmp_pat
     watched = hpcprof("status", "--watch", "last")
     assert (watched.returncode, "Rank 2 holds" in " ".join(watched.stdout.split())) == (5, True)
     assert stopped.wait() == 5
+
+
+STUCK_IN_NCCL = """\
+import mmap, os, pickle, socket, sys, threading, time
+def dump():  # as the thread of PyTorch that looks after NCCL's groups
+    stem, target = os.environ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE"], os.environ["TORCH_FR_DUMP_TEMP_FILE"]
+    os.mkfifo(stem + "0.pipe")
+    pipe = os.open(stem + "0.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    while not os.read(pipe, 128): time.sleep(0.1)
+    entry = {"process_group": ("0", "default_pg"), "profiling_name": "nccl:all_reduce",
+             "collective_seq_id": 3}
+    record = {"version": "2.10", "pg_config": {"0": {"ranks": "[0, 1]"}}, "entries": [entry]}
+    with open(target + "0", "wb") as file: pickle.dump(record, file)
+def monitor():
+    server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+    client, _ = server.accept()
+    client.sendall(b"Job summary after " + client.recv(100))
+    client.close()
+library = open(sys.argv[2], "rb")
+mapped = mmap.mmap(library.fileno(), 0, access=mmap.ACCESS_READ)
+for one in (dump, monitor): threading.Thread(target=one, daemon=True).start()
+time.sleep(1000)
+"""
+
+
+def test_pytorch_and_nccl_are_asked_where_the_interpreter_is_stuck(tmp_path: Path) -> None:
+    (tmp_path / "stuck.py").write_text(STUCK_IN_NCCL)
+    (tmp_path / "libnccl.so.2").write_bytes(b"library")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    program = (sys.executable, "-S", "stuck.py", str(port), str(tmp_path / "libnccl.so.2"))
+    options = ("--stall-timeout", "10s", "--on-stall", "stop", "--wait")
+    command = [sys.executable, "-m", "hpcprof", "submit", *options, "--", *program]
+    environment = {**os.environ, "NCCL_RAS_ADDR": f"localhost:{port}"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    (run,) = all_runs(tmp_path / "runs")
+    assert done.returncode == 5
+    assert "Rank 0 waits in all_reduce, number 3 of group default_pg." in done.stderr
+    (ras,) = (run.path / "stall").glob("*.ras")
+    assert ras.read_text() == "Job summary after verbose status\n"
+    # Nothing of it stays outside of the evidence.
+    assert not list((run.path / "state/dumps").iterdir())

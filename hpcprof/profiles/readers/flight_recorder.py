@@ -32,7 +32,9 @@ _PLAIN = re.compile(
 """The instructions of a pickle that make only None, booleans, numbers, texts, lists, tuples and dicts."""
 
 _RANK = re.compile(r"(\d+)(?:\.(?:json|pickle|pkl))?$")
-_DUMP = re.compile(r"(?:.*dump.*_|.*(?:fr|nccl|flight)\w*_(?:trace|rank)_?)\d+$|rank\d{5,9}\.flight\.json$")
+_DUMP = re.compile(
+    r"(?:.*dump.*_|.*(?:fr|nccl|flight)\w*_(?:trace|rank)_?)\d+$|rank\d{5,9}\.flight\.(?:json|pickle)$"
+)
 """Names of dumps: PyTorch adds the rank to the name that the user gave, by default nccl_trace_rank_."""
 
 
@@ -158,13 +160,13 @@ def read_flight_record(path: Path) -> FlightRecord:
         raise DamagedInput(f"{path} is not a dump of PyTorch's flight recorder: {error}.") from None
 
 
-def parse_flight_record(data: bytes) -> FlightRecord:
-    """Return what the bytes of a dump say; an entry that cannot be read is counted.
+def plain_values(data: bytes) -> Any:
+    """Return the values in the bytes of a dump, a pickle or JSON.
 
     Raises
     ------
     ValueError
-        If the bytes are no dump, or hold anything but plain values, or too much.
+        If the bytes are neither, or hold anything but plain values, or too much.
     """
     if len(data) > _MOST_BYTES:
         raise ValueError(f"it has more than {_MOST_BYTES >> 20} MB")
@@ -178,6 +180,18 @@ def parse_flight_record(data: bytes) -> FlightRecord:
     else:
         values = _unpickle(data)
     _check_size(values)
+    return values
+
+
+def parse_flight_record(data: bytes) -> FlightRecord:
+    """Return what the bytes of a dump say; an entry that cannot be read is counted.
+
+    Raises
+    ------
+    ValueError
+        If the bytes are no dump, or hold anything but plain values, or too much.
+    """
+    values = plain_values(data)
     if not isinstance(values, dict) or not isinstance(values.get("entries", []), list):
         raise ValueError("it has no list of entries")
     groups, descriptions = _groups(values.get("pg_config"))

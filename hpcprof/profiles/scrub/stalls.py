@@ -9,10 +9,11 @@ from typing import Any
 
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.profiles.readers.declaration import Scrubber
+from hpcprof.profiles.readers.flight_recorder import plain_values
 from hpcprof.profiles.scrub.names import Names
 
 EVIDENCE = Scrubber("hpcprof.profiles.scrub.stalls:scrub", (), "the files in stall/ of a run")
-_NAME = re.compile(r"rank\d{5,9}\.(?:json|flight\.json|stack|process|native(?:\.\d+)?)$")
+_NAME = re.compile(r"rank\d{5,9}\.(?:json|flight\.(?:json|pickle)|stack|process|native(?:\.\d+)?)$")
 _MOST_BYTES = 64 << 20
 # Paths of one part, which the general rule leaves alone.
 _SHORT_PATH = re.compile(r"(?<![\w./>-])/[\w.+@-]+(?=[\":]|$)")
@@ -27,6 +28,8 @@ def is_evidence(path: Path) -> bool:
 def scrub(path: Path, target: Path, names: Names) -> list[str]:
     """Copy a file of evidence to ``target`` without paths, hosts and users, and return what was left out.
 
+    A pickle becomes JSON.
+
     Raises
     ------
     DamagedInput
@@ -37,12 +40,11 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
     if len(data) > _MOST_BYTES:
         raise DamagedInput(f"{path} has more than {_MOST_BYTES >> 20} MB.")
     text = data.decode(errors="replace")
-    if path.suffix == ".json":
+    if path.suffix in (".json", ".pickle"):
         try:
-            values = json.loads(text)
-            copy = json.dumps(_cleaned(values, names))
-        except (ValueError, RecursionError):
-            raise DamagedInput(f"{path} is damaged JSON.") from None
+            copy = json.dumps(_cleaned(plain_values(data), names))
+        except ValueError as error:
+            raise DamagedInput(f"{path}: {error}.") from None
     else:
         copy = "\n".join(_line(line, names) for line in text.split("\n"))
     target.write_text(copy, encoding="utf-8")
@@ -52,7 +54,7 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
 def _cleaned(values: Any, names: Names) -> Any:
     if isinstance(values, dict):
         return {_line(key, names): _cleaned(value, names) for key, value in values.items()}
-    if isinstance(values, list):
+    if isinstance(values, (list, tuple)):
         return [_cleaned(value, names) for value in values]
     return _line(values, names) if isinstance(values, str) else values
 

@@ -108,7 +108,6 @@ class Recorder:
         self._until = float(until) if until else float("inf")
         self._process = os.getpid()
         self._steps = 0
-        self._stepped: set[int] = set()
         self._optimizer = ""
         self._last_step = float("-inf")
         self._of_steps: Recording | None = None
@@ -187,17 +186,9 @@ class Recorder:
 
     @_guarded
     def stepped(self, optimizer: Any) -> None:
-        """Count the step of an optimizer.
-
-        An iteration ends when an optimizer steps that has stepped since the last one ended, or the first of
-        all: several optimizers that take turns make one iteration together.
-        """
+        """Count a step of the program, which an optimizer has ended."""
         if self._is_capturing():
             return
-        if self._stepped and id(optimizer) not in self._stepped:
-            self._stepped.add(id(optimizer))
-            return
-        self._stepped = {id(optimizer)}
         self._steps += 1
         self._optimizer = type(optimizer).__name__
         self._last_step = time.monotonic()

@@ -45,7 +45,6 @@ class StepWindows:
         self._torch = torch
         self._spans = list(spans)
         self._steps = 0
-        self._stepped: set[int] = set()
         self._records = False
         self._process = os.getpid()
 
@@ -53,12 +52,8 @@ class StepWindows:
         """Begin to record if the first step is chosen."""
         self._turn()
 
-    def stepped(self, optimizer: Any) -> None:
-        """Count the step of an optimizer; several that take turns make one step together."""
-        if self._stepped and id(optimizer) not in self._stepped:
-            self._stepped.add(id(optimizer))
-            return
-        self._stepped = {id(optimizer)}
+    def stepped(self, _: Any) -> None:
+        """Count a step of the program."""
         self._steps += 1
         self._turn()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,16 @@ def test_evidence_keeps_functions_and_lines_and_loses_paths(tmp_path: Path) -> N
     found = judge_folder(tmp_path / "shared")
     assert found is not None
     assert (found.ranks, found.collective and found.collective.name) == ((1,), "all_reduce")
+
+
+def test_a_dump_that_pytorch_wrote_becomes_json_without_paths(tmp_path: Path) -> None:
+    path = tmp_path / "rank00000.flight.pickle"
+    path.write_bytes(pickle.dumps(FLIGHT))
+    assert is_evidence(path)
+    assert scrub(path, tmp_path / "copy", Names()) == ["paths, hosts and users"]
+    copy = json.loads((tmp_path / "copy").read_text())
+    assert copy["entries"][0]["frames"][0]["line"] == 9
+    assert not [word for word in PRIVATE if word in (tmp_path / "copy").read_text()]
 
 
 def test_damaged_evidence_is_named(tmp_path: Path) -> None:

@@ -169,6 +169,20 @@ def test_a_pause_of_all_ranks_is_no_stall_once_the_run_has_ended_well(stalled: R
     assert find_stall(stalled) is None
 
 
+def test_dumps_of_a_collective_that_exceeded_its_time_limit_are_judged(stalled: Run) -> None:
+    (stalled.path / "state" / "stalled").unlink()
+    assert find_stall(stalled) is None
+    for rank in range(RANKS):
+        (stalled.path / "stall" / f"rank{rank:05d}.flight.json").unlink()
+        dump = pickle.dumps(record(entered=rank != 2))
+        (stalled.path / "stall" / f"rank{rank:05d}.flight.pickle").write_bytes(dump)
+    (stalled.path / "stall" / "n1.ras").write_text("Job summary")
+    found = find_stall(stalled)
+    assert found is not None
+    assert (found.kind, found.ranks, found.since, found.went_on) == (StallKind.NEVER_CAME, (2,), None, False)
+    assert found.evidence[-2:] == ("stall/rank00002.flight.pickle", "stall/n1.ras")
+
+
 def test_an_unprofiled_run_is_explained_by_its_stall_and_its_steps(stalled: Run, tmp_path: Path) -> None:
     steps = stalled.path / "state" / "steps"
     steps.mkdir()
