@@ -35,13 +35,12 @@ def recorder(folder: Path, **variables: str) -> Recorder:
     return Recorder(torch, {**environ, "HPCPROF_WORLD_SIZE": "2", **variables})
 
 
-def train(running: Recorder, steps: int, *optimizers: object) -> None:
-    """Take steps, each with an operation, as a program does after it has made its optimizers."""
+def train(running: Recorder, steps: int) -> None:
+    """Take steps, each with an operation, as a program does after it has made its optimizer."""
     running.optimizer_made()
     for _ in range(steps):
         torch.ones(2).add(1)
-        for optimizer in optimizers or (running,):
-            running.stepped(optimizer)
+        running.stepped(running)
 
 
 def ranges(trace: Path) -> list[str]:
@@ -193,11 +192,6 @@ def test_with_python_stacks_nothing_but_steps_is_recorded(
     assert not trace(tmp_path).exists()
     (sentence,) = said(capfd)
     assert sentence.endswith("the program took no optimizer step, and with_stack=true records only steps.")
-
-
-def test_optimizers_that_take_turns_make_one_step_together(tmp_path: Path) -> None:
-    train(recorder(tmp_path, HPCPROF_CAPTURE_STEPS="2-3"), 5, object(), object(), object())
-    assert ranges(trace(tmp_path)) == ["2", "3"]
 
 
 def test_without_an_optimizer_windows_are_recorded_by_time_and_the_last_one_stays(
