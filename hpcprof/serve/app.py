@@ -24,6 +24,7 @@ from hpcprof.serve import across_runs, api, pages
 from hpcprof.serve.catalogue import Catalogue, UnknownRun
 from hpcprof.serve.context import Served, as_json, served
 from hpcprof.serve.guard import Access, Guard
+from hpcprof.serve.metrics import metrics
 from hpcprof.serve.sql import SqlDesk
 from hpcprof.serve.tile_cache import TileCache
 from hpcprof.serve.tiles import AskAgain, Tiles
@@ -58,6 +59,7 @@ def make_app(catalogue: Catalogue, tiles: Tiles, desk: SqlDesk, access: Access) 
                 for path, endpoint in (pages.PAGES | across_runs.PAGES | api.READS).items()
             ),
             Route("/api/sql", api.ask_sql, methods=["POST"]),
+            Route("/metrics", metrics),
         ],
         middleware=[Middleware(GZipMiddleware, minimum_size=_LEAST_BYTES, compresslevel=1)],
         exception_handlers={HpcprofError: _explain, HTTPException: _refuse, Exception: _fail},

@@ -22,6 +22,7 @@ from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import hpcprof as package
 from tests.integration.chromium import barriers, open_page
@@ -161,6 +162,12 @@ def test_no_address_leads_to_a_file(server: Server, path: str) -> None:
     assert status == 404, text
     assert "root:" not in text
     assert "Traceback" not in text
+
+
+def test_prometheus_reads_the_metrics(server: Server) -> None:
+    status, text = server.ask("/metrics")
+    names = {family.name for family in text_string_to_metric_families(text)}  # type: ignore[no-untyped-call]
+    assert status == 200 and {"hpcprof_run", "hpcprof_step_seconds"} <= names
 
 
 def test_nothing_can_be_changed(server: Server, run_id: str) -> None:

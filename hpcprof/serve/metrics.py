@@ -1,0 +1,121 @@
+"""Running and last runs as OpenMetrics, for Prometheus and what reads its format.
+
+There is one series for each program and site, of its newest running run, else of the newest one. An id of a
+run is in the info metric only, so that series do not multiply. Savings of findings and energy are those of
+the newest run that has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, StateSetMetricFamily
+from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, generate_latest
+from starlette.requests import Request
+from starlette.responses import Response
+
+from hpcprof.common.errors import HpcprofError
+from hpcprof.common.units import visible
+from hpcprof.results.explanation import kept_explanation
+from hpcprof.results.listing import STATES
+from hpcprof.results.store.store import Store
+from hpcprof.serve.catalogue import Catalogue, KnownRun
+from hpcprof.serve.context import served
+from hpcprof.submit.schedulers.base import JobState
+
+_LABELS = ("program", "site")
+_LOOKED_AT = 5
+"""The newest runs of a program at a site in which findings and energy are looked for."""
+
+_NS = 1e-9
+
+
+def metrics(request: Request) -> Response:
+    """Return the metrics of running and last runs."""
+    families = _Families(served(request).catalogue)
+    text: bytes = generate_latest(families)  # type: ignore[no-untyped-call]
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+class _Families:
+    """The metrics as ``generate_latest`` wants them: an object that collects them."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families of metrics with a sample for each program and site."""
+        info = InfoMetricFamily("hpcprof_run", "The run that the other metrics are of.", labels=_LABELS)
+        state = StateSetMetricFamily("hpcprof_run_state", "State of the run.", labels=_LABELS)
+        ranks = GaugeMetricFamily("hpcprof_run_ranks", "Ranks of the run.", labels=_LABELS)
+        step = GaugeMetricFamily(
+            "hpcprof_step_seconds",
+            "Median step of the run; of a running one the latest.",
+            labels=_LABELS,
+            unit="seconds",
+        )
+        rate = GaugeMetricFamily("hpcprof_steps_per_second", "Steps per second of the run.", labels=_LABELS)
+        saving = GaugeMetricFamily(
+            "hpcprof_finding_saving_seconds",
+            "What a step would gain without a cause, in the newest run that was explained.",
+            labels=(*_LABELS, "cause"),
+            unit="seconds",
+        )
+        energy = GaugeMetricFamily(
+            "hpcprof_run_energy_joules",
+            "Energy of the GPUs in the newest run in which it was sampled.",
+            labels=_LABELS,
+            unit="joules",
+        )
+        store = self._catalogue.store
+        for labels, runs in _groups(self._catalogue.listing().runs):
+            shown = next((run for run in runs if run.listed.state == JobState.RUNNING.value), runs[0]).listed
+            info.add_metric(labels, {"run": visible(shown.run), "profiler": shown.profiler or ""})
+            state.add_metric(labels, {one: one == shown.state for one in STATES})
+            if shown.ranks is not None:
+                ranks.add_metric(labels, shown.ranks)
+            if shown.step_p50_ns:
+                step.add_metric(labels, shown.step_p50_ns * _NS)
+                rate.add_metric(labels, 1 / (shown.step_p50_ns * _NS))
+            names = [run.listed.run for run in runs[:_LOOKED_AT]]
+            with suppress(HpcprofError):  # a database that cannot be read says so on the pages
+                for cause, seconds in _savings(self._catalogue, names):
+                    saving.add_metric((*labels, cause), seconds)
+                if (joules := _energy(store, names)) is not None:
+                    energy.add_metric(labels, joules)
+        return (info, state, ranks, step, rate, saving, energy)
+
+
+def _groups(runs: Iterable[KnownRun]) -> Iterator[tuple[tuple[str, str], list[KnownRun]]]:
+    """Yield the runs of each program and site, the newest first."""
+    found: dict[tuple[str, str], list[KnownRun]] = {}
+    for run in runs:
+        if run.program:  # profiles of another tool have none, and nothing else in common
+            found.setdefault((visible(run.program), visible(run.listed.site or "")), []).append(run)
+    yield from found.items()
+
+
+def _savings(catalogue: Catalogue, names: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """Yield the causes that the newest explained run has, with their largest saving in seconds per step."""
+    for name in names:
+        explanation = kept_explanation(catalogue.find(name), catalogue.store)
+        if explanation is not None:
+            largest: dict[str, float] = {}
+            for finding in explanation.findings:
+                seconds = (finding.saving_ns or 0) * _NS
+                largest[finding.cause.value] = max(seconds, largest.get(finding.cause.value, 0.0))
+            yield from largest.items()
+            return
+
+
+def _energy(store: Store, names: Sequence[str]) -> float | None:
+    """Return the energy of the newest run that has some, in joules."""
+    for name in names if store.exists() else ():
+        joules = [
+            value for value in store.read(name, "energy").columns.get("energy_j", ()) if value is not None
+        ]
+        if joules:
+            return float(sum(joules))
+    return None

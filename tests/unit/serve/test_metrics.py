@@ -1,0 +1,82 @@
+"""Metrics of runs, read by Prometheus' own parser."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from prometheus_client.openmetrics.exposition import generate_latest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from hpcprof.results.listing import ListedRun
+from hpcprof.serve import metrics
+from hpcprof.serve.catalogue import Catalogue, KnownRun, Listing
+
+HOSTILE = 'a"b\\c\nd'
+DASHBOARD = Path(__file__).parents[3] / "examples/grafana/hpcprof.json"
+
+
+def run(name: str, program: str | None, state: str, step_ns: float | None = None) -> KnownRun:
+    return KnownRun(ListedRun(run=name, state=state, site="polaris", ranks=4, step_p50_ns=step_ns), program)
+
+
+@pytest.fixture
+def samples(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, ...], float]:
+    """The samples by the name of the metric, its program and what else tells them apart."""
+    runs = [
+        run("r5", "train", "queued"),
+        run("r4", "train", "running", 25e6),
+        run("r3", "train", "completed", 50e6),
+        run("r2", HOSTILE, "failed"),
+        run("r1", None, "imported", 1e6),
+    ]
+    findings = [SimpleNamespace(cause=SimpleNamespace(value="slow_input"), saving_ns=ns) for ns in (1e6, 2e6)]
+    explained = {"r3": SimpleNamespace(findings=findings)}
+    monkeypatch.setattr(metrics, "kept_explanation", lambda run, store: explained.get(run))
+    energy = {"r3": [100.0, None, 20.5]}
+    store = SimpleNamespace(
+        exists=lambda: True,
+        read=lambda name, table: SimpleNamespace(columns={"energy_j": energy.get(name, [])}),
+    )
+    catalogue = SimpleNamespace(store=store, find=lambda name: name, listing=lambda: Listing(runs, []))
+    text = generate_latest(metrics._Families(cast(Catalogue, catalogue))).decode()  # type: ignore[no-untyped-call]
+    found: dict[tuple[str, ...], float] = {}
+    for family in text_string_to_metric_families(text):  # type: ignore[no-untyped-call]
+        for sample in family.samples:
+            labels: dict[str, Any] = sample.labels
+            others = [labels[name] for name in sorted(labels) if name not in ("program", "site")]
+            key = (sample.name, labels["program"], *others)
+            found[key] = sample.value
+    return found
+
+
+def test_the_newest_running_run_is_shown_and_else_the_newest(samples: dict[tuple[str, ...], float]) -> None:
+    assert samples["hpcprof_run_info", "train", "", "r4"] == 1
+    assert samples["hpcprof_run_state", "train", "running"] == 1
+    assert samples["hpcprof_run_state", "train", "completed"] == 0
+    assert samples["hpcprof_step_seconds", "train"] == pytest.approx(0.025)
+    assert samples["hpcprof_steps_per_second", "train"] == pytest.approx(40)
+    assert sum(name == "hpcprof_run_info" for name, *_ in samples) == 2
+
+
+def test_findings_and_energy_are_those_of_the_newest_run_that_has_them(
+    samples: dict[tuple[str, ...], float],
+) -> None:
+    assert samples["hpcprof_finding_saving_seconds", "train", "slow_input"] == pytest.approx(0.002)
+    assert samples["hpcprof_run_energy_joules", "train"] == 120.5
+    assert not [key for key in samples if key[0] == "hpcprof_step_seconds" and key[1] != "train"]
+
+
+def test_a_hostile_name_is_a_label_and_no_line(samples: dict[tuple[str, ...], float]) -> None:
+    (program,) = {key[1] for key in samples} - {"train"}
+    assert "\n" not in program and program.startswith('a"b\\c')
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are(samples: dict[tuple[str, ...], float]) -> None:
+    board = json.loads(DASHBOARD.read_text())
+    asked = re.findall(r"hpcprof_\w+(?=\{)", json.dumps([panel["targets"] for panel in board["panels"]]))
+    assert len(asked) == 5 and set(asked) <= {key[0] for key in samples}
