@@ -18,7 +18,12 @@ _FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_FASTEST):  # type: ignore[misc]
-    """A safe loader that rejects duplicate keys, as the YAML standard requires."""
+    """A safe loader that rejects duplicate keys, as the YAML standard requires, and keeps times as texts."""
+
+    def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str:
+        """Return the tag of a node; YAML 1.1 reads 1:30:00 as the number 5400."""
+        tag: str = super().resolve(kind, value, implicit)
+        return _TAG + "str" if kind is yaml.ScalarNode and tag in _NUMBERS and ":" in value else tag
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Build a mapping, or raise an error that names its duplicate key."""
@@ -42,7 +47,7 @@ def read_mapping(
     may_be_empty : bool
         Whether a file without content is an empty mapping.
     text_keys : collection of str, optional
-        The keys below which numbers and times are kept as they are written: YAML reads 1:30:00 as 5400.
+        The keys below which numbers and dates are kept as they are written: YAML reads 010 as 8.
 
     Raises
     ------
@@ -72,7 +77,7 @@ def read_mapping(
 
 
 def _keep_text(node: yaml.Node) -> None:
-    """Make the numbers and times in a node texts."""
+    """Make the numbers and dates in a node texts."""
     if node.tag in _NUMBERS:
         node.tag = _TAG + "str"
     elif isinstance(node, yaml.SequenceNode):

@@ -202,7 +202,16 @@ def probe_srun(machine: Inspected) -> Probe:
         finds = ", and jobs find the one that works" if wanted == AUTO else ""
         observation = f"srun has the types {', '.join(types)}{finds}; no ranks were started."
         return Probe(CheckResult(_NAME, Status.OK, observation, "Add --probe to start two ranks."))
+    # Asked first, while the other checks run: a silent Slurm takes up all these seconds.
+    question = machine.scheduler.question(machine.site)
+    if not machine.in_job and not machine.run(question, seconds=LISTING_SECONDS).ok:
+        return _not_granted("Slurm does not answer")
     return _probe_with_ranks(machine, types, wanted)
+
+
+def _not_granted(reason: object) -> Probe:
+    remedy = "Try again later, or inside a job; SALLOC_PARTITION and SALLOC_ACCOUNT choose where to wait."
+    return Probe(CheckResult(_NAME, Status.WARNING, f"No ranks were started: {reason}.", remedy))
 
 
 def _site_type(site: Site) -> str:
@@ -230,8 +239,7 @@ def _probe_with_ranks(machine: Inspected, types: Sequence[str], wanted: str) -> 
         with _allocation(machine) as job:
             works, answer = _first_that_works(machine, job, list(candidates))
     except _NotGranted as reason:
-        remedy = "Try again later, or inside a job; SALLOC_PARTITION and SALLOC_ACCOUNT choose where to wait."
-        return Probe(CheckResult(_NAME, Status.WARNING, f"No ranks were started: {reason}.", remedy))
+        return _not_granted(reason)
     return _judge(library, list(candidates), wanted, works, answer)
 
 
@@ -276,9 +284,6 @@ def _allocation(machine: Inspected) -> Iterator[list[str]]:
         yield ["--overlap"]
         return
     site = machine.site
-    question = machine.scheduler.question(site)
-    if not machine.run(question, seconds=LISTING_SECONDS).ok:
-        raise _NotGranted("Slurm does not answer")
     where = [f"{site.queue_directive}={site.queue}"] if site.queue else []
     shape = ["--nodes=1", "--ntasks=2", f"--time={_MINUTES}", "--job-name=hpcprof-probe"]
     command = ["salloc", "--no-shell", f"--immediate={_QUEUE_SECONDS}", *shape, *where, *_directives(machine)]

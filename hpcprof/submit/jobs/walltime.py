@@ -25,37 +25,41 @@ def parse_walltime(text: str) -> int:
     UsageError
         If ``text`` is not a walltime, or is zero.
     """
-    match = _CLOCK.fullmatch(text) or (_UNITS.fullmatch(text) if text else None)
-    if match is None:
+    seconds = _seconds(text)
+    if seconds is None:
         raise UsageError(f"walltime {text!r} is not a time: write HH:MM:SS, or units such as 90m or 1h30m.")
-    part = {key: int(value or 0) for key, value in match.groupdict().items()}
-    seconds = ((part.get("days", 0) * 24 + part["hours"]) * 60 + part["minutes"]) * 60 + part["seconds"]
     if seconds == 0:
         raise UsageError(f"walltime {text!r} is zero: a job needs at least one second.")
     return seconds
+
+
+def _seconds(text: str) -> int | None:
+    match = _CLOCK.fullmatch(text) or (_UNITS.fullmatch(text) if text else None)
+    if match is None:
+        return None
+    part = {key: int(value or 0) for key, value in match.groupdict().items()}
+    return ((part.get("days", 0) * 24 + part["hours"]) * 60 + part["minutes"]) * 60 + part["seconds"]
 
 
 _SHORTEST_STALL = 10
 
 
 def parse_stall_timeout(text: str) -> int:
-    """Return after how many seconds without progress a run is stalled, 0 for ``off``.
+    """Return the seconds without progress after which a run is stalled, 0 for ``off``.
 
     Raises
     ------
     UsageError
-        If ``text`` is not a time of at least 10 s.
+        If ``text`` is not a time as in `parse_walltime`, or is shorter than 10 s.
     """
     if text == "off":
         return 0
-    match = _UNITS.fullmatch(text) if text else None
-    part = {key: int(value or 0) for key, value in match.groupdict().items()} if match else {}
-    seconds = (part["hours"] * 60 + part["minutes"]) * 60 + part["seconds"] if part else 0
+    seconds = _seconds(text)
+    if seconds is None:
+        wrong = "is not a time: write units such as 600s, 10m or 1h, HH:MM:SS, or off"
+        raise UsageError(f"--stall-timeout {text!r} {wrong}.")
     if seconds < _SHORTEST_STALL:
-        raise UsageError(
-            f"--stall-timeout {text}: write a time of at least {_SHORTEST_STALL} s, such as 12s, 10m or 1h, "
-            "or off."
-        )
+        raise UsageError(f"--stall-timeout {text}: the shortest is {_SHORTEST_STALL}s.")
     return seconds
 
 

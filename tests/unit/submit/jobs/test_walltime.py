@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.walltime import capture_lead, format_walltime, parse_walltime
+from hpcprof.submit.jobs.walltime import capture_lead, format_walltime, parse_stall_timeout, parse_walltime
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,16 @@ def test_profilers_stop_a_twentieth_ahead_of_the_limit_with_a_least_and_a_most(
     walltime: int, lead: int | None
 ) -> None:
     assert capture_lead(walltime) == lead
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("off", 0), ("600s", 600), ("0:10:00", 600), ("1h", 3600)])
+def test_a_stall_timeout_is_written_as_a_walltime_is(text: str, seconds: int) -> None:
+    assert parse_stall_timeout(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("600", "write units such as 600s"), ("", "not a time"), ("9s", "shortest is 10s")]
+)
+def test_a_stall_timeout_without_a_unit_says_how_to_write_it(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        parse_stall_timeout(text)

@@ -135,3 +135,12 @@ def test_a_site_is_the_same_after_it_has_been_written_to_a_manifest() -> None:
     for name in site_files():
         site = load_site(name)
         assert msgspec.json.decode(msgspec.json.encode(site), type=Site) == site
+
+
+def test_a_time_without_quotes_is_read_as_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "here.yaml"
+    path.write_text("extends: generic-slurm\nwalltime: 0:30:00\nqueues: {debug: {max_walltime: 1:00:00}}\n")
+
+    site = load_site_file(path)
+
+    assert (site.walltime, site.queues["debug"].max_walltime) == ("0:30:00", "1:00:00")
