@@ -189,7 +189,7 @@ def _discard_output() -> None:
 
 def _click_sentence(error: click.ClickException) -> str:
     """Return the error of click on one line, with the command whose help lists the options."""
-    sentence = " ".join(error.format_message().split())
+    sentence = re.sub(r"\((Did you mean[^?]*\?)\)", r"\1", " ".join(error.format_message().split()))
     sentence = sentence if sentence.endswith((".", "?")) else f"{sentence}."
     context = error.ctx if isinstance(error, click.UsageError) else None
     return f"{sentence} See {context.command_path} --help." if context else sentence

@@ -119,7 +119,9 @@ def test_a_run_whose_processes_are_gone_without_a_finished_file_is_failed_with_t
     kill_supervisor(run)
     end_processes(run)
     assert state(hpcprof) == "failed"
-    assert "disappeared without a finished file" in " ".join(hpcprof("status").stdout.split())
+    assert "without a finished file: it was killed" in " ".join(hpcprof("status").stdout.split())
+    (run / "logs/job.err").write_text("job.sh: line 8: state/.finished.7: No space left on device\n")
+    assert "without a finished file: no space was left for one" in " ".join(hpcprof("status").stdout.split())
 
 
 def test_a_job_whose_supervisor_was_killed_is_still_running_and_can_be_cancelled(

@@ -132,7 +132,8 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
     values = _values(site, spec)
     program = catalogue.find(spec.workload) if spec.workload is not None else None
     if program is None and not spec.program:
-        raise UsageError("nothing to run: give --workload NAME, or a program after --.")
+        also = "--script and --template need one too"
+        raise UsageError(f"nothing to run: give --workload NAME, or a program after -- ({also}).")
     profiler = profiler_at(site, spec.profiler or NONE.name)
     tool = find_profiler(profiler)
     asked = {**(stack_options(tool) if spec.stacks else {}), **spec.profiler_options}

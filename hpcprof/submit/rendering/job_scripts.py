@@ -98,7 +98,8 @@ def _edited(script: Path, run_directory: Path) -> str:
     line = re.search(r"^run_dir=(.+)$", text, re.MULTILINE)
     words = shlex.split(line[1]) if line else []
     if line is None or len(words) != 1:
-        raise UsageError(f"{script} has no line run_dir=…: is it a job.sh that hpcprof rendered?")
+        advice = "--script takes a job.sh that hpcprof rendered; give a script of your own to --template"
+        raise UsageError(f"{script} has no line run_dir=…: {advice}.")
     directory = str(run_directory.absolute())
     text = text.replace(line[0], f"run_dir={shlex.quote(directory)}")
     return text.replace(words[0], directory)

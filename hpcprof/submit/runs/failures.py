@@ -160,7 +160,7 @@ def failed_ranks(run: Run) -> list[RankFailure]:
 
     others = [r for r in sorted(failed, key=blame) if first is None or r != first.rank]
     culprit = first.rank if first is not None else aborted[0] if aborted is not None else None
-    full = _is_disk_error("\n".join(_job_errors(run))) or bool(full_disk(run))
+    full = disk_was_full(run)
 
     def how(rank: int) -> str:
         if aborted is not None and aborted[0] == rank:
@@ -236,6 +236,11 @@ def _aborting_rank(run: Run, ranks: Sequence[int], job_cause: FailureCause | Non
             if found is not None and found.name in _ABORTS:
                 return rank, found.meaning
     return None
+
+
+def disk_was_full(run: Run) -> bool:
+    """Return whether job.sh said that no space was left, or none is left now."""
+    return _is_disk_error("\n".join(_job_errors(run))) or bool(full_disk(run))
 
 
 def _is_disk_error(text: str) -> bool:

@@ -20,6 +20,7 @@ from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import SchedulerError
 from hpcprof.common.processes import CommandNotStarted, ProcessIdentity, start_in_background
 from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.runs.failures import disk_was_full
 from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
 from hpcprof.submit.schedulers.command import Refused
 from hpcprof.submit.schedulers.local.supervisor import (
@@ -138,11 +139,9 @@ def local_status(run: Run) -> JobStatus:
         return JobStatus(JobState.RUNNING, "its supervisor was killed, so nothing enforces the walltime")
     if not records(run, "finished"):
         return unknown_result("its supervisor has disappeared")
-    return JobStatus(
-        JobState.FAILED,
-        "its process has disappeared without a finished file: it was killed, or the machine restarted",
-        provisional=True,
-    )
+    why = "no space was left for one" if disk_was_full(run) else "it was killed, or the machine restarted"
+    reason = f"its process has disappeared without a finished file: {why}"
+    return JobStatus(JobState.FAILED, reason, provisional=True)
 
 
 def _ended(outcome: JobEnd, run: Run) -> JobStatus:

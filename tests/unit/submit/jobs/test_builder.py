@@ -16,7 +16,10 @@ LOCAL = load_site("local")
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({}, "nothing to run: give --workload NAME, or a program after --"),
+        (
+            {},
+            r"nothing to run: give --workload NAME, or a program after -- \(--script and --template need one too\)",
+        ),
         ({"workload": "sequence-paralel"}, "unknown workload .*did you mean 'sequence-parallel'"),
         (
             {"arguments": ["x"], "profiler": "nsight"},
