@@ -18,7 +18,7 @@ LOCAL = load_site("local")
     [
         (
             {},
-            r"nothing to run: give --workload NAME, or a program after -- \(--script and --template need one too\)",
+            r"nothing to run: .*after -- \(--script and --template need one too\)",
         ),
         ({"workload": "sequence-paralel"}, "unknown workload .*did you mean 'sequence-parallel'"),
         (
