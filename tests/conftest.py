@@ -17,7 +17,9 @@ from hpcprof.submit.launchers import ROOT_VARIABLES
 from tests.command_server import AT_START, READ_AT_START, CommandServer
 
 # How long an example takes says nothing on a machine that others use too.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "patient", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("patient")
 
 # A shell that runs the tests in the background has them, and all that they start, ignore Ctrl-C.

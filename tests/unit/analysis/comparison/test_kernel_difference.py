@@ -50,7 +50,7 @@ launches = st.builds(
 shapes: st.SearchStrategy[dict[Any, Launches]] = st.dictionaries(st.sampled_from("stuvw"), launches)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(shapes, shapes)
 def test_the_effects_add_up_to_the_difference(a: dict[Any, Launches], b: dict[Any, Launches]) -> None:
     found = effects(a, b)

@@ -248,7 +248,7 @@ instructions = st.one_of(
 @example(
     [Host(2428 * US), Launch(3625 * US, 13), StreamWait(7, 13), Host(385 * US), Wait()], 33 * US, 20 * US
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(instructions, min_size=1, max_size=12), durations, durations)
 def test_random_programs_are_replayed_as_they_were(
     inside: list[Instruction], kernel: int, communication: int

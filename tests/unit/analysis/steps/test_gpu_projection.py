@@ -77,7 +77,7 @@ def slow_level(parent: list[int], i: int) -> float:
 intervals = st.lists(st.tuples(st.integers(0, 25), st.integers(0, 12)), max_size=40)
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(intervals)
 def test_parents_and_levels_equal_the_slow_version(items: list[tuple[int, int]]) -> None:
     table = np.array(items, np.int64).reshape(-1, 2)

@@ -132,7 +132,7 @@ value = st.just("good") | anything
 @given(name=anything, account=value, queue=value, reservation=value, folder=value)
 @example(name="a b\n#SBATCH --wrap=id", account="x", queue="y", reservation="z", folder="r")
 @example(name="x", account="me\n#PBS -v EVIL", queue="$(id)", reservation="`id`", folder="%j")
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_no_name_of_the_users_becomes_a_directive_of_its_own(
     site: str, name: str, account: str, queue: str, reservation: str, folder: str
 ) -> None:

@@ -50,7 +50,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 @pytest.mark.parametrize("trace", TRACES)
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(chunk=st.integers(1, 20_000) | st.integers(20_000, 300_000))
 def test_the_size_of_the_pieces_does_not_matter(
     trace: str, chunk: int, monkeypatch: pytest.MonkeyPatch
@@ -302,7 +302,7 @@ def test_times_of_any_spelling_in_one_batch_are_exact(
     assert np.array_equal(found.start, found.end)
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     damage=st.lists(
         st.tuples(

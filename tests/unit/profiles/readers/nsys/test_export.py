@@ -314,7 +314,7 @@ def test_a_damaged_file_is_never_decoded_to_other_values_than_sqlite_reads(tmp_p
     whole = path.read_bytes()
     generator = random.Random(1)
     equal = refused = 0
-    for _ in range(150):
+    for _ in range(80):
         content = bytearray(whole)
         at = generator.randrange(1024, len(whole) - 64)
         size = generator.choice([1, 4, 64])
@@ -324,8 +324,8 @@ def test_a_damaged_file_is_never_decoded_to_other_values_than_sqlite_reads(tmp_p
         assert found[0] == found[1]
         equal += not isinstance(found[0], str)
         refused += isinstance(found[0], str)
-    assert equal > 30
-    assert refused > 10
+    assert equal > 15
+    assert refused > 5
 
 
 def result_of(path: Path, pages: bool) -> str | list[list[Any]]:

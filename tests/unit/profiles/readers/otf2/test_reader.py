@@ -291,7 +291,7 @@ def test_damage_to_any_file_is_one_sentence_or_a_profile_and_prints_nothing(
 ) -> None:
     choose = random.Random(3)
     files = [file.relative_to(written.parent) for file in files_of_archive(written) if file.stem in "traces0"]
-    for number in range(60):
+    for number in range(18):
         folder = tmp_path / str(number)
         shutil.copytree(written.parent, folder)
         victim = folder / choose.choice(files)

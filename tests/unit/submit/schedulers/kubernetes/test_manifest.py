@@ -167,7 +167,7 @@ def test_nothing_outside_the_scripts_waits_for_a_shell_to_be_replaced() -> None:
 @given(arguments=st.lists(hostile, max_size=4), name=hostile.filter(bool))
 @example(arguments=["a b", "'", '"', "$(touch /tmp/x)", "a\nb", "", "\\", "{{ x }}"], name="# - : {")
 @example(arguments=["\x85", "\u2028", "\ufeff", "\x7f", "\U0001f600", "\t", "\x01", "\r\n"], name="no\u2029")
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_everything_that_a_user_sets_arrives_intact(arguments: list[str], name: str) -> None:
     command_line = ["hpcprof", "submit", *arguments]
     rendered = texts(arguments=["program", *arguments], name=name, command_line=command_line)
@@ -185,7 +185,7 @@ def test_everything_that_a_user_sets_arrives_intact(arguments: list[str], name: 
 @example(text="0\n \n")
 @example(text="\n")
 @example(text="\t0\n")
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_a_value_is_the_same_after_yaml(text: str) -> None:
     assert yaml.safe_load(f"a: {yaml_value(text)}") == {"a": text}
     assert yaml.safe_load(f"data:\n  a: {yaml_text(text)}\n") == {"data": {"a": text}}
