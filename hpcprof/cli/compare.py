@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -122,7 +123,8 @@ def command(
     elif (bool(a), bool(b), len(words)) not in ((False, False, 2), (True, True, 0)):
         raise UsageError("name both sides: hpcprof compare A B, or --a RUN … --b RUN … with repeats.")
     told = _targets(notify)
-    from hpcprof.report.comparison import compare_runs
+    from hpcprof.report.ci import artifact_sentence
+    from hpcprof.report.comparison import compare_runs, regression_reasons
     from hpcprof.results.named_baselines import baseline_runs
     from hpcprof.results.run_names import typed_run
     from hpcprof.results.store.store import open_store
@@ -134,6 +136,9 @@ def command(
         after = b or words
     collect = partial(collect_first, store=store)
     compared = compare_runs(before, after, store, runs_dir, margin, force, collect)
+    if compared.regressed and (told or form in ("github", "junit")):
+        reasons = [*regression_reasons(compared, store), artifact_sentence(html, os.environ)]
+        compared = replace(compared, reasons=[sentence for sentence in reasons if sentence])
     _write(form, compared, store)
     if html is not None:
         from hpcprof.report.comparison_page import html_comparison

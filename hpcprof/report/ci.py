@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from html import escape
+from pathlib import Path
 from xml.etree import ElementTree
 
 from hpcprof.analysis.comparison.compare import REGRESSION
@@ -32,11 +34,25 @@ def verdict_sentence(compared: Comparison) -> str:
     if row["ci_low"] is not None:
         said += f", ratio {row['ratio']:.4f} ({row['ci_low']:.4f} to {row['ci_high']:.4f})"
     difference = f" {in_a_sentence(compared.waterfall)}" if compared.waterfall else ""
-    return visible(f"{said}.{difference}")
+    reasons = "".join(f" {sentence}" for sentence in compared.reasons) if compared.regressed else ""
+    return visible(f"{said}.{difference}{reasons}")
 
 
 def _value(row: Row, side: str) -> str:
     return format_value(row["metric"], row[side])
+
+
+def artifact_sentence(page: Path | None, environment: Mapping[str, str]) -> str:
+    """Return where the page of a comparison is, among what the job of a CI system keeps; empty if nowhere."""
+    github = [environment.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID")]
+    job = "{}/{}/actions/runs/{}".format(*github) if all(github) else environment.get("CI_JOB_URL", "")
+    return (
+        f"The page is {page}, an artifact of {job}."
+        if page and job
+        else f"The page is {page}."
+        if page
+        else ""
+    )
 
 
 def github_annotation(compared: Comparison) -> str:

@@ -13,20 +13,35 @@ from rich.text import Text
 
 from hpcprof.analysis.comparison.compare import INCONCLUSIVE, MATERIAL_PCT, NO_STATISTICS, REGRESSION
 from hpcprof.analysis.comparison.run_differences import Difference
+from hpcprof.analysis.explain.explanation import Explanation, Finding
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
-from hpcprof.common.units import counted, visible
+from hpcprof.common.units import counted, format_ns, visible
+from hpcprof.profiles.kernel_names import short_name
 from hpcprof.report.difference import Waterfall, in_a_sentence, waterfall, waterfall_lines
+from hpcprof.report.explanation import named
 from hpcprof.report.request import collect_missing
 from hpcprof.report.terminal import more_rows, remarks, titled
 from hpcprof.results.across_runs import compare_sides, explain_difference
 from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable, Row
+from hpcprof.results.explanation import explain_for_report, kept_explanation
 from hpcprof.results.run_names import command_line, find_known_runs, typed_run
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run
 
 _SHOWN = {"kernel_difference": 8, "collective_difference": 5, "idle_difference": 5}
 """The most rows of an analysis that a comparison shows."""
+
+_DIFFERENCE = ("difference_ns",)
+_NAMED = {
+    "kernel_difference": ("kernel", ("name",), _DIFFERENCE),
+    "collective_difference": ("collective", ("op",), ("count_effect_ns", "size_effect_ns")),
+    "idle_difference": ("idle time,", ("cause", "range"), _DIFFERENCE),
+}
+"""The analyses that name what takes longer: what it is, and the columns with its name and with the increase.
+
+A collective also takes longer when ranks wait in it for others, which says nothing of its cause.
+"""
 
 _VALUES = 3
 """The most values of a fact that a comparison shows on each side."""
@@ -37,7 +52,7 @@ class Comparison:
     """The runs of both sides, and the table of the analysis ``compare``, whose side A is the baseline.
 
     ``differences`` are the analyses that explain the difference of the step, and ``differing`` the facts in
-    which the sides differ.
+    which the sides differ. ``reasons`` are sentences that name what made the candidate slower.
     """
 
     baseline: list[Run]
@@ -46,6 +61,7 @@ class Comparison:
     table: AnalysisTable
     differences: Mapping[str, AnalysisTable] = field(default_factory=dict)
     differing: Sequence[Difference] = ()
+    reasons: Sequence[str] = ()
 
     @cached_property
     def waterfall(self) -> Waterfall | None:
@@ -168,3 +184,43 @@ def compare_found(
     """
     table = compare_sides(b, a, store, margin_pct, force)
     return Comparison(a, b, ACROSS_RUNS["compare"], table, *explain_difference(b, a, store))
+
+
+def regression_reasons(compared: Comparison, store: Store) -> list[str]:
+    """Return sentences that name what made the candidate slower: what takes most longer, and the cause.
+
+    The last runs of both sides are explained, if they are not yet. A cause is one whose saving has grown by
+    `MATERIAL_PCT` of a step.
+    """
+    reasons = []
+    before, after = (_explained(side[-1], store) for side in (compared.baseline, compared.candidate))
+    if after is not None:
+        had = {_identity(finding): finding.saving_ns or 0 for finding in before.findings} if before else {}
+        grown = [
+            ((finding.saving_ns or 0) - had.get(_identity(finding), 0), finding) for finding in after.findings
+        ]
+        least = (after.step.priced_ns or 0) * MATERIAL_PCT / 100
+        growth, finding = max(grown, key=lambda one: one[0], default=(0, None))
+        if finding is not None and growth > least:
+            reasons.append(f"Cause: {named(finding, after)}, {format_ns(growth)} a step.")
+    longer = [
+        (increase, label, " ".join(filter(None, (row.get(name) for name in names))))
+        for analysis, (label, names, effects) in _NAMED.items()
+        for row in (compared.rows(analysis) if analysis in compared.differences else ())
+        if row.get("class") != "comm" and (increase := sum(row[effect] for effect in effects)) > 0
+    ]
+    if longer:
+        increase, label, name = max(longer)
+        reasons.append(
+            visible(f"Largest increase: {label} {short_name(name)}, {format_ns(increase)} a step.")
+        )
+    return reasons
+
+
+def _explained(run: Run, store: Store) -> Explanation | None:
+    explain_for_report(run, store)
+    return kept_explanation(run, store)
+
+
+def _identity(finding: Finding) -> tuple[object, ...]:
+    return finding.cause, finding.where, finding.ranks

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import pytest
 
 from hpcprof.analysis.comparison.run_differences import Difference
+from hpcprof.analysis.explain.explanation import Cause
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
-from hpcprof.report.ci import github_annotation, junit_report, markdown_summary
+from hpcprof.report import comparison
+from hpcprof.report.ci import artifact_sentence, github_annotation, junit_report, markdown_summary
 from hpcprof.report.comparison import Comparison
 from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run
+from tests.unit.explanations import MS, explained, finding
 
 NOW = datetime(2026, 11, 22, 10, 30, tzinfo=timezone(timedelta(hours=2)))
 
@@ -132,3 +137,31 @@ def test_an_annotation_escapes_what_github_documents() -> None:
     # github.com/actions/toolkit, command.ts: a message escapes %, CR and LF, a property : and , as well.
     found = compared("100 %: a,b")
     assert github_annotation(found).startswith("::notice title=hpcprof compare::100 %25: a,b: step_p50_ns")
+
+
+def test_a_regression_names_its_reason_and_its_page() -> None:
+    reasons = ["Cause: host work in data on rank 3, 12.0 ms a step.", "Largest increase: kernel gemm."]
+    for verdict, said in (("regression", True), ("equivalent", False)):
+        found = replace(compared(verdict), reasons=reasons)
+        assert all((reason in github_annotation(found)) is said for reason in reasons)
+        assert all((reason in junit_report(found, NOW)) is said for reason in reasons)
+
+
+def test_the_page_is_an_artifact_of_the_job() -> None:
+    github = {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "me/x", "GITHUB_RUN_ID": "7"}
+    page = Path("c.html")
+    where = "The page is c.html, an artifact of https://github.com/me/x/actions/runs/7."
+    assert artifact_sentence(page, github) == where
+    assert artifact_sentence(page, {"CI_JOB_URL": "https://g/1"}).endswith("an artifact of https://g/1.")
+    assert artifact_sentence(page, {}) == "The page is c.html."
+    assert artifact_sentence(None, github) == ""
+
+
+def test_the_reason_is_the_cause_that_grew_and_what_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    sync, late = finding(9.0, cause=Cause.HOST_SYNC), finding(4.0, cause=Cause.LATE_RANK_HOST)
+    grown = replace(sync, saving_ns=10 * MS)
+    explanations = {"a|b": explained(sync), "gemm": explained(grown, replace(late, ranks=(1,)))}
+    monkeypatch.setattr(comparison, "_explained", lambda run, store: explanations[run.id])
+    cause, increase = comparison.regression_reasons(compared("regression"), cast(Store, None))
+    assert cause.endswith("in data on rank 1, 4.000 ms a step.")
+    assert increase == "Largest increase: kernel gemm, 1.000 ns a step."
