@@ -42,8 +42,8 @@ def _row(table: pd.DataFrame, evidence: Evidence) -> Row | None:
     same = table[evidence.key] == evidence.value
     if evidence.rank is not None:
         same &= table["rank"] == evidence.rank
-    rows = table[same]
-    return None if rows.empty else rows.iloc[0].to_dict()
+    rows: list[Row] = table[same].head(1).to_dict("records")
+    return next(iter(rows), None)
 
 
 def plain(evidence: Evidence) -> str:

@@ -65,6 +65,11 @@ def test_what_all_findings_cost_together_is_said_where_there_are_several() -> No
     ]
 
 
+def test_savings_that_would_leave_no_step_are_not_added_up() -> None:
+    several = explained(finding(60), finding(50, cause=Cause.HOST_SYNC))
+    assert not any(sentence.startswith("Also without") for sentence in written(several).conclusion)
+
+
 def test_what_a_remedy_adds_is_not_called_absent() -> None:
     slow = explained(finding(13, cause=Cause.SLOW_MATH), finding(7, cause=Cause.HOST_SYNC))
     assert written(slow).conclusion[1:3] == [

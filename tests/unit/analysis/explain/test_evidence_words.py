@@ -20,7 +20,10 @@ TABLES = {
             "idle_ns_per_step": [13 * MS, 13 * MS, 2 * MS],
         }
     ),
-    "step_account": pd.DataFrame({"rank": [0, 0], "step": [3, 4], "idle_ns": [5 * MS, 7 * MS]}),
+    # Waits are unknown: a column of floats beside integers.
+    "step_account": pd.DataFrame(
+        {"rank": [0, 0], "step": [3, 4], "idle_ns": [5 * MS, 7 * MS], "wait_for_peer_ns": [float("nan")] * 2}
+    ),
     "kernels": pd.DataFrame(
         {
             "rank": [0],
