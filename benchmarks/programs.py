@@ -425,6 +425,69 @@ def more_work(loop: Loop) -> Program:
     )
 
 
+def work_between_steps(loop: Loop) -> Program:
+    """The host waits for the GPU and then works between the ranges of the steps, outside all ranges."""
+
+    def after(works: tuple[Instruction, ...]) -> RankPrograms:
+        ended = [Once(step, (Wait(), *works), after=True) for step in range(STEPS)]
+        return [[*rank, *ended] for rank in loop.programs(lambda rank, step: Step())]
+
+    works = (Host(int(loop.drawn.integers(5, 10)) * MS),)
+    return Program(after(works), after(()), Truth(Cause.HOST_WORK, "code outside all ranges"))
+
+
+def gpu_that_gets_slower(loop: Loop) -> Program | None:
+    """The kernels of one rank get slower and slower, as those of a GPU that becomes hot."""
+    if loop.ranks == 1:
+        return None
+    one, most = int(loop.drawn.integers(loop.ranks)), float(loop.drawn.uniform(0.3, 0.6))
+    return Program(
+        loop.programs(lambda rank, step: Step(slower=1 + most * step / (STEPS - 1) * (rank == one))),
+        loop.programs(lambda rank, step: Step()),
+        Truth(Cause.LATE_RANK_GPU, ranks=(one,)),
+    )
+
+
+def allocations_before_wait(loop: Loop) -> Program:
+    """Each layer allocates memory, which the GPU hides but for the last ones, and the step ends in a wait."""
+    each = (Memory(int(loop.drawn.integers(1100, 1600)) * US),)
+    return Program(
+        loop.programs(lambda rank, step: Step(layer=each, log=(Wait(),))),
+        loop.programs(lambda rank, step: Step(log=(Wait(),))),
+        Truth(Cause.DEVICE_ALLOCATION, "forward"),
+    )
+
+
+def unfused_on_one_rank(loop: Loop) -> Program:
+    """One rank launches many short kernels where the others launch one; the host waits before that."""
+    one, count = int(loop.drawn.integers(loop.ranks)), int(loop.drawn.integers(500, 800))
+    many = tuple(part for _ in range(count) for part in (Host(8 * US), Launch(3 * US, name="adamw_single")))
+    fused = (Launch(3 * US * count, name="adamw_fused"),)
+    return Program(
+        loop.programs(lambda rank, step: Step(log=(Wait(), *(many if rank == one else fused)))),
+        loop.programs(lambda rank, step: Step(log=(Wait(), *fused))),
+        Truth(Cause.SMALL_KERNELS, "log", (one,)),
+    )
+
+
+def hosts_late_in_two_places(loop: Loop) -> Program | None:
+    """One rank loads data for long, and another one collects garbage, in each step."""
+    if loop.ranks < 4:
+        return None
+    one, other = loop.drawn.choice(loop.ranks, 2, replace=False).tolist()
+    late = int(loop.drawn.integers(8, 14))
+    slow, collects = (Host(late * MS),), (Place("gc", (Host((late - 3) * MS),)),)
+
+    def of(rank: int, step: int) -> Step:
+        return Step(data=slow if rank == one else (), log=(Wait(), *(collects if rank == other else ())))
+
+    return Program(
+        loop.programs(of),
+        loop.programs(lambda rank, step: Step(log=(Wait(),))),
+        Truth(Cause.LATE_RANK_HOST, "data, log/gc", tuple(sorted((one, other)))),
+    )
+
+
 def late_in_turn_by_two_causes(loop: Loop) -> Program | None:
     """In each step another rank is late: in most steps by its loader, in the others by work on its GPU."""
     if loop.ranks == 1:
@@ -694,6 +757,11 @@ KINDS: tuple[Kind, ...] = (
     rotating_host,
     late_loader,
     more_work,
+    work_between_steps,
+    gpu_that_gets_slower,
+    allocations_before_wait,
+    unfused_on_one_rank,
+    hosts_late_in_two_places,
     late_in_turn_by_two_causes,
     slow_while_accumulating,
     slow_host_in_accumulation,

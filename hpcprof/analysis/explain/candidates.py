@@ -14,6 +14,7 @@ import numpy as np
 
 from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT, Cause
 from hpcprof.analysis.explain.host_activity import NONE
+from hpcprof.analysis.explain.places import OUTSIDE
 from hpcprof.analysis.explain.rank_activity import CallKind
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.removals import SHORT_NS, WHOLE_STEP, Removals, peers, stage_medians
@@ -30,6 +31,9 @@ _FEWEST_KERNELS = 20
 _MOST_LATE = 4
 _EVERYWHERE = 0.5
 """A host is slower, not held up at one point, if so much of its excess is everywhere."""
+
+_SLOWER = 1.1
+"""A host is as quick as the others in a place if it takes at most so many times as long."""
 
 _ALIKE = 0.5
 """Several ranks are late together if the least late one is so much as late as the latest."""
@@ -110,17 +114,19 @@ class Candidates:
         outer = {
             "/".join(parts[:n]) for parts in (text.split("/") for text in texts) for n in range(1, len(parts))
         }
-        return sorted(texts | outer)
+        return sorted(texts | outer | ({self._place(NONE)} if NONE in used else set()))
+
+    def _place(self, number: int) -> str:
+        """Return the name of a place, also of `NONE`."""
+        if number != NONE:
+            return self.graph.places[number]
+        return OUTSIDE if self.graph.places else WHOLE_STEP
 
     def _communicating(self) -> Iterator[Candidate]:
         """Yield the communication of each place, and that of the whole step."""
         work = self.graph.work
         communicates = work.category == Category.COMM
-        used = [
-            self.graph.places[place]
-            for place in np.unique(work.place[communicates]).tolist()
-            if place != NONE
-        ]
+        used = map(self._place, np.unique(work.place[communicates]).tolist())
         for place in {*used, WHOLE_STEP}:
             yield self._communication(place)
 
@@ -171,10 +177,10 @@ class Candidates:
         rank, time = self.graph.call_rank[pieces.call[chosen]], pieces.length[chosen]
         where = place
         if place == WHOLE_STEP:
-            total = np.bincount(pieces.place[chosen] + 1, time, len(self.graph.places) + 1)[1:]
+            total = np.bincount(pieces.place[chosen] + 1, time, len(self.graph.places) + 1)
             order = np.argsort(-total)
             most = order[: int(np.searchsorted(np.cumsum(total[order]), _MOSTLY * total.sum())) + 1]
-            where = ", ".join(sorted(self.graph.places[one] for one in most[:_NAMED].tolist()))
+            where = ", ".join(sorted(map(self._place, (most[:_NAMED] - 1).tolist())))
         return Candidate(
             Cause.HOST_BOUND,
             where,
@@ -226,10 +232,9 @@ class Candidates:
         )
 
     def _mostly(self, place: Ints, time: Ints | Floats) -> str:
-        """Return the place with most of some time; empty outside every range."""
+        """Return the place with most of some time."""
         # `NONE` is -1.
-        most = int(np.bincount(place + 1, time).argmax()) - 1
-        return self.graph.places[most] if most != NONE else WHOLE_STEP
+        return self._place(int(np.bincount(place + 1, time).argmax()) - 1)
 
     def _copies(self, place: str) -> Candidate:
         work = self.graph.work
@@ -316,7 +321,9 @@ class Candidates:
             for ranks in chosen:
                 least = min(ranks, key=lambda rank: excess[rank])
                 slower = self._slower(least) if cause is Cause.LATE_RANK_HOST else 0.0
-                place = self._most_excess(cause, least)
+                latest = sorted(ranks, key=lambda rank: -excess[rank])
+                places = dict.fromkeys(self._most_excess(cause, rank) for rank in latest)
+                place = ", ".join([*places][:_NAMED])
                 yield Candidate(cause, place, ranks, _of_ranks(late, ranks), excess[least], slower=slower)
 
             yield from self._in_turn(cause)
@@ -417,8 +424,8 @@ class Candidates:
         if excess >= least:
             own = measured.lag[removals.edge_of_call[EdgeKind.CALL]]
             time = float(own[short_call & (calls > 0)].sum() + pieces.length[short & (between > 0)].sum())
-            # In other places it may be quicker.
-            return time / max(time - excess, 1.0) if usual > 1 else 1.0
+            # In other places it may be as quick, or quicker.
+            return time / max(time - excess, 1.0) if usual > _SLOWER else 1.0
         return usual if usual > 1 and pieces.length[mine].sum() * (1 - 1 / usual) >= least else 0.0
 
     def _usual_ratio(self, rank: int) -> float:
@@ -453,7 +460,7 @@ class Candidates:
             alone[slow] /= self._tensor_core_gain
             return times.with_alone(alone)
 
-        place = self.graph.places[int(np.bincount(work.place[slow] + 1).argmax()) - 1]
+        place = self._mostly(work.place[slow], np.ones(len(slow)))
         yield Candidate(Cause.SLOW_MATH, place, self._every, remove, *own)
 
     def _contention(self) -> Iterator[Candidate]:

@@ -42,10 +42,11 @@ from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.explain.run_graph import RunGraph, run_graph
 from hpcprof.analysis.explain.slow_math import slow_products, tensor_core_gain
+from hpcprof.analysis.explain.step_series import drift
 from hpcprof.analysis.explain.whole_run import of_capture, of_series, unexplained_waiting
 from hpcprof.analysis.mpi.matching import RunMpi, match_mpi
 from hpcprof.analysis.statistics.grouped import Floats
-from hpcprof.analysis.steps.run_step import PARTS, kinds_of_steps, steady_series, whole_steps
+from hpcprof.analysis.steps.run_step import PARTS, StepSeries, kinds_of_steps, steady_series, whole_steps
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.units import counted, format_ns, named_ranks
 from hpcprof.profiles.timeline import Ints, Timeline
@@ -360,9 +361,13 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     if error > _POOR_REPLAY_PCT and any(one.candidate.cause is Cause.CONTENTION for one in found):
         found = [one for one in found if one.candidate.cause is not Cause.CONTENTION]
         doubts.append(NotJudged("contention", f"a replay with it is {error:.1f} % off the measured step"))
+    level = next((one for one in findings if one.cause is Cause.STEP_DRIFT), None)
+    of_level = [one.candidate for one in found if level and _drifts(one, series)]
+    found = [_as_sure(one, level) if level and one.candidate in of_level else one for one in found]
     found, uncertain = _without_profiler(built, found, elapsed)
     replayed = [_finding(inputs, built, one, elapsed, trust) for one in found]
-    findings = _by_steps(findings, replayed, {pause.step for pause in paused})
+    drifting = [finding for finding, one in zip(replayed, found, strict=True) if one.candidate in of_level]
+    findings = _by_steps(findings, replayed, {pause.step for pause in paused}, drifting)
     hiding = tuple(_finding(inputs, built, one, elapsed, trust, hidden=True) for one in hidden)
     steps = max(len(series.wall), built.steps)
     summary = StepSummary(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3), elapsed, kinds)
@@ -432,20 +437,47 @@ def _measured(inputs: ExplainInputs) -> tuple[int | None, int | None, tuple[Step
     return int(every.wall_p50_ns), int(rows["elapsed_ns"].iloc[0]), tuple(found)
 
 
-def _by_steps(of_series: Sequence[Finding], replayed: Sequence[Finding], paused: Set[int]) -> list[Finding]:
+def _drifts(one: Judged, series: StepSeries) -> bool:
+    """Return whether the level of the steps would change less than half as much without a cause."""
+    change, known = drift(series), len(one.gained)
+    # The elapsed time of the last step may be unknown.
+    if change is None or known not in (len(series.wall) - 1, len(series.wall)):
+        return False
+    wall = series.wall.copy()
+    wall[:known] -= np.rint(one.gained).astype(np.int64)
+    rest = drift(replace(series, wall=wall))
+    return rest is None or rest.excess < _EXPLAINED * change.excess
+
+
+def _as_sure(one: Judged, level: Finding) -> Judged:
+    """Return a cause of the changing level with an interval as narrow as the level's: a trend is no noise."""
+    share = one.saving / (level.saving_ns or 1)
+    low, high = share * (level.saving_low_ns or 0), share * (level.saving_high_ns or 0)
+    return replace(one, interval=replace(one.interval, low=low, high=high, steps_needed=None))
+
+
+def _by_steps(
+    of_series: Sequence[Finding],
+    replayed: Sequence[Finding],
+    paused: Set[int],
+    drifting: Sequence[Finding],
+) -> list[Finding]:
     """Join the findings of the series and of the replay that are about the same single steps.
 
     What costs time only where the steps pause is no finding. What explains long steps is an alternative to
-    them or, if they recur, comes before them.
+    them or, if they recur, comes before them, as does what changes the level of the steps (``drifting``).
     """
     left = [one for one in replayed if not _only_in(one, paused)]
     found = []
     for long in of_series:
-        same = [one for one in left if _only_in(one, set(long.steps))]
+        change = long.cause is Cause.STEP_DRIFT
+        same = [one for one in left if _only_in(one, set(long.steps)) or (change and one in drifting)]
         left = [one for one in left if one not in same]
         if not same:
             found.append(long)
-        elif len(long.steps) >= _RECURRING and (same[0].saving_ns or 0) >= _EXPLAINED * (long.saving_ns or 0):
+        elif (change or len(long.steps) >= _RECURRING) and (same[0].saving_ns or 0) >= _EXPLAINED * (
+            long.saving_ns or 0
+        ):
             found += [replace(same[0], alternatives=(*same[0].alternatives, long)), *same[1:]]
         else:
             found.append(replace(long, alternatives=tuple(replace(one, alternatives=()) for one in same)))

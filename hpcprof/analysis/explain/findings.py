@@ -7,7 +7,7 @@ the first finding; the others are judged on the replay without it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 import numpy as np
@@ -80,6 +80,8 @@ class Judged:
         What would save about as much instead, and nothing once this is taken out.
     together : tuple of Judged
         The causes without which a late rank saves so much: while they last, it saves little.
+    gained : ndarray of float64
+        What each replayed step gains.
     """
 
     candidate: Candidate
@@ -90,6 +92,7 @@ class Judged:
     steps: tuple[int, ...] = ()
     alternatives: tuple[Judged, ...] = ()
     together: tuple[Judged, ...] = ()
+    gained: Floats = field(default_factory=lambda: np.empty(0))
 
 
 class Search:
@@ -297,12 +300,11 @@ class Search:
         saving = self._mean_of(gained)
         some = _some_steps(gained)
         if some is None:
-            return Judged(candidate, ranks, saving, gained, Interval(0.0, saving))
+            return Judged(candidate, ranks, saving, gained, Interval(0.0, saving), gained=gained)
         # How many steps of the capture have the cause is known.
         by_step = gained[some] * self._mean_of(some.astype(float))
-        return Judged(
-            candidate, ranks, saving, by_step, Interval(0.0, saving), self._numbers(times, changed, some)
-        )
+        steps = self._numbers(times, changed, some)
+        return Judged(candidate, ranks, saving, by_step, Interval(0.0, saving), steps, gained=gained)
 
     def _bounded(self, one: Judged, times: Times) -> Judged:
         """Return what was judged by taking it out of ``times`` with its interval."""
@@ -374,13 +376,15 @@ def _some_steps(gained: Floats) -> NDArray[np.bool_] | None:
     return some if few else None
 
 
-def _breadth(one: Candidate) -> tuple[bool, int, float, int]:
+def _breadth(one: Candidate) -> tuple[bool, int, bool, float, int]:
     """Return how much a candidate is about: its ranks, its own time, and the size of its place.
 
-    Broadest is a host that should be quicker in all that it does.
+    Broadest is a host that should be quicker in all that it does. A host that never waits for the GPU hides
+    whatever else it does.
     """
     alone = one.only != NONE and one.cause not in _COLLECTIVE
-    return one.cause is Cause.HOST_BOUND, 1 if alone else len(one.ranks), one.own_ns, -len(one.where)
+    ranks, syncs = 1 if alone else len(one.ranks), one.cause is Cause.HOST_SYNC
+    return one.cause is Cause.HOST_BOUND, ranks, syncs, one.own_ns, -len(one.where)
 
 
 def _around(places: Sequence[Candidate], narrow: Candidate) -> Candidate:

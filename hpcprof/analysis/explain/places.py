@@ -13,6 +13,9 @@ from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
 from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.timeline import NO_NAME, Ints, Timeline
 
+OUTSIDE = "code outside all ranges"
+"""The place of what is in none, in programs that have some."""
+
 _NOWHERE = StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.analysis.explain.host_activity import NONE
-from hpcprof.analysis.explain.places import is_inside
+from hpcprof.analysis.explain.places import OUTSIDE, is_inside
 from hpcprof.analysis.explain.rank_activity import CallKind
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.replay import Replay, Times
@@ -115,7 +115,7 @@ class Removals:
         """Return which places are a place or lie in it; the last element stands for no place."""
         if place == WHOLE_STEP:
             return np.ones(len(self.graph.places) + 1, bool)
-        return np.array([*(is_inside(text, place) for text in self.graph.places), False])
+        return np.array([*(is_inside(text, place) for text in self.graph.places), place == OUTSIDE])
 
     def of_ranks(self, rank: Ints, ranks: Collection[int] | None) -> Mask:
         """Return which rows are of some of the ranks, by their position; all for None."""

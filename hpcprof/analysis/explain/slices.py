@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.analysis.explain.explanation import Cause, Culprit
-from hpcprof.analysis.explain.places import Places, is_inside, places_of
+from hpcprof.analysis.explain.places import OUTSIDE, Places, is_inside, places_of
 from hpcprof.analysis.explain.slow_math import runs_without_tensor_cores
 from hpcprof.analysis.explain.sources import CALLS
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
@@ -116,7 +116,9 @@ def _step_of(steps: StepTimes, start: Ints) -> Ints:
 
 def _candidates(timeline: Timeline, places: Places, cause: Cause, where: str) -> tuple[Ints, Ints, Ints]:
     """Return start, end and name of the slices that may show a cause."""
-    inside = np.array([*(is_inside(text, where) for text in places.texts), not where], bool)
+    wheres = where.split(", ")
+    of_texts = (any(is_inside(text, one) for one in wheres) for text in places.texts)
+    inside = np.array([*of_texts, where in ("", OUTSIDE)], bool)
     if cause in _ON_GPU:
         work = timeline.columns_of_operations(Operations)
         chosen = work.category == _ON_GPU[cause]
@@ -135,8 +137,8 @@ def _candidates(timeline: Timeline, places: Places, cause: Cause, where: str) ->
     else:
         table = timeline.ranges
         own = (timeline.ranges.domain == NO_NAME) & (timeline.ranges.one_thread == 1)
-        inner = where.rpartition("/")[2]
-        chosen = own & _named(timeline, table.name, lambda name: shown_name(timeline, name) == inner)
+        inner = {one.rpartition("/")[2] for one in wheres}
+        chosen = own & _named(timeline, table.name, lambda name: shown_name(timeline, name) in inner)
     rows = np.flatnonzero(chosen)
     rows = rows[inside[places.at(timeline, *(getattr(table, of)[rows] for of in _WHOSE))]]
     return table.start[rows], table.end[rows], table.name[rows]

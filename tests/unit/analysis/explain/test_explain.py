@@ -585,6 +585,51 @@ def test_a_rank_that_pauses_more_often_than_others_in_one_place_has_no_slower_ho
     assert all(one.confidence != "low" for one in found.findings)
 
 
+def test_work_between_the_ranges_of_the_steps_is_a_finding() -> None:
+    usual = training()
+    planted = [*usual, *(Once(step, (Wait(), Host(8 * MS)), after=True) for step in range(STEPS))]
+    first = explained(planted, planted).shown()[0]
+    assert (first.cause, first.where) == (Cause.HOST_WORK, "code outside all ranges")
+    assert first.saving_ns == pytest.approx(wall(planted, planted) - wall(usual, usual), abs=MS)
+
+
+def test_hosts_that_are_late_in_two_places_are_one_finding_that_names_both() -> None:
+    late = [training(data=[Host(12 * MS)], optimizer=[Launch(MS), Wait()])]
+    late.append(training(optimizer=[Launch(MS), Wait(), Place("gc", (Host(9 * MS),))]))
+    usual = training(optimizer=[Launch(MS), Wait()])
+    first = explained(usual, *late, usual).shown()[0]
+    assert (first.cause, first.ranks) == (Cause.LATE_RANK_HOST, (1, 2))
+    assert first.where == "data, optimizer/gc"
+    assert first.culprit is not None
+    assert first.culprit.name == "data"
+
+
+def test_a_rank_that_gets_slower_explains_the_drift_of_the_steps() -> None:
+    steps = 14
+    usual = training()
+    kernels = [Once(step, (Launch(step * MS // 2, name="gemm_slow"),)) for step in range(steps)]
+    found = explain_run(inputs_of(simulate([usual, [*kernels, *usual]], steps)))[0].shown()
+    assert [(one.cause, one.ranks) for one in found] == [(Cause.LATE_RANK_GPU, (1,))]
+    assert [one.cause for one in found[0].alternatives] == [Cause.STEP_DRIFT]
+
+
+def test_an_allocation_comes_before_the_wait_that_shows_it() -> None:
+    planted = training(layer=[Memory(2400 * US)], optimizer=[Launch(MS), Wait()])
+    first = explained(planted, planted).shown()[0]
+    assert (first.cause, first.where) == (Cause.DEVICE_ALLOCATION, "forward")
+    assert Cause.HOST_SYNC in [one.cause for one in first.alternatives]
+
+
+def test_a_rank_that_launches_more_in_one_place_has_no_slower_host() -> None:
+    many = [Wait(), *(part for _ in range(700) for part in (Host(8 * US), Launch(3 * US, name="single")))]
+    fused = [Wait(), Launch(2100 * US, name="fused")]
+    late = training(optimizer=many)
+    # Its host is a little slower elsewhere, by chance.
+    late[1] = Place("forward", tuple(part for _ in range(LAYERS) for part in (Host(52 * US), Launch(MS))))
+    first = explained(training(optimizer=fused), late, training(optimizer=fused)).shown()[0]
+    assert (first.cause, first.ranks) == (Cause.SMALL_KERNELS, (1,))
+
+
 def test_the_rank_that_arrives_last_is_counted() -> None:
     drained: list[Instruction] = [Launch(MS), Wait()]
     ranks = [training(overlap=False, optimizer=drained, data=[Host(rank * MS)]) for rank in range(3)]
