@@ -11,6 +11,7 @@ from hpcprof.common.errors import DamagedInput, UsageError, damage_named, readin
 from hpcprof.common.paths import is_folder
 from hpcprof.common.plugins import READERS, load_plugin, plugin_names
 from hpcprof.profiles.readers.declaration import ProfileContent, ProfilePart, Reader, SeveralRanks, load
+from hpcprof.profiles.readers.inspector import INSPECTOR
 from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.profiles.readers.ncu import NCU
 from hpcprof.profiles.readers.nsys import NSYS
@@ -23,7 +24,7 @@ if TYPE_CHECKING:  # numpy is not needed to find profiles
     from hpcprof.profiles.kernel_report import KernelReport
     from hpcprof.profiles.timeline import Timeline
 
-BUILT_IN = (NSYS, TORCH, ROCPD, ROCPROFV3, UNITRACE, XPLANE, OTF2, NCU)
+BUILT_IN = (NSYS, TORCH, ROCPD, ROCPROFV3, UNITRACE, XPLANE, OTF2, INSPECTOR, NCU)
 """The first that takes a file reads it: the tables of Nsight Compute may have any name."""
 PROFILES = ", ".join(reader.files for reader in BUILT_IN)
 """The formats of the built-in readers, for people."""

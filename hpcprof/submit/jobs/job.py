@@ -180,6 +180,10 @@ class JobSpec:
             words=Words.PROFILER_OPTIONS,
         ),
     ] = field(default_factory=dict)
+    inspector: Annotated[
+        bool | None,
+        Option("Have NCCL's Inspector (NCCL 2.28) note every collective: the same as --profiler inspector."),
+    ] = None
     capture_steps: Annotated[
         str | None,
         Option(

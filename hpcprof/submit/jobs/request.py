@@ -26,7 +26,7 @@ from hpcprof.submit.jobs.job import OPTIONS, Job, JobSpec, ValueOrigin
 from hpcprof.submit.jobs.job_name import default_job_name
 from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.jobs.walltime import format_walltime
-from hpcprof.submit.profilers import NONE, find_profiler
+from hpcprof.submit.profilers import INSPECTOR, NONE, find_profiler
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import GPUS, Scheduler
 from hpcprof.submit.sites.files import load_site, load_site_file
@@ -134,7 +134,7 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
     if program is None and not spec.program:
         also = "--script and --template need one too"
         raise UsageError(f"nothing to run: give --workload NAME, or a program after -- ({also}).")
-    profiler = profiler_at(site, spec.profiler or NONE.name)
+    profiler = _profiler(site, spec)
     tool = find_profiler(profiler)
     asked = {**(stack_options(tool) if spec.stacks else {}), **spec.profiler_options}
     given = {
@@ -174,6 +174,17 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
     if program is not None:
         program.check(job.arguments, job.ranks, profiled=bool(job.profiled_ranks))
     return job
+
+
+def _profiler(site: Site, spec: JobSpec) -> str:
+    """Return the name of the profiler that a request asks for."""
+    if not spec.inspector:
+        return profiler_at(site, spec.profiler or NONE.name)
+    if spec.profiler not in (None, "auto", NONE.name, INSPECTOR.name):
+        raise UsageError(
+            f"--inspector and --profiler {spec.profiler}: NCCL's Inspector runs alone; leave one out."
+        )
+    return INSPECTOR.name
 
 
 def _values(site: Site, spec: JobSpec) -> dict[str, Any]:

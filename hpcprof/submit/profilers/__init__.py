@@ -24,6 +24,7 @@ from hpcprof.submit.profilers.base import (
     Target,
     Versioned,
 )
+from hpcprof.submit.profilers.inspector import INSPECTOR
 from hpcprof.submit.profilers.jax_profiler import JAX
 from hpcprof.submit.profilers.ncu import NCU
 from hpcprof.submit.profilers.nsys import NSYS
@@ -35,6 +36,7 @@ from hpcprof.submit.profilers.unitrace import UNITRACE
 __all__ = [
     "FOLDER",
     "GPUS",
+    "INSPECTOR",
     "JAX",
     "NAME",
     "NONE",
@@ -55,7 +57,8 @@ __all__ = [
 ]
 
 PROFILERS: dict[str, Profiler] = {
-    profiler.name: profiler for profiler in (NONE, NSYS, NCU, TORCH, JAX, ROCPROFV3, UNITRACE, SCOREP)
+    profiler.name: profiler
+    for profiler in (NONE, NSYS, NCU, TORCH, JAX, ROCPROFV3, UNITRACE, SCOREP, INSPECTOR)
 }
 """hpcprof's own profilers by name."""
 

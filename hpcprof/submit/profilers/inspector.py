@@ -1,0 +1,67 @@
+"""NCCL's Inspector, a plug-in of NCCL (2.28 and later) that notes every collective and message.
+
+NCCL loads one such plug-in at a time. The Inspector's defaults lose much: it writes when the communicator
+ends, keeps the last 1,024 operations, and leaves out those of less than 8 KiB.
+"""
+
+from __future__ import annotations
+
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.profilers.base import OUTPUT, SCRATCH, Profiler, Setting, Settings, Target, whole_number
+from hpcprof.submit.sites.model import Vendor
+
+_NO_LOG = "the Inspector wrote no log"
+
+# The program may have several processes with GPUs, as those of torchrun are.
+_KEEP = f"""
+set -- "$2" "$1"/*.log
+[ -e "$2" ] || {{
+    echo '{_NO_LOG}: NCCL found no libnccl-profiler-inspector.so (profiler option plugin), or was not used'
+    exit 1
+}}
+if [ $# -eq 2 ]; then mv -f "$2" "$1.inspector.log"; exit; fi
+profiles=${{1%/*}}
+shift
+for file in "$@"; do mv -f "$file" "$profiles" || exit 1; done
+"""
+
+
+def _check(target: Target, settings: Settings) -> None:
+    if target.captures:
+        raise UsageError("--profiler inspector records every step: leave --capture-steps out.")
+    whole_number(settings, "smallest", 0)
+
+
+def _environment(target: Target, settings: Settings) -> dict[str, str]:
+    return {
+        "NCCL_PROFILER_PLUGIN": settings["plugin"],
+        "NCCL_INSPECTOR_ENABLE": "1",
+        "NCCL_INSPECTOR_DUMP_DIR": f"{SCRATCH}/inspector",
+        "NCCL_INSPECTOR_DUMP_VERBOSE": "1",
+        "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": "500000",
+        "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES": settings["smallest"],
+        "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE": "65536",
+        "NCCL_INSPECTOR_DUMP_P2P_RING_SIZE": "65536",
+        "NCCL_INSPECTOR_REQUIRE_KERNEL_TIMING": "0",
+    }
+
+
+INSPECTOR = Profiler(
+    "inspector",
+    "NCCL's Inspector: every collective of every step, without a profiler",
+    settings={
+        "plugin": Setting(
+            "libnccl-profiler-inspector.so: its path, or inspector to let NCCL look for it", "inspector"
+        ),
+        "smallest": Setting("the size in bytes from which messages are noted", "0"),
+    },
+    foreign={"trace": "records NCCL alone", "export": "writes what is read: JSON"},
+    check=_check,
+    environment=_environment,
+    afterwards=lambda target, settings: [("/bin/sh", "-c", _KEEP, "hpcprof", f"{SCRATCH}/inspector", OUTPUT)],
+    complaint=lambda text: (
+        f": {text[text.index(_NO_LOG) :].partition(chr(10))[0]}" if _NO_LOG in text else ""
+    ),
+    needs_gpus=lambda settings: True,
+    vendors=(Vendor.NVIDIA,),
+)
