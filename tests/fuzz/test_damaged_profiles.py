@@ -36,7 +36,7 @@ from hpcprof.profiles.readers.discovery import read_profile, several_ranks
 from hpcprof.profiles.readers.xplane.wire import Damage, fields_of
 from hpcprof.profiles.timeline import LATEST, LONGEST, Timeline
 from tests.crosschecks import contradictions
-from tests.data import rocprof_profiles, unitrace_trace, xplane_profile
+from tests.data import inspector_log, rocprof_profiles, unitrace_trace, xplane_profile
 from tests.data.otf2_archive import files_of_archive, write_archive
 from tests.data.parquet_export import write_folder
 
@@ -52,6 +52,7 @@ WHOLE = {
     "_results.json": RESULTS,
     ".unitrace.json": unitrace_trace.text().encode(),
     ".xplane.pb": xplane_profile.profile(gpus=2),
+    ".inspector.log": inspector_log.of_slow_rank(0).encode(),
     "_kernel_trace.csv": rocprof_profiles.tables()["_kernel_trace.csv"].encode(),
 }
 EXAMPLES = int(os.environ.get("HPCPROF_FUZZ_EXAMPLES", "60"))
@@ -343,7 +344,16 @@ def change_trace(trace: dict[str, Any], choose: random.Random) -> None:
 
 
 @pytest.mark.parametrize(
-    "suffix", [".sqlite", ".trace.json", "_results.json", "_kernel_trace.csv", ".unitrace.json", ".xplane.pb"]
+    "suffix",
+    [
+        ".sqlite",
+        ".trace.json",
+        "_results.json",
+        "_kernel_trace.csv",
+        ".unitrace.json",
+        ".xplane.pb",
+        ".inspector.log",
+    ],
 )
 @bounded
 @given(changes)

@@ -224,7 +224,10 @@ def test_an_unknown_name_is_answered_with_those_of_other_packages_too(
     assert "unknown scheduler 'tinny' in site_configs/other.yaml; did you mean 'tiny'?" in done.stderr
     assert "Valid: kubernetes, local, missing, pbs, slurm, tiny." in done.stderr
     done = hpcprof("submit", "--dry-run", "--profiler", "clock", "--", "true")
-    assert "Valid: jax, ncu, none, nsys, rocprofv3, scorep, seven, stopwatch, torch, unitrace." in done.stderr
+    assert (
+        "Valid: inspector, jax, ncu, none, nsys, rocprofv3, scorep, seven, stopwatch, torch, unitrace."
+        in done.stderr
+    )
     schema = json.loads(hpcprof("sites", "schema").stdout)
     assert "tiny" in schema["$defs"]["Site"]["properties"]["scheduler"]["enum"]
 

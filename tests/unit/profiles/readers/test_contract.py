@@ -32,7 +32,7 @@ from hpcprof.profiles.readers.discovery import (
     reader_of,
 )
 from hpcprof.profiles.timeline import Timeline
-from tests.data import rocprof_profiles, unitrace_trace, xplane_profile
+from tests.data import inspector_log, rocprof_profiles, unitrace_trace, xplane_profile
 from tests.data.otf2_archive import files_of_archive, write_archive
 from tests.unit.profiles.readers.conftest import DATA
 
@@ -150,6 +150,16 @@ def shuffle_kernels(path: Path) -> None:
     path.write_text("\n".join([header, *rows, ""]))
 
 
+def shuffle_lines(path: Path) -> None:
+    lines = path.read_text().splitlines(keepends=True)
+    random.Random(1).shuffle(lines)
+    path.write_text("".join(lines))
+
+
+def spoil_line(path: Path) -> None:
+    path.write_text(path.read_text().rstrip()[:-1])
+
+
 def database() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         return rocprof_profiles.write_database(Path(folder) / "results.db").read_bytes()
@@ -224,6 +234,9 @@ SAMPLES = {
         lambda path: write_profile(path, seed=1),
         lambda path: write_profile(path, cut_kernel=True),
         rest=True,
+    ),
+    "inspector": Sample(
+        ".inspector.log", inspector_log.of_slow_rank(0).encode(), shuffle_lines, spoil_line, rest=True
     ),
     "ncu": Sample(
         ".csv",

@@ -10,7 +10,7 @@ import pytest
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.discovery import find_profiles, identify_rank
 from hpcprof.profiles.readers.inspector.reader import is_log, read
-from tests.data.inspector_log import BEGUN_US, line, slow_rank, write_log
+from tests.data.inspector_log import BEGUN_US, line, of_slow_rank, write_log
 
 
 def test_a_collective_is_a_kernel_with_its_communicator_and_size(tmp_path: Path) -> None:
@@ -56,8 +56,8 @@ def test_what_a_log_lacks_is_said(tmp_path: Path) -> None:
 def test_only_logs_of_the_inspector_are_profiles(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text('{"loss": 0.1}\n')
     (tmp_path / "empty.log").write_text("")
-    slow_rank(tmp_path, 2, 1)
-    (tmp_path / "n1-pid4000.log").rename(tmp_path / "rank00007.inspector.log")
+    (tmp_path / "n1-pid4001.log").write_text(of_slow_rank(1))
+    (tmp_path / "rank00007.inspector.log").write_text(of_slow_rank(0))
     found = find_profiles(tmp_path)
     assert [(path.name, identify_rank(path)) for path in found] == [
         ("n1-pid4001.log", 1),
