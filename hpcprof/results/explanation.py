@@ -152,7 +152,7 @@ def _of_unprofiled(run: Run) -> Explanation:
         explained_steps=0,
         replay_error_pct=None,
     )
-    reason = "the run was not profiled (--profiler nsys or torch shows where its time goes)"
+    reason = "the run was not profiled (--profiler nsys, torch or jax shows where its time goes)"
     return Explanation((), (), (NotJudged(CAUSES, reason),), summary)
 
 

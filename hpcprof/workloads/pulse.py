@@ -3,7 +3,8 @@
 Every run has a copy of this file in ``hook/``, whatever its profiler. It runs without hpcprof, under any
 Python from 3.8: it imports nothing but the standard library. Nothing here may make the program fail, or wait.
 
-A step ends when an optimizer of PyTorch steps, or where the program marks it (`hpcprof.workloads.capture`).
+A step ends when an optimizer of PyTorch steps, or where the program marks it (`hpcprof.workloads.capture`, in
+JAX ``jax.profiler.StepTraceAnnotation``).
 The wrapper of the node looks for progress. The name of this module's thread tells it what only the process
 knows: ``hp``, then ``w`` if the rank waits in a collective of PyTorch, ``r`` if not and ``u`` if it has none,
 then a number that grows with each step and each collective that ends. When the wrappers find that no rank
@@ -22,6 +23,7 @@ import pickle
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -76,13 +78,18 @@ class Pulse:
 
     def stepped(self, _: Any) -> None:
         """Count a step of the program."""
+        self.ended()
+
+    def ended(self, number: int | None = None) -> None:
+        """Count a step that has ended; ``number`` is the program's own, if it has one."""
         if os.getpid() != self._process or _marked_steps() is not None:
             return
+        number = self._steps if number is None else number
         if self._steps:
-            self._lines.end(self._steps)
-        else:  # the first step began before anything could be noted
+            self._lines.end(number)
+        else:  # the first step began before anything could be noted, or compiled
             self._lines.begin()
-        self._last_step = self._steps
+        self._last_step = number
         self._steps += 1
         for tell in self.on_end:
             tell(self._steps)
@@ -331,6 +338,28 @@ def watch_optimizers(
         made()
 
     optimizer.__init__ = make_and_tell
+
+
+def watch_jax(jax: Any, ended: Callable[[int | None], None]) -> None:
+    """Have the end of each step that a program in JAX marks told, with its number if that is known."""
+    step = jax.profiler.StepTraceAnnotation
+    make, leave = step.__init__, step.__exit__
+    numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    @functools.wraps(make)
+    def make_and_note(self: Any, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        if isinstance(kwargs.get("step_num"), int):
+            with suppress(TypeError):  # nothing can refer to it weakly
+                numbers[self] = kwargs["step_num"]
+
+    def leave_and_tell(self: Any, *error: Any) -> Any:
+        result = leave(self, *error)
+        if not any(error):
+            ended(numbers.get(self))
+        return result
+
+    step.__init__, step.__exit__ = make_and_note, leave_and_tell
 
 
 def _is_launcher() -> bool:

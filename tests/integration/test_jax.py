@@ -19,7 +19,7 @@ from hpcprof.submit.runs.directory import all_runs
 from tests.conftest import Hpcprof
 
 DATA = Path(__file__).parents[1] / "data"
-needs_jax = pytest.mark.skipif(find_spec("jax") is None, reason="JAX is not installed")
+needs_jax = pytest.mark.skipif(find_spec("jax") is None, reason="the extra jax is not installed")
 
 STANDIN = """\
 import types
@@ -145,6 +145,22 @@ def test_processes_that_train_together_are_recorded_with_what_holds_them_up(
 
 
 @needs_jax
+def test_a_program_that_marks_its_steps_is_watched_without_a_profiler(
+    hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(
+        "import time, jax\n"
+        "for number in range(7, 27):\n"
+        "    with jax.profiler.StepTraceAnnotation('train', step_num=number):\n"
+        "        time.sleep(0.02)\n"
+    )
+    hpcprof("submit", "--site", "local", "--wait", "--", sys.executable, "train.py")
+    (line,) = (line for line in hpcprof("status").stdout.splitlines() if "completed" in line)
+    assert "step 26 on 1 rank, 2" in line
+    assert "ms a step" in line
+
+
+@needs_jax
 def test_processes_on_their_own_that_mark_nothing_have_steps_and_operators(
     hpcprof: Hpcprof, tmp_path: Path
 ) -> None:
@@ -157,11 +173,11 @@ def test_processes_on_their_own_that_mark_nothing_have_steps_and_operators(
 
 
 @needs_jax
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("dtype", "direction"), [("float32", "both"), ("bfloat16", "backward")])
 def test_the_workload_is_checked_and_timed_and_its_collectives_are_in_the_profile(
-    hpcprof: Hpcprof, tmp_path: Path, dtype: str
+    hpcprof: Hpcprof, tmp_path: Path, dtype: str, direction: str
 ) -> None:
-    options = ["-s", "64", "--hidden-size", "32", "--steps", "8", "--dtype", dtype]
+    options = ["-s", "64", "--hidden-size", "32", "--steps", "8", "--dtype", dtype, "--direction", direction]
     hpcprof(
         *("submit", "--site", "local", "--ranks-per-node", "2", "--profiler", "jax", "--wait"),
         *("--capture-steps", "2-6", "--workload", "sequence-parallel-jax", "--", *options),
@@ -196,8 +212,10 @@ def test_a_wrong_result_of_the_workload_is_an_error(
     from hpcprof.workloads.sequence_parallel_jax.options import parse
 
     monkeypatch.chdir(tmp_path)
-    wanted = parse(["-s", "8", "--hidden-size", "8", "--steps", "2", "--warmup", "1"])
-    assert benchmark.run(wanted) == 0
+    small = ["-s", "8", "--hidden-size", "8", "--steps", "2", "--warmup", "1"]
+    for direction in ("forward", "backward", "both"):
+        wanted = parse([*small, "--direction", direction])
+        assert benchmark.run(wanted) == 0
     monkeypatch.setattr(benchmark, "_BOUNDS", {"float32": 0.0})
     assert benchmark.run(wanted) == 1
     assert "is not below 0e+00" in capsys.readouterr().err

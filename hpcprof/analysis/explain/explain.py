@@ -37,7 +37,7 @@ from hpcprof.analysis.explain.pauses import outside_steps
 from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts
 from hpcprof.analysis.explain.rank_edges import rank_edges
 from hpcprof.analysis.explain.rank_sample import of_ranks, replayed_ranks
-from hpcprof.analysis.explain.remedies import remedy
+from hpcprof.analysis.explain.remedies import remedy, with_remedies_of_jax
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.explain.run_graph import RunGraph, run_graph
@@ -322,7 +322,14 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
         timelines[inputs.ranks[0]]
         inputs.tables["idle_causes"]
     explanation, path = _explain(inputs, timelines)
+    if explanation.findings and _uses_jax(timelines[inputs.ranks[0]]):
+        explanation = with_remedies_of_jax(explanation)
     return with_culprits(explanation, inputs.tables, timelines), path
+
+
+def _uses_jax(timeline: Timeline) -> bool:
+    """Return whether a profile has executions of XLA's programs, which other profilers mark alike."""
+    return any("XlaModule:#" in text for text in timeline.strings.tolist())
 
 
 def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[Explanation, pd.DataFrame]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
-from hpcprof.analysis.explain.explanation import Cause
+from hpcprof.analysis.explain.explanation import Cause, Explanation, Finding
 
 _GENERAL: dict[Cause, str] = {
     Cause.HOST_WORK: "Move the work of {where} off the step's path: prepare it in workers or a thread ahead "
@@ -45,10 +46,49 @@ _GENERAL: dict[Cause, str] = {
     Cause.CAPTURE_INCOMPLETE: "Profile a shorter part, or fewer kinds of events, and every rank.",
 }
 
+_JAX: dict[Cause, str] = {
+    Cause.HOST_BOUND: "Launch {where} with less Python: jit the whole step with its update (donate_argnums), "
+    "run several steps in one program (jax.lax.scan), or give each more work.",
+    Cause.HOST_SYNC: "Avoid float(), .item(), np.asarray() and block_until_ready() in {where}: keep values "
+    "on the device, and read those of an earlier step, once every so many steps.",
+    Cause.DEVICE_ALLOCATION: "Let XLA keep its memory: leave XLA_PYTHON_CLIENT_PREALLOCATE on, donate the "
+    "buffers that {where} replaces (donate_argnums), and keep shapes steady.",
+    Cause.BLOCKING_COPY: "Start the copy one step ahead: jax.device_put of the next batch before the step "
+    "that needs this one.",
+    Cause.SMALL_KERNELS: "Let XLA fuse more in {where}: jit all of it together, jax.lax.scan over layers of "
+    "one shape, or larger batches.",
+    Cause.EXPOSED_COMMUNICATION: "Overlap the communication of {where} with compute: "
+    "XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true, or a sharding that moves less.",
+    Cause.SLOW_MATH: "Use the tensor cores: jax.default_matmul_precision('tensorfloat32'), or inputs in "
+    "bfloat16.",
+    Cause.STEP_SPIKES: "Look at what happens in these steps only: compilation for a new shape "
+    "(jax.config.update('jax_log_compiles', True) names it), checkpoints, evaluation, garbage collection.",
+    Cause.STEP_DRIFT: "Look for what grows: lists of arrays that stay on the device, longer inputs, the "
+    "number of compiled shapes; and at the clocks of the GPU (hpcprof doctor).",
+}
+"""Remedies for programs in JAX, where they differ."""
+
+_INPUT = ("data", "load", "batch", "input", "fetch")
+
+_JAX_BY_WORD: tuple[tuple[Cause, tuple[str, ...], str], ...] = (
+    (
+        Cause.HOST_WORK,
+        _INPUT,
+        "Load ahead of the step: workers of the loader (mp_prefetch of grain, prefetch of tf.data) or a "
+        "thread, and jax.device_put of the next batch while this step runs; do less per sample on the host.",
+    ),
+    (
+        Cause.LATE_RANK_HOST,
+        _INPUT,
+        "The input of {ranks} is slower: balance the samples over the processes, and load ahead of the step "
+        "(workers of the loader, and jax.device_put of the next batch while this step runs).",
+    ),
+)
+
 _BY_WORD: tuple[tuple[Cause, tuple[str, ...], str], ...] = (
     (
         Cause.HOST_WORK,
-        ("data", "load", "batch", "input", "fetch"),
+        _INPUT,
         "Load ahead of the step: DataLoader(num_workers=…, prefetch_factor=…, persistent_workers=True), and "
         "do less per sample on the host.",
     ),
@@ -72,7 +112,7 @@ _BY_WORD: tuple[tuple[Cause, tuple[str, ...], str], ...] = (
     ),
     (
         Cause.LATE_RANK_HOST,
-        ("data", "load", "batch", "input", "fetch"),
+        _INPUT,
         "The input of {ranks} is slower: balance the samples over the ranks, and load ahead of the step "
         "(DataLoader(num_workers=…, prefetch_factor=…)).",
     ),
@@ -91,14 +131,30 @@ _BY_WORD: tuple[tuple[Cause, tuple[str, ...], str], ...] = (
 """Remedies for places whose name contains a word."""
 
 
-def remedy(cause: Cause, where: str, ranks: Sequence[int]) -> str:
-    """Return what to do about a cause in a place, in one or two sentences."""
+def remedy(cause: Cause, where: str, ranks: Sequence[int], *, jax: bool = False) -> str:
+    """Return what to do about a cause in a place, in one or two sentences; ``jax`` for a program in JAX."""
     place = where.lower()
+    by_word = _JAX_BY_WORD if jax else _BY_WORD
     chosen = next(
-        (text for one, words, text in _BY_WORD if one is cause and any(word in place for word in words)),
-        _GENERAL[cause],
+        (text for one, words, text in by_word if one is cause and any(word in place for word in words)),
+        {**_GENERAL, **_JAX}[cause] if jax else _GENERAL[cause],
     )
     named = f"rank {ranks[0]}" if len(ranks) == 1 else "these ranks"
     said = chosen.format(where=where or "the step", ranks=named)
     # Such a place says where it is.
     return re.sub(r"\b(?:of|in) (between|before|after) MPI_", r"\1 MPI_", said)
+
+
+def with_remedies_of_jax(explanation: Explanation) -> Explanation:
+    """Return the explanation of a program in JAX, with its remedies."""
+
+    def told(finding: Finding) -> Finding:
+        return replace(
+            finding,
+            remedy=remedy(finding.cause, finding.where, finding.ranks, jax=True),
+            alternatives=tuple(map(told, finding.alternatives)),
+            together=tuple(map(told, finding.together)),
+        )
+
+    findings, hidden = (tuple(map(told, some)) for some in (explanation.findings, explanation.hidden))
+    return replace(explanation, findings=findings, hidden=hidden)

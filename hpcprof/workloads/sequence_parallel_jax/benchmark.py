@@ -13,6 +13,7 @@ import socket
 import statistics
 import sys
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -78,8 +79,9 @@ def run(wanted: Parameters | UsageError) -> int:
 class _Block:
     """The block over all ranks.
 
-    Input and output have the shape [R, h], of which each device holds R/N rows; the weights have the shapes
-    [h, f] and [f, h], of which it holds f/N columns and rows.
+    Input, output and the gradient of the output have the shape [R, h], of which each device holds R/N rows;
+    the weights have the shapes [h, f] and [f, h], of which it holds f/N columns and rows. Gradients of input
+    and weights are shared as these are.
     """
 
     def __init__(self, parameters: Parameters) -> None:
@@ -95,11 +97,25 @@ class _Block:
         mapped = jax.shard_map(
             _block, mesh=self._mesh, in_specs=(rows, columns, rows), out_specs=rows, check_vma=False
         )
-        self._step = jax.jit(mapped)
+        self._forward = jax.jit(mapped)
+        self._both = jax.jit(lambda gradient, *inputs: _with_gradients(mapped, gradient, inputs))
+        self._gradient = self._array(3, (parameters.rows, h), rows, 1.0)
+        if parameters.direction == "backward":
+            # What the backward needs of the forward is kept, the gathered input too.
+            pullback = jax.vjp(self._forward, *self._inputs)[1]
+            self._backward = jax.jit(_backward)
+            self._kept = pullback
 
-    def __call__(self) -> Any:
-        """Run a step, and wait for its output."""
-        return jax.block_until_ready(self._step(*self._inputs))
+    def __call__(self) -> tuple[Any, ...]:
+        """Run a step, and wait for what it computes: the output, the gradients, or all of them."""
+        found: tuple[Any, ...]
+        if self._parameters.direction == "forward":
+            found = (self._forward(*self._inputs),)
+        elif self._parameters.direction == "backward":
+            found = self._backward(self._kept, self._gradient)
+        else:
+            found = self._both(self._gradient, *self._inputs)
+        return tuple(jax.block_until_ready(found))
 
     def values(self, number: int, shape: tuple[int, int], scale: float) -> Any:
         """Return the whole of an input or a weight, the same on every rank."""
@@ -111,22 +127,42 @@ class _Block:
         sharding = NamedSharding(self._mesh, partition)
         return jax.make_array_from_callback(shape, sharding, lambda part: whole[part])
 
-    def check(self, output: Any) -> Correctness:
-        """Compare some rows of this rank's output with products in float64."""
+    def check(self, found: Sequence[Any]) -> Correctness:
+        """Compare some rows or columns of what this rank has of a step with products in float64."""
         parameters = self._parameters
         h, f = parameters.hidden_size, parameters.inner_size
-        source = self.values(0, (parameters.rows, h), 1.0)
-        weights = self.values(1, (h, f), h**-0.5), self.values(2, (f, h), f**-0.5)
-        own = output.addressable_shards[0]
-        first = own.index[0].start or 0
-        rows = np.unique(np.linspace(0, own.data.shape[0] - 1, _SAMPLED_ROWS, dtype=np.int64))
-        expected = source[first + rows].astype(np.float64)
-        for weight in weights:
-            expected = expected @ weight.astype(np.float64)
-        found = np.asarray(own.data)[rows].astype(np.float64)
-        error = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+        shapes = ((parameters.rows, h), (h, f), (f, h), (parameters.rows, h))
+        scales = (1.0, h**-0.5, f**-0.5, 1.0)
+        source, weight_1, weight_2, gradient = (
+            self.values(number, shape, scale).astype(np.float64)
+            for number, (shape, scale) in enumerate(zip(shapes, scales, strict=True))
+        )
+        # The axis that is shared, and what some places along it hold.
+        references: list[tuple[int, Callable[[Any], Any]]] = [
+            (0, lambda rows: source[rows] @ weight_1 @ weight_2),
+            (0, lambda rows: gradient[rows] @ weight_2.T @ weight_1.T),
+            (1, lambda columns: source.T @ (gradient @ weight_2[columns].T)),
+            (0, lambda rows: (source @ weight_1[:, rows]).T @ gradient),
+        ]
+        chosen = references[: len(found)] if len(found) != 3 else references[1:]
+        errors = []
+        for array, (axis, reference) in zip(found, chosen, strict=True):
+            own = array.addressable_shards[0]
+            some = np.unique(np.linspace(0, own.data.shape[axis] - 1, _SAMPLED_ROWS, dtype=np.int64))
+            expected = reference((own.index[axis].start or 0) + some)
+            difference = np.take(np.asarray(own.data), some, axis).astype(np.float64) - expected
+            errors.append(float(np.linalg.norm(difference) / np.linalg.norm(expected)))
         bound = _BOUNDS[parameters.dtype]
-        return Correctness(error < bound, error, bound, len(rows), _REFERENCE)
+        return Correctness(max(errors) < bound, max(errors), bound, len(some), _REFERENCE)
+
+
+def _backward(pullback: Any, gradient: Any) -> Any:
+    return pullback(gradient)
+
+
+def _with_gradients(block: Any, gradient: Any, inputs: Sequence[Any]) -> tuple[Any, ...]:
+    output, pullback = jax.vjp(block, *inputs)
+    return output, *pullback(gradient)
 
 
 def _block(source: Any, weight_1: Any, weight_2: Any) -> Any:
@@ -155,7 +191,7 @@ def _measure(parameters: Parameters, environment: RankEnvironment, rank: int, si
     device = jax.local_devices()[0]
     check = block.check(output)
     summary = summarize(times)
-    flops = 4 * parameters.rows * parameters.hidden_size * parameters.inner_size / size
+    flops = _flops(parameters) * parameters.rows * parameters.hidden_size * parameters.inner_size / size
     over_ranks = summarize(latency)
     skew = [max(step) - min(step) for step in zip(*everyone, strict=True)]
     spread = 100 * over_ranks.stddev_ns / over_ranks.mean_ns
@@ -202,6 +238,11 @@ def _measure(parameters: Parameters, environment: RankEnvironment, rank: int, si
     )
 
 
+def _flops(parameters: Parameters) -> int:
+    """Return the floating-point operations of a step in R h f: two matmuls forward, four backward."""
+    return {"forward": 4, "backward": 8, "both": 12}[parameters.direction]
+
+
 def _of_all_ranks(times: list[int], size: int) -> list[list[int]]:
     """Return the times in ns of each rank."""
     # JAX keeps 32 bits of a number.
@@ -218,12 +259,12 @@ def _text(result: RankResult, parameters: Parameters) -> str:
     return "\n".join(
         [
             f"{result.workload}: {result.world_size} rank{'s' * (result.world_size != 1)}, {result.device}, "
-            f"{result.backend}, {parameters.dtype}",
+            f"{result.backend}, {parameters.dtype}, {parameters.direction}",
             f"R = {parameters.rows} rows, h = {parameters.hidden_size}, f = {parameters.inner_size}",
             f"{'':<32}{'p50 ms':>10}{'p95 ms':>10}{'p99 ms':>10}{'n':>6}",
             f"{'step, maximum over ranks':<32}{step.p50_ns / 1e6:>10.3f}{step.p95_ns / 1e6:>10.3f}"
             f"{step.p99_ns / 1e6:>10.3f}{step.n:>6}",
-            f"{figures.tflops:.3f} TFLOP/s per rank: 4 R h f / N over the p50 of a step",
+            f"{figures.tflops:.3f} TFLOP/s per rank: {_flops(parameters)} R h f / N over the p50 of a step",
             f"relative error {check.relative_error:.1e} on rank {result.rank}, bound {check.bound:.0e}; "
             f"n = {check.rows} rows; reference: {check.reference}",
         ]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcprof.workloads.arguments import WorkloadParser
-from hpcprof.workloads.sequence_parallel.parameters import PointParameters
+from hpcprof.workloads.sequence_parallel.parameters import DIRECTIONS, PointParameters
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -21,6 +21,7 @@ class Parameters:
     ffn_multiplier: int = 4
     batch_size: int = 1
     dtype: str = "float32"
+    direction: str = "forward"
     steps: int = 20
     warmup: int = 10
     seed: int = 0
@@ -70,6 +71,7 @@ def parse(arguments: Sequence[str]) -> Parameters:
     parser.number("--ffn-multiplier", 1, "inner width divided by hidden size, f / h")
     parser.number("--batch-size", 1, "number of sequences in the input")
     parser.choice("--dtype", DTYPES, "data type of weights and inputs")
+    parser.choice("--direction", DIRECTIONS, "what a step runs: the block, its gradients, or both")
     parser.number("--steps", 1, "number of measured steps")
     parser.number("--warmup", 1, "steps before the measured ones; the first one compiles")
     parser.number("--seed", 0, "seed of the random weights and inputs", maximum=2**32 - 1)

@@ -1,9 +1,8 @@
 """Start of Python in the programs of a rank.
 
 It runs the ``sitecustomize`` that Python would have run otherwise. It then watches for the exception that
-ends the rank. When the program has imported torch or mpi4py, its pulse begins and, in a rank that the
-PyTorch profiler was chosen for, the recorder; that of JAX begins once the program has imported JAX. hpcprof
-copied this file into the run.
+ends the rank. When the program has imported torch, mpi4py or JAX, its pulse begins and, in a rank that the
+profiler of PyTorch or JAX was chosen for, the recorder. hpcprof copied this file into the run.
 """
 
 from __future__ import annotations
@@ -78,30 +77,35 @@ def _records() -> bool:
 
 
 def _watch_torch(torch: ModuleType) -> None:
-    if _is_here(f"{_STEP_LINES}.py"):
-        _start_pulse(torch)
+    _start_pulse(torch=torch)
     if _records():
         _start_recorder(torch)
 
 
 def _watch_mpi(_: ModuleType) -> None:
-    if _is_here(f"{_STEP_LINES}.py"):
-        _start_pulse(None)
+    _start_pulse()
 
 
 def _watch_jax(jax: ModuleType) -> None:
-    """Start the recorder of JAX; the program must never fail because of it."""
+    """Count the steps of JAX, and start its recorder; the program must never fail because of it."""
+    _start_pulse(jax=jax)
+    if not _is_here(f"{_JAX_HOOK}.py") or os.environ.get("HPCPROF_PROFILER") != "jax":
+        return
     try:
         importlib.import_module(_JAX_HOOK).start(jax)
     except Exception as error:
         os.write(2, f"hpcprof: the JAX profiler was not set up: {error!r}.\n".encode())
 
 
-def _start_pulse(torch: ModuleType | None) -> None:
-    """Begin to watch, and to count the steps of PyTorch; the program must never fail because of it."""
+def _start_pulse(torch: ModuleType | None = None, jax: ModuleType | None = None) -> None:
+    """Begin to watch, and to count steps; the program must never fail because of it."""
+    if not _is_here(f"{_STEP_LINES}.py"):
+        return
     try:
         pulse = importlib.import_module(_PULSE)
         watched = pulse.install(importlib.import_module(_STEP_LINES).StepLines)
+        if watched is not None and jax is not None:
+            pulse.watch_jax(jax, watched.ended)
         if watched is not None and torch is not None:
             on_request = importlib.import_module(_ON_REQUEST)
             on_request.install(torch, importlib.import_module(_RECORDING), watched)
@@ -133,7 +137,7 @@ if __name__ == "sitecustomize":
         if _records() or _is_here(f"{_STEP_LINES}.py"):
             sys.meta_path.insert(0, Finder("torch", _watch_torch))
             sys.meta_path.insert(0, Finder("mpi4py", _watch_mpi))
-        if _is_here(f"{_JAX_HOOK}.py") and os.environ.get("HPCPROF_PROFILER") == "jax":
+        if _is_here(f"{_JAX_HOOK}.py") or _is_here(f"{_STEP_LINES}.py"):
             sys.meta_path.insert(0, Finder("jax", _watch_jax))
         if _is_here(f"{_UNCAUGHT}.py"):
             importlib.import_module(_UNCAUGHT).install()

@@ -58,6 +58,28 @@ def test_each_step_of_an_optimizer_ends_a_step(of_rank: Pulse, lines: Lines) -> 
     assert lines.calls == ["begin", "end 1", "end 2"]
 
 
+def test_steps_that_a_program_in_jax_marks_end_steps_with_its_numbers(of_rank: Pulse, lines: Lines) -> None:
+    class Annotation:
+        def __init__(self, name: str, **metadata: object) -> None:
+            self.metadata = metadata
+
+        def __enter__(self) -> Annotation:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            return None
+
+    pulse.watch_jax(SimpleNamespace(profiler=SimpleNamespace(StepTraceAnnotation=Annotation)), of_rank.ended)
+    for number in (7, 8, 9):
+        with Annotation("train", step_num=number) as step:
+            assert step.metadata == {"step_num": number}
+    with pytest.raises(ZeroDivisionError), Annotation("train", step_num=10):
+        raise ZeroDivisionError
+    with Annotation("train"):
+        pass
+    assert lines.calls == ["begin", "end 8", "end 9", "end 3"]
+
+
 def test_a_program_that_marks_its_steps_is_not_counted_twice(
     of_rank: Pulse, lines: Lines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
