@@ -621,8 +621,9 @@ def test_an_allocation_comes_before_the_wait_that_shows_it() -> None:
 
 
 def test_a_rank_that_launches_more_in_one_place_has_no_slower_host() -> None:
-    many = [Wait(), *(part for _ in range(700) for part in (Host(8 * US), Launch(3 * US, name="single")))]
-    fused = [Wait(), Launch(2100 * US, name="fused")]
+    single: list[Instruction] = [Host(8 * US), Launch(3 * US, name="single")]
+    many: list[Instruction] = [Wait(), *(700 * single)]
+    fused: list[Instruction] = [Wait(), Launch(2100 * US, name="fused")]
     late = training(optimizer=many)
     # Its host is a little slower elsewhere, by chance.
     late[1] = Place("forward", tuple(part for _ in range(LAYERS) for part in (Host(52 * US), Launch(MS))))
