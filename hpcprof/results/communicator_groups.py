@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-RANKS_A_TASK = 128
-"""The ranks that a task matches, about; a larger communicator is one task."""
+RANKS_A_TASK = 64
+"""The ranks that a task matches, about, so that 16 workers share 1,024 ranks; a larger communicator is one
+task."""
 
 RANKS_A_CHUNK = 32
 """The ranks of a task in which ranks stand alone: few enough for 16 workers to share 1,024 ranks evenly."""
