@@ -41,6 +41,10 @@ _LOOKS = 12
 _LATE_S = 10.0
 """The interpreter is stuck if nothing runs for this long beyond the time of a stall."""
 
+_MEETING = tuple(
+    f"/torch/distributed/{name}.py" for name in ("distributed_c10d", "rendezvous", "device_mesh")
+)
+
 _RECORDERS = ("_dump_nccl_trace", "_dump_fr_trace")
 _MOST_COLLECTIVES = 500
 _MOST_FRAMES = 60
@@ -130,6 +134,7 @@ class Pulse:
             steps = self._all_steps()
             # Asking for the collectives takes a lock, so that is done only while no step ends.
             counted, waits = collectives() if quiet > self._timeout_s / 4 else (None, False)
+            waits = waits or (True if quiet and meets() else waits)
             moved = steps != looked or (None not in (ended, counted) and counted != ended)
             looked, ended = steps, counted
             if moved:
@@ -257,6 +262,15 @@ def collectives() -> tuple[int, bool | None]:
         group = str(entry.get("profiling_name")).partition(":")[0], entry.get("pg_id")
         last[group] = max(last.get(group, 0), int(entry.get("op_id") or 0))
     return sum(last.values()) - open_now, open_now > 0
+
+
+def meets() -> bool:
+    """Return whether the main thread is inside a function of PyTorch in which ranks wait for each other.
+
+    The first collective of NCCL polls until all ranks have come, before it is recorded.
+    """
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return frame is not None and frame.f_code.co_filename.endswith(_MEETING)
 
 
 def flight_record() -> dict[str, Any] | None:

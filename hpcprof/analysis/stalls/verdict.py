@@ -237,7 +237,12 @@ def _by_waiting(ranks: Mapping[int, RankEvidence], operations: _Operations) -> S
     waited = _most_awaited(waits, chosen)
     where = _places(chosen, ranks)
     if kind is StallKind.DESYNCHRONIZED:
-        sides = [Side(operations.held(chosen), waited.name, waited.sizes, None)]
+        held = operations.held(chosen)
+        entered = next(iter(_places(held, ranks, waits_in=operations)), None)
+        sides = [Side(held, waited.name, waited.sizes, entered)]
+        calls = _alike({rank: call for rank in chosen if (call := meeting_call(ranks[rank].stack))})
+        for call, of_call in calls.items():
+            sides.append(Side(tuple(of_call), call, (), next(iter(_places(of_call, ranks)), None)))
         waited = replace(waited, sides=tuple(sides))
     return Stall(kind, tuple(chosen), operations.held(chosen), waited, where)
 
@@ -251,6 +256,9 @@ def _kind(culprits: set[int], ranks: Mapping[int, RankEvidence]) -> tuple[StallK
         (StallKind.NEVER_CAME, (ProcessState.RUNNING,)),
     ):
         if chosen := sorted(rank for rank, state in states.items() if state in wanted):
+            # They wait for the others themselves, as in the end of the group.
+            if kind is StallKind.NEVER_CAME and all(meeting_call(ranks[rank].stack) for rank in chosen):
+                kind = StallKind.DESYNCHRONIZED
             return kind, chosen
     # They have ended as if all were well, and so entered fewer than the others.
     return StallKind.DESYNCHRONIZED, sorted(culprits)

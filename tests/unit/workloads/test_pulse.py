@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -125,6 +126,26 @@ def test_collectives_that_have_not_ended_are_waited_for(monkeypatch: pytest.Monk
     assert pulse.collectives() == (42, True)
     entries[-1]["retired"] = True
     assert pulse.collectives() == (43, False)
+
+
+def test_a_rank_in_a_function_in_which_ranks_meet_waits() -> None:
+    lock = threading.Lock()
+    found: list[bool] = []
+
+    def look() -> None:
+        time.sleep(0.05)
+        found.append(pulse.meets())
+        lock.release()
+
+    code = "def wait(acquire): acquire()"  # no frame of Python is below it
+    for file in ("/venv/torch/distributed/distributed_c10d.py", "/home/me/train.py"):
+        namespace: dict[str, Any] = {}
+        exec(compile(code, file, "exec"), namespace)
+        lock.acquire()
+        threading.Thread(target=look).start()
+        namespace["wait"](lock.acquire)
+        lock.release()
+    assert found == [True, False]
 
 
 def test_only_the_program_of_a_rank_has_its_pulse(

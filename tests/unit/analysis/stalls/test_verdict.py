@@ -84,6 +84,24 @@ def test_a_rank_that_ended_well_entered_fewer_operations() -> None:
     assert (found.kind, found.ranks) == (StallKind.DESYNCHRONIZED, (3,))
 
 
+def test_a_rank_at_the_end_of_the_group_entered_fewer_operations() -> None:
+    call = Operation(
+        ("world", ""),
+        "nccl:all_reduce",
+        collective_seq_id=2,
+        record_id=2,
+        frames=[Frame("step", "/home/me/t.py", 4)],
+    )
+    waiting = {rank: RankEvidence(record(op(1, done=True), call)) for rank in (0, 1, 2)}
+    end = meeting("destroy_process_group", 41)
+    found = verdict({**waiting, 3: RankEvidence(record(op(1, done=True)), end.stack)})
+    assert (found.kind, found.ranks, found.waiting) == (StallKind.DESYNCHRONIZED, (3,), (0, 1, 2))
+    assert describe(found) == (
+        "The ranks entered different operations as all_reduce, number 2 of group world: ranks 0, 1, 2 "
+        "all_reduce in step (t.py:4); rank 3 destroy_process_group in main (t.py:41)."
+    )
+
+
 def test_the_minority_entered_another_operation_under_one_number() -> None:
     other = RankEvidence(record(op(1, done=True), op(2, name="broadcast")))
     found = verdict({**{rank: entered(1, 2) for rank in (0, 1, 2)}, 3: other})
