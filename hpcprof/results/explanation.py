@@ -226,6 +226,7 @@ def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> Exp
     from hpcprof.analysis.explain.inputs import ExplainInputs
     from hpcprof.results.over_ranks import run_communication
     from hpcprof.results.run_inputs import run_data
+    from hpcprof.results.windows import RunWindows
 
     profiles = store.profiles(run.id) if store.exists() else {}
     collecting = command_line(store, "collect", typed_run(run))
@@ -245,6 +246,8 @@ def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> Exp
     return ExplainInputs(
         ranks=tuple(sorted(data.timeline_ranks)),
         read=data.read,
+        window=RunWindows(run, store).read,
+        mpi=communication.mpi_calls,
         tables=_Tables(run, store, executor),
         losses=_losses(run, store),
         clocks=communication.clocks.aligned,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -13,12 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from hpcprof.analysis.mpi.matching import RunMpi
-from hpcprof.analysis.mpi.run_lists import NONE
+from hpcprof.analysis.mpi.matching import RunMpi, with_matches
+from hpcprof.analysis.mpi.run_lists import NONE, RunLists
+from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import Ints
 
 FILE = "mpi.parquet"
+
+Mask = NDArray[np.bool_]
 
 _SCHEMA = pa.schema(
     [
@@ -107,12 +112,83 @@ def read_links(folder: Path, rank: int) -> MpiLinks:
     OSError, pa.ArrowException
         If the file is missing or damaged.
     """
-    with pq.ParquetFile(folder / FILE) as file:
-        parts = [
-            part.filter(pc.equal(part.column("rank"), rank))
-            for number in range(file.metadata.num_row_groups)
-            for part in [file.read_row_group(number, use_threads=False)]
-        ]
+    columns = ("row", "start_ns", "match", "peer", "way", "pending")
+    parts = [part.filter(pc.equal(part.column("rank"), rank)) for part in _parts(folder)]
     whole = pa.concat_tables(parts).sort_by("start_ns") if parts else _SCHEMA.empty_table()
-    names = ("row", "start_ns", "match", "peer", "way", "pending")
-    return MpiLinks(*(whole.column(name).to_numpy().astype(np.int64) for name in names))
+    return MpiLinks(*(_ints(whole, name) for name in columns))
+
+
+def _parts(folder: Path) -> Iterator[pa.Table]:
+    """Yield the links of each window of the run; what is matched lies in one of them."""
+    with pq.ParquetFile(folder / FILE) as file:
+        for number in range(file.metadata.num_row_groups):
+            yield file.read_row_group(number, use_threads=False)
+
+
+def _ints(rows: pa.Table, name: str) -> Ints:
+    found: Ints = rows.column(name).to_numpy().astype(np.int64)
+    return found
+
+
+def calls_between(
+    folder: Path,
+    tables: Iterable[tuple[int, pa.Table, pa.Table]],
+    between: Mapping[int, tuple[int, int]],
+) -> RunMpi:
+    """Return the calls of some ranks that begin between two moments, matched as in the whole run.
+
+    What other ranks take part in is matched among these, and nothing of which a part lies outside.
+
+    Parameters
+    ----------
+    tables : iterable of tuple
+        Each rank in ascending order, with its rows of ``mpi_call_list`` and ``mpi_operation_list``.
+    between : mapping of int to tuple of int
+        By rank, on its own clock.
+
+    Raises
+    ------
+    OSError, pa.ArrowException
+        If the file of the links is missing or damaged.
+    """
+    lists, chosen = RunLists(most_calls=np.iinfo(np.int64).max), {}
+    for rank, calls, operations in tables:
+        calls, operations, chosen[rank] = _cut(calls, operations, *between[rank])
+        lists.add(rank, calls.to_pandas(), operations.to_pandas())
+    first = np.full(max(chosen) + 2, NONE)
+    first[[*chosen]] = np.cumsum([0, *map(len, chosen.values())])[:-1]
+    inside = np.concatenate([*chosen.values()])
+    place = np.where(inside, np.cumsum(inside) - 1, NONE).astype(np.int32)
+    match, peer = np.full((2, np.count_nonzero(inside)), NONE)
+    known = np.zeros(len(match), bool)
+    for part in _parts(folder):
+        rank, row, number, other = (_ints(part, name) for name in ("rank", "row", "match", "peer"))
+        # The last place belongs to no rank.
+        begin = first[np.minimum(rank, len(first) - 1)]
+        ours = np.flatnonzero(begin != NONE)
+        at = place[begin[ours] + row[ours]]
+        used, group = numbered(number[ours])
+        here = at != NONE
+        count = np.bincount(group, minlength=len(used))
+        whole = np.bincount(group[here], minlength=len(used)) == count
+        usable = whole[group] & ((count[group] == _ENDS) | (other[ours] == NONE))
+        known[at[here]] = True
+        kept = here & usable
+        match[at[kept]], peer[at[kept]] = number[ours][kept], other[ours][kept]
+    return with_matches(lists, match, peer, known)
+
+
+_ENDS = 2
+
+
+def _cut(calls: pa.Table, operations: pa.Table, start: int, end: int) -> tuple[pa.Table, pa.Table, Mask]:
+    """Return the calls that begin in a window, the operations that lie in them, and whether each one does."""
+    begun = _ints(calls, "start_ns")
+    inside = np.append((begun >= start) & (begun < end), False)
+    place = np.where(inside, np.cumsum(inside) - 1, NONE)
+    begin, done = _ints(operations, "begin_call"), _ints(operations, "end_call")
+    chosen = inside[begin] & ((done == NONE) | inside[done])
+    rows = operations.filter(chosen)
+    for name, of in (("begin_call", begin), ("end_call", done)):
+        rows = rows.set_column(rows.column_names.index(name), name, pa.array(place[of[chosen]]))
+    return calls.filter(inside[:-1]), rows, chosen

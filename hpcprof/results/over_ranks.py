@@ -32,7 +32,7 @@ from hpcprof.results.communicator_groups import RankGroup, Survey, groups_of_com
 from hpcprof.results.executors.interface import Executor, Lost, ResultT, TaskT, serially
 from hpcprof.results.malloc import return_freed_memory
 from hpcprof.results.mpi_links import LinkWriter
-from hpcprof.results.rank_tables import dataset_table, rank_table_rows
+from hpcprof.results.rank_tables import MPI_TABLES, has_mpi, rank_table_rows
 from hpcprof.results.run_communication import (
     PartFile,
     RunCommunication,
@@ -50,7 +50,6 @@ _OVER_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is S
 _RANKS_AT_ONCE = 16
 _UNTOLD = "SendRecv"
 _TABLE = "rank_collectives"
-_MPI_TABLES = ("mpi_call_list", "mpi_operation_list")
 _MPI_REGIONS = "mpi_regions"
 _SIZES = ("world_ranks", "comm_ranks")
 _SURVEYED = ("op", "comm_id", *_SIZES)
@@ -239,15 +238,9 @@ def _mpi_lists(events: Mapping[int, RankEvents]) -> RunLists:
     """Read the MPI calls and operations of all ranks, one after the other."""
     lists = RunLists()
     for rank, one in sorted(events.items()):
-        if _has_mpi(one):
-            lists.add(rank, *(rank_table_rows([one], name) for name in _MPI_TABLES))
+        if has_mpi(one):
+            lists.add(rank, *(rank_table_rows([one], name) for name in MPI_TABLES))
     return lists
-
-
-def _has_mpi(events: RankEvents) -> bool:
-    """Return whether a rank has MPI calls; files of earlier versions have no table of them."""
-    rows = events.written_rows()
-    return all(rows.get(dataset_table(name)) for name in _MPI_TABLES)
 
 
 def _mapped_over_mpi(

@@ -29,6 +29,16 @@ RANK_TABLES: dict[str, Analysis] = {
 """These analyses by name."""
 
 
+MPI_TABLES = ("mpi_call_list", "mpi_operation_list")
+"""The tables of calls of MPI, and of the messages and collectives that begin in them."""
+
+
+def has_mpi(events: RankEvents) -> bool:
+    """Return whether a rank has MPI calls; files of earlier versions have no table of them."""
+    rows = events.written_rows()
+    return all(rows.get(dataset_table(name)) for name in MPI_TABLES)
+
+
 def dataset_table(analysis: str) -> str:
     """Return the name that the table of an analysis has in the dataset and in SQL."""
     return analysis.removeprefix("rank_")

@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 from hpcprof.analysis.collectives.common_clock import Aligned, Alignment, RankClock, connect
 from hpcprof.analysis.collectives.matches import UNKNOWN, Arrivals, Matches, arrivals_of
+from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.common.atomic import replacing, write_atomically
 from hpcprof.common.errors import StoreError
 from hpcprof.common.units import format_bytes, named_ranks
@@ -32,8 +33,8 @@ from hpcprof.profiles.event_columns import timeline_tables
 from hpcprof.profiles.timeline import Allocations, Ints, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.mpi_links import FILE as MPI_FILE
-from hpcprof.results.mpi_links import read_links
-from hpcprof.results.rank_tables import rank_table_rows, read_rank_table
+from hpcprof.results.mpi_links import calls_between, read_links
+from hpcprof.results.rank_tables import MPI_TABLES, has_mpi, rank_table_rows, read_rank_table
 
 VERSION = 2
 """Raised when matches or clocks are computed in another way: they are then computed again."""
@@ -412,6 +413,26 @@ class RunCommunication:
         with self._reading():
             for part in self.parts:
                 yield arrivals_of(_batches(self._folder / part.name))
+
+    def mpi_calls(self, between: Mapping[int, tuple[int, int]]) -> RunMpi | None:
+        """Return the calls of MPI of some ranks between two moments of each, on the common clock.
+
+        None if not all of these ranks make some.
+
+        Raises
+        ------
+        StoreError
+            As `matches`.
+        """
+        ranks = sorted(between)
+        if not self.mpi or not all(has_mpi(self._events[rank]) for rank in ranks):
+            return None
+        tables = (
+            (rank, *(read_rank_table(self._events[rank], name) for name in MPI_TABLES)) for rank in ranks
+        )
+        with self._reading():
+            found = calls_between(self._folder, tables, between)
+        return found.on_common_clock(self.clocks.aligned)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

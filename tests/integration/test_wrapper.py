@@ -385,6 +385,17 @@ def nsys(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
+def test_a_profiler_that_does_not_start_the_program_fails_the_rank(
+    shell: str, nsys: Path, tmp_path: Path
+) -> None:
+    environment = {"PATH": f"{nsys}:{os.environ['PATH']}", **LAUNCHERS["Open MPI"]}
+    done = run_wrapper(shell, job(profiler="nsys"), tmp_path / "run", environment, "true")
+    assert done.returncode == 1
+    said = (tmp_path / "run/logs/rank00003.err").read_text()
+    assert "the profiler ended without starting the program: see logs/rank00003.profiler" in said
+
+
+@pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize(
     ("level", "user", "permitted"),
     [("2", 1000, True), ("3", 1000, False), (None, 1000, False), ("3", 0, True)],

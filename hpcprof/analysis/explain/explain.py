@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +31,7 @@ from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import CALL_COST_NS, MPI_CALL_COST_NS
 from hpcprof.analysis.explain.mpi_candidates import MpiCandidates
-from hpcprof.analysis.explain.mpi_graph import common_steps, mpi_graph, step_start
+from hpcprof.analysis.explain.mpi_graph import HostSteps, common_steps, mpi_graph
 from hpcprof.analysis.explain.on_host import explain_on_host
 from hpcprof.analysis.explain.pauses import outside_steps
 from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts
@@ -44,7 +44,7 @@ from hpcprof.analysis.explain.run_graph import RunGraph, run_graph
 from hpcprof.analysis.explain.slow_math import slow_products, tensor_core_gain
 from hpcprof.analysis.explain.step_series import drift
 from hpcprof.analysis.explain.whole_run import of_capture, of_series, unexplained_waiting
-from hpcprof.analysis.mpi.matching import RunMpi, match_mpi
+from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.analysis.steps.run_step import PARTS, StepSeries, kinds_of_steps, steady_series, whole_steps
 from hpcprof.analysis.steps.step_ranges import steps_of
@@ -59,6 +59,9 @@ NO_GPU = (
     "judged, by the account of the steps and without a replay"
 )
 """The reason why a run on CPUs has no graph."""
+
+_MOST_CALLS = 1_000_000
+"""The timelines of so many calls of MPI take some 250 MB."""
 
 _FEWEST_STEPS = 3
 _FIRST_STEP = 5
@@ -129,16 +132,24 @@ def replayable(inputs: ExplainInputs) -> Replayable | str:
 
 
 class _Timelines(Mapping[int, Timeline]):
-    """The timelines of a run by rank, each read at its first use."""
+    """The timelines of a run by rank, each read at its first use.
+
+    Of programs without work on a GPU so many are kept as have `_MOST_CALLS`.
+    """
 
     def __init__(self, inputs: ExplainInputs) -> None:
         self._inputs = inputs
         self._read: dict[int, Timeline] = {}
+        self._calls = 0
 
     def __getitem__(self, rank: int) -> Timeline:
-        if rank not in self._read:
-            self._read[rank] = self._inputs.read(rank)
-        return self._read[rank]
+        if rank in self._read:
+            return self._read[rank]
+        found = self._inputs.read(rank)
+        self._calls += len(found.mpi_calls)
+        if found.operation_count or self._calls <= _MOST_CALLS:
+            self._read[rank] = found
+        return found
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._inputs.ranks)
@@ -151,15 +162,15 @@ def _replayable(inputs: ExplainInputs, every: Mapping[int, Timeline]) -> Replaya
     if not every:
         return "no rank has a timeline"
     ranks = replayed_ranks(inputs.ranks, inputs.arrivals())
+    on_host = _steps_on_host(every, ranks)
+    if on_host:
+        return _replayable_mpi(inputs, every[ranks[0]], on_host)
     timelines = {rank: every[rank] for rank in ranks}
     fronts = {rank: step_fronts(timeline) for rank, timeline in timelines.items()}
-    without = [rank for rank, front in fronts.items() if not len(front)]
-    if without:
-        return f"{named_ranks(without)}: no steps are known, see the analysis step_ranges"
+    if without := _without_steps(fronts):
+        return without
     steps = min(map(len, fronts.values()))
     count = sum(timeline.operation_count for timeline in timelines.values())
-    if not count:
-        return _replayable_mpi(inputs, timelines) or NO_GPU
     count += sum(len(timeline.mpi_calls) for timeline in timelines.values())
     chosen = _window([front[:steps] for front in fronts.values()], count, inputs.tables["step_account"])
     if chosen is None:
@@ -179,36 +190,63 @@ def _replayable(inputs: ExplainInputs, every: Mapping[int, Timeline]) -> Replaya
     return Replayable(graph, steps, step or "step", first.origin.kind, tuple(problems), numbers)
 
 
-def _replayable_mpi(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> Replayable | str:
-    """Build the graph of a program with MPI and without a GPU; empty, or a reason, if that cannot be done."""
-    run = _matched_mpi(inputs, timelines)
-    if run is None:
-        return ""
-    numbers = common_steps(timelines)
+def _without_steps(steps: Mapping[int, Sized]) -> str:
+    """Return a sentence on the ranks without steps; empty if all have some."""
+    without = [rank for rank, of_rank in steps.items() if not len(of_rank)]
+    return f"{named_ranks(without)}: no steps are known, see the analysis step_ranges" if without else ""
+
+
+def _steps_on_host(every: Mapping[int, Timeline], ranks: Sequence[int]) -> dict[int, HostSteps]:
+    """Return the steps of some ranks; empty if one of them has work on a GPU."""
+    found = {}
+    for rank in ranks:
+        timeline = every[rank]
+        if timeline.operation_count:
+            return {}
+        found[rank] = HostSteps.of(timeline)
+    return found
+
+
+def _replayable_mpi(
+    inputs: ExplainInputs, timeline: Timeline, steps: Mapping[int, HostSteps]
+) -> Replayable | str:
+    """Build the graph of a program without work on a GPU, or return why that cannot be done.
+
+    Only the calls in the steps that are replayed are read; ``timeline`` is that of the first rank.
+    """
+    if without := _without_steps(steps):
+        return without
+    if not all(one.calls for one in steps.values()):
+        return NO_GPU
+    numbers = common_steps(steps)
     if not len(numbers):
         return "no step has the same number on all ranks"
-    most = max(_FEWEST_STEPS, MOST_OPERATIONS * len(numbers) // len(run.calls))
-    first = max(0, (len(numbers) - most) // 2)
-    chosen = numbers[first : first + most]
-    begin = {rank: step_start(timeline, int(chosen[0])) for rank, timeline in timelines.items()}
-    clock = common_clock(inputs.clocks, inputs.clock_errors, begin)
-    graph = mpi_graph(timelines, run, clock, chosen)
+    calls = sum(one.calls for one in steps.values())
+    chosen = numbers[_typical_steps(0, len(numbers), calls, inputs.tables["step_account"], len(numbers))]
+    around = {rank: one.around(chosen) for rank, one in steps.items()}
+    bounds = {rank: one.bounds(chosen) for rank, one in steps.items()}
+    run = inputs.mpi(around)
+    if run is None:
+        return NO_GPU
+    clock = common_clock(
+        inputs.clocks, inputs.clock_errors, {rank: int(one[0]) for rank, one in bounds.items()}
+    )
+    windows = {rank: inputs.window(rank, *window) for rank, window in around.items()}
+    graph = mpi_graph(windows, run, clock, bounds)
     problems = [*_problems(inputs, graph, unequal=False), *_unmatched(run)]
-    first_rank = next(iter(timelines.values()))
-    steps = steps_of(first_rank)
-    name = "" if steps.by_mpi else steps.name
+    of_first = steps_of(timeline)
+    name = "" if of_first.by_mpi else of_first.name
     return Replayable(
-        graph, len(numbers), name or "step", first_rank.origin.kind, tuple(problems), tuple(chosen.tolist())
+        graph, len(numbers), name or "step", timeline.origin.kind, tuple(problems), tuple(chosen.tolist())
     )
 
 
 def _matched_mpi(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> RunMpi | None:
-    """Return the calls of MPI of some ranks on the common clock; None if not all of them make some."""
-    if not all(len(timeline.mpi_calls) for timeline in timelines.values()):
+    """Return all calls of MPI of some ranks on the common clock; None if not all of them make some."""
+    calls = {rank: timeline.mpi_calls for rank, timeline in timelines.items()}
+    if not all(map(len, calls.values())):
         return None
-    tables = (inputs.tables[name] for name in ("mpi_call_list", "mpi_operation_list"))
-    run = match_mpi(*(table[table["rank"].isin(timelines)].reset_index(drop=True) for table in tables))
-    return None if run is None else run.on_common_clock(inputs.clocks)
+    return inputs.mpi({rank: (int(of.start.min()), int(of.start.max()) + 1) for rank, of in calls.items()})
 
 
 def _unmatched(run: RunMpi | None) -> Iterator[NotJudged]:
@@ -217,21 +255,31 @@ def _unmatched(run: RunMpi | None) -> Iterator[NotJudged]:
 
 
 def _window(fronts: Sequence[Ints], operations: int, account: pd.DataFrame) -> slice | None:
-    """Return the steps to replay, all of which have work on the GPU of every rank.
-
-    They are those in the middle or, where steps are of several kinds, those that are most like all steps.
-    """
+    """Return the steps to replay, all of which have work on the GPU of every rank."""
     working = np.all([front != NONE for front in fronts], axis=0)
     edges = np.flatnonzero(np.diff(np.concatenate(([False], working, [False])).astype(np.int64)))
     runs = edges.reshape(-1, 2)
     if not len(runs):
         return None
     begin, end = runs[np.argmax(runs[:, 1] - runs[:, 0])].tolist()
-    most = max(_FEWEST_STEPS, MOST_OPERATIONS * len(working) // operations)
+    return _typical_steps(begin, end, operations, account, len(working))
+
+
+def _typical_steps(begin: int, end: int, operations: int, account: pd.DataFrame, steps: int) -> slice:
+    """Return as many of the steps from ``begin`` to ``end`` as are replayed.
+
+    They are those in the middle or, where steps are of several kinds, those that are most like all steps.
+
+    Parameters
+    ----------
+    operations : int
+        What there would be to replay in all of so many steps.
+    """
+    most = max(_FEWEST_STEPS, MOST_OPERATIONS * steps // operations)
     middle = begin + max(0, (end - begin - most) // 2)
     possible = np.arange(begin, max(begin, end - most) + 1)
     possible = possible[np.argsort(np.abs(possible - middle), kind="stable")]
-    unlike = _unlike_all(account, len(working), most)
+    unlike = _unlike_all(account, steps, most)
     first = int(possible[np.argmin(unlike[possible])]) if len(unlike) else middle
     return slice(first, min(end, first + most))
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # neither numpy nor pandas is needed to name the inputs
 
     from hpcprof.analysis.collectives.common_clock import RankClock
     from hpcprof.analysis.collectives.matches import Arrivals, Matches
+    from hpcprof.analysis.mpi.matching import RunMpi
     from hpcprof.profiles.losses import Loss
     from hpcprof.profiles.timeline import Gpu, Timeline
 
@@ -25,6 +26,11 @@ class ExplainInputs:
         The ranks that have a timeline, in ascending order.
     read : callable
         Returns the timeline of one of these ranks, with the step that was chosen for the run.
+    window : callable
+        Returns what overlaps a window of a rank's timeline, by the rank, its begin and its end.
+    mpi : callable
+        Returns the calls of MPI of some ranks, each between two moments, on the common clock; None if not
+        all of them make some. All moments are in ns on the clock of the rank.
     tables : mapping of str to DataFrame
         The analyses of the run by name, over all ranks; each is read at its first use.
     losses : mapping of int to tuple of Loss
@@ -45,6 +51,8 @@ class ExplainInputs:
 
     ranks: tuple[int, ...]
     read: Callable[[int], Timeline]
+    window: Callable[[int, int, int], Timeline]
+    mpi: Callable[[Mapping[int, tuple[int, int]]], RunMpi | None]
     tables: Mapping[str, pd.DataFrame]
     losses: Mapping[int, tuple[Loss, ...]]
     clocks: Mapping[int, RankClock]

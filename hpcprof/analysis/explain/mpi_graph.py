@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -15,28 +16,52 @@ from hpcprof.analysis.explain.rank_activity import CallKind, HostCalls, HostPiec
 from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, edges_of
 from hpcprof.analysis.explain.run_graph import RunGraph, in_order
 from hpcprof.analysis.mpi.matching import RunMpi
-from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
-from hpcprof.analysis.steps.step_ranges import Steps, steps_of
+from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import Ints, Timeline, concatenate
 
 
-def common_steps(timelines: Mapping[int, Timeline]) -> Ints:
+@dataclass(frozen=True)
+class HostSteps:
+    """The steps of a rank on the host, on its clock, as arrays of shape (steps,), and its calls of MPI."""
+
+    number: Ints
+    start: Ints
+    end: Ints
+    calls: int
+
+    @classmethod
+    def of(cls, timeline: Timeline) -> HostSteps:
+        """Return the steps of a timeline."""
+        steps = steps_of(timeline)
+        return cls(steps.number, steps.ranges.start, steps.ranges.end, len(timeline.mpi_calls))
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return len(self.number)
+
+    def bounds(self, numbers: Ints) -> Ints:
+        """Return when some steps begin, and when the last one ends."""
+        at = np.searchsorted(self.number, numbers)
+        last = int(at[-1])
+        end = self.start[last + 1] if last + 1 < len(self) else self.end[last]
+        return np.append(self.start[at], max(int(end), int(self.start[last])))
+
+    def around(self, numbers: Ints) -> tuple[int, int]:
+        """Return when the step before some steps begins, and the one after them ends."""
+        first, last = np.searchsorted(self.number, numbers[[0, -1]]).tolist()
+        following = min(last + 1, len(self) - 1)
+        return int(self.start[max(first - 1, 0)]), int(self.end[following]) + 1
+
+
+def common_steps(steps: Mapping[int, HostSteps]) -> Ints:
     """Return the numbers of the steps that all ranks have."""
-    numbers = [steps_of(timeline).number for timeline in timelines.values()]
-    found = numbers[0]
-    for other in numbers[1:]:
-        found = np.intersect1d(found, other)
-    return found
+    return reduce(np.intersect1d, (one.number for one in steps.values()))
 
 
-def step_start(timeline: Timeline, number: int) -> int:
-    """Return when a step begins on the host, on the profile's clock."""
-    steps = steps_of(timeline)
-    return int(steps.ranges.start[np.searchsorted(steps.number, number)])
-
-
-def mpi_graph(timelines: Mapping[int, Timeline], run: RunMpi, clock: CommonClock, numbers: Ints) -> RunGraph:
+def mpi_graph(
+    timelines: Mapping[int, Timeline], run: RunMpi, clock: CommonClock, bounds: Mapping[int, Ints]
+) -> RunGraph:
     """Build the graph of some steps of a program without work on a GPU.
 
     Its calls are those of MPI, and one without a length where each step begins.
@@ -44,13 +69,13 @@ def mpi_graph(timelines: Mapping[int, Timeline], run: RunMpi, clock: CommonClock
     Parameters
     ----------
     timelines : mapping of int to Timeline
-        By rank, in ascending order.
+        By rank, in ascending order; at least the time of the steps.
     run : RunMpi
         The calls of these ranks on the clock that communication aligned.
-    numbers : ndarray of int64, shape (steps,)
-        The numbers of the steps, which follow each other on every rank.
+    bounds : mapping of int to ndarray of int64, shape (steps + 1,)
+        By rank, when the steps begin and the last one ends, on its own clock.
     """
-    parts = [_rank_calls(rank, timeline, run, clock, numbers) for rank, timeline in timelines.items()]
+    parts = [_rank_calls(rank, run, clock, bounds[rank]) for rank in timelines]
     first = np.cumsum([0, *(len(part.calls) for part in parts)])
     calls = concatenate(
         HostCalls,
@@ -107,9 +132,7 @@ class _RankCalls:
     own_end: Ints
 
 
-def _rank_calls(rank: int, timeline: Timeline, run: RunMpi, clock: CommonClock, numbers: Ints) -> _RankCalls:
-    steps = steps_of(timeline)
-    bounds = _bounds(steps, numbers)
+def _rank_calls(rank: int, run: RunMpi, clock: CommonClock, bounds: Ints) -> _RankCalls:
     every = run.calls
     low, high = np.searchsorted(every.rank, [rank, rank + 1])
     rows = np.arange(low, high)
@@ -128,7 +151,7 @@ def _rank_calls(rank: int, timeline: Timeline, run: RunMpi, clock: CommonClock, 
     again = np.append(False, sequence[1:] == sequence[:-1])
     # Calls of a thread do not overlap, but stamps of damaged profiles may.
     begin = np.maximum(start, np.where(again, np.append(start[:1], end[:-1]), start))
-    step = np.clip(np.searchsorted(bounds, start, side="right") - 1, 0, len(numbers) - 1)
+    step = np.clip(np.searchsorted(bounds, start, side="right") - 1, 0, count - 2)
     name = np.where(row == NONE, NONE, every.name[row])
     calls = HostCalls(
         row=row,
@@ -142,14 +165,6 @@ def _rank_calls(rank: int, timeline: Timeline, run: RunMpi, clock: CommonClock, 
         before=np.where(again, np.arange(len(row)) - 1, NONE),
     )
     return _RankCalls(calls, np.flatnonzero(row == NONE), following, begin, np.maximum(begin, end))
-
-
-def _bounds(steps: Steps, numbers: Ints) -> Ints:
-    """Return when some steps begin on the rank's own clock, and when the last one ends."""
-    at = np.searchsorted(steps.number, numbers)
-    last = int(at[-1])
-    end = steps.ranges.start[last + 1] if last + 1 < len(steps) else steps.ranges.end[last]
-    return np.append(steps.ranges.start[at], max(int(end), int(steps.ranges.start[last])))
 
 
 def _moved(calls: HostCalls, by: int) -> HostCalls:
@@ -167,9 +182,8 @@ def _pieces(
     """
     number: dict[str, int] = {}
     found = []
-    for (rank, timeline), part, at in zip(timelines.items(), parts, first[:-1].tolist(), strict=True):
+    for timeline, part, at in zip(timelines.values(), parts, first[:-1].tolist(), strict=True):
         calls = part.calls
-        main = run.calls.sequence[np.searchsorted(run.calls.rank, rank)]
         gaps = np.flatnonzero(calls.before != NONE)
         start, end = part.own_end[calls.before[gaps]], part.own_start[gaps]
         filled = end > start
@@ -177,7 +191,7 @@ def _pieces(
         own = np.full(len(gaps), NONE)
         owner, begin, finish = np.arange(len(gaps)), start, end
         if len(timeline.ranges) and len(gaps):
-            owner, begin, finish, own = _divided(timeline, calls.thread[gaps] - main, start, end, number)
+            owner, begin, finish, own = _divided(timeline, run, calls.thread[gaps], start, end, number)
         between = _between(run, part.following[gaps], number)
         place = np.where(own == NONE, between[owner], own)
         found.append(HostPieces(gaps[owner] + at, place, finish - begin, calls.step[gaps[owner]]))
@@ -185,15 +199,16 @@ def _pieces(
 
 
 def _divided(
-    timeline: Timeline, thread: Ints, start: Ints, end: Ints, number: dict[str, int]
+    timeline: Timeline, run: RunMpi, thread: Ints, start: Ints, end: Ints, number: dict[str, int]
 ) -> tuple[Ints, Ints, Ints, Ints]:
     """Divide the times between calls of threads by ranges: the number of the time, its parts and places."""
     places = places_of(timeline, int(start.min()), int(end.max()))
-    rows, order = mpi_calls_in_order(timeline)
+    calls = timeline.mpi_calls
     columns = []
-    for (number_of_thread,), mine in rows_by_key(thread):
-        row = int(rows[np.searchsorted(order, number_of_thread)])
-        key = (int(timeline.mpi_calls.process[row]), int(timeline.mpi_calls.thread[row]))
+    for (sequence,), mine in rows_by_key(thread):
+        first = run.calls.own_start[np.searchsorted(run.calls.sequence, sequence)]
+        row = int(np.argmax(calls.start == first))
+        key = (int(calls.process[row]), int(calls.thread[row]))
         own, marking = places.of(key)
         owner, begin, finish = divided((own, marking), start[mine], end[mine])
         place = own.at(begin)

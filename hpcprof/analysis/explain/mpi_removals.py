@@ -279,10 +279,11 @@ class MpiRemovals:
         """Return whether a rank works longer than the others by more than varies by chance.
 
         By how much the work of a rank varies from step to step, the other ranks tell: what the late one does
-        in single steps only is no chance if they do not. Ranks that a server gives work are not judged so.
+        in single steps only is no chance if they do not. Of ranks that a server gives work, the time of a
+        piece of it counts.
         """
-        if self.part.server != NONE:
-            return True
+        if rank == self.part.server:
+            return False
         later = self._later(rank)
         variance, free = self._chance(rank)
         # Of many ranks one is the latest.
@@ -291,16 +292,21 @@ class MpiRemovals:
 
     def _later(self, rank: int) -> Floats:
         """Return by how much a rank works longer than the median of the others in each step, in ns."""
-        time = self._work_of_steps
-        found: Floats = time[:, rank] - np.median(np.delete(time, rank, axis=1), axis=1)
+        found: Floats = self._work_of_steps[:, rank] - np.median(self._work_of_others(rank), axis=1)
         return found
+
+    def _work_of_others(self, rank: int) -> Floats:
+        """Return the columns of `_work_of_steps` with which a rank is compared: never a server."""
+        return np.delete(
+            self._work_of_steps, [rank, self.part.server] if self.part.server != NONE else rank, axis=1
+        )
 
     def _chance(self, rank: int) -> tuple[float, int]:
         """Return the variance of `_later` that is chance, and its degrees of freedom.
 
         It is that of the other ranks; of one other rank alone, nothing tells what both have in common.
         """
-        others = np.delete(self._work_of_steps, rank, axis=1)
+        others = self._work_of_others(rank)
         steps, count = others.shape
         if count == 1:
             later = self._later(rank)
@@ -327,12 +333,19 @@ class MpiRemovals:
 
     @cached_property
     def _work_of_steps(self) -> Floats:
-        """The time outside MPI of each rank in each step, without that in which it works alone, in ns."""
+        """The time outside MPI of each rank in each step, without that in which it works alone, in ns.
+
+        With a server it is the mean time of the pieces between two calls.
+        """
         graph, pieces = self.graph, self.graph.pieces
         rank = graph.call_rank[pieces.call]
         found = np.zeros((graph.steps, len(graph.ranks)))
         counts = ~self.serial[pieces.place, rank]
         np.add.at(found, (self._step[counts], rank[counts]), pieces.length[counts])
+        if self.part.server != NONE:
+            number = np.zeros_like(found)
+            np.add.at(number, (self._step[counts], rank[counts]), 1)
+            found /= np.maximum(number, 1)
         return found
 
     @cached_property

@@ -19,6 +19,9 @@ MOST_SPIKES = 0.34
 
 _FEWEST_FOR_DRIFT = 10
 _FEWEST_AT_LEVEL = 3
+_MOST_LEVELS = 1_000
+"""The time to find a level grows with the square of the steps."""
+
 _DRIFT_RATIO = 1.03
 _DRIFT_ERRORS = 6.0
 
@@ -68,11 +71,12 @@ def drift(series: StepSeries) -> Drift | None:
     The level is a line, or one level up to some step and another from there on, whichever is closer to the
     steps. Its change counts if it is 3 % and six of its standard errors, which the correlation of
     neighbouring steps makes larger (``benchmarks/drift.py`` shows how often that happens by chance). The
-    first and the last step are left out, and spikes. Steps that get shorter have the same cause: the level is
-    not steady.
+    first and the last step are left out, and spikes. Of many steps, neighbours count as one by their median.
+    Steps that get shorter have the same cause: the level is not steady.
     """
     rows = np.setdiff1d(np.arange(1, len(series.wall) - 1), spikes(series))
-    wall, count = series.wall[rows].astype(float), len(rows)
+    rows, wall = _blocks(rows, series.wall[rows].astype(float))
+    count = len(rows)
     if count < _FEWEST_FOR_DRIFT:
         return None
     every = np.arange(len(series.wall))
@@ -93,6 +97,14 @@ def drift(series: StepSeries) -> Drift | None:
     worse = series.steps[level > (low + high) / 2] if changes else np.empty(0, np.int64)
     excess = float(np.mean(level)) - low
     return Drift(excess, error * excess / (high - low), worse)
+
+
+def _blocks(rows: Ints, wall: Floats) -> tuple[Ints, Floats]:
+    """Return steps and their times, or blocks of neighbours by the middle one and the median time."""
+    size = -(-len(rows) // _MOST_LEVELS) or 1
+    whole = slice(len(rows) % size, None)
+    middle = rows[whole].reshape(-1, size)[:, size // 2]
+    return middle, np.median(wall[whole].reshape(-1, size), axis=1)
 
 
 def _line(number: Ints, wall: Floats) -> tuple[float, float]:

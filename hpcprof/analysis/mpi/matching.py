@@ -19,7 +19,7 @@ from hpcprof.analysis.collectives.matching import MatchedCollectives
 from hpcprof.analysis.collectives.pair_clocks import align_pairs
 from hpcprof.analysis.collectives.pair_matching import MatchedPairs
 from hpcprof.analysis.mpi.run_lists import NONE, Communicators, RowWindow, RunLists
-from hpcprof.profiles.collective_operations import ALIGNING, POINT_TO_POINT, WAITING
+from hpcprof.profiles.collective_operations import ALIGNING, FROM_ROOT, POINT_TO_POINT, TO_ROOT, WAITING
 from hpcprof.profiles.columns.unique import distinct, numbered_rows, position_in_group
 from hpcprof.profiles.timeline import Ints
 
@@ -233,6 +233,31 @@ def match_mpi(calls: pd.DataFrame, operations: pd.DataFrame) -> RunMpi | None:
     return match_window(lists, whole)
 
 
+def with_matches(lists: RunLists, match: Ints, peer: Ints, known: NDArray[np.bool_]) -> RunMpi:
+    """Return the calls of a part of a run, whose messages and collectives were matched in the whole of it.
+
+    Parameters
+    ----------
+    match, peer : ndarray of int64, shape (operations,)
+        The number of what each operation of all ranks, in their order, has in common with others in this
+        part, and the other rank of a message, or `NONE`.
+    known : ndarray of bool, shape (operations,)
+        Whether the operation is matched in the whole run.
+    """
+    (whole,) = lists.windows()
+    calls, found = _calls(lists, whole), _operations(lists, whole)
+    message = found.is_of(POINT_TO_POINT)
+    partner = np.full(len(found), NONE)
+    ends = np.flatnonzero(message & (match != NONE))
+    pairs = ends[np.argsort(match[ends], kind="stable")].reshape(-1, 2)
+    partner[pairs] = pairs[:, ::-1]
+    members = np.array([*map(len, found.members)])
+    absent = ~known & ~message & ((found.comm == len(members) - 1) | (found.sizes > members)[found.comm])
+    lost = [np.count_nonzero(~known & of) for of in (message, ~message & ~absent, absent)]
+    peer = np.where(match == NONE, found.peer, peer)
+    return RunMpi(calls, replace(found, match=match, partner=partner, peer=peer), Unmatched(*map(int, lost)))
+
+
 def match_window(lists: RunLists, window: RowWindow) -> RunMpi:
     """Match the messages and collectives of a window of a run."""
     calls, found = _calls(lists, window), _operations(lists, window)
@@ -417,8 +442,7 @@ def _collective(op: str, known: Communicators, comm: int, start: Ints, end: Ints
 def _pairs(run: RunMpi) -> Iterator[tuple[tuple[int, int], tuple[Ints, Ints]]]:
     """Yield two ranks, and when their messages begin and end on both, shape (messages, 2).
 
-    A receive ends after its send begins, and not before it ends. Each rank of a collective in which all wait
-    receives from its neighbours, the next and the last one in the communicator.
+    A receive ends after its send begins, and not before it ends.
     """
     calls, found = run.calls, run.operations
     sends = found.matched_sends
@@ -432,13 +456,28 @@ def _pairs(run: RunMpi) -> Iterator[tuple[tuple[int, int], tuple[Ints, Ints]]]:
         key = int(found.rank[rows[0, 0]]), int(found.rank[rows[0, 1]])
         yield key, (calls.own_start[found.begin[rows]], calls.own_end[found.completes[rows]])
     for op, rows in collective_tables(run):
-        if found.ops[op] not in WAITING - ALIGNING:
-            continue
-        for place in range(rows.shape[1] - 1):
-            for sides in ([place, place + 1], [place + 1, place]):
-                pair = rows[:, sides]
-                key = int(found.rank[pair[0, 0]]), int(found.rank[pair[0, 1]])
-                yield key, (calls.own_start[found.begin[pair]], calls.own_end[found.completes[pair]])
+        for key, pair in _rank_pairs(found, found.ops[op], rows):
+            yield key, (calls.own_start[found.begin[pair]], calls.own_end[found.completes[pair]])
+
+
+def _rank_pairs(found: MatchedOperations, op: str, rows: Ints) -> Iterator[tuple[tuple[int, int], Ints]]:
+    """Yield two ranks, one of which receives from the other in some collectives, and their operations.
+
+    Each rank of a collective in which all wait receives from its neighbours, the next and the last one in the
+    communicator. The others receive from the root, or it from them.
+    """
+    ranks = found.rank[rows[0]]
+    if op in WAITING - ALIGNING:
+        sides = [(at + by, at + 1 - by) for at in range(len(ranks) - 1) for by in (0, 1)]
+        yield from (((int(ranks[a]), int(ranks[b])), rows[:, [a, b]]) for a, b in sides)
+    elif op in FROM_ROOT | TO_ROOT:
+        for root in distinct(found.root[rows]).tolist():
+            (place,) = np.flatnonzero(ranks == root).tolist() or [NONE]
+            own = rows[(found.root[rows] == root).all(axis=1)]
+            for other in [*range(len(ranks))] if place != NONE and len(own) else []:
+                sides = [place, other] if op in FROM_ROOT else [other, place]
+                if other != place:
+                    yield (int(ranks[sides[0]]), int(ranks[sides[1]])), own[:, sides]
 
 
 def _messages(key: tuple[int, int], start: Ints, end: Ints) -> MatchedPairs:

@@ -43,8 +43,9 @@ _EXPLAINED, _ALTERNATING = 0.9, (2, 3, 4)
 _SAID = 8
 """So many different calls of a step are named."""
 
-_SAME_LENGTH, _LONGER = 1.1, 4.0
-"""Periods are equally long up to the first factor. Intervals at the ends are steps up to the second."""
+_SAME_LENGTH, _LONGER, _BEFORE = 1.1, 4.0, 1.5
+"""Periods are equally long up to the first factor. Intervals at the ends are steps up to the second, and the
+time before the first call of the kind up to the third: profilers do some work in it."""
 
 _SAME_SIZE = frozenset({"AllReduce", "AllGather", "AlltoAll", "Broadcast", "Reduce"})
 """All ranks call these with one size."""
@@ -226,6 +227,7 @@ class _Sequence:
         label, length = self._labels(whole), np.diff(self.calls.end[self.rows[whole]])
         _, number, count = np.unique(label, return_inverse=True, return_counts=True)
         odd = length > _LONGER * np.median(length)
+        odd[0] |= whole[0] == before and length[0] > _BEFORE * np.median(length)
         if count.max() > 1:
             odd |= count[number] == 1
         usual = np.flatnonzero(~odd)

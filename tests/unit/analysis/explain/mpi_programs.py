@@ -16,6 +16,7 @@ from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.steps.step_detection import common_step_range, step_candidates
 from hpcprof.profiles.timeline import StepRange, Timeline
+from tests.unit.analysis.explain.programs import whole_run
 from tests.unit.analysis.mpi.programs import Program
 
 US, MS = 1_000, 1_000_000
@@ -68,6 +69,8 @@ def explain_inputs(timelines: dict[int, Timeline], program: Program) -> ExplainI
     return ExplainInputs(
         ranks=tuple(timelines),
         read=timelines.__getitem__,
+        window=lambda rank, *_: timelines[rank],
+        mpi=lambda _: whole_run(tables, clocks),
         tables=tables,
         losses={},
         clocks=clocks,

@@ -21,6 +21,7 @@ from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.framework.declaration import Part
 from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.mpi.matching import RunMpi, match_mpi
 from hpcprof.analysis.mpi.run_lists import RunLists
 from hpcprof.analysis.mpi.tables import mpi_tables
 from hpcprof.profiles.timeline import (
@@ -470,6 +471,12 @@ class _Tables(dict[str, pd.DataFrame]):
         return {name: outcome.rows for name, outcome in found.items()}
 
 
+def whole_run(tables: Mapping[str, pd.DataFrame], clocks: Mapping[int, RankClock]) -> RunMpi | None:
+    """Return the calls of MPI of all ranks on the common clock."""
+    found = match_mpi(tables["mpi_call_list"], tables["mpi_operation_list"])
+    return found and found.on_common_clock(clocks)
+
+
 def inputs_of(timelines: Mapping[int, Timeline]) -> ExplainInputs:
     """Return what an explanation of these timelines is computed from; ranks may be missing."""
     tables = _Tables(timelines)
@@ -485,6 +492,8 @@ def inputs_of(timelines: Mapping[int, Timeline]) -> ExplainInputs:
     return ExplainInputs(
         ranks=tuple(timelines),
         read=timelines.__getitem__,
+        window=lambda rank, *_: timelines[rank],
+        mpi=lambda _: whole_run(tables, clocks.clocks),
         tables=tables,
         losses={},
         clocks=clocks.clocks,

@@ -222,7 +222,7 @@ def test_a_balanced_program_has_no_finding(body: Body) -> None:
     assert found.step.replay_error_pct < 0.1
 
 
-@pytest.mark.parametrize("program", [halo, shift, wavefront])
+@pytest.mark.parametrize("program", [halo, shift, wavefront, farm])
 def test_work_that_varies_by_chance_makes_no_rank_late(
     program: Callable[..., Body], monkeypatch: pytest.MonkeyPatch
 ) -> None:

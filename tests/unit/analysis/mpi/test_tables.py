@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from hpcprof.analysis.collectives.common_clock import connect
+from hpcprof.analysis.mpi.matching import aligned_by_mpi
 from tests.unit.analysis.mpi.programs import Program, receive, run_lists, send
 
 
@@ -240,6 +243,23 @@ def test_an_ideal_network_has_no_transfer_but_keeps_what_ranks_wait_for_each_oth
     assert found["communication_efficiency"] == pytest.approx(100 * 60 / 150)
     assert found["transfer_efficiency"] == pytest.approx(100 * 100 / 150, abs=0.001)
     assert found["serialization_efficiency"] == pytest.approx(60.0)
+
+
+def test_broadcasts_and_reductions_align_the_clocks() -> None:
+    program = Program(3, ahead={1: 7_000, 2: -90_000})
+    for step in range(8):
+        begin = 1_000 * (step + 1)
+        program.everywhere("MPI_Bcast", "Broadcast", [begin, begin + 5, begin + 40], begin + 60, root=0)
+        program.everywhere(
+            "MPI_Reduce", "Reduce", [begin + 500, begin + 540, begin + 505], begin + 560, root=0
+        )
+    (clocks,) = connect(aligned_by_mpi(run_lists(program.lists())))
+    moments = [
+        int(clock.to_common(np.array([program.ahead.get(rank, 0)]))[0])
+        for rank, clock in clocks.clocks.items()
+    ]
+    assert [*clocks.clocks] == [0, 1, 2]
+    assert max(moments) - min(moments) <= 120
 
 
 def test_without_a_common_clock_calls_and_messages_are_there_and_waits_are_unknown() -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from hpcprof.analysis.steps.mpi_steps import OWN_SEQUENCE, mpi_step_candidates, sequence_text
 from hpcprof.analysis.steps.phases import phases
 from hpcprof.analysis.steps.step_detection import MPI, REPEATS, common_step_range, step_candidates
@@ -150,6 +152,16 @@ def test_long_work_before_the_loop_is_no_step() -> None:
         loop.all("MPI_Allreduce", "AllReduce", length)
     _, starts, numbers = chosen(loop)
     assert (len(starts[0]), numbers[0][0]) == (8, 1)
+
+
+@pytest.mark.parametrize(("first", "steps"), [(100, 9), (150, 8)])
+def test_the_time_since_another_call_is_a_step_only_if_it_is_about_as_long(first: int, steps: int) -> None:
+    loop = Loop()
+    loop.all("MPI_Barrier", "Barrier", size=-1)
+    for length in (first, *[90] * 8):
+        loop.all("MPI_Allreduce", "AllReduce", length)
+    _, starts, numbers = chosen(loop)
+    assert (len(starts[0]), numbers[0][-1]) == (steps, 8)
 
 
 def test_a_named_range_comes_before_calls_of_mpi_unless_it_is_a_part_of_the_step() -> None:
