@@ -43,7 +43,7 @@ _EXPLAINED, _ALTERNATING = 0.9, (2, 3, 4)
 _SAID = 8
 """So many different calls of a step are named."""
 
-_SAME_LENGTH, _LONGER, _BEFORE = 1.1, 4.0, 1.5
+_SAME_LENGTH, _LONGER, _BEFORE = 1.1, 4.0, 2.5
 """Periods are equally long up to the first factor. Intervals at the ends are steps up to the second, and the
 time before the first call of the kind up to the third: profilers do some work in it."""
 
