@@ -275,7 +275,7 @@ def _prepare(executor: Executor, files: list[Path]) -> None:
     """While another process imports what workers need, import what this one will need in the end."""
     if isinstance(executor, Processes) and executor.expect([ProfileTask(path, 0) for path in files]):
         for analysis in (one for one in ANALYSES.values() if one.scope is Scope.RUN):
-            import_module(analysis.function.partition(":")[0])
+            import_module((analysis.function or analysis.map).partition(":")[0])
 
 
 def _outcomes(

@@ -36,7 +36,7 @@ PRELOAD = (
     "hpcprof.results.kept_events",
     "hpcprof.results.over_ranks",
     *(reader.read.partition(":")[0] for reader in BUILT_IN),
-    *sorted({analysis.function.partition(":")[0] for analysis in ANALYSES.values()}),
+    *sorted({(analysis.function or analysis.map).partition(":")[0] for analysis in ANALYSES.values()}),
 )
 """The modules that a process needs to read and analyze a profile.
 

@@ -93,6 +93,7 @@ class Analysis:
         - RANK: ``f(profile)`` with a `Timeline` or a `KernelReport`, as ``reads`` says.
         - RUN: ``f(results)``, which maps the names in ``needs`` to DataFrames over all ranks. With ``map``
           it is ``f(parts, results)``, where ``parts`` are the values that ``map`` returned.
+          Empty if that returned outcomes by the names of analyses, one of which is its own.
         - PAIR: ``f(runs, against)`` with two sequences of `hpcprof.analysis.framework.run_data.RunData`.
         - STORE: ``f(runs)`` with one such sequence.
     map : str
@@ -105,6 +106,8 @@ class Analysis:
         ``g(lists, regions, clocks, nodes)`` with a `hpcprof.analysis.mpi.run_lists.RunLists`, the rows of
         ``mpi_regions``, and the clocks and nodes of all ranks, or for `Part.NODES` ``g(run)`` with a
         `hpcprof.analysis.telemetry.tables.RunTelemetry`. It returns a value that can be pickled.
+    absent : str
+        The reason why there are no rows, where ``function`` is empty and ``map`` returned no such outcome.
     map_over : Part
         What ``map`` is called for.
     map_needs : tuple of str
@@ -150,6 +153,7 @@ class Analysis:
     columns: tuple[Column, ...]
     function: str
     map: str = field(default="", kw_only=True)
+    absent: str = field(default="", kw_only=True)
     map_over: Part = field(default=Part.COMMUNICATORS, kw_only=True)
     map_needs: tuple[str, ...] = field(default=(), kw_only=True)
     needs: tuple[str, ...] = field(default=(), kw_only=True)

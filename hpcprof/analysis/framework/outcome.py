@@ -164,7 +164,11 @@ def analyze_run(analysis: Analysis, results: Mapping[str, Outcome], parts: Seque
     """
     needed = {name: results[name] for name in analysis.needs}
     rows = {name: found.rows for name, found in needed.items()}
-    outcome: Outcome = imported(analysis.function)(*([parts] if analysis.map else []), rows)
+    outcome: Outcome
+    if analysis.function:
+        outcome = imported(analysis.function)(*([parts] if analysis.map else []), rows)
+    else:
+        outcome = next((part[analysis.name] for part in parts if part), no_rows(analysis.absent))
     reasons = dict.fromkeys([*(found.reason for found in needed.values()), outcome.reason])
     return as_declared(Outcome(outcome.table, "; ".join(filter(None, reasons))), analysis)
 

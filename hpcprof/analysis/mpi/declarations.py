@@ -11,6 +11,9 @@ _NEEDS = ("mpi_call_list", "mpi_operation_list", "mpi_regions")
 BETWEEN = "between "
 """Begins the name of a place outside of all ranges: the two calls around it follow."""
 
+NO_CALLS = "no profile has MPI calls"
+"""The reason why the tables about calls of MPI have no rows."""
+
 _MAP = "hpcprof.analysis.mpi.tables:mpi_tables"
 
 ANALYSES = (
@@ -84,7 +87,8 @@ ANALYSES = (
             "rank call:text size_class:text calls bytes total_ns median_ns wait_ns transfer_ns "
             "share_pct:float"
         ),
-        "hpcprof.analysis.mpi.tables:mpi_calls",
+        "",
+        absent=NO_CALLS,
         map=_MAP,
         map_over=Part.MPI,
         map_needs=_NEEDS,
@@ -109,7 +113,8 @@ ANALYSES = (
         "Waits in MPI and the ranks that cause them",
         Scope.RUN,
         columns("rank call:text pattern:text range:text wait_ns delaying_rank delaying_range:text"),
-        "hpcprof.analysis.mpi.tables:mpi_waits",
+        "",
+        absent=NO_CALLS,
         map=_MAP,
         map_over=Part.MPI,
         map_needs=_NEEDS,
@@ -124,7 +129,8 @@ ANALYSES = (
         "Delays that others wait for in MPI",
         Scope.RUN,
         columns("delaying_rank delaying_range:text ranks waits wait_ns share_pct:float"),
-        "hpcprof.analysis.mpi.tables:mpi_delays",
+        "",
+        absent=NO_CALLS,
         map=_MAP,
         map_over=Part.MPI,
         map_needs=_NEEDS,
@@ -137,7 +143,8 @@ ANALYSES = (
         "MPI messages between ranks",
         Scope.RUN,
         columns("sender receiver sender_node:text receiver_node:text messages bytes transfer_ns"),
-        "hpcprof.analysis.mpi.tables:mpi_matrix",
+        "",
+        absent=NO_CALLS,
         map=_MAP,
         map_over=Part.MPI,
         map_needs=_NEEDS,

@@ -10,7 +10,7 @@ import pandas as pd
 
 from hpcprof.analysis.collectives.common_clock import RankClock
 from hpcprof.analysis.framework.outcome import Outcome, Values, columns_of, no_rows
-from hpcprof.analysis.mpi.declarations import BETWEEN
+from hpcprof.analysis.mpi.declarations import BETWEEN, NO_CALLS
 from hpcprof.analysis.mpi.efficiencies import Efficiencies
 from hpcprof.analysis.mpi.matching import RunMpi, Unmatched, match_window
 from hpcprof.analysis.mpi.offload import with_branches
@@ -22,7 +22,6 @@ from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import Ints
 
 _FAR = 1 << 62
-_NO_CALLS = "no profile has MPI calls"
 _SIZES = (0, 64, 1 << 10, 16 << 10, 256 << 10, 4 << 20)
 SIZE_CLASSES = ("0 B", "to 64 B", "to 1 KiB", "to 16 KiB", "to 256 KiB", "to 4 MiB", "over 4 MiB")
 """The classes of the bytes of a call."""
@@ -79,33 +78,10 @@ def mpi_tables(
     }
 
 
-def _of(parts: Sequence[Tables], name: str) -> Outcome:
-    return parts[0][name] if parts and parts[0] else no_rows(_NO_CALLS)
-
-
-def mpi_calls(parts: Sequence[Tables], results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Summarize the calls of each rank by name and size, with their waits."""
-    return _of(parts, "mpi_calls")
-
-
-def mpi_matrix(parts: Sequence[Tables], results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Summarize the messages from each rank to each other."""
-    return _of(parts, "mpi_matrix")
-
-
-def mpi_waits(parts: Sequence[Tables], results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Summarize the waits by rank, call and pattern, with the ranks that caused them."""
-    return _of(parts, "mpi_waits")
-
-
-def mpi_delays(parts: Sequence[Tables], results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Summarize the waits by the ranks that caused them, and the places in which these were."""
-    return _of(parts, "mpi_delays")
-
-
 def pop(parts: Sequence[Tables], results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Return the efficiencies of the run, the step and its phases."""
-    return with_branches(_of(parts, "pop"), results["offload"])
+    found = next((part["pop"] for part in parts if part), no_rows(NO_CALLS))
+    return with_branches(found, results["offload"])
 
 
 _WaitKey = tuple[int, str, int, str | None, int, str | None]

@@ -5,6 +5,9 @@ from __future__ import annotations
 from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, Scope, columns
 from hpcprof.analysis.framework.events import Events
 
+NO_SAMPLES = "no node of the run was sampled"
+"""The reason why the tables about nodes have no rows."""
+
 _MAP = "hpcprof.analysis.telemetry.tables:telemetry_tables"
 
 
@@ -23,7 +26,8 @@ def _declared(
         title,
         Scope.RUN,
         columns(described),
-        f"hpcprof.analysis.telemetry.tables:{name}",
+        "",
+        absent=NO_SAMPLES,
         map=_MAP,
         map_over=Part.NODES,
         events=Events(frozenset()),

@@ -9,20 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.telemetry.declarations import NO_SAMPLES
 from hpcprof.common.units import counted
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, Series, growth
 from hpcprof.profiles.timeline import Floats, Ints
 from hpcprof.workloads.telemetry import METRICS
 
-_NONE = "no node of the run was sampled"
 _NO_GPU = "no GPU was sampled"
 _MOST_ROWS, _MOST_BLOCKS = 200_000, 60
 _LEAST_S = 1.0
@@ -114,7 +112,7 @@ def telemetry_tables(run: RunTelemetry) -> dict[str, Outcome]:
     }
     why = {"energy": _NO_GPU, "clocks": _NO_GPU}
     return {
-        name: Outcome(columns_of(rows), reason) if rows else no_rows(reason or why.get(name, _NONE))
+        name: Outcome(columns_of(rows), reason) if rows else no_rows(reason or why.get(name, NO_SAMPLES))
         for name, rows in found.items()
     }
 
@@ -122,19 +120,6 @@ def telemetry_tables(run: RunTelemetry) -> dict[str, Outcome]:
 def _losses(nodes: Sequence[NodeTelemetry]) -> str:
     damaged = sum(node.damaged for node in nodes)
     return f"{counted(damaged, 'line')} of samples could not be read" if damaged else ""
-
-
-def _table(name: str, parts: Sequence[Mapping[str, Outcome]], _: Mapping[str, pd.DataFrame]) -> Outcome:
-    return next((part[name] for part in parts if part), no_rows(_NONE))
-
-
-# Each is the function of the analysis with its name.
-job_resources = partial(_table, "job_resources")
-energy = partial(_table, "energy")
-clocks = partial(_table, "clocks")
-neighbours = partial(_table, "neighbours")
-io = partial(_table, "io")
-telemetry = partial(_table, "telemetry")
 
 
 def _by_rank(run: RunTelemetry, most: int) -> Iterator[tuple[NodeTelemetry, dict[int | None, _Blocks]]]:
