@@ -162,9 +162,9 @@ def calls_between(
     match, peer = np.full((2, np.count_nonzero(inside)), NONE)
     known = np.zeros(len(match), bool)
     for part in _parts(folder):
-        rank, row, number, other = (_ints(part, name) for name in ("rank", "row", "match", "peer"))
+        ranks, row, number, other = (_ints(part, name) for name in ("rank", "row", "match", "peer"))
         # The last place belongs to no rank.
-        begin = first[np.minimum(rank, len(first) - 1)]
+        begin = first[np.minimum(ranks, len(first) - 1)]
         ours = np.flatnonzero(begin != NONE)
         at = place[begin[ours] + row[ours]]
         used, group = numbered(number[ours])

@@ -125,12 +125,16 @@ def analyze_over_ranks(
     except OSError as error:
         raise HpcprofError(f"cannot write to {folder}: {error.strerror or error}.") from error
     outcomes: dict[str, Outcome] = {}
+    last_use = {need: analysis.name for analysis in _OVER_RANKS for need in analysis.needs}
     for analysis in _OVER_RANKS:
         for need in analysis.needs:
             if need not in outcomes:
                 columns = store.read_columns(run_id, need)
                 outcomes[need] = outcome_from_columns(ANALYSES[need], columns)
         outcomes[analysis.name] = analyze_run(analysis, outcomes, values.get(analysis.map, ()))
+        for need in analysis.needs:
+            if last_use[need] == analysis.name and ANALYSES[need].scope is Scope.RANK:
+                del outcomes[need]
     return {analysis.name: outcomes[analysis.name] for analysis in _OVER_RANKS}
 
 
@@ -249,12 +253,11 @@ def _mapped_over_mpi(
     """Return the values of the maps over the MPI calls of all ranks."""
     profiles = store.profiles(run_id) if events else {}
     nodes = {rank: profiles[rank].host for rank in sorted(events)}
-    own = [events[rank] for rank in lists.ranks]
-    return {
-        # The rows belong to the function, which forgets them early.
-        name: [imported(name)(lists, rank_table_rows(own, _MPI_REGIONS), found.clocks.aligned, nodes)]
-        for name in _maps(Part.MPI)
-    }
+    found_by: dict[str, list[Any]] = {}
+    for name in _maps(Part.MPI):
+        regions = (rank_table_rows([events[rank]], _MPI_REGIONS) for rank in lists.ranks)
+        found_by[name] = [imported(name)(lists, regions, found.clocks.aligned, nodes)]
+    return found_by
 
 
 def mapped_over_nodes(run: Run | None) -> dict[str, list[Any]]:

@@ -6,7 +6,7 @@ transfer efficiency (POP Centre of Excellence, "POP standard metrics for paralle
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,21 +131,30 @@ class Efficiencies:
 
     Parameters
     ----------
-    regions : DataFrame
-        The rows of ``mpi_regions`` of all ranks.
+    regions : iterable of DataFrame
+        The rows of ``mpi_regions`` of all ranks, of some at a time.
     """
 
-    def __init__(self, regions: pd.DataFrame) -> None:
-        keys = regions.groupby(["scope", "name"], sort=False, observed=True)
-        self._scopes = [(str(scope), str(name)) for (scope, name), _ in keys]
-        number = keys.ngroup().to_numpy(np.int64) if len(regions) else np.empty(0, np.int64)
-        rank, start, end = (regions[name].to_numpy(np.int64) for name in ("rank", "start_ns", "end_ns"))
-        by_rank = rows_by_key(rank) if len(rank) else []
-        self._regions = {one: (number[rows], start[rows], end[rows]) for (one,), rows in by_rank}
+    def __init__(self, regions: Iterable[pd.DataFrame]) -> None:
+        self._scopes: dict[tuple[str, str], int] = {}
+        self._regions: dict[int, tuple[Ints, Ints, Ints]] = {}
+        for some in regions:
+            self._add_regions(some)
         self._spans: dict[tuple[int, int], _Span] = {}
         self._runs: dict[int, _Span] = {}
         self._past: dict[int, _Past] = {}
         self._last: dict[int, tuple[int, int, int]] = {}
+
+    def _add_regions(self, regions: pd.DataFrame) -> None:
+        if not len(regions):
+            return
+        keys = regions.groupby(["scope", "name"], sort=False, observed=True)
+        names = [(str(scope), str(name)) for (scope, name), _ in keys]
+        known = np.array([self._scopes.setdefault(name, len(self._scopes)) for name in names], np.int32)
+        number = known[keys.ngroup().to_numpy()]
+        rank, start, end = (regions[name].to_numpy(np.int64) for name in ("rank", "start_ns", "end_ns"))
+        for (one,), rows in rows_by_key(rank):
+            self._regions[one] = number[rows], start[rows], end[rows]
 
     def add(self, run: RunMpi, *, last: bool) -> None:
         """Add the next window, whose calls are on the common clock; ``last`` says that none follows."""
@@ -204,7 +213,7 @@ class Efficiencies:
             span.ideal_ends = span.ideal_ends[0], max(span.ideal_ends[0], ideal)
         self._last = {}
         rows = [_row("run", "", self._runs, self._runs.keys(), together=True)]
-        for number, (scope, name) in enumerate(self._scopes):
+        for (scope, name), number in self._scopes.items():
             spans = {rank: span for (of, rank), span in self._spans.items() if of == number}
             rows.append(_row(scope, name, spans, self._runs.keys(), together=scope == "step"))
         return rows

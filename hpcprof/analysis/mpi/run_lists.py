@@ -57,7 +57,8 @@ class Texts:
 class _RankRows:
     """The rows of a rank; columns of numbers, as small as their values allow.
 
-    ``threads`` has the position of the first call of each thread, and the number of calls.
+    The ``end`` of an operation is how many calls after its ``begin`` it ends, or `NONE`. ``threads`` has the
+    position of the first call of each thread, and the number of calls.
     """
 
     calls: Mapping[str, _Column]
@@ -129,6 +130,9 @@ class RunLists:
             "comm": self.comms.numbers(operations["comm_id"]),
             **{name: _ints(operations, column) for name, column in _OPERATION_COLUMNS.items()},
         }
+        # Most operations end soon after they begin.
+        begin, end = of_operations["begin"], of_operations["end"]
+        of_operations["end"] = np.where(end == NONE, NONE, end - begin)
         bounds = np.append(np.flatnonzero(np.diff(thread, prepend=NONE)), len(start))
         self._rows[rank] = _RankRows(_small(found), _small(of_operations), bounds)
 
@@ -277,7 +281,7 @@ class RunLists:
             began = position[rows.operations["begin"]]
             chosen = np.flatnonzero(began != NONE)
             some = {name: values[chosen].astype(np.int64) for name, values in rows.operations.items()}
-            some["begin"], some["end"] = began[chosen], position[some["end"]]
+            some["begin"], some["end"] = began[chosen], position[_ends(some)]
             some["peer"] = self.peers[rank][chosen].astype(np.int64)
             some["left"] = self._left_over(rows)[chosen].astype(np.int64)
             some["root"] = self.communicators.in_program(some["comm"], some["root"])
@@ -336,6 +340,7 @@ class RunLists:
         nothing is pending on this one, and the number of calls so far.
         """
         ops = {name: values.astype(np.int64) for name, values in rows.operations.items()}
+        ops["end"] = _ends(ops)
         start, end = rows.calls["start"], rows.calls["start"] + rows.calls["length"]
         message = np.isin(ops["op"], self.ops.chosen(POINT_TO_POINT))
         chosen = np.flatnonzero((ops["comm"] == world) & ~message)
@@ -433,14 +438,20 @@ def _ints(rows: pd.DataFrame, name: str) -> Ints:
     return rows[name].to_numpy(np.int64)
 
 
+def _ends(operations: Mapping[str, Ints]) -> Ints:
+    """Return the calls in which operations end, or `NONE`."""
+    return np.where(operations["end"] == NONE, NONE, operations["begin"] + operations["end"])
+
+
 def _small(columns: Mapping[str, Ints]) -> dict[str, _Column]:
-    """Return columns in the smallest types that hold their values."""
+    """Return columns in the smallest types that hold their values; equal values take no memory."""
     found: dict[str, _Column] = {}
     for name, values in columns.items():
-        low, high = int(values.min(initial=0)), int(values.max(initial=0))
+        low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
         kinds = (np.int8, np.int16, np.int32)
         kind = next((k for k in kinds if np.iinfo(k).min <= low and high <= np.iinfo(k).max), np.int64)
-        found[name] = values.astype(kind)
+        whole = values.astype(kind)
+        found[name] = np.broadcast_to(whole[0], whole.shape) if low == high and len(whole) else whole
     return found
 
 

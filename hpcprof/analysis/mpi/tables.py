@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,7 +31,7 @@ Tables = Mapping[str, Outcome]
 
 def mpi_tables(
     lists: RunLists,
-    regions: pd.DataFrame,
+    regions: Iterable[pd.DataFrame],
     clocks: Mapping[int, RankClock],
     nodes: Mapping[int, str | None],
 ) -> Tables:
@@ -41,8 +41,8 @@ def mpi_tables(
     ----------
     lists : RunLists
         The calls and operations of all ranks.
-    regions : DataFrame
-        The rows of ``mpi_regions`` of all ranks.
+    regions : iterable of DataFrame
+        The rows of ``mpi_regions`` of all ranks, of some at a time.
     clocks : mapping of int to RankClock
         The clocks that communication aligned.
     nodes : mapping of int to str or None
@@ -52,8 +52,6 @@ def mpi_tables(
         return {}
     apart = [] if len(lists.ranks) == 1 else [rank for rank in lists.ranks if rank not in clocks]
     found = Efficiencies(regions)
-    # Those of a long run take more than a window.
-    del regions
     sums = _Sums(aligned=not apart)
     unmatched = Unmatched()
     for window in lists.windows():

@@ -467,7 +467,7 @@ class _Tables(dict[str, pd.DataFrame]):
         for rank in self.timelines:
             lists.add(rank, *(rows[rows["rank"] == rank] for rows in (calls, operations)))
         clocks = {rank: RankClock.shifted(0) for rank in self.timelines}
-        found = mpi_tables(lists, self["mpi_regions"], clocks, dict.fromkeys(clocks, "node"))
+        found = mpi_tables(lists, [self["mpi_regions"]], clocks, dict.fromkeys(clocks, "node"))
         return {name: outcome.rows for name, outcome in found.items()}
 
 

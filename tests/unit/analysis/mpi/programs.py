@@ -129,7 +129,7 @@ class Program:
         clocks = {rank: RankClock.shifted(self.ahead.get(rank, 0)) for rank in range(self.ranks)}
         nodes = {rank: f"node{rank // 2}" for rank in range(self.ranks)}
         lists = self.lists()
-        return dict(mpi_tables(run_lists(lists, most_calls), lists["mpi_regions"], clocks, nodes))
+        return dict(mpi_tables(run_lists(lists, most_calls), [lists["mpi_regions"]], clocks, nodes))
 
 
 def run_lists(tables: dict[str, pd.DataFrame], most_calls: int = MOST_CALLS) -> RunLists:

@@ -266,7 +266,7 @@ def test_without_a_common_clock_calls_and_messages_are_there_and_waits_are_unkno
     from hpcprof.analysis.mpi.tables import mpi_tables
 
     lists = late_sender().lists()
-    tables = mpi_tables(run_lists(lists), lists["mpi_regions"], {}, {})
+    tables = mpi_tables(run_lists(lists), [lists["mpi_regions"]], {}, {})
     assert tables["mpi_calls"].rows["wait_ns"].isna().all()
     assert not len(tables["mpi_waits"])
     assert "clocks of ranks 0, 1 are not aligned" in tables["pop"].reason
