@@ -15,6 +15,7 @@ from hpcprof.analysis.framework.run_data import ENVIRONMENT, RunData
 from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
+from hpcprof.profiles.readers.environment_allowlist import RANK_NUMBERS
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.profiles.timeline import Ints, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
@@ -103,9 +104,16 @@ def _commit(run: Run) -> str | None:
 
 
 def _recorded(facts: dict[tuple[str, str], str]) -> dict[str, str]:
-    """Return what the profiles record of software, machine and environment, by the name of the fact."""
+    """Return what the profiles record of software, machine and environment, by the name of the fact.
+
+    The variables that number ranks are left out: they are alike only in a run of which one rank was profiled.
+    """
     prefixes = {"version": "", "machine": "", "environment": ENVIRONMENT}
-    return {f"{prefixes[kind]}{name}": value for (kind, name), value in facts.items() if kind in prefixes}
+    return {
+        f"{prefixes[kind]}{name}": value
+        for (kind, name), value in facts.items()
+        if kind in prefixes and name not in RANK_NUMBERS
+    }
 
 
 def _own_steps(results: list[RankResult]) -> list[list[int]]:

@@ -22,19 +22,24 @@ value on all ranks if another launcher started them."""
 
 SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "FLUX_JOB_SIZE", "SLURM_NTASKS", "WORLD_SIZE")
 
-EXACT = (
+RANK_NUMBERS = (
     *RANKS,
-    *SIZES,
     "OMPI_COMM_WORLD_LOCAL_RANK",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
     "MPI_LOCALRANKID",
-    "MPI_LOCALNRANKS",
     "PALS_LOCAL_RANKID",
     "FLUX_TASK_LOCAL_ID",
     "SLURM_LOCALID",
     "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
     "GROUP_RANK",
+)
+"""Variables that differ between the ranks of a run."""
+
+EXACT = (
+    *RANK_NUMBERS,
+    *SIZES,
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+    "LOCAL_WORLD_SIZE",
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_MAX_CONNECTIONS",
     "CUDA_LAUNCH_BLOCKING",

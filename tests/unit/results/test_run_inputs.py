@@ -51,3 +51,8 @@ def test_the_profiles_of_a_run_are_looked_for_once(tmp_path: Path, monkeypatch: 
     data = run_data(run, store, ())
     assert [len(data.read(rank).operators) > 0 for rank in data.timeline_ranks] == [True, True]
     assert looked == [run]
+
+
+def test_variables_that_number_ranks_are_no_differences_between_runs() -> None:
+    facts = {("environment", "PMIX_RANK"): "0", ("environment", "NCCL_ALGO"): "Ring", ("host", "name"): "n1"}
+    assert run_inputs._recorded(facts) == {"environment NCCL_ALGO": "Ring"}
