@@ -36,7 +36,7 @@ _MOST_BYTES = 32 << 20
 _MOST_TENSORS = 200_000
 _LOOK_S = 1.0
 _ANSWER_S = 10.0
-"""How long the rank that ran out of memory waits for the others."""
+"""The time for which the rank that ran out of memory waits for the others."""
 
 
 class MemoryHistory:

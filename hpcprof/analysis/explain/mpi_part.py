@@ -239,7 +239,7 @@ class MpiNeeds:
 
     @cached_property
     def waits(self) -> Ints:
-        """How long each call waits for the last that it needs, in ns, shape (calls,)."""
+        """The time that each call waits for the last one that it needs, in ns, shape (calls,)."""
         start, end = self._calls.start, self._calls.end
         last = start.copy()
         for own, other in (

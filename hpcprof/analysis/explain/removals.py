@@ -40,7 +40,7 @@ _CALL_NS = 5_000
 _ALLOCATING = (CallKind.ALLOCATE, CallKind.FREE)
 
 _OTHER_CAUSES = (*_ALLOCATING, CallKind.MPI)
-"""What these calls take is a cause of its own."""
+"""Calls whose time is a cause of its own."""
 
 _FEW_COLLECTIVES = 4
 

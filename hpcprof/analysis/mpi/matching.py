@@ -146,7 +146,7 @@ class MatchedOperations:
 
     @property
     def sends(self) -> NDArray[np.bool_]:
-        """Whether each operation is the end of a message that sends."""
+        """True for each operation that sends a message."""
         return self.is_of(_SENDS)
 
     @property

@@ -91,12 +91,12 @@ class RankFailure:
 
     @property
     def noticed_another(self) -> bool:
-        """Whether the rank has only noticed that another one failed."""
+        """True if the rank has only noticed that another one failed."""
         return self.cause is not None and self.cause.blames_other
 
     @property
     def has_own_fault(self) -> bool:
-        """Whether the rank is known to have failed for a reason of its own."""
+        """True if the rank is known to have failed for a reason of its own."""
         known = self.exception is not None or self.cause is not None or self.exit_code in _OWN_SIGNALS
         return known and not self.noticed_another
 

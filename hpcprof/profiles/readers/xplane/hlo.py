@@ -106,7 +106,7 @@ class Operation:
 
     @property
     def bytes(self) -> int:
-        """What it reads and writes."""
+        """The bytes that it reads and writes."""
         return min(self.shape.bytes + sum(one.bytes for one in self.inputs), _LARGEST)
 
     @property
