@@ -1,1 +1,17 @@
 """The ``hpcprof`` command: one file per command, which parses, calls one function and prints."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+
+
+def _before_main(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+    """Say in a sentence that Ctrl-C came while the modules of a command were imported."""
+    if kind is KeyboardInterrupt:
+        print("\nhpcprof: interrupted.", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, where)
+
+
+sys.excepthook = _before_main

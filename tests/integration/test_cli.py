@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -425,3 +426,10 @@ def test_completion_imports_nothing_heavy(
     monkeypatch.setenv("COMP_WORDS", f"hpcprof {words}")
     monkeypatch.setenv("COMP_CWORD", str(len(words.split()) + 1))
     assert imported([], tmp_path).isdisjoint(HEAVY)
+
+
+def test_ctrl_c_while_a_command_starts_is_one_sentence() -> None:
+    program = "import hpcprof.cli; raise KeyboardInterrupt"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode in (130, -signal.SIGINT)
+    assert done.stderr.strip() == "hpcprof: interrupted."

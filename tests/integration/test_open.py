@@ -139,7 +139,7 @@ def test_several_folders_are_shown_one_after_the_other_and_mistakes_named(
 @pytest.mark.parametrize(
     ("path", "code", "says"),
     [
-        ("nothere", 2, "unknown run 'nothere'"),
+        ("nothere", 2, "unknown run 'nothere': there is no such file or folder, and runs has no runs"),
         ("empty", 1, "no profiles ("),
         ("notes.txt", 2, "is not a profile that hpcprof reads"),
         ("junk.sqlite", 1, "junk.sqlite is not an SQLite file"),

@@ -350,6 +350,10 @@ def find_run(reference: str, runs: Path, others: Sequence[str] = ()) -> Run:
         raise UsageError(f"{path} is a file, and not the folder of a run.")
     if "/" in reference and not path.exists():
         raise UsageError(f"there is no file or folder {path}.")
+    if not (ids or others):
+        raise UsageError(
+            f"unknown run {reference!r}: there is no such file or folder, and {runs} has no runs."
+        )
     where = f" (it is neither a folder nor a run in {runs})"
     raise unknown("run", reference, dict.fromkeys([*ids, *others]), where, listed=_LISTED_RUNS)
 
