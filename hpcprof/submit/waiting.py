@@ -20,7 +20,6 @@ from hpcprof.submit.runs.failures import (
     launch_failure,
     profiler_complaint,
     profiler_of,
-    tail,
 )
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, cancel, poll
@@ -32,6 +31,9 @@ _CANCEL_SECONDS = 60.0
 
 _REPEAT_SECONDS = 5.0
 """The seconds after which a deletion is repeated for the jobs that have not ended."""
+
+_LONGEST_LINE = 500
+"""The most characters of a line of a log that is shown with a failure."""
 
 
 def poll_seconds() -> Iterator[float]:
@@ -175,25 +177,28 @@ class _Log:
         return "".join(line for line in lines if self._chatter is None or not self._chatter.match(line))
 
 
+def _indented(lines: Sequence[str]) -> Iterator[str]:
+    for line in lines:
+        yield f"  {line}" if len(line) <= _LONGEST_LINE else f"  {line[:_LONGEST_LINE]}…"
+
+
 def describe_failure(run: Run, status: JobStatus) -> list[str]:
     """Return the lines that explain why a run did not succeed, a sentence first."""
     lines = [f"{run.id} {status}"]
+    logs = [line for name, said in last_output(run) for line in (f"{name}:", *_indented(said))]
     if status.state is JobState.ENDED:
-        for name, said in last_output(run):
-            lines += [f"{name}:", *(f"  {line}" for line in said)]
-        return lines
+        return lines + logs
     unstarted = launch_failure(run)
     failures = [] if unstarted else failed_ranks(run)
     lines += [unstarted] if unstarted else []
     for failure in failures[:1]:
-        lines += [str(failure), *(f"  {line}" for line in failure.last_lines)]
+        lines += [str(failure), *_indented(failure.last_lines)]
     if full := full_disk(run):
         lines.append(full)
     if complaint := profiler_complaint(run):
         lines.append(f"the profiler failed{complaint}")
     if not failures or failures[0].exit_code is None:
-        said = tail(run.path / "logs" / "job.err")
-        lines += ["job.err:", *(f"  {line}" for line in said)]
-        if refuses_root("\n".join(said)):
+        lines += logs
+        if refuses_root("\n".join(logs)):
             lines.append(f"Open MPI refuses to start ranks as root. {ROOT_REMEDY}")
     return lines

@@ -157,3 +157,11 @@ def test_open_mpis_refusal_of_root_names_the_variables_that_allow_it(make_run: M
         "Open MPI refuses to start ranks as root. Set OMPI_ALLOW_RUN_AS_ROOT=1 and "
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1, or do not run as root."
     )
+
+
+def test_a_failure_shows_what_a_plain_script_printed_and_cuts_long_lines(make_run: MakeRun) -> None:
+    run = make_run()
+    (run.path / "logs").mkdir()
+    (run.path / "logs/job.out").write_text(f"working\n{'x' * 3000}\n")
+    said = describe_failure(run, JobStatus(JobState.FAILED, "exit code 3", 3))
+    assert said[1:] == ["job.out:", "  working", f"  {'x' * 500}…"]
