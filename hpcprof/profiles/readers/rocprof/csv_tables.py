@@ -311,6 +311,8 @@ def _calls(folder: _Folder, suffix: str, strings: StringTable) -> IntColumns:
 
 _GZIP = b"\x1f\x8b"
 _HEAD_BYTES = 4096
+_MOST_RATIO = 1032
+"""A byte of a gzip file stands for at most so many."""
 
 
 def read(path: Path) -> Timeline:
@@ -350,8 +352,15 @@ def content_of(path: Path) -> bytes:
     """
     try:
         written = path.read_bytes()
-        return gzip.decompress(written) if written.startswith(_GZIP) else written
+        return _unpacked(written) if written.startswith(_GZIP) else written
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DamagedInput(f"{path} is damaged or truncated: {error}.") from None
     except OSError as error:
         raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None
+
+
+def _unpacked(written: bytes) -> bytes:
+    """Return the content of a gzip file, which ends with its size if it has one member."""
+    size = int.from_bytes(written[-4:], "little")
+    content = zlib.decompress(written, 16 + zlib.MAX_WBITS, min(size, _MOST_RATIO * len(written)) or 1)
+    return content if len(content) == size else gzip.decompress(written)

@@ -417,7 +417,8 @@ class _Fields:
 
     def column(self, path: str) -> Ints:
         """Return the values of a field, given the names on the way to it."""
-        return np.fromiter(self._objects(path), np.int64, len(self))
+        outer, _, name = path.rpartition(".")
+        return np.fromiter(map(attrgetter(name), self._objects(outer)), np.int64, len(self))
 
     def streams(self) -> Ints:
         """Return the streams, which ROCm before 6.4 does not record."""
