@@ -35,11 +35,16 @@ _OPTIONAL = ("sycl", "itt", "ccl", "dnn", "mpi")
 
 # The largest trace is that of the program; what wrote the others, such as a shell, used no GPU.
 _KEEP = """
-main=$(ls -S "$1"/*.json 2>/dev/null | head -n 1)
+main=$(ls -S "$1"/*.json "$1"/unitrace/*/chrome_trace.json 2>/dev/null | head -n 1)
 [ -n "$main" ] || { echo 'unitrace wrote no trace: did the program use a GPU?'; exit 1; }
 mv -f "$main" "$2.part" && mv -f "$2.part" "$2.unitrace.json" || exit 1
-for file in "$1"/*.json; do
-    [ ! -e "$file" ] || { mkdir -p "$3" && mv -f "$file" "$3"; } || exit 1
+for file in "${main%/*}"/metrics_*.csv "${main%/*}"/metrics/metrics_*.csv; do
+    [ ! -e "$file" ] || mv -f "$file" "$2.${file##*/}" || exit 1
+done
+for file in "$1"/*.json "$1"/unitrace/*/chrome_trace.json; do
+    [ -e "$file" ] || continue
+    case $file in */chrome_trace.json) file=${file%/*} ;; esac
+    mkdir -p "$3" && mv -f "$file" "$3" || exit 1
 done
 """
 
@@ -53,12 +58,15 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     marks_steps = target.workload is not None
     ranged = settings["capture"] == "range" or (settings["capture"] == "auto" and marks_steps)
     paused = Versioned(("--start-paused", "--conditional-collection"))
+    group = settings["metrics"]
+    # Only in a folder of their own have tables of counters names that tell their process.
+    place = ("--result-dir", f"{SCRATCH}/unitrace") if group else ("--output-dir-path", SCRATCH)
     return (
         *(Versioned((_TRACES[name],), required=False) for name in names if name in _OPTIONAL),
         *((paused,) if ranged else ()),
         *(_TRACES[name] for name in names if name not in _OPTIONAL),
-        "--output-dir-path",
-        SCRATCH,
+        *(("--metric-query", "--group", group) if group else ()),
+        *place,
     )
 
 
@@ -72,6 +80,9 @@ UNITRACE = Profiler(
     "Intel's unitrace: Level Zero, SYCL, oneCCL, MPI and ITT",
     settings={
         "trace": Setting(f"what to trace, joined by commas: {', '.join(_TRACES)}", "kernel,call,itt,ccl,mpi"),
+        "metrics": Setting(
+            "the group of hardware counters to read for each kernel, as ComputeBasic (unitrace --metric-list)"
+        ),
         "capture": Setting(
             "range: only while PTI_ENABLE_COLLECTION is 1; whole: everything; auto: range for hpcprof's "
             "workloads, whole for other programs",
@@ -84,7 +95,7 @@ UNITRACE = Profiler(
         "sample": "does not sample the CPU",
         "stacks": "records no call stacks",
         "cuda-graph-trace": "traces no CUDA graphs",
-        "gpu-metrics": "writes hardware counters to tables of its own, which hpcprof does not read",
+        "gpu-metrics": "reads the counters of the group that --profiler-option metrics=GROUP names",
         "export": "writes what is read: a Chrome trace",
     },
     check=_check,
@@ -92,6 +103,7 @@ UNITRACE = Profiler(
     flags=_flags,
     afterwards=_afterwards,
     complaint=lambda text: ": unitrace wrote no trace" if "unitrace wrote no trace" in text else "",
+    counters=lambda target, settings: bool(settings["metrics"]),
     needs_gpus=lambda settings: True,
     vendors=(Vendor.INTEL,),
 )

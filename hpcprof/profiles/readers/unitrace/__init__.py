@@ -1,6 +1,6 @@
 """Traces of Intel's unitrace."""
 
-from hpcprof.profiles.readers.declaration import ProfileContent, Reader
+from hpcprof.profiles.readers.declaration import ProfileContent, Reader, Scrubber
 
 UNITRACE = Reader(
     "unitrace",
@@ -8,5 +8,11 @@ UNITRACE = Reader(
     files="chrome_trace.json or *.unitrace.json of unitrace",
     content=ProfileContent.TIMELINE,
     read="hpcprof.profiles.readers.unitrace.reader:read",
+    other_files="hpcprof.profiles.readers.unitrace.reader:other_files",
     identify_rank="hpcprof.profiles.readers.unitrace.reader:identify_rank",
+    scrubber=Scrubber(
+        "hpcprof.profiles.scrub.unitrace:scrub",
+        suffixes=(".unitrace.json", "chrome_trace.json"),
+        files="chrome_trace.json or *.unitrace.json of unitrace",
+    ),
 )

@@ -7,6 +7,7 @@ back begins at the operation's start, so it does not tell when the host knew of 
 
 from __future__ import annotations
 
+import glob
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -24,7 +25,7 @@ from hpcprof.profiles.columns.joins import latest
 from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
-from hpcprof.profiles.readers.declaration import rank_from_name
+from hpcprof.profiles.readers.declaration import ProfilePart, rank_from_name
 from hpcprof.profiles.readers.kineto.events import integers
 from hpcprof.profiles.readers.kineto.json_stream import Event
 from hpcprof.profiles.readers.kineto.stamps import times
@@ -40,6 +41,7 @@ from hpcprof.profiles.timeline import (
     GpuMarks,
     IntColumns,
     Ints,
+    KernelCounters,
     Kernels,
     MemoryOperations,
     MpiCalls,
@@ -62,6 +64,13 @@ _MEMORY = re.compile(
 )
 _COMMAND = re.compile(r"(?:zeCommandListAppend|clEnqueue)\w+")
 _API = re.compile(r"(?:ze[stx]?|cl|ur|pi)[A-Z]\w*")
+HOST_IN_NAME = re.compile(r"(?:(?<=HOST<)|(?<=DEVICE<))[^>]+")
+"""The host in the name of a process."""
+
+_OF_JOB = ".unitrace.json"
+_COUNTER_COLUMNS = "Kernel,GlobalInstanceId,SubDeviceId,"
+_AVERAGED = ("[%]", "Hz]")
+_NO_COUNTER = re.compile(r"QueryBeginTime\[ns\]|ReportReason|ContextId\w*|SourceId|StreamMarker|")
 _FLOW = re.compile(r"(?:CL_)?Flow_H2D_(\d{1,18})_")
 
 # A copy reads and writes device memory, host memory of the driver (pinned), shared or any other (pageable).
@@ -74,7 +83,9 @@ _SIDES = {
 _SLOWEST = (HostMemory.PAGEABLE, HostMemory.PINNED, HostMemory.MANAGED, HostMemory.NONE)
 
 
-class _Arguments(msgspec.Struct):
+class Arguments(msgspec.Struct):
+    """The arguments of an event that are read."""
+
     id: str = ""
     name: str = ""
 
@@ -116,7 +127,7 @@ def read(path: Path) -> Timeline:
     """
     with reading(path):
         written = path.read_bytes()
-    events, lost = _events(path, written)
+    events, lost = whole_events(path, written)
     return _Builder(path, events, lost).timeline()
 
 
@@ -138,8 +149,14 @@ def _named_rank(path: Path) -> int | None:
     return rank_from_name(path.parent) if own is None else own
 
 
-def _events(path: Path, written: bytes) -> tuple[list[Event], list[Loss]]:
-    """Return the events of a trace; without its closing brackets, those that are whole."""
+def whole_events(path: Path, written: bytes) -> tuple[list[Event], list[Loss]]:
+    """Return the events of a trace; without its closing brackets, those that are whole.
+
+    Raises
+    ------
+    DamagedInput
+        If it is not a trace of unitrace.
+    """
     begin = _EVENTS.match(written.lstrip())
     if begin is None:
         raise DamagedInput(f"{path} is not a trace of unitrace.")
@@ -162,6 +179,45 @@ def _events(path: Path, written: bytes) -> tuple[list[Event], list[Loss]]:
     if not found:
         raise DamagedInput(f"{path} is damaged or truncated: it holds no whole event of unitrace.")
     return found, losses(LossKind.ROW, Subject.EVENT, {"form": damaged}, len(found) + damaged)
+
+
+def other_files(path: Path, part: ProfilePart | None = None) -> list[Path]:
+    """Return the tables of counters that belong to a trace, as unitrace or the job named them."""
+    name = path.name.lower()
+    if name.endswith(_OF_JOB):
+        return sorted(path.parent.glob(f"{glob.escape(path.name[: -len(_OF_JOB)])}.metrics_*.csv"))
+    return sorted(file for place in ("", "metrics/") for file in path.parent.glob(f"{place}metrics_*.csv"))
+
+
+def _measured(text: str) -> tuple[dict[tuple[int, str], float], int]:
+    """Return the counters of each kernel by its instance, of all its tiles, and count the damaged rows.
+
+    Shares and frequencies of tiles are averaged, all else is added.
+    """
+    parts: dict[tuple[int, str], list[float]] = defaultdict(list)
+    names: list[str] = []
+    damaged = 0
+    for line in text.splitlines():
+        if line.startswith(_COUNTER_COLUMNS):
+            names = line[len(_COUNTER_COLUMNS) :].split(",")
+        if not line.strip() or line.startswith((_COUNTER_COLUMNS, "===")):
+            continue
+        # The name of a kernel may have commas.
+        _, *numbers = line.rsplit(",", len(names) + 2)
+        try:
+            instance, _, *values = map(float, numbers)
+        except ValueError:
+            damaged += 1
+            continue
+        if len(values) != len(names) or not np.isfinite([instance, *values]).all():
+            damaged += 1
+            continue
+        for counter, value in zip(names, values, strict=True):
+            if not _NO_COUNTER.fullmatch(counter):
+                parts[int(instance), counter].append(value)
+    return {
+        key: sum(values) / (len(values) if key[1].endswith(_AVERAGED) else 1) for key, values in parts.items()
+    }, damaged
 
 
 class _Builder:
@@ -190,6 +246,7 @@ class _Builder:
         api["correlation"] = np.arange(1, len(api["start"]) + 1)
         of_operation = self._launches(api)
         operations, gpus = self._operations(process, of_operation)
+        counters = self._counters(operations)
         names = [self._named_operations[number] for number in operations.pop("number").tolist()]
         rows = {kind: np.flatnonzero([one.kind == kind for one in names]) for kind in _Kind}
         texts = self._strings.array()
@@ -207,6 +264,7 @@ class _Builder:
                 }
             ),
             mpi_calls=MpiCalls(**{key: values[is_mpi] for key, values in calls.items()}),
+            counters=counters,
         )
 
     def _texts(self, names: Ints) -> list[str]:
@@ -295,13 +353,39 @@ class _Builder:
             "correlation": np.array(correlation, np.int64),
             "process": np.full(len(events), process),
             "number": number,
+            "id": np.array(ids, np.int64),
         }, gpus
+
+    def _counters(self, operations: IntColumns) -> KernelCounters:
+        """Return the counters in the tables beside the trace; an instance is an operation by its id."""
+        row = {number: at for at, number in enumerate(operations.pop("id").tolist())}
+        found: list[tuple[int, str, float]] = []
+        unknown = damaged = 0
+        for path in other_files(self._path):
+            with reading(path):
+                text = path.read_text(encoding="utf-8", errors="replace")
+            measured, odd = _measured(text)
+            damaged += odd
+            for (instance, counter), value in measured.items():
+                if instance in row:
+                    found.append((row[instance], counter, value))
+                else:
+                    unknown += 1
+        count = len(found) + unknown + damaged
+        fields = {"GlobalInstanceId": unknown, "values": damaged}
+        self._lost += losses(LossKind.ROW, Subject.COUNTER, fields, count)
+        place = np.array([at for at, _, _ in found], np.int64)
+        return KernelCounters(
+            **{key: operations[key][place] for key in ("start", "end", "process", "device", "name")},
+            counter=self._strings.add_all(counter for _, counter, _ in found),
+            value=np.array([value for _, _, value in found], np.float64),
+        )
 
     def _devices(self, process: Ints, tile: Ints) -> tuple[Ints, tuple[Gpu, ...]]:
         """Return the number of each operation's device or tile, and all of them in their order."""
         known: dict[int, re.Match[str]] = {}
         for event in self._named:
-            found = _DEVICE.search(_arguments(event).name)
+            found = _DEVICE.search(known_arguments(event).name)
             pid, valid = integers([event.pid])
             if found and valid.all():
                 known[int(pid[0])] = found
@@ -320,7 +404,7 @@ class _Builder:
         return column, tuple(gpus)
 
     def _origin(self, gpus: tuple[Gpu, ...]) -> Origin:
-        hosts = (_HOST.match(_arguments(event).name) for event in self._named)
+        hosts = (_HOST.match(known_arguments(event).name) for event in self._named)
         host = next((found for found in hosts if found), None)
         rank = int(host["rank"]) if host and host["rank"] else _named_rank(self._path)
         return Origin(
@@ -368,15 +452,30 @@ def _operation(written: str) -> _Operation:
     return _Operation(text, tile, kind=_Kind.MARK if _COMMAND.match(text) else _Kind.KERNEL)
 
 
-def _arguments(event: Event) -> _Arguments:
+def is_read(event: Event) -> bool:
+    """Return whether an event is of a kind that is read."""
+    match event.ph, event.cat:
+        case "M", _:
+            return event.name == "process_name"
+        case "X", "gpu_op":
+            return True
+        case "X" | "B" | "E", "cpu_op":
+            return True
+        case "s", str(category):
+            return _FLOW.match(category) is not None
+    return False
+
+
+def known_arguments(event: Event) -> Arguments:
+    """Return the arguments of an event that are read; empty where they are damaged."""
     try:
-        return msgspec.json.decode(event.args, type=_Arguments, strict=False)
+        return msgspec.json.decode(event.args, type=Arguments, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return _Arguments()
+        return Arguments()
 
 
 def _id(event: Event) -> int:
-    text = _arguments(event).id
+    text = known_arguments(event).id
     return int(text) if text.isdecimal() and len(text) < 19 else -1
 
 

@@ -12,7 +12,9 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.losses import LossKind
-from hpcprof.profiles.readers.discovery import identify_rank, read_profile
+from hpcprof.profiles.readers.discovery import files_of, identify_rank, read_profile
+from hpcprof.profiles.scrub.names import Names
+from hpcprof.profiles.scrub.unitrace import scrub
 from hpcprof.profiles.timeline import Category, Timeline
 from tests.data import unitrace_trace as made
 
@@ -116,3 +118,65 @@ def test_what_is_no_trace_is_a_sentence(content: str, tmp_path: Path) -> None:
     path.write_text(content)
     with pytest.raises(DamagedInput, match="unitrace"):
         read_profile(path)
+
+
+COUNTERS = """
+=== Device #0 Metrics ===
+
+Kernel,GlobalInstanceId,SubDeviceId,GpuTime[ns],XVE_ACTIVE[%],L3_BYTE_READ[bytes],ReportReason
+{gemm}[SIMD16 {{40; 4; 1}} {{256; 1; 1}}],2,0,100,40,1024,1
+{gemm}[SIMD16 {{40; 4; 1}} {{256; 1; 1}}],2,1,90,60,1000,1
+
+gemm_kernel,12,0,80,50.5,7,1
+gemm_kernel,999,0,80,50.5,7,1
+gemm_kernel,12,0,80
+"""
+
+
+@pytest.mark.parametrize("table", ["rank0.metrics_0.csv", "metrics_0.csv", "metrics/metrics_0.csv"])
+def test_counters_beside_a_trace_are_those_of_kernels(table: str, tmp_path: Path) -> None:
+    trace = tmp_path / ("rank0.unitrace.json" if table.startswith("rank0") else "chrome_trace.json")
+    trace.write_text(made.text())
+    (tmp_path / table).parent.mkdir(exist_ok=True)
+    (tmp_path / table).write_text(COUNTERS.format(gemm=made.GEMM))
+    (tmp_path / "rank01.metrics_0.csv").write_text("of another rank")
+    assert files_of(trace) == [trace, tmp_path / table]
+    timeline = read_profile(trace)
+    assert isinstance(timeline, Timeline)
+    found = timeline.counters
+    assert {*timeline.names(found.name)} == {made.GEMM}
+    assert [*zip(timeline.names(found.counter), found.value.tolist(), strict=True)] == [
+        ("GpuTime[ns]", 190.0),
+        ("XVE_ACTIVE[%]", 50.0),
+        ("L3_BYTE_READ[bytes]", 2024.0),
+        ("GpuTime[ns]", 80.0),
+        ("XVE_ACTIVE[%]", 50.5),
+        ("L3_BYTE_READ[bytes]", 7.0),
+    ]
+    assert found.start.tolist()[::3] == timeline.kernels.start[timeline.kernels.device == 0][:2].tolist()
+    said = [loss.sentence for loss in timeline.origin.losses]
+    assert len(said) == 2
+    assert all("left out" in sentence for sentence in said)
+
+
+def test_a_copy_has_the_same_figures_and_no_host_path_or_argument(tmp_path: Path) -> None:
+    secret = {**made.events()[4], "name": "load /home/alice/data.bin", "args": {"key": "hunter2"}}
+    own = {"ph": "X", "cat": "own", "name": "private", "pid": 1, "tid": 1, "ts": 1, "dur": 1}
+    path = tmp_path / "rank0.unitrace.json"
+    path.write_text(made.text([*made.events(), secret, own]))
+    (tmp_path / "copy").mkdir()
+    copy = tmp_path / "copy" / path.name
+    assert scrub(path, copy, Names()) == ["events of own"]
+    for word in ("x4204c0s0b0n0", "alice", "hunter2", "private"):
+        assert word in path.read_text()
+        assert word not in copy.read_text()
+    before, after = read_profile(path), read_profile(copy)
+    assert isinstance(before, Timeline)
+    assert isinstance(after, Timeline)
+    assert after.origin.rank == before.origin.rank
+    assert after.origin.gpus == before.origin.gpus
+    for table in ("kernels", "memops", "calls", "mpi_calls"):
+        ours, theirs = getattr(before, table), getattr(after, table)
+        assert ours.start.tolist() == theirs.start.tolist()
+        assert before.names(ours.name) == after.names(theirs.name)
+    assert before.kernels.correlation.tolist() == after.kernels.correlation.tolist()
