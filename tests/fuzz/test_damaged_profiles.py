@@ -425,6 +425,33 @@ def changed_message(data: bytes, choose: random.Random) -> bytes:
     return xplane_profile.message(fields)
 
 
+COUNTERS = (
+    "Kernel,GlobalInstanceId,SubDeviceId,GpuTime[ns],XVE_ACTIVE[%]\n"
+    + "".join(f"{unitrace_trace.GEMM},{10 * step + 2},0,{100 + step},40.5\n" for step in range(3))
+).encode()
+
+
+@bounded
+@given(changes)
+def test_a_table_of_counters_with_changed_bytes_gives_a_sentence_or_results(
+    tmp_path_factory: pytest.TempPathFactory, seeds: list[int]
+) -> None:
+    place = tmp_path_factory.mktemp("fuzz")
+    path = place / "rank00000.unitrace.json"
+    path.write_bytes(WHOLE[".unitrace.json"])
+    changed = bytearray(COUNTERS)
+    for seed in seeds:
+        choose = random.Random(seed)
+        at = choose.randrange(len(changed) + 1)
+        changed[at : at + choose.randrange(4)] = choose.choice(
+            [b"", b",", b"\n", b"nan", b"-", b"1e400", b"\xff", choose.randbytes(4)]
+        )
+    (place / "rank00000.metrics_0.csv").write_bytes(changed)
+    timeline = opened(path)
+    assert timeline is not None
+    check_parts(analysed(timeline))
+
+
 @cache
 def folder() -> dict[str, bytes]:
     """The files of a folder that nsys exports, by their names; those that hold enumerations are left out."""

@@ -1,7 +1,7 @@
 """Copies a trace of unitrace, with only the events and fields that the reader knows.
 
-Hosts are left out of the names of processes. Kernels, calls and ranges keep their names, without private words
-in them.
+Hosts are left out of the names of processes. Kernels, calls and ranges keep their names, without private
+words in them.
 """
 
 from __future__ import annotations
