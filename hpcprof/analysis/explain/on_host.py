@@ -22,6 +22,9 @@ _LEAST_SHARE = 0.01
 _LATE_SHARE = 0.03
 _SHARE_OF_EXCESS = 0.1
 
+_READ_OF_JAX = "np.asarray(jax.Array)"
+"""JAX marks with it that the host reads a value, also by ``float()``."""
+
 
 @dataclass(frozen=True)
 class _Account:
@@ -73,7 +76,7 @@ def _account(table: pd.DataFrame) -> _Account | None:
 
 
 def _host_work(tables: Tables, account: _Account, wall: float) -> Iterator[Finding]:
-    """Yield the ranges in which every rank executes no operator: loading, Python, logging."""
+    """Yield the ranges in which every rank executes no operator: loading, Python, logging, reading values."""
     idle = tables["idle_causes"]
     if not len(idle):
         return
@@ -83,7 +86,9 @@ def _host_work(tables: Tables, account: _Account, wall: float) -> Iterator[Findi
         spread = half_width(account.idle.min(axis=1)) if len(account.idle) > 1 else 0.0
         rows = idle[idle["range"] == place]
         evidence = tuple(largest("idle_causes", "idle_ns_per_step", rows))
-        yield estimated_finding(Cause.HOST_WORK, account.ranks, str(place), least, spread, wall, evidence)
+        # In it the host waits for the device, whose threads take their time to begin and to end.
+        cause = Cause.HOST_SYNC if place == _READ_OF_JAX else Cause.HOST_WORK
+        yield estimated_finding(cause, account.ranks, str(place), least, spread, wall, evidence)
 
 
 def _late_ranks(tables: Tables, account: _Account, wall: float) -> Iterator[Finding]:
