@@ -237,9 +237,9 @@ def _by_waiting(ranks: Mapping[int, RankEvidence], operations: _Operations) -> S
     waited = _most_awaited(waits, chosen)
     where = _places(chosen, ranks)
     if kind is StallKind.DESYNCHRONIZED:
-        held = operations.held(chosen)
-        entered = next(iter(_places(held, ranks, waits_in=operations)), None)
-        sides = [Side(held, waited.name, waited.sizes, entered)]
+        inside = operations.held(chosen)
+        entered = next(iter(_places(inside, ranks, waits_in=operations)), None)
+        sides = [Side(inside, waited.name, waited.sizes, entered)]
         calls = _alike({rank: call for rank in chosen if (call := meeting_call(ranks[rank].stack))})
         for call, of_call in calls.items():
             sides.append(Side(tuple(of_call), call, (), next(iter(_places(of_call, ranks)), None)))
