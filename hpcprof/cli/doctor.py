@@ -11,7 +11,7 @@ from hpcprof.cli.completion import complete_sites
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import default_site, runs_dir_option
 from hpcprof.cli.tables import show
-from hpcprof.submit.doctor import CHECKS, Inspected, Status, examine
+from hpcprof.submit.doctor import CHECKS, Inspected, Status, examine, node_evidence
 from hpcprof.submit.sites.files import load_site, load_site_file
 
 
@@ -29,8 +29,11 @@ from hpcprof.submit.sites.files import load_site, load_site_file
     help="A site's file, not its name.",
 )
 @click.option("--probe", is_flag=True, help="Also start two MPI ranks, in a job of a few seconds.")
+@click.option(
+    "--node", is_flag=True, help="Also try on a node, in a job, which evidence of hangs and deaths it allows."
+)
 @runs_dir_option
-def command(site: str, site_file: Path | None, probe: bool, runs_dir: Path) -> None:
+def command(site: str, site_file: Path | None, probe: bool, node: bool, runs_dir: Path) -> None:
     """Check what works here, and suggest fixes.
 
     The exit code is 1 if something is broken; absent software may not be needed.
@@ -39,7 +42,7 @@ def command(site: str, site_file: Path | None, probe: bool, runs_dir: Path) -> N
     option = loaded.options.get("python")
     python = (option.default if option else "") or sys.executable
     machine = Inspected(loaded, runs_dir, python, probe)
-    findings = list(examine(machine, CHECKS))
+    findings = [*examine(machine, CHECKS), *(node_evidence(machine) if node else ())]
     show(
         [(f.name, f.status.value, f"{f.observation} {f.remedy}".rstrip()) for f in findings],
         ("check", "status", "observation"),

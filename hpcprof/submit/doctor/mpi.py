@@ -7,14 +7,13 @@ import os
 import re
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from hpcprof.common.errors import HpcprofError
-from hpcprof.submit.doctor.machine import Answer, CheckResult, Inspected, Status, nearest_folder
+from hpcprof.submit.doctor.machine import Answer, CheckResult, Inspected, Status
+from hpcprof.submit.doctor.trial import MINUTES, QUEUE_SECONDS, NotGranted, trial_job
 from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.request import make_job
 from hpcprof.submit.launchers import ROOT_REMEDY, refuses_root
@@ -46,10 +45,6 @@ _OPEN_MPI = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
 }
-_QUEUE_SECONDS = 120
-"""The most seconds that two ranks wait for a node."""
-_MINUTES = 5
-"""The time limit of their allocation, which ends it if hpcprof is killed."""
 
 
 def mpi(machine: Inspected) -> CheckResult:
@@ -133,39 +128,27 @@ def _launcher_of_jobs(machine: Inspected, command: str, here: str | None) -> Che
 
 def _probe_in_job(machine: Inspected) -> CheckResult:
     """Start two ranks as a job of the site does: with its environment, modules, set-up lines and launcher."""
-    # Submitting needs modules that no other check needs.
-    from hpcprof.submit.submission import submit
-    from hpcprof.submit.waiting import cancel_and_wait, describe_failure, poll_until
+    from hpcprof.submit.waiting import describe_failure
 
-    folder = Path(tempfile.mkdtemp(prefix=".hpcprof-probe-", dir=nearest_folder(machine.runs)))
+    program = (machine.python, "-c", _RANKS)
     try:
-        spec = JobSpec((machine.python, "-c", _RANKS), ranks_per_node=2, walltime=f"{_MINUTES}m")
-        job = make_job(machine.site, spec)
-        run = submit(machine.site, job, folder, ["hpcprof", "doctor", "--probe"])
-        status = poll_until(run, _QUEUE_SECONDS)
-        if not status.state.ended:
-            cancel_and_wait([run])
-            why = f"the job is {status} after {_QUEUE_SECONDS} s"
-            return CheckResult(_NAME, Status.WARNING, f"No ranks were started: {why}.", "Try again later.")
-        launcher = run.state_file("launcher") or job.arguments[0]
-        logs = "".join(path.read_text(errors="replace") for path in sorted(run.path.glob("logs/rank*.out")))
-        said = sorted(re.findall(r"rank \d+ of \d+", logs))
-        if said == ["rank 0 of 2", "rank 1 of 2"]:
-            return CheckResult(_NAME, Status.OK, f"Jobs run {launcher}, which starts 2 ranks of one job.")
-        remedy = (
-            "Name the modules or the environment of the MPI that mpi4py uses in the site (modules, setup)."
-        )
-        if said == ["rank 0 of 1", "rank 0 of 1"]:
-            observation = f"Jobs run {launcher}, which starts 2 jobs of one rank: mpi4py has another MPI."
-            return CheckResult(_NAME, Status.BROKEN, observation, remedy)
-        why = " ".join(line.strip() for line in describe_failure(run, status)[1:3]) or str(status)
-        return CheckResult(_NAME, Status.BROKEN, f"Jobs run {launcher}, which fails: {why}.", remedy)
+        with trial_job(machine, program, 2, "--probe") as (run, status):
+            launcher = run.state_file("launcher") or program[0]
+            files = sorted(run.path.glob("logs/rank*.out"))
+            said = sorted(
+                re.findall(r"rank \d+ of \d+", "".join(file.read_text(errors="replace") for file in files))
+            )
+            why = " ".join(line.strip() for line in describe_failure(run, status)[1:3]) or str(status)
     except HpcprofError as error:
-        return CheckResult(
-            _NAME, Status.WARNING, f"No ranks were started: {error}", "Try it with hpcprof submit."
-        )
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remedy = "Try again later." if isinstance(error, NotGranted) else "Try it with hpcprof submit."
+        return CheckResult(_NAME, Status.WARNING, f"No ranks were started: {error}", remedy)
+    if said == ["rank 0 of 2", "rank 1 of 2"]:
+        return CheckResult(_NAME, Status.OK, f"Jobs run {launcher}, which starts 2 ranks of one job.")
+    remedy = "Name the modules or the environment of the MPI that mpi4py uses in the site (modules, setup)."
+    if said == ["rank 0 of 1", "rank 0 of 1"]:
+        observation = f"Jobs run {launcher}, which starts 2 jobs of one rank: mpi4py has another MPI."
+        return CheckResult(_NAME, Status.BROKEN, observation, remedy)
+    return CheckResult(_NAME, Status.BROKEN, f"Jobs run {launcher}, which fails: {why}.", remedy)
 
 
 def _without_mpi4py(machine: Inspected) -> CheckResult:
@@ -238,7 +221,7 @@ def _probe_with_ranks(machine: Inspected, types: Sequence[str], wanted: str) -> 
     try:
         with _allocation(machine) as job:
             works, answer = _first_that_works(machine, job, list(candidates))
-    except _NotGranted as reason:
+    except NotGranted as reason:
         return _not_granted(reason)
     return _judge(library, list(candidates), wanted, works, answer)
 
@@ -273,10 +256,6 @@ def _first_that_works(
     return None, answer
 
 
-class _NotGranted(Exception):
-    """Slurm gave no node; the message is the end of a sentence."""
-
-
 @contextmanager
 def _allocation(machine: Inspected) -> Iterator[list[str]]:
     """Yield srun's arguments for a job with room for two ranks: the present one, or one of its own."""
@@ -285,14 +264,14 @@ def _allocation(machine: Inspected) -> Iterator[list[str]]:
         return
     site = machine.site
     where = [f"{site.queue_directive}={site.queue}"] if site.queue else []
-    shape = ["--nodes=1", "--ntasks=2", f"--time={_MINUTES}", "--job-name=hpcprof-probe"]
-    command = ["salloc", "--no-shell", f"--immediate={_QUEUE_SECONDS}", *shape, *where, *_directives(machine)]
-    answer = machine.run(command, seconds=_QUEUE_SECONDS + 30.0)
+    shape = ["--nodes=1", "--ntasks=2", f"--time={MINUTES}", "--job-name=hpcprof-probe"]
+    command = ["salloc", "--no-shell", f"--immediate={QUEUE_SECONDS}", *shape, *where, *_directives(machine)]
+    answer = machine.run(command, seconds=QUEUE_SECONDS + 30.0)
     granted = re.search(r"Granted job allocation (\d+)", answer.stderr)
     if granted is None:
         waited = "Connection timed out" in answer.stderr or answer.exit_code is None
-        late = f"Slurm gave no node within {_QUEUE_SECONDS} s"
-        raise _NotGranted(late if waited else answer.why)
+        late = f"Slurm gave no node within {QUEUE_SECONDS} s"
+        raise NotGranted(late if waited else answer.why)
     try:
         yield [f"--jobid={granted[1]}"]
     finally:

@@ -14,15 +14,15 @@ _NO_LOG = "the Inspector wrote no log"
 
 # The program may have several processes with GPUs, as those of torchrun are.
 _KEEP = f"""
-set -- "$2" "$1"/*.log
-[ -e "$2" ] || {{
+folder=$1 output=$2
+set --
+for file in "$folder"/*.log; do [ ! -s "$file" ] || set -- "$@" "$file"; done
+if [ $# -eq 0 ]; then
     echo '{_NO_LOG}: NCCL found no libnccl-profiler-inspector.so (profiler option plugin), or was not used'
     exit 1
-}}
-if [ $# -eq 2 ]; then mv -f "$2" "$1.inspector.log"; exit; fi
-profiles=${{1%/*}}
-shift
-for file in "$@"; do mv -f "$file" "$profiles" || exit 1; done
+fi
+if [ $# -eq 1 ]; then mv -f "$1" "$output.inspector.log"; exit; fi
+for file in "$@"; do mv -f "$file" "${{output%/*}}" || exit 1; done
 """
 
 
@@ -38,7 +38,8 @@ def _environment(target: Target, settings: Settings) -> dict[str, str]:
         "NCCL_INSPECTOR_ENABLE": "1",
         "NCCL_INSPECTOR_DUMP_DIR": f"{SCRATCH}/inspector",
         "NCCL_INSPECTOR_DUMP_VERBOSE": "1",
-        "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": "500000",
+        # What has not been written when a communicator ends is lost.
+        "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": "5000",
         "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES": settings["smallest"],
         "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE": "65536",
         "NCCL_INSPECTOR_DUMP_P2P_RING_SIZE": "65536",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -13,8 +14,18 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from hpcprof.cli.doctor import command
-from hpcprof.submit.doctor import CHECKS, CheckResult, Inspected, Status, checks, examine, mpi
+from hpcprof.submit.doctor import (
+    CHECKS,
+    CheckResult,
+    Inspected,
+    Status,
+    checks,
+    examine,
+    mpi,
+    node_evidence,
+)
 from hpcprof.submit.doctor.machine import Answer
+from hpcprof.submit.doctor.node_evidence import judge_node
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import Site
 
@@ -410,3 +421,46 @@ def test_the_doctor_has_help_with_an_example() -> None:
     done = CliRunner().invoke(command, ["--help"])
     assert done.exit_code == 0
     assert "hpcprof doctor --site mycluster --probe" in done.output
+
+
+NODE = "node\tn3\ntool\tawk\ntool\tpython3\nscope\t1\nparanoid\t2\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "name", "status", "says"),
+    [
+        ("", "processes on a node", Status.OK, "n3 shows progress"),
+        ("unreadable\tio\n", "processes on a node", Status.WARNING, "nobody read io of a process"),
+        ("traces\tgdb\n", "native stacks on a node", Status.OK, "gdb reads them on n3"),
+        ("refused\tgdb\n", "native stacks on a node", Status.WARNING, "processes on n3 (ptrace_scope is 1)"),
+        ("", "native stacks on a node", Status.WARNING, "none of eu-stack, gdb and py-spy"),
+        (
+            "memory\t/sys/fs/cgroup/a/memory.events\n",
+            "out of memory on a node",
+            Status.OK,
+            "/a/memory.events",
+        ),
+        ("", "out of memory on a node", Status.ABSENT, "no counter"),
+        (
+            "tool\tnvidia-smi\n",
+            "monitors on a node",
+            Status.OK,
+            "NVIDIA's GPUs and NCCL's monitor (RAS); perf",
+        ),
+    ],
+)
+def test_the_evidence_of_a_node_is_judged(more: str, name: str, status: Status, says: str) -> None:
+    (found,) = [one for one in judge_node(NODE + more) if one.name == name]
+    assert (found.status, says in found.observation) == (status, True), found
+
+
+def test_the_evidence_of_this_node_is_tried() -> None:
+    found = {one.name: one.status for one in node_evidence(Inspected(load_site("local"), Path("runs")))}
+    assert found["processes on a node"] is Status.OK
+    tools = any(map(shutil.which, ("gdb", "eu-stack")))
+    assert found["native stacks on a node"] is (Status.OK if tools else Status.WARNING)
+
+
+def test_a_node_that_nobody_grants_is_told(tmp_path: Path) -> None:
+    (found,) = node_evidence(made_up(site="generic-slurm", runs=tmp_path))
+    assert (found.status, "Nothing was tried" in found.observation) == (Status.WARNING, True)

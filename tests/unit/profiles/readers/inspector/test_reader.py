@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import lzma
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.collective_operations import bus_factor
 from hpcprof.profiles.readers.discovery import find_profiles, identify_rank
 from hpcprof.profiles.readers.inspector.reader import is_log, read
 from tests.data.inspector_log import BEGUN_US, line, of_slow_rank, write_log
+from tests.unit.profiles.readers.conftest import DATA
 
 
 def test_a_collective_is_a_kernel_with_its_communicator_and_size(tmp_path: Path) -> None:
@@ -24,6 +28,23 @@ def test_a_collective_is_a_kernel_with_its_communicator_and_size(tmp_path: Path)
     assert found.names(found.collectives.communicator) == ["0x7f8c496ae9f661"] * 2
     assert (found.collectives.bytes.tolist(), found.collectives.ranks.tolist()) == ([1 << 20] * 2, [4, 4])
     assert found.origin.losses == ()
+
+
+def test_a_log_of_two_h100_gives_the_bandwidth_that_the_inspector_computed(tmp_path: Path) -> None:
+    told = []
+    for rank in range(2):
+        written = lzma.decompress((DATA / f"inspector_rank{rank}.log.xz").read_bytes())
+        path = tmp_path / f"rank{rank:05d}.inspector.log"
+        path.write_bytes(written)
+        found = read(path)
+        assert (found.origin.losses, found.origin.rank, len(found.kernels)) == ((), rank, 80)
+        assert set(found.collectives.bytes.tolist()) == {4 << 20, 4 << 10}
+        took = found.kernels.end - found.kernels.start
+        bandwidth = found.collectives.bytes / np.maximum(took, 1) * bus_factor("AllReduce", 2)
+        lines = [json.loads(text)["coll_perf"] for text in written.splitlines()]
+        told.append([(one["coll_busbw_gbs"], one["coll_sn"]) for one in lines])
+        assert bandwidth == pytest.approx([value for value, _ in told[-1]], rel=1e-3)
+    assert [number for _, number in told[0]] == list(range(80))
 
 
 def test_messages_have_their_partner(tmp_path: Path) -> None:

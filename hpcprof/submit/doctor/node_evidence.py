@@ -1,0 +1,131 @@
+"""The evidence of a stall or a death that a node of the site allows, tried on that node.
+
+The node has no hpcprof, so a small script of the shell tries it there: in a job, or here where jobs run here.
+"""
+
+from __future__ import annotations
+
+from hpcprof.common.errors import HpcprofError
+from hpcprof.submit.doctor.machine import CheckResult, Inspected, Status
+from hpcprof.submit.doctor.trial import trial_job
+
+# A program of a job is no child of the process that looks at it.
+_SCRIPT = r"""
+say() { printf '%s\t%s\n' "$1" "$2"; }
+say node "$(uname -n)"
+sleep 60 & target=$!
+sleep 0.2
+for file in stat status wchan environ io maps; do
+    [ -n "$(tr -d '\0' 2>/dev/null <"/proc/$target/$file" | head -c 1)" ] || say unreadable "$file"
+done
+look() {
+    case $1 in
+    eu-stack) eu-stack -p "$target" ;;
+    gdb) gdb -nx -batch -iex 'set auto-load off' -iex 'set debuginfod enabled off' -p "$target" -ex bt ;;
+    py-spy) py-spy dump --native --pid "$target" ;;
+    esac
+}
+for tool in eu-stack gdb py-spy; do
+    command -v "$tool" >/dev/null || continue
+    case $(look "$tool" 2>/dev/null) in *'#0'* | *'#1'*) say traces "$tool" ;; *) say refused "$tool" ;; esac
+done
+for tool in python3 awk nvidia-smi; do command -v "$tool" >/dev/null && say tool "$tool"; done
+say scope "$(cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null)"
+say paranoid "$(cat /proc/sys/kernel/perf_event_paranoid 2>/dev/null)"
+while IFS=: read -r _ kind group; do
+    case ",$kind," in
+    ,,) file=/sys/fs/cgroup$group/memory.events ;;
+    *,memory,*) file=/sys/fs/cgroup/memory$group/memory.oom_control ;;
+    *) continue ;;
+    esac
+    if grep -qs oom_kill "$file"; then say memory "$file"; fi
+done </proc/self/cgroup
+kill "$target"
+"""
+_HERE = ("/bin/sh", "-c", _SCRIPT)
+
+
+def node_evidence(machine: Inspected) -> list[CheckResult]:
+    """Return what evidence can be kept on a node: one finding for each kind."""
+    if machine.scheduler.runs_here:
+        said = machine.run(_HERE).stdout
+    else:
+        try:
+            with trial_job(machine, _HERE, 1, "--node") as (run, status):
+                said = "".join(
+                    path.read_text(errors="replace") for path in run.path.glob("logs/rank00000.out")
+                )
+                if not said:
+                    raise HpcprofError(f"the job ended without an answer: {status}.")
+        except HpcprofError as error:
+            remedy = "Try it with hpcprof submit."
+            return [CheckResult("evidence on a node", Status.WARNING, f"Nothing was tried: {error}", remedy)]
+    return judge_node(said)
+
+
+def judge_node(said: str) -> list[CheckResult]:
+    """Return the findings from what the script printed: a key, a tab and a value on each line."""
+    facts: dict[str, list[str]] = {}
+    for line in said.splitlines():
+        key, tab, value = line.partition("\t")
+        if tab:
+            facts.setdefault(key, []).append(value)
+    node = (facts.get("node") or ["the node"])[0]
+    return [_processes(node, facts), _stacks(node, facts), _memory(node, facts), _monitors(node, facts)]
+
+
+def _processes(node: str, facts: dict[str, list[str]]) -> CheckResult:
+    name = "processes on a node"
+    tools = {*facts.get("tool", ())}
+    if "awk" not in tools:
+        observation = f"{node} has no awk, so that no run is seen to stall there."
+        return CheckResult(name, Status.BROKEN, observation, "Install awk on the nodes.")
+    if missing := facts.get("unreadable"):
+        observation = f"{node} lets nobody read {', '.join(missing)} of a process in /proc."
+        return CheckResult(name, Status.WARNING, observation, "Ask the operators to mount /proc for users.")
+    return CheckResult(name, Status.OK, f"{node} shows progress and the state of processes in /proc.")
+
+
+def _stacks(node: str, facts: dict[str, list[str]]) -> CheckResult:
+    name = "native stacks on a node"
+    if traces := facts.get("traces"):
+        return CheckResult(name, Status.OK, f"{traces[0]} reads them on {node}.")
+    lost = "MPI programs that hang while they poll are not found"
+    if refused := facts.get("refused"):
+        scope = (facts.get("scope") or [""])[0]
+        why = f" (ptrace_scope is {scope})" if scope else ""
+        observation = f"{' and '.join(refused)} may not look into processes on {node}{why}: {lost}."
+        remedy = "Ask the operators for sysctl kernel.yama.ptrace_scope=0 on the nodes."
+        return CheckResult(name, Status.WARNING, observation, remedy)
+    observation = f"{node} has none of eu-stack, gdb and py-spy: {lost}."
+    return CheckResult(
+        name, Status.WARNING, observation, "Install eu-stack (elfutils), gdb or py-spy on the nodes."
+    )
+
+
+def _memory(node: str, facts: dict[str, list[str]]) -> CheckResult:
+    name = "out of memory on a node"
+    if found := facts.get("memory"):
+        return CheckResult(name, Status.OK, f"{node} counts kills for lack of memory in {found[0]}.")
+    observation = (
+        f"{node} has no counter of a control group: a rank that is out of memory is told by SIGKILL alone."
+    )
+    return CheckResult(name, Status.ABSENT, observation)
+
+
+def _monitors(node: str, facts: dict[str, list[str]]) -> CheckResult:
+    tools = {*facts.get("tool", ())}
+    asked = [
+        what
+        for tool, what in (("nvidia-smi", "the state of NVIDIA's GPUs"), ("python3", "NCCL's monitor (RAS)"))
+        if tool in tools
+    ]
+    paranoid = (facts.get("paranoid") or [""])[0]
+    events = f"; perf_event_paranoid is {paranoid}" if paranoid else ""
+    if not asked:
+        return CheckResult(
+            "monitors on a node", Status.ABSENT, f"{node} has neither nvidia-smi nor python3{events}."
+        )
+    return CheckResult(
+        "monitors on a node", Status.OK, f"{node} can be asked for {' and '.join(asked)}{events}."
+    )
