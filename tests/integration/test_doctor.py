@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
-from hpcprof.submit.doctor import Inspected, Status, checks, machine, mpi
+from hpcprof.submit.doctor import Inspected, Status, checks, machine, mpi, node_evidence
 from hpcprof.submit.doctor.machine import ask
 from hpcprof.submit.launchers import find_mpiexec
 from hpcprof.submit.sites.files import load_site
@@ -54,3 +55,16 @@ def test_the_torch_of_another_python_is_read_without_importing_it_here(tmp_path:
 def test_the_doctor_imports_no_torch() -> None:
     code = "import sys, hpcprof.cli.doctor; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
     assert ask([sys.executable, "-c", code], dict(os.environ)).exit_code == 0
+
+
+def test_the_evidence_of_this_node_is_tried() -> None:
+    found = {one.name: one.status for one in node_evidence(Inspected(load_site("local"), Path("runs")))}
+    assert found["processes on a node"] is Status.OK
+    tools = any(map(shutil.which, ("gdb", "eu-stack")))
+    assert found["native stacks on a node"] is (Status.OK if tools else Status.WARNING)
+
+
+def test_a_node_that_nobody_grants_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    (found,) = node_evidence(Inspected(load_site("generic-pbs"), tmp_path))
+    assert (found.status, "Nothing was tried" in found.observation) == (Status.WARNING, True)

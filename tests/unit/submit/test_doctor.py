@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 import threading
 from collections.abc import Callable, Sequence
@@ -22,7 +21,6 @@ from hpcprof.submit.doctor import (
     checks,
     examine,
     mpi,
-    node_evidence,
 )
 from hpcprof.submit.doctor.machine import Answer
 from hpcprof.submit.doctor.node_evidence import judge_node
@@ -452,15 +450,3 @@ NODE = "node\tn3\ntool\tawk\ntool\tpython3\nscope\t1\nparanoid\t2\n"
 def test_the_evidence_of_a_node_is_judged(more: str, name: str, status: Status, says: str) -> None:
     (found,) = [one for one in judge_node(NODE + more) if one.name == name]
     assert (found.status, says in found.observation) == (status, True), found
-
-
-def test_the_evidence_of_this_node_is_tried() -> None:
-    found = {one.name: one.status for one in node_evidence(Inspected(load_site("local"), Path("runs")))}
-    assert found["processes on a node"] is Status.OK
-    tools = any(map(shutil.which, ("gdb", "eu-stack")))
-    assert found["native stacks on a node"] is (Status.OK if tools else Status.WARNING)
-
-
-def test_a_node_that_nobody_grants_is_told(tmp_path: Path) -> None:
-    (found,) = node_evidence(made_up(site="generic-slurm", runs=tmp_path))
-    assert (found.status, "Nothing was tried" in found.observation) == (Status.WARNING, True)
