@@ -9,6 +9,7 @@ import click
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import runs_dir_option
+from hpcprof.submit.remote.mirror import connect
 from hpcprof.submit.runs.directory import find_submitted_runs
 from hpcprof.submit.waiting import cancel_and_wait
 
@@ -24,6 +25,7 @@ def command(runs_dir: Path, runs: tuple[str, ...]) -> None:
     runs.
     """
     found = find_submitted_runs(runs, runs_dir)
+    connect(found)
     states = cancel_and_wait(found)
     for run in found:
         click.echo(f"{run.id} {states[run.id].state.value}")

@@ -238,6 +238,7 @@ def _nothing_new(references: Sequence[str], runs_dir: Path, db: str | None) -> b
     from hpcprof.results.last_collected import note_collected
     from hpcprof.results.run_profiles import profiles_of, runs_to_collect
     from hpcprof.submit.config import database_file, default_database
+    from hpcprof.submit.remote.mirror import host_of
     from hpcprof.submit.runs.directory import MANIFEST, open_run, submitted_ids, update_files
 
     store = database_file(db or default_database(), runs_dir)
@@ -253,6 +254,8 @@ def _nothing_new(references: Sequence[str], runs_dir: Path, db: str | None) -> b
         if not there[0].is_dir():  # The store may know the name.
             return False
         named.append(open_run(there[0]))
+        if host_of(named[-1]) is not None:
+            return False
     found = []
     for run in (run for one in named for run in runs_to_collect(one)):
         if run.files is not None:
@@ -329,8 +332,11 @@ def collect_and_tell(
     from hpcprof.results.rank_task import PRELOAD, work_of
     from hpcprof.results.run_profiles import readable
     from hpcprof.results.stalls import is_unprofiled
+    from hpcprof.submit.remote.mirror import bring_profiles
     from hpcprof.submit.runs.live_steps import describe_live_steps
 
+    for sentence in bring_profiles(run):
+        click.echo(f"hpcprof: {sentence}", err=True)
     if is_unprofiled(run, store):
         collect(run, store, program=program)
         known = describe_live_steps(run) or "no step times were noted"

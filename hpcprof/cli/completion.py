@@ -7,6 +7,8 @@ nothing: the command itself will name it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -174,7 +176,7 @@ def _templates(context: click.Context, incomplete: str) -> Iterable[str]:
 
 
 def _config_keys(context: click.Context, incomplete: str) -> Iterator[str]:
-    from hpcprof.submit.config import GENERAL_KEYS
+    from hpcprof.submit.config import GENERAL_KEYS, SITE_KEYS
     from hpcprof.submit.sites.files import load_site, site_files
 
     yield from GENERAL_KEYS
@@ -185,7 +187,7 @@ def _config_keys(context: click.Context, incomplete: str) -> Iterator[str]:
         if not incomplete.startswith(f"sites.{name}."):
             yield f"sites.{name}."
             continue
-        yield from (f"sites.{name}.account", f"sites.{name}.queue")
+        yield from (f"sites.{name}.{key}" for key in SITE_KEYS)
         yield from (f"sites.{name}.options.{key}" for key in load_site(name).options)
 
 
@@ -208,10 +210,22 @@ def _config_values(context: click.Context, incomplete: str) -> Iterable[str]:
         return [engine.value for engine in Engine]
     if len(keys) == 3 and keys[2] == "queue":
         return _accepting(load_site(keys[1]))
+    if len(keys) == 3 and keys[2] == "host":
+        return _hosts(context, incomplete)
     return load_site(keys[1]).options[keys[3]].valid if len(keys) == 4 else ()
 
 
+def _hosts(context: click.Context, incomplete: str) -> Iterator[str]:
+    """Yield the hosts that the user's configuration of ssh names, without patterns."""
+    with suppress(OSError):
+        for line in (Path.home() / ".ssh/config").read_text(encoding="utf-8", errors="replace").splitlines():
+            word, *names = line.split() or [""]
+            if word.lower() == "host":
+                yield from (name for name in names if not {*name} & {*"*?!"})
+
+
 complete_sites = _completer(_sites)
+complete_hosts = _completer(_hosts)
 complete_queues = _completer(_queues)
 complete_site_options = _completer(_site_options)
 complete_workloads = _completer(_workloads)

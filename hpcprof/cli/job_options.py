@@ -23,6 +23,7 @@ CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 _COMPLETERS = {
     Words.SITES: completion.complete_sites,
+    Words.HOSTS: completion.complete_hosts,
     Words.WORKLOADS: completion.complete_workloads,
     Words.PROFILERS: completion.complete_profilers,
     Words.PROFILER_OPTIONS: completion.complete_profiler_options,

@@ -9,6 +9,7 @@ import click
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import runs_dir_option
+from hpcprof.submit.remote.mirror import refresh
 from hpcprof.submit.runs.directory import find_run, log_files
 
 
@@ -21,7 +22,10 @@ def command(runs_dir: Path, rank: int | None, run: str) -> None:
 
     The job script's output comes first, then the rank's.
     """
-    for path in log_files(find_run(run, runs_dir), rank):
+    found = find_run(run, runs_dir)
+    for sentence in refresh(found):
+        click.echo(f"hpcprof: {sentence}", err=True)
+    for path in log_files(found, rank):
         if text := path.read_text(encoding="utf-8", errors="replace"):
             click.echo(f"==> {path.name}")
             click.echo(text, nl=not text.endswith("\n"))

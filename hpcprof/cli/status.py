@@ -14,6 +14,7 @@ from hpcprof.cli.options import runs_dir_option
 from hpcprof.cli.tables import show
 from hpcprof.results.stalls import describe_end
 from hpcprof.submit.notify import not_told
+from hpcprof.submit.remote.mirror import connect
 from hpcprof.submit.runs.directory import Run, find_submitted_runs
 from hpcprof.submit.runs.live_steps import describe_live_steps
 from hpcprof.submit.schedulers.base import JobState, JobStatus
@@ -38,6 +39,7 @@ def command(runs_dir: Path, watching: bool, runs: tuple[str, ...]) -> None:
     With --watch, the exit code is 5 if a run was ended because it had stalled.
     """
     found = find_submitted_runs(runs or ("last",), runs_dir)
+    connect(found)
     for states in watch(found) if watching else [poll(found, LISTING_SECONDS)]:
         rows = [(run.id, states[run.id].state.value, _detail(run, states[run.id])) for run in found]
         show(rows, ("run", "state", "detail"))

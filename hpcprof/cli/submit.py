@@ -12,10 +12,13 @@ from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, repeated, show_remarks
 from hpcprof.common.errors import UsageError
+from hpcprof.common.units import counted, format_bytes
 from hpcprof.submit.jobs.checks import check_resubmission
 from hpcprof.submit.jobs.job import OPTIONS, Job, JobSpec
 from hpcprof.submit.jobs.request import resolve
 from hpcprof.submit.jobs.walltime import format_walltime
+from hpcprof.submit.remote.folders import Sync
+from hpcprof.submit.remote.host import Host
 from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
 from hpcprof.submit.sites.model import Site
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "hpcprof submit --workload sequence-parallel --ranks-per-node 2 -- --steps 50",
         "hpcprof submit --ranks-per-node 4 --profiler nsys -- python train.py",
+        "hpcprof submit --host polaris --sync . --exclude data -- python train.py",
     ),
 )
 @job_options
@@ -50,11 +54,37 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Submit this edited job.sh, instead of a rendered one.",
 )
-def command(request: JobSpec, dry_run: bool, wait: bool, source: str | None, script: Path | None) -> None:
+@click.option(
+    "--sync",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    metavar="FOLDER",
+    help="With --host: copy this folder to the run there, and start the program in it.",
+)
+@click.option(
+    "--exclude",
+    "excludes",
+    multiple=True,
+    metavar="PATTERN",
+    help="Leave these names or paths out of --sync, as in '*.pt'; .git, .venv and __pycache__ always are. "
+    "Repeatable.",
+)
+def command(
+    request: JobSpec,
+    dry_run: bool,
+    wait: bool,
+    source: str | None,
+    script: Path | None,
+    sync: Path | None,
+    excludes: tuple[str, ...],
+) -> None:
     """Render a job's scripts and hand them to the scheduler.
 
     The program is a built-in workload, with its arguments after --, any command after --, or that of a job
     file.
+
+    With --host, or a host in your own site file or configuration, the run's folder goes to that login node
+    by ssh, and the scheduler's commands run there; hpcprof need not be installed there. The program then
+    starts in your home folder there, or in the copy of --sync FOLDER.
     """
     runs_dir, template = request.runs_dir, request.template
     if source:
@@ -65,22 +95,43 @@ def command(request: JobSpec, dry_run: bool, wait: bool, source: str | None, scr
     else:
         site, job = resolve(request)
         log_origins(request, site, job)
+    copied = _synced(site, sync, excludes, bool(source))
     command_line = typed_command()
     if not wait:
         check_resubmission(site, job)
     show_remarks(site, [job])
     if dry_run:
-        texts = render_scripts(site, job, runs_dir / "RUN_ID", command_line, template, script)
+        host = Host.of(site)
+        folder = Path(host.folder("RUN_ID")) if host else runs_dir / "RUN_ID"
+        texts = render_scripts(site, job, folder, command_line, template, script)
         click.echo(_summary(site, job))
         click.echo(f"\n{texts[JOB_SCRIPT]}", nl=False)
         return
     # Imported here: --dry-run needs neither a scheduler nor a run directory, and is to be quick.
     from hpcprof.submit.submission import submit
 
-    run = submit(site, job, runs_dir, command_line, template, script)
+    run = submit(site, job, runs_dir, command_line, template, script, sync=copied)
+    if copied is not None:
+        size = format_bytes(copied.size)
+        click.echo(f"copied {counted(copied.files, 'file')} ({size}) of {copied.folder} to {site.host}")
     click.echo(f"submitted {run.id}")
     if wait:
         wait_for(run, template, script)
+
+
+def _synced(site: Site, folder: Path | None, excludes: tuple[str, ...], again: bool) -> Sync | None:
+    """Return the folder to copy to the host, with the place in it where the program starts."""
+    if folder is None:
+        if excludes:
+            raise UsageError(f"--exclude {excludes[0]} is for --sync: give both, or neither.")
+        return None
+    if again:
+        raise UsageError("--from repeats a run unchanged: leave out --sync.")
+    if not site.host:
+        raise UsageError(f"--sync {folder}: site {site.name} is used on this machine; give --host.")
+    root, here = folder.resolve(), Path.cwd().resolve()
+    below = str(here.relative_to(root)) if here.is_relative_to(root) else "."
+    return Sync(root, excludes, below)
 
 
 def _summary(site: Site, job: Job) -> str:

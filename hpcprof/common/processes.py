@@ -10,11 +10,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from hpcprof.common.errors import HpcprofError
 
@@ -166,6 +166,100 @@ def run_command(
     seconds = time.monotonic() - began
     log_command(command, f"exit code {process.returncode}, {seconds:.2f} s", stdout, stderr)
     return Completed(tuple(command), process.returncode, stdout, stderr, seconds)
+
+
+_MOST_STDERR = 65_536
+"""The most bytes that are kept of what a piped command prints to standard error."""
+
+
+class Piped:
+    """A running command whose output is read, and whose input is written, while it runs.
+
+    Attributes
+    ----------
+    stdin, stdout : binary file
+        Its standard input and output.
+    exit_code : int
+        The exit code, once the block of `piped` has ended.
+    stderr : str
+        What it printed to standard error by then; of a long text, the beginning.
+    """
+
+    def __init__(self, process: Popen[bytes]) -> None:
+        assert process.stdin is not None and process.stdout is not None
+        self.stdin: IO[bytes] = process.stdin
+        self.stdout: IO[bytes] = process.stdout
+        self.exit_code = 0
+        self.stderr = ""
+
+
+@contextmanager
+def piped(command: Sequence[str], *, timeout: float, in_terminal: bool = False) -> Iterator[Piped]:
+    """Run a command in the block, which reads and writes its pipes; at its end the command has ended.
+
+    If the block raises, or the command exceeds the time limit, it is killed.
+
+    Parameters
+    ----------
+    timeout : float
+        Time limit in seconds.
+    in_terminal : bool
+        Whether the command keeps the caller's terminal, to ask for a password, and standard error.
+
+    Raises
+    ------
+    CommandNotStarted
+        If the program was not found or is not executable.
+    CommandTimedOut
+        If the command exceeded the time limit.
+    """
+    import subprocess
+
+    from hpcprof.common.logs import log_command
+
+    pipe, began = subprocess.PIPE, time.monotonic()
+    try:
+        errors = None if in_terminal else pipe
+        process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=not in_terminal
+        )
+    except OSError as error:
+        raise _not_started(command, error) from None
+    running, said, late = Piped(process), bytearray(), threading.Event()
+
+    def listen() -> None:
+        # Without waiting for its end: a process that the command leaves behind may hold it open.
+        while process.stderr is not None and (part := os.read(process.stderr.fileno(), _MOST_STDERR)):
+            said.extend(part[: _MOST_STDERR - len(said)])
+
+    def end() -> None:
+        late.set()
+        process.kill()
+
+    listener = threading.Thread(target=listen, daemon=True)
+    limit = threading.Timer(timeout, end)
+    listener.start()
+    limit.start()
+    try:
+        yield running
+        with suppress(BrokenPipeError):
+            running.stdin.close()
+        running.exit_code = process.wait()
+    except BaseException:
+        process.kill()
+        process.wait()
+        if not late.is_set():
+            raise
+    finally:
+        limit.cancel()
+        listener.join(1.0)
+        running.stderr = bytes(said).decode("utf-8", "replace")
+        for file in (running.stdin, running.stdout):
+            with suppress(OSError):
+                file.close()
+        log_command(command, f"exit code {process.returncode}, {time.monotonic() - began:.2f} s")
+    if late.is_set():
+        raise CommandTimedOut(command[0], timeout)
 
 
 def _hold_interrupts() -> Callable[[], None]:

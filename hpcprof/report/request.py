@@ -20,6 +20,7 @@ from hpcprof.results.run_names import find_known_run, find_known_runs
 from hpcprof.results.run_profiles import profiles_of
 from hpcprof.results.stalls import tells_while_it_runs
 from hpcprof.results.store.store import Store
+from hpcprof.submit.remote.mirror import connect, host_of
 from hpcprof.submit.runs.directory import Run, typed_name
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
@@ -175,6 +176,7 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], 
     exists = store.exists()
     stored = {run.id: store.profiles(run.id) if exists else {} for run in runs}
     missing = [run for run in runs if not stored[run.id]]
+    connect(missing)
     statuses = poll(missing, LISTING_SECONDS)
     unfinished = set()
     for run in missing:
@@ -188,5 +190,9 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], 
             )
     for run in runs:
         profiles = stored[run.id].values()
-        if run.id not in unfinished and (not profiles or earlier_version(profiles)) and profiles_of(run):
+        if (
+            run.id not in unfinished
+            and (not profiles or earlier_version(profiles))
+            and (profiles_of(run) or host_of(run))
+        ):
             collect(run)

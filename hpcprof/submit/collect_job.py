@@ -73,6 +73,8 @@ def make_collect_job(runs: Sequence[Run], database: URL, place: CollectPlacement
     """
     manifest = _manifest(runs)
     site = manifest.site
+    if site.host:
+        raise UsageError(f"--submit: {runs[0].id} is on {site.host}: collect it without --submit.")
     if find_scheduler(site.scheduler).runs_in_image:
         raise UsageError(f"--submit: the jobs of site {site.name} do not see the results database.")
     nodes = place.nodes or 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -24,7 +24,9 @@ RUNS_VARIABLE = "HPCPROF_RUNS"
 DATABASE_VARIABLE = "HPCPROF_DB"
 
 _TARGET_KEY = re.compile(rf"notify\.{TARGET_NAME.pattern}")
-_SITE_KEY = re.compile(r"sites\.(?P<site>.+)\.(?:(?P<field>account|queue)|options\.(?P<option>[^.]+))")
+_SITE_KEY = re.compile(
+    r"sites\.(?P<site>.+)\.(?:(?P<field>account|queue|host|user|runs_dir)|options\.(?P<option>[^.]+))"
+)
 
 
 class _Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -48,6 +50,12 @@ class SiteSection(_Model, frozen=True):
     """The queue, partition or QOS."""
     options: dict[str, str] = {}
     """Options of the site."""
+    host: str = ""
+    """The login node that ssh reaches; only in the user's own file, as the next two."""
+    user: str = ""
+    """The account there, if it is not the one of ssh's configuration."""
+    runs_dir: str = ""
+    """The folder of runs there."""
 
 
 class ConfigFile(_Model, frozen=True):
@@ -71,6 +79,10 @@ class ConfigFile(_Model, frozen=True):
     """Defaults by the name of the site."""
 
 
+HOST_KEYS = ("host", "user", "runs_dir")
+"""The keys of a site that say how it is reached from another machine."""
+
+SITE_KEYS = ("account", "queue", *HOST_KEYS)
 GENERAL_KEYS = tuple(key for key in ConfigFile.__struct_fields__ if key not in ("notify", "sites"))
 
 
@@ -120,6 +132,8 @@ def read_settings() -> dict[str, ConfigValue]:
                 )
             found = flat(config)
             new = {key: ConfigValue(key, value, source) for key, value in found}
+            if path == local_file():
+                check_no_host(new, source)
             # What this folder sets for all sites also comes before what the user has set for one.
             for key in new.keys() & {"account", "queue"}:
                 settings = {
@@ -140,6 +154,21 @@ def named_targets() -> dict[str, str]:
     prefix = "notify."
     settings = read_settings().items()
     return {key.removeprefix(prefix): setting.value for key, setting in settings if key.startswith(prefix)}
+
+
+def check_no_host(keys: Iterable[str], where: str) -> None:
+    """Refuse a host that a file names which may have come with somebody's code.
+
+    Raises
+    ------
+    UsageError
+        If one of the keys names a host, or belongs to one.
+    """
+    for key in keys:
+        if key.startswith("sites.") and key.rpartition(".")[2] in HOST_KEYS and ".options." not in key:
+            raise UsageError(
+                f"{where}: {key}: a folder's file cannot name a host; set it in {shown_path(user_file())}."
+            )
 
 
 def shown_settings() -> list[ConfigValue]:
@@ -196,7 +225,7 @@ def flat(config: ConfigFile) -> Iterator[tuple[str, str]]:
             yield key, value
     yield from ((f"notify.{name}", target) for name, target in config.notify.items())
     for site, section in config.sites.items():
-        fields = {"account": section.account, "queue": section.queue}
+        fields = {name: getattr(section, name) for name in SITE_KEYS}
         options = {f"options.{key}": value for key, value in section.options.items()}
         for key, value in {**fields, **options}.items():
             if value:
@@ -217,7 +246,8 @@ def split_key(key: str) -> list[str]:
         return key.split(".")
     match = _SITE_KEY.fullmatch(key)
     if match is None:
-        below = ("account", "queue", "options.KEY")
+        below = (*SITE_KEYS, "options.KEY")
+        raise unknown("key", key, [*        below = ("account", "queue", "options.KEY")
         raise unknown("key", key, [*GENERAL_KEYS, "notify.NAME", *(f"sites.SITE.{name}" for name in below)])
     last = [match["field"]] if match["field"] else ["options", match["option"]]
     return ["sites", match["site"], *last]

@@ -12,7 +12,7 @@ import yaml
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import unknown, writing
 from hpcprof.common.yaml_file import read_mapping
-from hpcprof.submit.config import check_config, split_key
+from hpcprof.submit.config import check_config, check_no_host, local_file, split_key
 from hpcprof.submit.jobs.checks import site_options
 from hpcprof.submit.notify import check_target
 from hpcprof.submit.schedulers.registry import find_scheduler
@@ -34,6 +34,8 @@ def set_value(path: Path, key: str, value: str) -> bool:
     """
     keys = split_key(key)
     _check_value(keys, value)
+    if path == local_file():
+        check_no_host([key], f"--local {path}")
     # A link to a file elsewhere, as in a repository of settings, remains one.
     path = path.resolve()
     text = path.read_text(encoding="utf-8") if path.is_file() else ""

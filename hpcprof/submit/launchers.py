@@ -115,7 +115,7 @@ def _mpiexec(site: Site, job: Job) -> list[str]:
     if job.ranks == 1 and not (job.options.get("mpiexec") or site.launcher.arguments):
         return []
     family = None if job.workload else mpi_family(job.arguments, job.directory)
-    mpiexec = job.options.get("mpiexec") or find_mpiexec(family)
+    mpiexec = job.options.get("mpiexec") or ("mpiexec" if site.host else find_mpiexec(family))
     if mpiexec is None:
         raise UsageError(
             f"no mpiexec beside {sys.executable} nor on the PATH: install hpcprof[workloads], load the "

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -17,6 +17,9 @@ from hpcprof.submit.jobs.job import Job, JobSpec
 from hpcprof.submit.jobs.presence import check_present
 from hpcprof.submit.jobs.request import resolve
 from hpcprof.submit.launchers import launch_command
+from hpcprof.submit.remote.folders import CODE, Sync, send_folder, send_texts
+from hpcprof.submit.remote.host import Host
+from hpcprof.submit.remote.transport import on_host
 from hpcprof.submit.rendering.array_script import member_directory
 from hpcprof.submit.rendering.job_scripts import render_array, render_scripts
 from hpcprof.submit.runs import directory as runs
@@ -38,11 +41,14 @@ def submit(
     template: Path | None = None,
     script: Path | None = None,
     behind: runs.Run | None = None,
+    sync: Sync | None = None,
 ) -> runs.Run:
     """Make a run directory, hand its job.sh to the scheduler, and record the job id.
 
-    On this machine the job can be queued ``behind`` another run: it starts when that one has ended. An error
-    before the job is handed over leaves no run directory.
+    If the site has a host, the run's folder is sent there and the scheduler's commands run there; with
+    ``sync`` also a folder of the user's, in which the program starts. On this machine the job can be queued
+    ``behind`` another run: it starts when that one has ended. An error before the job is handed over leaves
+    no run directory.
 
     Raises
     ------
@@ -54,6 +60,8 @@ def submit(
     """
     if template is None and script is None:
         check_present(site, job)
+    if (host := Host.of(site)) is not None:
+        return _submit_there(host, site, job, runs_directory, command_line, template, script, sync)
     client = _answering_client(site)
     after = _job_ids(job, runs_directory, client)
     # Rendered once to find mistakes in a template before anything is made.
@@ -70,6 +78,57 @@ def submit(
     with _handing_over([run], run.path):
         job_id = client.submit(run, after)
     return _submitted(run, job_id)
+
+
+def _submit_there(
+    host: Host,
+    site: Site,
+    job: Job,
+    runs_directory: Path,
+    command_line: list[str],
+    template: Path | None,
+    script: Path | None,
+    sync: Sync | None,
+) -> runs.Run:
+    """Submit a job on a host as `submit` does; the copy of the run here is made before anything is there."""
+    host.connect()
+    host = host.account()
+    site = host.set_in(site)
+    job = msgspec.structs.replace(job, directory=job.directory or host.home)
+    with on_host(host, runs_directory):
+        client = _answering_client(site)
+        after = _job_ids(job, runs_directory, client)
+        render_scripts(site, job, Path(host.folder("RUN_ID")), command_line, template, script)
+        run_id = runs.new_run_id(job.name, runs_directory)
+        here, there = runs_directory / run_id, host.folder(run_id)
+        try:
+            with _removed_on_failure(here):
+                if sync is not None:
+                    job = msgspec.structs.replace(job, directory=str(there / CODE / sync.below))
+                    send_folder(host, sync, there / CODE)
+                texts = render_scripts(site, job, Path(there), command_line, template, script)
+                code = sync.folder if sync else None
+                run = runs.create(run_id, runs_directory, site, job, command_line, texts, code)
+                send_texts(
+                    host, there, {name: text.encode() for name, text in _texts_there(run, texts).items()}
+                )
+                note_intent(run)
+            with _handing_over([run], run.path):
+                job_id = client.submit(run, after)
+        except BaseException:
+            if not here.exists():  # nothing was handed over
+                with suppress(HpcprofError):
+                    host.run(["rm", "-rf", "--", str(there)])
+            raise
+    return _submitted(run, job_id)
+
+
+def _texts_there(run: runs.Run, texts: Mapping[str, str]) -> dict[str, str]:
+    """Return the files of a run as its host has them: to hpcprof there it is a run of that machine."""
+    assert run.manifest is not None
+    site = msgspec.structs.replace(run.manifest.site, host="", user="", runs_dir="")
+    manifest = msgspec.structs.replace(run.manifest, site=site)
+    return {**texts, runs.MANIFEST: msgspec.json.encode(manifest).decode()}
 
 
 def submit_in_turn(
@@ -153,6 +212,8 @@ def submit_array(
     SchedulerError
         If the scheduler did not accept the array, as `submit` says.
     """
+    if site.host:
+        raise UsageError(f"--array: runs of host {site.host} are submitted one by one; leave it out.")
     for job in jobs if template is None else ():
         check_present(site, job)
     client = _answering_client(site)

@@ -30,6 +30,7 @@ class Words(Enum):
     """The words that a shell offers as the value of an option."""
 
     SITES = auto()
+    HOSTS = auto()
     WORKLOADS = auto()
     PROFILERS = auto()
     PROFILER_OPTIONS = auto()
@@ -157,6 +158,15 @@ class JobSpec:
         ),
     ] = None
     site_file: Annotated[Path | None, Option("Site file, instead of a name.", in_job_file=False)] = None
+    host: Annotated[
+        str | None,
+        Option(
+            "Login node to submit from, as ssh takes it: HOST or USER@HOST. A site of that name is used.",
+            default="the site's",
+            in_job_file=False,
+            words=Words.HOSTS,
+        ),
+    ] = None
     workload: Annotated[
         str | None, Option("Built-in workload; its arguments go after --.", words=Words.WORKLOADS)
     ] = None

@@ -32,7 +32,11 @@ def check_present(site: Site, job: Job) -> None:
         If one does not.
     """
     scheduler = find_scheduler(site.scheduler)
-    if scheduler.runs_in_image or not (scheduler.runs_here or (scheduler.commands and scheduler.installed)):
+    if (
+        site.host
+        or scheduler.runs_in_image
+        or not (scheduler.runs_here or (scheduler.commands and scheduler.installed))
+    ):
         return
     folders = added_folders(site)
     complete = folders is not None and not site.modules

@@ -11,9 +11,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.units import mebibytes, parse_memory
-from hpcprof.submit.config import RUNS_VARIABLE, ConfigValue, named_targets, read_settings
+from hpcprof.submit.config import HOST_KEYS, RUNS_VARIABLE, ConfigValue, named_targets, read_settings
 from hpcprof.submit.jobs.checks import (
     check_job,
     check_steps,
@@ -27,9 +29,10 @@ from hpcprof.submit.jobs.job_name import default_job_name
 from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.profilers import INSPECTOR, NONE, find_profiler
+from hpcprof.submit.remote.host import parse_host
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import GPUS, Scheduler
-from hpcprof.submit.sites.files import load_site, load_site_file
+from hpcprof.submit.sites.files import load_site, load_site_file, site_files
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue
 
@@ -56,6 +59,9 @@ def merged(spec: JobSpec) -> JobSpec:
         from hpcprof.submit.jobs.job_file import load_job_file  # 1 ms that few commands need
 
         spec = replace(spec.over(load_job_file(spec.job_file)), job_file=None)
+    if spec.site is None and spec.site_file is None and spec.host is not None:
+        name = spec.host.rpartition("@")[2]
+        spec = replace(spec, site=name) if name in site_files() else spec
     if spec.site is None and spec.site_file is None:
         spec = spec.over(_from_settings(("site",), settings))
     return spec.over(_from_settings(_keys_for(spec, settings), settings))
@@ -101,17 +107,47 @@ def resolve(spec: JobSpec, draft: bool = False) -> tuple[Site, Job]:
 
 
 def site_of(spec: JobSpec) -> Site:
-    """Load the site that a merged request names.
+    """Load the site that a merged request names, with the host that the user reaches it by.
 
     Raises
     ------
     UsageError
-        If there is no such site, or its file is wrong.
+        If there is no such site, its file is wrong, or its jobs cannot be submitted from another machine.
     """
     if spec.site_file is not None:
-        return load_site_file(spec.site_file)
-    with _origins_named(spec):
-        return load_site(spec.site or "local")
+        site = load_site_file(spec.site_file)
+    else:
+        with _origins_named(spec):
+            site = load_site(spec.site or "local")
+    return _with_host(site, spec.host)
+
+
+def _with_host(site: Site, given: str | None) -> Site:
+    """Return a site with the host that was given, else that of the personal defaults, else its own."""
+    settings = read_settings()
+    personal = {key: found for key in HOST_KEYS if (found := settings.get(f"sites.{site.name}.{key}"))}
+    site = msgspec.structs.replace(site, **{key: one.value for key, one in personal.items()})
+    where = (
+        f"{personal['host'].source}: {personal['host'].key}" if "host" in personal else f"{site.name}: host"
+    )
+    if given is not None:
+        site, where = msgspec.structs.replace(site, host=given), "--host"
+    if not site.host:
+        if key := next((key for key in ("user", "runs_dir") if getattr(site, key)), ""):
+            raise UsageError(f"site {site.name}: {key} belongs to host, which is missing.")
+        return site
+    name, user = parse_host(site.host, where)
+    if site.user:
+        parse_host(f"{site.user}@{name}", f"{where}, user")
+    if site.runs_dir.startswith("-"):
+        raise UsageError(f"{where}, runs_dir: {site.runs_dir!r} begins with -; write a path.")
+    scheduler = find_scheduler(site.scheduler)
+    if scheduler.runs_here or scheduler.runs_in_image:
+        raise UsageError(
+            f"{where} {site.host}: site {site.name} ({scheduler.title}) has no batch system on a login node; "
+            "name another one with --site."
+        )
+    return msgspec.structs.replace(site, host=name, user=user or site.user)
 
 
 def make_job(site: Site, spec: JobSpec, draft: bool = False) -> Job:
@@ -149,7 +185,8 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
             "site": site.name,
             "workload": spec.workload,
             "arguments": list(spec.program),
-            "directory": str(Path.cwd()),
+            # On a host it is known when the host is asked.
+            "directory": "" if site.host else str(Path.cwd()),
             "profiler": profiler,
             "profiler_options": tool.resolve(asked),
             "options": site_options(site, spec.options),

@@ -51,7 +51,7 @@ def render_scripts(
         run_directory=run_directory.absolute(),
         command_line=command_line,
         launch=launch_command(site, job),
-        program=_program(job, scheduler),
+        program=_program(site, job, scheduler),
         template=template,
     )
     texts = render(site, job, rendering)
@@ -105,11 +105,17 @@ def _edited(script: Path, run_directory: Path) -> str:
     return text.replace(words[0], directory)
 
 
-def _program(job: Job, scheduler: Scheduler) -> list[str]:
+def _program(site: Site, job: Job, scheduler: Scheduler) -> list[str]:
     if job.workload is None:
         return job.arguments
     workload = catalogue.find(job.workload)
     python = job.options.get("python") or workload.tools(job.arguments).get("python")
+    if site.host:
+        if python is None:
+            raise UsageError(
+                f"--workload {job.workload}: give -o python=PATH, a Python on {site.host} that has hpcprof."
+            )
+        return workload.command(python, job.arguments)
     if python and not scheduler.runs_in_image:
         return workload.foreign_command(python, job.arguments)
     return workload.command(python or sys.executable, job.arguments)

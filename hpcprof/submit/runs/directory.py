@@ -135,9 +135,17 @@ def new_run_id(job_name: str, runs: Path) -> str:
 
 
 def create(
-    run_id: str, runs: Path, site: Site, job: Job, command_line: list[str], scripts: Mapping[str, str]
+    run_id: str,
+    runs: Path,
+    site: Site,
+    job: Job,
+    command_line: list[str],
+    scripts: Mapping[str, str],
+    code: Path | None = None,
 ) -> Run:
     """Write the scripts and the manifest of a run to the directory that `new_run_id` made.
+
+    ``code`` is the folder whose commit is recorded, by default that in which the program starts.
 
     Raises
     ------
@@ -159,7 +167,7 @@ def create(
         command_line=command_line,
         job=job,
         site=site,
-        git=_git_state(Path(job.directory)),
+        git=None if site.host and code is None else _git_state(code or Path(job.directory)),
     )
     return save(Run(run_id, path, manifest))
 

@@ -61,7 +61,10 @@ def read_intent(run: Run) -> Intent | None:
         identity = ProcessIdentity.parse(" ".join(process))
         if identity is None:
             return None
-        return Intent(_owner(path), datetime.fromisoformat(since), host, identity, error)
+        there = (
+            run.manifest.site.user if run.manifest and run.manifest.site.host else ""
+        )  # the account on a host
+        return Intent(there or _owner(path), datetime.fromisoformat(since), host, identity, error)
     except (ValueError, OSError):
         return None
 

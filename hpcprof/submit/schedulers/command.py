@@ -13,6 +13,8 @@ from typing import NamedTuple, TypeVar
 
 from hpcprof.common.errors import SchedulerError
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
+from hpcprof.submit.remote.host import HostUnreachable
+from hpcprof.submit.remote.transport import transport
 
 _SECONDS = 120.0
 _FIRST_PAUSE = 0.5
@@ -82,15 +84,20 @@ def run_scheduler_command(
     """
     program = arguments[0]
     seconds = seconds_left(program, seconds)
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(_IGNORED)}
     # The last one makes sacct print all indices of an array, however many they are.
-    environment |= {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}
+    added = {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}
+    way = transport()
     try:
-        return run_command(arguments, timeout=seconds, directory=directory, environment=environment)
+        if way is not None:
+            return way.run(arguments, directory, added, _IGNORED, seconds)
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(_IGNORED)}
+        return run_command(arguments, timeout=seconds, directory=directory, environment=environment | added)
+    except HostUnreachable as error:
+        raise Unreachable(str(error)) from None
     except CommandTimedOut:
         raise Unreachable(f"{program} did not answer within {round(seconds, 1):g} s.") from None
     except CommandNotStarted as error:
-        advice = "." if shutil.which(program) else "; is this a login node of the site?"
+        advice = "." if way or shutil.which(program) else "; is this a login node of the site?"
         raise SchedulerError(f"cannot start {program}: {error.reason}{advice}") from None
 
 

@@ -6,7 +6,9 @@ import math
 import time
 from collections.abc import Sequence
 
-from hpcprof.common.errors import UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.submit.remote.mirror import host_of, update
+from hpcprof.submit.remote.transport import on_host, transport
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
 from hpcprof.submit.schedulers.command import (
@@ -14,6 +16,7 @@ from hpcprof.submit.schedulers.command import (
     all_answers_within,
     complaint,
     run_scheduler_command,
+    seconds_left,
 )
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.run_state import read_final_status, status_now
@@ -38,11 +41,16 @@ def _scheduler_of(run: Run) -> Scheduler:
 
 
 def _by_scheduler(runs: Sequence[Run]) -> list[list[Run]]:
-    """Return submitted runs in groups that share a scheduler; adopted folders are left out."""
-    groups: dict[str, list[Run]] = {}
+    """Return submitted runs in groups that share a scheduler; adopted folders are left out.
+
+    Those of a host are in groups of their own, by the folder that has their copies.
+    """
+    groups: dict[object, list[Run]] = {}
     for run in runs:
         if run.manifest is not None:
-            groups.setdefault(run.manifest.site.scheduler, []).append(run)
+            host = host_of(run)
+            place = (host, run.path.parent) if host else None
+            groups.setdefault((run.manifest.site.scheduler, place), []).append(run)
     return list(groups.values())
 
 
@@ -51,6 +59,9 @@ LISTING_SECONDS = 3.5
 
 _SILENT_SECONDS = 5.0
 """For how long a scheduler that was silent is not asked again by a command that is to answer soon."""
+
+_TRANSFER_SECONDS = 3600.0
+"""The most seconds for the files of a run on a host that have changed since the last look."""
 
 _silent: dict[str, tuple[float, str]] = {}
 """The times at which schedulers did not answer, and the sentences about that."""
@@ -67,12 +78,14 @@ def check_answers(scheduler: Scheduler, site: Site, otherwise: str) -> None:
     question = scheduler.question(site)
     if not question:
         return
+    way = transport()
+    name = way.host.name if way else scheduler.name
     try:
-        _check_silence(scheduler.name)
+        _check_silence(name)
         with all_answers_within(LISTING_SECONDS):
             done = run_scheduler_command(question)
     except Unreachable as error:
-        _silent[scheduler.name] = time.monotonic(), str(error)
+        _silent[name] = time.monotonic(), str(error)
         why = str(error).rstrip(".")
     else:
         if done.exit_code == 0:
@@ -113,16 +126,20 @@ def poll(runs: Sequence[Run], seconds: float | None = None) -> dict[str, JobStat
 
 def _ask(group: Sequence[Run], seconds: float | None) -> dict[str, JobStatus]:
     """Ask a scheduler about runs; if the time is limited, not again shortly after it was silent."""
-    client = client_of(group[0])
-    if seconds is None:
-        return client.poll(group)
     assert group[0].manifest is not None
-    name, began = group[0].manifest.site.scheduler, time.monotonic()
+    host, began = host_of(group[0]), time.monotonic()
+    name = host.name if host else group[0].manifest.site.scheduler
     try:
-        _check_silence(name)
-    except Unreachable as error:
+        if seconds is not None:
+            _check_silence(name)
+        for run in group if host else ():
+            update(run, host, _TRANSFER_SECONDS if seconds is None else seconds_left("ssh", seconds))
+    except HpcprofError as error:
         return {run.id: JobStatus(JobState.UNKNOWN, str(error)) for run in group}
-    answers = client.poll(group)
+    with on_host(host, group[0].path.parent):
+        answers = client_of(group[0]).poll(group)
+    if seconds is None:
+        return answers
     first = answers[group[0].id]
     if first.state is JobState.UNKNOWN and time.monotonic() - began > 0.9 * seconds:
         _silent[name] = time.monotonic(), first.reason
@@ -145,5 +162,6 @@ def cancel(runs: Sequence[Run]) -> None:
     for group in _by_scheduler([run for run in runs if read_final_status(run) is None]):
         assert group[0].manifest is not None
         scheduler = _scheduler_of(group[0])
-        check_answers(scheduler, group[0].manifest.site, f"{group[0].id} was not cancelled")
-        scheduler.client().cancel(*group)
+        with on_host(host_of(group[0]), group[0].path.parent):
+            check_answers(scheduler, group[0].manifest.site, f"{group[0].id} was not cancelled")
+            scheduler.client().cancel(*group)

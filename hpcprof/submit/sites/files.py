@@ -12,6 +12,7 @@ from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.paths import packaged, user_config
 from hpcprof.common.units import parse_memory
 from hpcprof.common.yaml_file import read_mapping
+from hpcprof.submit.config import HOST_KEYS
 from hpcprof.submit.jobs.walltime import parse_walltime
 from hpcprof.submit.launchers import LAUNCHERS, STARTERS
 from hpcprof.submit.profilers import PROFILERS, profiler_names
@@ -86,6 +87,12 @@ def _chain(path: Path) -> Iterator[dict[str, Any]]:
         seen.append(path)
         data = _read_yaml(path)
         parent = data.pop("extends", None)
+        own = user_config() / "sites"
+        if path.parent != own and (key := next((key for key in HOST_KEYS if key in data), "")):
+            raise UsageError(
+                f"{path}: {key}: only a site file in {own} can name a host, since others may have come with "
+                f"somebody's code; use hpcprof config set sites.{path.stem}.{key}."
+            )
         yield data
         if parent is None:
             return

@@ -177,6 +177,12 @@ class Site(_Model, frozen=True):
     """True if the facts are first hand."""
     notes: list[str] = []
     """Further advice to users; hpcprof sites show prints it."""
+    host: str = ""
+    """The login node that ssh reaches, for jobs from another machine; only in your own site files."""
+    user: str = ""
+    """The account there; empty leaves it to ssh. Only with host."""
+    runs_dir: str = ""
+    """The folder of runs there; hpcprof-runs in the home folder by default. Only with host."""
     launcher: Launcher = Launcher()
     """The launcher of the ranks."""
     node: Node = Node()

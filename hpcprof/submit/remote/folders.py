@@ -1,0 +1,289 @@
+"""Files to and from a host, as tar archives through its connection.
+
+What comes back is not trusted: only plain files that were asked for are written, below one folder and within
+limits. Links, devices, absolute paths and files that nobody asked for end the transfer.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from hpcprof.common.atomic import replacing
+from hpcprof.common.errors import HpcprofError, writing
+from hpcprof.common.units import format_bytes
+from hpcprof.submit.remote.host import Host, HostUnreachable
+from hpcprof.submit.runs.directory import FOLDERS
+
+_ALWAYS_EXCLUDED = (".git", "__pycache__", ".venv")
+
+_LISTING_BYTES = 64 << 20
+_MOST_FILES = 200_000
+_NAMES_BYTES = 32 << 10
+_PART = 1 << 20
+_BLOCK = 512
+SECONDS = 6 * 3600.0
+"""The most seconds of a transfer."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """The size in bytes of a file on a host, and when it was changed, in nanoseconds since 1970."""
+
+    size: int
+    modified: int
+
+
+@dataclass
+class Fetched:
+    """The names of the files that were fetched, and a sentence for each one that was left on the host."""
+
+    files: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+
+
+CODE = "code"
+"""The folder of a run on a host that has the copy of the user's folder."""
+
+
+@dataclass
+class Sync:
+    """A folder of the user's that is copied to the host of a run.
+
+    Attributes
+    ----------
+    folder : Path
+        Absolute.
+    excludes : sequence of str
+        Patterns of names, or of paths in the folder, that are left out.
+    below : str
+        Where the program starts, in the folder.
+    files, size : int
+        How many files were copied, and their bytes; `submit` sets them.
+    """
+
+    folder: Path
+    excludes: Sequence[str] = ()
+    below: str = "."
+    files: int = 0
+    size: int = 0
+
+
+def send_texts(host: Host, folder: PurePosixPath, texts: Mapping[str, bytes]) -> None:
+    """Make the folder of a run on a host, with files in it.
+
+    Raises
+    ------
+    HpcprofError
+        If the host cannot be reached, or the files cannot be written there.
+    """
+    with _sending(host, folder) as archive:
+        for name in FOLDERS:
+            below = tarfile.TarInfo(name)
+            below.type, below.mode = tarfile.DIRTYPE, 0o755
+            archive.addfile(below)
+        for name, text in texts.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode, member.mtime = len(text), 0o644, int(time.time())
+            archive.addfile(member, io.BytesIO(text))
+
+
+def send_folder(host: Host, sync: Sync, folder: PurePosixPath) -> None:
+    """Copy a folder of the user's to a host, and note the number of files and bytes; links stay links.
+
+    Raises
+    ------
+    HpcprofError
+        If the host cannot be reached, or a file cannot be read here or written there.
+    """
+    with _sending(host, folder) as archive:
+        for path in _chosen(sync.folder, "", [*_ALWAYS_EXCLUDED, *sync.excludes]):
+            try:
+                member = archive.gettarinfo(path, str(path.relative_to(sync.folder)))
+                if not member.isreg():
+                    archive.addfile(member)
+                    continue
+                with path.open("rb") as file:
+                    archive.addfile(member, file)
+            except BrokenPipeError:
+                raise
+            except OSError as error:
+                raise HpcprofError(f"--sync: {path} cannot be read: {error.strerror or error}.") from None
+            sync.files, sync.size = sync.files + 1, sync.size + member.size
+
+
+def _chosen(folder: Path, below: str, excludes: Sequence[str]) -> Iterator[Path]:
+    """Yield the files, links and folders to send, each folder before what is in it."""
+    for path in sorted(folder.iterdir()):
+        name = f"{below}{path.name}"
+        excluded = any(fnmatch(one, pattern.rstrip("/")) for one in (path.name, name) for pattern in excludes)
+        if not excluded and (path.is_symlink() or path.is_file() or path.is_dir()):
+            yield path
+            if path.is_dir() and not path.is_symlink():
+                yield from _chosen(path, f"{name}/", excludes)
+
+
+@contextmanager
+def _sending(host: Host, folder: PurePosixPath) -> Iterator[tarfile.TarFile]:
+    """Yield an archive that is unpacked in a folder of a host while it is written."""
+    words = ["sh", "-c", 'mkdir -p -- "$1" && cd -- "$1" && exec tar -xf -', "sh", str(folder)]
+    with (
+        host.reached(words, SECONDS) as running,
+        suppress(BrokenPipeError),
+        tarfile.open(fileobj=running.stdin, mode="w|", format=tarfile.GNU_FORMAT) as archive,
+    ):
+        yield archive
+    host.check(running)
+    if running.exit_code != 0:
+        said = " ".join(running.stderr.split()).rstrip(".")
+        raise HpcprofError(f"cannot write {folder} on {host.name}: {said}.")
+
+
+def list_files(
+    host: Host, folder: PurePosixPath, below: Sequence[str], seconds: float = SECONDS
+) -> dict[str, RemoteFile]:
+    """Return the plain files below some folders of a run on a host; names that no run has are left out.
+
+    Raises
+    ------
+    HostUnreachable
+        If the host cannot be reached, or lists too much.
+    """
+    find = 'find "$@" -type f -printf "%s %T@ %p\\0" 2>/dev/null'
+    script = f'cd -- "$1" 2>/dev/null || exit 0; shift; {find}; exit 0'
+    with host.reached(["sh", "-c", script, "sh", str(folder), *below], seconds) as running:
+        listing = running.stdout.read(_LISTING_BYTES + 1)
+        if len(listing) > _LISTING_BYTES or listing.count(b"\0") > _MOST_FILES:
+            raise HostUnreachable(f"{folder} on {host.name} has more than {_MOST_FILES:,} files.")
+    host.check(running)
+    found = {}
+    for line in listing.split(b"\0")[:-1]:
+        size, modified, name = line.decode("utf-8", "replace").split(" ", 2)
+        seconds, _, fraction = modified.partition(".")
+        if _is_plain(name, below) and size.isdigit() and seconds.isdigit():
+            found[name] = RemoteFile(int(size), int(seconds + fraction[:9].ljust(9, "0")))
+    return found
+
+
+def _is_plain(name: str, below: Sequence[str]) -> bool:
+    parts = name.split("/")
+    return parts[0] in below and name.isprintable() and not {"", ".", ".."} & {*parts} and "\\" not in name
+
+
+def fetch_files(
+    host: Host,
+    folder: PurePosixPath,
+    files: Mapping[str, RemoteFile],
+    target: Path,
+    most_bytes: int,
+    seconds: float = SECONDS,
+) -> Fetched:
+    """Copy files of a folder on a host to a folder here, which has no links of the host's.
+
+    Parameters
+    ----------
+    files : mapping
+        Some of those of `list_files`. One that is larger than ``most_bytes`` is left there.
+
+    Raises
+    ------
+    HpcprofError
+        If the host cannot be reached, sends something else, or a file cannot be written.
+    """
+    wanted = {name: file for name, file in files.items() if file.size <= most_bytes}
+    fetched = Fetched(
+        skipped=[
+            f"{folder / name} ({format_bytes(file.size)}) was left on {host.name}"
+            for name, file in files.items()
+            if name not in wanted
+        ]
+    )
+    for batch in _batches(wanted):
+        _fetch(host, folder, batch, target, most_bytes, seconds, fetched)
+    return fetched
+
+
+def _batches(files: Mapping[str, RemoteFile]) -> Iterator[dict[str, RemoteFile]]:
+    """Yield the files in groups whose names fit into a pipe: tar sends files while it still reads names."""
+    batch: dict[str, RemoteFile] = {}
+    size = 0
+    for name, file in files.items():
+        size += len(name.encode()) + 1
+        if size > _NAMES_BYTES and batch:
+            yield batch
+            batch, size = {}, len(name.encode()) + 1
+        batch[name] = file
+    if batch:
+        yield batch
+
+
+def _fetch(
+    host: Host,
+    folder: PurePosixPath,
+    wanted: Mapping[str, RemoteFile],
+    target: Path,
+    most_bytes: int,
+    seconds: float,
+    fetched: Fetched,
+) -> None:
+    script = 'cd -- "$1" && exec tar --format=gnu -cf - --null -T -'
+    left = dict(wanted)
+    with host.reached(["sh", "-c", script, "sh", str(folder)], seconds) as running:
+        with suppress(BrokenPipeError):
+            running.stdin.write(b"".join(name.encode() + b"\0" for name in wanted))
+            running.stdin.close()
+        for member in _members(host, running.stdout):
+            file = left.pop(member.name, None)
+            if file is None or member.size > most_bytes:
+                raise HpcprofError(f"{host.name} sent {member.name[:200]!r}, which was not asked for.")
+            changed = file.modified if member.size == file.size else int(member.mtime) * 10**9
+            _write(host, running.stdout, target, member, changed)
+            fetched.files.append(member.name)
+    host.check(running)
+
+
+def _members(host: Host, stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
+    """Yield the headers of an archive, after each of which the file follows; other kinds are refused."""
+    while True:
+        block = _exactly(host, stream, _BLOCK)
+        if not block.strip(b"\0"):
+            stream.read(_PART)  # the rest is padding
+            return
+        try:
+            member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
+        except tarfile.TarError:
+            raise HpcprofError(f"{host.name} sent something else than an archive of files.") from None
+        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+            raise HpcprofError(f"{host.name} sent {member.name[:200]!r}, which is not a plain file.")
+        yield member
+
+
+def _exactly(host: Host, stream: IO[bytes], size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) < size:
+        raise HostUnreachable(f"the connection to {host.name} broke while it sent files.")
+    return data
+
+
+def _write(host: Host, stream: IO[bytes], target: Path, member: tarfile.TarInfo, modified: int) -> None:
+    """Write the file that follows a header."""
+    path = target / member.name
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            with temporary.open("xb") as file:
+                left = member.size
+                while left:
+                    part = _exactly(host, stream, min(left, _PART))
+                    file.write(part)
+                    left -= len(part)
+            _exactly(host, stream, -member.size % _BLOCK)
+            os.utime(temporary, ns=(modified, modified))

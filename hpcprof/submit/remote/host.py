@@ -1,0 +1,209 @@
+"""A host that is reached by the system's OpenSSH, with the user's configuration, agent and jump hosts.
+
+One connection is shared by all commands (ControlMaster), so that a one-time password is asked for once. ssh
+asks for it in the terminal; hpcprof handles no password.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import PurePosixPath
+
+import msgspec
+
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.processes import CommandNotStarted, Completed, Piped, piped, run_command
+from hpcprof.submit.sites.model import Site
+
+RUNS_DIR = "hpcprof-runs"
+"""The folder of runs on a host whose site names none, in the user's home folder."""
+
+_NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*")
+_CONNECTING_SECONDS = 300.0
+"""For one connection: somebody may have to type a password, or to confirm on a telephone."""
+
+_SECONDS = 120.0
+_LOCAL_SECONDS = 10.0
+_MOST_BYTES = 32 << 20
+"""The most that a command may print."""
+
+_NO_CONNECTION = 255
+_NOT_FOUND = (126, 127)
+_OPTIONS = ("-T", "-o", "RemoteCommand=none", "-o", "ServerAliveInterval=15")
+_SHARED = ("-o", "ControlMaster=auto", "-o", "ControlPath=~/.ssh/hpcprof-%C", "-o", "ControlPersist=10m")
+_MARK = "hpcprof-account"
+
+
+class HostUnreachable(HpcprofError):
+    """A host cannot be reached, or the connection broke: the result of a command there is unknown."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host, and where runs are on it.
+
+    Attributes
+    ----------
+    name : str
+        A name of ssh's configuration, or one of the network.
+    user : str
+        The account there; empty leaves it to ssh.
+    runs_dir : str
+        The folder of runs there; below the home folder unless it is absolute.
+    home : str
+        The home folder there; empty until `account` has asked for it.
+    """
+
+    name: str
+    user: str = ""
+    runs_dir: str = RUNS_DIR
+    home: str = ""
+
+    @staticmethod
+    def of(site: Site) -> Host | None:
+        """Return the host of a site, None for this machine."""
+        return Host(site.host, site.user, site.runs_dir or RUNS_DIR) if site.host else None
+
+    def folder(self, run_id: str) -> PurePosixPath:
+        """Return the folder of a run there; ``/HOME`` is the home folder as long as it is unknown."""
+        return PurePosixPath(self.home or "/HOME", self.runs_dir, run_id)
+
+    def set_in(self, site: Site) -> Site:
+        """Return a site that is reached by this host."""
+        return msgspec.structs.replace(site, host=self.name, user=self.user, runs_dir=self.runs_dir)
+
+    def connect(self) -> None:
+        """Open the shared connection unless it is open; ssh may ask for a password in the terminal.
+
+        Raises
+        ------
+        HostUnreachable
+            If ssh cannot connect.
+        """
+        is_open = run_command([*_ssh(self.name, self.user), "-O", "check", "--", self.name], timeout=_SECONDS)
+        if is_open.exit_code != 0:
+            asking = sys.stderr.isatty()
+            with self.reached(["true"], _CONNECTING_SECONDS, asking=asking) as running:
+                running.stdout.read(_MOST_BYTES)
+            self.check(running)
+
+    def account(self) -> Host:
+        """Return this host with the account, and the absolute folders, that it has.
+
+        Raises
+        ------
+        HostUnreachable
+            If it cannot be reached, or its answer cannot be read.
+        """
+        # What start-up files of the shell print comes before the mark.
+        words = ["sh", "-c", f'printf "%s\\n" {_MARK} "$(id -un)" "$HOME"']
+        _, mark, answer = self.run(words).stdout.rpartition(f"{_MARK}\n")
+        lines = answer.splitlines()
+        if not mark or len(lines) != 2 or not lines[1].startswith("/") or not _NAME.fullmatch(lines[0]):
+            raise HostUnreachable(f"{self.name} does not tell the user's name and home folder.")
+        user, home = lines
+        return replace(self, user=user, home=home, runs_dir=str(PurePosixPath(home, self.runs_dir)))
+
+    def run(
+        self,
+        words: Sequence[str],
+        directory: str = "",
+        environment: Mapping[str, str] | None = None,
+        without: Sequence[str] = (),
+        seconds: float = _SECONDS,
+    ) -> Completed:
+        """Run a command on the host and return its exit code and output.
+
+        Parameters
+        ----------
+        directory : str
+            Working directory, by default the home folder.
+        environment : mapping, optional
+            Variables to set.
+        without : sequence of str
+            Beginnings of the names of variables to remove.
+        seconds : float
+            Time limit.
+
+        Raises
+        ------
+        HostUnreachable
+            If the connection cannot be made or broke, or the command printed too much.
+        CommandTimedOut
+            If the command exceeded the time limit.
+        CommandNotStarted
+            If the host has no such program.
+        """
+        script = _script(words, directory, environment or {}, without)
+        with self.reached(["/bin/sh", "-c", script], seconds) as running:
+            output = running.stdout.read(_MOST_BYTES + 1)
+            if len(output) > _MOST_BYTES:
+                raise HostUnreachable(f"{words[0]} on {self.name} printed more than {_MOST_BYTES >> 20} MiB.")
+        if running.exit_code in _NOT_FOUND:
+            raise CommandNotStarted(words[0], f"{self.name} has none on the PATH of commands that ssh runs")
+        self.check(running)
+        text = output.decode("utf-8", "replace")
+        return Completed(tuple(words), running.exit_code, text, running.stderr, 0.0)
+
+    def reached(
+        self, words: Sequence[str], seconds: float, asking: bool = False
+    ) -> AbstractContextManager[Piped]:
+        """Run a command there, as `piped` does; unless ``asking``, ssh asks for no password."""
+        silent = [] if asking else ["-o", "BatchMode=yes"]
+        # One word, which the user's shell there takes apart again.
+        remote = f"exec {shlex.join(words)}"
+        command = [*_ssh(self.name, self.user), *silent, "--", self.name, remote]
+        return piped(command, timeout=seconds, in_terminal=asking)
+
+    def check(self, ended: Piped) -> None:
+        """Raise `HostUnreachable` if ssh ended without the command's own exit code."""
+        if ended.exit_code == _NO_CONNECTION or ended.exit_code < 0:
+            said = " ".join(ended.stderr.split()).rstrip(".") or "ssh gave no reason"
+            raise HostUnreachable(f"{self.name} cannot be reached: {said}.")
+
+
+def parse_host(text: str, where: str = "--host") -> tuple[str, str]:
+    """Return the name and the user of ``[USER@]HOST``; the user is empty if none is given.
+
+    Raises
+    ------
+    UsageError
+        If one of them is not a name: it would be an option of ssh, or more than one word.
+    """
+    user, separator, name = text.rpartition("@")
+    for one in (name, *([user] if separator else [])):
+        if not _NAME.fullmatch(one):
+            raise UsageError(
+                f"{where} {text!r}: write a host as ssh takes it, HOST or USER@HOST, of letters, digits and "
+                "_ . : % - (no - first)."
+            )
+    return name, user
+
+
+@cache
+def _ssh(name: str, user: str) -> tuple[str, ...]:
+    """Return ssh with options that share one connection, unless the user's configuration does that."""
+    words = ("ssh", *_OPTIONS, *(("-l", user) if user else ()))
+    shown = run_command([*words, "-G", "--", name], timeout=_LOCAL_SECONDS).stdout.splitlines()
+    path = next((line.partition(" ")[2] for line in shown if line.startswith("controlpath ")), "none")
+    return words if path != "none" else (*words, *_SHARED)
+
+
+def _script(
+    words: Sequence[str], directory: str, environment: Mapping[str, str], without: Sequence[str]
+) -> str:
+    """Return a command with its directory and environment as a script of a POSIX shell."""
+    lines = []
+    if without:
+        names = f"env | sed -n 's/=.*//p' | grep -E '^({'|'.join(without)})[A-Z0-9_]*$'"
+        lines.append(f'for name in $({names}); do unset "$name"; done')
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    if directory:
+        lines.append(f"cd {shlex.quote(directory)} || exit 1")
+    return "\n".join([*lines, f"exec {shlex.join(words)}"])

@@ -1,0 +1,123 @@
+"""The copy of a host's run on this machine: what tells its state, and on request its profiles."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import PurePosixPath
+
+from hpcprof.common.errors import HpcprofError
+from hpcprof.submit.remote.folders import SECONDS, Fetched, RemoteFile, fetch_files, list_files
+from hpcprof.submit.remote.host import Host
+from hpcprof.submit.runs.directory import Run
+
+_FOLDERS = ("state", "logs", "results", "stall", "telemetry")
+"""What a copy has of a run that has not been collected."""
+
+_PROFILES = "profiles"
+_OWN = {"verdict", "cancelled", "submitting", "unfinished", "seen"}
+"""State files that are written here, whatever the host has under their names."""
+
+_MOST_BYTES = 64 << 20
+"""The largest file that is fetched of a run that is followed."""
+
+_FREE_BYTES = 1 << 30
+"""What a transfer of profiles leaves free on the disk."""
+
+
+def host_of(run: Run) -> Host | None:
+    """Return the host of a run; None for this machine, and for profiles of another tool."""
+    return Host.of(run.manifest.site) if run.manifest is not None else None
+
+
+def folder_of(run: Run, host: Host) -> PurePosixPath:
+    """Return the folder of a run on its host."""
+    return host.folder(run.id)
+
+
+def connect(runs: Sequence[Run]) -> list[str]:
+    """Connect to the hosts of runs, and return a sentence for each that cannot be reached.
+
+    ssh may ask for a password in the terminal.
+    """
+    said = []
+    for host in dict.fromkeys(map(host_of, runs)):
+        try:
+            if host is not None:
+                host.connect()
+        except HpcprofError as error:
+            said.append(str(error))
+    return said
+
+
+def refresh(run: Run) -> list[str]:
+    """Bring the copy of a run up to date if it is on a host.
+
+    Return a sentence for each file that was left there, or on why the copy is as it was.
+    """
+    host = host_of(run)
+    if host is None:
+        return []
+    try:
+        host.connect()
+        return update(run, host).skipped
+    except HpcprofError as error:
+        return [f"{str(error).rstrip('.')}: this is the copy of the last look."]
+
+
+def update(run: Run, host: Host, seconds: float = SECONDS) -> Fetched:
+    """Fetch what is new of a run, except for its profiles, and remove state files that the host has no more.
+
+    Neither listing the files nor a transfer takes longer than ``seconds``.
+    """
+    there = list_files(host, folder_of(run, host), _FOLDERS, seconds)
+    own = {f"state/{name}" for name in _OWN}
+    there = {name: file for name, file in there.items() if name not in own}
+    fetched = fetch_files(host, folder_of(run, host), _new(run, there), run.path, _MOST_BYTES, seconds)
+    for path in (run.path / "state").glob("*"):
+        name = f"state/{path.name}"
+        if path.is_file() and name not in there and name not in own:
+            with suppress(OSError):
+                path.unlink()
+    return fetched
+
+
+def bring_profiles(run: Run) -> list[str]:
+    """Fetch all that is new of a run on a host, its profiles too.
+
+    Return a sentence for each file that was left there, or on why the copy is as it was.
+
+    Raises
+    ------
+    HpcprofError
+        If the profiles do not fit on the disk, or the host sends what was not asked for.
+    """
+    said = refresh(run)
+    host = host_of(run)
+    if host is None or said:
+        return said
+    new = _new(run, list_files(host, folder_of(run, host), [_PROFILES]))
+    size = sum(file.size for file in new.values())
+    free = shutil.disk_usage(run.path).free - _FREE_BYTES
+    if size > free:
+        raise HpcprofError(
+            f"the profiles of {run.id} on {host.name} have {size / 1e9:.1f} GB, and {run.path} has room for "
+            f"{max(free, 0) / 1e9:.1f} GB: collect on {host.name}, where hpcprof is installed."
+        )
+    largest = max((file.size for file in new.values()), default=0)
+    return fetch_files(host, folder_of(run, host), new, run.path, largest).skipped
+
+
+def _new(run: Run, there: Mapping[str, RemoteFile]) -> dict[str, RemoteFile]:
+    """Return the files that the copy does not have, or that have changed since."""
+    new = {}
+    for name, file in there.items():
+        try:
+            status = (run.path / name).stat()
+        except OSError:
+            new[name] = file
+            continue
+        if (status.st_size, status.st_mtime_ns) != (file.size, file.modified):
+            new[name] = file
+    return new

@@ -1,0 +1,70 @@
+"""The way of a scheduler's commands to a host, for the commands in a block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hpcprof.common.processes import Completed
+from hpcprof.submit.remote.host import Host
+
+
+@dataclass(frozen=True)
+class Transport:
+    """Runs commands on a host that name paths of runs here.
+
+    ``runs_dir`` is the folder that has the copies of the runs.
+    """
+
+    host: Host
+    runs_dir: Path
+
+    def run(
+        self,
+        words: Sequence[str],
+        directory: Path | None,
+        environment: Mapping[str, str],
+        without: Sequence[str],
+        seconds: float,
+    ) -> Completed:
+        """Run a command as `Host.run` does, with paths of runs replaced in its words, and back in its output.
+
+        ``directory`` is one of the host's.
+        """
+        here, there = f"{self.runs_dir.absolute()}/", f"{self.host.folder('.')}/"
+        # Slurm's options for logs double the per cent sign.
+        pairs = [(here, there), (here.replace("%", "%%"), there.replace("%", "%%"))]
+        words = [_replaced(word, pairs) for word in words]
+        done = self.host.run(words, str(directory or ""), environment, without, seconds)
+        back = [(there, here)]
+        return replace(done, stdout=_replaced(done.stdout, back), stderr=_replaced(done.stderr, back))
+
+
+def _replaced(text: str, pairs: Sequence[tuple[str, str]]) -> str:
+    for old, new in pairs:
+        text = text.replace(old, new)
+    return text
+
+
+_transport: ContextVar[Transport | None] = ContextVar("transport", default=None)
+
+
+@contextmanager
+def on_host(host: Host | None, runs_dir: Path) -> Iterator[None]:
+    """Run the schedulers' commands of the block on a host; None is this machine.
+
+    ``runs_dir`` is the folder here that has the copies of the host's runs.
+    """
+    token = _transport.set(Transport(host, runs_dir) if host else None)
+    try:
+        yield
+    finally:
+        _transport.reset(token)
+
+
+def transport() -> Transport | None:
+    """Return the way of a scheduler's commands, None to this machine."""
+    return _transport.get()
