@@ -247,7 +247,6 @@ def split_key(key: str) -> list[str]:
     match = _SITE_KEY.fullmatch(key)
     if match is None:
         below = (*SITE_KEYS, "options.KEY")
-        raise unknown("key", key, [*        below = ("account", "queue", "options.KEY")
         raise unknown("key", key, [*GENERAL_KEYS, "notify.NAME", *(f"sites.SITE.{name}" for name in below)])
     last = [match["field"]] if match["field"] else ["options", match["option"]]
     return ["sites", match["site"], *last]

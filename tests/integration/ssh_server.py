@@ -1,4 +1,4 @@
-"""An OpenSSH server on the loopback interface, as a process of the tests' user, with keys and port of its own."""
+"""An OpenSSH server on the loopback interface, a process of the tests with keys and a port of its own."""
 
 from __future__ import annotations
 

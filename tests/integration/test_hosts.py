@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -94,3 +93,162 @@ def test_a_run_is_cancelled_by_ssh(pbs: SshServer, hpcprof: Hpcprof) -> None:
     done = hpcprof("cancel", "last")
     assert (done.returncode, done.stderr) == (0, "")
     assert "cancelled" in done.stdout
+
+
+def test_a_folder_is_copied_and_its_commit_recorded(pbs: SshServer, hpcprof: Hpcprof, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    (code / "data").mkdir(parents=True)
+    (code / "sub").mkdir()
+    (code / "data/large.bin").write_bytes(bytes(1000))
+    (code / "sub/main.sh").write_text("cat ../name; ls ..\n")
+    (code / "name").write_text("mine\n")
+    (code / "model.pt").write_text("weights")
+    for words in (["init", "-q"], ["add", "name"], ["commit", "-qm", "first"]):
+        who = ["-c", "user.name=A", "-c", "user.email=a@b.example"]
+        subprocess.run(["git", "-C", str(code), *who, *words], check=True)
+    (tmp_path / "site_configs").rename(code / "sub/site_configs")
+    chosen = ("--sync", "..", "--exclude", "data", "--exclude", "*.pt", "--exclude", "sub/site_configs")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "hpcprof", "submit", "--host", "cluster", "--site", "pbs", *chosen),
+            *("--walltime", "5m", "--runs-dir", str(tmp_path / "runs"), "--", "sh", "main.sh"),
+        ],
+        cwd=code / "sub",
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "copied 2 files (" in done.stdout
+    (code / "sub/site_configs").rename(tmp_path / "site_configs")
+    until(lambda: state(hpcprof) == "completed")
+    assert "mine\nname\nsub\n" in hpcprof("logs").stdout
+    commit = subprocess.run(["git", "-C", str(code), "rev-parse", "HEAD"], capture_output=True, text=True)
+    (manifest,) = (tmp_path / "runs").glob("*/run.json")
+    assert json.loads(manifest.read_text())["git"] == {"commit": commit.stdout.strip(), "dirty": False}
+
+
+def test_profiles_are_fetched_to_collect_and_to_report(
+    pbs: SshServer, hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    profile = Path(__file__).parents[1] / "data/cpu_ddp_rank0.pt.trace.json.gz"
+    run = submit(
+        hpcprof, "--", "sh", "-c", f'gunzip -c {profile} >"$HPCPROF_RUN_DIR/profiles/rank00000.pt.trace.json"'
+    )
+    until(lambda: state(hpcprof) == "completed")
+    assert not [*(tmp_path / "runs" / run / "profiles").iterdir()]
+    done = hpcprof("report")
+    assert done.returncode == 0, done.stderr
+    assert "Steps" in done.stdout
+    assert [path.name for path in (tmp_path / "runs" / run / "profiles").iterdir()] == [
+        "rank00000.pt.trace.json"
+    ]
+    assert "1 unchanged" in hpcprof("collect").stdout
+
+
+def test_a_broken_connection_leaves_a_run_that_is_found_again(
+    pbs: SshServer, hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    # qsub takes the job, and then the connection breaks before its answer.
+    ssh = pbs.folder / "bin/ssh"
+    whole = ssh.read_text()
+    broken = (
+        'case "$*" in *"exec qsub"*) '
+        + whole.splitlines()[1].removeprefix("exec ")
+        + " >/dev/null; exit 255;; esac\n"
+    )
+    ssh.write_text(whole.replace("exec", f"{broken}exec", 1))
+    done = hpcprof("submit", "--host", "cluster", "--site", "pbs", "--walltime", "5m", "--", "sleep", "300")
+    assert (done.returncode, "cluster cannot be reached" in done.stderr) == (1, True), done.stderr
+    ssh.write_text(whole)
+    until(lambda: state(hpcprof) == "running")
+    assert hpcprof("cancel", "last").returncode == 0
+
+
+def test_a_host_that_is_away_is_named_and_the_copy_is_shown(pbs: SshServer, hpcprof: Hpcprof) -> None:
+    submit(hpcprof, "--", "sh", "-c", "echo started; sleep 20")
+    until(lambda: "started" in hpcprof("logs").stdout)
+    pbs.disconnect()
+    pbs.process.terminate()
+    pbs.process.wait()
+    assert "unknown" in (shown := hpcprof("status").stdout) and "cluster cannot be reached" in shown
+    logs = hpcprof("logs")
+    assert "started" in logs.stdout and "this is the copy of the last look" in logs.stderr
+    refused = hpcprof("submit", "--host", "cluster", "--site", "pbs", "--walltime", "5m", "--", "true")
+    assert (refused.returncode, "cluster cannot be reached" in refused.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=touch x", "a b", "-l@cluster", "me@-x", "x;id", "", "@"])
+def test_a_host_that_ssh_would_take_for_something_else_is_refused(host: str, hpcprof: Hpcprof) -> None:
+    done = hpcprof("submit", f"--host={host}", "--site", "generic-slurm", "--", "true")
+    assert (done.returncode, "write a host as ssh takes it" in done.stderr) == (2, True), done.stderr
+
+
+def test_sites_without_a_login_node_have_no_host(hpcprof: Hpcprof) -> None:
+    done = hpcprof("submit", "--host", "cluster", "--", "true")
+    assert (done.returncode, "has no batch system on a login node" in done.stderr) == (2, True)
+
+
+def test_a_file_of_the_working_folder_names_no_host(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    (tmp_path / "hpcprof.yaml").write_text("sites: {generic-slurm: {host: evil.example}}\n")
+    done = hpcprof("submit", "--site", "generic-slurm", "--", "true")
+    assert (done.returncode, "a folder's file cannot name a host" in done.stderr) == (2, True)
+    (tmp_path / "hpcprof.yaml").unlink()
+    (tmp_path / "site_configs").mkdir()
+    (tmp_path / "site_configs/mine.yaml").write_text("extends: generic-slurm\nhost: evil.example\n")
+    done = hpcprof("submit", "--site", "mine", "--", "true")
+    assert (done.returncode, "can name a host" in done.stderr) == (2, True)
+
+
+def test_the_users_configuration_names_host_account_and_folder(
+    pbs: SshServer, hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    for key, value in (
+        ("host", "cluster"),
+        ("user", os.environ.get("USER", "root")),
+        ("runs_dir", "elsewhere/runs"),
+    ):
+        done = hpcprof("config", "set", f"sites.pbs.{key}", value)
+        assert done.returncode == 0, done.stderr
+    done = hpcprof("submit", "--site", "pbs", "--walltime", "5m", "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert [*(pbs.home / "elsewhere/runs").iterdir()]
+    shown = hpcprof("submit", "--site", "pbs", "--dry-run", "--", "true").stdout
+    assert "run_dir=/HOME/elsewhere/runs/RUN_ID" in shown
+
+
+@pytest.fixture
+def slurm(
+    running_slurm: Cluster,
+    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[SshServer]:
+    """A host ``cluster`` with a real Slurm, whose commands are not on the PATH here."""
+    folder = tmp_path_factory.mktemp("ssh")
+    environment = {
+        "SLURM_CONF": str(running_slurm.configuration),
+        "SQUEUE_FORMAT": "%i",
+        "SACCT_FORMAT": "jobid",
+    }
+    for server in start(folder, environment):
+        for name in ("sbatch", "squeue", "sacct", "scancel", "scontrol"):
+            (folder / "bin" / name).write_text("#!/bin/sh\nexit 99\n")
+            (folder / "bin" / name).chmod(0o755)
+        monkeypatch.setenv("PATH", f"{folder}/bin:{os.environ['PATH']}")
+        write_site(tmp_path, "slurm")
+        yield server
+
+
+def test_a_real_slurm_is_used_by_ssh(slurm: SshServer, hpcprof: Hpcprof) -> None:
+    words = ("--host", "cluster", "--site", "slurm", "--walltime", "5m", "--ranks-per-node", "2")
+    done = hpcprof("submit", *words, "--wait", "--", "sh", "-c", "echo rank $SLURM_PROCID of $SLURM_NTASKS")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "rank 0 of 2" in done.stdout and "completed" in done.stdout
+    assert "rank 1 of 2" in hpcprof("logs", "--rank", "1").stdout
+    first = hpcprof("submit", *words, "--", "sleep", "300").stdout.split()[-1]
+    until(lambda: state(hpcprof) == "running")
+    second = hpcprof("submit", *words, "--after", first, "--", "true")
+    assert second.returncode == 0, second.stderr
+    assert hpcprof("cancel", "last", first).returncode == 0
+    assert hpcprof("resubmit", first).returncode == 0
+    assert hpcprof("cancel", "last").returncode == 0

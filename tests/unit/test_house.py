@@ -10,7 +10,19 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "hpcprof"
 ROOMS = (
-    *("cli", "serve", "report", "study", "results", "analysis", "profiles", "submit", "workloads", "common"),
+    *(
+        "cli",
+        "mcp",
+        "serve",
+        "report",
+        "study",
+        "results",
+        "analysis",
+        "profiles",
+        "submit",
+        "workloads",
+        "common",
+    ),
 )
 """From the top floor down: a room imports only itself and those after it."""
 

@@ -1,0 +1,56 @@
+"""``hpcprof mcp``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from hpcprof.cli.conventions import examples
+from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.common.errors import HpcprofError, UsageError
+
+
+@click.command(
+    "mcp",
+    epilog=examples("hpcprof mcp", "hpcprof mcp --allow-submit train.yaml --budget 20"),
+)
+@runs_dir_option
+@db_option
+@click.option(
+    "--allow-submit",
+    "job_files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="JOBFILE",
+    help="Let the agent submit this job file, with values for each {NAME} in its program, and have its "
+    "running jobs record steps. Repeatable.",
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="NODE_HOURS",
+    help="With --allow-submit: the most node-hours that all jobs of agents in this folder of runs may "
+    "request.",
+)
+def command(runs_dir: Path, db: str | None, job_files: tuple[Path, ...], budget: float | None) -> None:
+    """Answer the questions of an agent on runs, over standard input and output.
+
+    A server of the Model Context Protocol with nine tools: find_runs, explain, whatif, compare, history,
+    query, events_around, log_excerpt and how_to. Your agent starts it; name this command in its
+    configuration. Answers have at most 8 kB, and mark text from profiles and logs as data.
+
+    With --allow-submit there are two more, submit and capture. A job counts with its nodes times its
+    requested walltime, also after a restart.
+    """
+    if bool(job_files) != (budget is not None):
+        raise UsageError("--allow-submit needs --budget NODE_HOURS: give both, or neither.")
+    try:
+        from hpcprof.mcp.server import serve_tools
+        from hpcprof.mcp.submitting import Budget, Submitting
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] == "hpcprof":
+            raise
+        raise HpcprofError(f"hpcprof mcp needs {error.name}: pip install 'hpcprof[mcp]'.") from None
+    allowed = Submitting(job_files, Budget(budget, runs_dir), runs_dir) if budget is not None else None
+    serve_tools(runs_dir, db, allowed)

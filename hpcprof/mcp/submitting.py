@@ -1,0 +1,245 @@
+"""The two tools that start work: only job files that a person named, within node-hours that a person set.
+
+A job file says by ``{NAME}`` in its program which words may change; an agent gives values for these, and no
+command line. Files are read at the start of the server: what is written to them later changes nothing. Every
+submission charges nodes times the requested walltime, whatever the job uses of it. What was charged is kept
+beside the runs, and counts after a restart too.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hmac
+import os
+import re
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from hpcprof.common.errors import HpcprofError, UsageError, unknown, writing
+from hpcprof.mcp.answers import answer, name
+from hpcprof.submit.jobs.job import Job, JobSpec
+from hpcprof.submit.jobs.job_file import load_job_file
+from hpcprof.submit.jobs.request import resolve
+from hpcprof.submit.jobs.walltime import format_walltime
+from hpcprof.submit.rendering.job_scripts import render_scripts
+from hpcprof.submit.runs.captures import request_capture
+from hpcprof.submit.runs.directory import Run, find_run
+from hpcprof.submit.schedulers.command import Refused
+from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
+from hpcprof.submit.sites.model import Site
+from hpcprof.submit.submission import submit
+
+LEDGER = "agent-node-hours.jsonl"
+"""The file among the runs that has a line for each submission of an agent."""
+
+_PLACE = re.compile(r"\{([A-Za-z_]\w*)\}")
+_VALUE = re.compile(r"[\w.,:+=@%/ -]{1,200}")
+_SCRIPT_LINES = 60
+_MOST_STEPS = 20
+
+
+class Charge(msgspec.Struct, frozen=True):
+    """A submission: the run, its job file, and the node-hours that it may use at most."""
+
+    run: str
+    job_file: str
+    node_hours: float
+    time: str
+
+
+class Budget:
+    """Node-hours, of which submissions take a part; those of all servers on a folder of runs count together.
+
+    Parameters
+    ----------
+    node_hours : float
+        The most that all submissions in the ledger may request.
+    """
+
+    def __init__(self, node_hours: float, runs_dir: Path) -> None:
+        self.node_hours = node_hours
+        self._path = runs_dir / LEDGER
+
+    def spent(self) -> float:
+        """Return what was requested so far.
+
+        Raises
+        ------
+        HpcprofError
+            If the ledger cannot be read: nothing may be submitted then.
+        """
+        return sum(charge.node_hours for charge in self.charges())
+
+    def charges(self) -> list[Charge]:
+        """Return the submissions so far."""
+        if not self._path.exists():
+            return []
+        try:
+            lines = self._path.read_bytes().splitlines()
+            return [msgspec.json.decode(line, type=Charge) for line in lines]
+        except (OSError, msgspec.MsgspecError) as error:
+            raise HpcprofError(f"{self._path} cannot be read: {error}.") from None
+
+    def check(self, node_hours: float) -> None:
+        """Refuse a request that exceeds what is left.
+
+        Raises
+        ------
+        UsageError
+            If it does; the message has the figures.
+        """
+        spent = self.spent()
+        if spent + node_hours > self.node_hours:
+            raise UsageError(
+                f"the job may take {node_hours:.3g} node-hours by its walltime, and "
+                f"{self.node_hours - spent:.3g} of {self.node_hours:g} are left: only the person who started "
+                "this server can give more."
+            )
+
+    @contextmanager
+    def charging(self, job_file: str, node_hours: float) -> Iterator[list[Run]]:
+        """Charge a submission that the block makes; it puts the run into the list.
+
+        The charge is written before: a server that is killed in the block has charged. It is taken back if
+        nothing was handed over; a scheduler that did not answer may have the job.
+        """
+        with self._locked() as file:
+            self.check(node_hours)
+            size = file.seek(0, os.SEEK_END)
+            self._write(file, Charge("?", job_file, node_hours, _now()))
+            made: list[Run] = []
+            try:
+                yield made
+            except (UsageError, Refused):
+                file.truncate(size)
+                raise
+            file.truncate(size)
+            self._write(file, Charge(made[0].id, job_file, node_hours, _now()))
+
+    @contextmanager
+    def _locked(self) -> Iterator[IO[bytes]]:
+        with writing(self._path):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            file = self._path.open("a+b")
+        with file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
+
+    @staticmethod
+    def _write(file: IO[bytes], charge: Charge) -> None:
+        file.write(msgspec.json.encode(charge) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    job_file: str
+    spec: JobSpec
+    site: Site
+    job: Job
+
+    @property
+    def node_hours(self) -> float:
+        attempts = 2 if self.job.on_stall == "resubmit" else 1
+        return attempts * self.job.nodes * self.job.walltime / 3600
+
+
+class Submitting:
+    """Submits the job files that a person allows.
+
+    Raises
+    ------
+    UsageError
+        If a file is no job file, or two have the same name.
+    """
+
+    def __init__(self, job_files: Sequence[Path], budget: Budget, runs_dir: Path) -> None:
+        self._budget, self._runs_dir = budget, runs_dir
+        self._secret = secrets.token_bytes()
+        self._specs: dict[str, JobSpec] = {}
+        for path in job_files:
+            if path.stem in self._specs:
+                raise UsageError(f"--allow-submit {path}: another file is called {path.stem} too.")
+            self._specs[path.stem] = replace(load_job_file(path), runs_dir=runs_dir)
+
+    def submit(self, job_file: str, parameters: dict[str, str] | None = None, confirm: str = "") -> str:
+        """Submit one of the allowed job files; the first call is a dry run, whose answer has a confirmation.
+
+        job_file: its name without .yaml; a wrong name lists them. parameters: a value for each {NAME} in its
+        program. confirm: what the dry run returned, to submit exactly that job. Its node-hours count in full.
+        """
+        prepared = self._prepare(job_file, parameters or {})
+        token = self._token(prepared)
+        left = self._budget.node_hours - self._budget.spent()
+        cost = f"{prepared.node_hours:.3g} of {left:.3g} node-hours left"
+        job = prepared.job
+        asked = f"{job.nodes} nodes x {job.ranks_per_node} ranks for {format_walltime(job.walltime)}"
+        if not confirm:
+            self._budget.check(prepared.node_hours)
+            script = render_scripts(
+                prepared.site, job, self._runs_dir / "RUN_ID", ["hpcprof", "mcp"], prepared.spec.template
+            )[JOB_SCRIPT]
+            head = f"Dry run of {name(job_file)}: {asked}, {cost}. To submit it: confirm={token}"
+            lines = script.splitlines()
+            return answer(
+                [head], lines[:_SCRIPT_LINES], "the script of the job", [f"{len(lines)} lines in all."]
+            )
+        if not hmac.compare_digest(confirm.encode(), token.encode()):
+            raise UsageError(
+                "confirm does not belong to this job, its parameters and this server: make a dry run."
+            )
+        with self._budget.charging(prepared.job_file, prepared.node_hours) as made:
+            command_line = ["hpcprof", "submit", *prepared.spec.to_arguments()]
+            made.append(submit(prepared.site, job, self._runs_dir, command_line, prepared.spec.template))
+        return answer(
+            [f"Submitted {made[0].id}: {asked}, {cost} before it. Follow it with find_runs and log_excerpt."]
+        )
+
+    def capture(self, run: str, steps: int = 5) -> str:
+        """Let a running job record some of its next steps; only jobs that this server's job files submitted.
+
+        The traces are there some seconds after these steps; then explain the run.
+        """
+        found = find_run(run, self._runs_dir)
+        if found.id not in {charge.run for charge in self._budget.charges()}:
+            raise UsageError(f"{run!r} was not submitted by an agent, so it cannot be asked.")
+        if not 0 < steps <= _MOST_STEPS:
+            raise UsageError(f"steps {steps}: give a number from 1 to {_MOST_STEPS}.")
+        request, asked = request_capture(found, steps)
+        last = request.first + request.steps - 1
+        return answer([f"{found.id} records steps {request.first} to {last} on {len(asked)} ranks."])
+
+    def _prepare(self, job_file: str, parameters: dict[str, str]) -> _Prepared:
+        spec = self._specs.get(job_file)
+        if spec is None:
+            raise unknown("job file", job_file, self._specs)
+        declared = {place for word in spec.program for place in _PLACE.findall(word)}
+        if declared != parameters.keys():
+            given = ", ".join(sorted(parameters)) or "none"
+            wanted = ", ".join(sorted(declared)) or "none"
+            raise UsageError(f"{job_file} has the parameters {wanted}; given: {given}.")
+        for key, value in parameters.items():
+            if not _VALUE.fullmatch(value) or value.startswith("-"):
+                raise UsageError(
+                    f"{key} = {value!r}: use letters, digits, spaces and _ . , : + = @ % / -, no - first."
+                )
+        program = tuple(_PLACE.sub(lambda place: parameters[place[1]], word) for word in spec.program)
+        spec = replace(spec, program=program)
+        return _Prepared(job_file, spec, *resolve(spec))
+
+    def _token(self, prepared: _Prepared) -> str:
+        """Return what only the dry run of this job by this server can tell."""
+        content = msgspec.json.encode([prepared.job, prepared.site])
+        return hmac.new(self._secret, content, "sha256").hexdigest()[:16]

@@ -1,0 +1,351 @@
+"""The questions that an agent may ask. The docstrings of the methods are what it reads about them."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console, RenderableType
+
+from hpcprof.common.errors import HpcprofError, UsageError, unknown
+from hpcprof.common.paths import packaged
+from hpcprof.common.units import counted, format_ns, named_ranks
+from hpcprof.mcp.answers import answer, name
+from hpcprof.report.explanation import explanation_text, predicted, saved
+from hpcprof.results.run_names import command_line, find_known_run, typed_run
+from hpcprof.results.store.store import Store
+from hpcprof.serve.catalogue import Catalogue, Filters
+from hpcprof.serve.sql import MOST_ROWS, SECONDS, SqlDesk
+from hpcprof.submit.remote.mirror import refresh
+from hpcprof.submit.runs.directory import Run, log_files, typed_name
+
+_WIDTH = 110
+_MOST_RUNS = 50
+_MOST_LOG_BYTES = 4 << 20
+_CONTEXT_LINES = 2
+_MOST_HISTORY = 25
+
+_AROUND = """\
+WITH place AS ({place}),
+found AS (
+  SELECT 'kernel' AS kind, name, rank, start_ns, end_ns FROM kernels UNION ALL
+  SELECT 'memory', name, rank, start_ns, end_ns FROM memory_operations UNION ALL
+  SELECT 'range', name, rank, start_ns, end_ns FROM ranges UNION ALL
+  SELECT 'api', name, rank, start_ns, end_ns FROM api UNION ALL
+  SELECT 'collective', op, rank, start_ns, end_ns FROM collectives
+)
+SELECT kind, any_value(name) AS name, count(*) AS events,
+  (sum(f.end_ns - f.start_ns) / 1e6)::DECIMAL(18, 3) AS ms,
+  (max(f.end_ns - f.start_ns) / 1e6)::DECIMAL(18, 3) AS longest_ms,
+  ((arg_max(f.start_ns, f.end_ns - f.start_ns) - min(p.start_ns)) / 1e6)::DECIMAL(18, 3) AS longest_at_ms
+FROM found f, place p WHERE f.rank = {rank} AND f.start_ns < p.end_ns AND f.end_ns > p.start_ns
+GROUP BY kind, name ORDER BY max(f.end_ns - f.start_ns) DESC LIMIT 60"""
+
+
+class Tools:
+    """The questions on the runs of a folder and their results.
+
+    Parameters
+    ----------
+    collect : callable
+        Called with a run that has profiles of which none has been collected.
+    """
+
+    def __init__(
+        self,
+        runs_dir: Path,
+        store: Store,
+        catalogue: Catalogue,
+        desk: SqlDesk,
+        collect: Callable[[Run], None],
+    ) -> None:
+        self._runs_dir, self._store = runs_dir, store
+        self._catalogue, self._desk, self._collect = catalogue, desk, collect
+
+    def find_runs(self, search: str = "", program: str = "", state: str = "", since: str = "") -> str:
+        """Find runs, the newest first: id, state, program, ranks, profiler, median step, what was collected.
+
+        search: words that all occur in the id, command, program, site or tags. state: such as completed,
+        failed, running or imported. since: a date or an age such as 7d.
+        """
+        listing = self._catalogue.listing()
+        chosen = listing.chosen(Filters(search=search, program=program, state=state, since=since))
+        lines = ["run | state | program | ranks | profiler | median step | collected | submitted"]
+        for known in chosen[:_MOST_RUNS]:
+            one = known.listed
+            step = format_ns(one.step_p50_ns) if one.step_p50_ns else "-"
+            when = f"{known.when:%Y-%m-%d %H:%M}" if known.when else "-"
+            values = (
+                one.run,
+                one.state,
+                known.program,
+                one.ranks,
+                one.profiler,
+                step,
+                one.collected.value,
+                when,
+            )
+            lines.append(" | ".join("-" if value in (None, "") else str(value) for value in values))
+        shown = min(len(chosen), _MOST_RUNS)
+        every = counted(len(listing.runs), "run")
+        head = f"{len(chosen)} of {every} match; {shown} are listed, the newest first."
+        return answer([head], lines if chosen else [], "names of runs", [f"All: {self._typed('list')}"])
+
+    def explain(self, run: str = "last") -> str:
+        """Explain where the step time of a run is lost: causes by their cost, with place, rank and saving.
+
+        Each finding has a saving per step with its interval, a remedy, file and line if stacks were recorded,
+        and its evidence by the name of an analysis. Start here.
+        """
+        from hpcprof.results.explanation import explain
+        from hpcprof.results.when_asked import on_all_cpus
+
+        found = self._collected(run)
+        explanation = explain(found, self._store, None, on_all_cpus)
+        step, shown = explanation.step, explanation.shown()
+        steps = f"{counted(step.steps, 'step')} on {counted(step.ranks, 'rank')}"
+        takes = (
+            f"a step takes {format_ns(step.priced_ns)} ({steps})" if step.priced_ns else "no step was found"
+        )
+        head = [f"{name(found.id)}: {takes}; {counted(len(shown), 'finding')}."]
+        for number, one in enumerate(shown, 1):
+            place = f" in {name(one.where)}" if one.where else ""
+            ranks = f" on {named_ranks(one.ranks, 8)}" if one.ranks else ""
+            head.append(
+                f"{number}. {one.cause.value}{place}{ranks}: {saved(one)}; {one.confidence} confidence."
+            )
+        text = explanation_text(explanation, _WIDTH, partial(self._report, found))
+        rest = [
+            "Evidence: the name of an analysis in a command above is its id; the page of the run has it as "
+            f"#table-NAME. Page: {self._typed('report', typed_run(found), '--html', 'report.html')}"
+        ]
+        return answer(head, _rendered(text), "the profiles of the run", rest)
+
+    def whatif(self, run: str, changes: list[str]) -> str:
+        """Predict the step time of a run if times were different; an empty list replays it as it was.
+
+        A change: range:NAME*0, range:NAME+40ms, gpu:NAME*0.5, kernel:REGEX*0.5, api:REGEX*0, mpi:CALL*0.5,
+        comm*0, copy*0, rank:2=median or bandwidth*2; @RANK at the end restricts it to one rank.
+        """
+        from hpcprof.analysis.explain.changes import parse_changes
+        from hpcprof.results.explanation import what_if
+
+        parse_changes(changes)
+        found = self._collected(run)
+        said = predicted(what_if(found, self._store, changes), bool(changes))
+        words = [word for change in changes for word in ("--set", change)]
+        return answer(said, rest=[f"The same: {self._typed('whatif', typed_run(found), *words)}"])
+
+    def compare(self, run: str, baselines: list[str], repeats: list[str] | None = None) -> str:
+        """Compare a run (the candidate) with one or more baseline runs: is it slower, and what explains it.
+
+        baselines: runs of the same program. repeats: further candidate runs; a verdict takes two on each
+        side.
+        """
+        from hpcprof.report.comparison import compare_runs
+
+        after, before = [run, *(repeats or [])], baselines
+        ids = [self._found(one) for one in (*after, *before)]
+        compared = compare_runs(
+            [typed_run(one) for one in ids[len(after) :]],
+            [typed_run(one) for one in ids[: len(after)]],
+            self._store,
+            self._runs_dir,
+            collect=self._collect,
+        )
+        row = compared.table.rows[0] if compared.table.rows else None
+        head = [
+            compared.conclusion() or (f"Verdict: {row['verdict']}." if row else "Nothing can be compared.")
+        ]
+        if compared.waterfall is not None:
+            from hpcprof.report.difference import in_a_sentence
+
+            head.append(in_a_sentence(compared.waterfall))
+        lines = ["metric | " + " | ".join(key for key in row if key != "metric")] if row else []
+        lines += [" | ".join(map(str, one.values())) for one in compared.table.rows[:6]]
+        lines += _rendered(compared.explanation(self._store, _WIDTH))
+        words = [word for one in ids[len(after) :] for word in ("--a", typed_run(one))]
+        words += [word for one in ids[: len(after)] for word in ("--b", typed_run(one))]
+        rest = [f"All metrics: {self._typed('compare', *words)}"]
+        return answer(head, lines, "the profiles of the runs", rest)
+
+    def history(self, run: str = "last", metric: str = "step_ns") -> str:
+        """Show a metric of all runs like a run over time, and at which run its level changed.
+
+        metric: step_ns, or one of compare such as exposed_comm_per_step_ns.
+        """
+        from hpcprof.report.history import in_words, table
+        from hpcprof.results.history import histories
+
+        found = self._found(run)
+        row = self._store.run(found.id) if self._store.exists() else None
+        program = (row.program if row else None) or (found.manifest.job.program if found.manifest else None)
+        series = histories(self._store, self._runs_dir, program, metric)
+        own = next((one for one in series if any(point.run == found.id for point in one.points)), None)
+        if own is None:
+            raise HpcprofError(f"{found.id} has no {metric}: explain it first.")
+        said = [*in_words(own)]
+        columns = table(own)
+        rows = [" | ".join(values) for values in zip(*columns.values(), strict=True)]
+        changed = sum(point.change_probability is not None for point in own.points)
+        head = f"{counted(len(own.points), 'run')}, {counted(changed, 'change')} of the level of {metric}."
+        lines = [*said, " | ".join(columns), *reversed(rows[-_MOST_HISTORY:])]
+        words = ["--program", program] if program else []
+        rest = [f"All: {self._typed('history', *words, '--metric', metric)}"]
+        return answer([head], lines, "names of runs, the newest first", rest)
+
+    async def query(self, run: str, sql: str, events: bool = False) -> str:
+        """Ask in SQL: one read-only SELECT on the results database, or with events on those of the run.
+
+        Results: a table analysis_NAME for each analysis with a column run_id, and runs, profiles, gpus,
+        facts, losses, reasons. Events (DuckDB): kernels, api, ranges, collectives, steps, memory_operations
+        and others, with columns run and rank, times in nanoseconds. how_to("query-events") has examples.
+        """
+        found = self._collected(run) if events else self._found(run)
+        reply = await self._desk.ask(sql, [found] if events else None)
+        of = (
+            f"events of {name(found.id)}"
+            if events
+            else f"results of all runs; run_id of {name(run)}: {name(found.id)}"
+        )
+        more = f" (of more: the limit is {MOST_ROWS:,})" if reply.truncated else ""
+        head = [f"{counted(len(reply.rows), 'row')}{more} from the {of}.", *reply.notes]
+        lines = [" | ".join(reply.columns), *(" | ".join(map(_value, row)) for row in reply.rows)]
+        words = ["--events", sql, typed_run(found)] if events else [sql]
+        rest = [f"Limits: {SECONDS} s, {MOST_ROWS:,} rows. All: {self._typed('query', *words)}"]
+        return answer(head, lines, "profiles", rest)
+
+    async def events_around(
+        self, run: str, rank: int = 0, step: int | None = None, range_name: str = ""
+    ) -> str:
+        """Show what happened on a rank during one step, or during the longest range of a name.
+
+        Kernels, memory operations, ranges, API calls and collectives, by name, the longest first: how many,
+        their time, the longest one and when it began in the window.
+        """
+        found = self._collected(run)
+        place = f"SELECT start_ns, end_ns FROM steps WHERE rank = {rank:d}"
+        where = "the longest step" if step is None else f"step {step}"
+        if range_name:
+            quoted = range_name.replace("'", "''")
+            place = f"SELECT start_ns, end_ns FROM ranges WHERE rank = {rank:d} AND name = '{quoted}'"
+            where = f"the longest {name(range_name)}"
+        elif step is not None:
+            place += f" AND step = {step:d}"
+        place += " ORDER BY end_ns - start_ns DESC LIMIT 1"
+        window = await self._desk.ask(place, [found])
+        if not window.rows:
+            raise HpcprofError(f"rank {rank} of {found.id} has no {where.removeprefix('the longest ')}.")
+        start, end = window.rows[0]
+        reply = await self._desk.ask(_AROUND.format(place=place, rank=rank), [found])
+        window_ns = f"{format_ns(end - start)}, {start} to {end} ns"
+        head = f"{name(found.id)}, rank {rank}, {where}: {window_ns}; times in ms."
+        lines = [" | ".join(reply.columns), *(" | ".join(map(_value, row)) for row in reply.rows)]
+        rest = [
+            "Names may nest, so times do not add up. More: the tool query with events=true and this window."
+        ]
+        return answer([head], lines, "the profile of the rank", rest)
+
+    def log_excerpt(
+        self, run: str = "last", rank: int | None = None, search: str = "", lines: int = 60
+    ) -> str:
+        """Show the end of the output of a run, or the lines that contain a text.
+
+        rank: of this rank; by default of the job script and rank 0. search: a text, upper or lower case.
+        """
+        found = self._found(run)
+        notes = refresh(found)
+        files = log_files(found, rank)
+        shown: list[str] = []
+        each = max(1, min(lines, 400) // len(files))
+        for path in files:
+            with path.open("rb") as file:
+                file.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))
+                text = file.read(_MOST_LOG_BYTES).decode("utf-8", "replace").splitlines()
+            picked = [*_matching(text, search)] if search else [*enumerate(text, 1)]
+            shown.append(f"==> {path.name}: {len(text)} lines, {min(each, len(picked))} shown")
+            shown += [f"{number}: {line}" for number, line in picked[-each:]]
+        head = [f"Output of {name(found.id)}: {', '.join(path.name for path in files)}.", *notes]
+        words = [typed_name(found.path), *(["--rank", str(rank)] if rank is not None else [])]
+        return answer(head, shown, "the logs of the run", [f"All: {self._typed('logs', *words)}"])
+
+    def how_to(self, topic: str) -> str:
+        """Read hpcprof's own guide to a topic, such as explain-a-run or query-events#Tables; "" lists them.
+
+        Without a guide of that name, those are listed that contain the words.
+        """
+        guides = {path.stem: path for path in sorted(_guides().glob("*.md"))}
+        wanted, _, heading = topic.partition("#")
+        if wanted not in guides:
+            words = wanted.lower().split()
+            texts = {stem: path.read_text(encoding="utf-8") for stem, path in guides.items()}
+            hits = {stem: sum(text.lower().count(word) for word in words) for stem, text in texts.items()}
+            order = sorted((stem for stem in guides if hits[stem] or not words), key=lambda stem: -hits[stem])
+            lines = [f"{stem}: {_title(texts[stem])}" for stem in order or guides]
+            return answer(["Guides, the fitting ones first; call how_to with one of these names:", *lines])
+        text = guides[wanted].read_text(encoding="utf-8")
+        sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
+        headings = [section.partition("\n")[0].removeprefix("## ") for section in sections[1:]]
+        if heading:
+            if heading not in headings:
+                raise unknown("section", heading, headings, f" of {wanted}")
+            text = sections[1 + headings.index(heading)]
+        rest = f"Sections (how_to NAME#SECTION): {'; '.join(headings)}"
+        return answer(text.splitlines(), rest=[rest]) if len(text) < 7_000 else _long(text, rest)
+
+    def _found(self, reference: str) -> Run:
+        """Return the run of a name; a name in a request is never a path."""
+        if "/" in reference or reference in ("", ".", ".."):
+            raise UsageError(f"run {reference!r}: give the id of a run, its beginning, its name, or last.")
+        run = find_known_run(reference, self._runs_dir, self._store)
+        if run.manifest is None and not (self._store.exists() and self._store.profiles(run.id)):
+            raise UsageError(f"{reference!r} is no run: find_runs lists them.")
+        return run
+
+    def _collected(self, reference: str) -> Run:
+        from hpcprof.report.request import collect_missing
+
+        run = self._found(reference)
+        collect_missing([run], self._store, self._collect)
+        return run
+
+    def _typed(self, command: str, *words: str) -> str:
+        return command_line(self._store, command, *words)
+
+    def _report(self, run: Run, analysis: str) -> str:
+        return self._typed("report", run.id, "--analysis", analysis)
+
+
+def _rendered(text: RenderableType) -> Iterator[str]:
+    out = io.StringIO()
+    Console(file=out, width=_WIDTH, color_system=None).print(text, crop=False)
+    yield from filter(None, (line.rstrip() for line in out.getvalue().splitlines()))
+
+
+def _value(value: object) -> str:
+    return "null" if value is None else str(value)
+
+
+def _matching(lines: Sequence[str], text: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines that contain a text with those around them, numbered from 1."""
+    hits = [number for number, line in enumerate(lines) if text.lower() in line.lower()]
+    near = sorted({at for hit in hits for at in range(hit - _CONTEXT_LINES, hit + _CONTEXT_LINES + 1)})
+    yield from ((at + 1, lines[at]) for at in near if 0 <= at < len(lines))
+
+
+def _guides() -> Path:
+    inside = packaged("how_to")
+    return inside if inside.is_dir() else inside.parent / "docs" / "how-to"
+
+
+def _title(text: str) -> str:
+    return text.partition("\n")[0].removeprefix("# ")
+
+
+def _long(text: str, rest: str) -> str:
+    """Return the beginning of a text that is too long, with its sections."""
+    size = 7_900 - len(rest.encode())
+    return f"{text.encode()[:size].decode('utf-8', 'ignore')}\n(cut)\n{rest}"
