@@ -131,6 +131,7 @@ def _with_host(site: Site, given: str | None) -> Site:
         f"{personal['host'].source}: {personal['host'].key}" if "host" in personal else f"{site.name}: host"
     )
     if given is not None:
+        parse_host(given)  # an empty one is a variable that is not set, and not this machine
         site, where = msgspec.structs.replace(site, host=given), "--host"
     if not site.host:
         if key := next((key for key in ("user", "runs_dir") if getattr(site, key)), ""):

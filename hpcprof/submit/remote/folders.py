@@ -166,10 +166,10 @@ def list_files(
     host.check(running)
     found = {}
     for line in listing.split(b"\0")[:-1]:
-        size, modified, name = line.decode("utf-8", "replace").split(" ", 2)
-        seconds, _, fraction = modified.partition(".")
-        if _is_plain(name, below) and size.isdigit() and seconds.isdigit():
-            found[name] = RemoteFile(int(size), int(seconds + fraction[:9].ljust(9, "0")))
+        size, modified, name = [*line.decode("utf-8", "replace").split(" ", 2), "", ""][:3]
+        when, _, fraction = modified.partition(".")
+        if _is_plain(name, below) and size.isdigit() and when.isdigit() and fraction[:9].isdigit():
+            found[name] = RemoteFile(int(size), int(when + fraction[:9].ljust(9, "0")))
     return found
 
 

@@ -132,8 +132,9 @@ def _ask(group: Sequence[Run], seconds: float | None) -> dict[str, JobStatus]:
     try:
         if seconds is not None:
             _check_silence(name)
-        for run in group if host else ():
-            update(run, host, _TRANSFER_SECONDS if seconds is None else seconds_left("ssh", seconds))
+        for run in group:
+            if host is not None:
+                update(run, host, _TRANSFER_SECONDS if seconds is None else seconds_left("ssh", seconds))
     except HpcprofError as error:
         return {run.id: JobStatus(JobState.UNKNOWN, str(error)) for run in group}
     with on_host(host, group[0].path.parent):

@@ -46,7 +46,7 @@ def test_a_job_file_has_every_option_but_those_that_name_files(tmp_path: Path) -
     path = tmp_path / "job.yaml"
     path.write_text(dump_job_file(asked))
     again = load_job_file(path)
-    assert {name for name in OPTIONS if again.lacks(name)} == {"job_file", "site_file", "template"}
+    assert {name for name in OPTIONS if again.lacks(name)} == {"host", "job_file", "site_file", "template"}
     assert set(again.origins) >= {name for name in OPTIONS if not again.lacks(name)}
     assert again.over(asked).given() == asked.given()
     assert all(getattr(again, name) == getattr(asked, name) for name in OPTIONS if not again.lacks(name))
@@ -63,7 +63,7 @@ def test_every_option_is_described_for_editors_and_for_python() -> None:
 def test_a_job_has_the_options_under_their_names_and_what_it_runs_under_its_own() -> None:
     own = {"name", "arguments", "directory"}
     assert set(Job.__struct_fields__) - OPTIONS.keys() == own
-    files = {"job_file", "site_file", "template"}
+    files = {"host", "job_file", "site_file", "template"}
     assert OPTIONS.keys() - set(Job.__struct_fields__) == {*files, "job_name", "stacks"}
 
 

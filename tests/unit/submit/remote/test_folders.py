@@ -31,7 +31,7 @@ class Answer(Host):
         super().__init__("evil")
 
     @contextmanager
-    def reached(self, words: Sequence[str], seconds: float, asking: bool = False) -> Iterator[Piped]:  # type: ignore[override]
+    def reached(self, words: Sequence[str], seconds: float, asking: bool = False) -> Iterator[Piped]:
         piped = Piped.__new__(Piped)
         piped.stdin, piped.stdout = io.BytesIO(), io.BytesIO(vars(self)["sent"])
         piped.exit_code, piped.stderr = 0, ""
@@ -122,7 +122,9 @@ def test_names_that_no_run_has_are_not_listed() -> None:
     ]
     sent = b"".join(f"5 12.5 {name}".encode() + b"\0" for name in names)
     assert list_files(Answer(sent), FOLDER, ["logs"]) == {"logs/a": RemoteFile(5, 12_500_000_000)}
-    assert list_files(Answer(b"x y logs/a\0-1 5 logs/b\0" + sent), FOLDER, ["logs"]).keys() == {"logs/a"}
+    assert list_files(Answer(b"junk\0x y logs/a\0-1 5 logs/b\0" + sent), FOLDER, ["logs"]).keys() == {
+        "logs/a"
+    }
 
 
 def test_a_listing_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
