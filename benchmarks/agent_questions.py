@@ -112,7 +112,7 @@ def questions(costs: dict[str, float]) -> Iterator[Question]:
             f"Is {run} slower than none, and why?", [compared, explained], [*slower, *first(finding)]
         )
     for run, change in CHANGES.items():
-        calls = [("explain", {"run": run}), ("whatif", {"run": run, "changes": [change]})]
+        calls: list[Call] = [("explain", {"run": run}), ("whatif", {"run": run, "changes": [change]})]
         yield Question(f"What would {run} gain?", calls, [*first(PLANTED[run]), shorter_by(0.5 * costs[run])])
     for run in ("none", "gc", "none_torch"):
         nothing = [says(": a step takes .*; 0 findings"), says("Nothing was found|No cause")]

@@ -329,14 +329,23 @@ def collect_and_tell(
     from hpcprof.results.collect import collect
     from hpcprof.results.executors.planning import usable_cpus
     from hpcprof.results.executors.processes import Processes
+    from hpcprof.results.host_collect import collect_there
     from hpcprof.results.rank_task import PRELOAD, work_of
     from hpcprof.results.run_profiles import readable
     from hpcprof.results.stalls import is_unprofiled
-    from hpcprof.submit.remote.mirror import bring_profiles
+    from hpcprof.submit.remote.mirror import bring_profiles, host_of
     from hpcprof.submit.runs.live_steps import describe_live_steps
 
-    for sentence in bring_profiles(run):
-        click.echo(f"hpcprof: {sentence}", err=True)
+    if (host := host_of(run)) is not None:
+        given = {"--step-range": step_range, "--program": program}
+        options = [word for name, value in given.items() if value for word in (name, value)]
+        said = collect_there(run, host, store, options)
+        for sentence in said if said is not None else bring_profiles(run):
+            click.echo(sentence if said is not None else f"hpcprof: {sentence}", err=True)
+        if said is not None:
+            profiles = counted(len(store.profiles(run.id)), "profile")
+            click.echo(f"{run.id}: {profiles} collected on {host.name}, into {store}", err=aside)
+            return not any("skipped: " in sentence for sentence in said)
     if is_unprofiled(run, store):
         collect(run, store, program=program)
         known = describe_live_steps(run) or "no step times were noted"

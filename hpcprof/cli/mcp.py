@@ -49,8 +49,9 @@ def command(runs_dir: Path, db: str | None, job_files: tuple[Path, ...], budget:
         from hpcprof.mcp.server import serve_tools
         from hpcprof.mcp.submitting import Budget, Submitting
     except ImportError as error:
-        if (error.name or "").partition(".")[0] == "hpcprof":
+        package = (error.name or "").partition(".")[0]
+        if package == "hpcprof":
             raise
-        raise HpcprofError(f"hpcprof mcp needs {error.name}: pip install 'hpcprof[mcp]'.") from None
+        raise HpcprofError(f"hpcprof mcp needs {package}: pip install 'hpcprof[mcp]'.") from None
     allowed = Submitting(job_files, Budget(budget, runs_dir), runs_dir) if budget is not None else None
     serve_tools(runs_dir, db, allowed)

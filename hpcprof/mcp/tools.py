@@ -40,9 +40,10 @@ found AS (
 SELECT kind, any_value(name) AS name, count(*) AS events,
   (sum(f.end_ns - f.start_ns) / 1e6)::DECIMAL(18, 3) AS ms,
   (max(f.end_ns - f.start_ns) / 1e6)::DECIMAL(18, 3) AS longest_ms,
-  ((arg_max(f.start_ns, f.end_ns - f.start_ns) - min(p.start_ns)) / 1e6)::DECIMAL(18, 3) AS longest_at_ms
-FROM found f, place p WHERE f.rank = {rank} AND f.start_ns < p.end_ns AND f.end_ns > p.start_ns
-GROUP BY kind, name ORDER BY max(f.end_ns - f.start_ns) DESC LIMIT 60"""
+  ((arg_max(f.start_ns, f.end_ns - f.start_ns) - p.start_ns) / 1e6)::DECIMAL(18, 3) AS longest_at_ms,
+  p.start_ns, p.end_ns
+FROM place p LEFT JOIN found f ON f.rank = {rank} AND f.start_ns < p.end_ns AND f.end_ns > p.start_ns
+GROUP BY p.start_ns, p.end_ns, kind, name ORDER BY max(f.end_ns - f.start_ns) DESC LIMIT 60"""
 
 
 class Tools:
@@ -236,14 +237,13 @@ class Tools:
         elif step is not None:
             place += f" AND step = {step:d}"
         place += " ORDER BY end_ns - start_ns DESC LIMIT 1"
-        window = await self._desk.ask(place, [found])
-        if not window.rows:
-            raise HpcprofError(f"rank {rank} of {found.id} has no {where.removeprefix('the longest ')}.")
-        start, end = window.rows[0]
         reply = await self._desk.ask(_AROUND.format(place=place, rank=rank), [found])
+        if not reply.rows:
+            raise HpcprofError(f"rank {rank} of {found.id} has no {where.removeprefix('the longest ')}.")
+        start, end = reply.rows[0][-2:]
         window_ns = f"{format_ns(end - start)}, {start} to {end} ns"
         head = f"{name(found.id)}, rank {rank}, {where}: {window_ns}; times in ms."
-        lines = [" | ".join(reply.columns), *(" | ".join(map(_value, row)) for row in reply.rows)]
+        lines = [" | ".join(reply.columns[:-2]), *(" | ".join(map(_value, row[:-2])) for row in reply.rows)]
         rest = [
             "Names may nest, so times do not add up. More: the tool query with events=true and this window."
         ]

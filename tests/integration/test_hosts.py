@@ -20,6 +20,8 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.slow
 
+TRACE = Path(__file__).parents[1] / "data/cpu_ddp_rank0.pt.trace.json.gz"
+UNPACKED = "rank00000.pt.trace.json"
 SITES = {
     "pbs": "extends: generic-pbs\nlauncher: {name: none}\n",
     "slurm": "extends: generic-slurm\nlauncher: {name: srun, arguments: [--mpi=none]}\n",
@@ -43,7 +45,7 @@ def ssh(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatc
     environment = {
         "PBS_STANDIN": f"{folder}/pbs",
         "PBS_STANDIN_PYTHON": sys.executable,
-        "PATH": f"{STANDIN}:/usr/bin:/bin",
+        "PATH": f"{folder}/there:{STANDIN}:/usr/bin:/bin",
         "SQUEUE_FORMAT": "misleading",
     }
     for server in start(folder, environment):
@@ -130,19 +132,38 @@ def test_a_folder_is_copied_and_its_commit_recorded(pbs: SshServer, hpcprof: Hpc
 def test_profiles_are_fetched_to_collect_and_to_report(
     pbs: SshServer, hpcprof: Hpcprof, tmp_path: Path
 ) -> None:
-    profile = Path(__file__).parents[1] / "data/cpu_ddp_rank0.pt.trace.json.gz"
-    run = submit(
-        hpcprof, "--", "sh", "-c", f'gunzip -c {profile} >"$HPCPROF_RUN_DIR/profiles/rank00000.pt.trace.json"'
-    )
+    run = submit(hpcprof, "--", "sh", "-c", f'gunzip -c {TRACE} >"$HPCPROF_RUN_DIR/profiles/{UNPACKED}"')
     until(lambda: state(hpcprof) == "completed")
     assert not [*(tmp_path / "runs" / run / "profiles").iterdir()]
     done = hpcprof("report")
     assert done.returncode == 0, done.stderr
     assert "Steps" in done.stdout
-    assert [path.name for path in (tmp_path / "runs" / run / "profiles").iterdir()] == [
-        "rank00000.pt.trace.json"
-    ]
+    assert [path.name for path in (tmp_path / "runs" / run / "profiles").iterdir()] == [UNPACKED]
     assert "1 unchanged" in hpcprof("collect").stdout
+
+
+def test_where_the_host_has_hpcprof_only_results_and_events_come_back(
+    pbs: SshServer, hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    (pbs.folder / "there").mkdir()
+    there = pbs.folder / "there/hpcprof"
+    there.write_text(f'#!/bin/sh\nexec {sys.executable} -m hpcprof "$@"\n')
+    there.chmod(0o755)
+    run = submit(hpcprof, "--", "sh", "-c", f'gunzip -c {TRACE} >"$HPCPROF_RUN_DIR/profiles/{UNPACKED}"')
+    until(lambda: state(hpcprof) == "completed")
+    done = hpcprof("collect")
+    assert (done.returncode, "1 profile collected on cluster, into runs/hpcprof.db" in done.stdout) == (
+        0,
+        True,
+    )
+    here = tmp_path / "runs" / run
+    assert not [*(here / "profiles").iterdir()]
+    assert [*(here / "timeline").iterdir()]
+    assert not (here / "collected.db").exists()
+    report = hpcprof("report")
+    assert (report.returncode, "Steps" in report.stdout) == (0, True), report.stderr
+    events = hpcprof("query", "--events", "--format", "csv", "SELECT count(*) AS n FROM ranges")
+    assert int(events.stdout.split()[1]) > 0
 
 
 def test_a_broken_connection_leaves_a_run_that_is_found_again(

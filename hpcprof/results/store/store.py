@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Select, exists, or_, select
+from sqlalchemy import Connection, Row, Select, Table, Text, exists, or_, select
 from sqlalchemy.engine import URL
 
 from hpcprof.analysis.framework.losses import losses_of
@@ -43,8 +43,10 @@ from hpcprof.results.store.tables import (
     BaselineRow,
     ExplanationRow,
     FactRow,
+    Finite,
     GpuRow,
     LossRow,
+    Plain,
     ProfileRow,
     ReasonRow,
     RunRow,
@@ -308,6 +310,32 @@ class Store:
             insert_rows(connection, LOSSES, [row for one in found for row in one.loss_rows()])
             insert_analyses(connection, run.id, {one.profile.rank: one.tables for one in found})
 
+    def copy_run(self, run: RunRow, source: Store) -> None:
+        """Replace what the store has of a run by what another store has of it, except for its explanation.
+
+        Raises
+        ------
+        StoreError
+            If a value is not of the type of its column, as in a database that somebody made up.
+        """
+        tables = [PROFILES, GPUS, FACTS, LOSSES, REASONS, *TABLES.values()]
+        with source._database.reading() as connection:
+            found = {
+                table: connection.execute(select(table).where(table.c.run_id == plain(run.id))).all()
+                for table in tables
+            }
+        for table, rows in found.items():
+            check_types(table, rows)
+        with self._database.writing(run.id) as connection:
+            delete(connection, [EXPLANATIONS, *tables], {"run_id": plain(run.id)})
+            connection.execute(RUNS.delete().where(RUNS.c.id == run.id))
+            insert_rows(connection, RUNS, [run])
+            for table, rows in found.items():
+                names = [column.name for column in table.columns]
+                insert_columns(
+                    connection, table, {name: [row[at] for row in rows] for at, name in enumerate(names)}
+                )
+
     def describe_run(self, run: RunRow) -> None:
         """Replace what is known of a collected run."""
         with self._database.writing(run.id) as connection:
@@ -487,6 +515,24 @@ def open_store(db: str | None, runs_dir: Path, read_only: bool = False) -> Store
 
 _BATCH = 10_000
 """The rows of an analysis over the ranks that are turned into Python's values at a time."""
+
+
+def check_types(table: Table, rows: Sequence[Row[Any]]) -> None:
+    """Check that values have the types of their columns; SQLite stores any value in any column.
+
+    Raises
+    ------
+    StoreError
+        If one has not.
+    """
+    for at, column in enumerate(table.columns):
+        kinds = (str,) if isinstance(column.type, Plain | Text) else (int,)
+        if isinstance(column.type, Finite):
+            kinds = (int, float)
+        for row in rows:
+            value = row[at]
+            if type(value) not in kinds and not (value is None and column.nullable):
+                raise StoreError(f"{table.name}.{column.name} = {value!r:.100} is not of the column's type.")
 
 
 def delete_rank_analyses(connection: Connection, run_id: str, rank: int) -> None:

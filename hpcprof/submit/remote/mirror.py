@@ -95,18 +95,32 @@ def bring_profiles(run: Run) -> list[str]:
     """
     said = refresh(run)
     host = host_of(run)
-    if host is None or said:
-        return said
-    new = _new(run, list_files(host, folder_of(run, host), [_PROFILES]))
+    if host is not None and not said:
+        fetch_all(run, host, [_PROFILES])
+    return said
+
+
+def fetch_all(run: Run, host: Host, below: Sequence[str], always: str = "") -> list[str]:
+    """Fetch what is new in some folders of a run, however large, and return the names of the files.
+
+    The file ``always`` is fetched too if the copy has it.
+
+    Raises
+    ------
+    HpcprofError
+        If the files do not fit on the disk, the host cannot be reached, or sends what was not asked for.
+    """
+    there = list_files(host, folder_of(run, host), below)
+    new = _new(run, there) | {name: file for name, file in there.items() if name == always}
     size = sum(file.size for file in new.values())
     free = shutil.disk_usage(run.path).free - _FREE_BYTES
     if size > free:
         raise HpcprofError(
-            f"the profiles of {run.id} on {host.name} have {size / 1e9:.1f} GB, and {run.path} has room for "
-            f"{max(free, 0) / 1e9:.1f} GB: collect on {host.name}, where hpcprof is installed."
+            f"{' and '.join(below)} of {run.id} on {host.name} have {size / 1e9:.1f} GB, and {run.path} has "
+            f"room for {max(free, 0) / 1e9:.1f} GB."
         )
     largest = max((file.size for file in new.values()), default=0)
-    return fetch_files(host, folder_of(run, host), new, run.path, largest).skipped
+    return fetch_files(host, folder_of(run, host), new, run.path, largest).files
 
 
 def _new(run: Run, there: Mapping[str, RemoteFile]) -> dict[str, RemoteFile]:

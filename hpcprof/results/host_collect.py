@@ -1,0 +1,80 @@
+"""Collecting a run on its host, if hpcprof is there: results and kept events come here, profiles stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from hpcprof.common import __version__
+from hpcprof.common.errors import HpcprofError
+from hpcprof.common.processes import CommandNotStarted
+from hpcprof.common.units import visible
+from hpcprof.profiles.event_folders import EVENTS
+from hpcprof.results.earlier_figures import earlier_version
+from hpcprof.results.store.store import Store, open_store
+from hpcprof.submit.remote.host import Host
+from hpcprof.submit.remote.mirror import fetch_all, refresh
+from hpcprof.submit.runs.directory import Run
+
+_RESULTS = "collected.db"
+"""The results database in the run's folder on the host."""
+
+_SECONDS = 6 * 3600.0
+
+
+def collect_there(run: Run, host: Host, store: Store, options: list[str]) -> list[str] | None:
+    """Collect a run on its host into a store here, and return what hpcprof said there.
+
+    Nothing is done, and None returned, if the host has no hpcprof of this version, or cannot be reached.
+
+    Parameters
+    ----------
+    options : list of str
+        Further options of ``hpcprof collect``.
+
+    Raises
+    ------
+    HpcprofError
+        If the collect fails there, or its results cannot be read.
+    """
+    if refresh(run) or not _is_installed(host):
+        return None
+    folder = host.folder(run.id)
+    words = [
+        "hpcprof",
+        "collect",
+        "--runs-dir",
+        host.runs_dir,
+        "--db",
+        str(folder / _RESULTS),
+        *options,
+        run.id,
+    ]
+    done = host.run(words, seconds=_SECONDS)
+    said = [visible(line) for line in done.stderr.splitlines() if line.startswith("hpcprof: ")]
+    if _RESULTS not in fetch_all(run, host, [_RESULTS, EVENTS], always=_RESULTS):
+        raise HpcprofError(f"hpcprof collect failed on {host.name}: {' '.join(said) or 'it said nothing'}")
+    results = run.path / _RESULTS
+    try:
+        return said if _take(run, results, store) else None
+    finally:
+        results.unlink(missing_ok=True)
+
+
+def _is_installed(host: Host) -> bool:
+    try:
+        return host.run(["hpcprof", "--version"]).stdout.split()[-1:] == [__version__]
+    except CommandNotStarted:
+        return False
+
+
+def _take(run: Run, results: Path, store: Store) -> bool:
+    """Copy the results of a run; return False if they are of another state of hpcprof."""
+    source = open_store(str(results), run.path, read_only=True)
+    row = source.run(run.id)
+    if row is None or earlier_version(source.profiles(run.id).values()):
+        return False
+    path = run.path.absolute()
+    store.copy_run(msgspec.structs.replace(row, path=str(path), events=str(path / EVENTS)), source)
+    return True
