@@ -17,14 +17,18 @@ from mcp_types import ToolAnnotations
 from hpcprof.common import __version__
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.paths import user_cache
+from hpcprof.mcp.answers import answer
 from hpcprof.mcp.submitting import Submitting
 from hpcprof.mcp.tools import Tools
 from hpcprof.results.api import Results
+from hpcprof.results.host_collect import collect_there
 from hpcprof.results.store.store import open_store
 from hpcprof.serve.catalogue import Catalogue
 from hpcprof.serve.sql import SqlDesk
 from hpcprof.serve.tile_cache import TileCache
 from hpcprof.serve.tiles import Tiles
+from hpcprof.submit.remote.mirror import bring_profiles, host_of
+from hpcprof.submit.runs.directory import Run
 
 _INSTRUCTIONS = """\
 hpcprof explains where the time of HPC and machine-learning programs goes. Begin with explain; the run "last"
@@ -57,8 +61,11 @@ def make_server(runs_dir: Path, db: str | None, submitting: Submitting | None) -
     readable = open_store(db, runs_dir, read_only=True)
     desk = SqlDesk(runs_dir, db, Tiles(readable, TileCache(user_cache() / "tiles")))
 
-    def collect(run: Any) -> None:
-        Results(run, store).collect()
+    def collect(run: Run) -> None:
+        host = host_of(run)
+        if host is None or collect_there(run, host, store, []) is None:
+            bring_profiles(run)
+            Results(run, store).collect()
 
     tools = Tools(runs_dir, store, Catalogue(runs_dir, db, readable), desk, collect)
     server: MCPServer[Any] = MCPServer(
@@ -89,7 +96,8 @@ def _answering(function: Callable[..., Any], limiter: CapacityLimiter) -> Callab
             else:
                 text = await run_sync(partial(function, **arguments), limiter=limiter)
         except HpcprofError as error:
-            raise ToolError(str(error)) from error
+            # A name in it may come from a profile, or from the one who asks.
+            raise ToolError(answer(["This cannot be answered."], [str(error)], "an error")) from error
         return text
 
     return answering

@@ -212,8 +212,8 @@ class Submitting:
 
         The traces are there some seconds after these steps; then explain the run.
         """
-        found = find_run(run, self._runs_dir)
-        if found.id not in {charge.run for charge in self._budget.charges()}:
+        found = None if "/" in run else find_run(run, self._runs_dir)
+        if found is None or found.id not in {charge.run for charge in self._budget.charges()}:
             raise UsageError(f"{run!r} was not submitted by an agent, so it cannot be asked.")
         if not 0 < steps <= _MOST_STEPS:
             raise UsageError(f"steps {steps}: give a number from 1 to {_MOST_STEPS}.")

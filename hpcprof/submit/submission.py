@@ -17,8 +17,9 @@ from hpcprof.submit.jobs.job import Job, JobSpec
 from hpcprof.submit.jobs.presence import check_present
 from hpcprof.submit.jobs.request import resolve
 from hpcprof.submit.launchers import launch_command
-from hpcprof.submit.remote.folders import CODE, Sync, send_folder, send_texts
+from hpcprof.submit.remote.folders import send_folder, send_texts
 from hpcprof.submit.remote.host import Host
+from hpcprof.submit.remote.request import CODE, Sync
 from hpcprof.submit.remote.transport import on_host
 from hpcprof.submit.rendering.array_script import member_directory
 from hpcprof.submit.rendering.job_scripts import render_array, render_scripts
@@ -109,9 +110,7 @@ def _submit_there(
                 texts = render_scripts(site, job, Path(there), command_line, template, script)
                 code = sync.folder if sync else None
                 run = runs.create(run_id, runs_directory, site, job, command_line, texts, code)
-                send_texts(
-                    host, there, {name: text.encode() for name, text in _texts_there(run, texts).items()}
-                )
+                send_texts(host, there, _texts_there(run, texts))
                 note_intent(run)
             with _handing_over([run], run.path):
                 job_id = client.submit(run, after)
@@ -123,12 +122,13 @@ def _submit_there(
     return _submitted(run, job_id)
 
 
-def _texts_there(run: runs.Run, texts: Mapping[str, str]) -> dict[str, str]:
+def _texts_there(run: runs.Run, texts: Mapping[str, str]) -> dict[str, bytes]:
     """Return the files of a run as its host has them: to hpcprof there it is a run of that machine."""
     assert run.manifest is not None
     site = msgspec.structs.replace(run.manifest.site, host="", user="", runs_dir="")
     manifest = msgspec.structs.replace(run.manifest, site=site)
-    return {**texts, runs.MANIFEST: msgspec.json.encode(manifest).decode()}
+    encoded = {name: text.encode("utf-8", "surrogateescape") for name, text in texts.items()}
+    return {**encoded, runs.MANIFEST: msgspec.json.encode(manifest)}
 
 
 def submit_in_turn(

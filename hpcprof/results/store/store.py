@@ -526,7 +526,7 @@ def check_types(table: Table, rows: Sequence[Row[Any]]) -> None:
         If one has not.
     """
     for at, column in enumerate(table.columns):
-        kinds = (str,) if isinstance(column.type, Plain | Text) else (int,)
+        kinds: tuple[type, ...] = (str,) if isinstance(column.type, Plain | Text) else (int,)
         if isinstance(column.type, Finite):
             kinds = (int, float)
         for row in rows:

@@ -21,6 +21,7 @@ from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError, writing
 from hpcprof.common.units import format_bytes
 from hpcprof.submit.remote.host import Host, HostUnreachable
+from hpcprof.submit.remote.request import Sync
 from hpcprof.submit.runs.directory import FOLDERS
 
 _ALWAYS_EXCLUDED = (".git", "__pycache__", ".venv")
@@ -48,33 +49,6 @@ class Fetched:
 
     files: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-
-
-CODE = "code"
-"""The folder of a run on a host that has the copy of the user's folder."""
-
-
-@dataclass
-class Sync:
-    """A folder of the user's that is copied to the host of a run.
-
-    Attributes
-    ----------
-    folder : Path
-        Absolute.
-    excludes : sequence of str
-        Patterns of names, or of paths in the folder, that are left out.
-    below : str
-        Where the program starts, in the folder.
-    files, size : int
-        How many files were copied, and their bytes; `submit` sets them.
-    """
-
-    folder: Path
-    excludes: Sequence[str] = ()
-    below: str = "."
-    files: int = 0
-    size: int = 0
 
 
 def send_texts(host: Host, folder: PurePosixPath, texts: Mapping[str, bytes]) -> None:

@@ -6,7 +6,6 @@ asks for it in the terminal; hpcprof handles no password.
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,14 +16,14 @@ from pathlib import PurePosixPath
 
 import msgspec
 
-from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.errors import HpcprofError
 from hpcprof.common.processes import CommandNotStarted, Completed, Piped, piped, run_command
+from hpcprof.submit.remote.request import NAME
 from hpcprof.submit.sites.model import Site
 
 RUNS_DIR = "hpcprof-runs"
 """The folder of runs on a host whose site names none, in the user's home folder."""
 
-_NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*")
 _CONNECTING_SECONDS = 300.0
 """For one connection: somebody may have to type a password, or to confirm on a telephone."""
 
@@ -105,7 +104,7 @@ class Host:
         words = ["sh", "-c", f'printf "%s\\n" {_MARK} "$(id -un)" "$HOME"']
         _, mark, answer = self.run(words).stdout.rpartition(f"{_MARK}\n")
         lines = answer.splitlines()
-        if not mark or len(lines) != 2 or not lines[1].startswith("/") or not _NAME.fullmatch(lines[0]):
+        if not mark or len(lines) != 2 or not lines[1].startswith("/") or not NAME.fullmatch(lines[0]):
             raise HostUnreachable(f"{self.name} does not tell the user's name and home folder.")
         user, home = lines
         return replace(self, user=user, home=home, runs_dir=str(PurePosixPath(home, self.runs_dir)))
@@ -166,24 +165,6 @@ class Host:
         if ended.exit_code == _NO_CONNECTION or ended.exit_code < 0:
             said = " ".join(ended.stderr.split()).rstrip(".") or "ssh gave no reason"
             raise HostUnreachable(f"{self.name} cannot be reached: {said}.")
-
-
-def parse_host(text: str, where: str = "--host") -> tuple[str, str]:
-    """Return the name and the user of ``[USER@]HOST``; the user is empty if none is given.
-
-    Raises
-    ------
-    UsageError
-        If one of them is not a name: it would be an option of ssh, or more than one word.
-    """
-    user, separator, name = text.rpartition("@")
-    for one in (name, *([user] if separator else [])):
-        if not _NAME.fullmatch(one):
-            raise UsageError(
-                f"{where} {text!r}: write a host as ssh takes it, HOST or USER@HOST, of letters, digits and "
-                "_ . : % - (no - first)."
-            )
-    return name, user
 
 
 @cache

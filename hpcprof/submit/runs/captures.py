@@ -77,6 +77,8 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
         raise UsageError(f"--steps {steps}: give a number from 1 to {MOST_STEPS}.")
     manifest = run.manifest
     assert manifest is not None
+    if manifest.site.host:
+        raise UsageError(f"{run.id} is on {manifest.site.host}: run hpcprof capture there.")
     if manifest.job.no_hook:
         raise UsageError(f"{run.id} was submitted with --no-hook, so nothing in its ranks can record.")
     if manifest.job.profiled_ranks:

@@ -1,0 +1,60 @@
+"""The parts of a request that are about a host: its name, and a folder to copy there.
+
+Commands that only render a script import this, so that it is light.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcprof.common.errors import UsageError
+
+NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*")
+"""A host or an account that ssh cannot take for an option or for several words."""
+
+CODE = "code"
+"""The folder of a run on a host that has the copy of the user's folder."""
+
+
+@dataclass
+class Sync:
+    """A folder of the user's that is copied to the host of a run.
+
+    Attributes
+    ----------
+    folder : Path
+        Absolute.
+    excludes : sequence of str
+        Patterns of names, or of paths in the folder, that are left out.
+    below : str
+        Where the program starts, in the folder.
+    files, size : int
+        How many files were copied, and their bytes; `submit` sets them.
+    """
+
+    folder: Path
+    excludes: Sequence[str] = ()
+    below: str = "."
+    files: int = 0
+    size: int = 0
+
+
+def parse_host(text: str, where: str = "--host") -> tuple[str, str]:
+    """Return the name and the user of ``[USER@]HOST``; the user is empty if none is given.
+
+    Raises
+    ------
+    UsageError
+        If one of them is not a name: it would be an option of ssh, or more than one word.
+    """
+    user, separator, name = text.rpartition("@")
+    for one in (name, *([user] if separator else [])):
+        if not NAME.fullmatch(one):
+            raise UsageError(
+                f"{where} {text!r}: write a host as ssh takes it, HOST or USER@HOST, of letters, digits and "
+                "_ . : % - (no - first)."
+            )
+    return name, user
