@@ -15,7 +15,7 @@ from hpcprof.common.errors import HpcprofError
 from hpcprof.submit.jobs.checks import missing_requirements
 from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.request import merged, resolve
-from hpcprof.submit.rendering.job_scripts import render_scripts
+from hpcprof.submit.rendering.job_scripts import draft_directory, render_scripts
 from hpcprof.submit.schedulers.registry import find_scheduler
 
 
@@ -43,7 +43,7 @@ def command(request: JobSpec, output: Path | None, save: Path | None) -> None:
     log_origins(request, site, job)
     for sentence in missing_requirements(job, site):
         click.echo(f"hpcprof: a draft that submit would refuse: {sentence}", err=True)
-    directory = output or request.runs_dir / "RUN_ID"
+    directory = output or draft_directory(site, request.runs_dir)
     texts = render_scripts(site, job, directory, typed_command(), request.template)
     if save is not None:
         from hpcprof.submit.jobs.job_file import dump_job_file

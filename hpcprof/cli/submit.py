@@ -18,7 +18,7 @@ from hpcprof.submit.jobs.job import OPTIONS, Job, JobSpec
 from hpcprof.submit.jobs.request import resolve
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.remote.request import Sync
-from hpcprof.submit.rendering.job_scripts import render_scripts
+from hpcprof.submit.rendering.job_scripts import draft_directory, render_scripts
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
 from hpcprof.submit.sites.model import Site
 
@@ -100,7 +100,7 @@ def command(
         check_resubmission(site, job)
     show_remarks(site, [job])
     if dry_run:
-        folder = _folder_there(site) if site.host else runs_dir / "RUN_ID"
+        folder = draft_directory(site, runs_dir)
         texts = render_scripts(site, job, folder, command_line, template, script)
         click.echo(_summary(site, job))
         click.echo(f"\n{texts[JOB_SCRIPT]}", nl=False)
@@ -115,15 +115,6 @@ def command(
     click.echo(f"submitted {run.id}")
     if wait:
         wait_for(run, template, script)
-
-
-def _folder_there(site: Site) -> Path:
-    """Return the folder of a run on the host of a site, as far as it is known without asking the host."""
-    from hpcprof.submit.remote.host import Host
-
-    host = Host.of(site)
-    assert host is not None
-    return Path(host.folder("RUN_ID"))
 
 
 def _synced(site: Site, folder: Path | None, excludes: tuple[str, ...], again: bool) -> Sync | None:

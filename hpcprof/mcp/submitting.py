@@ -28,7 +28,7 @@ from hpcprof.submit.jobs.job import Job, JobSpec
 from hpcprof.submit.jobs.job_file import load_job_file
 from hpcprof.submit.jobs.request import resolve
 from hpcprof.submit.jobs.walltime import format_walltime
-from hpcprof.submit.rendering.job_scripts import render_scripts
+from hpcprof.submit.rendering.job_scripts import draft_directory, render_scripts
 from hpcprof.submit.runs.captures import request_capture
 from hpcprof.submit.runs.directory import Run, find_run
 from hpcprof.submit.schedulers.command import Refused
@@ -188,11 +188,10 @@ class Submitting:
         asked = f"{job.nodes} nodes x {job.ranks_per_node} ranks for {format_walltime(job.walltime)}"
         if not confirm:
             self._budget.check(prepared.node_hours)
-            script = render_scripts(
-                prepared.site, job, self._runs_dir / "RUN_ID", ["hpcprof", "mcp"], prepared.spec.template
-            )[JOB_SCRIPT]
+            draft = draft_directory(prepared.site, self._runs_dir)
+            texts = render_scripts(prepared.site, job, draft, ["hpcprof", "mcp"], prepared.spec.template)
             head = f"Dry run of {name(job_file)}: {asked}, {cost}. To submit it: confirm={token}"
-            lines = script.splitlines()
+            lines = texts[JOB_SCRIPT].splitlines()
             return answer(
                 [head], lines[:_SCRIPT_LINES], "the script of the job", [f"{len(lines)} lines in all."]
             )

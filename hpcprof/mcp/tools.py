@@ -25,7 +25,7 @@ from hpcprof.submit.runs.directory import Run, log_files, typed_name
 _WIDTH = 110
 _MOST_RUNS = 50
 _MOST_LOG_BYTES = 4 << 20
-_CONTEXT_LINES = 2
+_CONTEXT_LINES = 5
 _MOST_HISTORY = 25
 
 _AROUND = """\

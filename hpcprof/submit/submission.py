@@ -19,7 +19,7 @@ from hpcprof.submit.jobs.request import resolve
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.remote.folders import send_folder, send_texts
 from hpcprof.submit.remote.host import Host
-from hpcprof.submit.remote.request import CODE, Sync
+from hpcprof.submit.remote.request import CODE, HOME, Sync
 from hpcprof.submit.remote.transport import on_host
 from hpcprof.submit.rendering.array_script import member_directory
 from hpcprof.submit.rendering.job_scripts import render_array, render_scripts
@@ -95,7 +95,8 @@ def _submit_there(
     host.connect()
     host = host.account()
     site = host.set_in(site)
-    job = msgspec.structs.replace(job, directory=job.directory or host.home)
+    if job.directory == HOME:
+        job = msgspec.structs.replace(job, directory=host.home)
     with on_host(host, runs_directory):
         client = _answering_client(site)
         after = _job_ids(job, runs_directory, client)

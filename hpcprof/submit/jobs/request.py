@@ -29,7 +29,7 @@ from hpcprof.submit.jobs.job_name import default_job_name
 from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.profilers import INSPECTOR, NONE, find_profiler
-from hpcprof.submit.remote.request import parse_host
+from hpcprof.submit.remote.request import HOME, parse_host
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import GPUS, Scheduler
 from hpcprof.submit.sites.files import load_site, load_site_file, site_files
@@ -186,8 +186,7 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
             "site": site.name,
             "workload": spec.workload,
             "arguments": list(spec.program),
-            # On a host it is known when the host is asked.
-            "directory": "" if site.host else str(Path.cwd()),
+            "directory": HOME if site.host else str(Path.cwd()),
             "profiler": profiler,
             "profiler_options": tool.resolve(asked),
             "options": site_options(site, spec.options),

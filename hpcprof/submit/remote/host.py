@@ -18,7 +18,7 @@ import msgspec
 
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.processes import CommandNotStarted, Completed, Piped, piped, run_command
-from hpcprof.submit.remote.request import NAME
+from hpcprof.submit.remote.request import HOME, NAME
 from hpcprof.submit.sites.model import Site
 
 RUNS_DIR = "hpcprof-runs"
@@ -70,8 +70,8 @@ class Host:
         return Host(site.host, site.user, site.runs_dir or RUNS_DIR) if site.host else None
 
     def folder(self, run_id: str) -> PurePosixPath:
-        """Return the folder of a run there; ``/HOME`` is the home folder as long as it is unknown."""
-        return PurePosixPath(self.home or "/HOME", self.runs_dir, run_id)
+        """Return the folder of a run there, below `HOME` as long as the home folder is unknown."""
+        return PurePosixPath(self.home or HOME, self.runs_dir, run_id)
 
     def set_in(self, site: Site) -> Site:
         """Return a site that is reached by this host."""

@@ -15,6 +15,9 @@ from hpcprof.common.errors import UsageError
 NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*")
 """A host or an account that ssh cannot take for an option or for several words."""
 
+HOME = "/HOME"
+"""The home folder on a host, until the host is asked for it."""
+
 CODE = "code"
 """The folder of a run on a host that has the copy of the user's folder."""
 

@@ -58,6 +58,16 @@ def render_scripts(
     return {**texts, JOB_SCRIPT: _edited(script, run_directory)} if script else texts
 
 
+def draft_directory(site: Site, runs_directory: Path) -> Path:
+    """Return the directory of a run that is only rendered; on a host, as far as that is known unasked."""
+    if site.host:
+        from hpcprof.submit.remote.host import Host
+
+        if (host := Host.of(site)) is not None:
+            return Path(host.folder("RUN_ID"))
+    return runs_directory / "RUN_ID"
+
+
 def render_array(
     site: Site,
     jobs: Sequence[Job],
