@@ -123,7 +123,7 @@ def test_every_question_has_an_answer(run: str, ask: Ask) -> None:
     assert same.startswith("1 run, 0 changes of the level of step_ns.")
     assert events.startswith("2 rows from the events of ") and "\n0 | " in events
     assert f"\n{run} | 1\n" in table and f"run_id of «last»: «{run}»" in table
-    assert "\nkind | name | events | ms | longest_ms | longest_at_ms\n" in around and "\nrange | " in around
+    assert "\nkind | name | events | ms | longest_ms | longest_at_ms\n" in around and "\nkernel | " in around
     assert "the longest «matmul_2»" in longest
     assert "find-a-straggler: Find a straggler" in guide
     assert section.startswith("# Ask the events in SQL")
