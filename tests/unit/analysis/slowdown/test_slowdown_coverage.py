@@ -35,7 +35,7 @@ def test_steps_that_resemble_their_neighbours_widen_the_intervals(steps: int, no
     assert kernels.percent >= 90 and total.percent >= 85
 
 
-@pytest.mark.parametrize("steps", [5, 10, 40])
+@pytest.mark.parametrize("steps", [5, 40])
 def test_intervals_against_a_baseline_hold_the_truth_with_few_steps(steps: int) -> None:
     kernels, others = coverage_against(Case(steps, Common.SIDE, 0.3, 0.25), 40)
     assert kernels.intervals >= 40 and kernels.percent >= LEAST

@@ -44,6 +44,7 @@ def event(name: str = "gemm", **fields: Any) -> dict[str, Any]:
 
 
 def write(folder: Path, text: str) -> Path:
+    folder.mkdir(exist_ok=True)
     path = folder / "rank0.trace.json"
     path.write_text(text)
     return path
@@ -218,17 +219,17 @@ def test_bytes_that_are_no_utf8_spoil_only_their_name(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_stream, "_CHUNK", 1 << 17)
+    monkeypatch.setattr(json_stream, "_CHUNK", 1 << 16)
     # Of these, none is kept.
     others = ",".join([json.dumps(event(f"file.py({i}): f", cat="overhead")) for i in range(1000)])
-    path = write(tmp_path, '{"traceEvents": [' + ",".join([others] * 100) + "," + json.dumps(event()) + "]}")
-    read(path)
+    path = write(tmp_path, '{"traceEvents": [' + ",".join([others] * 50) + "," + json.dumps(event()) + "]}")
+    read(write(tmp_path / "warm", json.dumps({"traceEvents": [event()]})))
     tracemalloc.start()
     assert len(read(path).kernels) == 1
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert path.stat().st_size > 6e6
-    assert peak < 4e6
+    assert path.stat().st_size > 3e6
+    assert peak < 2e6
 
 
 def test_one_event_that_would_fill_the_memory_is_refused(
