@@ -4,6 +4,8 @@ import { count } from "./units.js";
 
 const PAGE = 100;
 const MISSING = "–";
+/** The longest text, in characters, that is never broken over lines on a screen: a time, a short name. */
+const ON_ONE_LINE = 26;
 
 /**
  * Prepares the tables of a page.
@@ -103,7 +105,7 @@ function rowElement(data, row) {
   return make("tr", {}, ...data.columns.map((column) => {
     if (column.texts) return make("td", { textContent: column.texts[row] });
     const text = column.values[row] ?? MISSING;
-    const cell = make("td", { className: "text" });
+    const cell = make("td", { className: text.length > ON_ONE_LINE ? "text" : "text short" });
     if (column.links) {
       cell.append(make("a", { href: column.links[row], textContent: text }));
       return cell;
