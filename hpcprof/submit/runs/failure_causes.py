@@ -107,9 +107,6 @@ def read_exception(run: Run, rank: int) -> ExceptionNote | None:
     text = run.state_file(f"rank{rank:05d}.exception")
     if not text:
         return None
-    if not text.startswith("{"):  # of an earlier version
-        kind, _, message = text.partition(": ")
-        return ExceptionNote(kind, message)
     with suppress(msgspec.MsgspecError, RecursionError):
         return msgspec.json.decode(text, type=ExceptionNote)
     return None
