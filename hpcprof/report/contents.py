@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.explain.explanation import Explanation
-from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, SampleBasis
+from hpcprof.analysis.framework.declaration import Activity, Analysis, SampleBasis
 from hpcprof.analysis.framework.registry import ANALYSES, FULL_REPORT
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted, named_ranks
@@ -101,7 +101,7 @@ class Contents:
         """
         kinds = {content_of(profile.kind) for profile in self.profiles.values()}
         names = FULL_REPORT if self.analyses else ()
-        own = (name for name in names if ANALYSES[name].reads in kinds or _is_of_nodes(ANALYSES[name]))
+        own = (name for name in names if ANALYSES[name].reads in kinds or _is_beside_profiles(ANALYSES[name]))
         return {name: self.analyses[name] for name in own if self._tells(name)}
 
     def _tells(self, name: str) -> bool:
@@ -124,6 +124,8 @@ class Contents:
             return self.analyses["mpi_calls"].count > 0
         if activity is Activity.TELEMETRY:
             return self.analyses["job_resources"].count > 0
+        if activity is Activity.MEMORY:
+            return False
         return any(profile.devices for profile in self.profiles.values())
 
     def declared(self, name: str) -> Analysis:
@@ -148,8 +150,8 @@ class Contents:
         return self.analyses[analysis].rows if analysis in self.analyses else []
 
 
-def _is_of_nodes(analysis: Analysis) -> bool:
-    return analysis.map != "" and analysis.map_over is Part.NODES
+def _is_beside_profiles(analysis: Analysis) -> bool:
+    return analysis.map != "" and not analysis.map_over.of_profiles
 
 
 def judged_again(table: AnalysisTable, costs: Mapping[int, float], threshold: float) -> AnalysisTable:

@@ -167,7 +167,7 @@ def collect(
     """
     files = profiles_of(run)
     if not files and is_unprofiled(run, store):
-        _store_nodes(run, store, _run_row(run, store, program))
+        _store_beside_profiles(run, store, _run_row(run, store, program))
         return Collected()
     if not files:
         place = f"{run.path} or its profiles/" if run.manifest else run.path
@@ -233,12 +233,12 @@ def update_run(run_id: str, store: Store, executor: Executor = serially, run: Ru
             return
 
 
-def _store_nodes(run: Run, store: Store, row: RunRow) -> None:
-    """Store the analyses of the nodes of a run without profiles, if they were sampled."""
+def _store_beside_profiles(run: Run, store: Store, row: RunRow) -> None:
+    """Store the analyses of the nodes and the memory of a run without profiles, if anything is known."""
     from hpcprof.analysis.framework.outcome import analyze_run
-    from hpcprof.results.over_ranks import mapped_over_nodes
+    from hpcprof.results.over_ranks import mapped_beside_profiles
 
-    values = mapped_over_nodes(run)
+    values = mapped_beside_profiles(run)
     if not any(values.values()):
         return
     store.describe_run(row)

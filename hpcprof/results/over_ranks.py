@@ -118,7 +118,7 @@ def analyze_over_ranks(
             found.save()
         values |= _mapped_over_ranks(events, folder, found, executor)
         values |= _mapped_over_mpi(run_id, store, events, lists, found)
-        values |= mapped_over_nodes(run)
+        values |= mapped_beside_profiles(run)
         # A long run's take hundreds of MB.
         del lists
         return_freed_memory()
@@ -260,13 +260,19 @@ def _mapped_over_mpi(
     return found_by
 
 
-def mapped_over_nodes(run: Run | None) -> dict[str, list[Any]]:
-    """Return the values of the maps over the samples of the nodes of a run."""
+def mapped_beside_profiles(run: Run | None) -> dict[str, list[Any]]:
+    """Return the values of the maps over what a run has beside its profiles: samples of its nodes, memory."""
     # The workers do without.
     from hpcprof.results.node_samples import run_telemetry
+    from hpcprof.results.run_memory import run_memory
 
     sampled = None if run is None else run_telemetry(run)
-    return {name: [] if sampled is None else [imported(name)(sampled)] for name in _maps(Part.NODES)}
+    memory = None if run is None else run_memory(run, sampled)
+    return {
+        name: [] if known is None else [imported(name)(known)]
+        for part, known in ((Part.NODES, sampled), (Part.MEMORY, memory))
+        for name in _maps(part)
+    }
 
 
 def _maps(over: Part) -> dict[str, tuple[str, ...]]:

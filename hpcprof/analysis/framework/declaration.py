@@ -42,6 +42,13 @@ class Part(Enum):
     """The MPI calls of all ranks at once, each with its clock and its node."""
     NODES = "nodes"
     """The samples of all nodes of the run, with the steps of its ranks."""
+    MEMORY = "memory"
+    """The memory of all ranks: step lines, snapshots and samples."""
+
+    @property
+    def of_profiles(self) -> bool:
+        """True if it is computed from profiles."""
+        return self not in (Part.NODES, Part.MEMORY)
 
 
 class Activity(Enum):
@@ -50,6 +57,7 @@ class Activity(Enum):
     GPU = "gpu"
     MPI = "mpi"
     TELEMETRY = "telemetry"
+    MEMORY = "memory"
 
 
 class SampleBasis(Enum):
@@ -105,7 +113,8 @@ class Analysis:
         (`hpcprof.analysis.collectives.common_clock.RankClock`), or for `Part.MPI`
         ``g(lists, regions, clocks, nodes)`` with a `hpcprof.analysis.mpi.run_lists.RunLists`, the rows of
         ``mpi_regions``, and the clocks and nodes of all ranks, or for `Part.NODES` ``g(run)`` with a
-        `hpcprof.analysis.telemetry.tables.RunTelemetry`. It returns a value that can be pickled.
+        `hpcprof.analysis.telemetry.tables.RunTelemetry`, or for `Part.MEMORY` ``g(run)`` with a
+        `hpcprof.analysis.memory.tables.RunMemory`. It returns a value that can be pickled.
     absent : str
         The reason why there are no rows, where ``function`` is empty and ``map`` returned no such outcome.
     map_over : Part
@@ -174,7 +183,7 @@ class Analysis:
     @property
     def computed_from(self) -> tuple[str, ...]:
         """The other analyses that its rows are computed from; maps over ranks read matched collectives."""
-        matched = self.map and self.map_over is not Part.NODES
+        matched = self.map and self.map_over.of_profiles
         return (*self.map_needs, *(("rank_collectives",) if matched else ()), *self.needs)
 
     @property

@@ -7,9 +7,6 @@ somebody else: only plain values are unpickled, and only so many of them.
 
 from __future__ import annotations
 
-import io
-import pickle
-import pickletools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,18 +15,12 @@ from typing import Any
 import msgspec
 
 from hpcprof.common.errors import DamagedInput, reading
+from hpcprof.profiles.readers.plain_pickle import load_plain
 
 _MOST_BYTES = 64 << 20
 _MOST_VALUES = 4_000_000
 _DEEPEST = 12
 """Dumps nest seven deep."""
-
-_PLAIN = re.compile(
-    r"(?:PROTO|FRAME|STOP|MARK|NONE|NEWTRUE|NEWFALSE|POP|MEMOIZE)|(?:SHORT_)?BINUNICODE8?|UNICODE"
-    r"|(?:BIN)?INT[12]?|LONG[14]?|(?:BIN)?FLOAT|(?:EMPTY_)?(?:LIST|TUPLE|DICT)|TUPLE[123]|APPENDS?|SETITEMS?"
-    r"|(?:LONG_)?(?:BIN)?(?:GET|PUT)"
-)
-"""The instructions of a pickle that make only None, booleans, numbers, texts, lists, tuples and dicts."""
 
 _RANK = re.compile(r"(\d+)(?:\.(?:json|pickle|pkl))?$")
 _DUMP = re.compile(
@@ -178,7 +169,7 @@ def plain_values(data: bytes) -> Any:
         except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f"it is damaged JSON: {error}") from None
     else:
-        values = _unpickle(data)
+        values = load_plain(data, _MOST_VALUES)
     _check_size(values)
     return values
 
@@ -208,30 +199,6 @@ def parse_flight_record(data: bytes) -> FlightRecord:
     entered = _entered(operations, values.get("pg_status"))
     version = str(values.get("version", ""))
     return FlightRecord(version, groups, descriptions, tuple(operations), entered, damaged)
-
-
-class _NoClasses(pickle.Unpickler):
-    """Loads no class, and nothing that is kept elsewhere."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
-
-    def persistent_load(self, pid: Any) -> Any:
-        raise pickle.UnpicklingError("it refers to something outside")
-
-
-def _unpickle(data: bytes) -> Any:
-    try:
-        for number, (instruction, _, _) in enumerate(pickletools.genops(data)):
-            if not _PLAIN.fullmatch(instruction.name):
-                raise ValueError(f"its pickle has the instruction {instruction.name}")
-            if number > _MOST_VALUES:
-                raise ValueError("it has too many values")
-        return _NoClasses(io.BytesIO(data)).load()
-    except ValueError:
-        raise
-    except Exception as error:  # damaged pickles raise almost anything
-        raise ValueError(f"it is no pickle, or a damaged one ({type(error).__name__})") from None
 
 
 def _check_size(values: Any) -> None:

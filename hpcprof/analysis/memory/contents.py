@@ -1,0 +1,239 @@
+"""What a GPU's memory holds over the time of a snapshot, by kind, module and line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcprof.analysis.stalls.evidence import user_frame
+from hpcprof.profiles.readers.flight_recorder import Frame
+from hpcprof.profiles.readers.memory_snapshot import DeviceMemory, MemorySnapshot
+from hpcprof.profiles.timeline import Ints
+
+KINDS = (
+    "parameters",
+    "gradients",
+    "optimizer",
+    "activations",
+    "backward",
+    "communication",
+    "other",
+)
+"""The kinds of blocks. `FRAGMENTATION` is reserved beside them, and `OUTSIDE` is not PyTorch's."""
+
+FRAGMENTATION, OUTSIDE = "fragmentation", "outside"
+
+_OPTIMIZER = re.compile(r"torch[/\\]optim[/\\]")
+_COMMUNICATION = re.compile(
+    r"torch[/\\](?:distributed|nn[/\\]parallel)[/\\]|deepspeed[/\\](?:comm|runtime)[/\\]"
+    r"|megatron[/\\]core[/\\]distributed[/\\]|fairscale[/\\]"
+)
+_MODULE = re.compile(r"torch[/\\]nn[/\\]modules[/\\]module\.py$")
+_GENERATED = re.compile(r"torchinductor|^<")
+"""Code that a compiler made: the line of the user is further out."""
+
+_GRAIN = 512
+"""The allocator gives whole multiples of so many bytes; events have the size that was asked for."""
+
+_CALLS = ("_call_impl", "_wrapped_call_impl")
+_MOVES = ("_apply", "to", "cuda")
+
+
+class Place(NamedTuple):
+    """What memory is for: its kind, the module of the program, and the line that allocated it."""
+
+    kind: str
+    module: str
+    line: str
+
+
+class Held(NamedTuple):
+    """The bytes and blocks of a place."""
+
+    bytes: int
+    blocks: int
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """The blocks of a GPU over the events of a snapshot.
+
+    Attributes
+    ----------
+    device : int
+    places : tuple of Place
+    place, size, first, last : ndarray of int64, shape (blocks,)
+        Of each block its place, its bytes, and after how many events it is in use, and no longer.
+    times_us : ndarray of int64, shape (events + 1,)
+        When each event was; the last one is the end.
+    reserved : ndarray of int64, shape (events + 1,)
+        The bytes that PyTorch has reserved after so many events.
+    failed_after : int or None
+        After how many events the allocation failed.
+    """
+
+    device: int
+    places: tuple[Place, ...]
+    place: Ints
+    size: Ints
+    first: Ints
+    last: Ints
+    times_us: Ints
+    reserved: Ints
+    failed_after: int | None = None
+
+    @cached_property
+    def by_kind(self) -> Ints:
+        """The bytes of each of `KINDS` after so many events, shape (kinds, events + 1)."""
+        kinds = np.array([KINDS.index(place.kind) for place in self.places], np.int64)[self.place]
+        changes = np.zeros((len(KINDS), len(self.times_us) + 1), np.int64)
+        np.add.at(changes, (kinds, self.first), self.size)
+        np.add.at(changes, (kinds, self.last), -self.size)
+        return changes.cumsum(axis=1)[:, :-1]
+
+    @cached_property
+    def peak(self) -> int:
+        """After how many events most is allocated; where an allocation failed, that moment."""
+        if self.failed_after is not None:
+            return self.failed_after
+        return int(self.by_kind.sum(axis=0).argmax())
+
+    def held(self, after: int) -> dict[Place, Held]:
+        """Return what is held after so many events, by place."""
+        alive = (self.first <= after) & (after < self.last)
+        bytes_of = np.bincount(self.place[alive], self.size[alive], len(self.places))
+        blocks_of = np.bincount(self.place[alive], minlength=len(self.places))
+        return {
+            place: Held(int(size), int(blocks))
+            for place, size, blocks in zip(self.places, bytes_of, blocks_of, strict=True)
+            if blocks
+        }
+
+
+def contents_of(snapshot: MemorySnapshot, memory: DeviceMemory) -> Contents:
+    """Return what a GPU held, by undoing the events of a snapshot from its end on."""
+    known = {address: (kind, name) for kind, name, address in snapshot.notes.tensors}
+    judge = _Judge(snapshot)
+    count = len(memory.events)
+    rows: list[tuple[int, int, int, int]] = []
+    modules = {event.address: event.module for event in memory.events if event.action == "alloc"}
+    # What is in use at the end, with its place; later in a loop, before the events that are undone.
+    live = {
+        block.address: (
+            judge.place(block.stack, modules.get(block.address, ""), known.get(block.address)),
+            block.size,
+            count + 1,
+        )
+        for block in memory.blocks
+    }
+    reserved = np.zeros(count + 1, np.int64)
+    reserved[count] = memory.reserved_bytes
+    failed = None
+    for after in range(count, 0, -1):
+        event = memory.events[after - 1]
+        reserved[after - 1] = reserved[after]
+        if event.action == "alloc" and event.address in live:
+            place, size, last = live.pop(event.address)
+            if place.kind in ("activations", "other", "backward"):
+                place = judge.place(event.stack, event.module, known.get(event.address) if last > count else None)
+            rows.append((judge.number(place), size, after, last))
+        elif event.action == "free_completed":
+            live[event.address] = judge.place(event.stack, "", None), _whole(event.size), after
+        elif event.action in ("segment_alloc", "segment_map"):
+            reserved[after - 1] -= event.size
+        elif event.action in ("segment_free", "segment_unmap"):
+            reserved[after - 1] += event.size
+        elif event.action == "oom" and failed is None:
+            failed = after
+    rows += [(judge.number(place), size, 0, last) for place, size, last in live.values()]
+    table = np.array(rows, np.int64).reshape(-1, 4)
+    times = [event.time_us for event in memory.events]
+    end = snapshot.notes.end_us or (times[-1] if times else 0)
+    failing = snapshot.notes.asked_bytes is not None and snapshot.notes.device in (None, memory.device)
+    return Contents(
+        memory.device,
+        tuple(judge.places),
+        *table.T,
+        times_us=np.array([*times, end], np.int64),
+        reserved=reserved,
+        failed_after=(count if failed is None else failed) if failing else failed,
+    )
+
+
+class _Judge:
+    """Tells what blocks are for, each kind of block once."""
+
+    def __init__(self, snapshot: MemorySnapshot) -> None:
+        self._stacks, self._has_stacks = snapshot.stacks, snapshot.has_stacks
+        self._notes_tensors = bool(snapshot.notes.tensors)
+        self._known: dict[tuple[int, str, tuple[str, str] | None], Place] = {}
+        self.places: dict[Place, int] = {}
+
+    def number(self, place: Place) -> int:
+        """Return the number of a place."""
+        return self.places.setdefault(place, len(self.places))
+
+    def place(self, stack: int, module: str, tensor: tuple[str, str] | None) -> Place:
+        """Return the place of a block by its stack, the module that ran, and what the hook knew of it."""
+        key = (stack, module, tensor)
+        if key not in self._known:
+            frames = self._stacks[stack]
+            if tensor is not None and tensor[0] in KINDS:
+                kind, module = tensor[0], tensor[1].rpartition(".")[0]
+            else:
+                kind = self._kind(frames, module)
+            self._known[key] = Place(kind, module, line_of(frames))
+        return self._known[key]
+
+    def _kind(self, frames: tuple[Frame, ...], module: str) -> str:
+        if not frames:
+            # Autograd's own threads run no Python.
+            return "backward" if self._has_stacks else "other"
+        inner = next((at for at, one in enumerate(frames) if one.function in _CALLS), len(frames))
+        if any(_OPTIMIZER.search(one.file) for one in frames):
+            return "optimizer"
+        if any(_COMMUNICATION.search(one.file) for one in frames[:inner]):
+            return "communication"
+        passes = next((one.function for one in frames if one.function in ("forward", "backward")), "")
+        if passes == "backward":
+            return "backward"
+        if passes or module or inner < len(frames):
+            return "activations"
+        if not self._notes_tensors and self._makes_parameters(frames):
+            return "parameters"
+        return "other"
+
+    def _makes_parameters(self, frames: tuple[Frame, ...]) -> bool:
+        moved = any(_MODULE.search(one.file) and one.function in _MOVES for one in frames)
+        return moved or any("torch" in one.file and one.function == "__init__" for one in frames)
+
+
+def _whole(size: int) -> int:
+    return -(-size // _GRAIN) * _GRAIN
+
+
+def line_of(frames: tuple[Frame, ...]) -> str:
+    """Return the innermost line of the user's code in a stack, ``dir/file.py:12 function``; may be empty."""
+    own = [frame for frame in frames if not _GENERATED.search(frame.file)]
+    frame = user_frame(own or list(frames))
+    if frame is None:
+        return ""
+    file = "/".join(re.split(r"[/\\]", frame.file)[-2:])
+    return f"{file}:{frame.line} {frame.function}"
+
+
+def differences(own: Mapping[Place, Held], others: list[Mapping[Place, Held]]) -> dict[Place, int]:
+    """Return by how many bytes each place differs from the median of others; empty without others."""
+    if not others:
+        return {}
+    places = {*own, *(place for one in others for place in one)}
+    none = Held(0, 0)
+    return {
+        place: int(own.get(place, none).bytes - np.median([one.get(place, none).bytes for one in others]))
+        for place in places
+    }

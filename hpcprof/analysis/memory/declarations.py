@@ -1,0 +1,72 @@
+"""Analyses of the memory of the ranks, on GPUs and on the host."""
+
+from __future__ import annotations
+
+from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, Scope, columns
+from hpcprof.analysis.framework.events import Events
+
+
+def _declared(name: str, title: str, described: str, main: str, position: int | None = None) -> Analysis:
+    return Analysis(
+        name,
+        title,
+        Scope.RUN,
+        columns(described),
+        f"hpcprof.analysis.memory.tables:{name}",
+        map="hpcprof.analysis.memory.tables:memory_tables",
+        map_over=Part.MEMORY,
+        events=Events(frozenset()),
+        main_columns=tuple(main.split()),
+        report_position=position,
+        about=Activity.MEMORY,
+    )
+
+
+ANALYSES = (
+    _declared(
+        "memory_use",
+        "Peaks of the GPU memory",
+        "rank first_step last_step allocated_bytes reserved_bytes inactive_split_bytes",
+        "rank first_step last_step allocated_bytes reserved_bytes inactive_split_bytes",
+    ),
+    _declared(
+        "memory_snapshots",
+        "Snapshots of the GPU memory",
+        "rank event:text step device file:text peak_ns peak_bytes allocated_bytes reserved_bytes asked_bytes "
+        "free_bytes device_bytes outside_bytes module:text line:text complete",
+        "rank event step peak_bytes reserved_bytes asked_bytes line complete",
+        160,
+    ),
+    _declared(
+        "memory",
+        "GPU memory at the peak",
+        "rank event:text step device kind:text module:text line:text bytes blocks share_pct:float "
+        "difference_bytes",
+        "rank event step kind module line bytes share_pct difference_bytes",
+        161,
+    ),
+    _declared(
+        "memory_over_step",
+        "GPU memory over the step",
+        "rank event:text step device time_ns parameters_bytes gradients_bytes optimizer_bytes "
+        "activations_bytes backward_bytes communication_bytes other_bytes fragmentation_bytes",
+        "rank event step time_ns parameters_bytes activations_bytes fragmentation_bytes",
+    ),
+    _declared(
+        "host_memory",
+        "Memory on the host",
+        "rank node:text samples first_step last_step resident_bytes proportional_bytes "
+        "growth_bytes_per_step:float growth_low_bytes_per_step:float growth_high_bytes_per_step:float "
+        "growth_bytes_per_s:float node_free_bytes full_in_s full_at_step grows",
+        "rank node resident_bytes growth_bytes_per_step full_at_step grows",
+        162,
+    ),
+    Analysis(
+        "memory_difference",
+        "Difference of the GPU memory",
+        Scope.PAIR,
+        columns("event:text kind:text module:text line:text a_bytes b_bytes difference_bytes"),
+        "hpcprof.analysis.memory.difference:memory_difference",
+        needs=("memory",),
+    ),
+)

@@ -1,0 +1,127 @@
+"""Growth of the memory of ranks on the host, as far as it is beyond chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcprof.analysis.statistics.student import student_quantile
+from hpcprof.analysis.telemetry.tables import RunTelemetry, StepMark
+from hpcprof.profiles.readers.telemetry import NodeTelemetry, Series
+from hpcprof.profiles.timeline import Floats
+
+_MOST_BLOCKS, _FEWEST_BLOCKS, _SAMPLES = 12, 6, 2
+_PROBABILITY = 0.995
+"""One minus the chance that the lower end of the interval is above the growth."""
+
+_LEAST_BYTES = 16 << 20
+_STEADY = 0.5
+"""The growth of the second half of the time, as a share of that of the first half, from which it goes on."""
+
+
+class Growth(NamedTuple):
+    """The growth of a level in bytes a second, with an interval of 99 %; ``grows`` if that is no chance."""
+
+    per_s: float
+    low: float
+    high: float
+    grows: bool
+
+
+def growth(times: Floats, values: Floats) -> Growth | None:
+    """Return the growth of a level over time; None with too few samples.
+
+    The first third is left out: programs fill caches and import modules. The rest is divided into equal
+    times, and the differences of their medians are taken for independent, which they are in a random walk; the
+    noise of a steady level makes the interval wider.
+    """
+    if len(times) < 2:
+        return None
+    late = times >= times[0] + (times[-1] - times[0]) / 3
+    times, values = times[late], values[late]
+    blocks = min(_MOST_BLOCKS, len(times) // _SAMPLES)
+    span = float(times[-1] - times[0]) if len(times) else 0.0
+    if blocks < _FEWEST_BLOCKS or span <= 0:
+        return None
+    at = np.minimum(((times - times[0]) / span * blocks).astype(np.int64), blocks - 1)
+    if len(np.unique(at)) < blocks:
+        return None
+    levels = np.array([np.median(values[at == block]) for block in range(blocks)])
+    steps = np.diff(levels)
+    error = float(np.std(steps, ddof=1)) / len(steps) ** 0.5
+    wide = float(student_quantile(len(steps) - 1, _PROBABILITY)) * error
+    mean, length = float(steps.mean()), span / blocks
+    half = len(steps) // 2
+    first, second = float(steps[:half].mean()), float(steps[-half:].mean())
+    goes_on = second >= _STEADY * first
+    grows = mean - wide > 0 and goes_on and mean * len(steps) >= _LEAST_BYTES
+    return Growth(mean / length, (mean - wide) / length, (mean + wide) / length, grows)
+
+
+def host_rows(run: RunTelemetry) -> Iterator[dict[str, Any]]:
+    """Yield the rows of ``host_memory``."""
+    for node in run.nodes:
+        found = [
+            (rank, series, run.steps.get(rank, ()))
+            for rank in sorted(node.ranks)
+            if (series := node.series.get((f"rank{rank}", "resident_bytes"))) is not None
+        ]
+        grown = [_growth(series, marks) for _, series, marks in found]
+        rate = sum(one.per_s for one in grown if one is not None and one.grows)
+        free = _free(node)
+        for (rank, series, marks), one in zip(found, grown, strict=True):
+            yield _row(node, rank, series, marks, one, free, rate)
+
+
+def _growth(series: Series, marks: Sequence[StepMark]) -> Growth | None:
+    times, values = series.times, series.values
+    if len(marks) > 1:
+        inside = (times >= marks[0].time) & (times <= marks[-1].time)
+        times, values = times[inside], values[inside]
+    return growth(times, values)
+
+
+def _free(node: NodeTelemetry) -> float | None:
+    """Return the bytes that the job may still use on a node at the end of its samples."""
+    limit = node.limits.get("memory_bytes")
+    used = node.series.get(("node", "cgroup_memory_bytes")) or node.series.get(("node", "memory_used_bytes"))
+    return None if limit is None or used is None else max(0.0, float(limit - used.values[-1]))
+
+
+def _row(
+    node: NodeTelemetry,
+    rank: int,
+    series: Series,
+    marks: Sequence[StepMark],
+    grown: Growth | None,
+    free: float | None,
+    rate: float,
+) -> dict[str, Any]:
+    count = marks[-1].step - marks[0].step if len(marks) > 1 else 0
+    step_s = (marks[-1].time - marks[0].time) / count if count else None
+
+    def by_step(per_s: float | None) -> float | None:
+        return None if per_s is None or step_s is None else round(per_s * step_s, 1)
+
+    fills = grown is not None and grown.grows and free is not None and rate > 0
+    full_in = free / rate if fills and free is not None else None
+    shared = node.series.get((f"rank{rank}", "proportional_bytes"))
+    return {
+        "rank": rank,
+        "node": node.node,
+        "samples": len(series.times),
+        "first_step": marks[0].step if marks else None,
+        "last_step": marks[-1].step if marks else None,
+        "resident_bytes": int(series.values[-1]),
+        "proportional_bytes": None if shared is None else int(shared.values[-1]),
+        "growth_bytes_per_step": by_step(grown and grown.per_s),
+        "growth_low_bytes_per_step": by_step(grown and grown.low),
+        "growth_high_bytes_per_step": by_step(grown and grown.high),
+        "growth_bytes_per_s": None if grown is None else round(grown.per_s, 1),
+        "node_free_bytes": None if free is None else int(free),
+        "full_in_s": None if full_in is None else round(full_in),
+        "full_at_step": None if full_in is None or step_s is None else int(marks[-1].step + full_in / step_s),
+        "grows": int(grown is not None and grown.grows),
+    }
