@@ -350,7 +350,7 @@ def collect_and_tell(
         collect(run, store, program=program)
         known = describe_live_steps(run) or "no step times were noted"
         there = (
-            "only what its nodes did was collected"
+            "only its nodes and its memory were collected"
             if store.has_run(run.id)
             else "there is nothing to collect"
         )

@@ -17,7 +17,7 @@ from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.results.analysis_table import AnalysisTable, Row
-from hpcprof.results.explanation import explain, kept_explanation, what_happened
+from hpcprof.results.explanation import as_of_now, explain, kept_explanation
 from hpcprof.results.run_names import command_line, typed_run, with_commands
 from hpcprof.results.stalls import is_unprofiled
 from hpcprof.results.store.store import Store
@@ -225,7 +225,7 @@ def _explanation(run: Run, store: Store, profiled: bool, unprofiled: bool) -> Ex
     if unprofiled:
         return explain(run, store)
     kept = kept_explanation(run, store) if profiled else None
-    return None if kept is None else replace(kept, **what_happened(run))
+    return None if kept is None else as_of_now(kept, run, store)
 
 
 def _uncollected(run: Run, store: Store) -> str:

@@ -12,6 +12,7 @@ from rich.text import Text
 from hpcprof.analysis.explain.changes import Prediction
 from hpcprof.analysis.explain.evidence_words import plain
 from hpcprof.analysis.explain.explanation import (
+    ABOUT_MEMORY,
     CAUSES,
     LEAST_ESTIMATE_PCT,
     MEANINGS,
@@ -280,7 +281,7 @@ def _on_ranks(ranks: Sequence[int], explanation: Explanation) -> str:
 def saved(finding: Finding) -> str:
     """Return the saving of a finding with its interval and its share of the step."""
     if finding.saving_ns is None:
-        return "cost unknown"
+        return "memory, not time" if finding.cause in ABOUT_MEMORY else "cost unknown"
     text = f"{format_ns(finding.saving_ns)} of each step"
     if finding.share_pct is not None:
         text += f", {finding.share_pct:.1f} %"

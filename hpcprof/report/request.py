@@ -16,6 +16,7 @@ from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.earlier_figures import earlier_version
 from hpcprof.results.explanation import explain_for_report
 from hpcprof.results.on_demand import read_or_compute
+from hpcprof.results.run_memory import snapshots_of
 from hpcprof.results.run_names import find_known_run, find_known_runs
 from hpcprof.results.run_profiles import profiles_of
 from hpcprof.results.stalls import tells_while_it_runs
@@ -190,9 +191,8 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], 
             )
     for run in runs:
         profiles = stored[run.id].values()
-        if (
-            run.id not in unfinished
-            and (not profiles or earlier_version(profiles))
-            and (profiles_of(run) or host_of(run))
-        ):
+        has_any = profiles_of(run) or host_of(run)
+        if not has_any and snapshots_of(run) and not (exists and store.has_run(run.id)):
+            has_any = True
+        if run.id not in unfinished and (not profiles or earlier_version(profiles)) and has_any:
             collect(run)

@@ -17,6 +17,7 @@ from hpcprof.analysis.explain.changes import Change, Prediction, parse_changes
 from hpcprof.analysis.explain.explanation import CAUSES, Explanation, NotJudged, Slower, StepSummary
 from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.memory.findings import memory_findings
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError, unknown
 from hpcprof.common.logs import log_traceback
 from hpcprof.common.paths import is_folder
@@ -27,6 +28,7 @@ from hpcprof.profiles.readers.results import read_results
 from hpcprof.results.analysis_table import ANALYSIS_VERSION, AnalysisTable
 from hpcprof.results.earlier_figures import earlier_version
 from hpcprof.results.executors.interface import Executor, serially
+from hpcprof.results.run_memory import memory_rows
 from hpcprof.results.run_names import command_line, typed_run
 from hpcprof.results.stalls import find_stall, is_unprofiled
 from hpcprof.results.store.store import Store
@@ -117,7 +119,7 @@ def explain(
     HpcprofError
         If the run has not been collected, or its timelines cannot be read.
     """
-    now = partial(replace, **what_happened(run))
+    now = partial(as_of_now, run=run, store=store)
     if is_unprofiled(run, store):
         return now(_of_unprofiled(run))
     while True:
@@ -129,8 +131,14 @@ def explain(
             return now(found)
 
 
-def what_happened(run: Run) -> dict[str, Any]:
-    """Return the fields of an explanation that no profile tells: a stall, a failure, and slower steps."""
+def as_of_now(found: Explanation, run: Run, store: Store) -> Explanation:
+    """Return an explanation with what no profile tells: a stall, a failure, slower steps, and memory."""
+    ranks = _world_size(run) or found.step.ranks
+    of_memory = memory_findings(memory_rows(run, store), ranks)
+    return replace(found, findings=(*found.findings, *of_memory), **_what_happened(run))
+
+
+def _what_happened(run: Run) -> dict[str, Any]:
     failure = first_failure(run) if run.manifest is not None else None
     slower = None
     with suppress(msgspec.MsgspecError):

@@ -29,6 +29,7 @@ from hpcprof.profiles.readers.flight_recorder import (
     read_flight_record,
 )
 from hpcprof.profiles.readers.native_stacks import NativeStack, parse_native_stack
+from hpcprof.results.run_memory import snapshots_of
 from hpcprof.results.run_profiles import profiles_of
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.failures import describe_status
@@ -126,13 +127,16 @@ def describe_end(run: Run, status: JobStatus) -> str:
 
 
 def is_unprofiled(run: Run, store: Store) -> bool:
-    """Return whether a run has no profile and needs none: it has no profiler, has stalled, or is of dumps."""
+    """Return whether a run has no profile and needs none: it has no profiler, or has stalled.
+
+    A folder that hpcprof did not make needs none if it has dumps or snapshots of PyTorch.
+    """
     if store.exists() and store.profiles(run.id):
         return False
     if profiles_of(run):
         return is_stalled(run)
     if run.manifest is None:
-        return has_dumps(run.path)
+        return has_dumps(run.path) or bool(snapshots_of(run))
     return run.state_file("started") is not None and tells_while_it_runs(run)
 
 

@@ -11,6 +11,7 @@ that runs out of memory writes `REQUEST`, and waits until the others have answer
 from __future__ import annotations
 
 import gc
+import importlib
 import itertools
 import json
 import os
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 FOLDER, REQUEST = "memory", "request.json"
 """The folder in the run, and the file there that asks all ranks for a snapshot."""
@@ -59,6 +60,7 @@ class MemoryHistory:
         self._last_step: int | None = None
         self._began = time.time()
         self._modules = _Modules(torch)
+        self._optimizers: WeakSet[Any] = WeakSet()
 
     def start(self) -> None:
         """Record from the first use of a GPU on, and look for requests."""
@@ -72,6 +74,11 @@ class MemoryHistory:
             )
             self._torch._C._cuda_attach_out_of_memory_observer(self._ran_out)
             self._modules.follow()
+            # A program that has frozen its garbage collector hides what was there by then.
+            # PyTorch takes the name of this module out of its package.
+            importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(
+                lambda optimizer, _args, _kwargs: self._optimizers.add(optimizer)
+            )
             self._records = True
         except Exception as error:
             os.write(2, f"hpcprof: no memory history of rank {self._rank}: {error!r}.\n".encode())
@@ -136,6 +143,7 @@ class MemoryHistory:
         snapshot["device_traces"] = [
             [one for one in trace if one.get("time_us", began) >= began] for trace in traces
         ]
+        seen = [*self._optimizers, *self._modules.called()]
         snapshot[NOTES] = {
             "version": 1,
             "rank": self._rank,
@@ -145,7 +153,7 @@ class MemoryHistory:
             "lost": any(
                 len(trace) >= _MOST_EVENTS and trace[0].get("time_us", 0) > began for trace in traces
             ),
-            "tensors": list(itertools.islice(_tensors(self._torch), _MOST_TENSORS)),
+            "tensors": list(itertools.islice(_tensors(self._torch, seen), _MOST_TENSORS)),
             **notes,
         }
         data = pickle.dumps(snapshot, protocol=4)
@@ -177,6 +185,10 @@ class _Modules:
         hooks = self._torch.nn.modules.module
         hooks.register_module_forward_pre_hook(self._enter)
         hooks.register_module_forward_hook(self._leave, always_call=True)
+
+    def called(self) -> list[Any]:
+        """Return the modules that have been called, with those in them."""
+        return list(self._names)
 
     def current(self) -> str:
         """Return the module that this thread runs; empty if it runs none."""
@@ -215,17 +227,17 @@ def _short(name: str) -> str:
     return "" if name in ("module", "_orig_mod", "_fsdp_wrapped_module") else name
 
 
-def _tensors(torch: Any) -> Iterator[tuple[str, str, int]]:
+def _tensors(torch: Any, seen: list[Any]) -> Iterator[tuple[str, str, int]]:
     """Yield what the memory of tensors is for, the name of each, and its address.
 
-    Optimizers and modules are found among all objects of the process: the program need not name them.
+    Optimizers and modules are those that were seen at work, and others among all objects of the process.
     """
-    optimizers, modules = [], []
+    found = {id(one): one for one in seen}
     for one in gc.get_objects():
-        if issubclass(type(one), torch.optim.Optimizer):
-            optimizers.append(one)
-        elif issubclass(type(one), torch.nn.Module):
-            modules.append(one)
+        if issubclass(type(one), (torch.optim.Optimizer, torch.nn.Module)):
+            found[id(one)] = one
+    optimizers = [one for one in found.values() if isinstance(one, torch.optim.Optimizer)]
+    modules = [one for one in found.values() if isinstance(one, torch.nn.Module)]
     inner = {id(child) for module in modules for child in module._modules.values()}
     names: dict[int, str] = {}
     for root in (module for module in modules if id(module) not in inner):

@@ -29,6 +29,7 @@ METRICS = {
     "cpu_wait_s": ("counter", "s"),
     "blocked_pct": ("gauge", "%"),
     "resident_bytes": ("gauge", "bytes"),
+    "proportional_bytes": ("gauge", "bytes"),
     "major_faults": ("counter", ""),
     "read_bytes": ("counter", "bytes"),
     "written_bytes": ("counter", "bytes"),
@@ -80,6 +81,9 @@ _MOST_CPU = 0.005
 
 _ENERGY_S = 5.0
 """The seconds between readings of what takes long: of a GPU's energy 5 ms of CPU time (H100, driver 580)."""
+
+_SHARES_FIRST_S, _SHARES_S, _SHARES_BYTES = 10.0, 60.0, 4 << 30
+"""When shared pages are looked for, and up to which size: a process that asks for memory waits meanwhile."""
 
 _START_S = 120
 """The seconds in which the ranks have to begin."""
@@ -139,6 +143,7 @@ class Ranks:
         self._seen: Dict[int, int] = {}
         self.processes: Dict[int, Set[int]] = {}
         self.devices: Dict[int, str] = {}
+        self._shares_due: Dict[int, float] = {}
 
     def find(self) -> None:
         """Look for processes that are new; a process keeps its environment from its start."""
@@ -215,12 +220,22 @@ class Ranks:
                     data[name] = data.get(name, 0) + value
             name = "rank%d " % rank
             yield name + "resident_bytes", resident
+            yield name + "proportional_bytes", self._proportional(rank, pids, resident)
             yield name + "major_faults", faults
             yield name + "cpu_wait_s", round(queued / 1e9, 3)
             yield name + "io_wait_s", round(waited * _TICK, 3)
             yield name + "read_bytes", data.get("rchar")
             yield name + "written_bytes", data.get("wchar")
             yield name + "io_calls", data["syscr"] + data["syscw"] if "syscr" in data else None
+
+    def _proportional(self, rank: int, pids: Set[int], resident: int) -> Optional[int]:
+        """Return the memory of a rank in which shared pages count once, if it is time to ask for it."""
+        now = time.monotonic()
+        due = self._shares_due.setdefault(rank, now + _SHARES_FIRST_S)
+        if now < due or resident > _SHARES_BYTES:
+            return None
+        self._shares_due[rank] = now + _SHARES_S
+        return sum(_pairs("/proc/%d/smaps_rollup" % pid, "Pss").get("Pss", 0) for pid in pids) * 1024 or None
 
 
 class Node:

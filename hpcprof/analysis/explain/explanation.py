@@ -52,6 +52,9 @@ class Cause(str, Enum):
     CONTENTION = "contention"
     STEP_SPIKES = "step_spikes"
     STEP_DRIFT = "step_drift"
+    OUT_OF_MEMORY = "out_of_memory"
+    MEMORY_IMBALANCE = "memory_imbalance"
+    HOST_MEMORY = "host_memory"
     CAPTURE_INCOMPLETE = "capture_incomplete"
 
 
@@ -73,6 +76,9 @@ NAMES: dict[Cause, str] = {
     Cause.CONTENTION: "contention with communication",
     Cause.STEP_SPIKES: "spikes",
     Cause.STEP_DRIFT: "drift of the step time",
+    Cause.OUT_OF_MEMORY: "out of GPU memory",
+    Cause.MEMORY_IMBALANCE: "more GPU memory than on the other ranks",
+    Cause.HOST_MEMORY: "growing host memory",
     Cause.CAPTURE_INCOMPLETE: "incomplete profile",
 }
 """Each cause as a sentence names it."""
@@ -95,9 +101,15 @@ MEANINGS: dict[Cause, str] = {
     Cause.CONTENTION: "communication slows the kernels beside it",
     Cause.STEP_SPIKES: "single steps take much longer than the others",
     Cause.STEP_DRIFT: "the step time changes during the capture",
+    Cause.OUT_OF_MEMORY: "an allocation on a GPU failed",
+    Cause.MEMORY_IMBALANCE: "a rank needs more GPU memory than the others",
+    Cause.HOST_MEMORY: "the memory of ranks on the host grows with each step",
     Cause.CAPTURE_INCOMPLETE: "the profile is incomplete",
 }
 """Each cause in words."""
+
+ABOUT_MEMORY = (Cause.OUT_OF_MEMORY, Cause.MEMORY_IMBALANCE, Cause.HOST_MEMORY)
+"""The causes that cost memory, not the time of a step."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from hpcprof.analysis.explain import declarations as explain
 from hpcprof.analysis.framework.declaration import Analysis, Scope
 from hpcprof.analysis.gpu_time import declarations as gpu_time
 from hpcprof.analysis.hardware import declarations as hardware
+from hpcprof.analysis.memory import declarations as memory
 from hpcprof.analysis.mpi import declarations as mpi
 from hpcprof.analysis.operators import declarations as operators
 from hpcprof.analysis.slowdown import declarations as slowdown
@@ -27,6 +28,7 @@ _DECLARED: tuple[Analysis, ...] = (
     *mpi.ANALYSES,
     *explain.ANALYSES,
     *telemetry.ANALYSES,
+    *memory.ANALYSES,
 )
 _OF_ONE_RUN = (Scope.RANK, Scope.RUN)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -140,7 +140,9 @@ def contents_of(snapshot: MemorySnapshot, memory: DeviceMemory) -> Contents:
         if event.action == "alloc" and event.address in live:
             place, size, last = live.pop(event.address)
             if place.kind in ("activations", "other", "backward"):
-                place = judge.place(event.stack, event.module, known.get(event.address) if last > count else None)
+                place = judge.place(
+                    event.stack, event.module, known.get(event.address) if last > count else None
+                )
             rows.append((judge.number(place), size, after, last))
         elif event.action == "free_completed":
             live[event.address] = judge.place(event.stack, "", None), _whole(event.size), after
@@ -151,14 +153,17 @@ def contents_of(snapshot: MemorySnapshot, memory: DeviceMemory) -> Contents:
         elif event.action == "oom" and failed is None:
             failed = after
     rows += [(judge.number(place), size, 0, last) for place, size, last in live.values()]
-    table = np.array(rows, np.int64).reshape(-1, 4)
+    place_of, size_of, first, last_of = np.array(rows, np.int64).reshape(-1, 4).T
     times = [event.time_us for event in memory.events]
     end = snapshot.notes.end_us or (times[-1] if times else 0)
     failing = snapshot.notes.asked_bytes is not None and snapshot.notes.device in (None, memory.device)
     return Contents(
         memory.device,
         tuple(judge.places),
-        *table.T,
+        place_of,
+        size_of,
+        first,
+        last_of,
         times_us=np.array([*times, end], np.int64),
         reserved=reserved,
         failed_after=(count if failed is None else failed) if failing else failed,
@@ -227,7 +232,7 @@ def line_of(frames: tuple[Frame, ...]) -> str:
     return f"{file}:{frame.line} {frame.function}"
 
 
-def differences(own: Mapping[Place, Held], others: list[Mapping[Place, Held]]) -> dict[Place, int]:
+def differences(own: Mapping[Place, Held], others: Sequence[Mapping[Place, Held]]) -> dict[Place, int]:
     """Return by how many bytes each place differs from the median of others; empty without others."""
     if not others:
         return {}

@@ -13,7 +13,7 @@ from hpcprof.profiles.readers.telemetry import NodeTelemetry, Series
 from hpcprof.profiles.timeline import Floats
 
 _MOST_BLOCKS, _FEWEST_BLOCKS, _SAMPLES = 12, 6, 2
-_PROBABILITY = 0.995
+_PROBABILITY = 0.9975
 """One minus the chance that the lower end of the interval is above the growth."""
 
 _LEAST_BYTES = 16 << 20
@@ -22,7 +22,7 @@ _STEADY = 0.5
 
 
 class Growth(NamedTuple):
-    """The growth of a level in bytes a second, with an interval of 99 %; ``grows`` if that is no chance."""
+    """The growth of a level in bytes a second, with an interval of 99.5 %; ``grows`` if that is no chance."""
 
     per_s: float
     low: float
@@ -34,8 +34,8 @@ def growth(times: Floats, values: Floats) -> Growth | None:
     """Return the growth of a level over time; None with too few samples.
 
     The first third is left out: programs fill caches and import modules. The rest is divided into equal
-    times, and the differences of their medians are taken for independent, which they are in a random walk; the
-    noise of a steady level makes the interval wider.
+    times, and the differences of their medians are taken for independent, as they are in a random walk; noise
+    around a steady level makes the interval wider.
     """
     if len(times) < 2:
         return None
@@ -48,16 +48,19 @@ def growth(times: Floats, values: Floats) -> Growth | None:
     at = np.minimum(((times - times[0]) / span * blocks).astype(np.int64), blocks - 1)
     if len(np.unique(at)) < blocks:
         return None
-    levels = np.array([np.median(values[at == block]) for block in range(blocks)])
-    steps = np.diff(levels)
+    levels, middles = (
+        np.array([of(some[at == block]) for block in range(blocks)])
+        for of, some in ((np.median, values), (np.mean, times))
+    )
+    steps = np.diff(levels) / np.diff(middles)
     error = float(np.std(steps, ddof=1)) / len(steps) ** 0.5
     wide = float(student_quantile(len(steps) - 1, _PROBABILITY)) * error
-    mean, length = float(steps.mean()), span / blocks
+    mean = float(steps.mean())
     half = len(steps) // 2
     first, second = float(steps[:half].mean()), float(steps[-half:].mean())
     goes_on = second >= _STEADY * first
-    grows = mean - wide > 0 and goes_on and mean * len(steps) >= _LEAST_BYTES
-    return Growth(mean / length, (mean - wide) / length, (mean + wide) / length, grows)
+    grows = mean - wide > 0 and goes_on and levels[-1] - levels[0] >= _LEAST_BYTES
+    return Growth(mean, mean - wide, mean + wide, bool(grows))
 
 
 def host_rows(run: RunTelemetry) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The tables about the memory of a run, from step lines, snapshots of PyTorch's memory and samples of nodes."""
+"""The tables about the memory of a run, from step lines, snapshots of PyTorch and samples of nodes."""
 
 from __future__ import annotations
 
@@ -88,7 +88,11 @@ class _Looked:
     def moment(self) -> tuple[str, int | None]:
         """What has to be the same in snapshots that are compared; a failure and who was asked are one."""
         event = self.key["event"]
-        return (OUT_OF_MEMORY, None) if event == ASKED else (event, None if event == OUT_OF_MEMORY else self.key["step"])
+        return (
+            (OUT_OF_MEMORY, None)
+            if event == ASKED
+            else (event, None if event == OUT_OF_MEMORY else self.key["step"])
+        )
 
 
 def memory_tables(run: RunMemory) -> dict[str, Outcome]:
@@ -206,7 +210,9 @@ def _place_rows(looked: Sequence[_Looked]) -> Iterator[dict[str, Any]]:
         others = [other.held for other in by_moment[one.moment] if other.key["rank"] != rank]
         differs = differences(one.held, others)
         whole = sum(held.bytes for held in one.held.values()) or 1
-        places = sorted({*one.held, *differs}, key=lambda place: (-_held(one, place).bytes, -abs(differs.get(place, 0))))
+        places = sorted(
+            {*one.held, *differs}, key=lambda place: (-_held(one, place).bytes, -abs(differs.get(place, 0)))
+        )
         shown, left = places[:_MOST_PLACES], places[_MOST_PLACES:]
         rest: dict[str, list[Place]] = defaultdict(list)
         for place in left:

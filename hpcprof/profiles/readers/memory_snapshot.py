@@ -1,4 +1,4 @@
-"""Snapshots of PyTorch's memory: what the allocator of a process has allocated, by whom, and what came before.
+"""Snapshots of PyTorch's memory: what a process has allocated on GPUs, by whom, and what came before.
 
 ``torch.cuda.memory._dump_snapshot`` writes them, and the hook of a run (`hpcprof.workloads.memory_history`)
 with one more key. They are pickles of somebody else: only plain values are loaded, and only so many of them.
@@ -186,7 +186,9 @@ class _Reading:
         traces = values.get("device_traces") or []
         events = {device: tuple(self._events(trace)) for device, trace in enumerate(traces) if trace}
         devices = tuple(
-            DeviceMemory(device, tuple(blocks.get(device, ())), reserved.get(device, 0), events.get(device, ()))
+            DeviceMemory(
+                device, tuple(blocks.get(device, ())), reserved.get(device, 0), events.get(device, ())
+            )
             for device in sorted({*reserved, *events})
         )
         return MemorySnapshot(devices, tuple(self._stacks), msgspec.convert(values.get(NOTES) or {}, Notes))

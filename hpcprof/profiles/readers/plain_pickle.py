@@ -42,7 +42,8 @@ def load_plain(data: bytes, most_values: int) -> Any:
             if not _PLAIN.fullmatch(instruction.name):
                 raise ValueError(f"its pickle has the instruction {instruction.name}")
             # The unpickler makes room for as many values as the number of a place says.
-            if number > most_values or (instruction.name.endswith("PUT") and int(argument) > most_values):
+            place = int(argument or 0) if instruction.name.endswith("PUT") else 0
+            if max(number, place) > most_values:
                 raise ValueError("it has too many values")
         return _NoClasses(io.BytesIO(data)).load()
     except ValueError:

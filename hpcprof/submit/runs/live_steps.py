@@ -112,6 +112,11 @@ def noted_steps(run: Run) -> list[list[int]]:
     return [times for times in found if times]
 
 
+def all_step_lines(run: Run) -> dict[int, tuple[StepLine, ...]]:
+    """Return the lines of all ranks as `step_lines` does."""
+    return step_lines(run, _files(run))
+
+
 def step_lines(run: Run, ranks: Iterable[int]) -> dict[int, tuple[StepLine, ...]]:
     """Return the lines of some ranks, the oldest first; of a long run the newest, up to 4 MiB of a rank."""
     files, since = _files(run), _since(run)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import pickle
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,6 +66,8 @@ def _own_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_forward_hooks_always_called"):
         hooks = getattr(torch.nn.modules.module, name)
         monkeypatch.setattr(torch.nn.modules.module, name, type(hooks)())
+    optimizer = importlib.import_module("torch.optim.optimizer")
+    monkeypatch.setattr(optimizer, "_global_optimizer_post_hooks", OrderedDict())
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -143,7 +147,7 @@ def test_tensors_are_known_by_what_they_are_for(monkeypatch: pytest.MonkeyPatch)
     optimizer.step()
     weight = inner.weight
     monkeypatch.setattr(memory_history, "_on_gpu", lambda tensor: isinstance(tensor, torch.Tensor))
-    found = {address: (kind, name) for kind, name, address in memory_history._tensors(torch)}
+    found = {address: (kind, name) for kind, name, address in memory_history._tensors(torch, [])}
     assert weight.grad is not None
     expected = {
         weight.data_ptr(): ("parameters", "0.weight"),

@@ -1,0 +1,262 @@
+"""Findings about memory, from the tables of a run: out of memory, unequal ranks, growth on the host.
+
+Nothing here imports numpy or pandas: runs without findings of memory are shown quickly.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from hpcprof.analysis.explain.explanation import Cause, Confidence, Evidence, Finding
+from hpcprof.common.units import counted, format_bytes, format_duration
+
+TABLES = ("memory_use", "memory_snapshots", "memory", "host_memory")
+"""The analyses that findings are made of."""
+
+Row = Mapping[str, Any]
+
+_MUCH_MORE, _LEAST_BYTES = 1.1, 256e6
+"""A rank with so much more than the median of the others is a finding."""
+
+_STATE = ("parameters", "gradients", "optimizer")
+_PASSING = ("activations", "backward")
+"""Kinds that come and go in each step, and differ between moments of it."""
+
+_UNHELD = ("fragmentation", "outside")
+_NAMED = 5
+
+
+def memory_findings(tables: Mapping[str, Sequence[Row]], ranks: int) -> list[Finding]:
+    """Return the findings about the memory of a run of so many ranks."""
+    return [*_out_of_memory(tables, ranks), *_imbalance(tables), *_host(tables["host_memory"])]
+
+
+def _out_of_memory(tables: Mapping[str, Sequence[Row]], ranks: int) -> Iterator[Finding]:
+    for failed in tables["memory_snapshots"]:
+        if failed["event"] != "out_of_memory" or failed["asked_bytes"] is None:
+            continue
+        rank = failed["rank"]
+        held = [row for row in tables["memory"] if _is_of(row, failed)]
+        kinds: dict[str, int] = defaultdict(int)
+        for row in held:
+            kinds[row["kind"]] += row["bytes"]
+        lines = _by_line(row for row in held if row["kind"] not in _UNHELD)
+        excess = [line for line in lines if line["difference"] >= failed["asked_bytes"]]
+        # What every step gives back says where in the step a rank was, not what filled its memory.
+        excess = sorted(
+            (line for line in excess if line["kind"] not in _PASSING), key=lambda line: -line["difference"]
+        )
+        chosen = excess[0] if excess else lines[0] if lines else None
+        where = (chosen["line"] or chosen["kind"]) if chosen else failed["line"] or ""
+        yield _finding(
+            Cause.OUT_OF_MEMORY,
+            (rank,),
+            where,
+            [*_failed_evidence(failed, kinds), *_line_evidence(rank, chosen)],
+            _what_fits(failed["asked_bytes"], kinds, excess[0] if excess else None, ranks),
+            "high" if excess or not any(row["difference_bytes"] is not None for row in held) else "medium",
+        )
+
+
+def _is_of(row: Row, snapshot: Row) -> bool:
+    return all(row[name] == snapshot[name] for name in ("rank", "event", "step", "device"))
+
+
+def _by_line(rows: Iterator[Row]) -> list[dict[str, Any]]:
+    """Return the memory by kind and line, over modules, the most first; ``first`` is its largest row."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        one = found.setdefault(
+            (row["kind"], row["line"]),
+            {
+                "kind": row["kind"],
+                "line": row["line"],
+                "bytes": 0,
+                "blocks": 0,
+                "difference": 0,
+                "first": row,
+            },
+        )
+        one["bytes"] += row["bytes"]
+        one["blocks"] += row["blocks"]
+        one["difference"] += row["difference_bytes"] or 0
+    return sorted(found.values(), key=lambda one: -one["bytes"])
+
+
+def _failed_evidence(failed: Row, kinds: Mapping[str, int]) -> Iterator[tuple[Evidence, str]]:
+    rank, asked = failed["rank"], failed["asked_bytes"]
+    line, module = failed["line"], failed["module"]
+    place = f" at {line}" if line else ""
+    place += f", in {module}" if module else ""
+    free = ""
+    if failed["free_bytes"] is not None and failed["device_bytes"]:
+        left, whole = failed["free_bytes"], failed["device_bytes"]
+        free = f"; {format_bytes(left)} of {format_bytes(whole)} free on the GPU"
+        # The program allows itself less than the GPU has.
+        free += ", beyond what the process may use" if left > asked else ""
+    yield (
+        Evidence("memory_snapshots", rank, "asked_bytes", asked),
+        f"rank {rank}: {format_bytes(asked)} asked{place}{free}",
+    )
+    parts = sorted(((size, kind) for kind, size in kinds.items() if size), reverse=True)
+    said = ", ".join(f"{kind} {format_bytes(size)}" for size, kind in parts)
+    yield (
+        Evidence("memory_snapshots", rank, "peak_bytes", failed["peak_bytes"]),
+        f"rank {rank}: {format_bytes(failed['peak_bytes'])} allocated and "
+        f"{format_bytes(failed['reserved_bytes'])} reserved: {said}",
+    )
+
+
+def _line_evidence(rank: int, line: dict[str, Any] | None) -> Iterator[tuple[Evidence, str]]:
+    if line is None:
+        return
+    first = line["first"]
+    place = f" of {line['line']}" if line["line"] else ""
+    yield (
+        Evidence("memory", rank, "bytes", first["bytes"]),
+        f"rank {rank}: {format_bytes(line['bytes'])} in {counted(line['blocks'], 'block')}{place} "
+        f"({line['kind']})",
+    )
+    if line["difference"] > 0:
+        yield (
+            Evidence("memory", rank, "difference_bytes", first["difference_bytes"]),
+            f"rank {rank}: {format_bytes(line['difference'])} more of it than the median of the other ranks",
+        )
+
+
+def _what_fits(asked: int, kinds: Mapping[str, int], excess: dict[str, Any] | None, ranks: int) -> str:
+    """Return what would have made room for an allocation, by what each kind holds."""
+    options = []
+    if excess is not None:
+        options.append(
+            f"not to keep what {excess['line'] or excess['kind']} allocates on this rank only "
+            f"({format_bytes(excess['difference'])})"
+        )
+    passing = sum(kinds.get(kind, 0) for kind in _PASSING)
+    activations = kinds.get("activations", 0)
+    if activations >= asked:
+        options.append(
+            "activation checkpointing (torch.utils.checkpoint; the activations take "
+            f"{format_bytes(activations)})"
+        )
+    if passing >= asked:
+        options.append(f"a batch of {100 * (1 - asked / passing):.0f} % of its size at most")
+    state = sum(kinds.get(kind, 0) for kind in _STATE)
+    shared = state * (1 - 1 / ranks) if ranks else 0
+    if shared >= asked:
+        options.append(
+            f"sharding over {ranks} ranks (fully_shard, ZeRO; that frees up to {format_bytes(shared)} of "
+            "parameters, gradients and optimizer state)"
+        )
+    if kinds.get("fragmentation", 0) >= asked:
+        options.append(
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
+            f"({format_bytes(kinds['fragmentation'])} are reserved in pieces that are too small)"
+        )
+    if not options:
+        return "Nothing that one kind holds would have made room: use more ranks or GPUs with more memory."
+    return f"Each of these would have made room for {format_bytes(asked)}: {'; '.join(options)}."
+
+
+def _imbalance(tables: Mapping[str, Sequence[Row]]) -> Iterator[Finding]:
+    """Yield the rank whose peak is far above that of the others, and in what."""
+    source, peaks = _peaks(tables)
+    if len(peaks) < 2:
+        return
+    rank = max(peaks, key=lambda one: peaks[one])
+    others = statistics.median(peak for one, peak in peaks.items() if one != rank)
+    more = peaks[rank] - others
+    if peaks[rank] < _MUCH_MORE * others or more < _LEAST_BYTES:
+        return
+    rows = [row for row in tables["memory"] if row["rank"] == rank and row["difference_bytes"] is not None]
+    lines = sorted(_by_line(iter(rows)), key=lambda line: -line["difference"])
+    lines = [line for line in lines if line["difference"] > 0 and line["kind"] not in _UNHELD]
+    key = "allocated_bytes" if source == "memory_use" else "peak_bytes"
+    evidence = [
+        (
+            Evidence(source, rank, key, peaks[rank]),
+            f"rank {rank}: {format_bytes(peaks[rank])} at the peak; median of the other ranks: "
+            f"{format_bytes(others)}",
+        ),
+        *_line_evidence(rank, lines[0] if lines else None),
+    ]
+    remedy = (
+        f"See what rank {rank} keeps and the others do not, in the analysis memory: results gathered on one "
+        "rank, unequal shards, stages or batches. The rank with the most decides which batch fits."
+        if lines
+        else "Submit with --memory-history STEP to see which kind, module and line differ. The rank with the "
+        "most decides which batch fits."
+    )
+    where = (lines[0]["line"] or lines[0]["kind"]) if lines else ""
+    yield _finding(Cause.MEMORY_IMBALANCE, (rank,), where, evidence, remedy, "high" if lines else "medium")
+
+
+def _peaks(tables: Mapping[str, Sequence[Row]]) -> tuple[str, dict[int, int]]:
+    """Return the highest peak of each rank, by the lines of its steps or, without any, its snapshots."""
+    for name, key in (("memory_use", "allocated_bytes"), ("memory_snapshots", "peak_bytes")):
+        found: dict[int, int] = {}
+        # Those who were asked when another rank failed were somewhere in their step.
+        rows = [row for row in tables[name] if row.get("event") not in ("asked", "out_of_memory")]
+        for row in rows:
+            found[row["rank"]] = max(found.get(row["rank"], 0), row[key])
+        if found:
+            return name, found
+    return "", {}
+
+
+def _host(rows: Sequence[Row]) -> Iterator[Finding]:
+    """Yield the ranks whose memory on the host grows, all in one finding."""
+    grown = [row for row in rows if row["grows"] and row["growth_bytes_per_step"] is not None]
+    if not grown:
+        return
+    evidence = []
+    for row in grown[:_NAMED]:
+        low, high = (row[f"growth_{end}_bytes_per_step"] for end in ("low", "high"))
+        full = ""
+        if row["full_in_s"] is not None:
+            full = (
+                f"; the node is full at step {row['full_at_step']:,}, in {format_duration(row['full_in_s'])}"
+            )
+        evidence.append(
+            (
+                Evidence("host_memory", row["rank"], "growth_bytes_per_step", row["growth_bytes_per_step"]),
+                f"rank {row['rank']}: {format_bytes(row['growth_bytes_per_step'])} more in each step "
+                f"(between {format_bytes(low)} and {format_bytes(high)}), now "
+                f"{format_bytes(row['resident_bytes'])}{full}",
+            )
+        )
+    yield _finding(
+        Cause.HOST_MEMORY,
+        tuple(row["rank"] for row in grown),
+        "",
+        evidence,
+        "Look for lists that grow: losses kept with their graph (use .item() or .detach()), caches without a "
+        "limit, copies in each worker of a DataLoader. tracemalloc names the lines of Python.",
+        "high",
+    )
+
+
+def _finding(
+    cause: Cause,
+    ranks: tuple[int, ...],
+    where: str,
+    evidence: Sequence[tuple[Evidence, str]],
+    remedy: str,
+    confidence: Confidence,
+) -> Finding:
+    return Finding(
+        cause=cause,
+        ranks=ranks,
+        where=where,
+        saving_ns=None,
+        saving_low_ns=None,
+        saving_high_ns=None,
+        share_pct=None,
+        evidence=tuple(one for one, _ in evidence),
+        remedy=remedy,
+        confidence=confidence,
+        evidence_text=tuple(text for _, text in evidence),
+    )

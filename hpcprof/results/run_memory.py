@@ -1,0 +1,85 @@
+"""What is known of the memory of a run: step lines, snapshots of PyTorch's memory, samples of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcprof.analysis.memory.findings import TABLES
+from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.readers.declaration import rank_from_name
+from hpcprof.profiles.readers.memory_snapshot import find_memory_snapshots, read_memory_snapshot
+from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.runs.live_steps import all_step_lines
+from hpcprof.workloads.memory_history import FOLDER
+
+if TYPE_CHECKING:  # runs without any of it do without
+    from hpcprof.analysis.framework.outcome import Outcome
+    from hpcprof.analysis.memory.tables import RankSnapshot, RunMemory
+    from hpcprof.analysis.telemetry.tables import RunTelemetry
+    from hpcprof.results.store.store import Store
+
+
+def snapshots_of(run: Run) -> list[Path]:
+    """Return the snapshots of PyTorch's memory of a run, or in a folder that hpcprof did not make."""
+    return find_memory_snapshots(run.path / FOLDER if run.manifest is not None else run.path)
+
+
+def memory_rows(run: Run, store: Store) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of the tables about memory, by name; of a collected run those that are stored."""
+    if store.exists() and store.has_run(run.id):
+        return {name: store.read(run.id, name).rows for name in TABLES}
+    from hpcprof.results.node_samples import run_telemetry
+
+    known = run_memory(run, run_telemetry(run))
+    if known is None:
+        return {name: [] for name in TABLES}
+    from hpcprof.analysis.memory.tables import memory_tables
+
+    found = memory_tables(known)
+    return {name: _rows(found[name]) for name in TABLES}
+
+
+def _rows(outcome: Outcome) -> list[dict[str, Any]]:
+    columns = outcome.columns()
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def run_memory(run: Run, sampled: RunTelemetry | None) -> RunMemory | None:
+    """Return what is known of the memory of a run; None if that is nothing."""
+    files = snapshots_of(run)
+    lines = all_step_lines(run) if run.manifest is not None else {}
+    used = {rank: own for rank, own in lines.items() if any(line.reserved_bytes for line in own)}
+    if not files and not used and sampled is None:
+        return None
+    from hpcprof.analysis.memory.tables import MemoryLine, RunMemory
+
+    noted = {
+        rank: [
+            MemoryLine(one.step, one.allocated_bytes, one.reserved_bytes, one.inactive_split_bytes)
+            for one in own
+        ]
+        for rank, own in used.items()
+    }
+    return RunMemory(noted, _Snapshots(files), sampled)
+
+
+class _Snapshots:
+    """The snapshots in some files, each read when it is its turn."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self._files = files
+
+    def __iter__(self) -> Iterator[RankSnapshot]:
+        from hpcprof.analysis.memory.tables import RankSnapshot
+
+        for place, path in enumerate(self._files):
+            named = rank_from_name(path)
+            try:
+                found = read_memory_snapshot(path)
+            except DamagedInput:
+                yield RankSnapshot(place if named is None else named, path.name, None)
+                continue
+            rank = found.notes.rank if found.notes.rank is not None else named
+            yield RankSnapshot(place if rank is None else rank, path.name, found)
