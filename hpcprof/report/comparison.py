@@ -29,7 +29,7 @@ from hpcprof.results.run_names import command_line, find_known_runs, typed_run
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run
 
-_SHOWN = {"kernel_difference": 8, "collective_difference": 5, "idle_difference": 5}
+_SHOWN = {"kernel_difference": 8, "collective_difference": 5, "idle_difference": 5, "memory_difference": 8}
 """The most rows of an analysis that a comparison shows."""
 
 _DIFFERENCE = ("difference_ns",)
@@ -70,12 +70,15 @@ class Comparison:
 
     def rows(self, analysis: str) -> list[Row]:
         """Return the rows of one of the analyses that explain the difference, without those of no change."""
-        return [row for row in self.differences[analysis].rows if row["difference_ns"]]
+        column = "difference_bytes" if analysis == "memory_difference" else "difference_ns"
+        return [row for row in self.differences[analysis].rows if row[column]]
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as objects for JSON, with times in whole nanoseconds."""
         found = self.waterfall
         said = {name: table.reasons.get(WHOLE_RUN, "") for name, table in self.differences.items()}
+        # Most runs keep no snapshots.
+        del said["memory_difference"]
         return {
             "a": [run.id for run in self.baseline],
             "b": [run.id for run in self.candidate],
@@ -87,6 +90,7 @@ class Comparison:
             "kernels": self.differences["kernel_difference"].rows,
             "collectives": self.differences["collective_difference"].rows,
             "idle": self.differences["idle_difference"].rows,
+            "memory": self.differences["memory_difference"].rows,
             "differing": [asdict(one) for one in self.differing],
             "remarks": [*filter(None, [*said.values(), *remarks(self.table)])],
         }

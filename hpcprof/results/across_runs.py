@@ -24,7 +24,13 @@ from hpcprof.results.store.store import Store
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.runs.directory import Manifest, Run, all_runs
 
-DIFFERENCES = ("step_difference", "kernel_difference", "collective_difference", "idle_difference")
+DIFFERENCES = (
+    "step_difference",
+    "kernel_difference",
+    "collective_difference",
+    "idle_difference",
+    "memory_difference",
+)
 """The analyses that explain the difference between two sides."""
 
 

@@ -6,7 +6,9 @@ from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, Sco
 from hpcprof.analysis.framework.events import Events
 
 
-def _declared(name: str, title: str, described: str, main: str, position: int | None = None) -> Analysis:
+def _declared(
+    name: str, title: str, described: str, main: str, position: int | None = None, compared_by: str = ""
+) -> Analysis:
     return Analysis(
         name,
         title,
@@ -19,6 +21,7 @@ def _declared(name: str, title: str, described: str, main: str, position: int | 
         main_columns=tuple(main.split()),
         report_position=position,
         about=Activity.MEMORY,
+        compared_by=compared_by,
     )
 
 
@@ -32,10 +35,11 @@ ANALYSES = (
     _declared(
         "memory_snapshots",
         "Snapshots of the GPU memory",
-        "rank event:text step device file:text peak_ns peak_bytes allocated_bytes reserved_bytes asked_bytes "
-        "free_bytes device_bytes outside_bytes module:text line:text complete",
+        "rank event:text step device file:text time_ns peak_bytes allocated_bytes reserved_bytes asked_bytes "
+        "free_bytes capacity_bytes outside_bytes module:text line:text complete",
         "rank event step peak_bytes reserved_bytes asked_bytes line complete",
         160,
+        "peak_bytes",
     ),
     _declared(
         "memory",
@@ -44,6 +48,7 @@ ANALYSES = (
         "difference_bytes",
         "rank event step kind module line bytes share_pct difference_bytes",
         161,
+        "bytes",
     ),
     _declared(
         "memory_over_step",
@@ -60,6 +65,7 @@ ANALYSES = (
         "growth_bytes_per_s:float node_free_bytes full_in_s full_at_step grows",
         "rank node resident_bytes growth_bytes_per_step full_at_step grows",
         162,
+        "resident_bytes",
     ),
     Analysis(
         "memory_difference",

@@ -92,8 +92,8 @@ def _failed_evidence(failed: Row, kinds: Mapping[str, int]) -> Iterator[tuple[Ev
     place = f" at {line}" if line else ""
     place += f", in {module}" if module else ""
     free = ""
-    if failed["free_bytes"] is not None and failed["device_bytes"]:
-        left, whole = failed["free_bytes"], failed["device_bytes"]
+    if failed["free_bytes"] is not None and failed["capacity_bytes"]:
+        left, whole = failed["free_bytes"], failed["capacity_bytes"]
         free = f"; {format_bytes(left)} of {format_bytes(whole)} free on the GPU"
         # The program allows itself less than the GPU has.
         free += ", beyond what the process may use" if left > asked else ""

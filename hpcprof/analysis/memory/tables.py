@@ -165,13 +165,13 @@ def _looked_at(rank: int, file: str, snapshot: MemorySnapshot) -> Iterator[_Look
         line = _failed_line(snapshot, memory) if failed else None
         summary = {
             "file": file,
-            "peak_ns": int(found.times_us[peak]) * 1000,
+            "time_ns": int(found.times_us[peak]) * 1000,
             "peak_bytes": allocated,
             "allocated_bytes": int(total[-1]),
             "reserved_bytes": reserved,
             "asked_bytes": notes.asked_bytes if failed else None,
             "free_bytes": notes.free_bytes if failed else None,
-            "device_bytes": notes.device_bytes if failed else None,
+            "capacity_bytes": notes.device_bytes if failed else None,
             "outside_bytes": outside,
             "module": notes.module or None,
             "line": line,

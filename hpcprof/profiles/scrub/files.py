@@ -12,6 +12,7 @@ from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
 from hpcprof.profiles.readers.declaration import Scrubber, load
 from hpcprof.profiles.readers.discovery import BUILT_IN, reader_of
+from hpcprof.profiles.scrub.memory import SNAPSHOT
 from hpcprof.profiles.scrub.names import Names
 from hpcprof.profiles.scrub.stalls import EVIDENCE, is_evidence
 
@@ -84,12 +85,16 @@ def _scrubbers(paths: list[Path], folder: Path) -> list[Scrubber]:
 def _scrubber(path: Path) -> Scrubber:
     if is_evidence(path):
         return EVIDENCE
+    if path.name.lower().endswith(SNAPSHOT.suffixes):
+        return SNAPSHOT
     reader = reader_of(path)
     scrubber = reader.scrubber if reader else None
     if scrubber and path.name.lower().endswith(scrubber.suffixes):
         return scrubber
     hint = f": {scrubber.otherwise}" if scrubber and scrubber.otherwise else ""
-    valid = " and ".join([*(one.scrubber.files for one in BUILT_IN if one.scrubber), EVIDENCE.files])
+    valid = " and ".join(
+        [*(one.scrubber.files for one in BUILT_IN if one.scrubber), EVIDENCE.files, SNAPSHOT.files]
+    )
     raise UsageError(f"{path} cannot be scrubbed{hint}: valid are {valid}.")
 
 

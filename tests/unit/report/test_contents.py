@@ -31,6 +31,10 @@ OF_NO_SAMPLES = {
     "step_idle_causes",
     "offload",
     "job_resources",
+    "memory_use",
+    "memory_snapshots",
+    "memory",
+    "memory_over_step",
 }
 
 

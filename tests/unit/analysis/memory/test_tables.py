@@ -54,7 +54,7 @@ def test_a_failure_has_what_was_asked_and_what_held_the_rest(leak: Rows) -> None
     assert (failed["module"], failed["line"]) == ("layers.7.attention", "demo/train.py:11 forward")
     own = [row for row in leak["memory"] if row["rank"] == 1]
     # All of it, with what is not PyTorch's, is what the GPU does not have free.
-    assert sum(row["bytes"] for row in own) == failed["device_bytes"] - failed["free_bytes"]
+    assert sum(row["bytes"] for row in own) == failed["capacity_bytes"] - failed["free_bytes"]
     assert sum(row["share_pct"] for row in own) == pytest.approx(100, abs=0.1)
     first = own[0]
     assert (first["line"], first["bytes"], first["difference_bytes"]) == (
