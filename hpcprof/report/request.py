@@ -191,8 +191,10 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], 
             )
     for run in runs:
         profiles = stored[run.id].values()
-        has_any = profiles_of(run) or host_of(run)
-        if not has_any and snapshots_of(run) and not (exists and store.has_run(run.id)):
-            has_any = True
-        if run.id not in unfinished and (not profiles or earlier_version(profiles)) and has_any:
+        uncollected = snapshots_of(run) and not (exists and store.has_run(run.id))
+        if (
+            run.id not in unfinished
+            and (not profiles or earlier_version(profiles))
+            and (profiles_of(run) or host_of(run) or uncollected)
+        ):
             collect(run)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, Scope, columns
 from hpcprof.analysis.framework.events import Events
 
+NO_SNAPSHOTS = "there are no snapshots of PyTorch's memory (--memory-history keeps some)"
+
 
 def _declared(
     name: str, title: str, described: str, main: str, position: int | None = None, compared_by: str = ""
@@ -14,7 +16,8 @@ def _declared(
         title,
         Scope.RUN,
         columns(described),
-        f"hpcprof.analysis.memory.tables:{name}",
+        "",
+        absent=NO_SNAPSHOTS,
         map="hpcprof.analysis.memory.tables:memory_tables",
         map_over=Part.MEMORY,
         events=Events(frozenset()),

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.analysis.memory.contents import (
@@ -23,6 +21,7 @@ from hpcprof.analysis.memory.contents import (
     differences,
     line_of,
 )
+from hpcprof.analysis.memory.declarations import NO_SNAPSHOTS
 from hpcprof.analysis.memory.host import host_rows
 from hpcprof.analysis.telemetry.tables import RunTelemetry
 from hpcprof.common.units import counted
@@ -33,7 +32,6 @@ OUT_OF_MEMORY, ASKED = "out_of_memory", "asked"
 """The events of the snapshots of a rank that ran out of memory, and of the others then."""
 
 _NO_LINES = "no rank noted the memory of a GPU"
-_NO_SNAPSHOTS = "there are no snapshots of PyTorch's memory (--memory-history keeps some)"
 _NO_SAMPLES = "the memory of the ranks on the host was not sampled"
 _MOST_MOMENTS, _MOST_PLACES, _MOST_LINES = 400, 2000, 60
 REST = "(rest)"
@@ -109,27 +107,15 @@ def memory_tables(run: RunMemory) -> dict[str, Outcome]:
     host = [*host_rows(run.telemetry)] if run.telemetry is not None else []
     return {
         "memory_use": _outcome(lines, _NO_LINES),
-        "memory_snapshots": _outcome([one.key | one.summary for one in looked], _NO_SNAPSHOTS, reason),
-        "memory": _outcome([*_place_rows(looked)], _NO_SNAPSHOTS, reason),
-        "memory_over_step": _outcome([row for one in looked for row in one.series], _NO_SNAPSHOTS, reason),
+        "memory_snapshots": _outcome([one.key | one.summary for one in looked], NO_SNAPSHOTS, reason),
+        "memory": _outcome([*_place_rows(looked)], NO_SNAPSHOTS, reason),
+        "memory_over_step": _outcome([row for one in looked for row in one.series], NO_SNAPSHOTS, reason),
         "host_memory": _outcome(host, _NO_SAMPLES),
     }
 
 
 def _outcome(rows: list[dict[str, Any]], otherwise: str, reason: str = "") -> Outcome:
     return Outcome(columns_of(rows), reason) if rows else no_rows(reason or otherwise)
-
-
-def _table(name: str, parts: Sequence[Mapping[str, Outcome]], _: Mapping[str, pd.DataFrame]) -> Outcome:
-    return next((part[name] for part in parts), no_rows(_NO_SNAPSHOTS))
-
-
-# Each is the function of the analysis with its name.
-memory_use = partial(_table, "memory_use")
-memory_snapshots = partial(_table, "memory_snapshots")
-memory = partial(_table, "memory")
-memory_over_step = partial(_table, "memory_over_step")
-host_memory = partial(_table, "host_memory")
 
 
 def _line_rows(rank: int, lines: Sequence[MemoryLine]) -> Iterator[dict[str, Any]]:
