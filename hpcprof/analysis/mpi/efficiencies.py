@@ -198,11 +198,11 @@ class Efficiencies:
         number, start, end = self._regions[rank]
         until = _FAR if last else int(found.start[-1])
         since = -_FAR if first else int(found.start[0])
-        starts, stops = ((stamps >= since) & (stamps < until) for stamps in (start, end))
-        for scope in np.unique(number[starts | stops]).tolist():
+        begun, over = ((stamps >= since) & (stamps < until) for stamps in (start, end))
+        for scope in np.unique(number[begun | over]).tolist():
             own = number == scope
             one = self._spans.setdefault((scope, rank), _Span())
-            one.add(found, start[own & starts], end[own & stops])
+            one.add(found, start[own & begun], end[own & over])
 
     def rows(self) -> list[dict[str, str | float | None]]:
         """Return the efficiencies of the run, the step and the phases, in percent."""
