@@ -24,13 +24,16 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.noise import KINDS, share  # noqa: E402
 from hpcprof.analysis.comparison.compare import REGRESSION, compare  # noqa: E402
+from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES  # noqa: E402
 from hpcprof.analysis.framework.run_data import RunData  # noqa: E402
 from hpcprof.analysis.statistics.grouped import Floats  # noqa: E402
 
 BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 STEP_NS = 100_000_000
-NEEDS = ("steps_summary", "step_times", "phases", "breakdown", "overlap", "kernels", "pop")
-TABLES = {name: pd.DataFrame(columns=["rank", "scope", "overlap_pct"]) for name in NEEDS}
+TABLES = {
+    name: pd.DataFrame(columns=[column.name for column in ANALYSES[name].columns])
+    for name in ACROSS_RUNS["compare"].needs
+}
 NOISE = 0.01
 BLOCKS, TURNS, ABBA = "AAABBB", "ABABAB", "ABBAAB"
 

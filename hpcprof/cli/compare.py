@@ -76,7 +76,8 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
 @click.option(
     "--fail-on-regression",
     is_flag=True,
-    help="Exit with status 3 if steps are slower in B: by at least 1 %, with a confidence interval above 1.",
+    help="Exit with status 3 if steps are slower in B, or what --gate names is more: by at least 1 %, with a "
+    "confidence interval above 1.",
 )
 @click.option(
     "--margin",
@@ -85,6 +86,14 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
     show_default=True,
     metavar="PERCENT",
     help="Steps are equivalent if the confidence interval of their ratio is within this margin around 1.",
+)
+@click.option(
+    "--gate",
+    "gates",
+    type=click.Choice(["energy", "memory", "io"]),
+    multiple=True,
+    help="Also judge the energy of a step, the peaks of memory, or reads and writes, as the step is judged. "
+    "Repeatable.",
 )
 @click.option(
     "--notify",
@@ -105,6 +114,7 @@ def command(
     b: tuple[str, ...],
     fail_on_regression: bool,
     margin: float,
+    gates: tuple[str, ...],
     notify: tuple[str, ...],
     force: bool,
     words: tuple[str, ...],
@@ -135,7 +145,7 @@ def command(
         before = tuple(typed_run(run) for run in baseline_runs(baseline, store, runs_dir))
         after = b or words
     collect = partial(collect_first, store=store)
-    compared = compare_runs(before, after, store, runs_dir, margin, force, collect)
+    compared = compare_runs(before, after, store, runs_dir, margin, force, collect, gates)
     if compared.regressed and (told or form in ("github", "junit")):
         reasons = [*regression_reasons(compared, store), artifact_sentence(html, os.environ)]
         compared = replace(compared, reasons=[sentence for sentence in reasons if sentence])

@@ -30,9 +30,9 @@ from hpcprof.cli.conventions import examples, exit_naming
 def command(output: Path, files: tuple[Path, ...]) -> None:
     """Copy profiles with private data removed.
 
-    FILE is an SQLite export of Nsight Systems, a PyTorch trace, a table of Nsight Compute, or evidence of a
-    stall from stall/ of a run. The copies contain no host, user or path, and of the environment only ranks,
-    NCCL's settings and the like.
+    FILE is an SQLite export of Nsight Systems, a PyTorch trace, a table of Nsight Compute, or a file from
+    stall/ or telemetry/ of a run. The copies contain no host, user or path, and of the environment only
+    ranks, NCCL's settings and the like.
     Every analysis gives the same figures. The names of kernels, API functions and ranges stay, with paths in
     them replaced by numbers.
     """

@@ -25,17 +25,23 @@ _TITLE = "hpcprof compare"
 
 
 def verdict_sentence(compared: Comparison) -> str:
-    """Return the verdict, the metric that decides with its interval, and the difference, in one line."""
+    """Return the verdict, the metrics that decide with their intervals, and the difference, in one line."""
     if not compared.table.rows:
         return "; ".join(compared.table.reasons.values())
-    row = compared.table.rows[0]
-    metric = row["metric"]
-    said = f"{row['verdict']}: {metric} {_value(row, 'a')} in A, {_value(row, 'b')} in B"
-    if row["ci_low"] is not None:
-        said += f", ratio {row['ratio']:.4f} ({row['ci_low']:.4f} to {row['ci_high']:.4f})"
+    first, *others = compared.table.rows
+    worse = [row for row in others if row["verdict"] == REGRESSION]
+    clocks = compared.other_clocks() if compared.regressed else ""
+    said = clocks + "; ".join(map(_judged, [first, *worse]))
     difference = f" {in_a_sentence(compared.waterfall)}" if compared.waterfall else ""
     reasons = "".join(f" {sentence}" for sentence in compared.reasons) if compared.regressed else ""
     return visible(f"{said}.{difference}{reasons}")
+
+
+def _judged(row: Row) -> str:
+    said = f"{row['verdict']}: {row['metric']} {_value(row, 'a')} in A, {_value(row, 'b')} in B"
+    if row["ci_low"] is not None:
+        said += f", ratio {row['ratio']:.4f} ({row['ci_low']:.4f} to {row['ci_high']:.4f})"
+    return said
 
 
 def _value(row: Row, side: str) -> str:

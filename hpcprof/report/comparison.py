@@ -11,7 +11,13 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hpcprof.analysis.comparison.compare import INCONCLUSIVE, MATERIAL_PCT, NO_STATISTICS, REGRESSION
+from hpcprof.analysis.comparison.compare import (
+    CLOCKS_DIFFER,
+    INCONCLUSIVE,
+    MATERIAL_PCT,
+    NO_STATISTICS,
+    REGRESSION,
+)
 from hpcprof.analysis.comparison.run_differences import Difference
 from hpcprof.analysis.explain.explanation import Explanation, Finding
 from hpcprof.analysis.framework.declaration import Analysis
@@ -121,8 +127,8 @@ class Comparison:
 
     @property
     def regressed(self) -> bool:
-        """True if the candidate is slower, by the metric that decides: that of the first row."""
-        return any(row["verdict"] == REGRESSION for row in self.table.rows[:1])
+        """True if the candidate is worse by a metric that decides: that of the first row, and of gates."""
+        return any(row["verdict"] == REGRESSION for row in self.table.rows)
 
     @property
     def is_open(self) -> bool:
@@ -130,11 +136,17 @@ class Comparison:
         verdicts = [row["verdict"] for row in self.table.rows[:1]]
         return all(one == INCONCLUSIVE or one.endswith(NO_STATISTICS) for one in verdicts)
 
+    def other_clocks(self) -> str:
+        """Return that the candidate ran at other clocks, in a sentence; empty if it did not."""
+        said = next((one for one in remarks(self.table) if one.startswith(CLOCKS_DIFFER)), "")
+        return f"{said[:1].upper()}{said[1:].partition('; ')[0]}. " if said else ""
+
     def conclusion(self) -> str:
         """Return the conclusion in a sentence; empty where there is neither a regression nor a doubt."""
+        worse = [row["metric"] for row in self.table.rows if row["verdict"] == REGRESSION]
+        if worse:
+            return f"{self.other_clocks()}Regression: {', '.join(worse)}."
         for row in self.table.rows[:1]:
-            if row["verdict"] == REGRESSION:
-                return f"Regression: {row['metric']}."
             if row["verdict"].endswith(NO_STATISTICS):
                 return "Inconclusive: give at least two runs per side."
             if row["verdict"] == INCONCLUSIVE:
@@ -160,11 +172,12 @@ def compare_runs(
     margin_pct: float = MATERIAL_PCT,
     force: bool = False,
     collect: Callable[[Run], None] = lambda _: None,
+    gates: Sequence[str] = (),
 ) -> Comparison:
     """Compare candidate runs with baseline runs, both as users refer to them.
 
-    ``margin_pct`` and ``force`` as in `hpcprof.results.across_runs.compare_sides`. ``collect`` is called with
-    each run that has profiles of which none has been collected.
+    ``margin_pct``, ``force`` and ``gates`` as in `hpcprof.results.across_runs.compare_sides`. ``collect`` is
+    called with each run that has profiles of which none has been collected.
 
     Raises
     ------
@@ -176,17 +189,22 @@ def compare_runs(
     """
     a, b = (find_known_runs(side, runs_dir, store) for side in (baseline, candidate))
     collect_missing([*a, *b], store, collect)
-    return compare_found(a, b, store, margin_pct, force)
+    return compare_found(a, b, store, margin_pct, force, gates)
 
 
 def compare_found(
-    a: list[Run], b: list[Run], store: Store, margin_pct: float = MATERIAL_PCT, force: bool = False
+    a: list[Run],
+    b: list[Run],
+    store: Store,
+    margin_pct: float = MATERIAL_PCT,
+    force: bool = False,
+    gates: Sequence[str] = (),
 ) -> Comparison:
     """Compare candidate runs ``b`` with baseline runs ``a``.
 
     Parameters, errors and result are those of `compare_runs`, but for the runs.
     """
-    table = compare_sides(b, a, store, margin_pct, force)
+    table = compare_sides(b, a, store, margin_pct, force, gates)
     return Comparison(a, b, ACROSS_RUNS["compare"], table, *explain_difference(b, a, store))
 
 

@@ -122,6 +122,8 @@ class Contents:
     def _has(self, activity: Activity) -> bool:
         if activity is Activity.MPI:
             return self.analyses["mpi_calls"].count > 0
+        if activity is Activity.COINCIDENCE:
+            return False
         if activity is Activity.TELEMETRY:
             return self.analyses["job_resources"].count > 0
         if activity is Activity.MEMORY:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from hpcprof.analysis.comparison.compare import MATERIAL_PCT, compare
+from hpcprof.analysis.comparison.declarations import MACHINE
 from hpcprof.analysis.comparison.run_differences import Difference, differences
 from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.losses import losses_of
@@ -58,6 +59,7 @@ def compare_sides(
     store: Store,
     margin_pct: float = MATERIAL_PCT,
     force: bool = False,
+    gates: Sequence[str] = (),
 ) -> AnalysisTable:
     """Run ``compare`` over two sides of runs, with the earlier runs of the baseline.
 
@@ -69,6 +71,8 @@ def compare_sides(
         Both sides are equivalent if the interval of their ratio is within this margin.
     force : bool
         Compare different programs, or different numbers of ranks.
+    gates : sequence of str
+        What decides beside the step (`hpcprof.analysis.comparison.compare.GATES`).
 
     Raises
     ------
@@ -83,8 +87,8 @@ def compare_sides(
         sides = [*(("--a", run) for run in against), *(("--b", run) for run in runs)]
         words = [word for side, run in sides for word in (side, typed_run(run))]
         check_comparable([*baseline, *candidate], command_line(store, "compare", "--force", *words))
-    before = [run_data(run, store, ("steps_summary",)) for run in earlier_runs(against, runs)]
-    outcome = compare(candidate, baseline, before, margin_pct)
+    before = [run_data(run, store, ("steps_summary", *MACHINE)) for run in earlier_runs(against, runs)]
+    outcome = compare(candidate, baseline, before, margin_pct, gates)
     found = AnalysisTable.from_outcome(as_declared(outcome, analysis))
     return _with_losses(found, analysis, [*runs, *against], store)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hpcprof.analysis.explain.changes import Change, Prediction, parse_changes
-from hpcprof.analysis.explain.explanation import CAUSES, Explanation, NotJudged, Slower, StepSummary
+from hpcprof.analysis.explain.explanation import CAUSES, Explanation, Finding, NotJudged, Slower, StepSummary
 from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.memory.findings import memory_findings
@@ -35,7 +35,7 @@ from hpcprof.results.store.store import Store
 from hpcprof.results.when_asked import stored_analysis
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.failures import first_failure
-from hpcprof.submit.runs.live_steps import median_step_ns, read_live_steps
+from hpcprof.submit.runs.live_steps import median_step_ns, read_live_steps, step_lines
 from hpcprof.workloads.on_request import SLOWER
 
 if TYPE_CHECKING:  # a kept explanation needs none of them
@@ -57,6 +57,9 @@ _VERSION_KEY, _VERSION = "version", 11
 
 Progress = Callable[[int, int], None]
 """Called with the number of ranks read so far and that of all ranks; then the causes are judged."""
+
+_FEWEST_LINES, _MOST_LINES, _MOST_STEPS = 10, 2000, 2000
+"""The fewest lines about steps that tell something without a profile, and the most that are looked at."""
 
 _LISTED = 12
 """The most valid names that an error lists."""
@@ -121,7 +124,7 @@ def explain(
     """
     now = partial(as_of_now, run=run, store=store)
     if is_unprofiled(run, store):
-        return now(_of_unprofiled(run))
+        return now(_of_unprofiled(run, store))
     while True:
         kept = kept_explanation(run, store)
         if kept is not None:
@@ -150,7 +153,7 @@ def _what_happened(run: Run) -> dict[str, Any]:
     }
 
 
-def _of_unprofiled(run: Run) -> Explanation:
+def _of_unprofiled(run: Run, store: Store) -> Explanation:
     steps = read_live_steps(run) if run.manifest is not None else {}
     last = [lines.last for lines in steps.values()]
     summary = StepSummary(
@@ -161,7 +164,37 @@ def _of_unprofiled(run: Run) -> Explanation:
         replay_error_pct=None,
     )
     reason = "the run was not profiled (--profiler nsys, torch or jax shows where its time goes)"
-    return Explanation((), (), (NotJudged(CAUSES, reason),), summary)
+    findings, rare = _of_noted_steps(run, store, tuple(sorted(steps)))
+    return Explanation(findings, (), (NotJudged(CAUSES, reason), *rare), summary)
+
+
+def _of_noted_steps(
+    run: Run, store: Store, ranks: tuple[int, ...]
+) -> tuple[tuple[Finding, ...], tuple[NotJudged, ...]]:
+    """Return what the noted steps of a run show, and what its nodes did meanwhile; nothing without steps."""
+    lines = step_lines(run, ranks[:1]).get(ranks[0], ()) if ranks else ()
+    if len(lines) < _FEWEST_LINES:
+        return (), ()
+    # Runs without steps do without these imports.
+    from hpcprof.analysis.explain.explain import explain_noted
+    from hpcprof.analysis.framework.outcome import analyze_run, outcome_from_columns
+    from hpcprof.analysis.steps.run_step import StepSeries
+    from hpcprof.analysis.telemetry.coincidences import noted_steps, single_steps
+    from hpcprof.results.over_ranks import mapped_beside_profiles
+
+    analysis = ANALYSES["coincidences"]
+    if store.exists() and store.has_run(run.id):
+        columns = stored_analysis(analysis.name, run, store).columns
+        rows = outcome_from_columns(analysis, columns).rows
+    else:
+        rows = analyze_run(analysis, {}, mapped_beside_profiles(run)[analysis.map]).rows
+    noted = noted_steps(lines[-_MOST_LINES:])
+    assert noted is not None
+    series = single_steps(noted)
+    newest = slice(-_MOST_STEPS, None)
+    return explain_noted(
+        StepSeries(series.steps[newest], series.wall[newest], series.ranks[newest]), ranks, rows
+    )
 
 
 def _compute(

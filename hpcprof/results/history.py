@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from hpcprof.analysis.comparison.change_points import change_points
-from hpcprof.analysis.comparison.compare import OWN_STEP, STEP, has_steps, run_metrics
+from hpcprof.analysis.comparison.compare import GATES, OWN_STEP, STEP, has_steps, run_metrics
 from hpcprof.analysis.comparison.scaling_series import relevant
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
@@ -27,6 +27,7 @@ METRICS = (
     *(ANY_STEP, OWN_STEP, STEP),
     *(f"{part}_per_step_ns" for part in ("span", *PARTS, "kernels")),
     "overlap_pct",
+    *(name for names in GATES.values() for name in names),
 )
 """The metrics that runs of most programs have."""
 

@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 from hpcprof.common.units import mebibytes
+from hpcprof.profiles.readers.results import read_results
 from hpcprof.profiles.readers.telemetry import has_telemetry, read_telemetry
 from hpcprof.submit.runs.live_steps import step_lines
 
 if TYPE_CHECKING:  # runs without samples do without
     from hpcprof.analysis.telemetry.tables import RunTelemetry
+    from hpcprof.profiles.timeline import Ints
     from hpcprof.submit.runs.directory import Run
 
 _MOST_RANKS = 64
 
 
-def run_telemetry(run: Run) -> RunTelemetry | None:
+def _items(run: Run) -> dict[str, Any]:
+    """Return how many tokens or samples a step of the run has, where its workload says so."""
+    results = read_results(run.path).ranks
+    training = results[0].training if results else None
+    if training is None or not results[0].latency_ns:
+        return {}
+    per_step = training.rate * median(results[0].latency_ns) / 1e9
+    return {"items_per_step": per_step, "item": training.unit.removesuffix("s")}
+
+
+def run_telemetry(
+    run: Run, captured: Callable[[], Mapping[int, tuple[float, Ints, Ints]]] = dict
+) -> RunTelemetry | None:
     """Return the samples of the nodes of a run; None without any.
 
     In runs of many ranks those of a node have the steps of its first one: they wait for each other.
+
+    Parameters
+    ----------
+    captured : callable
+        Returns the steps in the profiles (`hpcprof.analysis.telemetry.coincidences.captured_steps`).
     """
     if not has_telemetry(run.path):
         return None
+    from hpcprof.analysis.telemetry.coincidences import FEWEST_UNITS, captured_steps, noted_steps
     from hpcprof.analysis.telemetry.tables import Requested, RunTelemetry, StepMark
 
     nodes = read_telemetry(run.path)
@@ -30,13 +53,16 @@ def run_telemetry(run: Run) -> RunTelemetry | None:
     lines = step_lines(run, [rank for of_node in ranks for rank in (of_node if each else of_node[:1])])
     marks = {rank: [StepMark(one.step, one.time) for one in own] for rank, own in lines.items()}
     steps = {rank: marks.get(rank if each else of_node[0], []) for of_node in ranks for rank in of_node}
+    of_run = captured_steps(captured())
+    if of_run is None or len(of_run.steps) < FEWEST_UNITS:
+        of_run = noted_steps(next(iter(lines.values()), ()))
+    found = RunTelemetry(nodes, steps, run_steps=of_run, **_items(run))
     if run.manifest is None:
-        return RunTelemetry(nodes, steps)
+        return found
     job = run.manifest.job
-    return RunTelemetry(
-        nodes,
-        steps,
-        Requested(
+    return replace(
+        found,
+        requested=Requested(
             job.cpus_per_rank and job.cpus_per_rank * job.ranks,
             job.gpus_per_rank and job.gpus_per_rank * job.ranks,
             mebibytes(job.mem) * 2**20 if job.mem else None,

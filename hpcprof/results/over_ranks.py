@@ -27,6 +27,7 @@ from hpcprof.analysis.mpi.run_lists import RunLists
 from hpcprof.common.errors import HpcprofError, StoreError
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.event_folders import communication_folder
+from hpcprof.profiles.timeline import Ints
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.communicator_groups import RankGroup, Survey, groups_of_communicators, rank_chunks
 from hpcprof.results.executors.interface import Executor, Lost, ResultT, TaskT, serially
@@ -36,6 +37,7 @@ from hpcprof.results.rank_tables import MPI_TABLES, has_mpi, rank_table_rows
 from hpcprof.results.run_communication import (
     PartFile,
     RunCommunication,
+    first_steps,
     load_communication,
     read_matches,
     run_clocks,
@@ -118,7 +120,7 @@ def analyze_over_ranks(
             found.save()
         values |= _mapped_over_ranks(events, folder, found, executor)
         values |= _mapped_over_mpi(run_id, store, events, lists, found)
-        values |= mapped_beside_profiles(run)
+        values |= mapped_beside_profiles(run, lambda: _captured(run_id, store, events))
         # A long run's take hundreds of MB.
         del lists
         return_freed_memory()
@@ -260,13 +262,34 @@ def _mapped_over_mpi(
     return found_by
 
 
-def mapped_beside_profiles(run: Run | None) -> dict[str, list[Any]]:
-    """Return the values of the maps over what a run has beside its profiles: samples of its nodes, memory."""
+def _captured(
+    run_id: str, store: Store, events: Mapping[int, RankEvents]
+) -> dict[int, tuple[float, Ints, Ints]]:
+    """Return when the first step in the profile of each rank began in seconds since 1970, and its steps.
+
+    Those are their numbers and times, in ns. Ranks whose profile does not record UTC are left out.
+    """
+    begin, profiles = first_steps(events), store.profiles(run_id)
+    times = outcome_from_columns(ANALYSES["step_times"], store.read_columns(run_id, "step_times")).rows
+    return {
+        int(rank): ((utc + begin[rank]) / 1e9, *rows[["step", "wall_ns"]].to_numpy(np.int64).T)
+        for rank, rows in times.sort_values("step").groupby("rank")
+        if rank in begin and (utc := profiles[rank].start_utc_ns) is not None
+    }
+
+
+def mapped_beside_profiles(
+    run: Run | None, captured: Callable[[], Mapping[int, tuple[float, Ints, Ints]]] = dict
+) -> dict[str, list[Any]]:
+    """Return the values of the maps over what a run has beside its profiles: samples of its nodes, memory.
+
+    ``captured`` returns the steps in its profiles, as `_captured` does.
+    """
     # The workers do without.
     from hpcprof.results.node_samples import run_telemetry
     from hpcprof.results.run_memory import run_memory
 
-    sampled = None if run is None else run_telemetry(run)
+    sampled = None if run is None else run_telemetry(run, captured)
     memory = None if run is None else run_memory(run, sampled)
     return {
         name: [] if known is None else [imported(name)(known)]

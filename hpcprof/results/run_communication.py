@@ -162,7 +162,7 @@ def run_clocks(
     if not parts:
         return RunClocks({}, {}, {})
     zeros = [_utc_zero(part, utc) for part in parts]
-    first = {} if None not in zeros else _first_steps(events)
+    first = {} if None not in zeros else first_steps(events)
     clocks = dict(parts[0].clocks)
     alone = ClockSource.STEPS if zeros[0] is None else ClockSource.UTC
     sources = dict.fromkeys(clocks, ClockSource.COMMUNICATION if len(clocks) > 1 else alone)
@@ -190,7 +190,7 @@ def _utc_zero(part: Alignment, utc: Mapping[int, int | None]) -> int | None:
     return sorted(found)[len(found) // 2] if found else None
 
 
-def _first_steps(events: Mapping[int, RankEvents]) -> dict[int, int]:
+def first_steps(events: Mapping[int, RankEvents]) -> dict[int, int]:
     """Return when the first step of each rank starts, on its own clock; without those that have no step."""
     rows = rank_table_rows(events.values(), "step_parts", ["start_ns"], lost=[])
     first = rows.groupby("rank")["start_ns"].min()

@@ -33,6 +33,18 @@ from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.analysis.steps.run_step import account_of_all_steps
 
 STEP, OWN_STEP, _SPAN = "step_p50_ns", "own_step_p50_ns", "span_ns"
+
+GATES = {
+    "energy": ("energy_per_step_j",),
+    "memory": ("memory_peak_bytes", "gpu_memory_peak_bytes"),
+    "io": ("read_per_step_bytes", "written_per_step_bytes", "waiting_for_files_pct"),
+}
+"""The metrics that may decide beside the step, by what a user calls them."""
+
+_CLOCKS = ("gpu_clock_mhz", "core_clock_mhz")
+_OTHER_CLOCK = 0.03
+CLOCKS_DIFFER = ("the GPUs ran at", "the cores ran at")
+"""The beginnings of the sentence that says that the clocks of the sides differ; it is the first one."""
 _OVERLAP = "overlap_pct"
 
 REGRESSION, IMPROVEMENT = "regression", "improvement"
@@ -51,6 +63,7 @@ def compare(
     against: Sequence[RunData],
     earlier: Sequence[RunData] = (),
     margin_pct: float = MATERIAL_PCT,
+    gates: Sequence[str] = (),
 ) -> Outcome:
     """Compare metrics of ``runs`` (side b, the candidate) with those of ``against`` (side a, the baseline).
 
@@ -72,6 +85,8 @@ def compare(
         they are like it and do not drift.
     margin_pct : float
         The margin of equivalence.
+    gates : sequence of str
+        Which of `GATES` decide too: their metrics follow the first row, and are judged as it is.
     """
     per_step = all(map(has_steps, (*runs, *against)))
     a, b = ([run_metrics(run, per_step) for run in side] for side in (against, runs))
@@ -80,18 +95,22 @@ def compare(
     deciding = _deciding(sides)
     if deciding is None:
         return no_rows("the sides have no time in common: neither steps nor GPU work")
-    said = describe_differences(against, runs)
-    widened, decided, how = _design(deciding, sides[deciding], against, runs, earlier)
-    if how:
-        said.append(how)
-    rows = [_row(deciding, widened, decided, True, margin_pct)]
+    said = [*_other_clocks(sides), *describe_differences(against, runs)]
+    gated = [name for gate in gates for name in GATES[gate] if name in sides]
+    rows, deciders = [], dict.fromkeys((deciding, *gated))
+    for name in deciders:
+        widened, decided, how = _design(name, sides[name], against, runs, earlier)
+        rows.append(_row(name, widened, decided, True, margin_pct))
+        if how:
+            said.append(how)
+        if rows[-1]["verdict"] in (EQUIVALENT, INCONCLUSIVE) and decided is not None:
+            said.append(_detectable(decided, name))
     rows += [
         _row(name, side, side.estimate(), False, margin_pct)
         for name, side in sides.items()
-        if name != deciding and side.any_time()
+        if name not in deciders and side.any_time()
     ]
-    if rows[0]["verdict"] in (EQUIVALENT, INCONCLUSIVE) and decided is not None:
-        said.append(_detectable(decided))
+    said += [f"no run has {gate} of its steps" for gate in gates if not set(GATES[gate]) & set(sides)]
     if not per_step and any(name == _SPAN for name in sides):
         said.append("not every profile has steps, so the GPU's times are those of whole profiles")
     return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))
@@ -125,6 +144,16 @@ class _Sides:
         return None if logs is None else independent(*logs)
 
 
+def _other_clocks(sides: Mapping[str, _Sides]) -> list[str]:
+    """Return a sentence where the clocks of one side are lower by 3 %: nothing else is to blame then."""
+    for name in _CLOCKS:
+        a, b = sides[name].known() if name in sides else ([], [])
+        if a and b and abs(np.mean(b) / np.mean(a) - 1) >= _OTHER_CLOCK:
+            ran = CLOCKS_DIFFER[_CLOCKS.index(name)]
+            return [f"{ran} {np.mean(b):,.0f} MHz in b and at {np.mean(a):,.0f} MHz in a"]
+    return []
+
+
 def _deciding(sides: Mapping[str, _Sides]) -> str | None:
     """Return the metric that decides: one that every run has, or else one that both sides have."""
     names = [name for name in (STEP, OWN_STEP, _SPAN) if name in sides and all(sides[name].known())]
@@ -140,7 +169,8 @@ def _design(
     if logs is None:
         return sides, None, ""
     a, b = logs
-    before = np.log([x for run in earlier if (x := _steps(run).get(name))])
+    had = [(run, x) for run in earlier if (x := _deciding_metrics(run).get(name))]
+    before = np.log([x for _, x in had])
     enough = len(before) >= _FEWEST_EARLIER
     submitted = [run.submitted for run in against], [run.submitted for run in runs]
     if (pairs := turns(*submitted)) and None not in (*sides.a, *sides.b):
@@ -152,7 +182,7 @@ def _design(
         return sides, found, "; ".join([*said, *_of_order(order(*submitted))])
     taken = order(*submitted)
     said = _of_order(taken)
-    measured = [*(run for run in earlier if _steps(run).get(name)), *against, *runs]
+    measured = [*(run for run, _ in had), *against, *runs]
     times = [run.submitted.timestamp() for run in measured if run.submitted]
     if enough and taken is Order.BLOCKED and len(times) == len(before) + len(a) + len(b):
         places = np.argsort(np.argsort(times)).astype(np.float64)
@@ -189,12 +219,15 @@ def _of_order(found: Order) -> list[str]:
     return []
 
 
-def _detectable(found: Estimate) -> str:
+def _detectable(found: Estimate, name: str) -> str:
     ratio = max(found.detectable_ratio(), 1 + MATERIAL_PCT / 100)
     if not ratio <= _NO_CHANGE_FOUND:
+        if name not in (STEP, OWN_STEP, _SPAN):
+            return f"with so few and so different runs, only twice as much {name} would be noticed"
         return "with so few and so different runs, only a step more than twice as long would be noticed"
     change, power = 100 * (ratio - 1), 100 * POWER
-    return f"in runs like these, a change of {change:.1f} % is noticed {power:.0f} % of the time"
+    what = "" if name in (STEP, OWN_STEP, _SPAN) else f" of {name}"
+    return f"in runs like these, a change{what} of {change:.1f} % is noticed {power:.0f} % of the time"
 
 
 def _row(
@@ -215,7 +248,7 @@ def _row(
     low, high = found.interval()
     row |= {"ratio": found.ratio, "ci_low": low, "ci_high": high}
     row |= {key: round(row[key], RATIO_DIGITS) for key in ("ratio", "ci_low", "ci_high")}
-    explaining = ("higher", "lower") if name.endswith("_pct") else ("slower", "faster")
+    explaining = ("slower", "faster") if name.endswith("_ns") else ("higher", "lower")
     words = (REGRESSION, IMPROVEMENT) if decisive else explaining
     return row | {"verdict": _verdict(found.ratio, low, high, words, margin_pct / 100)}
 
@@ -247,21 +280,70 @@ def _steps(run: RunData) -> dict[str, float]:
     return found
 
 
+def _deciding_metrics(run: RunData) -> dict[str, float]:
+    """Return the metrics of a run that may decide."""
+    return {**_steps(run), **_of_machine(run.tables)}
+
+
+def _of_machine(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:
+    """Return energy, peaks of memory, data and clocks of a run whose nodes were sampled."""
+    found: dict[str, float] = {}
+    if not len(tables["telemetry"]):
+        return found
+    energy, io, clocks = tables["energy"], tables["io"], tables["clocks"]
+    whole = energy[energy["gpu"].isna() & energy["joule_per_step"].notna()]
+    if len(whole):
+        found["energy_per_step_j"] = float(whole["joule_per_step"].iloc[0])
+    samples = tables["telemetry"]
+    for name, metric, device in (
+        ("memory_peak_bytes", "resident", "rank"),
+        ("gpu_memory_peak_bytes", "used", "gpu"),
+    ):
+        rows = samples[(samples["metric"] == metric) & samples["device"].str.startswith(device)]
+        if len(rows):
+            # The fullest rank or GPU decides.
+            found[name] = float(rows["max"].astype(float).max())
+    steps = io[io["first_step"].notna()]
+    if len(steps):
+        count = (
+            (steps["last_step"] - steps["first_step"] + 1).astype(float).groupby(steps["rank"]).sum().max()
+        )
+        for name, column in (
+            ("read_per_step_bytes", "read_bytes"),
+            ("written_per_step_bytes", "written_bytes"),
+        ):
+            if steps[column].notna().any():
+                found[name] = float(steps[column].astype(float).sum() / count)
+    waiting = samples[(samples["metric"] == "blocked") & (samples["phase"] == "step")]
+    if len(waiting):
+        weights = waiting["samples"].astype(float)
+        found["waiting_for_files_pct"] = float(
+            (waiting["mean"].astype(float) * weights).sum() / weights.sum()
+        )
+    cores = samples[(samples["metric"] == "frequency") & samples["phase"].isin(("step", "run"))]
+    of_gpu = clocks[clocks["first_step"].notna()] if clocks["first_step"].notna().any() else clocks
+    for name, rows, column in zip(_CLOCKS, (of_gpu, cores), ("sm_mhz_mean", "mean"), strict=True):
+        if len(rows):
+            found[name] = float(np.average(rows[column].astype(float), weights=rows["samples"].astype(float)))
+    return found
+
+
 def run_metrics(run: RunData, per_step: bool) -> dict[str, float]:
     """Return the known metrics of a run.
 
     ``own_step_p50_ns`` is the median step by the workload's own clock, ``step_p50_ns`` that of the profiles;
     the time of a step is that of its slowest rank. The others are means over ranks: the median of each phase,
     the sum of all kernels, and the percentage of communication that is overlapped. Of MPI programs these are
-    also the efficiencies of the step, else of the run. With ``per_step``, the
-    elapsed time of a step and its parts are those of ``step_kinds``, and the kernels are divided by the
-    number of steps of the rank. Otherwise the GPU's span and its parts are those of ``breakdown``.
+    also the efficiencies of the step, else of the run; of sampled nodes energy, memory, data and clocks. With
+    ``per_step``, the elapsed time of a step and its parts are those of ``step_kinds``, and the kernels are
+    divided by the number of steps of the rank. Otherwise the GPU's span and its parts are those of
+    ``breakdown``.
     """
     found, tables = _steps(run), run.tables
     if len(tables["phases"]):
         for phase, values in tables["phases"].groupby("phase", sort=False)["p50_ns"]:
             found[f"phase {phase} p50_ns"] = float(values.mean())
-    return found | _efficiencies(tables["pop"]) | _gpu_times(tables, per_step)
+    return found | _efficiencies(tables["pop"]) | _gpu_times(tables, per_step) | _of_machine(tables)
 
 
 def _efficiencies(pop: pd.DataFrame) -> dict[str, float]:

@@ -6,6 +6,9 @@ from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
 
 _EFFECTS = "a_per_step:float b_per_step:float a_ns b_ns difference_ns count_effect_ns"
 
+MACHINE = ("energy", "clocks", "io", "telemetry")
+"""The analyses with the energy, clocks, data and memory of a run."""
+
 ANALYSES = (
     Analysis(
         "compare",
@@ -22,6 +25,7 @@ ANALYSES = (
             "overlap",
             "kernels",
             "pop",
+            *MACHINE,
         ),
         main_columns=("metric", "a", "b", "ratio", "ci_low", "ci_high", "verdict"),
     ),

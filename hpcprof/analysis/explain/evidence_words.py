@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hpcprof.analysis.explain.explanation import Evidence
-from hpcprof.common.units import counted, format_ns
+from hpcprof.common.units import counted, format_bytes, format_ns
 from hpcprof.profiles.kernel_names import labels, short_name
 
 if TYPE_CHECKING:  # a report of kept findings needs no pandas
@@ -25,6 +25,30 @@ _WHILE = {
     "dependency": "until work of another stream has ended {place}",
 }
 """Clauses about idle time, by the cause of `idle_causes`."""
+
+
+_METRICS = {
+    "sm_mhz": "clock",
+    "memory_mhz": "memory clock",
+    "frequency_mhz": "clock of the cores",
+    "temperature_c": "temperature",
+    "others_on_cores": "cores of the rank that others use",
+    "cpu_wait_s": "waiting for a core",
+    "blocked_pct": "samples that wait for files",
+    "io_wait_s": "waiting for disks",
+    "io_pressure_s": "time in which somebody waits for files",
+    "cpu_pressure_s": "time in which somebody waits for a core",
+    "memory_pressure_s": "time in which somebody waits for memory",
+    "major_faults": "page faults from disk",
+    "swapped_pages": "swapped pages",
+    "cgroup_throttled_s": "held back by the CPU limit of the job",
+    "read_bytes": "data read",
+    "written_bytes": "data written",
+    "io_calls": "calls that read or write",
+    "errors": "errors",
+    "other_processes": "processes of others",
+}
+"""The metrics of telemetry in words, where their names are none."""
 
 
 def in_words(tables: Mapping[str, pd.DataFrame], evidence: Evidence) -> str:
@@ -118,6 +142,24 @@ def _ranks(row: Row) -> str:
     return f"its collectives belong to {_several(row['world_ranks'], 'rank')}"
 
 
+def _meanwhile(row: Row) -> str:
+    what = _METRICS.get(row["metric"], row["metric"].replace("_", " "))
+    place = "" if str(row["device"]).startswith("rank") else f" of {row['device']}"
+    subject, unit = row["subject"], row["unit"]
+    then, usual = (_with_unit(row[key], unit) for key in ("then", "usual"))
+    if subject == "io":
+        return f"it waits for files in {then} of the samples"
+    against = "on the other ranks" if subject == "rank" else "else"
+    doubt = "" if row["beyond_chance"] else "may be chance, "
+    return f"{what}{place} {then}, {against} {usual} ({doubt}p = {row['p_value']:.2g})"
+
+
+def _with_unit(value: float, unit: str) -> str:
+    if unit.startswith("bytes"):
+        return f"{format_bytes(value)}{unit.removeprefix('bytes')}"
+    return f"{value:,.4g} {unit}".strip()
+
+
 def _several(number: float, noun: str) -> str:
     return counted(int(number), noun)
 
@@ -141,6 +183,7 @@ _SENTENCES: dict[tuple[str, str], Callable[[Row], str]] = {
     ("mpi_calls", "calls"): _mpi_calls,
     ("mpi_calls", "transfer_ns"): _mpi_transfer,
     ("rank_collectives", "world_ranks"): _ranks,
+    ("coincidences", "then"): _meanwhile,
     ("operators", "calls"): lambda row: f"{_several(row['calls'], 'call')} of {row['name']}",
     ("ranges", "instances"): lambda row: f"{_several(row['instances'], 'instance')} of {row['range']}",
 }

@@ -15,6 +15,7 @@ from hpcprof.analysis.explain.common_clock import common_clock
 from hpcprof.analysis.explain.critical_path import critical_path
 from hpcprof.analysis.explain.culprits import with_culprits
 from hpcprof.analysis.explain.evidence import evidence_of
+from hpcprof.analysis.explain.evidence_words import in_words
 from hpcprof.analysis.explain.explanation import (
     LEAST_ESTIMATE_PCT,
     LEAST_PCT,
@@ -30,6 +31,7 @@ from hpcprof.analysis.explain.findings import MUCH_SLOWER, Judged, Search
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import CALL_COST_NS, MPI_CALL_COST_NS
+from hpcprof.analysis.explain.machine import waiting_for_files, with_machine
 from hpcprof.analysis.explain.mpi_candidates import MpiCandidates
 from hpcprof.analysis.explain.mpi_graph import HostSteps, common_steps, mpi_graph
 from hpcprof.analysis.explain.on_host import explain_on_host
@@ -380,6 +382,25 @@ def _uses_jax(timeline: Timeline) -> bool:
     return any("XlaModule:#" in text for text in timeline.strings.tolist())
 
 
+def explain_noted(
+    series: StepSeries, ranks: tuple[int, ...], coincidences: pd.DataFrame
+) -> tuple[tuple[Finding, ...], tuple[NotJudged, ...]]:
+    """Return what the steps show that a run without a profile noted, with what its nodes did meanwhile."""
+    tables = {"step_times": pd.DataFrame(columns=["rank", "step", "wall_ns"]), "coincidences": coincidences}
+    found, _ = of_series(tables, ranks, series, {})
+    wall = float(series.wall.mean())
+    placed = with_machine(_sorted(found, round(wall), {}), tables)
+    if not any(one.cause is Cause.SLOW_IO for one in placed):
+        placed += _sorted([*waiting_for_files(coincidences, wall)], round(wall), {})
+    rare = [one for one in placed if _is_rare(one)]
+    told = tuple(
+        replace(one, evidence_text=tuple(in_words(tables, figure) for figure in one.evidence))
+        for one in placed
+        if one not in rare
+    )
+    return told, tuple(map(_rare_steps, rare))
+
+
 def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[Explanation, pd.DataFrame]:
     """Return the findings of a run as figures, and its critical path."""
     series = steady_series(inputs.tables["step_account"])
@@ -387,7 +408,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     numbers = kinds_of_steps(inputs.tables["step_account"]).tolist() if kinds else []
     of_step = dict(zip(series.steps.tolist(), numbers, strict=False))
     built = _replayable(inputs, timelines)
-    of_steps, paused = of_series(inputs, series, timelines)
+    of_steps, paused = of_series(inputs.tables, inputs.ranks, series, timelines)
     pauses = tuple(outside_steps(paused))
     findings = [*of_steps, *of_capture(inputs)]
     if isinstance(built, str):
@@ -396,7 +417,8 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
             findings += [one for one in on_host if not inputs.coverage or one.cause not in _OF_OTHERS]
         summary = StepSummary(wall, len(series.wall), len(inputs.ranks), 0, None, elapsed, kinds)
         unjudged = (NotJudged("causes", built), *pauses)
-        return Explanation(_sorted(findings, elapsed, of_step), (), unjudged, summary), pd.DataFrame()
+        findings = with_machine(_sorted(findings, elapsed, of_step), inputs.tables)
+        return Explanation(tuple(findings), (), unjudged, summary), pd.DataFrame()
     of_mpi = built.graph.is_of_host
     rare = [one for one in findings if of_mpi and _is_rare(one)]
     findings = [one for one in findings if one not in rare]
@@ -430,7 +452,8 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     pipeline, loose = built.graph.is_pipeline, _loose_ranks(inputs)
     waiting = () if of_mpi else unexplained_waiting(inputs, findings, elapsed, pipeline, loose)
     unjudged = (*waiting, *built.problems, *doubts, *pauses)
-    return Explanation(_sorted(findings, elapsed, of_step), hiding, unjudged, summary), critical_path(replay)
+    findings = with_machine(_sorted(findings, elapsed, of_step), inputs.tables)
+    return Explanation(tuple(findings), hiding, unjudged, summary), critical_path(replay)
 
 
 def _is_rare(finding: Finding) -> bool:

@@ -50,6 +50,7 @@ class Cause(str, Enum):
     PIPELINE_BUBBLE = "pipeline_bubble"
     SLOW_MATH = "slow_math"
     CONTENTION = "contention"
+    SLOW_IO = "slow_io"
     STEP_SPIKES = "step_spikes"
     STEP_DRIFT = "step_drift"
     OUT_OF_MEMORY = "out_of_memory"
@@ -74,6 +75,7 @@ NAMES: dict[Cause, str] = {
     Cause.PIPELINE_BUBBLE: "pipeline imbalance",
     Cause.SLOW_MATH: "slow matrix products",
     Cause.CONTENTION: "contention with communication",
+    Cause.SLOW_IO: "slow reads and writes",
     Cause.STEP_SPIKES: "spikes",
     Cause.STEP_DRIFT: "drift of the step time",
     Cause.OUT_OF_MEMORY: "out of GPU memory",
@@ -99,6 +101,7 @@ MEANINGS: dict[Cause, str] = {
     Cause.PIPELINE_BUBBLE: "pipeline stages wait for a slower stage",
     Cause.SLOW_MATH: "matrix products do not use the tensor cores",
     Cause.CONTENTION: "communication slows the kernels beside it",
+    Cause.SLOW_IO: "ranks wait for a file system or a disk",
     Cause.STEP_SPIKES: "single steps take much longer than the others",
     Cause.STEP_DRIFT: "the step time changes during the capture",
     Cause.OUT_OF_MEMORY: "an allocation on a GPU failed",

@@ -39,6 +39,9 @@ _GENERAL: dict[Cause, str] = {
     "torch.autocast('cuda', dtype=torch.bfloat16).",
     Cause.CONTENTION: "Leave the communication fewer SMs (NCCL_MAX_CTAS, NCCL_NTHREADS), or overlap it with "
     "kernels that are bound by something else.",
+    Cause.SLOW_IO: "Read and write beside the steps: load ahead in workers, write checkpoints in a thread or "
+    "a process of their own, or to the node's own disk first. Fewer and larger requests, and fewer calls of "
+    "fsync, help a shared file system.",
     Cause.STEP_SPIKES: "Look at what happens in these steps only: checkpoints, evaluation, logging, garbage "
     "collection (gc.freeze(), gc.disable() and collecting between epochs).",
     Cause.STEP_DRIFT: "Look for what grows: lists of tensors with a graph, longer inputs, the cache of the "

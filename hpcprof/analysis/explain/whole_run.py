@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives.matches import Arrivals
-from hpcprof.analysis.explain.evidence import largest, step_evidence
+from hpcprof.analysis.explain.evidence import Tables, largest, step_evidence
 from hpcprof.analysis.explain.explanation import WAITING, Cause, Evidence, Finding, NotJudged
 from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.explain.inputs import ExplainInputs
@@ -49,7 +49,7 @@ _DAMAGED = (
 
 
 def of_series(
-    inputs: ExplainInputs, series: StepSeries, timelines: Mapping[int, Timeline]
+    tables: Tables, ranks: tuple[int, ...], series: StepSeries, timelines: Mapping[int, Timeline]
 ) -> tuple[list[Finding], list[Pause]]:
     """Return what the times of the steps show by themselves, and the pauses between steps."""
     (high, pauses), change = spikes_and_pauses(series, timelines), drift(series)
@@ -59,16 +59,17 @@ def of_series(
         excess = float((series.wall[high] - usual).sum()) / len(series.wall)
         steps = tuple(series.steps[high].tolist())
         half = half_width(np.delete(series.wall, high).astype(float))
-        found.append(_of_steps(inputs, series, Cause.STEP_SPIKES, (excess, half), steps))
+        found.append(_of_steps(tables, ranks, series, Cause.STEP_SPIKES, (excess, half), steps))
     if change:
         steps = tuple(change.steps.tolist())
         saving = change.excess, float(np.hypot(_NORMAL * change.error, MODEL_SHARE * change.excess))
-        found.append(_of_steps(inputs, series, Cause.STEP_DRIFT, saving, steps))
+        found.append(_of_steps(tables, ranks, series, Cause.STEP_DRIFT, saving, steps))
     return found, pauses
 
 
 def _of_steps(
-    inputs: ExplainInputs,
+    tables: Tables,
+    ranks: tuple[int, ...],
     series: StepSeries,
     cause: Cause,
     saving: tuple[float, float],
@@ -81,8 +82,8 @@ def _of_steps(
     if cause is Cause.STEP_DRIFT and steps:
         worse = np.isin(series.steps, steps)
         shown = _typical(series, worse), _typical(series, ~worse)
-    evidence = step_evidence(inputs.tables, shown)
-    found = estimated_finding(cause, inputs.ranks, where, *saving, series.p50, evidence)
+    evidence = step_evidence(tables, shown)
+    found = estimated_finding(cause, ranks, where, *saving, series.p50, evidence)
     return replace(found, steps=steps)
 
 

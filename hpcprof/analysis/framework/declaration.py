@@ -58,6 +58,7 @@ class Activity(Enum):
     MPI = "mpi"
     TELEMETRY = "telemetry"
     MEMORY = "memory"
+    COINCIDENCE = "coincidence"
 
 
 class SampleBasis(Enum):

@@ -50,8 +50,9 @@ ANALYSES = (
     _declared(
         "energy",
         "Energy of the GPUs",
-        "rank node:text gpu steps duration_s:float energy_j:float mean_power_w:float joule_per_step:float",
-        "rank node gpu steps energy_j mean_power_w joule_per_step",
+        "rank node:text gpu steps duration_s:float energy_j:float mean_power_w:float joule_per_step:float "
+        "item:text joule_per_item:float",
+        "rank node gpu steps energy_j mean_power_w joule_per_step item joule_per_item",
         150,
         about=Activity.GPU,
         compared_by="energy_j",
@@ -76,6 +77,15 @@ ANALYSES = (
         "rank node:text first_step last_step duration_s:float read_bytes written_bytes calls wait_s:float "
         "checkpoint",
         "rank first_step last_step read_bytes written_bytes calls wait_s checkpoint",
+    ),
+    _declared(
+        "coincidences",
+        "What moved with long steps, and how ranks differ",
+        "subject:text rank node:text device:text first_step last_step metric:text unit:text usual:float "
+        "then:float p_value:float beyond_chance",
+        "subject device metric usual then unit p_value beyond_chance",
+        155,
+        about=Activity.COINCIDENCE,
     ),
     _declared(
         "telemetry",

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.telemetry.coincidences import REASONS, RunSteps
+from hpcprof.analysis.telemetry.coincidences import coincidences as coincidence_rows
 from hpcprof.analysis.telemetry.declarations import NO_SAMPLES
 from hpcprof.common.units import counted
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, Series, growth
@@ -22,18 +24,12 @@ from hpcprof.profiles.timeline import Floats, Ints
 from hpcprof.workloads.telemetry import METRICS
 
 _NO_GPU = "no GPU was sampled"
+_NO_COINCIDENCE = (
+    "no rank and no long steps differ from the others in what was sampled, or too few steps are known"
+)
 _MOST_ROWS, _MOST_BLOCKS = 200_000, 60
 _LEAST_S = 1.0
 """The least time of a row about energy, and about what is sampled once a second."""
-
-REASONS = {
-    0x4: "power cap",
-    0x8: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "power brake",
-}
-"""Bits of NVML's reasons for lower clocks; idle GPUs and clocks that a user has set are none."""
 
 _UNIT_SUFFIXES = ("_bytes", "_mhz", "_pct", "_s", "_w", "_j", "_c")
 _CHECKPOINT_BYTES, _CHECKPOINT_FACTOR = 10e6, 10.0
@@ -71,11 +67,18 @@ class RunTelemetry:
     steps : mapping of int to sequence of StepMark
         By rank, in the order of time; may be empty.
     requested : Requested
+    run_steps : RunSteps or None
+        The steps that the profiles have, else those that a rank noted.
+    items_per_step : float or None
+        How many tokens or samples, as ``item`` says, all ranks process in a step; None if that is unknown.
     """
 
     nodes: Sequence[NodeTelemetry]
     steps: Mapping[int, Sequence[StepMark]] = field(default_factory=dict)
     requested: Requested = Requested()
+    run_steps: RunSteps | None = None
+    items_per_step: float | None = None
+    item: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,9 +111,10 @@ def telemetry_tables(run: RunTelemetry) -> dict[str, Outcome]:
         "clocks": [row for node, blocks in _by_rank(run, most) for row in _clocks(node, blocks)],
         "neighbours": [row for node in run.nodes for row in _neighbours(node)],
         "io": [row for node, blocks in _by_rank(run, most) for row in _io(node, blocks)],
+        "coincidences": list(coincidence_rows(run.nodes, run.run_steps)),
         "telemetry": [row for node, blocks in _by_rank(run, most) for row in _samples(node, blocks)],
     }
-    why = {"energy": _NO_GPU, "clocks": _NO_GPU}
+    why = {"energy": _NO_GPU, "clocks": _NO_GPU, "coincidences": _NO_COINCIDENCE}
     return {
         name: Outcome(columns_of(rows), reason) if rows else no_rows(reason or why.get(name, NO_SAMPLES))
         for name, rows in found.items()
@@ -127,18 +131,10 @@ def _by_rank(run: RunTelemetry, most: int) -> Iterator[tuple[NodeTelemetry, dict
     for node in run.nodes:
         blocks: dict[int | None, _Blocks] = {}
         for rank in sorted(node.ranks):
-            blocks[rank] = _blocks(run.steps.get(rank, ()), *_extent(node), most)
+            blocks[rank] = _blocks(run.steps.get(rank, ()), *node.extent, most)
         first = next(iter(blocks.values()), None)
-        blocks[None] = first or _blocks((), *_extent(node), most)
+        blocks[None] = first or _blocks((), *node.extent, most)
         yield node, blocks
-
-
-def _extent(node: NodeTelemetry) -> tuple[float, float]:
-    """Return the times of a node's first and last samples."""
-    return (
-        min((one.times[0] for one in node.series.values()), default=0.0),
-        max((one.times[-1] for one in node.series.values()), default=0.0),
-    )
 
 
 def _blocks(marks: Sequence[StepMark], begin: float, end: float, most: int) -> _Blocks:
@@ -166,7 +162,7 @@ def _samples(node: NodeTelemetry, blocks: Mapping[int | None, _Blocks]) -> Itera
         kind, unit = METRICS[metric]
         if kind == "bits" or len(series.times) < 2:
             continue
-        rank = _rank_of(node, device)
+        rank = node.rank_of(device)
         own = blocks.get(rank) or blocks[None]
         if kind == "counter":
             starts, ends, amounts = growth(series)
@@ -203,14 +199,6 @@ def _without_unit(metric: str) -> str:
     return next((metric[: -len(unit)] for unit in _UNIT_SUFFIXES if metric.endswith(unit)), metric)
 
 
-def _rank_of(node: NodeTelemetry, device: str) -> int | None:
-    for kind in ("rank", "gpu"):
-        number = device[len(kind) :]
-        if device.startswith(kind) and number.isdigit():
-            return int(number) if kind == "rank" else node.rank_of_gpu(int(number))
-    return None
-
-
 def _gpus(node: NodeTelemetry) -> Iterator[tuple[int, dict[str, Series]]]:
     """Yield each GPU that was sampled, with its samples by metric."""
     for gpu in range(len(node.gpus)):
@@ -226,7 +214,7 @@ def _energy(run: RunTelemetry) -> Iterator[dict[str, Any]]:
         for gpu, metrics in _gpus(node):
             rank = node.rank_of_gpu(gpu)
             marks = run.steps.get(rank, ()) if rank is not None else ()
-            begin, end = (marks[0].time, marks[-1].time) if len(marks) > 1 else _extent(node)
+            begin, end = (marks[0].time, marks[-1].time) if len(marks) > 1 else node.extent
             joule = _energy_between(metrics, begin, end)
             if joule is None:
                 continue
@@ -235,7 +223,11 @@ def _energy(run: RunTelemetry) -> Iterator[dict[str, Any]]:
             of_steps.append(steps)
             yield _energy_row(rank, node.node, gpu, steps, end - begin, joule)
     if longest:
-        yield _energy_row(None, "", None, max(of_steps), longest, total)
+        steps = max(of_steps)
+        whole = _energy_row(None, "", None, steps, longest, total)
+        if steps and run.items_per_step:
+            whole |= {"item": run.item, "joule_per_item": float(total / steps / run.items_per_step)}
+        yield whole
 
 
 def _energy_row(
@@ -250,6 +242,8 @@ def _energy_row(
         "energy_j": round(joule, 3),
         "mean_power_w": round(joule / seconds, 3),
         "joule_per_step": round(joule / steps, 4) if steps else None,
+        "item": "",
+        "joule_per_item": None,
     }
 
 
@@ -429,7 +423,7 @@ def _resources(run: RunTelemetry) -> Iterator[dict[str, Any]]:
         own = asked.memory_bytes and asked.memory_bytes / 2**30
         mean, most = float(used.mean()), float(used.max())
         yield _resource("memory (GiB)", own or limit or None, mean, most, most, _advice("less memory", own))
-    extent = [_extent(node) for node in run.nodes if node.series]
+    extent = [node.extent for node in run.nodes if node.series]
     minutes = (max(end for _, end in extent) - min(begin for begin, _ in extent)) / 60
     if asked.walltime_s:
         advice = "a shorter walltime" if minutes >= _LONG_MINUTES else ""

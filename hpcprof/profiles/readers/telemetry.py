@@ -78,6 +78,22 @@ class NodeTelemetry:
         """Return the samples of a device by metric."""
         return {metric: one for (name, metric), one in self.series.items() if name == device}
 
+    @property
+    def extent(self) -> tuple[float, float]:
+        """The times of the first and the last sample."""
+        return (
+            min((one.times[0] for one in self.series.values()), default=0.0),
+            max((one.times[-1] for one in self.series.values()), default=0.0),
+        )
+
+    def rank_of(self, device: str) -> int | None:
+        """Return the rank that a device is, or that used it; None if it is of no rank, or of several."""
+        for kind in ("rank", "gpu"):
+            number = device[len(kind) :]
+            if device.startswith(kind) and number.isdigit():
+                return int(number) if kind == "rank" else self.rank_of_gpu(int(number))
+        return None
+
     def rank_of_gpu(self, gpu: int) -> int | None:
         """Return the rank that used a GPU; None if no rank or several did.
 

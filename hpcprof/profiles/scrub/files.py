@@ -15,6 +15,7 @@ from hpcprof.profiles.readers.discovery import BUILT_IN, reader_of
 from hpcprof.profiles.scrub.memory import SNAPSHOT
 from hpcprof.profiles.scrub.names import Names
 from hpcprof.profiles.scrub.stalls import EVIDENCE, is_evidence
+from hpcprof.profiles.scrub.telemetry import SAMPLES, is_samples
 
 # PyTorch's own names: HOST_PID.TIME.pt.trace.json
 _HOST_IN_NAME = re.compile(r"(.+)_\d+\.\d{10,}\.pt\.trace\.json(?:\.gz)?$")
@@ -87,13 +88,20 @@ def _scrubber(path: Path) -> Scrubber:
         return EVIDENCE
     if path.name.lower().endswith(SNAPSHOT.suffixes):
         return SNAPSHOT
+    if is_samples(path):
+        return SAMPLES
     reader = reader_of(path)
     scrubber = reader.scrubber if reader else None
     if scrubber and path.name.lower().endswith(scrubber.suffixes):
         return scrubber
     hint = f": {scrubber.otherwise}" if scrubber and scrubber.otherwise else ""
     valid = " and ".join(
-        [*(one.scrubber.files for one in BUILT_IN if one.scrubber), EVIDENCE.files, SNAPSHOT.files]
+        [
+            *(one.scrubber.files for one in BUILT_IN if one.scrubber),
+            EVIDENCE.files,
+            SAMPLES.files,
+            SNAPSHOT.files,
+        ]
     )
     raise UsageError(f"{path} cannot be scrubbed{hint}: valid are {valid}.")
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import ttest_ind
 
@@ -401,3 +402,54 @@ def test_the_efficiencies_of_mpi_programs_are_compared() -> None:
     assert (table.loc["load_balance_pct", "a"], table.loc["load_balance_pct", "b"]) == (80.0, 60.0)
     assert table.loc["load_balance_pct", "ratio"] == 0.75
     assert "transfer_efficiency_pct" not in table.index
+
+
+def sampled(joule: float, mhz: float = 1755.0, written: float = 1e6) -> RunData:
+    """Build a run of a step of a millisecond whose nodes were sampled."""
+    machine = {
+        "energy": pd.DataFrame({"gpu": [0, None], "joule_per_step": [1.0, joule]}),
+        "clocks": pd.DataFrame({"first_step": [1], "sm_mhz_mean": [mhz], "samples": [10]}),
+        "io": pd.DataFrame(
+            {
+                "rank": [0, 0],
+                "first_step": [None, 1],
+                "last_step": [None, 10],
+                "read_bytes": [7, 100],
+                "written_bytes": [1, 10 * written],
+            }
+        ),
+        "telemetry": pd.DataFrame(
+            {
+                "metric": ["resident", "used", "blocked", "frequency"],
+                "device": ["rank0", "gpu0", "rank0", "node"],
+                "phase": "step",
+                "samples": 10,
+                "mean": [1.0, 1.0, 5.0, 2000.0],
+                "max": [2e9, 3e9, 100.0, 2000.0],
+            }
+        ),
+    }
+    one = run("run", own=[BASE] * 9)
+    return replace(one, tables={**one.tables, **machine})
+
+
+def test_energy_memory_and_data_are_metrics_and_decide_where_they_are_gates() -> None:
+    a, b = [sampled(100.0), sampled(100.5)], [sampled(120.0, written=2e6), sampled(120.6, written=2e6)]
+    rows = compare(b, a).rows.set_index("metric")
+    assert rows.index[0] == "own_step_p50_ns" and rows["verdict"].iloc[0] == "equivalent"
+    assert rows.loc["energy_per_step_j", "verdict"] == "higher"
+    assert rows.loc["memory_peak_bytes", "a"] == 2e9 and rows.loc["gpu_memory_peak_bytes", "a"] == 3e9
+    assert rows.loc["read_per_step_bytes", "a"] == 10.0 and rows.loc["waiting_for_files_pct", "a"] == 5.0
+    gated = compare(b, a, gates=("energy", "io")).rows
+    assert gated["metric"].tolist()[:2] == ["own_step_p50_ns", "energy_per_step_j"]
+    judged = dict(zip(gated["metric"], gated["verdict"], strict=True))
+    assert judged["energy_per_step_j"] == judged["written_per_step_bytes"] == "regression"
+    assert judged["read_per_step_bytes"] == "equivalent"
+    without = compare(timed(1.0, 1.0), timed(1.0, 1.0), gates=("energy",))
+    assert "no run has energy of its steps" in without.reason
+
+
+def test_other_clocks_are_said_first() -> None:
+    a, b = [sampled(100.0), sampled(100.0)], [sampled(100.0, mhz=1410.0), sampled(100.0, mhz=1410.0)]
+    assert compare(b, a).reason.startswith("the GPUs ran at 1,410 MHz in b and at 1,755 MHz in a")
+    assert "ran at" not in compare(a, [sampled(100.0, mhz=1740.0)] * 2).reason

@@ -1,0 +1,166 @@
+"""Adds to findings what the machine did meanwhile: clocks, neighbours, page faults, reads and writes.
+
+The figures are rows of the analysis ``coincidences``. What is beyond chance there is a reason; the rest is
+shown as what may be chance. A difference between ranks also has to be large enough: a clock that is lower by
+2 % does not make a rank 20 % late.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from hpcprof.analysis.explain.evidence import Tables
+from hpcprof.analysis.explain.explanation import Cause, Evidence, Finding
+from hpcprof.analysis.explain.findings import estimated_finding
+from hpcprof.analysis.explain.remedies import remedy
+
+TABLE = "coincidences"
+
+_MOST_REASONS, _MOST_CHANCES = 3, 1
+_NORMAL, _SAMPLES_A_SECOND = 1.645, 5.0
+"""So many standard errors contain 90 %; neighbouring samples, ten a second, count as one."""
+
+_ENOUGH = 0.5
+"""A difference that explains less than so much of a finding is no reason for it."""
+
+_WAITS = ("blocked_pct", "io_wait_s", "io_pressure_s")
+_OF_FILES = (*_WAITS, "written_bytes", "read_bytes", "io_calls")
+
+_SUBJECTS = {
+    Cause.STEP_SPIKES: "spikes",
+    Cause.STEP_DRIFT: "drift",
+    Cause.LATE_RANK_HOST: "rank",
+    Cause.LATE_RANK_GPU: "rank",
+}
+_BY_IO = (Cause.HOST_WORK, Cause.LATE_RANK_HOST, Cause.SERIAL_SECTION, Cause.STEP_SPIKES)
+"""Causes that may be waits for reads and writes."""
+
+
+def with_machine(findings: Iterable[Finding], tables: Tables) -> list[Finding]:
+    """Return findings with what the machine did meanwhile; those that wait for files are ``slow_io``."""
+    findings = list(findings)
+    # Without any finding, nobody asks for the table.
+    rows = [] if not findings else _rows(tables[TABLE])
+    return [_explained(one, rows) for one in findings] if rows else findings
+
+
+def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    known = table.astype(object).where(table.notna(), None)
+    found: list[dict[str, Any]] = known.to_dict("records")
+    return found
+
+
+def _explained(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> Finding:
+    of_files = _slow_io(finding, rows)
+    if of_files is not None:
+        return of_files
+    own = _about(finding, rows)
+    shown = [row for row in own if _is_reason(row, finding)][:_MOST_REASONS]
+    shown += [row for row in own if row not in shown][: _MOST_CHANCES if not shown else 0]
+    return replace(finding, evidence=(*finding.evidence, *map(_evidence, shown)))
+
+
+def _about(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the rows about a finding, the least probable first."""
+    subject = _SUBJECTS.get(finding.cause)
+    own = [row for row in rows if row["subject"] == subject]
+    if subject == "rank":
+        of_gpu = finding.cause is Cause.LATE_RANK_GPU
+        own = [row for row in own if row["rank"] in finding.ranks and _is_of_gpu(row) == of_gpu]
+    return sorted(own, key=lambda row: (row["p_value"], -_change(row)))
+
+
+def _is_of_gpu(row: Mapping[str, Any]) -> bool:
+    return str(row["device"]).startswith("gpu")
+
+
+def _change(row: Mapping[str, Any]) -> float:
+    return float(abs(row["then"] - row["usual"]) / max(abs(row["then"]), abs(row["usual"])))
+
+
+def _is_reason(row: Mapping[str, Any], finding: Finding) -> bool:
+    """Return whether a row is beyond chance and, about ranks, explains enough of a finding."""
+    explains, share = _explained_pct(row), finding.share_pct
+    enough = explains is None or share is None or explains >= _ENOUGH * share
+    return bool(row["beyond_chance"]) and enough
+
+
+def _explained_pct(row: Mapping[str, Any]) -> float | None:
+    """Return how much longer a step is by what a rank has otherwise, in percent; None if that is unknown."""
+    if row["subject"] != "rank":
+        return None
+    if row["metric"] == "sm_mhz":
+        return 100 * float(row["usual"] / row["then"] - 1) if row["then"] else None
+    more = float(row["then"] - row["usual"])
+    if row["metric"] == "blocked_pct":
+        return more
+    # Seconds in each second, and cores of which the rank has at least one.
+    return 100 * more if row["unit"] in ("s/s", "cores") else None
+
+
+def _slow_io(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> Finding | None:
+    """Return a finding about the host as one about files; None if its time is not spent in waiting for them.
+
+    Either long steps wait for files, or in all steps the ranks wait for them for at least half of its time.
+    """
+    if finding.cause not in _BY_IO:
+        return None
+    long = finding.cause is Cause.STEP_SPIKES or any(
+        one.cause is Cause.STEP_SPIKES for one in finding.alternatives
+    )
+    of_steps = [
+        row
+        for row in rows
+        if long and row["subject"] == "spikes" and row["metric"] in _WAITS and row["beyond_chance"]
+    ]
+    of_ranks = [
+        row
+        for row in rows
+        if row["subject"] == "io"
+        and row["rank"] in finding.ranks
+        and row["then"] >= _ENOUGH * (finding.share_pct or 100.0)
+    ]
+    shown = of_steps or of_ranks
+    if not shown:
+        return None
+    also = [
+        row
+        for row in rows
+        if of_steps and row["subject"] == "spikes" and row["metric"] in _OF_FILES and row["beyond_chance"]
+    ]
+    own = {int(row["rank"]) for row in shown if row["rank"] is not None}
+    ranks = tuple(sorted(own)) or finding.ranks
+    told = [*shown, *(row for row in also if row not in shown)][:_MOST_REASONS]
+    where = "" if finding.cause is Cause.STEP_SPIKES else finding.where
+    return replace(
+        finding,
+        cause=Cause.SLOW_IO,
+        ranks=ranks,
+        where=where,
+        evidence=(*map(_evidence, told), *finding.evidence),
+        remedy=remedy(Cause.SLOW_IO, where, ranks),
+    )
+
+
+def waiting_for_files(table: pd.DataFrame, wall: float) -> Iterator[Finding]:
+    """Yield the ranks that wait for files in steps of ``wall`` ns, as the samples of their states show."""
+    rows = [row for row in _rows(table) if row["subject"] == "io"]
+    if not rows:
+        return
+    longest = max(rows, key=lambda row: float(row["then"]))
+    share = longest["then"] / 100
+    samples = max(1.0, (longest["last_step"] - longest["first_step"]) * wall / 1e9 * _SAMPLES_A_SECOND)
+    half = _NORMAL * math.sqrt(share * (1 - share) / samples)
+    ranks = tuple(sorted(int(row["rank"]) for row in rows))
+    evidence = tuple(map(_evidence, sorted(rows, key=lambda row: -row["then"])[:_MOST_REASONS]))
+    yield estimated_finding(Cause.SLOW_IO, ranks, "", share * wall, half * wall, wall, evidence)
+
+
+def _evidence(row: Mapping[str, Any]) -> Evidence:
+    rank = row["rank"]
+    return Evidence(TABLE, None if rank is None else int(rank), "then", row["then"])

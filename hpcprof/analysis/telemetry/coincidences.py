@@ -1,0 +1,470 @@
+"""Tests whether what the nodes did moved with the steps of a run, or whether that may be chance.
+
+**Long steps, and a level that changes.** Steps are joined to at most 400 consecutive units. Each metric has
+its mean, or its rate, in each unit. The statistic is the sum of its ranks in the units with long steps (or,
+for a level, weighted by the time of the steps). Its distribution without any connection is that of 1,999
+permutations of the units of the steps, which leave the samples as they are. Beside single long steps, samples
+count relative to those around them: what rises during a whole run proves nothing about some steps. Where both
+resemble their neighbours, blocks of units change places instead: twice as long as the series would have to
+be for independent values. The largest statistic of all metrics decides about each of them (Westfall and
+Young), so that looking at many metrics raises no false alarms. ``benchmarks/coincidences.py`` has their rate,
+and the power.
+
+**Ranks.** What a rank has otherwise than the others has to differ by more than it varies over time (normal
+mean, for correlated units, times the number of looks), by 3 %, and from four ranks on by five times as much
+as the others differ among themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from hpcprof.analysis.explain.step_series import drift, spikes
+from hpcprof.analysis.statistics.confidence_intervals import widening
+from hpcprof.analysis.steps.run_step import StepSeries
+from hpcprof.profiles.readers.telemetry import NodeTelemetry, Series, growth
+from hpcprof.profiles.timeline import Floats, Ints
+from hpcprof.workloads.telemetry import METRICS
+
+LEVEL = 0.005
+"""The probability of a claim where nothing is connected: half of the false alarms that are allowed."""
+
+MOST_UNITS, FEWEST_UNITS = 400, 16
+_PERMUTATIONS = 1999
+_FEWEST_BLOCKS, _FEWEST_OF_LEVELS = 8, 16
+_MATERIAL = 0.03
+_MOST_ROWS, _MOST_SERIES = 100, 4000
+_FEWEST_OTHERS, _APART = 3, 5.0
+_NEAR = 4
+_MOSTLY = 0.9
+_FEWEST_BLOCKED = 5
+
+REASONS = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "power brake",
+}
+"""Bits of NVML's reasons for lower clocks; idle GPUs and clocks that a user has set are none."""
+
+_LOW = ("sm_mhz", "memory_mhz", "frequency_mhz")
+_HIGH = (
+    *("temperature_c", "ecc_errors", "pcie_replays", "nvlink_errors", "other_processes", "errors"),
+    *("major_faults", "swapped_pages", "cpu_wait_s", "io_wait_s", "blocked_pct", "read_bytes"),
+    *("written_bytes", "io_calls", "cpu_pressure_s", "memory_pressure_s", "io_pressure_s"),
+    *("cgroup_throttled_s", "oom_kills"),
+)
+_SIGNS = {**dict.fromkeys(_LOW, -1.0), **dict.fromkeys(_HIGH, 1.0)}
+"""The metrics that may be a reason for longer steps, and in which direction."""
+
+
+class RunSteps(NamedTuple):
+    """Consecutive steps of a run, or lines about some of them, on the clocks of the nodes.
+
+    Attributes
+    ----------
+    edges : ndarray of float64, shape (n + 1,)
+        In seconds since 1970.
+    last : ndarray of int64, shape (n,)
+        The number of the last step before each edge.
+    steps : ndarray of int64, shape (n,)
+        How many steps each has.
+    wall, longest : ndarray of int64, shape (n,)
+        The usual and the longest of their times, in ns.
+    """
+
+    edges: Floats
+    last: Ints
+    steps: Ints
+    wall: Ints
+    longest: Ints
+
+
+class _Tested(NamedTuple):
+    """A metric of a device in each unit; ``sign`` is -1 where less of it makes steps longer."""
+
+    rank: int | None
+    node: str
+    device: str
+    metric: str
+    unit: str
+    sign: float
+    values: Floats
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """Steps that a metric may move with: the weight of each unit, and the numbers of the steps."""
+
+    name: str
+    weights: Floats
+    kept: Ints
+    first: int
+    last: int
+
+
+def coincidences(nodes: Sequence[NodeTelemetry], steps: RunSteps | None) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the analysis ``coincidences``, the least probable first."""
+    if steps is None or not nodes:
+        return
+    steps = _joined(_covered(steps, nodes))
+    if len(steps.steps) < FEWEST_UNITS:
+        return
+    tested = list(_all_tested(nodes, steps.edges))[:_MOST_SERIES]
+    subjects = list(_subjects(steps))
+    rows = [row for one in subjects for row in _moved(one, tested, len(subjects))]
+    rows += [*_ranks_apart(tested, steps), *_waiting(nodes, tested, steps)]
+    yield from sorted(rows, key=lambda row: (row["p_value"], row["subject"], row["device"]))[:_MOST_ROWS]
+
+
+def _covered(steps: RunSteps, nodes: Sequence[NodeTelemetry]) -> RunSteps:
+    """Return the steps during which everything was sampled, but for what was sampled briefly."""
+    sampled = [series.times for node in nodes for series in node.series.values()]
+    extents = np.array([(times[0], times[-1]) for times in sampled])
+    length = extents[:, 1] - extents[:, 0]
+    long = extents[length >= _MOSTLY * length.max()]
+    begin, end = float(long[:, 0].max()), float(long[:, 1].min())
+    inside = np.flatnonzero((steps.edges[:-1] >= begin) & (steps.edges[1:] <= end))
+    if not len(inside):
+        return RunSteps(np.empty(0), *np.empty((4, 0), np.int64))
+    chosen = slice(int(inside[0]), int(inside[-1]) + 1)
+    edges = steps.edges[chosen.start : chosen.stop + 1]
+    return RunSteps(edges, *(column[chosen] for column in steps[1:]))
+
+
+def _joined(steps: RunSteps) -> RunSteps:
+    """Join neighbours until there are few enough; one's time is then the mean of theirs."""
+    count = -(-len(steps.steps) // MOST_UNITS)
+    if count < 2:
+        return steps
+    begin = np.arange(0, len(steps.steps), count)
+    last = np.append(begin[1:], len(steps.steps))
+    number = np.add.reduceat(steps.steps, begin)
+    return RunSteps(
+        np.append(steps.edges[begin], steps.edges[-1]),
+        steps.last[last - 1],
+        number,
+        np.add.reduceat(steps.wall * steps.steps, begin) // number,
+        np.maximum.reduceat(steps.longest, begin),
+    )
+
+
+def _subjects(steps: RunSteps) -> Iterator[_Subject]:
+    """Yield the long steps, and the level of the steps, if there are any and it changes."""
+    unit = np.repeat(np.arange(len(steps.steps)), steps.steps)
+    high = spikes(single_steps(steps))
+    long = np.bincount(unit[high], minlength=len(steps.steps)).astype(float)
+    every, first, last = np.arange(len(long)), int(steps.last[0]), int(steps.last[-1])
+    if len(high):
+        # As one spike each: a unit has several only where units are long.
+        yield _Subject("spikes", np.minimum(long, 1.0), every, first, last)
+    calm = np.flatnonzero(long == 0)
+    rest = StepSeries(calm, steps.wall[calm], calm)
+    if len(calm) >= FEWEST_UNITS and drift(rest) is not None:
+        yield _Subject("drift", rest.wall.astype(float), calm, first, last)
+
+
+def single_steps(steps: RunSteps) -> StepSeries:
+    """Return the time of each step: the usual one of its line or, for the last step of a line, the longest.
+
+    A line is written when a step has ended, so that a long step is mostly the last one of its line.
+    """
+    wall = np.repeat(steps.wall, steps.steps)
+    ends = np.cumsum(steps.steps)
+    wall[ends - 1] = steps.longest
+    number = np.arange(len(wall)) + np.repeat(steps.last + 1 - ends, steps.steps)
+    return StepSeries(number, wall, np.zeros(len(wall), np.int64))
+
+
+def _all_tested(nodes: Sequence[NodeTelemetry], edges: Floats) -> Iterator[_Tested]:
+    """Yield the metrics that may be a reason for longer steps, as far as they vary."""
+    for node in nodes:
+        for (device, metric), series in node.series.items():
+            kind, unit = METRICS[metric]
+            rank = node.rank_of(device)
+            if kind == "bits":
+                for bit, reason in REASONS.items():
+                    shares = Series(series.times, 100.0 * ((series.values.astype(np.int64) & bit) != 0))
+                    yield _Tested(rank, node.node, device, reason, "%", 1.0, mean_in(shares, kind, edges))
+            elif metric in _SIGNS:
+                unit = f"{unit}/s" if kind == "counter" else unit
+                values = mean_in(series, kind, edges)
+                yield _Tested(rank, node.node, device, metric, unit, _SIGNS[metric], values)
+        for rank in node.ranks:
+            others = _others_in(node, rank, edges)
+            if others is not None:
+                yield _Tested(rank, node.node, f"rank{rank}", "others_on_cores", "cores", 1.0, others)
+
+
+def _others_in(node: NodeTelemetry, rank: int, edges: Floats) -> Floats | None:
+    """Return how many of the cores of a rank others use in each unit; None where that is unknown.
+
+    The cores of a rank that shares them with other ranks are left out: these are no strangers.
+    """
+    cores = node.ranks[rank].cores
+    shared = any(set(cores) & set(place.cores) for other, place in node.ranks.items() if other != rank)
+    busy = [node.series.get((f"cpu{core}", "busy_s")) for core in cores]
+    own = node.series.get((f"rank{rank}", "cpu_s"))
+    known = [one for one in busy if one is not None]
+    if shared or not known or len(known) < len(busy) or own is None:
+        return None
+    used: Floats = np.add.reduce([mean_in(one, "counter", edges) for one in known])
+    return np.maximum(0.0, used - mean_in(own, "counter", edges))
+
+
+def mean_in(series: Series, kind: str, edges: Floats) -> Floats:
+    """Return the mean of a metric between consecutive moments, or the rate of a counter.
+
+    A value holds since the sample before, what a counter grew by is spread evenly over its time.
+    """
+    if len(series.times) < 2:
+        return np.full(len(edges) - 1, np.nan)
+    if kind == "counter":
+        starts, ends, amounts = growth(series)
+    else:
+        starts, ends = series.times[:-1], series.times[1:]
+        amounts = series.values[1:] * (ends - starts)
+    total, time = (
+        np.interp(edges, ends, np.cumsum(one), left=0.0) if len(ends) else np.zeros(len(edges))
+        for one in (amounts, ends - starts)
+    )
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: Floats = np.diff(total) / np.diff(time)
+    return found
+
+
+def _moved(subject: _Subject, tested: Sequence[_Tested], subjects: int) -> Iterator[dict[str, Any]]:
+    """Yield the metrics that are worse in the steps of a subject, with the probability of that by chance."""
+    weights = subject.weights
+    varied = [
+        one
+        for one in tested
+        if np.isfinite(one.values[subject.kept]).all() and np.ptp(one.values[subject.kept]) > 0
+    ]
+    if not varied:
+        return
+    values = np.array([one.sign * one.values[subject.kept] for one in varied])
+    chances = np.minimum(1.0, subjects * chance(weights, values, subject.name == "spikes"))
+    worse = weights > (weights.min() + weights.max()) / 2
+    for one, p_value in zip(varied, chances.tolist(), strict=True):
+        own = one.values[subject.kept]
+        then, usual = float(own[worse].mean()), float(np.median(own[~worse]))
+        if one.sign * (then - usual) > 0 and _differs(then, usual):
+            yield _row(one, subject.name, (subject.first, subject.last), usual, then, p_value)
+
+
+def _differs(one: float, other: float) -> bool:
+    return abs(one - other) >= _MATERIAL * max(abs(one), abs(other))
+
+
+def _row(
+    one: _Tested, subject: str, steps: tuple[int, int], usual: float, then: float, p_value: float
+) -> dict[str, Any]:
+    return {
+        "subject": subject,
+        "rank": one.rank,
+        "node": one.node,
+        "device": one.device,
+        "first_step": steps[0],
+        "last_step": steps[1],
+        "metric": one.metric,
+        "unit": one.unit,
+        "usual": usual,
+        "then": then,
+        "p_value": p_value,
+        "beyond_chance": int(p_value <= LEVEL),
+    }
+
+
+def chance(weights: Floats, values: Floats, local: bool) -> Floats:
+    """Return the probability that a metric is as high where weights are by chance, for all metrics together.
+
+    With ``local`` values count relative to those around them, so that only near ones are alike.
+
+    Parameters
+    ----------
+    weights : ndarray of float64, shape (n,)
+    values : ndarray of float64, shape (m, n)
+
+    Returns
+    -------
+    ndarray of float64, shape (m,)
+    """
+    ranks = np.array([_ranks(row) for row in (_beside_neighbours(values) if local else values)])
+    lengths = np.array([_block(_ranks(weights), row, local) for row in ranks])
+    kinds = np.unique(lengths)
+    found = np.ones(len(values))
+    draw = np.random.default_rng(0)
+    for length in kinds.tolist():
+        some = np.flatnonzero(lengths == length)
+        if len(weights) >= (_FEWEST_BLOCKS if local else _FEWEST_OF_LEVELS) * length:
+            found[some] = np.minimum(1.0, len(kinds) * _permuted(weights, ranks[some], length, draw))
+    return found
+
+
+def _permuted(weights: Floats, ranks: Floats, length: int, draw: np.random.Generator) -> Floats:
+    """Return the probabilities by permutations of blocks of the weights, adjusted for all rows of ranks."""
+    count = len(weights)
+    block = np.arange(count) // length
+    keys = draw.random((_PERMUTATIONS, int(block[-1]) + 1))
+    shift = draw.integers(0, count, _PERMUTATIONS) if length > 1 else np.zeros(_PERMUTATIONS, np.int64)
+    turned = weights[(np.arange(count) + shift[:, np.newaxis]) % count]
+    order = np.argsort(keys[:, block], axis=1, kind="stable")
+    sums = np.vstack((weights, np.take_along_axis(turned, order, axis=1))) @ ranks.T
+    spread = sums.std(axis=0)
+    scores = (sums - sums.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    highest = np.sort(scores[1:].max(axis=1))
+    above = len(highest) - np.searchsorted(highest, scores[0] - 1e-9)
+    result: Floats = (1 + above) / (1 + len(highest))
+    return result
+
+
+def _beside_neighbours(values: Floats) -> Floats:
+    """Return how far each value of some series is from the median of those around it."""
+    near = max(_NEAR, values.shape[1] // 16)
+    around = np.pad(values, ((0, 0), (near, near)), mode="reflect")
+    found: Floats = values - np.median(sliding_window_view(around, 2 * near + 1, axis=1), axis=2)
+    return found
+
+
+def _ranks(values: Floats) -> Floats:
+    """Return the ranks of values, the mean one of equal values, with mean 0."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    found: Floats = (np.cumsum(counts) - (counts - 1) / 2)[inverse.reshape(-1)]
+    centred: Floats = found - found.mean()
+    return centred
+
+
+def _block(one: Floats, other: Floats, local: bool) -> int:
+    """Return the length of blocks, a power of 2, that leave two series as much like their neighbours.
+
+    A sum of products of them varies as if there were so many times fewer of them
+    (Bartlett): 1 + 2 Σ of the products of both correlations. With ``local``, these end where the first one is
+    not positive: long steps may be periodic.
+    """
+    lags = max(1, len(one) // 4)
+    # Values that alternate are not alike.
+    products = np.maximum(_correlations(one, lags), 0.0) * np.maximum(_correlations(other, lags), 0.0)
+    if local:
+        products = products[: int(np.argmin(np.append(products, 0.0) > 0))]
+    alike = 1.0 + 2.0 * float(products.sum())
+    return 1 if alike < 1.5 else int(2 ** math.ceil(math.log2(2 * alike)))
+
+
+def _correlations(values: Floats, lags: int) -> Floats:
+    """Return how alike the values of a series with mean 0 are to those after 1, 2, … ``lags`` places."""
+    total = float(values @ values)
+    if not total:
+        return np.zeros(lags)
+    # Few values seem less alike to their neighbours than they are.
+    return np.array([float(values[:-k] @ values[k:]) / total for k in range(1, lags + 1)]) + 1 / len(values)
+
+
+def _ranks_apart(tested: Sequence[_Tested], steps: RunSteps) -> Iterator[dict[str, Any]]:
+    """Yield what a rank has otherwise than the other ranks."""
+    by_metric: dict[str, dict[int, _Tested]] = {}
+    for one in tested:
+        if one.rank is not None and np.isfinite(one.values).all():
+            by_metric.setdefault(one.metric, {})[one.rank] = one
+    looks = sum(len(ranks) for ranks in by_metric.values() if len(ranks) > 1)
+    for ranks in by_metric.values():
+        if len(ranks) < 2:
+            continue
+        every = {rank: one.values for rank, one in ranks.items()}
+        for rank, one in ranks.items():
+            others = np.array([values for other, values in every.items() if other != rank])
+            usual, then = float(np.median(others.mean(axis=1))), float(one.values.mean())
+            if one.sign * (then - usual) <= 0 or not _differs(then, usual):
+                continue
+            if len(others) >= _FEWEST_OTHERS and not _is_apart(then, others.mean(axis=1)):
+                continue
+            p_value = min(1.0, looks * _beyond_noise(one.sign * (one.values - np.median(others, axis=0))))
+            yield _row(one, "rank", (int(steps.last[0]), int(steps.last[-1])), usual, then, p_value)
+
+
+def _waiting(
+    nodes: Sequence[NodeTelemetry], tested: Sequence[_Tested], steps: RunSteps
+) -> Iterator[dict[str, Any]]:
+    """Yield the ranks that wait for files in a share of the samples that lie in steps; that is no chance."""
+    samples = {(node.node, name): series for node in nodes for name, series in node.series.items()}
+    for one in tested:
+        if one.metric == "blocked_pct" and one.rank is not None:
+            series = samples[one.node, (one.device, one.metric)]
+            some = series.values[(series.times > steps.edges[0]) & (series.times <= steps.edges[-1])]
+            share = float(some.mean())
+            if np.count_nonzero(some) >= _FEWEST_BLOCKED and share >= 100 * _MATERIAL:
+                yield _row(one, "io", (int(steps.last[0]), int(steps.last[-1])), 0.0, share, 0.0)
+
+
+def _is_apart(value: float, others: Floats) -> bool:
+    """Return whether a value is farther from the others than these are from each other."""
+    middle = float(np.median(others))
+    return abs(value - middle) > _APART * 1.4826 * float(np.median(np.abs(others - middle)))
+
+
+def _beyond_noise(differences: Floats) -> float:
+    """Return the probability that the mean of differences is above 0 by chance, for a normal mean."""
+    error = float(differences.std(ddof=1)) / math.sqrt(len(differences))
+    error *= widening(differences - differences.mean())
+    mean = float(differences.mean())
+    return 0.5 * math.erfc(mean / error / math.sqrt(2)) if error > 0 else 0.0
+
+
+def captured_steps(times: Mapping[int, tuple[float, Ints, Ints]]) -> RunSteps | None:
+    """Return the steps that the profiles of all ranks have, each with the time of the slowest rank.
+
+    Parameters
+    ----------
+    times : mapping of int to tuple
+        By rank, when its first step began in seconds since 1970, and the numbers and the times, in ns, of its
+        steps, which follow each other.
+
+    Returns
+    -------
+    RunSteps or None
+        None if the ranks have no two steps in common.
+    """
+    found = [
+        (begin + np.cumsum(wall[: _in_a_row(number)]) / 1e9, number[: _in_a_row(number)], wall)
+        for begin, number, wall in times.values()
+    ]
+    common = found[0][1] if found else np.empty(0, np.int64)
+    for _, number, _ in found:
+        common = np.intersect1d(common, number)
+    if len(common) < 2:
+        return None
+    places = [np.searchsorted(number, common) for _, number, _ in found]
+    ends = np.max([end[place] for (end, _, _), place in zip(found, places, strict=True)], axis=0)
+    wall = np.max([wall[place] for (_, _, wall), place in zip(found, places, strict=True)], axis=0)
+    edges = np.maximum.accumulate(np.append(ends[0] - wall[0] / 1e9, ends))
+    return RunSteps(edges, common, np.ones(len(common), np.int64), wall, wall)
+
+
+def _in_a_row(number: Ints) -> int:
+    """Return how many numbers follow each other from the first one on."""
+    gaps = np.flatnonzero(np.diff(number) != 1)
+    return int(gaps[0]) + 1 if len(gaps) else len(number)
+
+
+def noted_steps(lines: Sequence[Any]) -> RunSteps | None:
+    """Return the steps that a rank noted; None with fewer than two lines (`StepLine`).
+
+    The first line says when its last step ended, and not when its first one began. The median of two steps in
+    a line is the longer one: the mean of all but the longest tells more.
+    """
+    if len(lines) < 2:
+        return None
+    names = ("step", "steps", "wall_ns", "max_ns")
+    columns = (np.array([getattr(line, name) for line in lines[1:]], np.int64) for name in names)
+    last, steps, wall, longest = columns
+    edges = np.maximum.accumulate(np.array([line.time for line in lines], float))
+    others = (1e9 * np.diff(edges) - longest) / np.maximum(1, steps - 1)
+    usual = np.where(steps > 1, np.clip(others, 1, wall), wall).astype(np.int64)
+    return RunSteps(edges, last, steps, usual, longest)

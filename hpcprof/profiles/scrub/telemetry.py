@@ -1,0 +1,87 @@
+"""Copies the samples of a node without its name, mount points and identities of GPUs."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from hpcprof.common.errors import DamagedInput, reading
+from hpcprof.profiles.readers.declaration import Scrubber
+from hpcprof.profiles.scrub.names import Names, hosts_and_users
+from hpcprof.workloads.telemetry import FOLDER
+
+SAMPLES = Scrubber("hpcprof.profiles.scrub.telemetry:scrub", (), f"the files in {FOLDER}/ of a run")
+_MOUNT = re.compile(r"(nfs|lustre):(\S+)(?= )")
+
+
+def is_samples(path: Path) -> bool:
+    """Return whether a file is one of the samples of a run's nodes."""
+    return path.suffix == ".jsonl" and path.parent.name == FOLDER
+
+
+def scrub(path: Path, target: Path, names: Names) -> list[str]:
+    """Copy samples to ``target`` without hosts and paths, and return what was left out.
+
+    Lines that cannot be read are left out: nobody knows what they hold.
+
+    Raises
+    ------
+    DamagedInput
+        If the file has no line of samples.
+    """
+    names.know(hosts_and_users([path.stem], []))
+    with reading(path):
+        lines = path.read_bytes().splitlines()
+    kept = [clean for line in lines if (clean := _cleaned(line, names))]
+    if not kept:
+        raise DamagedInput(f"{path} has no samples.")
+    target.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+    lost = [f"{len(lines) - len(kept)} damaged lines"] if len(kept) < len(lines) else []
+    return ["hosts and mount points", *lost]
+
+
+def _cleaned(line: bytes, names: Names) -> str:
+    """Return a line without what identifies the machine; empty if it is none of the sampler's."""
+    try:
+        value = json.loads(line)
+        if isinstance(value, dict):
+            value = _header(value, names)
+        elif not _is_sample(value):
+            return ""
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return ""
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _is_sample(value: Any) -> bool:
+    """Return whether a line has numbers only."""
+    time, *lists = value
+    every = [time, *(one for some in lists for one in some)]
+    return all(one is None or isinstance(one, int | float) for one in every)
+
+
+def _header(header: dict[str, Any], names: Names) -> dict[str, Any]:
+    """Return the known fields of a header; of the variables that name GPUs, only numbers."""
+
+    def device(name: str) -> str:
+        return _MOUNT.sub(lambda found: f"{found[1]}:{names.numbered('mount', found[2])[7:-1]}", name)
+
+    return {
+        "node": names.numbered("host", header["node"]),
+        "time": float(header["time"]),
+        "limits": {str(key): value and float(value) for key, value in header["limits"].items()},
+        "gpus": [names.cleaned(one) for one in header["gpus"]],
+        "ranks": {
+            str(int(rank)): {
+                "cores": [*map(int, place["cores"])],
+                "gpus": [*map(int, place["gpus"])],
+                "devices": place["devices"] if re.fullmatch(r"[\d,]*", place["devices"]) else "",
+            }
+            for rank, place in header["ranks"].items()
+        },
+        "missing": {names.cleaned(key): names.cleaned(why) for key, why in header["missing"].items()},
+        "fast": [device(name) for name in header["fast"]],
+        "slow": [device(name) for name in header["slow"]],
+    }

@@ -1,0 +1,76 @@
+"""Findings with what the machine did meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from hpcprof.analysis.explain.evidence_words import in_words
+from hpcprof.analysis.explain.explanation import Cause, Finding
+from hpcprof.analysis.explain.findings import estimated_finding
+from hpcprof.analysis.explain.machine import waiting_for_files, with_machine
+
+
+def row(subject: str, metric: str, usual: float, then: float, **others: Any) -> dict[str, Any]:
+    values = {"rank": 1, "device": "rank1", "unit": "", "p_value": 0.0005, "beyond_chance": 1}
+    values |= {"node": "n1", "first_step": 0, "last_step": 99}
+    return {"subject": subject, "metric": metric, "usual": usual, "then": then, **values, **others}
+
+
+def found(
+    cause: Cause, rows: list[dict[str, Any]], share: float = 0.1, ranks: Any = (1,)
+) -> tuple[Finding, str]:
+    """Return a finding of that share of a step of 100 ms, and its evidence in words."""
+    finding = estimated_finding(cause, ranks, "data", share * 1e8, 1e5, 1e8, ())
+    tables = {"coincidences": pd.DataFrame(rows)}
+    (one,) = with_machine([finding], tables)
+    return one, "; ".join(in_words(tables, figure) for figure in one.evidence)
+
+
+def test_a_late_gpu_has_the_clock_that_explains_it() -> None:
+    clock = row("rank", "sm_mhz", 1755.0, 1410.0, device="gpu1", unit="MHz")
+    one, said = found(Cause.LATE_RANK_GPU, [clock, row("rank", "cpu_wait_s", 0.0, 0.5, unit="s/s")])
+    assert said == "rank 1: clock of gpu1 1,410 MHz, on the other ranks 1,755 MHz (p = 0.0005)"
+    assert one.cause is Cause.LATE_RANK_GPU
+    # A host is not late because of its GPU, nor a rank because of another one.
+    assert found(Cause.LATE_RANK_HOST, [clock])[1] == ""
+    assert found(Cause.LATE_RANK_GPU, [{**clock, "rank": 0}])[1] == ""
+
+
+def test_what_may_be_chance_or_explains_too_little_is_shown_as_such() -> None:
+    doubtful = row(
+        "spikes", "temperature_c", 60.0, 70.0, device="gpu1", unit="C", p_value=0.2, beyond_chance=0
+    )
+    _, said = found(Cause.STEP_SPIKES, [doubtful])
+    assert said == "rank 1: temperature of gpu1 70 C, else 60 C (may be chance, p = 0.2)"
+    sure = row("spikes", "errors", 0.0, 5.0, device="nic:hsn0", unit="/s", rank=None)
+    assert found(Cause.STEP_SPIKES, [doubtful, sure])[1] == "errors of nic:hsn0 5 /s, else 0 /s (p = 0.0005)"
+
+
+def test_long_steps_and_pauses_that_wait_for_files_are_slow_io() -> None:
+    waits = row("spikes", "blocked_pct", 0.0, 40.0, unit="%")
+    written = row("spikes", "written_bytes", 0.0, 2e8, unit="bytes/s")
+    one, said = found(Cause.STEP_SPIKES, [written, waits], ranks=(0, 1))
+    assert (one.cause, one.ranks, one.where) == (Cause.SLOW_IO, (1,), "") and one.saving_ns == 10_000_000
+    assert said.startswith("rank 1: samples that wait for files 40 %, else 0 %") and "200.0 MB/s" in said
+    # Bytes alone are no waiting.
+    assert found(Cause.STEP_SPIKES, [written])[0].cause is Cause.STEP_SPIKES
+    always = row("io", "blocked_pct", 0.0, 8.0, unit="%")
+    assert found(Cause.HOST_WORK, [always])[0].cause is Cause.SLOW_IO
+    assert found(Cause.HOST_WORK, [always], share=0.4)[0].cause is Cause.HOST_WORK
+    assert found(Cause.HOST_SYNC, [always])[0].cause is Cause.HOST_SYNC
+
+
+def test_waiting_for_files_has_a_price_without_a_profile() -> None:
+    rows = [row("io", "blocked_pct", 0.0, then, rank=rank) for rank, then in ((0, 10.0), (1, 20.0))]
+    (one,) = waiting_for_files(pd.DataFrame(rows), 1e9)
+    assert (one.cause, one.ranks, one.saving_ns) == (Cause.SLOW_IO, (0, 1), 200_000_000)
+    assert one.saving_low_ns is not None and 0.1e9 < one.saving_low_ns < 0.2e9
+    assert list(waiting_for_files(pd.DataFrame(rows).iloc[:0], 1e9)) == []
+
+
+@pytest.mark.parametrize("cause", [Cause.STEP_DRIFT, Cause.LATE_RANK_HOST])
+def test_a_run_without_samples_has_findings_as_they_are(cause: Cause) -> None:
+    assert found(cause, [])[0].evidence == ()

@@ -1,0 +1,149 @@
+"""Metrics that move with long steps, ranks that differ, and what stays chance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcprof.analysis.telemetry.coincidences import (
+    RunSteps,
+    captured_steps,
+    coincidences,
+    mean_in,
+    noted_steps,
+    single_steps,
+)
+from hpcprof.profiles.readers.telemetry import NodeTelemetry, RankPlace, Series
+from hpcprof.submit.runs.live_steps import StepLine
+
+BEGIN, STEPS = 1_000_000.0, 120
+LONG = np.arange(4, STEPS, 5)
+
+
+def steps(long: Any = LONG, excess_ns: int = 10**9) -> RunSteps:
+    """Return steps of a second, some of which take two."""
+    wall = np.full(STEPS, 10**9) + np.random.default_rng(0).integers(0, 10**7, STEPS)
+    wall[long] += excess_ns
+    edges = BEGIN + np.append(0.0, np.cumsum(wall / 1e9))
+    return RunSteps(edges, np.arange(STEPS), np.ones(STEPS, np.int64), wall, wall)
+
+
+def sampled(of: RunSteps, in_long: float, usual: float, noise: float, seed: int = 1) -> Series:
+    """Return a value each 0.1 s that is another one in long steps."""
+    times = np.arange(of.edges[0] - 1, of.edges[-1] + 1, 0.1)
+    at = np.clip(np.searchsorted(of.edges, times) - 1, 0, STEPS - 1)
+    values = np.where(of.wall[at] > 1.5e9, in_long, usual)
+    return Series(times, values + noise * np.random.default_rng(seed).standard_normal(len(times)))
+
+
+def counted(series: Series) -> Series:
+    return Series(series.times, np.cumsum(np.maximum(series.values, 0.0)))
+
+
+def node(series: dict[tuple[str, str], Series], ranks: int = 1) -> NodeTelemetry:
+    places = {rank: RankPlace((rank,), (rank,)) for rank in range(ranks)}
+    return NodeTelemetry("n1", series, places, ("A GPU",) * ranks)
+
+
+def claimed(of: RunSteps, series: dict[tuple[str, str], Series], ranks: int = 1) -> set[tuple[str, str, str]]:
+    rows = coincidences([node(series, ranks)], of)
+    return {(row["subject"], row["device"], row["metric"]) for row in rows if row["beyond_chance"]}
+
+
+def test_what_moves_with_long_steps_is_told_from_what_does_not() -> None:
+    of = steps()
+    series = {
+        ("rank0", "written_bytes"): counted(sampled(of, 2e7, 1e3, 10.0)),
+        ("gpu0", "temperature_c"): sampled(of, 60.0, 60.0, 5.0),
+        ("node", "io_pressure_s"): counted(sampled(of, 0.03, 0.03, 0.01)),
+    }
+    assert claimed(of, series) == {("spikes", "rank0", "written_bytes")}
+    (row,) = (row for row in coincidences([node(series)], of) if row["beyond_chance"])
+    assert row["then"] == pytest.approx(2e8, rel=0.1) and row["usual"] < 1e6 and row["unit"] == "bytes/s"
+    assert (row["rank"], row["first_step"], row["last_step"]) == (0, 0, STEPS - 1)
+    # Less of it is no reason, and a clock is one only where it is lower.
+    fewer = {("rank0", "written_bytes"): counted(sampled(of, 1e3, 2e7, 10.0))}
+    assert claimed(of, fewer) == set()
+    assert claimed(of, {("gpu0", "sm_mhz"): sampled(of, 1410.0, 1755.0, 5.0)}) == {
+        ("spikes", "gpu0", "sm_mhz")
+    }
+    assert claimed(of, {("gpu0", "sm_mhz"): sampled(of, 1755.0, 1410.0, 5.0)}) == set()
+
+
+def test_a_single_long_step_is_no_proof_and_steady_steps_have_no_rows() -> None:
+    one = steps(np.array([60]))
+    rows = list(coincidences([node({("gpu0", "temperature_c"): sampled(one, 80.0, 60.0, 1.0)})], one))
+    assert [(row["metric"], row["beyond_chance"]) for row in rows] == [("temperature_c", 0)]
+    even = steps(np.empty(0, np.int64))
+    assert list(coincidences([node({("gpu0", "temperature_c"): sampled(even, 0.0, 60.0, 5.0)})], even)) == []
+
+
+def test_what_rises_during_the_run_proves_nothing_about_long_steps() -> None:
+    of = steps(np.sort(np.random.default_rng(3).choice(np.arange(70, STEPS), 15, replace=False)))
+    times = np.arange(of.edges[0], of.edges[-1], 0.1)
+    assert claimed(of, {("gpu0", "temperature_c"): Series(times, 40.0 + times - times[0])}) == set()
+
+
+def test_levels_that_change_together_again_and_again_are_named() -> None:
+    slow = (np.arange(STEPS) // 6) % 2 == 1
+    of = steps(np.flatnonzero(slow), 10**8)
+    times = np.arange(of.edges[0], of.edges[-1], 0.1)
+    at = np.clip(np.searchsorted(of.edges, times) - 1, 0, STEPS - 1)
+    clock = np.asarray(np.random.default_rng(0).normal(1755.0 - 345.0 * slow[at]), np.float64)
+    found = {one for one in claimed(of, {("gpu0", "sm_mhz"): Series(times, clock)}) if one[0] != "rank"}
+    assert found <= {("drift", "gpu0", "sm_mhz"), ("spikes", "gpu0", "sm_mhz")}
+
+
+def test_a_rank_whose_clock_is_lower_than_that_of_the_others_is_named_with_its_reason() -> None:
+    of = steps(np.empty(0, np.int64))
+    series = {(f"gpu{gpu}", "sm_mhz"): sampled(of, 0, 1755.0 + gpu, 8.0, gpu) for gpu in range(4)}
+    assert claimed(of, series, 4) == set()
+    series["gpu2", "sm_mhz"] = sampled(of, 0, 1410.0, 8.0, 9)
+    masks = {(f"gpu{gpu}", "throttle_reasons"): sampled(of, 0, 4.0 * (gpu == 2), 0.0) for gpu in range(4)}
+    assert claimed(of, series | masks, 4) == {("rank", "gpu2", "sm_mhz"), ("rank", "gpu2", "power cap")}
+    rows = [row for row in coincidences([node(series, 4)], of) if row["beyond_chance"]]
+    assert [(row["rank"], round(row["then"]), round(row["usual"])) for row in rows] == [(2, 1410, 1756)]
+
+
+def test_others_on_the_core_of_one_rank_are_named() -> None:
+    of = steps(np.empty(0, np.int64))
+    times = np.arange(of.edges[0], of.edges[-1], 1.0)
+    series = {(f"rank{rank}", "cpu_s"): Series(times, 0.5 * times) for rank in range(2)}
+    series |= {(f"cpu{core}", "busy_s"): Series(times, (0.5 + 0.4 * core) * times) for core in range(2)}
+    assert claimed(of, series, 2) == {("rank", "rank1", "others_on_cores")}
+
+
+def test_waiting_for_files_in_all_steps_is_named_and_a_few_samples_are_not() -> None:
+    of = steps(np.empty(0, np.int64))
+    times = np.arange(of.edges[0], of.edges[-1], 0.1)
+    busy = Series(times, np.tile([100.0, 0.0, 0.0, 0.0], len(times))[: len(times)])
+    assert claimed(of, {("rank0", "blocked_pct"): busy}) == {("io", "rank0", "blocked_pct")}
+    seldom = Series(times, np.append(np.full(4, 100.0), np.zeros(len(times) - 4)))
+    assert claimed(of, {("rank0", "blocked_pct"): seldom}) == set()
+
+
+def test_nothing_is_interpolated_but_the_growth_of_counters() -> None:
+    edges = np.array([0.0, 1.5, 3.0])
+    held = Series(np.array([0.0, 1.0, 2.0, 3.0]), np.array([9.0, 2.0, 4.0, 6.0]))
+    assert mean_in(held, "gauge", edges).tolist() == pytest.approx([(2 + 2) / 1.5, (2 + 6) / 1.5])
+    assert np.isnan(mean_in(held, "gauge", np.array([3.0, 4.0]))).all()
+    count = Series(np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.0, 2.0, 1.0, 7.0]))
+    # What it grew by while it began anew is unknown.
+    assert mean_in(count, "counter", np.array([0.0, 1.0, 3.0])).tolist() == [2.0, 6.0]
+
+
+def test_steps_come_from_lines_and_from_profiles() -> None:
+    lines = [StepLine(10.0, 0, 1, 10**9, 10**9), StepLine(13.0, 2, 2, 2 * 10**9, 2 * 10**9)]
+    noted = noted_steps(lines)
+    assert noted is not None and noted.edges.tolist() == [10.0, 13.0]
+    single = single_steps(noted)
+    assert single.steps.tolist() == [1, 2] and single.wall.tolist() == [10**9, 2 * 10**9]
+    assert noted_steps(lines[:1]) is None
+    wall = np.array([10**9, 10**9, 3 * 10**9])
+    late = (100.5, np.array([4, 5, 7]), wall)
+    both = captured_steps({0: (100.0, np.array([3, 4, 5]), wall), 1: late})
+    assert both is not None and both.last.tolist() == [4, 5] and both.wall.tolist() == [10**9, 3 * 10**9]
+    assert both.edges.tolist() == [101.0, 102.0, 105.0]
+    assert captured_steps({}) is None
