@@ -273,3 +273,18 @@ def test_a_real_slurm_is_used_by_ssh(slurm: SshServer, hpcprof: Hpcprof) -> None
     assert hpcprof("cancel", "last", first).returncode == 0
     assert hpcprof("resubmit", first).returncode == 0
     assert hpcprof("cancel", "last").returncode == 0
+
+
+def test_a_site_file_of_the_user_names_host_account_and_folder(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    sites = tmp_path / "no-config/hpcprof/sites"  # where the tests have the user's settings
+    sites.mkdir(parents=True)
+    keys = "host: cluster\nuser: jane\nruns_dir: /scratch/jane\n"
+    (sites / "mine.yaml").write_text(f"extends: generic-slurm\n{keys}")
+    shown = hpcprof("submit", "--site", "mine", "--dry-run", "--", "true")
+    assert (shown.returncode, "run_dir=/scratch/jane/RUN_ID\n" in shown.stdout) == (0, True), shown.stderr
+    (sites / "mine.yaml").write_text(f"extends: generic-slurm\n{keys.replace('jane', '-oProxyCommand=x', 1)}")
+    refused = hpcprof("submit", "--site", "mine", "--dry-run", "--", "true")
+    assert (refused.returncode, "write a host as ssh takes it" in refused.stderr) == (2, True)
+    (sites / "mine.yaml").write_text("extends: generic-slurm\nuser: jane\n")
+    alone = hpcprof("submit", "--site", "mine", "--dry-run", "--", "true")
+    assert (alone.returncode, "user belongs to host, which is missing" in alone.stderr) == (2, True)

@@ -168,3 +168,12 @@ def test_no_space_follows_a_key_in_the_script_of_a_shell(shell: str, part: str) 
     found = get_completion_class(shell)
     assert found is not None
     assert part in found.source_template
+
+
+def test_hosts_are_those_of_the_users_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert completed(monkeypatch, "submit", "--host", "") == []
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh/config").write_text("Host polaris aurora *.example !bad\n  User me\nhost lumi?\n")
+    assert completed(monkeypatch, "submit", "--host", "") == ["polaris", "aurora"]
+    assert completed(monkeypatch, "config", "set", "sites.polaris.host", "") == ["polaris", "aurora"]
