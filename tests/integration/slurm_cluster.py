@@ -18,6 +18,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 _DAEMONS = ("munged", "slurmctld", "slurmd")
 _NODES = 4
 _SECONDS = 120.0
@@ -182,6 +184,18 @@ def cluster(folder: Path, *programs: str, min_job_age: int = 60) -> Iterator[Clu
         finally:
             running.command("scancel", "--partition=debug")
             _until(lambda: not running.command("squeue", "--noheader").strip(), folder)
+
+
+@contextmanager
+def cluster_or_skip(folder: Path, *programs: str) -> Iterator[Cluster]:
+    """Start a cluster; where Slurm is not installed the tests are skipped, but never in CI."""
+    with ExitStack() as running:
+        try:
+            started = running.enter_context(cluster(folder, *programs, min_job_age=2 if programs else 60))
+        except Unavailable as reason:
+            assert not os.environ.get("CI"), reason
+            pytest.skip(str(reason))
+        yield started
 
 
 def _configure(folder: Path, ports: list[int], accounting: bool, min_job_age: int) -> Path:

@@ -11,6 +11,7 @@ import pytest
 
 from hpcprof.submit.runs.directory import all_runs
 from hpcprof.submit.runs.live_steps import read_live_steps
+from tests.integration.slurm_cluster import cluster_or_skip
 from tests.waiting import until
 
 pytestmark = pytest.mark.slow
@@ -35,13 +36,16 @@ while not over and step < 6000:
 """
 
 
+TWO = ("--ranks-per-node", "2")
+
+
 class Job:
     """A job of two ranks, until `end`."""
 
     def __init__(self, folder: Path, kind: str, *options: str) -> None:
         self.folder = folder
         (folder / "train.py").write_text(PROGRAM)
-        self.hpcprof("submit", "--ranks-per-node", "2", *options, "--", sys.executable, "train.py", kind)
+        self.hpcprof("submit", *options, "--", sys.executable, "train.py", kind)
         (self.run,) = all_runs(folder / "runs")
 
     def hpcprof(self, *arguments: str, code: int = 0) -> str:
@@ -60,7 +64,7 @@ class Job:
 
 
 def test_a_running_job_records_the_same_steps_on_all_ranks_and_goes_on(tmp_path: Path) -> None:
-    job = Job(tmp_path, "even")
+    job = Job(tmp_path, "even", *TWO)
     until(lambda: len(read_live_steps(job.run)) == 2, 120)
     job.hpcprof("capture", "last", "--steps", "3")
     traces = sorted(path.name for path in (job.run.path / "profiles").iterdir())
@@ -78,8 +82,23 @@ def test_a_running_job_records_the_same_steps_on_all_ranks_and_goes_on(tmp_path:
     assert (explained["step"]["steps"], explained["step"]["ranks"]) == (3, 2)
 
 
+def test_a_job_of_slurm_records_the_same_steps_on_all_nodes_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with cluster_or_skip(tmp_path / "slurm") as slurm:
+        monkeypatch.setenv("SLURM_CONF", str(slurm.configuration))
+        job = Job(tmp_path, "even", "--site", "generic-slurm", "--nodes", "2", "--walltime", "10m")
+        until(lambda: len(read_live_steps(job.run)) == 2, 120)
+        job.hpcprof("capture", "last", "--steps", "3", "--ranks", "1")
+        (trace,) = (job.run.path / "profiles").iterdir()
+        assert trace.name == "rank00001.trace.json.gz"
+        before = read_live_steps(job.run)[0].last.step
+        until(lambda: read_live_steps(job.run)[0].last.step > before, 60)
+        job.end()
+
+
 def test_steps_that_become_slower_are_recorded_and_explained(tmp_path: Path) -> None:
-    job = Job(tmp_path, "slow", "--capture-when", "slow:100")
+    job = Job(tmp_path, "slow", *TWO, "--capture-when", "slow:100")
     answers = job.run.path / "state/captures"
     until(
         lambda: (

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,7 +34,7 @@ from hpcprof.submit.submission import submit
 from tests.conftest import Hpcprof
 from tests.data.many_ranks import write_all
 from tests.integration.mpi import need_mpich
-from tests.integration.slurm_cluster import Cluster, Unavailable, cluster, free_ports
+from tests.integration.slurm_cluster import Cluster, cluster_or_skip, free_ports
 from tests.integration.test_failing_ranks import NSYS
 from tests.jobs import make_job
 from tests.waiting import until
@@ -62,18 +62,6 @@ OMPI_MCA_rmaps_base_oversubscribe: "1"}}
 def _no_silence_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the clusters of other tests, which may have been silent a short while ago."""
     monkeypatch.setattr(polling, "_silent", {})
-
-
-@contextmanager
-def cluster_or_skip(folder: Path, *programs: str) -> Iterator[Cluster]:
-    """Start a cluster; where Slurm is not installed the tests are skipped, but never in CI."""
-    with ExitStack() as running:
-        try:
-            started = running.enter_context(cluster(folder, *programs, min_job_age=2 if programs else 60))
-        except Unavailable as reason:
-            assert not os.environ.get("CI"), reason
-            pytest.skip(str(reason))
-        yield started
 
 
 @pytest.fixture(scope="session")
