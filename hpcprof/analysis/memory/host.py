@@ -87,10 +87,16 @@ def _growth(series: Series, marks: Sequence[StepMark]) -> Growth | None:
 
 
 def _free(node: NodeTelemetry) -> float | None:
-    """Return the bytes that the job may still use on a node at the end of its samples."""
+    """Return the bytes that the job left free on a node when it used most."""
     limit = node.limits.get("memory_bytes")
     used = node.series.get(("node", "cgroup_memory_bytes")) or node.series.get(("node", "memory_used_bytes"))
-    return None if limit is None or used is None else max(0.0, float(limit - used.values[-1]))
+    return None if limit is None or used is None else max(0.0, float(limit - used.values.max()))
+
+
+def _last(series: Series) -> float:
+    """Return the last value that is not zero, which it is when the processes have ended."""
+    known = series.values[series.values > 0]
+    return float(known[-1]) if len(known) else 0.0
 
 
 def _row(
@@ -117,8 +123,8 @@ def _row(
         "samples": len(series.times),
         "first_step": marks[0].step if marks else None,
         "last_step": marks[-1].step if marks else None,
-        "resident_bytes": int(series.values[-1]),
-        "proportional_bytes": None if shared is None else int(shared.values[-1]),
+        "resident_bytes": int(_last(series)),
+        "proportional_bytes": None if shared is None else int(_last(shared)),
         "growth_bytes_per_step": by_step(grown and grown.per_s),
         "growth_low_bytes_per_step": by_step(grown and grown.low),
         "growth_high_bytes_per_step": by_step(grown and grown.high),

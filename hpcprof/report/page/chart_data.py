@@ -17,6 +17,7 @@ from hpcprof.report.account import IDLE_CAUSES
 from hpcprof.report.contents import Contents
 from hpcprof.report.many_ranks import DEVIATING, MOST_IN_FULL
 from hpcprof.report.page.kernel_charts import kernel_charts
+from hpcprof.report.page.memory_charts import memory_charts
 from hpcprof.report.page.step_charts import Chart, modes_chart, steps_chart
 from hpcprof.results.analysis_table import Row
 
@@ -43,7 +44,7 @@ def chart_data(contents: Contents) -> list[Chart]:
     made += [chart for part in parts if (chart := part(contents)) is not None]
     made += kernel_charts(contents)
     memory = _memory(contents)
-    return made + ([memory] if memory else [])
+    return [*made, *([memory] if memory else []), *memory_charts(contents)]
 
 
 def _account(contents: Contents) -> Chart | None:

@@ -20,6 +20,7 @@ export const COLOURS = {
   "waiting for peers": "var(--wait)",
   allocated: "var(--compute)",
   "reserved beyond that": "var(--idle)",
+  "reserved, not allocated": "var(--idle)",
 };
 
 /** Returns the colour of the series with a number. */

@@ -1,12 +1,12 @@
 // The charts of the pages. Each is drawn again when its width changes; its colours are those of page.css, so
 // that they follow the theme without a new drawing.
 import * as Plot from "@observablehq/plot";
-import { bars, modes, phases, steps } from "./time_charts.js";
+import { areas, bars, modes, phases, steps } from "./time_charts.js";
 import { curves, intervals, roofline, scatter } from "./kernel_charts.js";
 import { LABELS, addChart, axisOf, rowLabels, styled } from "./chart_parts.js";
 import { duration, durationTicks, durationTickValues, percent } from "./units.js";
 
-const DRAWN = { bars, curves, intervals, modes, phases, roofline, scatter, steps };
+const DRAWN = { areas, bars, curves, intervals, modes, phases, roofline, scatter, steps };
 
 /**
  * Draws charts one below the other.

@@ -1,6 +1,6 @@
 // The charts of times: of steps, phases, accounts, modes, and whatever divides into bars.
 import * as Plot from "@observablehq/plot";
-import { COLOURS, EM, LABELS, MOST_SHARE, axisOf, legend, rowLabels, styled } from "./chart_parts.js";
+import { COLOURS, EM, LABELS, MOST_SHARE, axisOf, legend, rowLabels, seriesColour, styled } from "./chart_parts.js";
 import { bytes, bytesTicks, duration, durationTicks, durationTickValues } from "./units.js";
 
 /** Ranks whose phase differs by less than this share of the step are alike. */
@@ -268,4 +268,46 @@ export function modes(chart, width) {
       ],
     ),
   ];
+}
+
+/** Sizes over time, stacked: each lasts until the next moment. */
+export function areas(chart, width) {
+  const colours = new Map(chart.parts.map(([name, , number]) => [name, COLOURS[name] ?? seriesColour(number)]));
+  const totals = chart.time_ns.map(() => 0);
+  const layers = chart.parts.map(([name, sizes]) =>
+    sizes.map((size, place) => {
+      const low = totals[place];
+      totals[place] += size;
+      return { name, size, time: chart.time_ns[place], low, high: totals[place] };
+    }),
+  );
+  const [first, last] = [chart.time_ns[0], Math.max(chart.time_ns[0] + 1, chart.time_ns.at(-1))];
+  const most = Math.max(1, ...totals);
+  const whole = chart.time_ns.map((time, place) => ({ time, total: totals[place], place }));
+  const said = ({ time, total, place }) =>
+    [`${duration(time)}: ${bytes(total)}`, ...chart.parts.map(([name, sizes]) => `${name} ${bytes(sizes[place])}`)].join("\n");
+  const drawing = styled(
+    {
+      title: chart.title,
+      note: chart.note,
+      width,
+      height: 300,
+      marginLeft: 70,
+      marginTop: 18,
+      marginBottom: 40,
+      x: { domain: [first, last], axis: null },
+      y: { domain: [0, 1.05 * most], axis: null },
+    },
+    [
+      axisOf("y", undefined, bytesTicks(most)),
+      axisOf("x", durationTickValues(first, last, Math.max(2, width / 110)), durationTicks(last), "time"),
+      ...layers.map((layer) =>
+        Plot.areaY(layer, { x: "time", y1: "low", y2: "high", curve: "step-after", fill: colours.get(layer[0].name), fillOpacity: 0.85 }),
+      ),
+      Plot.ruleX([chart.peak_ns], { stroke: "currentColor", strokeDasharray: "4,3" }),
+      Plot.text([chart.peak_ns], { ...LABELS, x: (ns) => ns, text: () => "peak", frameAnchor: "top", dy: -10 }),
+      Plot.tip(whole, Plot.pointerX({ x: "time", y: "total", title: said })),
+    ],
+  );
+  return [legend([...colours.keys()], (name) => colours.get(name)), drawing];
 }

@@ -1,5 +1,5 @@
 // The page of a running job: asks for its state every two seconds while the page is in sight.
-import { duration } from "../units.js";
+import { bytes, duration } from "../units.js";
 
 const PAUSE = 2000;
 const MOST_ROWS = 20;
@@ -74,7 +74,10 @@ class Live {
     const high = Math.max(...ranks.map(({ last }) => last.step));
     const where = low === high ? `Step ${low}` : `Steps ${low} to ${high}`;
     const count = ranks.length === 1 ? "1 rank" : `${ranks.length} ranks`;
-    section.querySelector("p").textContent = `${where} on ${count}, median ${duration(middle(walls))} a step.`;
+    const fullest = ranks.reduce((most, one) => (one.last.reserved_bytes > most.last.reserved_bytes ? one : most));
+    const { allocated_bytes: allocated, reserved_bytes: reserved } = fullest.last;
+    const memory = reserved ? ` GPU memory up to ${bytes(allocated)} allocated, ${bytes(reserved)} reserved (rank ${fullest.rank}).` : "";
+    section.querySelector("p").textContent = `${where} on ${count}, median ${duration(middle(walls))} a step.${memory}`;
     this.#draw(section.querySelector("svg"));
     this.history.clear();
     const worst = ranks.sort((a, b) => a.last.time - b.last.time || b.last.max_ns - a.last.max_ns).slice(0, MOST_ROWS);
