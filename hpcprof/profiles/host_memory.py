@@ -30,12 +30,17 @@ _KINDS = {
     "Device": HostMemory.NONE,
     "Device Static": HostMemory.NONE,
     "Array": HostMemory.NONE,
+    # Of Intel's PTI.
+    "Host (User Allocated)": HostMemory.PAGEABLE,
+    "Host (Driver Allocated)": HostMemory.PINNED,
+    "Shared": HostMemory.MANAGED,
 }
 # A copy between two kinds has that of the side which slows it, in this order.
 _ORDER = (HostMemory.PAGEABLE, HostMemory.PINNED, HostMemory.MANAGED, HostMemory.UNKNOWN, HostMemory.NONE)
 
-# libkineto's memcpyName and memsetName.
-_NAME = re.compile(r"Mem(?:cpy \w+|set) \(([\w ]+?)(?: -> ([\w ]+))?\)")
+# libkineto's memcpyName and memsetName; on Intel's GPUs a set has its value too.
+_LABEL = r"([\w ]+?(?: \([\w ]+\))?)"
+_NAME = re.compile(rf"Mem(?:cpy \w+|set) \((?:\d+ -> )?{_LABEL}(?: -> {_LABEL})?\)")
 
 
 def host_memory(labels: Iterable[str | None]) -> HostMemory:

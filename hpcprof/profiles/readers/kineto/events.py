@@ -391,7 +391,10 @@ class TraceEvents:
     def _calls(self, events: list[Event]) -> Built:
         columns, checks = self._on_host(events)
         arguments = self._arguments(_CALL, events, Subject.CALL)
-        return columns | {"correlation": column(arguments, "correlation", NO_CORRELATION)}, checks
+        correlation = column(arguments, "correlation", NO_CORRELATION)
+        # Calls of Level Zero have the number of the call of the runtime that they are in, which launches.
+        inner = np.array([event.cat == "xpu_driver" for event in events], bool)
+        return columns | {"correlation": np.where(inner, NO_CORRELATION, correlation)}, checks
 
     def _kernels(self, events: list[Event]) -> Built:
         """Build the kernels, and keep the record of those that communicate."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.columns.joins import launch_pairs
-from hpcprof.profiles.host_memory import HostMemory
+from hpcprof.profiles.host_memory import HostMemory, host_memory_of_name
 from hpcprof.profiles.losses import LossKind
 from hpcprof.profiles.readers.kineto.reader import read
 from hpcprof.profiles.readers.kineto.stamps import nanoseconds, times
@@ -246,16 +246,24 @@ def test_events_of_other_devices_are_named_and_counted(tmp_path: Path) -> None:
 def test_calls_on_intels_gpus_are_calls_and_launch_their_kernels(tmp_path: Path) -> None:
     host = {"ph": "X", "pid": 1, "tid": 2, "ts": 1, "dur": 1, "args": {"correlation": 7}}
     kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 3, "ts": 5, "dur": 2}
+    copy = {**kernel, "cat": "gpu_memcpy", "name": "Memcpy M2D (Host (User Allocated) -> Device)", "ts": 9}
     timeline = read(
         write(
             tmp_path / "rank0.trace.json",
             {**host, "cat": "xpu_runtime", "name": "urEnqueueKernelLaunch"},
-            {**host, "cat": "xpu_driver", "name": "zeCommandListAppendLaunchKernel", "args": {}},
-            {**kernel, "args": {"device": 0, "stream": 3, "correlation": 7}},
+            # libkineto gives it the number of the call that it is in.
+            {**host, "cat": "xpu_driver", "name": "zeCommandListAppendLaunchKernel"},
+            {**kernel, "args": {"device": 0, "sycl queue": 3, "l0 queue": "0x1", "correlation": 7}},
+            {**host, "cat": "xpu_runtime", "name": "urEnqueueUSMMemcpy", "args": {"correlation": 8}},
+            {**copy, "args": {"device": 0, "sycl queue": 3, "correlation": 8, "bytes": 4096}},
+            {**host, "cat": "collective_comm", "name": "xccl::allreduce", "args": {"communicator id": 5}},
         )
     )
-    assert timeline.names(timeline.calls.name) == ["urEnqueueKernelLaunch", "zeCommandListAppendLaunchKernel"]
-    assert [rows.tolist() for rows in launch_pairs(timeline)] == [[0], [0]]
+    calls = timeline.names(timeline.calls.name)
+    assert calls == ["urEnqueueKernelLaunch", "zeCommandListAppendLaunchKernel", "urEnqueueUSMMemcpy"]
+    assert [rows.tolist() for rows in launch_pairs(timeline)] == [[0, 1], [0, 2]]
+    assert (timeline.kernels.stream.tolist(), timeline.memops.bytes.tolist()) == ([3], [4096])
+    assert timeline.memops.host_memory.tolist() == [HostMemory.PAGEABLE]
     assert not timeline.origin.losses
 
 
@@ -391,3 +399,5 @@ def test_names_of_copies_tell_the_memory_of_the_host() -> None:
         "Memcpy DtoH (Device -> Pinned)": HostMemory.PINNED,
         "Memcpy DtoD (Device -> Device)": HostMemory.NONE,
     }
+    assert host_memory_of_name("Memcpy H2D (Host (Driver Allocated) -> Device)") == HostMemory.PINNED
+    assert host_memory_of_name("Memset (0 -> Device)") == HostMemory.NONE
