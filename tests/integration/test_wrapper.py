@@ -331,6 +331,59 @@ def test_the_files_of_the_program_under_rocprofv3_get_the_name_of_its_rank(
     assert ("rocprofv3 wrote no profile" in log) is (not kept)
 
 
+UNITRACE = """#!/bin/sh
+[ "$1" != --help ] || exit
+echo "$*" >{notes}
+while [ "$1" != /bin/sh ]; do
+    [ "$1" != --result-dir ] || folder=$2
+    [ "$1" != --output-dir-path ] || folder=$2
+    shift
+done
+cd "$folder" 2>/dev/null || {{ mkdir -p "$folder" && cd "$folder"; }}
+for file in {files}; do mkdir -p "$(dirname "$file")" && echo "{{}}" >"$file"; done
+for file in {main}; do printf '%100s' main >"$file"; done
+cd - >/dev/null
+"$@"
+"""
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("metrics", "written", "main", "kept", "aside"),
+    [
+        ("", "sh.7.json app.8.json", "app.8.json", ["rank00003.unitrace.json"], ["sh.7.json"]),
+        (
+            "ComputeBasic",
+            "rank_3.sh.7/chrome_trace.json rank_3.app.8/metrics_0.csv rank_3.app.8/metrics/metrics_1.csv",
+            "rank_3.app.8/chrome_trace.json",
+            ["rank00003.metrics_0.csv", "rank00003.metrics_1.csv", "rank00003.unitrace.json"],
+            ["rank_3.sh.7"],
+        ),
+    ],
+)
+def test_the_files_of_the_program_under_unitrace_get_the_name_of_its_rank(
+    shell: str, metrics: str, written: str, main: str, kept: list[str], aside: list[str], tmp_path: Path
+) -> None:
+    tools, folder, notes = tmp_path / "bin", tmp_path / "a run", tmp_path / "notes"
+    tools.mkdir()
+    (tools / "unitrace").write_text(UNITRACE.format(notes=notes, files=written, main=main))
+    (tools / "unitrace").chmod(0o755)
+    environment = {**LAUNCHERS["Open MPI"], "PATH": f"{tools}:{os.environ['PATH']}"}
+    chosen = job(
+        profiler="unitrace",
+        workload="ddp",
+        arguments=[],
+        profiler_options=PROFILERS["unitrace"].resolve({"capture": "whole", "metrics": metrics}),
+    )
+    done = run_wrapper(shell, chosen, folder, environment, "echo", "x y")
+    assert done.returncode == 0, (folder / "logs/rank00003.profiler").read_text()
+    assert ("--metric-query --group ComputeBasic --result-dir" in notes.read_text()) is bool(metrics)
+    profiles = folder / "profiles"
+    assert sorted(path.name for path in profiles.iterdir() if path.is_file()) == kept
+    assert "main" in (profiles / "rank00003.unitrace.json").read_text()
+    assert [path.name for path in (profiles / "processes/rank00003").iterdir()] == aside
+
+
 # Ends before the program if it has a time limit, as nsys does with --kill=none.
 STOPPING_NSYS = """#!/bin/sh
 [ "$*" != "export --help" ] || exit
