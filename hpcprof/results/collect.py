@@ -238,6 +238,11 @@ def _store_beside_profiles(run: Run, store: Store, row: RunRow) -> None:
     from hpcprof.analysis.framework.outcome import analyze_run
     from hpcprof.results.over_ranks import mapped_beside_profiles
 
+    # A folder of somebody else may have samples of memory anywhere.
+    sampled = f"{ANALYSIS_VERSION} {_size_beside_profiles(run)}" if run.manifest is not None else None
+    row = msgspec.structs.replace(row, sampled=sampled)
+    if sampled and store.run(run.id) == row and store.has_run(run.id):
+        return
     values = mapped_beside_profiles(run)
     if not any(values.values()):
         return
@@ -246,6 +251,12 @@ def _store_beside_profiles(run: Run, store: Store, row: RunRow) -> None:
         name: analyze_run(one, {}, values[one.map]) for name, one in ANALYSES.items() if one.map in values
     }
     store.put_run(run.id, outcomes, {})
+
+
+def _size_beside_profiles(run: Run) -> int:
+    """Return the bytes of what a run has beside its profiles: while it runs, they grow."""
+    folders = (run.path / name for name in ("telemetry", "memory", "state/steps", "results"))
+    return sum(file.stat().st_size for folder in folders if folder.is_dir() for file in folder.iterdir())
 
 
 def _check_same_program(run: Run, store: Store, executor: Executor, read: list[ProfileTask]) -> None:

@@ -74,6 +74,17 @@ def test_a_run_without_a_profiler_has_tables_of_its_nodes(
     assert "Resources of the job" in hpcprof("report").stdout
     counted = hpcprof("query", "select count(*) n from analysis_telemetry", "--format", "csv").stdout
     assert counted.split() == ["n", str(len(samples))]
+    # What was read once is not read again: these samples would have no rows.
+    (run,) = all_runs(tmp_path / "runs")
+    (file,) = (run.path / "telemetry").iterdir()
+    text = file.read_text()
+    file.write_text("x" * len(text))
+    hpcprof("collect")
+    again = hpcprof("query", "select count(*) n from analysis_telemetry", "--format", "csv").stdout
+    assert again == counted
+    file.write_text(f"{text}[0]\n")
+    hpcprof("collect")
+    assert "1 line of samples could not be read" in hpcprof("report", "--analysis", "telemetry").stdout
 
 
 def test_without_telemetry_nothing_is_sampled(

@@ -83,7 +83,7 @@ class RunRow(msgspec.Struct, frozen=True):
     """One collected run.
 
     ``program`` is as a collect was given it, else as the job has it. ``events`` is the folder of the dataset
-    with its events.
+    with its events. ``sampled`` says which samples of its nodes are in the store, where it has no profile.
     """
 
     id: str
@@ -93,6 +93,7 @@ class RunRow(msgspec.Struct, frozen=True):
     ranks: int | None = None
     program: str | None = None
     events: str | None = None
+    sampled: str | None = None
 
 
 class ProfileRow(msgspec.Struct, frozen=True):
