@@ -24,6 +24,7 @@ def full(folder: Path) -> JobSpec:
     given: dict[str, Any] = {
         name: OPTIONS[name].least or 2 if kind_of(name) is int else values[kind_of(name)] for name in OPTIONS
     }
+    given["notify"] = ("one",)  # others may hold a secret, and are not written into command lines
     return JobSpec(("python", "train.py", "--lr", "1"), runs_dir=folder, **given)
 
 
@@ -64,7 +65,7 @@ def test_a_job_has_the_options_under_their_names_and_what_it_runs_under_its_own(
     own = {"name", "arguments", "directory"}
     assert set(Job.__struct_fields__) - OPTIONS.keys() == own
     files = {"host", "job_file", "site_file", "template"}
-    assert OPTIONS.keys() - set(Job.__struct_fields__) == {*files, "job_name", "stacks"}
+    assert OPTIONS.keys() - set(Job.__struct_fields__) == {*files, "job_name", "stacks", "inspector"}
 
 
 def test_the_upper_of_two_requests_wins_and_mappings_are_merged() -> None:
