@@ -359,6 +359,24 @@ class Functions(Table):
 
 
 @dataclass(frozen=True)
+class CpuCounters(Table):
+    """By how much counters of the CPU grew on a thread between two readings, one row for each counter.
+
+    ``counter`` is a text: `INSTRUCTIONS` or `CYCLES`.
+    """
+
+    start: Ints
+    end: Ints
+    process: Ints
+    thread: Ints
+    counter: Ints
+    grown: Ints
+
+
+INSTRUCTIONS, CYCLES = "instructions", "cycles"
+
+
+@dataclass(frozen=True)
 class Gpu:
     """One GPU of the node; what the profile does not record is None.
 
@@ -453,6 +471,7 @@ class Timeline:
     mpi_calls: MpiCalls = field(default_factory=MpiCalls.empty)
     mpi_operations: MpiOperations = field(default_factory=MpiOperations.empty)
     counters: KernelCounters = field(default_factory=KernelCounters.empty)
+    cpu_counters: CpuCounters = field(default_factory=CpuCounters.empty)
     step_range: StepRange | None = None
 
     def names(self, ids: Ints) -> list[str | None]:

@@ -27,7 +27,16 @@ class Program:
     """The definitions of an archive of several ranks."""
 
     def __init__(self, trace: Any, ranks: int, backwards: bool = False) -> None:
-        from otf2.enums import GroupType, LocationGroupType, LocationType, Paradigm, RegionRole
+        from otf2.enums import (
+            GroupType,
+            LocationGroupType,
+            LocationType,
+            MetricMode,
+            MetricType,
+            Paradigm,
+            RegionRole,
+            Type,
+        )
 
         self.trace = trace
         define = trace.definitions
@@ -62,6 +71,16 @@ class Program:
             self.regions[name] = define.region(
                 name, paradigm=paradigms.get(name, Paradigm.MPI), region_role=role
             )
+        instructions, cycles, other = (
+            define.metric_member(
+                name,
+                metric_type=MetricType.PAPI,
+                metric_mode=MetricMode.ACCUMULATED_START,
+                value_type=Type.UINT64,
+            )
+            for name in ("PAPI_TOT_INS", "PAPI_TOT_CYC", "PAPI_L2_TCM")
+        )
+        self.counters = define.metric_class((other, instructions, cycles))
         define.group("", GroupType.COMM_LOCATIONS, Paradigm.MPI, members=self.threads)
         every = define.group("", GroupType.COMM_GROUP, Paradigm.MPI, members=self.threads)
         self.world = define.comm("MPI_COMM_WORLD", every)
@@ -70,6 +89,10 @@ class Program:
         self.twin = define.comm("twin", half, self.world)
         own = define.group("", GroupType.COMM_SELF, Paradigm.MPI, members=())
         self.alone = define.comm("MPI_COMM_SELF", own)
+
+    def count(self, writer: Any, at: int, instructions: int, cycles: int) -> None:
+        """Write the counters of a thread: cache misses, instructions and cycles since its start."""
+        writer.metric(ticks(at), self.counters, (instructions // 100, instructions, cycles))
 
     def call(self, writer: Any, name: str, start: int, end: int) -> None:
         """Write a region that no event is in."""

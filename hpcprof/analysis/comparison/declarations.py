@@ -84,10 +84,11 @@ ANALYSES = (
             "program:text workload:text kind:text parameters:text ranks nodes runs step_p50_ns "
             "speedup:float efficiency:float ci_low:float ci_high:float "
             "global_efficiency_pct:float parallel_efficiency_pct:float load_balance_pct:float "
-            "communication_efficiency_pct:float computation_scaling_pct:float"
+            "communication_efficiency_pct:float computation_scaling_pct:float "
+            "instruction_scaling_pct:float ipc_scaling_pct:float frequency_scaling_pct:float"
         ),
         "hpcprof.analysis.comparison.scaling:scaling",
-        needs=("steps_summary", "pop"),
+        needs=("steps_summary", "pop", "useful_counters"),
         main_columns=(
             *("program", "kind", "parameters", "ranks", "step_p50_ns"),
             *("speedup", "efficiency", "ci_low", "ci_high"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from hpcprof.analysis.comparison.scaling_model import FEWEST_SIZES, Dominance, dominant_from, fit
 from hpcprof.analysis.comparison.scaling_series import (
@@ -49,6 +50,15 @@ class _Timed:
         values = rows[f"{factor}_pct"].dropna().to_numpy(float)
         return float(values[0]) / 100 if len(values) else None
 
+    @property
+    def rates(self) -> NDArray[np.float64] | None:
+        """The instructions and the cycles per ns of useful time in the steps; None without both."""
+        rows = self.run.tables["useful_counters"]
+        rows = rows[rows["scope"] == "step"] if (rows["scope"] == "step").any() else rows
+        counts = rows[["useful_ns", "instructions", "cycles"]].to_numpy(float)
+        whole = counts.sum(axis=0) if len(counts) else np.zeros(3)
+        return whole[1:] / whole[0] if np.all(whole > 0) else None
+
 
 def scaling(runs: Sequence[RunData]) -> Outcome:
     """Return the median step for each number of ranks, with speedup and efficiency.
@@ -67,7 +77,9 @@ def scaling(runs: Sequence[RunData]) -> Outcome:
 
     Of MPI programs, there are POP's factors too: the efficiencies of the step, ``computation_scaling``, the
     useful time of the reference over that of these ranks (of all ranks together in strong scaling, of one in
-    weak scaling), and ``global_efficiency``, which is parallel efficiency times that.
+    weak scaling), and ``global_efficiency``, which is parallel efficiency times that. Where instructions and
+    cycles were counted, computation scaling is the product of ``instruction_scaling``, ``ipc_scaling`` and
+    ``frequency_scaling``.
     """
     measured = [(run, step) for run in runs if (step := _step_ns(run)) is not None and run.ranks is not None]
     timed = [one for run, step in measured if (one := _timed(run, step)) is not None]
@@ -138,7 +150,26 @@ def _pop_columns(kind: ScalingKind, runs: Sequence[_Timed], reference: Sequence[
     parallel = found["parallel_efficiency_pct"]
     whole = scaled * parallel if scaled is not None and parallel is not None else None
     every = {**found, "computation_scaling_pct": scaled, "global_efficiency_pct": whole}
+    every |= _parts_of_computation(scaled, *(_rates(side) for side in (runs, reference)))
     return {name: None if value is None else round(100 * value, 2) for name, value in every.items()}
+
+
+def _parts_of_computation(
+    scaled: float | None, here: NDArray[np.float64] | None, there: NDArray[np.float64] | None
+) -> dict[str, float | None]:
+    """Return the factors of computation scaling, from instructions and cycles per useful time."""
+    names = ("instruction_scaling_pct", "ipc_scaling_pct", "frequency_scaling_pct")
+    if scaled is None or here is None or there is None:
+        return dict.fromkeys(names)
+    instructions, cycles = (here / there).tolist()
+    return dict(zip(names, (scaled / instructions, instructions / cycles, cycles), strict=True))
+
+
+def _rates(runs: Sequence[_Timed]) -> NDArray[np.float64] | None:
+    """Return the instructions and the cycles per ns of useful time; None if a run did not count them."""
+    found = [one.rates for one in runs]
+    known = [one for one in found if one is not None]
+    return np.mean(known, axis=0) if known and len(known) == len(found) else None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -60,6 +60,14 @@ ANALYSES = (
         memory_heavy=True,
     ),
     Analysis(
+        "useful_counters",
+        "Instructions and cycles outside MPI",
+        Scope.RANK,
+        columns("rank scope:text name:text useful_ns instructions cycles"),
+        "hpcprof.analysis.mpi.counters:useful_counters",
+        events=Events(RANGES | {Subject.CALL, Subject.EVENT}, steps=True),
+    ),
+    Analysis(
         "pop",
         "Parallel efficiency",
         Scope.RUN,

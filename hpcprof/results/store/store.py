@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -613,16 +613,20 @@ def read_all_reasons(connection: Connection, run_id: str) -> dict[str, dict[int,
     """Read the reasons of all analyses of a run at once: a search for one passes over those of all."""
     query = select(REASONS.c.analysis, REASONS.c.rank, REASONS.c.reason).where(REASONS.c.run_id == run_id)
     found: dict[str, dict[int, str]] = {}
-    for name, rank, reason in _fetched(connection, query.order_by(REASONS.c.rank)):
+    for name, rank, reason in chain.from_iterable(_fetched(connection, query.order_by(REASONS.c.rank))):
         found.setdefault(name, {})[rank] = reason
     return found
 
 
-def _fetched(connection: Connection, query: Select[Any]) -> list[tuple[Any, ...]]:
-    """Return rows as the driver has them: no column is converted, and SQLAlchemy's rows take longer."""
+def _fetched(connection: Connection, query: Select[Any]) -> Iterator[Sequence[tuple[Any, ...]]]:
+    """Yield rows as the driver has them: no column is converted, and SQLAlchemy's rows take longer.
+
+    They come in batches, since a row takes more memory than its values in columns.
+    """
     cursor = connection.execute(query).cursor
     assert cursor is not None
-    return list(cursor.fetchall())
+    while rows := cursor.fetchmany(_BATCH):
+        yield rows
 
 
 def read_columns(
@@ -642,8 +646,10 @@ def read_columns(
     query = select(*(table.c[column] for column in wanted)).where(table.c.run_id == run_id)
     if ranks is not None:
         query = query.where(table.c.rank.in_(ranks))
-    rows = _fetched(connection, query.order_by(*order))
-    values = [list(of) for of in zip(*rows, strict=True)] or [[] for _ in wanted]
+    values: list[list[Any]] = [[] for _ in wanted]
+    for rows in _fetched(connection, query.order_by(*order)):
+        for column, some in zip(values, zip(*rows, strict=True), strict=True):
+            column.extend(some)
     return dict(zip(wanted, values, strict=True))
 
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.declaration import ProfilePart, SeveralRanks, rank_from_name
 from hpcprof.profiles.readers.otf2.library import (
+    I64,
     POINTER,
     TEXT,
     U8,
@@ -31,7 +32,7 @@ from hpcprof.profiles.readers.otf2.library import (
     LibraryError,
     open_handle,
 )
-from hpcprof.profiles.timeline import LATEST, NO_PROCESS, Ints
+from hpcprof.profiles.timeline import CYCLES, INSTRUCTIONS, LATEST, NO_PROCESS, Ints
 
 UNDEFINED = (1 << 32) - 1
 """Stands for no reference, no rank and no tag."""
@@ -43,6 +44,18 @@ _ACCELERATOR = 2
 _COMM_LOCATIONS, _COMM_SELF = 4, 6
 MPI = 4
 """The paradigm of MPI."""
+
+COUNTERS = {
+    "PAPI_TOT_INS": INSTRUCTIONS,
+    "instructions": INSTRUCTIONS,
+    "PAPI_TOT_CYC": CYCLES,
+    "cycles": CYCLES,
+    "cpu-cycles": CYCLES,
+}
+"""The metrics that are read, as PAPI and perf name them."""
+
+_SINCE_START, _INTEGERS = 0, (4, 8)
+"""The mode of a metric that counts since the start of the program, and the types of 64 bits."""
 
 
 class Region(NamedTuple):
@@ -96,6 +109,9 @@ class _Definitions:
     groups: dict[int, tuple[int, int, list[int]]] = field(default_factory=dict)
     communicators: dict[int, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     contexts: dict[int, int] = field(default_factory=dict)
+    members: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    metrics: dict[int, list[int]] = field(default_factory=dict)
+    instances: dict[int, int] = field(default_factory=dict)
 
     def callbacks(self) -> Callbacks:
         """Return the functions that fill the definitions while the library reads them."""
@@ -155,6 +171,28 @@ class _Definitions:
             "Comm": ((U32, U32, U32), communicator),
             "InterComm": ((U32, U32, U32, U32), between),
             "CallingContext": ((U32, U32), context),
+            **self._of_metrics(),
+        }
+
+    def _of_metrics(self) -> Callbacks:
+        def member(
+            _: int, this: int, name: int, about: int, kind: int, mode: int, of: int, base: int, exponent: int
+        ) -> int:
+            self.members[this] = name, mode == _SINCE_START and of in _INTEGERS and exponent == 0
+            return 0
+
+        def metric(_: int, this: int, size: int, members: int) -> int:
+            self.metrics[this] = (U32 * size).from_address(members)[:] if size else []
+            return 0
+
+        def instance(_: int, this: int, metric: int) -> int:
+            self.instances[this] = metric
+            return 0
+
+        return {
+            "MetricMember": ((U32, U32, U32, U8, U8, U8, U8, I64), member),
+            "MetricClass": ((U32, U8, POINTER), metric),
+            "MetricInstance": ((U32, U32), instance),
         }
 
 
@@ -237,6 +275,23 @@ class Archive:
     def contexts(self) -> dict[int, int]:
         """The region of each calling context."""
         return self._found.contexts
+
+    @property
+    def counters(self) -> dict[int, dict[str, int]]:
+        """The counters of the CPU in each metric that has some: by name, their places among its values."""
+        found = self._found
+        classes = {one: one for one in found.metrics} | found.instances
+        places = {
+            one: {
+                COUNTERS[name]: place
+                for place, member in enumerate(found.metrics.get(of, ()))
+                if member in found.members
+                and found.members[member][1]
+                and (name := self._text(found.members[member][0])) in COUNTERS
+            }
+            for one, of in classes.items()
+        }
+        return {one: of for one, of in places.items() if of}
 
     def communicators(self) -> dict[int, tuple[str, list[list[int]] | None]]:
         """Return by reference the name of each communicator, and the ranks of its groups; None for one rank.

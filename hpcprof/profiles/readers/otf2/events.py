@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, position_in_group
 from hpcprof.profiles.readers.otf2.archive import STREAM, UNDEFINED, Archive, Clock, Location
-from hpcprof.profiles.readers.otf2.library import U8, U32, U64, Callbacks, LibraryError
+from hpcprof.profiles.readers.otf2.library import POINTER, U8, U32, U64, Callbacks, LibraryError
 from hpcprof.profiles.timeline import Ints, Table
 
 _RMA = (
@@ -21,11 +21,11 @@ _RMA = (
     *("RequestLock", "AcquireLock", "TryLock", "OpCompleteBlocking", "OpCompleteNonBlocking"),
 )
 FLUSH = "flush"
+_METRICS = "metrics"
 _UNREAD = {
     **{f"Rma{name}": "RMA" for name in _RMA},
     "IoOperationBegin": "I/O",
     "CallingContextSample": "samples",
-    "Metric": "metrics",
     "BufferFlush": FLUSH,
 }
 """Events that are only counted, with the category to count them in."""
@@ -64,6 +64,7 @@ class MpiEvents(Table):
     request: Ints
 
 
+_VALUE_BYTES = 8
 _WIDTH = len(MpiEvents.__match_args__)
 
 
@@ -81,6 +82,14 @@ class Visits(Table):
     left: Ints
 
 
+@dataclass(frozen=True)
+class Readings:
+    """The values of a counter of the CPU at some times; arrays of shape (n,)."""
+
+    time: Ints
+    value: Ints
+
+
 @dataclass
 class LocationEvents:
     """The events of one location.
@@ -94,12 +103,15 @@ class LocationEvents:
     unread : Counter
         The number of events of each category that is only counted. While one of `FLUSH` writes the
         profiler's buffer, the program waits.
+    counters : mapping of str to Readings
+        By name.
     """
 
     visits: Visits
     unmatched: int
     mpi: MpiEvents
     unread: Counter[str]
+    counters: Mapping[str, Readings]
 
 
 _NOTHING = (UNDEFINED, UNDEFINED, UNDEFINED)
@@ -117,13 +129,19 @@ class _Recorded:
     regions: array[int] = field(default_factory=partial(array, "q"))
     mpi: array[int] = field(default_factory=partial(array, "Q"))
     unread: Counter[str] = field(default_factory=Counter)
+    counted: dict[str, tuple[array[int], array[int]]] = field(default_factory=dict)
 
-    def callbacks(self, contexts: Mapping[int, int]) -> Callbacks:
-        """Return the functions to call; ``contexts`` has the region of each calling context."""
+    def callbacks(self, contexts: Mapping[int, int], counters: Mapping[int, Mapping[str, int]]) -> Callbacks:
+        """Return the functions to call.
+
+        ``contexts`` has the region of each calling context, and ``counters`` the places of counters among the
+        values of metrics.
+        """
         message, collective = (U32, U32, U32, U64), (U8, U32, U32, U64, U64)
         return {
             **self._visiting(contexts),
             **self._probed(),
+            "Metric": ((U32, U8, POINTER, POINTER), self._metric(counters)),
             "MpiSend": (message, self._message(Kind.SEND)),
             "MpiRecv": (message, self._message(Kind.RECEIVE)),
             "MpiIsend": ((*message, U64), self._message(Kind.BEGIN_SEND)),
@@ -226,6 +244,21 @@ class _Recorded:
             "MpiImrecv": ((U64, U64), end),
         }
 
+    def _metric(self, counters: Mapping[int, Mapping[str, int]]) -> Callable[..., int]:
+        unread, counted = self.unread, self.counted
+
+        def function(_: int, time: int, __: int, ___: int, ____: int, *about: int) -> int:
+            metric, size, _types, address = about
+            places = counters.get(metric, {})
+            unread[_METRICS] += size > len(places)
+            for name, place in places.items():
+                times, values = counted.setdefault(name, (array("Q"), array("Q")))
+                times.append(time)
+                values.append(U64.from_address(address + _VALUE_BYTES * place).value)
+            return 0
+
+        return function
+
     def _count(self, category: str) -> Callable[..., int]:
         unread = self.unread
 
@@ -245,14 +278,21 @@ def read_events(archive: Archive, location: Location) -> LocationEvents:
         If its file is missing or damaged.
     """
     recorded = _Recorded()
-    count = archive.handle.read_events(location.id, recorded.callbacks(archive.contexts))
+    count = archive.handle.read_events(location.id, recorded.callbacks(archive.contexts, archive.counters))
     if count < location.events:
         raise LibraryError(f"{count:,} of {location.events:,} events are there")
     visits, unmatched = _visits(recorded, archive.clock, nested=location.type != STREAM)
     values = np.frombuffer(recorded.mpi, np.uint64).reshape(-1, _WIDTH)
     columns = {name: values[:, place].astype(np.int64) for place, name in enumerate(MpiEvents.__match_args__)}
     columns["time"] = archive.clock.nanoseconds(values[:, MpiEvents.__match_args__.index("time")])
-    return LocationEvents(visits, unmatched, MpiEvents(**columns), recorded.unread)
+    counters = {
+        name: Readings(
+            archive.clock.nanoseconds(np.frombuffer(times, np.uint64)),
+            np.frombuffer(values, np.uint64).view(np.int64),
+        )
+        for name, (times, values) in recorded.counted.items()
+    }
+    return LocationEvents(visits, unmatched, MpiEvents(**columns), recorded.unread, counters)
 
 
 def _visits(recorded: _Recorded, clock: Clock, *, nested: bool) -> tuple[Visits, int]:

@@ -19,6 +19,7 @@ from typing import Any
 from hpcprof.common.errors import DamagedInput, reading
 
 U8, U32, U64, POINTER = ctypes.c_uint8, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
+I64 = ctypes.c_int64
 _INT, TEXT = ctypes.c_int, ctypes.c_char_p
 _OF_EVENT = (U64, U64, U64, POINTER, POINTER)
 """Each event has a location, a time, a position, data of the user and attributes."""

@@ -155,8 +155,8 @@ def operations(
         tag=np.where(message & (about.tag < UNDEFINED), about.tag, NO_TAG),
         bytes=given,
         received_bytes=got,
-        begin_ns=events.end[begin] - events.start[begin],
-        wait_ns=np.where(known, events.end[last] - events.start[last], NO_WAIT),
+        begin_ns=np.maximum(events.end[begin] - events.start[begin], 0),
+        wait_ns=np.where(known, np.maximum(events.end[last] - events.start[last], 0), NO_WAIT),
     ), lost
 
 

@@ -34,6 +34,7 @@ from hpcprof.profiles.timeline import (
     NO_PROCESS,
     ApiCalls,
     Category,
+    CpuCounters,
     Gpu,
     Ints,
     Kernels,
@@ -110,6 +111,7 @@ class _Building:
             ranges=self._table(Ranges),
             mpi_calls=self._table(MpiCalls),
             mpi_operations=self._table(MpiOperations),
+            cpu_counters=self._table(CpuCounters),
         )
 
     def _read_process(self, process: int) -> None:
@@ -171,6 +173,18 @@ class _Building:
                 one_thread=np.ones(rows, np.int64),
             )
         )
+        for name, readings in found.counters.items():
+            rows = max(len(readings.time) - 1, 0)
+            self._add(
+                CpuCounters(
+                    start=readings.time[:-1],
+                    end=readings.time[1:],
+                    process=np.full(rows, location.process),
+                    thread=np.full(rows, location.id),
+                    counter=np.full(rows, self._strings.add(name)),
+                    grown=np.diff(readings.value),
+                )
+            )
         return called(found.mpi, mpi, location.id)
 
     def _add_stream(self, location: Location, visits: Visits) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
+
+import pytest
 
 from hpcprof.analysis.comparison.scaling import scaling
 from hpcprof.analysis.framework.outcome import analyze_runs
@@ -123,7 +125,7 @@ def test_a_program_is_compared_by_its_options_where_nothing_recorded_its_paramet
     assert found[0]["parameters"] == "global-batch=64 a rank GPU=NVIDIA H200 profiler=none site=local"
 
 
-def mpi_run(ranks: int, *, balance: float = 100.0) -> RunData:
+def mpi_run(ranks: int, *, balance: float = 100.0, counts: Sequence[int] = ()) -> RunData:
     """Build a run whose work is divided, and whose reductions grow with the ranks."""
     work, reduction = 64_000_000 / ranks, 20_000 * ranks
     step = work + reduction
@@ -132,6 +134,7 @@ def mpi_run(ranks: int, *, balance: float = 100.0) -> RunData:
         **{"scope": "step", "name": "step", "parallel_efficiency_pct": parallel},
         **{"load_balance_pct": balance, "communication_efficiency_pct": 100 * work / step},
     }
+    counted = {"scope": "run", **dict(zip(("useful_ns", "instructions", "cycles"), counts, strict=False))}
     calls = [{"rank": rank, "call": "MPI_Allreduce", "total_ns": 10 * reduction} for rank in range(ranks)]
     calls += [{"rank": rank, "call": "MPI_Init", "total_ns": 10**9} for rank in range(ranks)]
     return run(
@@ -139,8 +142,23 @@ def mpi_run(ranks: int, *, balance: float = 100.0) -> RunData:
         facts={"ranks": ranks},
         parameters={"sequence_length": 64, "hidden_size": 8},
         own=[round(step)] * 3,
-        tables={"pop": [pop], "mpi_calls": calls, "steps_summary": [{"p50_ns": step, "steps": 10}]},
+        tables={
+            "useful_counters": [counted] if counts else [],
+            "pop": [pop],
+            "mpi_calls": calls,
+            "steps_summary": [{"p50_ns": step, "steps": 10}],
+        },
     )
+
+
+def test_computation_scaling_is_instructions_by_ipc_by_frequency() -> None:
+    one, four = rows(mpi_run(1, counts=(100, 300, 200)), mpi_run(4, counts=(100, 240, 240)))
+    names = ("instruction_scaling_pct", "ipc_scaling_pct", "frequency_scaling_pct")
+    assert [one[name] for name in names] == [100.0] * 3
+    # A quarter of the time executes a quarter of 80 % of the instructions, at 1.2 times the frequency.
+    assert [four[name] for name in names] == [125.0, 66.67, 120.0]
+    assert four["computation_scaling_pct"] == pytest.approx(1.25 * 66.67 * 1.2, abs=0.01)
+    assert [row["ipc_scaling_pct"] for row in rows(mpi_run(1), mpi_run(4))] == [None, None]
 
 
 def test_pops_factors_of_a_series_multiply_to_its_global_efficiency() -> None:

@@ -6,17 +6,19 @@ import random
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hpcprof.analysis.mpi.counters import useful_counters
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.declaration import ProfilePart, SeveralRanks
 from hpcprof.profiles.readers.discovery import files_of, identify_rank, read_profile, several_ranks
-from hpcprof.profiles.timeline import NO_BYTES, NO_PEER, NO_ROOT, NO_TAG, NO_WAIT, Timeline
+from hpcprof.profiles.timeline import NO_BYTES, NO_PEER, NO_ROOT, NO_TAG, NO_WAIT, StepRange, Timeline
 from tests.data.otf2_archive import RESOLUTION, Program, files_of_archive, ticks, write_archive
 
 otf2 = pytest.importorskip("otf2")
@@ -308,3 +310,30 @@ def test_damage_to_any_file_is_one_sentence_or_a_profile_and_prints_nothing(
         else:
             assert np.all(timeline.mpi_operations.begin_ns >= 0)
     assert capfd.readouterr() == ("", "")
+
+
+def test_instructions_and_cycles_are_those_outside_mpi(tmp_path: Path) -> None:
+    def body(program: Program, main: Any) -> None:
+        instructions, cycles = 10**15, 2 * 10**15
+        for step in range(6):
+            at = 1_000 + 1_000 * step
+            # Of 1,000 ns of each step, 400 are inside MPI, where the thread polls.
+            for name, begin, end, of_each in (("step", 0, 600, 3), ("MPI_Allreduce", 600, 1_000, 7)):
+                program.count(main, at + begin, instructions, cycles)
+                main.enter(ticks(at + begin), program.regions[name])
+                if name == "MPI_Allreduce":
+                    main.mpi_collective_end(
+                        ticks(at + end), otf2.CollectiveOp.ALLREDUCE, program.world, 2**32 - 1, 8, 8
+                    )
+                instructions += of_each * (end - begin)
+                cycles += 2 * (end - begin)
+                program.count(main, at + end, instructions, cycles)
+                main.leave(ticks(at + end), program.regions[name])
+
+    timeline = replace(rank_of(write(tmp_path, body), 0, several=False), step_range=StepRange("step"))
+    assert set(timeline.names(timeline.cpu_counters.counter)) == {"instructions", "cycles"}
+    # The cache misses are left out.
+    assert [(loss.detail, loss.count) for loss in timeline.origin.losses] == [("metrics", 24)]
+    rows = useful_counters(timeline).rows.to_dict("records")
+    expected = {"useful_ns": 6 * 600, "instructions": 6 * 600 * 3, "cycles": 6 * 600 * 2}
+    assert rows == [{"scope": "run", "name": "", **expected}, {"scope": "step", "name": "step", **expected}]

@@ -1,0 +1,53 @@
+"""Instructions and cycles of the CPU in the useful time of programs with MPI."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.mpi.efficiencies import run_limits
+from hpcprof.analysis.mpi.per_rank import regions_of
+from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
+from hpcprof.profiles.columns.intervals import coverage, difference, union
+from hpcprof.profiles.timeline import CYCLES, INSTRUCTIONS, Ints, Timeline
+
+
+def useful_counters(timeline: Timeline) -> Outcome:
+    """Return the time of the main thread outside MPI, and what it counted in it, by scope as in ``pop``.
+
+    The main thread is the one with the most calls of MPI. Between two readings a counter grows evenly;
+    Score-P reads them where a region begins or ends. A counter that was not recorded is null.
+    """
+    if not len(timeline.mpi_calls):
+        return no_rows(f"no MPI calls in {timeline.origin.path.name}")
+    rows, thread = mpi_calls_in_order(timeline)
+    calls = timeline.mpi_calls.take(rows[thread == 0])
+    counters = timeline.cpu_counters
+    counters = counters.take((counters.process == calls.process[0]) & (counters.thread == calls.thread[0]))
+    if not len(counters):
+        return no_rows(f"no instructions and cycles in {timeline.origin.path.name}")
+    regions = pd.DataFrame(regions_of(timeline), columns=["scope", "name", "start_ns", "end_ns"])
+    starts, ends = (regions[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
+    first, last = run_limits(timeline.names(calls.name[[0, -1]]), calls.start, calls.end, starts, ends)
+    of_mpi = union(calls.start, np.maximum(calls.start, calls.end))
+    names = np.array(timeline.names(counters.counter))
+    found: list[dict[str, str | int | None]] = []
+    groups = [(("run", ""), np.array([first]), np.array([last]))]
+    groups += [
+        ((scope, name), starts[own], ends[own])
+        for (scope, name), own in regions.groupby(["scope", "name"], sort=False).indices.items()
+    ]
+    for (scope, name), begin, end in groups:
+        useful = difference(union(begin, end), of_mpi)
+
+        def grown(counter: str, useful: tuple[Ints, Ints] = useful) -> int | None:
+            own = counters.take(names == counter)
+            length = np.maximum(own.end - own.start, 1)
+            inside = coverage(own.start, own.end, useful)
+            return int(np.rint((own.grown * (inside / length)).sum())) if len(own) else None
+
+        time = int((useful[1] - useful[0]).sum())
+        counts = {"instructions": grown(INSTRUCTIONS), "cycles": grown(CYCLES)}
+        found.append({"scope": scope, "name": name, "useful_ns": time, **counts})
+    return Outcome(pd.DataFrame(found, dtype=object))
