@@ -65,11 +65,11 @@ def mpi_tables(
         clocks_apart = f"the clocks of {named_ranks(apart)} are not aligned with the others"
         reasons.append(f"waits are unknown: {clocks_apart}")
     reason = "; ".join(reasons)
-    waits, delays = sums.waits_table(), sums.delays_table()
+    waits, delays, matrix = sums.waits_table(), sums.delays_table(), sums.matrix(nodes)
     none = reason or ("" if waits else "no call of MPI waited")
     return {
         "mpi_calls": Outcome(sums.calls_table(), reason),
-        "mpi_matrix": Outcome(sums.matrix(nodes), reason),
+        "mpi_matrix": Outcome(matrix, reason or ("" if matrix else "no messages between ranks")),
         "mpi_waits": Outcome(waits, none),
         "mpi_delays": Outcome(delays, none),
         "pop": no_rows(reason) if apart else Outcome(columns_of(found.rows()), reason),

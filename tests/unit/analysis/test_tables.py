@@ -31,7 +31,8 @@ ONLY = {
     "slowdown": ("torch_step",),
     "exposed_communication": ("sequence_parallel", "torch_step"),
     "modules": (),
-    **dict.fromkeys(("mpi_call_list", "mpi_operation_list", "mpi_regions", "offload", "kernel_counters"), ()),
+    **dict.fromkeys(("mpi_call_list", "mpi_operation_list", "mpi_regions", "offload"), ()),
+    **dict.fromkeys(("useful_counters", "kernel_counters"), ()),
     **dict.fromkeys(
         ("operators", "operators_by_shape", "operator_kernels", "idle_threads"), ("allocator", "torch_step")
     ),

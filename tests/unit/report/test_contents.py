@@ -30,6 +30,7 @@ OF_NO_SAMPLES = {
     "mpi_regions",
     "step_idle_causes",
     "offload",
+    "useful_counters",
     "job_resources",
     "memory_use",
     "memory_snapshots",

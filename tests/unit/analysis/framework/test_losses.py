@@ -54,7 +54,16 @@ def test_kernels_that_are_left_out_touch_all_that_reads_kernels_and_nothing_else
                 "idle_threads",
                 "critical_path",
             }
-            | {"mpi_regions", "offload", "mpi_calls", "mpi_delays", "mpi_matrix", "mpi_waits", "pop"}
+            | {
+                "mpi_regions",
+                "offload",
+                "useful_counters",
+                "mpi_calls",
+                "mpi_delays",
+                "mpi_matrix",
+                "mpi_waits",
+                "pop",
+            }
             | {"step_difference", "kernel_difference", "collective_difference", "idle_difference"},
         ),
         (Loss(LossKind.ROW, Subject.METRIC, 1, None, "form"), {"ncu_kernels", "ncu_peaks", "roofline"}),

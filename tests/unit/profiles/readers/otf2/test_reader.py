@@ -330,7 +330,7 @@ def test_instructions_and_cycles_are_those_outside_mpi(tmp_path: Path) -> None:
                 program.count(main, at + end, instructions, cycles)
                 main.leave(ticks(at + end), program.regions[name])
 
-    timeline = replace(rank_of(write(tmp_path, body), 0, several=False), step_range=StepRange("step"))
+    timeline = replace(rank_of(write(tmp_path, body), 0), step_range=StepRange("step"))
     assert set(timeline.names(timeline.cpu_counters.counter)) == {"instructions", "cycles"}
     # The cache misses are left out.
     assert [(loss.detail, loss.count) for loss in timeline.origin.losses] == [("metrics", 24)]
