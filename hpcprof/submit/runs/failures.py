@@ -183,7 +183,7 @@ def failed_ranks(run: Run) -> list[RankFailure]:
     ]
     if job_cause is not None and job_cause.name not in _LOST:
         found = [replace(one, cause=job_cause) if one.rank == job_cause.rank else one for one in found]
-    return _culprit_first([*found, *_failed_workers(run, found)])
+    return _culprit_first([*found, *_failed_workers(run, found)], lost)
 
 
 def _failed_workers(run: Run, failures: Sequence[RankFailure]) -> Iterator[RankFailure]:
@@ -196,11 +196,14 @@ def _failed_workers(run: Run, failures: Sequence[RankFailure]) -> Iterator[RankF
             yield replace(starter, rank=rank, first=False, exception=note, cause=cause)
 
 
-def _culprit_first(failures: list[RankFailure]) -> list[RankFailure]:
-    """Put the rank that failed by its own fault before one that only noticed that another one failed."""
+def _culprit_first(failures: list[RankFailure], lost: str = "") -> list[RankFailure]:
+    """Put the rank that failed by its own fault before one that only noticed that another one failed.
+
+    That is also one that was lost with its node, which ``lost`` says if there is one.
+    """
     if not failures or failures[0].has_own_fault or (failures[0].first and not failures[0].noticed_another):
         return failures
-    own = [failure for failure in failures if failure.has_own_fault]
+    own = [one for one in failures if one.has_own_fault or (lost and one.how == lost)]
     if not own:
         return failures
     culprit = min(own, key=lambda failure: failure.exception.time if failure.exception else 0.0)

@@ -113,6 +113,20 @@ def test_a_rank_that_only_noticed_the_end_of_another_one_is_not_to_blame(tmp_pat
     assert "no such" not in str(failures[0].without_message())
 
 
+def test_a_rank_that_was_lost_with_its_node_failed_before_those_that_noticed_it(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=3)
+    for rank in (0, 1):
+        (tmp_path / f"state/rank{rank:05d}.exit").write_text("1\n")
+        lost = (RECORDED / "gloo_peer.txt").read_text().removeprefix("RuntimeError: ")
+        note_exception(run, rank, "RuntimeError", lost, 4.0)
+    (tmp_path / "logs").mkdir(exist_ok=True)
+    (tmp_path / "logs/rank00002.err").touch()
+    (tmp_path / "logs/job.err").write_text("srun: error: Node failure on n3\n")
+    (tmp_path / "state/started").write_text("now\n")
+    (tmp_path / "state/failed.now").write_text("0 1\n")
+    assert str(failed_ranks(run)[0]) == "rank 2 failed first: was lost with node n3"
+
+
 def test_a_worker_of_torchrun_is_named_with_its_own_number(tmp_path: Path) -> None:
     run = make_run(tmp_path, ranks=1)
     (tmp_path / "state/rank00000.exit").write_text("1\n")
