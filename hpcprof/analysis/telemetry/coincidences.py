@@ -11,8 +11,8 @@ Young), so that looking at many metrics raises no false alarms. ``benchmarks/coi
 and the power.
 
 **Ranks.** What a rank has otherwise than the others has to differ by more than it varies over time (normal
-mean, for correlated units, times the number of looks), by 3 %, and from four ranks on by five times as much
-as the others differ among themselves.
+mean, for correlated units, times the number of looks), by 5 %, or, from four ranks on, by 3 % and five times
+as much as the others differ among themselves.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LEVEL = 0.005
 MOST_UNITS, FEWEST_UNITS = 400, 16
 _PERMUTATIONS = 1999
 _FEWEST_BLOCKS, _FEWEST_OF_LEVELS = 8, 16
-_MATERIAL = 0.03
+_MATERIAL, _MATERIAL_OF_FEW = 0.03, 0.05
 _MOST_ROWS, _MOST_SERIES = 100, 4000
 _FEWEST_OTHERS, _APART = 3, 5.0
 _NEAR = 4
@@ -260,8 +260,8 @@ def _moved(subject: _Subject, tested: Sequence[_Tested], subjects: int) -> Itera
             yield _row(one, subject.name, (subject.first, subject.last), usual, then, p_value)
 
 
-def _differs(one: float, other: float) -> bool:
-    return abs(one - other) >= _MATERIAL * max(abs(one), abs(other))
+def _differs(one: float, other: float, least: float = _MATERIAL) -> bool:
+    return abs(one - other) >= least * max(abs(one), abs(other))
 
 
 def _row(
@@ -381,9 +381,11 @@ def _ranks_apart(tested: Sequence[_Tested], steps: RunSteps) -> Iterator[dict[st
         for rank, one in ranks.items():
             others = np.array([values for other, values in every.items() if other != rank])
             usual, then = float(np.median(others.mean(axis=1))), float(one.values.mean())
-            if one.sign * (then - usual) <= 0 or not _differs(then, usual):
+            several = len(others) >= _FEWEST_OTHERS
+            least = _MATERIAL if several else _MATERIAL_OF_FEW
+            if one.sign * (then - usual) <= 0 or not _differs(then, usual, least):
                 continue
-            if len(others) >= _FEWEST_OTHERS and not _is_apart(then, others.mean(axis=1)):
+            if several and not _is_apart(then, others.mean(axis=1)):
                 continue
             p_value = min(1.0, looks * _beyond_noise(one.sign * (one.values - np.median(others, axis=0))))
             yield _row(one, "rank", (int(steps.last[0]), int(steps.last[-1])), usual, then, p_value)
