@@ -1,0 +1,41 @@
+"""Snapshots of PyTorch's memory from other jobs: collected, explained, reported and compared."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+
+from tests.conftest import Hpcprof
+
+DATA = Path(__file__).parents[1] / "data" / "memory"
+
+
+def _unpacked(source: str, folder: Path, ranks: str = "01") -> str:
+    folder.mkdir()
+    for path in (DATA / source).glob("*.xz"):
+        if path.name[len("rank0000")] in ranks:
+            (folder / path.stem).write_bytes(lzma.decompress(path.read_bytes()))
+    return str(folder)
+
+
+def test_a_folder_of_snapshots_is_explained(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    folder = _unpacked("leak", tmp_path / "snapshots")
+    found = json.loads(hpcprof("explain", folder, "--format", "json").stdout)["findings"]
+    assert [(one["cause"], one["ranks"], one["where"]) for one in found] == [
+        ("out_of_memory", [1], "demo/train.py:26 remember")
+    ]
+    shown = hpcprof("report", folder, "--analysis", "memory", "--format", "csv").stdout.splitlines()
+    assert "other,,demo/train.py:26 remember,6710886400,25," in "\n".join(shown)
+    page = tmp_path / "page.html"
+    assert hpcprof("report", folder, "--html", str(page)).returncode == 0
+    assert "An allocation on a GPU failed" in page.read_text(encoding="utf-8")
+
+
+def test_a_damaged_snapshot_is_said(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    folder = Path(_unpacked("leak", tmp_path / "snapshots"))
+    path = folder / "rank00000.oom.pickle"
+    path.write_bytes(path.read_bytes()[:5000])
+    done = hpcprof("report", str(folder), "--analysis", "memory_snapshots")
+    assert done.returncode == 0
+    assert "1 snapshot could not be read" in done.stdout + done.stderr
