@@ -50,6 +50,8 @@ def time_unit(largest_ns: float) -> tuple[int, str]:
 
 def format_bytes(size: float) -> str:
     """Return a size with four significant digits and its decimal unit, ``"134.2 MB"``."""
+    if size < 0:
+        return f"-{format_bytes(-size)}"
     return f"{size:.0f} B" if size < 1000 else _scaled(size, _SIZE_UNITS, "B")
 
 

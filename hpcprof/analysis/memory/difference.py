@@ -15,8 +15,11 @@ _KEY = ["event", "kind", "module", "line"]
 
 
 def memory_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
-    """Return what grew: of each side the mean over its runs, of each run the GPU that held most at a peak."""
-    sides = [[_fullest(run.tables["memory"]) for run in side] for side in (runs, against)]
+    """Return what grew in ``runs``, which are side B.
+
+    Of each side it is the mean over its runs, of each run the GPU that held most at a peak.
+    """
+    sides = [[_fullest(run.tables["memory"]) for run in side] for side in (against, runs)]
     known = [[table for table in side if table is not None] for side in sides]
     if not all(known):
         return no_rows("not all sides have snapshots of PyTorch's memory (--memory-history keeps some)")

@@ -109,7 +109,7 @@ def test_memory_of_two_runs(tmp_path: Path) -> None:
         return RunData("r", {}, {}, np.empty(0, np.int64), tables, (), lambda _: None)  # type: ignore[arg-type, return-value]
 
     a, b = run(["steps/rank00001.step5"]), run(["steps/rank00000.step5"])
-    rows = memory_difference([a], [b]).rows
+    rows = memory_difference([b], [a]).rows
     # DDP of the first rank has a copy of the bucket.
     assert rows.iloc[0][["kind", "a_bytes", "b_bytes"]].tolist()[0] in ("communication", "fragmentation")
     grew = rows[rows["kind"] == "communication"].iloc[0]
