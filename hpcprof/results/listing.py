@@ -15,7 +15,7 @@ import msgspec
 
 from hpcprof.common.errors import StoreError, UsageError
 from hpcprof.results.stalls import describe_end
-from hpcprof.results.store.overview import StoredRun, stored_runs
+from hpcprof.results.store.overview import StoredRun, pushed_runs, stored_runs
 from hpcprof.submit.runs.directory import MANIFEST, Manifest, Run, all_runs
 from hpcprof.submit.runs.live_steps import median_step_ns
 from hpcprof.submit.runs.tags import read_tags
@@ -101,16 +101,21 @@ def list_runs(
     runs = all_runs(runs_dir, skipped)
     try:
         stored = {row.id: row for row in stored_runs(db, runs_dir)}
+        pushed = pushed_runs(db, runs_dir) if stored else {}
     except StoreError as error:
-        stored = {}
+        stored, pushed = {}, {}
         skipped.append(str(error))
     tags = {run.id: read_tags(run) for run in runs}
     chosen = [run for run in runs if run.manifest and _chosen(selection, run.manifest, tags[run.id])]
     statuses = poll(chosen, LISTING_SECONDS)
     listed = [_submitted(run, statuses[run.id], stored.get(run.id), tags[run.id]) for run in chosen]
     here = {run.id for run in runs}
-    others = [_collected(row) for name, row in stored.items() if name not in here and not _is_run(row)]
-    listed += [row for row in others if selection.includes(row.site, (), row.started)]
+    others = [
+        _pushed(row, *pushed[name]) if name in pushed else _collected(row)
+        for name, row in stored.items()
+        if name not in here and not _is_run(row)
+    ]
+    listed += [row for row in others if selection.includes(row.site, row.tags, row.started)]
     return [row for row in listed if not selection.states or row.state in selection.states]
 
 
@@ -182,6 +187,14 @@ def _collected(row: StoredRun) -> ListedRun:
         step_p50_ns=row.step_p50_ns,
         collected=Coverage.YES,
         path=row.path,
+    )
+
+
+def _pushed(row: StoredRun, listed: str, tags: str) -> ListedRun:
+    """Return a run as it was listed where it comes from."""
+    known = msgspec.json.decode(listed, type=ListedRun)
+    return msgspec.structs.replace(
+        known, step_p50_ns=row.step_p50_ns or known.step_p50_ns, tags=tags.split(), path=row.path
     )
 
 

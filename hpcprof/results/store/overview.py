@@ -23,6 +23,8 @@ SELECT runs.id, runs.path, runs.site, runs.workload, runs.ranks,
     (SELECT min(p50_ns) FROM analysis_steps_summary WHERE analysis_steps_summary.run_id = runs.id)
 FROM runs ORDER BY runs.id"""
 
+_PUSHED = "SELECT run_id, listed, tags FROM pushed"
+
 _BASELINES = "SELECT run_id, name FROM baselines ORDER BY run_id, name"
 
 
@@ -51,6 +53,14 @@ def stored_runs(db: str | None, runs_dir: Path) -> list[StoredRun]:
         If the database cannot be read, or does not have these columns.
     """
     return [msgspec.convert(tuple(row), StoredRun) for row in _rows(_QUERY, "runs", db, runs_dir)]
+
+
+def pushed_runs(db: str | None, runs_dir: Path) -> dict[str, tuple[str, str]]:
+    """Return what is listed of each run that was pushed to a database, in JSON, and its tags.
+
+    Parameters and errors are those of `stored_runs`. A database of an earlier version has none.
+    """
+    return {str(row[0]): (str(row[1]), str(row[2])) for row in _rows(_PUSHED, "pushed", db, runs_dir)}
 
 
 def baselined_runs(db: str | None, runs_dir: Path) -> dict[str, list[str]]:

@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from sqlalchemy import Connection, Row, Select, Table, Text, exists, or_, select
 from sqlalchemy.engine import URL
 
@@ -34,7 +35,9 @@ from hpcprof.results.store.tables import (
     FACTS,
     GPUS,
     LOSSES,
+    OF_RUN,
     PROFILES,
+    PUSHED,
     RANK_TABLES,
     REASONS,
     RUN_TABLES,
@@ -48,6 +51,7 @@ from hpcprof.results.store.tables import (
     LossRow,
     Plain,
     ProfileRow,
+    PushedRow,
     ReasonRow,
     RunRow,
     plain,
@@ -464,9 +468,63 @@ class Store:
             If the rows cannot be deleted; then none of them is.
         """
         with self._database.writing(run_id) as connection:
-            of_run = [PROFILES, GPUS, FACTS, LOSSES, REASONS, EXPLANATIONS, *TABLES.values()]
-            delete(connection, of_run, {"run_id": plain(run_id)})
-            delete(connection, [RUNS], {"id": plain(run_id)})
+            _delete_run(connection, run_id)
+
+    def rows_of(self, run_id: str) -> dict[str, dict[str, list[Any]]]:
+        """Return all that the store has of a run: by table, as in `OF_RUN`, the values of each column.
+
+        A column whose values are all null is left out.
+        """
+        found = {}
+        with self._database.reading() as connection:
+            for name, kept in OF_RUN.items():
+                query = select(kept.table).where(kept.table.c[kept.run] == run_id)
+                rows = _fetched(connection, query)
+                names = [column.name for column in kept.table.columns]
+                columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=False))
+                if columns:
+                    found[name] = {
+                        key: values for key, values in columns.items() if any(v is not None for v in values)
+                    }
+        return found
+
+    def replace_run(
+        self, run: RunRow, rows: Mapping[str, Mapping[str, list[Any]]], pushed: PushedRow
+    ) -> None:
+        """Write all that is known of a run, in place of what the store has of it; tags and note stay.
+
+        Parameters
+        ----------
+        rows : mapping
+            As `rows_of` returns them.
+
+        Raises
+        ------
+        StoreError
+            If the rows cannot be written; then none of them is.
+        """
+        with self._database.writing(run.id) as connection:
+            before = connection.execute(select(PUSHED).where(PUSHED.c.run_id == run.id)).one_or_none()
+            if before is not None:
+                known = PushedRow(*before)
+                pushed = msgspec.structs.replace(pushed, tags=known.tags, note=known.note)
+            _delete_run(connection, run.id)
+            insert_rows(connection, RUNS, [run])
+            insert_rows(connection, PUSHED, [pushed])
+            for name, columns in rows.items():
+                if name != "runs":
+                    insert_columns(connection, OF_RUN[name].table, columns)
+
+    def pushed(self) -> dict[str, PushedRow]:
+        """Return the runs that were pushed to this store, by id."""
+        with self._database.reading() as connection:
+            return {row[0]: PushedRow(*row) for row in connection.execute(select(PUSHED))}
+
+    def annotate(self, run_id: str, tags: Sequence[str], note: str) -> None:
+        """Replace the tags and the note of a pushed run."""
+        values = {"tags": " ".join(tags), "note": note}
+        with self._database.writing(run_id) as connection:
+            connection.execute(PUSHED.update().where(PUSHED.c.run_id == run_id).values(values))
 
     def compact(self) -> int:
         """Give the space of deleted rows back to the file system, and return how many bytes that were.
@@ -474,6 +532,12 @@ class Store:
         PostgreSQL does so by itself.
         """
         return self._database.compact()
+
+
+def _delete_run(connection: Connection, run_id: str) -> None:
+    of_run = [kept.table for kept in OF_RUN.values() if kept.run == "run_id"]
+    delete(connection, [*of_run, PUSHED], {"run_id": plain(run_id)})
+    delete(connection, [RUNS], {"id": plain(run_id)})
 
 
 def _checksums(connection: Connection, run_id: str) -> dict[int, str]:

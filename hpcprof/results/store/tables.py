@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -182,6 +183,23 @@ class BaselineRow(msgspec.Struct, frozen=True):
     created: str
 
 
+class PushedRow(msgspec.Struct, frozen=True):
+    """A run that was pushed to a hub.
+
+    ``who`` is the name of the token, ``pushed`` the time in UTC; ``sha256`` and ``bytes`` are of the package.
+    ``listed`` is what a list shows of the run, in JSON. ``tags`` has words and ``note`` a text of the team's.
+    """
+
+    run_id: str
+    who: str
+    pushed: str
+    sha256: str
+    bytes: Int64
+    listed: str
+    tags: str = ""
+    note: str = ""
+
+
 def _row_table(name: str, row: type[msgspec.Struct], keys: int) -> Table:
     """Return the table whose columns are the fields of ``row``; the first ``keys`` of them are its key."""
     table = Table(name, METADATA)
@@ -215,6 +233,34 @@ LOSSES = _row_table("losses", LossRow, keys=3)
 REASONS = _row_table("reasons", ReasonRow, keys=3)
 EXPLANATIONS = _row_table("explanations", ExplanationRow, keys=1)
 BASELINES = _row_table("baselines", BaselineRow, keys=2)
+PUSHED = _row_table("pushed", PushedRow, keys=1)
 TABLES = {name: _analysis_table(one) for name, one in ANALYSES.items() if not one.kept_with_events}
 RUN_TABLES = {name: table for name, table in TABLES.items() if ANALYSES[name].scope is Scope.RUN}
 RANK_TABLES = {name: table for name, table in TABLES.items() if ANALYSES[name].scope is Scope.RANK}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A table with rows of runs, and its column with the run."""
+
+    table: Table
+    run: str = "run_id"
+
+    @property
+    def types(self) -> dict[str, tuple[tuple[type, ...], bool]]:
+        """The types of a value by column, and whether it may be null."""
+        return {column.name: (_values(column.type), bool(column.nullable)) for column in self.table.columns}
+
+
+def _values(kind: TypeEngine[Any]) -> tuple[type, ...]:
+    if isinstance(kind, Plain):
+        return (str,)
+    return (int, float) if isinstance(kind, Finite) else (int,)
+
+
+OF_RUN = {
+    "runs": Kept(RUNS, "id"),
+    **{one.name: Kept(one) for one in (PROFILES, GPUS, FACTS, LOSSES, REASONS, EXPLANATIONS)},
+    **{name: Kept(table) for name, table in TABLES.items()},
+}
+"""The tables that hold what is known of a run, by name; analyses by theirs."""
