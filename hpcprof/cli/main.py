@@ -54,6 +54,7 @@ SECTIONS = {
     "Share and export": {
         "serve": "Show runs and their results in a browser, read-only.",
         "mcp": "Answer the questions of an agent on runs, over standard input and output.",
+        "push": "Send results and kept events of runs to a hub.",
         "scrub": "Copy profiles with private data removed.",
         "export": "Write results and timelines for other programs.",
     },

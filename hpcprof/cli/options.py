@@ -61,3 +61,13 @@ def db_option(command: CommandT) -> CommandT:
         help="Results database: a path or an SQLAlchemy URL (or $HPCPROF_DB).  "
         "[default: that of hpcprof config, or hpcprof.db among the runs]",
     )(command)
+
+
+def push_option(command: CommandT) -> CommandT:
+    """Add ``--push``."""
+    return click.option(
+        "--push",
+        "hub",
+        metavar="URL",
+        help="Then push the run to this hub, with the token in $HPCPROF_TOKEN (hpcprof push).",
+    )(command)

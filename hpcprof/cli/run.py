@@ -10,7 +10,8 @@ import click
 
 from hpcprof.cli.conventions import examples, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, show_remarks
-from hpcprof.cli.options import db_option
+from hpcprof.cli.options import db_option, push_option
+from hpcprof.cli.push import push_runs, pushing_to
 from hpcprof.cli.report import explain_first
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
 )
 @job_options
 @db_option
-def command(request: JobSpec, db: str | None) -> None:
+@push_option
+def command(request: JobSpec, db: str | None, hub: str | None) -> None:
     """Submit a job, wait for it, collect and explain its profiles, and show the report.
 
     The program is given as for hpcprof submit. Without --profiler, it runs under the profiler that the site's
@@ -40,6 +42,7 @@ def command(request: JobSpec, db: str | None) -> None:
     from hpcprof.submit.jobs.request import make_job, merged, site_of
     from hpcprof.submit.submission import submit
 
+    address = pushing_to(hub)
     asked, request = request, merged(request)
     site = site_of(request)
     if request.profiler is None and site.profiler:
@@ -62,6 +65,8 @@ def command(request: JobSpec, db: str | None) -> None:
             store.prepare()
             collect_and_tell(run, store, aside=True)
         show_report(gather(run, store, status, unexplained=explain_first(run, store)))
+        if address and profiles:
+            push_runs(address, [run.id], request.runs_dir, db)
     else:
         why = "it ran without a profiler, and" if job.profiler == "none" else "its ranks left no profile, and"
         click.echo(f"hpcprof: no report of {run.id}: {why} its program wrote no results", err=True)

@@ -6,19 +6,23 @@ from pathlib import Path
 
 import click
 
-from hpcprof.cli.conventions import examples
+from hpcprof.cli.conventions import Group, examples
 from hpcprof.cli.options import db_option, runs_dir_option
-from hpcprof.common.errors import HpcprofError
+from hpcprof.cli.tables import format_option, write_rows
+from hpcprof.common.errors import HpcprofError, UsageError
 
 _PORT = 8765
 
 
-@click.command(
+@click.group(
     "serve",
+    cls=Group,
+    invoke_without_command=True,
     epilog=examples(
         "hpcprof serve",
         "hpcprof serve --port 0 --token",
         "hpcprof serve --host 0.0.0.0 --allow-host profiles.example.org",
+        "hpcprof serve --accept --runs-dir hub --allow-host profiles.example.org",
     ),
 )
 @runs_dir_option
@@ -45,18 +49,118 @@ _PORT = 8765
     metavar="NAME",
     help="Also answer requests for this name, as that of a reverse proxy. Repeatable.",
 )
+@click.option(
+    "--accept",
+    is_flag=True,
+    help="Be a hub: show what others push (hpcprof push) to --runs-dir, to whoever has a token.",
+)
+@click.option(
+    "--user-header",
+    metavar="NAME",
+    help="With --accept: header in which a reverse proxy names the user (token create --proxied).",
+)
+@click.option(
+    "--proxy",
+    metavar="ADDRESS",
+    help="Address of that proxy; from anywhere else the header means nothing.",
+)
+@click.pass_context
 def command(
-    runs_dir: Path, db: str | None, host: str, port: int, token: bool, names: tuple[str, ...]
+    context: click.Context,
+    runs_dir: Path,
+    db: str | None,
+    host: str,
+    port: int,
+    token: bool,
+    names: tuple[str, ...],
+    accept: bool,
+    user_header: str | None,
+    proxy: str | None,
 ) -> None:
     """Show runs and their results in a browser, read-only.
 
     Open the printed address; if it has a token, the token is needed only the first time. Ctrl-C ends the
     server. It neither submits nor collects nor deletes anything, and runs beside all other commands.
+
+    With --accept it also takes runs that others push. The folder of runs then has a folder of each project.
     """
+    if context.invoked_subcommand is not None:
+        return
+    if (user_header is None) is not (proxy is None) or (proxy and not accept):
+        raise UsageError("--user-header NAME and --proxy ADDRESS belong together, and to --accept.")
     try:
         from hpcprof.serve.server import Serving, serve
     except ImportError as error:
         if (error.name or "").partition(".")[0] == "hpcprof":
             raise
         raise HpcprofError(f"hpcprof serve needs {error.name}: pip install 'hpcprof[serve]'.") from None
-    serve(Serving(host, port, names, token), runs_dir, db, lambda address: click.echo(address))
+    serving = Serving(
+        host, port, names, token, accept, (proxy, user_header) if proxy and user_header else None
+    )
+    serve(serving, runs_dir, db, lambda address: click.echo(address))
+
+
+@command.group("token", cls=Group)
+def token_group() -> None:
+    """Make, list or remove the tokens of a hub."""
+
+
+@token_group.command(
+    "create",
+    epilog=examples(
+        "hpcprof serve token create ci --project train --may push",
+        "hpcprof serve token create alice --project train --may read --proxied",
+    ),
+)
+@runs_dir_option
+@click.option("--project", required=True, metavar="P", help="Project whose runs it is for.")
+@click.option(
+    "--may",
+    type=click.Choice(["read", "push"]),
+    required=True,
+    help="read: see the runs. push: also push runs, and edit their tags and notes.",
+)
+@click.option("--quota", metavar="SIZE", help="Most bytes it may push, as in 20G.  [default: 50 GiB]")
+@click.option("--proxied", is_flag=True, help="No token: NAME is a user whom the reverse proxy names.")
+@click.argument("name")
+def create(runs_dir: Path, project: str, may: str, quota: str | None, proxied: bool, name: str) -> None:
+    """Make a token and print it, this once: the hub keeps its SHA-256 only."""
+    from hpcprof.common.units import mebibytes, parse_memory
+    from hpcprof.serve.grants import DEFAULT_QUOTA, create_grant
+
+    quota_bytes = int(mebibytes(parse_memory(quota))) << 20 if quota else DEFAULT_QUOTA
+    made = create_grant(runs_dir, name, project, may, quota_bytes, proxied)
+    click.echo(made or f"{name} may {may} {project} where the proxy names that user.")
+
+
+@token_group.command("list", epilog=examples("hpcprof serve token list"))
+@runs_dir_option
+@format_option
+def list_(runs_dir: Path, form: str) -> None:
+    """List the tokens of a hub, without the tokens themselves."""
+    from hpcprof.common.units import format_bytes
+    from hpcprof.serve.grants import read_grants
+
+    rows = [
+        (
+            one.name,
+            one.project,
+            one.may,
+            format_bytes(one.quota_bytes),
+            "token" if one.sha256 else "proxy",
+            one.created,
+        )
+        for one in read_grants(runs_dir)
+    ]
+    write_rows(form, ("name", "project", "may", "quota", "by", "created"), rows)
+
+
+@token_group.command("rm", epilog=examples("hpcprof serve token rm ci"))
+@runs_dir_option
+@click.argument("name")
+def remove(runs_dir: Path, name: str) -> None:
+    """Remove a token; a server that runs refuses it from then on."""
+    from hpcprof.serve.grants import remove_grant
+
+    remove_grant(runs_dir, name)
+    click.echo(f"removed {name}")

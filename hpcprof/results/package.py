@@ -6,6 +6,7 @@ trusts nothing in it: each name, type, column and value is checked before anythi
 
 from __future__ import annotations
 
+import gzip
 import io
 import re
 import shutil
@@ -14,6 +15,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +71,9 @@ class Package:
 
 
 def write_package(path: Path, run_id: str, described: Described, store: Store) -> None:
-    """Write the package of a collected run.
+    """Write the package of a collected run, under the id that it is described by.
+
+    The same results give the same bytes.
 
     Raises
     ------
@@ -78,27 +82,44 @@ def write_package(path: Path, run_id: str, described: Described, store: Store) -
     """
     if store.run(run_id) is None:
         raise HpcprofError(f"{run_id}: nothing of it has been collected: hpcprof collect {run_id}.")
-    with tarfile.open(path, "w:gz", compresslevel=1) as archive:
+    rows, name = store.rows_of(run_id), described.listed.run
+    for table, columns in rows.items():
+        key = OF_RUN[table].run
+        columns[key] = [name] * len(columns[key])
+    with (
+        path.open("xb") as file,
+        gzip.GzipFile("", "wb", compresslevel=1, fileobj=file, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w") as archive,
+    ):
         _add(archive, _RUN, msgspec.json.encode(described))
-        _add(archive, _RESULTS, msgspec.json.encode(store.rows_of(run_id)))
+        _add(archive, _RESULTS, msgspec.json.encode(rows))
         folders = set()
         for rank, events in store.rank_events(run_id).items():
             if events.written():
                 folders.add(events.folder)
-                archive.add(origin_path(events.folder, run_id, rank), f"origins/{rank}.jsonl", filter=_plain)
-                for table, count in events.written_rows().items():
+                origin = origin_path(events.folder, run_id, rank).read_bytes()
+                _add(archive, f"origins/{rank}.jsonl", _without_folder(origin))
+                for table, count in sorted(events.written_rows().items()):
                     if count:
                         archive.add(events.path(table), f"events/{table}/{rank}.parquet", filter=_plain)
         for folder in folders:
             shared = communication_folder(folder, run_id)
-            for file in sorted(shared.iterdir()) if shared.is_dir() else ():
-                archive.add(file, f"communication/{file.name}", filter=_plain)
+            for one in sorted(shared.iterdir()) if shared.is_dir() else ():
+                archive.add(one, f"communication/{one.name}", filter=_plain)
 
 
 def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
     member = tarfile.TarInfo(name)
     member.size = len(content)
     archive.addfile(member, io.BytesIO(content))
+
+
+def _without_folder(origin: bytes) -> bytes:
+    """Return the description of a rank's events with the name of the profile, and not its folder."""
+    first, _, second = origin.partition(b"\n")
+    content = msgspec.json.decode(second)
+    content["origin"]["path"] = Path(content["origin"]["path"]).name
+    return first + b"\n" + msgspec.json.encode(content) + b"\n"
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -217,9 +238,9 @@ def _check_rows(run_id: str, rows: Mapping[str, Mapping[str, list[Any]]], made_b
         if set(columns.get(table.run, [run_id])) != {run_id}:
             raise DamagedInput(f"{name} has rows of another run")
         _check_values(name, table, columns)
-    if len(rows.get("runs", {}).get("id", ())) != 1 or not rows.get("profiles", {}).get("rank"):
-        raise DamagedInput("the package has no run, or none of its profiles")
-    if not all(_SHA256.fullmatch(text) for text in rows["profiles"].get("sha256", ())):
+    if len(rows.get("runs", {}).get("id", ())) != 1:
+        raise DamagedInput("the package is not of one run")
+    if not all(_SHA256.fullmatch(text) for text in rows.get("profiles", {}).get("sha256", ())):
         raise DamagedInput("profiles has a checksum that is none")
     allowed = {
         ("losses", "kind"): {kind.value for kind in LossKind},
@@ -266,6 +287,15 @@ def _check_events(place: Path) -> None:
         total += sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
         if total > MOST_EVENT_BYTES:
             raise DamagedInput(f"the events exceed {MOST_EVENT_BYTES:,} bytes")
+
+
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of a package."""
+    digest = sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
 
 
 def described(listed: ListedRun, program: str | None) -> Described:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio.to_thread
+import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -17,8 +18,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.common.paths import packaged, user_cache
+from hpcprof.profiles.timeline import Origin
 from hpcprof.results.store.store import open_store
 from hpcprof.serve import across_runs, api, pages
 from hpcprof.serve.catalogue import Catalogue, UnknownRun
@@ -44,14 +47,35 @@ def make_app(catalogue: Catalogue, tiles: Tiles, desk: SqlDesk, access: Access) 
     catalogue : Catalogue
         Its store must be read-only.
     """
-    templates = Environment(
-        loader=FileSystemLoader(packaged("templates")),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    templates.filters |= pages.FILTERS
+    # Outside of everything else, so that its headers are on every answer.
+    return Guard(_pages(catalogue, tiles, desk), access)
+
+
+def serve_store(runs_dir: Path, db: str | None, access: Access) -> ASGIApp:
+    """Return the application over a folder of runs and a results database, neither of which it changes.
+
+    Raises
+    ------
+    UsageError
+        If ``db`` cannot be used here.
+    """
+    return Guard(pages_of(runs_dir, db), access)
+
+
+def pages_of(runs_dir: Path, db: str | None) -> Starlette:
+    """Return the pages of a folder of runs and a results database, for whoever has checked the request.
+
+    Raises
+    ------
+    UsageError
+        If ``db`` cannot be used here.
+    """
+    store = open_store(db, runs_dir, read_only=True)
+    tiles = Tiles(store, TileCache(user_cache() / "tiles"))
+    return _pages(Catalogue(runs_dir, db, store), tiles, SqlDesk(runs_dir, db, tiles))
+
+
+def _pages(catalogue: Catalogue, tiles: Tiles, desk: SqlDesk) -> Starlette:
     app = Starlette(
         routes=[
             *(
@@ -63,30 +87,45 @@ def make_app(catalogue: Catalogue, tiles: Tiles, desk: SqlDesk, access: Access) 
         ],
         middleware=[Middleware(GZipMiddleware, minimum_size=_LEAST_BYTES, compresslevel=1)],
         exception_handlers={HpcprofError: _explain, HTTPException: _refuse, Exception: _fail},
-        lifespan=_few_threads,
+        lifespan=few_threads,
     )
-    app.state.served = Served(catalogue, tiles, desk, templates)
-    # Outside of everything else, so that its headers are on every answer.
-    return Guard(app, access)
+    app.state.served = Served(catalogue, tiles, desk, page_templates())
+    return app
 
 
-def serve_store(runs_dir: Path, db: str | None, access: Access) -> ASGIApp:
-    """Return the application over a folder of runs and a results database, neither of which it changes.
-
-    Raises
-    ------
-    UsageError
-        If ``db`` cannot be used here.
-    """
-    store = open_store(db, runs_dir, read_only=True)
-    tiles = Tiles(store, TileCache(user_cache() / "tiles"))
-    return make_app(Catalogue(runs_dir, db, store), tiles, SqlDesk(runs_dir, db, tiles), access)
+def page_templates() -> Environment:
+    """Return the environment of the templates of pages."""
+    templates = Environment(
+        loader=FileSystemLoader(packaged("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters |= pages.FILTERS
+    return templates
 
 
 @asynccontextmanager
-async def _few_threads(app: Starlette) -> AsyncIterator[None]:
+async def few_threads(app: Starlette) -> AsyncIterator[None]:
+    """Limit how many requests are worked on at a time, while the application runs."""
+    _learn_types()
     anyio.to_thread.current_default_thread_limiter().total_tokens = THREADS
     yield
+
+
+def _learn_types() -> None:
+    """Have msgspec learn all types that are decoded, before there are threads.
+
+    Where two threads decode a type for the first time at once, msgspec 0.22 can end in a segmentation fault.
+    """
+    kinds: list[type] = [Explanation, Origin, *msgspec.Struct.__subclasses__()]
+    for kind in kinds:
+        # Some types can only be encoded.
+        with suppress(TypeError, NameError):
+            msgspec.json.Decoder(kind)
+        below: list[type] = type.__subclasses__(kind)
+        kinds += [one for one in below if one not in kinds]
 
 
 def _explain(request: Request, error: Exception) -> Response:

@@ -184,6 +184,10 @@ class Catalogue:
                 self._lock.release()
         return self._listing
 
+    def forget(self) -> None:
+        """Have the list made again at the next request: a run has come, or has other tags."""
+        self._made = None
+
     def find(self, run_id: str) -> Run:
         """Return the run of an id; a name in a request is never a path.
 

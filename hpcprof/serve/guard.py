@@ -40,7 +40,7 @@ _HEADERS = {
     "Content-Security-Policy": "; ".join(f"{name} {value}" for name, value in _POLICY.items()),
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
@@ -125,12 +125,15 @@ class Guard:
         if answer is not None:
             await answer(scope, receive, send_guarded)
             return
+        most = self._most_bytes(scope)
         try:
-            await self._app(scope, _limited(receive), send_guarded)
+            await self._app(scope, _limited(receive, most), send_guarded)
         except _TooLarge:
-            await _sentence(413, f"the request exceeds {MOST_BODY_BYTES:,} bytes.")(
-                scope, receive, send_guarded
-            )
+            await _sentence(413, f"the request exceeds {most:,} bytes.")(scope, receive, send_guarded)
+
+    def _most_bytes(self, scope: Scope) -> int:
+        """Return how large a request may be."""
+        return MOST_BODY_BYTES
 
     def _refusal(self, scope: Scope) -> Response | None:
         """Return why a request is refused, whoever sends it."""
@@ -140,8 +143,9 @@ class Guard:
         if len(scope.get("raw_path", b"")) + len(scope["query_string"]) > MOST_ADDRESS_BYTES:
             return _sentence(414, f"the address exceeds {MOST_ADDRESS_BYTES:,} bytes.")
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > MOST_BODY_BYTES:
-            return _sentence(413, f"the request exceeds {MOST_BODY_BYTES:,} bytes.")
+        most = self._most_bytes(scope)
+        if not length.isdigit() or int(length) > most:
+            return _sentence(413, f"the request exceeds {most:,} bytes.")
         if not _same_origin(scope, headers):
             return _sentence(403, "requests of other sites are refused.")
         return None
@@ -173,7 +177,7 @@ class _TooLarge(Exception):
     """The body of a request exceeds the limit."""
 
 
-def _limited(receive: Receive) -> Receive:
+def _limited(receive: Receive, most: int) -> Receive:
     """Return a function that receives a body up to the limit: its length need not be declared."""
     received = 0
 
@@ -181,7 +185,7 @@ def _limited(receive: Receive) -> Receive:
         nonlocal received
         message = await receive()
         received += len(message.get("body", b""))
-        if received > MOST_BODY_BYTES:
+        if received > most:
             raise _TooLarge
         return message
 

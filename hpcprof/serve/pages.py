@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -16,18 +17,22 @@ from hpcprof.analysis.framework.declaration import Kind
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError, StoreError
 from hpcprof.common.units import format_ns
+from hpcprof.report.explanation import named
 from hpcprof.report.formatting import cell, header
 from hpcprof.report.page.blocks import DIST
 from hpcprof.report.page.page import html_report
 from hpcprof.report.terminal import remarks
 from hpcprof.results import event_query, query
+from hpcprof.results.explanation import kept_explanation
 from hpcprof.results.listing import Coverage
 from hpcprof.results.run_names import with_commands
 from hpcprof.serve.across_runs import comparisons
-from hpcprof.serve.catalogue import Filters, shown_filters
+from hpcprof.serve.catalogue import Catalogue, Filters, KnownRun, shown_filters
 from hpcprof.serve.context import as_html, contents_of, run_address, served
+from hpcprof.serve.grants import PUSH
 from hpcprof.serve.sql import SECONDS
 from hpcprof.submit.jobs.walltime import format_walltime
+from hpcprof.submit.runs.directory import Run
 
 EXAMPLES = (
     (
@@ -52,6 +57,8 @@ EXAMPLES = (
 
 RUNS_ON_A_PAGE = 100
 ROWS_ON_A_PAGE = 200
+_TREND = 20
+"""The most runs that a trend shows."""
 
 _STATIC = {
     "page.js": "text/javascript",
@@ -80,10 +87,18 @@ def list_page(request: Request) -> Response:
     filters = Filters.of(request.query_params)
     chosen = listing.chosen(filters)
     place = _place(request, len(chosen), RUNS_ON_A_PAGE)
-    return served(request).page(
+    shown = chosen[place.first : place.last]
+    here = served(request)
+    store = here.catalogue.store
+    grant = request.scope.get("grant")
+    return here.page(
         "runs",
         title="Runs",
-        runs=chosen[place.first : place.last],
+        runs=shown,
+        lines={run.listed.run: _trend(run, listing.runs) for run in shown},
+        findings={run.listed.run: _first_finding(run, here.catalogue) for run in shown},
+        pushed=store.pushed() if grant else {},
+        may_edit=grant is not None and grant.may == PUSH,
         place=place,
         filters=asdict(filters),
         choices=shown_filters(listing),
@@ -93,6 +108,53 @@ def list_page(request: Request) -> Response:
         skipped=listing.skipped,
         filtered={f.name for f in fields(filters) if getattr(filters, f.name)},
     )
+
+
+@dataclass(frozen=True)
+class Trend:
+    """The steps of a program's runs until one of them: a line in a box of 60 x 16, and in words."""
+
+    points: str
+    described: str
+
+
+def _trend(run: KnownRun, runs: Sequence[KnownRun]) -> Trend | None:
+    """Return the trend of the step until a run, over those of its program on as many ranks, if it has one."""
+    if run.program is None or run.listed.step_p50_ns is None:
+        return None
+    alike = [
+        one.listed.step_p50_ns
+        for one in runs[runs.index(run) :]  # the newest first
+        if (one.program, one.listed.ranks) == (run.program, run.listed.ranks) and one.listed.step_p50_ns
+    ][:_TREND][::-1]
+    if len(alike) < 2:
+        return None
+    low, high = min(alike), max(alike)
+    across, up = 58 / (len(alike) - 1), 14 / ((high - low) or 1)
+    points = " ".join(f"{1 + i * across:.1f},{15 - (ns - low) * up:.1f}" for i, ns in enumerate(alike))
+    said = f"step of {len(alike)} runs, from {format_ns(alike[0])} to {format_ns(alike[-1])}"
+    return Trend(points, f"{said}, between {format_ns(low)} and {format_ns(high)}")
+
+
+def _first_finding(run: KnownRun, catalogue: Catalogue) -> str:
+    """Return the first finding of a run in a few words; empty if it was not explained, or has none."""
+    if run.listed.collected not in (Coverage.YES, Coverage.PARTLY):
+        return ""
+    found = kept_explanation(Run(run.listed.run, Path(run.listed.path)), catalogue.store)
+    first = next(iter(found.findings), None) if found else None
+    if found is None or first is None:
+        return ""
+    return f"{named(first, found)}, {format_ns(first.saving_ns)}" if first.saving_ns else named(first, found)
+
+
+def note_page(request: Request) -> Response:
+    """Offer to edit the tags and the note of a run that was pushed."""
+    here = served(request)
+    run = here.catalogue.find(request.path_params["run"])
+    row = here.catalogue.store.pushed().get(run.id)
+    if row is None:
+        raise HTTPException(404)
+    return here.page("note", title=f"Tags and note: {run.id}", row=row, address=run_address(run.id))
 
 
 def run_page(request: Request) -> Response:
@@ -235,6 +297,7 @@ PAGES: dict[str, Callable[[Request], Response]] = {
     "/runs/{run}": run_page,
     "/runs/{run}/tables/{table}": table_page,
     "/runs/{run}/live": live_page,
+    "/runs/{run}/note": note_page,
     "/sql": sql_page,
     "/static/{name}": static_file,
 }

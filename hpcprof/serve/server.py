@@ -8,7 +8,7 @@ import signal
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import uvicorn
@@ -39,12 +39,18 @@ class Serving:
         More names by which browsers may reach it, as behind a proxy.
     token : bool
         Whether a token is required on loopback too; elsewhere it always is.
+    accept : bool
+        Whether it is a hub, to which runs can be pushed.
+    proxy : tuple of (str, str) or None
+        Of a hub, the address of a reverse proxy and the header in which it names the user.
     """
 
     host: str = "127.0.0.1"
     port: int = 0
     names: Sequence[str] = ()
     token: bool = False
+    accept: bool = False
+    proxy: tuple[str, str] | None = None
 
 
 def serve(serving: Serving, runs_dir: Path, db: str | None, announce: Callable[[str], None]) -> None:
@@ -64,7 +70,13 @@ def serve(serving: Serving, runs_dir: Path, db: str | None, announce: Callable[[
     with listening:
         port = listening.getsockname()[1]
         access = access_to(serving, listening)
-        app = serve_store(runs_dir, db, access)
+        if serving.accept:
+            from hpcprof.serve.hub import Proxy, make_hub
+
+            access = replace(access, token=None)  # grants take its place
+            app = make_hub(runs_dir, db, access, Proxy(*serving.proxy) if serving.proxy else None)
+        else:
+            app = serve_store(runs_dir, db, access)
         config = uvicorn.Config(
             app,
             http="h11",

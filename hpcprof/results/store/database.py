@@ -253,8 +253,11 @@ def _engine(url: URL) -> Engine:
 def _reading_engine(url: URL) -> Engine:
     """Return an engine whose connections cannot write."""
     if url.get_backend_name() != "sqlite":
-        options = {"options": "-c default_transaction_read_only=on"}
-        return create_engine(url, paramstyle="format", connect_args=options)
+        given = url.query.get("options", "")
+        options = (
+            f"{given if isinstance(given, str) else ' '.join(given)} -c default_transaction_read_only=on"
+        )
+        return create_engine(url, paramstyle="format", connect_args={"options": options.strip()})
     file = f"{Path(url.database or '').absolute().as_uri()}?mode=ro"
 
     def connect() -> sqlite3.Connection:

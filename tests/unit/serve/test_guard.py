@@ -145,5 +145,5 @@ def test_every_answer_has_the_headers_of_a_careful_server(with_token: TestClient
         assert "frame-ancestors 'none'" in policy
         assert "unsafe-inline" not in policy.partition("style-src")[0]
         assert answered.headers["x-content-type-options"] == "nosniff"
-        assert answered.headers["referrer-policy"] == "no-referrer"
+        assert answered.headers["referrer-policy"] == "same-origin"
         assert answered.headers["cache-control"] == "no-store"

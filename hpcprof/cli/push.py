@@ -1,0 +1,96 @@
+"""``hpcprof push``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcprof.cli.completion import complete_runs
+from hpcprof.cli.conventions import examples
+from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.progress import ProgressLine, bar
+
+if TYPE_CHECKING:
+    from hpcprof.results.push import HubAddress
+
+
+@click.command(
+    "push",
+    epilog=examples(
+        "hpcprof push https://profiles.example.org",
+        "hpcprof push https://profiles.example.org RUN1 RUN2 --scrub --token-file ~/.hub-token",
+    ),
+)
+@runs_dir_option
+@db_option
+@click.option("--scrub", is_flag=True, help="Push copies without hosts, users, paths and environments.")
+@click.option(
+    "--token-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="File with the token of the hub.  [default: $HPCPROF_TOKEN]",
+)
+@click.argument("url", metavar="URL")
+@click.argument("runs", nargs=-1, metavar="[RUN]…", shell_complete=complete_runs)
+def command(
+    runs_dir: Path, db: str | None, scrub: bool, token_file: Path | None, url: str, runs: tuple[str, ...]
+) -> None:
+    """Send results and kept events of runs to a hub, hpcprof serve --accept on another machine.
+
+    RUN is a run id, a name that means one run, or last (the default). Pushing again changes nothing, and a
+    push that broke off goes on where it was. With --scrub the profiles are copied without private data, and
+    collected once more from these copies.
+    """
+    from hpcprof.results.push import hub_address
+
+    hub = hub_address(url, token_file)
+    push_runs(hub, runs or ("last",), runs_dir, db, scrub)
+
+
+def pushing_to(url: str | None) -> HubAddress | None:
+    """Return the hub that ``--push`` names, with the token in the environment; None without one."""
+    if url is None:
+        return None
+    from hpcprof.results.push import hub_address
+
+    return hub_address(url, None)
+
+
+def push_runs(
+    hub: HubAddress, runs: Sequence[str], runs_dir: Path, db: str | None, scrub: bool = False
+) -> None:
+    """Push runs one after the other, and print where each is."""
+    from hpcprof.cli.report import collect_first
+    from hpcprof.report.request import collect_missing
+    from hpcprof.results.push import push_run
+    from hpcprof.results.run_names import find_known_runs
+    from hpcprof.results.store.store import open_store
+
+    store = open_store(db, runs_dir)
+    found = find_known_runs(runs, runs_dir, store)
+    collect_missing(found, store, partial(collect_first, store=store))
+    for run in found:
+        line = PushingLine(run.id)
+        with line:
+            address = push_run(run, store, hub, line.show, scrub)
+        click.echo(f"{run.id}: {address}")
+
+
+class PushingLine(ProgressLine):
+    """The progress of one push."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(self._progress, on_error_output=True)
+        self._run, self._done, self._of = run_id, 0, 0
+
+    def show(self, done: int, of: int) -> None:
+        """Show the bytes that have been pushed, and those of all."""
+        self._done, self._of = done, of
+        self.refresh()
+
+    def _progress(self) -> str:
+        return f"pushing {self._run} {bar(self._done, self._of)}" if self._of else ""

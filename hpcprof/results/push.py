@@ -1,0 +1,211 @@
+"""Pushes runs to a hub: `hpcprof serve --accept` on another machine."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import ssl
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.profiles.scrub.files import scrub_files
+from hpcprof.results.collect import collect_profiles
+from hpcprof.results.event_query import find_events
+from hpcprof.results.explanation import explain_for_report
+from hpcprof.results.listing import list_runs
+from hpcprof.results.package import checksum, described, write_package
+from hpcprof.results.run_profiles import profiles_of, readable, runs_in
+from hpcprof.results.store.store import Store, open_store
+from hpcprof.submit.runs.directory import Run
+
+TOKEN_VARIABLE = "HPCPROF_TOKEN"
+
+_PART_BYTES = 4 << 20
+_TRIES, _PAUSE_S, _TIMEOUT_S = 5, 1.0, 120.0
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_TOKEN = re.compile(r"[\w-]{20,200}")
+
+
+@dataclass(frozen=True)
+class HubAddress:
+    """The address of a hub and the token for it, which is never printed."""
+
+    scheme: str
+    host: str
+    port: int | None
+    token: str
+
+    @property
+    def url(self) -> str:
+        """The address, as a browser opens it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}{f':{self.port}' if self.port else ''}"
+
+    def connect(self) -> http.client.HTTPConnection:
+        """Return a connection, not opened yet."""
+        if self.scheme == "http":
+            return http.client.HTTPConnection(self.host, self.port, timeout=_TIMEOUT_S)
+        context = ssl.create_default_context()
+        return http.client.HTTPSConnection(self.host, self.port, timeout=_TIMEOUT_S, context=context)
+
+
+def hub_address(url: str, token_file: Path | None) -> HubAddress:
+    """Return the hub of a URL, with the token of a file or of ``$HPCPROF_TOKEN``.
+
+    Raises
+    ------
+    UsageError
+        If the URL or the token cannot be one, or http leads to another machine.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if (
+        parts.scheme not in ("http", "https")
+        or not host
+        or parts.path.strip("/")
+        or parts.query
+        or parts.username
+    ):
+        raise UsageError("URL: write the hub's address alone, as in https://profiles.example.org.")
+    if parts.scheme == "http" and host not in _LOOPBACK:
+        raise UsageError(f"http://{host}: a token goes to another machine over https only.")
+    try:
+        token = token_file.read_text(encoding="utf-8") if token_file else os.environ.get(TOKEN_VARIABLE, "")
+    except (OSError, UnicodeError):
+        raise UsageError(f"--token-file {token_file}: it cannot be read.") from None
+    if not _TOKEN.fullmatch(token.strip()):
+        where = f"--token-file {token_file}" if token_file else f"${TOKEN_VARIABLE}"
+        raise UsageError(f"{where} has no token: hpcprof serve token create makes one on the hub.")
+    return HubAddress(parts.scheme, host, port, token.strip())
+
+
+def push_run(
+    run: Run, store: Store, hub: HubAddress, shown: Callable[[int, int], None], scrub: bool = False
+) -> str:
+    """Push the results and the kept events of a run, and return its address at the hub.
+
+    A package that is there already is not sent again, and one of which a part is there goes on from it.
+
+    Parameters
+    ----------
+    shown : callable
+        Called with the bytes that the hub has, and those of the package.
+    scrub : bool
+        Push what copies of the profiles without private data give.
+
+    Raises
+    ------
+    HpcprofError
+        If nothing of the run has been collected, the hub cannot be reached, or it refuses.
+    """
+    assert store.runs_dir is not None
+    listed = next((row for row in list_runs(store.runs_dir, str(store.url)) if row.run == run.id), None)
+    if listed is None:
+        raise HpcprofError(f"{run.id}: nothing of it has been collected: hpcprof collect {run.id}.")
+    with tempfile.TemporaryDirectory(prefix="hpcprof-push-") as folder:
+        sent, of = run, store
+        if scrub:
+            sent, of = _scrubbed(run, Path(folder))
+            listed = msgspec.structs.replace(listed, command=None, reason="")
+        explain_for_report(sent, of)
+        # A collect keeps no events of profiles of another tool; without any, there is a run without a timeline.
+        with readable(sent) as (to_read, _), suppress(HpcprofError):
+            find_events([to_read], of)
+        package, known = Path(folder) / "package.tar.gz", store.run(run.id)
+        write_package(package, sent.id, described(listed, known.program if known else None), of)
+        return _send(package, hub, shown)
+
+
+def _scrubbed(run: Run, folder: Path) -> tuple[Run, Store]:
+    """Copy the profiles of a run without private data, and collect the copies into a store of their own."""
+    copies = folder / "profiles"
+    with readable(run) as (run_to_read, _):
+        done = scrub_files(profiles_of(run_to_read), copies)
+    if done.skipped or not done.written:
+        why = done.skipped[0] if done.skipped else "it has no profile that can be scrubbed"
+        raise HpcprofError(f"{run.id} was not pushed: {why.rstrip('.')}.")
+    (copied,) = runs_in(copies)
+    store = open_store(str(folder / "results.db"), folder)
+    collect_profiles(copied, runs_dir=folder, db=str(folder / "results.db"))
+    return copied, store
+
+
+def _send(package: Path, hub: HubAddress, shown: Callable[[int, int], None]) -> str:
+    path, length = f"/api/push/{checksum(package)}", package.stat().st_size
+    failed = 0
+    offset: int | None = None
+    with package.open("rb") as file:
+        while True:
+            try:
+                if offset is None:
+                    answer = _ask(hub, "GET", path)
+                else:
+                    file.seek(offset)
+                    headers = {"Upload-Offset": str(offset), "Upload-Length": str(length)}
+                    answer = _ask(hub, "PUT", path, file.read(_PART_BYTES), headers)
+                failed = 0
+            except _Elsewhere as error:
+                answer = {"offset": error.offset, "run": None}
+            except (OSError, http.client.HTTPException, _Unavailable) as error:
+                failed += 1
+                if failed >= _TRIES:
+                    raise HpcprofError(
+                        f"{hub.url} cannot be reached: {error}; push again to go on."
+                    ) from None
+                time.sleep(_PAUSE_S * 2**failed)
+                offset = None
+                continue
+            offset = int(answer["offset"])
+            shown(length if answer["run"] else offset, length)
+            if answer["run"]:
+                return f"{hub.url}{answer['address']}"
+
+
+class _Unavailable(Exception):
+    """The hub, or a proxy before it, cannot answer now."""
+
+
+class _Elsewhere(Exception):
+    """The hub has more or less of a package than was thought."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__()
+        self.offset = offset
+
+
+def _ask(
+    hub: HubAddress, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+) -> dict[str, Any]:
+    connection = hub.connect()
+    try:
+        sent = {"Authorization": f"Bearer {hub.token}", **(headers or {})}
+        connection.request(method, path, body, sent)
+        answer = connection.getresponse()
+        text = answer.read(1 << 20).decode("utf-8", "replace")
+    finally:
+        connection.close()
+    if answer.status >= 500:
+        raise _Unavailable(f"it answered {answer.status}")
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = {}
+    if answer.status == 409 and isinstance(said.get("offset"), int):
+        raise _Elsewhere(said["offset"])
+    if answer.status != 200:
+        raise HpcprofError(f"{hub.url} refused ({answer.status}): {said.get('error') or 'it is no hub'}")
+    return dict(said)

@@ -1,0 +1,158 @@
+"""Grants of a hub: who may read the runs of a project, and who may push to it.
+
+They are in a file of the hub's folder that only its owner can read. Of a token it has the SHA-256 alone; the
+token itself is shown once, when it is made.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from fcntl import LOCK_EX, flock
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+
+import msgspec
+
+from hpcprof.common.atomic import replacing
+from hpcprof.common.errors import HpcprofError, UsageError, reading, unknown, writing
+
+READ, PUSH = "read", "push"
+"""What a grant may allow; who may push may also read, and edit tags and notes."""
+
+DEFAULT_QUOTA = 50 << 30
+"""Bytes that a token may push."""
+
+_FILE = "grants.json"
+_NAME = re.compile(r"[A-Za-z][\w.@-]{0,60}")
+_PROJECT = re.compile(r"[a-z][a-z0-9_]{0,40}")
+_TOKEN_BYTES = 32
+
+
+class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The permission of one token, or of one user whom a proxy names (``sha256`` is empty)."""
+
+    name: str
+    project: str
+    may: str
+    sha256: str
+    created: str
+    quota_bytes: int = DEFAULT_QUOTA
+
+
+def create_grant(
+    folder: Path, name: str, project: str, may: str, quota_bytes: int = DEFAULT_QUOTA, proxied: bool = False
+) -> str:
+    """Add a grant to a hub, and return its token; empty for a user whom a proxy names.
+
+    Raises
+    ------
+    UsageError
+        If a name is none, or there is a grant of that name.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"NAME {name!r}: write up to 61 letters, digits and . _ @ -, a letter first.")
+    if not _PROJECT.fullmatch(project):
+        raise UsageError(f"--project {project!r}: write up to 41 of a-z, 0-9 and _, a letter first.")
+    token = "" if proxied else secrets.token_urlsafe(_TOKEN_BYTES)
+    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    grant = Grant(name, project, may, _hashed(token) if token else "", created, quota_bytes)
+    with _changing(folder) as grants:
+        if any(one.name == name for one in grants):
+            raise UsageError(f"there is a token {name!r} already: hpcprof serve token rm {name} removes it.")
+        grants.append(grant)
+    return token
+
+
+def remove_grant(folder: Path, name: str) -> None:
+    """Remove a grant from a hub.
+
+    Raises
+    ------
+    UsageError
+        If there is none of that name.
+    """
+    with _changing(folder) as grants:
+        names = [one.name for one in grants]
+        if name not in names:
+            raise unknown("token", name, names)
+        del grants[names.index(name)]
+
+
+def read_grants(folder: Path) -> list[Grant]:
+    """Return the grants of a hub, in the order in which they were made.
+
+    Raises
+    ------
+    HpcprofError
+        If the file cannot be read.
+    """
+    path = folder / _FILE
+    if not path.is_file():
+        return []
+    with reading(path):
+        text = path.read_bytes()
+    try:
+        return msgspec.json.decode(text, type=list[Grant])
+    except msgspec.MsgspecError as error:
+        raise HpcprofError(f"{path}: {error}.") from None
+
+
+class Grants:
+    """The grants of a hub, read again when their file changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._lock = folder, Lock()
+        self._grants: list[Grant] = []
+        self._read: tuple[int, int] | None = None
+
+    def of_token(self, token: str) -> Grant | None:
+        """Return the grant of a token."""
+        hashed = _hashed(token)
+        return next((one for one in self._now() if secrets.compare_digest(one.sha256, hashed)), None)
+
+    def of_user(self, name: str) -> Grant | None:
+        """Return the grant of a user whom a proxy names."""
+        return next((one for one in self._now() if one.name == name and not one.sha256), None)
+
+    def named(self, name: str) -> Grant | None:
+        """Return the grant of a name."""
+        return next((one for one in self._now() if one.name == name), None)
+
+    def _now(self) -> list[Grant]:
+        with self._lock:
+            try:
+                status = (self._folder / _FILE).stat()
+            except FileNotFoundError:
+                return []
+            if self._read != (status.st_mtime_ns, status.st_ino):
+                self._grants = read_grants(self._folder)
+                self._read = status.st_mtime_ns, status.st_ino
+            return self._grants
+
+
+@contextmanager
+def _changing(folder: Path) -> Iterator[list[Grant]]:
+    """Yield the grants of a hub, and write them back; two changes do not meet."""
+    path = folder / _FILE
+    with writing(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / f".{_FILE}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    try:
+        flock(lock, LOCK_EX)
+        grants = read_grants(folder)
+        yield grants
+        with writing(path), replacing(path) as temporary:
+            temporary.touch(mode=0o600, exist_ok=False)
+            temporary.write_bytes(msgspec.json.format(msgspec.json.encode(grants), indent=1) + b"\n")
+    finally:
+        os.close(lock)
+
+
+def _hashed(token: str) -> str:
+    return sha256(token.encode("utf-8", "replace")).hexdigest()

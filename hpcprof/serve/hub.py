@@ -1,0 +1,278 @@
+"""The hub: runs that were pushed from other machines, for a team. Each project is a folder of its own.
+
+A grant leads to one project: its readers see no other, whatever they ask, since each project has its own
+application over its own results.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from urllib.parse import parse_qs
+
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.requests import Request, cookie_parser
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from hpcprof.common.errors import UsageError
+from hpcprof.results.store.store import Store, open_store
+from hpcprof.serve.app import few_threads, page_templates, pages_of
+from hpcprof.serve.context import as_html, as_json, run_address
+from hpcprof.serve.grants import PUSH, Grant, Grants
+from hpcprof.serve.guard import Access, Guard
+from hpcprof.serve.pages import static_file
+from hpcprof.serve.uploads import MOST_PART_BYTES, Refused, Uploads
+from hpcprof.submit.runs.tags import check_tags
+
+_SIGN_IN = "/sign-in"
+_STATIC = "/static/"
+_PUSH = "/api/push/"
+_SESSION_SECONDS = 7 * 24 * 3600
+_MOST_SESSIONS = 10_000
+_LONGEST_NOTE = 2_000
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """A reverse proxy that names the user of a request: its address, and the header that it sets."""
+
+    address: str
+    header: str
+
+
+@dataclass
+class Sessions:
+    """The browsers that have signed in: by cookie, the name of the grant and the end."""
+
+    _known: dict[str, tuple[str, float]] = field(default_factory=dict)
+
+    def begin(self, name: str) -> str:
+        """Return the cookie of a new session."""
+        now = time.monotonic()
+        self._known = {cookie: one for cookie, one in self._known.items() if one[1] > now}
+        if len(self._known) >= _MOST_SESSIONS:
+            del self._known[next(iter(self._known))]
+        cookie = secrets.token_urlsafe(32)
+        self._known[cookie] = name, now + _SESSION_SECONDS
+        return cookie
+
+    def name(self, cookie: str) -> str:
+        """Return the name of the grant of a session; empty if there is none."""
+        name, end = self._known.get(cookie, ("", 0.0))
+        return name if end > time.monotonic() else ""
+
+
+class Project:
+    """A project of a hub: its folder, its results, what comes in, and its pages."""
+
+    def __init__(self, folder: Path, db: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.store: Store = open_store(db, folder)
+        self.store.prepare()
+        self.uploads = Uploads(folder, self.store)
+        self.pages = pages_of(folder, db)
+
+    def changed(self) -> None:
+        """Have the list of runs made again."""
+        self.pages.state.served.catalogue.forget()
+
+
+class Hub:
+    """The answers of a hub.
+
+    Parameters
+    ----------
+    folder : Path
+        It gets a folder of each project, and has the grants.
+    db : str or None
+        A PostgreSQL database, in which each project has a schema; None for an SQLite file in each folder.
+    cookie : str
+        The name of the cookie of a session.
+    """
+
+    def __init__(self, folder: Path, db: str | None, cookie: str) -> None:
+        self.grants, self.sessions = Grants(folder), Sessions()
+        self._folder, self._db, self._cookie = folder.absolute(), db, cookie
+        self._projects: dict[str, Project] = {}
+        self._lock = Lock()
+        self._templates = page_templates()
+
+    def project(self, name: str) -> Project:
+        """Return a project, which is made at its first use."""
+        with self._lock:
+            if name not in self._projects:
+                folder = self._folder / name
+                db = _schema_of(self._db, name) if self._db else str(folder / "hpcprof.db")
+                self._projects[name] = Project(folder, db)
+            return self._projects[name]
+
+    def sign_in_page(self, request: Request) -> Response:
+        """Ask for a token."""
+        page = self._templates.get_template("serve/sign_in.html.j2")
+        return as_html(page.render(wrong="wrong" in request.query_params))
+
+    async def sign_in(self, request: Request) -> Response:
+        """Begin a session with the token of a form."""
+        grant = self.grants.of_token((await _form(request)).get("token", "").strip())
+        if grant is None:
+            return RedirectResponse(f"{_SIGN_IN}?wrong", 303)
+        answer = RedirectResponse("/runs", 303)
+        session = self.sessions.begin(grant.name)
+        answer.set_cookie(self._cookie, session, max_age=_SESSION_SECONDS, httponly=True, samesite="strict")
+        return answer
+
+    async def push(self, request: Request) -> Response:
+        """Take a part of a package, or say how far it is."""
+        grant, digest = request.scope["grant"], request.path_params["digest"]
+        if grant.may != PUSH:
+            return _READ_ONLY
+        project = await run_in_threadpool(self.project, grant.project)
+        uploads = project.uploads
+        try:
+            if request.method == "PUT":
+                offset, length = (_number(request, name) for name in ("upload-offset", "upload-length"))
+                part = await request.body()
+                done = await run_in_threadpool(uploads.receive, digest, grant, offset, length, part)
+            else:
+                done = await run_in_threadpool(uploads.progress, digest, grant)
+        except Refused as error:
+            known = {} if error.offset is None else {"offset": error.offset}
+            return as_json({"error": str(error), **known}, error.status)
+        if done.run:
+            project.changed()
+        address = run_address(done.run) if done.run else None
+        return as_json({"offset": done.offset, "run": done.run or None, "address": address})
+
+    async def annotate(self, request: Request) -> Response:
+        """Replace the tags and the note of a run."""
+        grant = request.scope["grant"]
+        if grant.may != PUSH:
+            return _READ_ONLY
+        form = await _form(request)
+        tags, note = sorted({*form.get("tags", "").split()}), form.get("note", "").strip()[:_LONGEST_NOTE]
+        try:
+            check_tags(tags)
+        except UsageError as error:
+            return as_json({"error": str(error)}, 400)
+        project = await run_in_threadpool(self.project, grant.project)
+        await run_in_threadpool(project.store.annotate, request.path_params["run"], tags, note)
+        project.changed()
+        return RedirectResponse("/runs", 303)
+
+    async def pages(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer with the pages of the project that the grant is for."""
+        if self._db is not None and scope["path"] in ("/sql", "/api/sql"):
+            sentence = "a hub on PostgreSQL answers no SQL: a query could read other projects."
+            await as_json({"error": sentence}, 403)(scope, receive, send)
+            return
+        project = await run_in_threadpool(self.project, scope["grant"].project)
+        await project.pages(scope, receive, send)
+
+    def identify(self, scope: Scope, proxy: Proxy | None) -> Grant | None:
+        """Return the grant of a request: of its token, the user that its proxy names, or its session."""
+        headers = Headers(scope=scope)
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return self.grants.of_token(token.strip())
+        client = scope.get("client")
+        if proxy is not None and client and client[0] == proxy.address:
+            # A proxy that lets a header of its users through beside its own would let them choose.
+            users = headers.getlist(proxy.header)
+            return self.grants.of_user(users[0]) if len(users) == 1 else None
+        session = cookie_parser("; ".join(headers.getlist("cookie"))).get(self._cookie, "")
+        return self.grants.named(self.sessions.name(session))
+
+
+_READ_ONLY = as_json({"error": "this token may read only."}, 403)
+
+
+def make_hub(folder: Path, db: str | None, access: Access, proxy: Proxy | None = None) -> ASGIApp:
+    """Return the application of a hub.
+
+    Parameters
+    ----------
+    folder, db
+        As for `Hub`.
+    access : Access
+        The names under which it is served.
+
+    Raises
+    ------
+    UsageError
+        If ``db`` cannot be used here: a hub takes a PostgreSQL URL, or has files of its own.
+    """
+    if db is not None and not db.startswith("postgresql"):
+        raise UsageError("--accept has an SQLite file in each project: --db takes PostgreSQL only.")
+    hub = Hub(folder, db, access.cookie)
+    app = Starlette(
+        routes=[
+            Route(_SIGN_IN, hub.sign_in_page, methods=["GET"]),
+            Route(_SIGN_IN, hub.sign_in, methods=["POST"]),
+            Route(f"{_PUSH}{{digest}}", hub.push, methods=["GET", "PUT"]),
+            Route("/runs/{run}/note", hub.annotate, methods=["POST"]),
+            Route(f"{_STATIC}{{name}}", static_file),
+            Mount("/", hub.pages),
+        ],
+        lifespan=few_threads,
+    )
+    return _HubGuard(app, access, lambda scope: hub.identify(scope, proxy))
+
+
+class _HubGuard(Guard):
+    """The guard of a hub: every request but that for the sign-in needs a grant, which the scope gets."""
+
+    def __init__(self, app: ASGIApp, access: Access, identify: Callable[[Scope], Grant | None]) -> None:
+        super().__init__(app, access)
+        self._identify = identify
+
+    def _most_bytes(self, scope: Scope) -> int:
+        return MOST_PART_BYTES if scope["path"].startswith(_PUSH) else super()._most_bytes(scope)
+
+    def _sign_in(self, scope: Scope) -> Response | None:
+        path = str(scope["path"])
+        grant = self._identify(scope)
+        if grant is not None:
+            scope["grant"] = grant
+            return None
+        if path == _SIGN_IN or path.startswith(_STATIC):
+            return None
+        if path.startswith("/api/") or path == "/metrics" or scope["method"] != "GET":
+            return as_json({"error": "a token is needed: Authorization: Bearer TOKEN."}, 401)
+        return RedirectResponse(_SIGN_IN, 303)
+
+
+async def _form(request: Request) -> dict[str, str]:
+    if request.headers.get("content-type", "").partition(";")[0] != "application/x-www-form-urlencoded":
+        return {}
+    fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=10)
+    return {name: values[0] for name, values in fields.items()}
+
+
+def _number(request: Request, header: str) -> int:
+    value = request.headers.get(header, "")
+    if not value.isdecimal() or len(value) > 15:
+        raise Refused(400, f"the header {header} is a number of bytes.")
+    return int(value)
+
+
+def _schema_of(db: str, project: str) -> str:
+    """Return the database with a schema of the project's own, which is made if there is none."""
+    schema = f"hpcprof_{project}"
+    engine = create_engine(db)
+    try:
+        with engine.begin() as connection:
+            connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{schema}"'))  # a checked name
+    finally:
+        engine.dispose()
+    url = make_url(db).update_query_dict({"options": f"-csearch_path={schema}"})
+    return url.render_as_string(hide_password=False)

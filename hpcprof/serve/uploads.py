@@ -1,0 +1,141 @@
+"""Packages on their way to a hub: received in parts, checked as a whole, and kept at once or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from threading import Lock
+
+import msgspec
+
+from hpcprof.common.errors import DamagedInput, HpcprofError
+from hpcprof.common.units import format_bytes
+from hpcprof.results.package import checksum, keep_package, unpacked
+from hpcprof.results.store.store import Store
+from hpcprof.results.store.tables import PushedRow
+from hpcprof.serve.grants import Grant
+
+MOST_PART_BYTES = 8 << 20
+"""The most bytes of a package in one request."""
+
+MOST_PACKAGE_BYTES = 8 << 30
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_FORGOTTEN_S = 7 * 24 * 3600
+"""The age at which the beginning of a package that nobody finishes is removed."""
+
+
+class Refused(HpcprofError):
+    """A part, or a package, that the hub does not take, with the HTTP status that says so."""
+
+    def __init__(self, status: int, sentence: str, offset: int | None = None) -> None:
+        super().__init__(sentence)
+        self.status, self.offset = status, offset
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The bytes that the hub has of a package, and its run once it is kept."""
+
+    offset: int
+    run: str = ""
+
+
+class Uploads:
+    """The uploads to one project of a hub.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the project.
+    store : Store
+        Its results, for writing.
+    """
+
+    def __init__(self, folder: Path, store: Store) -> None:
+        self._folder, self._store = folder, store
+        self._parts = folder / ".incoming"
+        self._lock = Lock()
+
+    def progress(self, digest: str, grant: Grant) -> Progress:
+        """Return how far the package of a SHA-256 is.
+
+        Raises
+        ------
+        Refused
+            If the text is no SHA-256.
+        """
+        path = self._part(digest, grant)
+        run = self._kept(digest)
+        return Progress(0, run) if run else Progress(path.stat().st_size if path.is_file() else 0)
+
+    def receive(self, digest: str, grant: Grant, offset: int, length: int, part: bytes) -> Progress:
+        """Add a part to a package of ``length`` bytes; with the last one it is checked and kept.
+
+        Raises
+        ------
+        Refused
+            If it does not follow what is there, exceeds the token's quota, or the package is not as it has to
+            be; what the project has of the run remains.
+        """
+        path = self._part(digest, grant)
+        with self._lock:
+            if run := self._kept(digest):
+                return Progress(length, run)
+            self._parts.mkdir(mode=0o700, exist_ok=True)
+            self._forget_old()
+            self._check_room(grant, path, length)
+            have = path.stat().st_size if path.is_file() else 0
+            if offset != have or have + len(part) > length:
+                raise Refused(409, f"the hub has {have:,} bytes of this package.", have)
+            descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+            with open(descriptor, "ab") as file:  # noqa: PTH123 (a descriptor)
+                file.write(part)
+            if have + len(part) < length:
+                return Progress(have + len(part))
+            try:
+                return Progress(length, self._keep(path, digest, grant))
+            finally:
+                path.unlink(missing_ok=True)
+
+    def _keep(self, path: Path, digest: str, grant: Grant) -> str:
+        if checksum(path) != digest:
+            raise Refused(400, "the package arrived with another SHA-256: push it again.")
+        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        try:
+            with unpacked(path, self._parts) as package:
+                listed = msgspec.json.encode(package.described.listed).decode()
+                row = PushedRow(package.run_id, grant.name, now, digest, path.stat().st_size, listed)
+                keep_package(package, self._store, self._folder, row)
+                return package.run_id
+        except DamagedInput as error:
+            raise Refused(400, f"{error}.") from None
+
+    def _kept(self, digest: str) -> str:
+        """Return the run that came in a package; empty if none did."""
+        return next((row.run_id for row in self._store.pushed().values() if row.sha256 == digest), "")
+
+    def _check_room(self, grant: Grant, path: Path, length: int) -> None:
+        kept = sum(row.bytes for row in self._store.pushed().values() if row.who == grant.name)
+        others = sum(one.stat().st_size for one in self._parts.glob(f"{grant.name}-*") if one != path)
+        if length > MOST_PACKAGE_BYTES or kept + others + length > grant.quota_bytes:
+            limits = f"the limit of {format_bytes(MOST_PACKAGE_BYTES)} or, with "
+            limits += (
+                f"{format_bytes(kept + others)} before it, the quota of {format_bytes(grant.quota_bytes)}"
+            )
+            raise Refused(413, f"a package of {format_bytes(length)} exceeds {limits}.")
+
+    def _part(self, digest: str, grant: Grant) -> Path:
+        if not _DIGEST.fullmatch(digest):
+            raise Refused(400, "the address names no SHA-256.")
+        return self._parts / f"{grant.name}-{digest}"
+
+    def _forget_old(self) -> None:
+        for part in self._parts.glob("*-*"):
+            with suppress(OSError):
+                if part.stat().st_mtime < time.time() - _FORGOTTEN_S:
+                    part.unlink()

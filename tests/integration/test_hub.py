@@ -1,0 +1,464 @@
+"""A hub, ``hpcprof serve --accept``: pushes, those that break off, and those that it has to refuse."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import io
+import json
+import lzma
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from hpcprof.results.event_query import find_events
+from hpcprof.results.listing import list_runs
+from hpcprof.results.package import described, write_package
+from hpcprof.results.store.store import open_store
+from hpcprof.submit.runs.directory import Run
+from tests.conftest import Hpcprof
+from tests.integration.chromium import OpenPage, barriers
+from tests.integration.chromium import web_packages as web_packages
+
+pytestmark = pytest.mark.slow
+
+DATA = Path(__file__).parents[1] / "data"
+HOSTILE = "<img src=x onerror=alert(1)>"
+Members = list[tuple[tarfile.TarInfo, bytes]]
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A hub at work, with tokens of the project ``train`` and one of another project."""
+
+    port: int
+    folder: Path
+    push: str
+    read: str
+    other: str
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def ask(
+        self, path: str, token: str | None, method: str = "GET", body: bytes | None = None, **headers: str
+    ) -> tuple[int, str]:
+        """Send a request and return the status and the text of the answer."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        if token:
+            sent["Authorization"] = f"Bearer {token}"
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        try:
+            connection.request(method, path, body, sent)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def put(
+        self, package: bytes, token: str | None, offset: int = 0, length: int | None = None, digest: str = ""
+    ) -> tuple[int, Any]:
+        """Push a part of a package, by default all of it."""
+        status, text = self.ask(
+            f"/api/push/{digest or sha256(package).hexdigest()}",
+            token,
+            "PUT",
+            package[offset:length],
+            Upload_Offset=str(offset),
+            Upload_Length=str(len(package)),
+        )
+        return status, json.loads(text) if text.startswith("{") else text
+
+    def runs(self, token: str) -> list[str]:
+        """Return the ids of the runs that a token shows."""
+        status, text = self.ask("/api/runs", token)
+        assert status == 200, text
+        return sorted(run["run"] for run in json.loads(text)["runs"])
+
+
+def token(folder: Path, name: str, *options: str) -> str:
+    command = [sys.executable, "-m", "hpcprof", "serve", "token", "create", name, "--runs-dir", str(folder)]
+    return subprocess.run([*command, *options], capture_output=True, text=True, check=True).stdout.strip()
+
+
+@contextmanager
+def hub(folder: Path, *options: str) -> Iterator[Hub]:
+    """Start a hub, and end it."""
+    tokens = [
+        token(folder, name, "--project", project, "--may", may)
+        for name, project, may in (
+            ("ci", "train", "push"),
+            ("bob", "train", "read"),
+            ("eve", "other", "push"),
+        )
+    ]
+    command = [sys.executable, "-m", "hpcprof", "serve", "--accept", "--port", "0", "--runs-dir", str(folder)]
+    said = folder / "stderr"
+    with subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=said.open("w"), text=True
+    ) as process:
+        address = process.stdout.readline().strip()
+        assert address, said.read_text()
+        try:
+            yield Hub(int(re.findall(r":(\d+)/", address)[0]), folder, *tokens)
+        finally:
+            process.send_signal(signal.SIGINT)
+            assert (process.wait(60), said.read_text()) == (0, "")
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a collected run of a program with a hostile name."""
+    place = tmp_path_factory.mktemp("pushing")
+    profiles = place / "profiles"
+    profiles.mkdir()
+    for rank in (0, 1):
+        packed = (DATA / f"ddp_cap2_rank{rank}.sqlite.xz").read_bytes()
+        (profiles / f"rank{rank}.sqlite").write_bytes(lzma.decompress(packed))
+    command = [sys.executable, "-m", "hpcprof", "collect", "profiles", "--program", HOSTILE]
+    subprocess.run(command, cwd=place, check=True, capture_output=True)
+    return place
+
+
+@pytest.fixture(scope="module")
+def package(collected: Path) -> bytes:
+    """The package of that run."""
+    store = open_store(str(collected / "runs/hpcprof.db"), collected / "runs")
+    (row,) = list_runs(collected / "runs", str(store.url.database))
+    find_events([Run(row.run, collected / "profiles")], store)
+    path = collected / "package.tar.gz"
+    write_package(path, row.run, described(row, HOSTILE), store)
+    again = collected / "again.tar.gz"
+    write_package(again, row.run, described(row, HOSTILE), store)
+    assert path.read_bytes() == again.read_bytes()
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def sqlite_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
+    with hub(tmp_path_factory.mktemp("hub")) as made:
+        yield made
+
+
+@pytest.fixture
+def pushing(
+    collected: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    def push(hub: Hub, token: str, *options: str) -> subprocess.CompletedProcess[str]:
+        monkeypatch.setenv("HPCPROF_TOKEN", token)
+        command = [sys.executable, "-m", "hpcprof", "push", hub.url, *options]
+        return subprocess.run(command, cwd=collected, capture_output=True, text=True)
+
+    return push
+
+
+def test_a_pushed_run_has_the_figures_of_its_own_report(
+    sqlite_hub: Hub, collected: Path, pushing: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    done = pushing(sqlite_hub, sqlite_hub.push)
+    assert done.returncode == 0, done.stderr
+    (run,) = sqlite_hub.runs(sqlite_hub.read)
+    assert done.stdout == f"{run}: {sqlite_hub.url}/runs/{run}\n" and sqlite_hub.push not in done.stderr
+    assert pushing(sqlite_hub, sqlite_hub.push).stdout == done.stdout
+    assert sqlite_hub.runs(sqlite_hub.other) == []
+    status, _ = sqlite_hub.ask(f"/runs/{run}", sqlite_hub.other)
+    assert status == 404
+    store = open_store(str(collected / "runs/hpcprof.db"), collected / "runs")
+    for name in ("kernels", "breakdown", "collectives", "skew"):
+        status, text = sqlite_hub.ask(f"/api/runs/{run}/tables/{name}", sqlite_hub.read)
+        assert json.loads(text)["columns"] == json.loads(json.dumps(store.read(run, name).columns))
+    levels = json.loads(sqlite_hub.ask(f"/api/runs/{run}/timeline", sqlite_hub.read)[1])["levels"]
+    status, text = sqlite_hub.ask(f"/api/runs/{run}/timeline/{levels - 1}/0?ranks=0,1", sqlite_hub.read)
+    assert status == 200 and len(json.loads(text)["tiles"]) == 2
+    status, text = sqlite_hub.ask(
+        "/api/sql",
+        sqlite_hub.read,
+        "POST",
+        json.dumps({"sql": "SELECT count(*) FROM kernels", "runs": [run]}).encode(),
+        Content_Type="application/json",
+    )
+    assert status == 200 and json.loads(text)["rows"][0][0] > 0
+
+
+def test_a_scrubbed_run_has_no_path_of_the_sender(
+    sqlite_hub: Hub, collected: Path, pushing: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    assert pushing(sqlite_hub, sqlite_hub.other, "--scrub").returncode == 0
+    (run,) = sqlite_hub.runs(sqlite_hub.other)
+    shown = sqlite_hub.ask(f"/api/runs/{run}", sqlite_hub.other)[1]
+    files = [path for path in (sqlite_hub.folder / "other").rglob("*") if path.is_file()]
+    texts = [shown, *(path.read_bytes().decode("latin-1") for path in files)]
+    assert not [text for text in texts if str(collected) in text or "hpcprof-push-" in text]
+
+
+def test_a_page_shows_hostile_names_as_text_and_edits_tags_and_note(
+    sqlite_hub: Hub, package: bytes, browser: Browser, web_packages: Path
+) -> None:
+    assert sqlite_hub.put(package, sqlite_hub.push)[0] == 200
+    page = browser.new_context(bypass_csp=True).new_page()
+    page.goto(f"{sqlite_hub.url}/runs")
+    page.fill("input[name=token]", "wrong")
+    page.click("button[type=submit]")
+    assert "no token of this hub" in page.inner_text("main")
+    page.fill("input[name=token]", sqlite_hub.push)
+    page.click("button[type=submit]")
+    page.click("a:has-text('edit')")
+    page.fill("input[name=tags]", "v2 slow")
+    page.fill("textarea", HOSTILE)
+    assert barriers(OpenPage(page), web_packages) == []
+    page.click("button:has-text('Keep')")
+    assert HOSTILE in page.inner_text("table.runs")
+    assert page.locator("a.tag").all_inner_texts() == ["slow", "v2"]
+    assert page.locator("main img").count() == 0
+    assert "token" not in page.url and barriers(OpenPage(page), web_packages) == []
+    assert sqlite_hub.put(package, sqlite_hub.push)[0] == 200
+    (run,) = json.loads(sqlite_hub.ask("/api/runs", sqlite_hub.read)[1])["runs"]
+    assert run["tags"] == ["slow", "v2"]
+
+
+@pytest.mark.parametrize("shown", [None, "x" * 43, "", "Bearer"])
+def test_nothing_is_shown_or_taken_without_a_token(
+    sqlite_hub: Hub, package: bytes, shown: str | None
+) -> None:
+    assert sqlite_hub.ask("/api/runs", shown)[0] == 401
+    assert sqlite_hub.put(package, shown)[0] == 401
+    assert sqlite_hub.ask("/runs", shown)[0] == 303
+    assert sqlite_hub.ask("/metrics", shown)[0] == 401
+    assert sqlite_hub.ask(f"/runs?token={sqlite_hub.push}", None)[0] == 303
+    assert sqlite_hub.ask("/api/runs", None, Cookie="hpcprof_0=; hpcprof_1=x")[0] == 401
+
+
+def test_a_removed_token_is_refused_and_one_that_reads_pushes_nothing(
+    sqlite_hub: Hub, package: bytes
+) -> None:
+    made = token(sqlite_hub.folder, "gone", "--project", "gone", "--may", "push")
+    assert made not in (sqlite_hub.folder / "grants.json").read_text()
+    assert (sqlite_hub.folder / "grants.json").stat().st_mode & 0o777 == 0o600
+    assert sqlite_hub.put(package, made)[0] == 200
+    command = [sys.executable, "-m", "hpcprof", "serve", "token", "rm", "gone"]
+    subprocess.run([*command, "--runs-dir", str(sqlite_hub.folder)], check=True, capture_output=True)
+    assert sqlite_hub.ask("/api/runs", made)[0] == 401
+    assert sqlite_hub.put(package, sqlite_hub.read)[0] == 403
+
+
+def test_a_push_that_broke_off_goes_on_and_is_not_seen_before(sqlite_hub: Hub, package: bytes) -> None:
+    made = token(sqlite_hub.folder, "slow", "--project", "slow", "--may", "push")
+    half = len(package) // 2
+    address = f"/api/push/{sha256(package).hexdigest()}"
+    assert sqlite_hub.put(package, made, 0, half) == (200, {"offset": half, "run": None, "address": None})
+    assert sqlite_hub.runs(made) == []
+    assert json.loads(sqlite_hub.ask(address, made)[1])["offset"] == half
+    # A part that is sent twice, or does not follow what is there, is not added.
+    assert sqlite_hub.put(package, made, 0, half)[0] == 409
+    assert sqlite_hub.put(package, made, half + 1)[1]["offset"] == half
+    status, answer = sqlite_hub.put(package, made, half)
+    assert status == 200 and sqlite_hub.runs(made) == [answer["run"]]
+    assert not list((sqlite_hub.folder / "slow/.incoming").iterdir())
+
+
+def test_a_token_pushes_no_more_than_its_quota(sqlite_hub: Hub, package: bytes) -> None:
+    made = token(sqlite_hub.folder, "small", "--project", "small", "--may", "push", "--quota", "1M")
+    large = package + os.urandom(1 << 20)
+    status, answer = sqlite_hub.put(large, made, 0, 10)
+    assert status == 413 and "quota of 1.049 MB" in answer["error"]
+    assert sqlite_hub.put(package, made)[0] == 200
+
+
+def repacked(package: bytes, change: Callable[[Members], None]) -> bytes:
+    """Return a package with other members."""
+    with tarfile.open(fileobj=io.BytesIO(package)) as archive:
+        members = [(one, archive.extractfile(one).read()) for one in archive]
+    change(members)
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w:gz", compresslevel=1) as archive:
+        for member, content in members:
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return made.getvalue()
+
+
+def added(name: str, content: bytes = b"x", kind: bytes = tarfile.REGTYPE) -> Callable[[Members], None]:
+    def change(members: Members) -> None:
+        member = tarfile.TarInfo(name)
+        member.type, member.linkname = kind, "/etc/passwd"
+        members.append((member, content if kind == tarfile.REGTYPE else b""))
+
+    return change
+
+
+def edited(name: str, edit: Callable[[Any], None]) -> Callable[[Members], None]:
+    def change(members: Members) -> None:
+        for place, (member, content) in enumerate(members):
+            if member.name == name:
+                values = json.loads(content)
+                edit(values)
+                members[place] = member, json.dumps(values).encode()
+
+    return change
+
+
+def events_of_another_kind(members: Members) -> None:
+    for place, (member, _) in enumerate(members):
+        if member.name == "events/kernels/0.parquet":
+            other = next(content for one, content in members if one.name == "events/api/0.parquet")
+            members[place] = member, other
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (added("../../evil"), "no package has"),
+        (added("/etc/cron.d/evil"), "no package has"),
+        (added("events/../../x/0.parquet"), "no package has"),
+        (added("page.html", b"<script>"), "no package has"),
+        (added("events/kernels/9.parquet", kind=tarfile.SYMTYPE), "no plain file"),
+        (added("events/kernels/9.parquet", kind=tarfile.LNKTYPE), "no plain file"),
+        (added("events/kernels/9.parquet", kind=tarfile.FIFOTYPE), "no plain file"),
+        (added("events/kernels/9.parquet", b"PAR1 no"), "damaged"),
+        (events_of_another_kind, "other columns"),
+        (edited("run.json", lambda run: run["listed"].update(run="../x")), "characters that no id has"),
+        (edited("run.json", lambda run: run.update(html="<script>")), "damaged"),
+        (edited("run.json", lambda run: run.update(format=9)), "format 9"),
+        (edited("results.json", lambda rows: rows["runs"].update(id=["other"])), "another run"),
+        (edited("results.json", lambda rows: rows.update(hpcprof_schema={"version": [1]})), "not known"),
+        (edited("results.json", lambda rows: rows["profiles"].update(evil=[1, 2])), "not known"),
+        (edited("results.json", lambda rows: rows["profiles"].update(rank=["0", "1"])), "another type"),
+        (edited("results.json", lambda rows: rows["profiles"].update(bytes=[1 << 64, 1])), "64 bits"),
+        (edited("results.json", lambda rows: rows["profiles"].update(sha256=["../x", "y"])), "checksum"),
+        (edited("results.json", lambda rows: rows["profiles"].update(rank=[0])), "different lengths"),
+        (edited("results.json", lambda rows: rows.pop("runs")), "not of one run"),
+        (lambda members: members.pop(0), "lacks run.json"),
+    ],
+)
+def test_a_package_that_is_none_is_refused_and_leaves_nothing(
+    sqlite_hub: Hub, package: bytes, change: Callable[[Members], None], says: str
+) -> None:
+    before = sqlite_hub.runs(sqlite_hub.other)
+    status, answer = sqlite_hub.put(repacked(package, change), sqlite_hub.other)
+    assert status == 400 and says in answer["error"], answer
+    assert sqlite_hub.runs(sqlite_hub.other) == before
+    assert not [*(sqlite_hub.folder / "other/.incoming").iterdir()]
+    assert not [*sqlite_hub.folder.rglob("evil")]
+
+
+def test_bytes_that_are_no_package_are_refused(sqlite_hub: Hub, package: bytes) -> None:
+    bomb = gzip.compress(bytes(64 << 20), 9)
+    for content in (b"x", package[:-40], bomb, gzip.compress(b"")):
+        assert sqlite_hub.put(content, sqlite_hub.other)[0] == 400
+    assert sqlite_hub.put(package, sqlite_hub.other, digest="0" * 64)[0] == 400
+    assert sqlite_hub.put(package, sqlite_hub.other, digest="../../x")[0] in (400, 404)
+    address = f"/api/push/{'0' * 64}"
+    assert (
+        sqlite_hub.ask(address, sqlite_hub.other, "PUT", b"x", Upload_Offset="-1", Upload_Length="9")[0]
+        == 400
+    )
+    assert sqlite_hub.ask(address, sqlite_hub.other, "PUT", bytes(9 << 20), Upload_Offset="0")[0] == 413
+    assert sqlite_hub.ask("/api/runs", sqlite_hub.other, "POST", bytes(70_000))[0] == 413
+    assert sqlite_hub.ask("/api/runs", sqlite_hub.other, Origin="https://evil.example")[0] == 403
+    assert sqlite_hub.ask("/api/runs", sqlite_hub.other, Host="evil.example")[0] == 400
+
+
+@pytest.mark.parametrize("kind", ["SQLite", "PostgreSQL"])
+def test_fifty_pushes_at_once_are_all_there(
+    kind: str, package: bytes, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    packages = [repacked(package, partial(_renamed, f"run-{number:02}")) for number in range(25)]
+    with ExitStack() as stack:
+        options: tuple[str, ...] = ()
+        if kind == "PostgreSQL":
+            folder = request.getfixturevalue("postgresql")
+            options = ("--db", f"postgresql+psycopg://hpcprof@/postgres?host={folder}")
+        one = stack.enter_context(hub(tmp_path / "hub", *options))
+        with ThreadPoolExecutor(50) as pool:
+            tokens = [one.push, one.other]
+            done = list(pool.map(lambda i: one.put(packages[i // 2], tokens[i % 2]), range(50)))
+        assert {status for status, _ in done} == {200}
+        for shown in (one.read, one.other):
+            assert one.runs(shown) == [f"run-{number:02}" for number in range(25)]
+        assert one.ask("/runs/run-03", one.read)[0] == 200
+        asked = json.dumps({"sql": "SELECT count(*) FROM runs"}).encode()
+        status, text = one.ask("/api/sql", one.read, "POST", asked, Content_Type="application/json")
+        assert (status == 200 and json.loads(text)["rows"] == [[25]]) if kind == "SQLite" else status == 403
+
+
+def _renamed(name: str, members: Members) -> None:
+    edited("run.json", lambda run: run["listed"].update(run=name))(members)
+    edited("results.json", lambda rows: _with_run(rows, name))(members)
+
+
+def _with_run(rows: dict[str, dict[str, list[Any]]], name: str) -> None:
+    for table, columns in rows.items():
+        key = "id" if table == "runs" else "run_id"
+        columns[key] = [name] * len(columns[key])
+
+
+def test_a_killed_push_and_a_killed_hub_leave_no_half_of_a_run(
+    package: bytes, tmp_path: Path, collected: Path
+) -> None:
+    folder = tmp_path / "hub"
+    made = token(folder, "ci", "--project", "train", "--may", "push")
+    command = [sys.executable, "-m", "hpcprof", "serve", "--accept", "--port", "0", "--runs-dir", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        port = int(re.findall(r":(\d+)/", process.stdout.readline())[0])
+        one = Hub(port, folder, made, made, made)
+        assert one.put(package, made, 0, len(package) // 3)[0] == 200
+        process.kill()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        port = int(re.findall(r":(\d+)/", process.stdout.readline())[0])
+        one = Hub(port, folder, made, made, made)
+        assert one.runs(made) == []
+        done = subprocess.run(
+            [sys.executable, "-m", "hpcprof", "push", one.url],
+            cwd=collected,
+            env={**os.environ, "HPCPROF_TOKEN": made},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0 and len(one.runs(made)) == 1, done.stderr
+        process.terminate()
+
+
+def test_the_user_comes_from_the_header_of_the_proxy_alone(tmp_path: Path, package: bytes) -> None:
+    folder = tmp_path / "hub"
+    assert "where the proxy names that user" in token(
+        folder, "alice", "--project", "train", "--may", "read", "--proxied"
+    )
+    for proxy, allowed in (("127.0.0.1", True), ("10.1.2.3", False)):
+        shutil.rmtree(folder / "x", ignore_errors=True)
+        with hub(folder / "x", "--user-header", "X-Remote-User", "--proxy", proxy) as one:
+            token(folder / "x", "alice", "--project", "train", "--may", "read", "--proxied")
+            assert (one.ask("/api/runs", None, X_Remote_User="alice")[0] == 200) is allowed
+            assert one.ask("/api/runs", None, X_Remote_User="ci")[0] == 401  # a token, and no user
+            assert one.ask("/api/runs", None, X_Remote_User="mallory")[0] == 401
+            assert one.ask("/api/runs", None)[0] == 401
+            assert one.put(package, None)[0] == 401
+
+
+def test_wrong_addresses_and_tokens_are_one_sentence(
+    hpcprof: Hpcprof, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HPCPROF_TOKEN", raising=False)
+    for url, says in (
+        ("http://example.org", "over https only"),
+        ("ftp://example.org", "write the hub's address alone"),
+        ("https://me:pw@example.org", "write the hub's address alone"),
+        ("https://example.org", "$HPCPROF_TOKEN has no token"),
+    ):
+        done = hpcprof("push", url)
+        assert done.returncode == 2 and says in done.stderr and done.stderr.count("\n") == 1
