@@ -12,6 +12,7 @@ from hpcprof.common.processes import CommandNotStarted
 from hpcprof.common.units import visible
 from hpcprof.profiles.event_folders import EVENTS
 from hpcprof.results.earlier_figures import earlier_version
+from hpcprof.results.package import check_rows
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.submit.remote.host import Host
 from hpcprof.submit.remote.mirror import fetch_all, refresh
@@ -75,6 +76,7 @@ def _take(run: Run, results: Path, store: Store) -> bool:
     row = source.run(run.id)
     if row is None or earlier_version(source.profiles(run.id).values()):
         return False
-    path = run.path.absolute()
-    store.copy_run(msgspec.structs.replace(row, path=str(path), events=str(path / EVENTS)), source)
+    path, rows = run.path.absolute(), source.rows_of(run.id)
+    check_rows(run.id, rows, __version__)
+    store.replace_run(msgspec.structs.replace(row, path=str(path), events=str(path / EVENTS)), rows)
     return True

@@ -160,7 +160,7 @@ def unpacked(path: Path, beside: Path) -> Iterator[Package]:
             raise DamagedInput(f"the package has format {described.format}; this hpcprof reads {FORMAT}")
         if not _RUN_ID.fullmatch(described.listed.run):
             raise DamagedInput("the id of the run has characters that no id has")
-        _check_rows(described.listed.run, rows, described.made_by)
+        check_rows(described.listed.run, rows, described.made_by)
         _check_events(place)
         yield Package(described, rows, place)
 
@@ -226,8 +226,21 @@ def _place(events: Path, run_id: str, name: str) -> Path:
     return communication_folder(events, run_id) / name.partition("/")[2]
 
 
-def _check_rows(run_id: str, rows: Mapping[str, Mapping[str, list[Any]]], made_by: str) -> None:
-    """Check that rows are those of one run, in columns that the tables have."""
+def check_rows(run_id: str, rows: Mapping[str, Mapping[str, list[Any]]], made_by: str) -> None:
+    """Check rows that come from elsewhere: they are those of one run, and as the tables have them.
+
+    Parameters
+    ----------
+    rows : mapping
+        As `hpcprof.results.store.store.Store.rows_of` returns them.
+    made_by : str
+        The version of hpcprof that wrote them.
+
+    Raises
+    ------
+    DamagedInput
+        For the first table that is not as it has to be.
+    """
     for name, columns in rows.items():
         table = OF_RUN.get(name)
         if table is None or not columns.keys() <= {column.name for column in table.table.columns}:
@@ -239,7 +252,7 @@ def _check_rows(run_id: str, rows: Mapping[str, Mapping[str, list[Any]]], made_b
             raise DamagedInput(f"{name} has rows of another run")
         _check_values(name, table, columns)
     if len(rows.get("runs", {}).get("id", ())) != 1:
-        raise DamagedInput("the package is not of one run")
+        raise DamagedInput("the results are not of one run")
     if not all(_SHA256.fullmatch(text) for text in rows.get("profiles", {}).get("sha256", ())):
         raise DamagedInput("profiles has a checksum that is none")
     allowed = {

@@ -122,7 +122,7 @@ def push_run(
             sent, of = _scrubbed(run, Path(folder))
             listed = msgspec.structs.replace(listed, command=None, reason="")
         explain_for_report(sent, of)
-        # A collect keeps no events of profiles of another tool; without any, there is a run without a timeline.
+        # A collect keeps no events of profiles of another tool. Without any, the run has no timeline there.
         with readable(sent) as (to_read, _), suppress(HpcprofError):
             find_events([to_read], of)
         package, known = Path(folder) / "package.tar.gz", store.run(run.id)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import Connection, Row, Select, Table, Text, exists, or_, select
+from sqlalchemy import Connection, Select, exists, or_, select
 from sqlalchemy.engine import URL
 
 from hpcprof.analysis.framework.losses import losses_of
@@ -46,10 +46,8 @@ from hpcprof.results.store.tables import (
     BaselineRow,
     ExplanationRow,
     FactRow,
-    Finite,
     GpuRow,
     LossRow,
-    Plain,
     ProfileRow,
     PushedRow,
     ReasonRow,
@@ -314,32 +312,6 @@ class Store:
             insert_rows(connection, LOSSES, [row for one in found for row in one.loss_rows()])
             insert_analyses(connection, run.id, {one.profile.rank: one.tables for one in found})
 
-    def copy_run(self, run: RunRow, source: Store) -> None:
-        """Replace what the store has of a run by what another store has of it, except for its explanation.
-
-        Raises
-        ------
-        StoreError
-            If a value is not of the type of its column, as in a database that somebody made up.
-        """
-        tables = [PROFILES, GPUS, FACTS, LOSSES, REASONS, *TABLES.values()]
-        with source._database.reading() as connection:
-            found = {
-                table: connection.execute(select(table).where(table.c.run_id == plain(run.id))).all()
-                for table in tables
-            }
-        for table, rows in found.items():
-            check_types(table, rows)
-        with self._database.writing(run.id) as connection:
-            delete(connection, [EXPLANATIONS, *tables], {"run_id": plain(run.id)})
-            connection.execute(RUNS.delete().where(RUNS.c.id == run.id))
-            insert_rows(connection, RUNS, [run])
-            for table, rows in found.items():
-                names = [column.name for column in table.columns]
-                insert_columns(
-                    connection, table, {name: [row[at] for row in rows] for at, name in enumerate(names)}
-                )
-
     def describe_run(self, run: RunRow) -> None:
         """Replace what is known of a collected run."""
         with self._database.writing(run.id) as connection:
@@ -489,7 +461,10 @@ class Store:
         return found
 
     def replace_run(
-        self, run: RunRow, rows: Mapping[str, Mapping[str, list[Any]]], pushed: PushedRow
+        self,
+        run: RunRow,
+        rows: Mapping[str, Mapping[str, list[Any]]],
+        pushed: PushedRow | None = None,
     ) -> None:
         """Write all that is known of a run, in place of what the store has of it; tags and note stay.
 
@@ -505,12 +480,12 @@ class Store:
         """
         with self._database.writing(run.id) as connection:
             before = connection.execute(select(PUSHED).where(PUSHED.c.run_id == run.id)).one_or_none()
-            if before is not None:
+            if pushed and before is not None:
                 known = PushedRow(*before)
                 pushed = msgspec.structs.replace(pushed, tags=known.tags, note=known.note)
             _delete_run(connection, run.id)
             insert_rows(connection, RUNS, [run])
-            insert_rows(connection, PUSHED, [pushed])
+            insert_rows(connection, PUSHED, [pushed] if pushed else [])
             for name, columns in rows.items():
                 if name != "runs":
                     insert_columns(connection, OF_RUN[name].table, columns)
@@ -579,24 +554,6 @@ def open_store(db: str | None, runs_dir: Path, read_only: bool = False) -> Store
 
 _BATCH = 10_000
 """The rows of an analysis over the ranks that are turned into Python's values at a time."""
-
-
-def check_types(table: Table, rows: Sequence[Row[Any]]) -> None:
-    """Check that values have the types of their columns; SQLite stores any value in any column.
-
-    Raises
-    ------
-    StoreError
-        If one has not.
-    """
-    for at, column in enumerate(table.columns):
-        kinds: tuple[type, ...] = (str,) if isinstance(column.type, Plain | Text) else (int,)
-        if isinstance(column.type, Finite):
-            kinds = (int, float)
-        for row in rows:
-            value = row[at]
-            if type(value) not in kinds and not (value is None and column.nullable):
-                raise StoreError(f"{table.name}.{column.name} = {value!r:.100} is not of the column's type.")
 
 
 def delete_rank_analyses(connection: Connection, run_id: str, rank: int) -> None:

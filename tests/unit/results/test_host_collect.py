@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.common.errors import StoreError
+from hpcprof.common.errors import DamagedInput, StoreError
 from hpcprof.results.analysis_table import ANALYSIS_VERSION
+from hpcprof.results.host_collect import _take
 from hpcprof.results.store.store import Store, open_store
-from hpcprof.results.store.tables import RunRow
+from hpcprof.submit.runs.directory import Run
 
+SHA256 = "ab" * 32
 PROFILE = (
     "INSERT INTO profiles VALUES"
-    f" ('one', 0, 'rank0.sqlite', 'ab', 12, 'nsys', NULL, '0', '2025.3', 5, {ANALYSIS_VERSION}, '0.3')"
+    f" ('one', 0, 'rank0.sqlite', '{SHA256}', 12, 'nsys', NULL, '0', '2025.3', 5, {ANALYSIS_VERSION}, '0.3')"
 )
 TOTALS = "INSERT INTO analysis_breakdown (run_id, rank, position, idle_pct) VALUES ('one', 0, 0, 12.5)"
 
@@ -44,8 +46,8 @@ def store(tmp_path: Path) -> Store:
 
 def test_the_results_of_a_run_are_copied_and_replace_earlier_ones(source: Path, store: Store) -> None:
     for _ in range(2):
-        store.copy_run(RunRow("one", "/here/one", events="/here/t"), open_store(str(source), source.parent))
-    assert [run.path for run in store.runs()] == ["/here/one"]
+        assert _take(Run("one", Path("/here/one")), source, store)
+    assert [(run.path, run.events) for run in store.runs()] == [("/here/one", "/here/one/timeline")]
     assert store.profiles("one")[0].bytes == 12
     assert store.read_columns("one", "breakdown", columns=["idle_pct"]) == {"idle_pct": [12.5]}
 
@@ -63,8 +65,8 @@ def test_a_value_of_another_type_is_refused_and_nothing_is_written(
     change: str, source: Path, store: Store
 ) -> None:
     execute(source, change)
-    with pytest.raises(StoreError, match="is not of the column's type"):
-        store.copy_run(RunRow("one", "/here/one"), open_store(str(source), source.parent))
+    with pytest.raises(DamagedInput, match="has a value of another type"):
+        _take(Run("one", Path("/here/one")), source, store)
     assert store.runs() == []
 
 
@@ -72,4 +74,4 @@ def test_what_is_no_database_is_a_sentence(tmp_path: Path, store: Store) -> None
     path = tmp_path / "collected.db"
     path.write_bytes(b"no database" * 1000)
     with pytest.raises(StoreError):
-        store.copy_run(RunRow("one", "/here/one"), open_store(str(path), tmp_path))
+        _take(Run("one", Path("/here/one")), path, store)
