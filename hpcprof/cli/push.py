@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 def command(
     runs_dir: Path, db: str | None, scrub: bool, token_file: Path | None, url: str, runs: tuple[str, ...]
 ) -> None:
-    """Send results and kept events of runs to a hub, hpcprof serve --accept on another machine.
+    """Send results and kept events of runs to a hub.
 
-    RUN is a run id, a name that means one run, or last (the default). Pushing again changes nothing, and a
+    A hub is hpcprof serve --accept on another machine. RUN is a run id, a name that means one run, or last (the default). Pushing again changes nothing, and a
     push that broke off goes on where it was. With --scrub the profiles are copied without private data, and
     collected once more from these copies.
     """

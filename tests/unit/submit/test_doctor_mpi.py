@@ -45,7 +45,8 @@ class Slurm:
         if words[0] == "srun":
             type_ = next((w.partition("=")[2] for w in reversed(words) if w.startswith("--mpi=")), "")
             return Answer(0) if type_ == self.works else Answer(1, stderr="srun: error: exit code 1")
-        return {"salloc": self.granted, "scancel": Answer(0)}.get(words[0], self.library)
+        others = {"salloc": self.granted, "scancel": Answer(0), "scontrol": Answer(0)}
+        return others.get(words[0], self.library)
 
     def machine(self, site: str | Site = "generic-slurm", **changes: Any) -> Inspected:
         return made_up({"srun": Answer(0)}, site=site, run=self, **changes)
