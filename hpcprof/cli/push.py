@@ -41,9 +41,9 @@ def command(
 ) -> None:
     """Send results and kept events of runs to a hub.
 
-    A hub is hpcprof serve --accept on another machine. RUN is a run id, a name that means one run, or last (the default). Pushing again changes nothing, and a
-    push that broke off goes on where it was. With --scrub the profiles are copied without private data, and
-    collected once more from these copies.
+    A hub is hpcprof serve --accept on another machine. RUN is a run id, a name that means one run, or last
+    (the default). Pushing again changes nothing, and a push that broke off goes on where it was. With --scrub
+    the profiles are copied without private data, and collected once more from these copies.
     """
     from hpcprof.results.push import hub_address
 
