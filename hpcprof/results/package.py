@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,17 @@ from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common import __version__
 from hpcprof.common.errors import DamagedInput, HpcprofError
-from hpcprof.profiles.event_folders import EVENTS, communication_folder, origin_path, table_path
+from hpcprof.profiles.event_folders import (
+    COMMUNICATION,
+    EVENTS,
+    communication_folder,
+    origin_path,
+    remove_run_events,
+    run_key,
+    table_path,
+)
 from hpcprof.profiles.losses import LossKind, Subject
-from hpcprof.results.kept_events import event_schemas
+from hpcprof.results.kept_events import MATCHES, event_schemas
 from hpcprof.results.listing import ListedRun
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import OF_RUN, Kept, PushedRow, RunRow
@@ -45,6 +54,10 @@ _ORIGINS = re.compile(r"origins/(?P<rank>\d{1,7})\.jsonl")
 _SHARED = re.compile(r"communication/(?P<name>(?:part-\d{1,6}|[a-z_]{1,20})\.(?:parquet|json))")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _RUN_ID = re.compile(r"[\w][\w.+@=-]{0,199}")
+_LONGEST_NAME = 255
+_EARLIEST, _LATEST = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (1970, 2200))
+_MOST_SECONDS = 1e10
+_DAMAGES = (msgspec.MsgspecError, RecursionError)
 
 
 class Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,11 +71,15 @@ class Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Package:
-    """A package that was checked: what it describes, its rows by table, and its events in a folder."""
+    """A package that was checked: what it describes, its rows by table, and its events in a folder.
+
+    ``bytes`` is its size when it is unpacked.
+    """
 
     described: Described
     rows: Mapping[str, Mapping[str, list[Any]]]
     folder: Path
+    bytes: int
 
     @property
     def run_id(self) -> str:
@@ -89,7 +106,7 @@ def write_package(path: Path, run_id: str, described: Described, store: Store) -
     with (
         path.open("xb") as file,
         gzip.GzipFile("", "wb", compresslevel=1, fileobj=file, mtime=0) as packed,
-        tarfile.open(fileobj=packed, mode="w") as archive,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive,
     ):
         _add(archive, _RUN, msgspec.json.encode(described))
         _add(archive, _RESULTS, msgspec.json.encode(rows))
@@ -131,7 +148,7 @@ def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 
 @contextmanager
-def unpacked(path: Path, beside: Path) -> Iterator[Package]:
+def unpacked(path: Path, beside: Path, most_bytes: int = MOST_EVENT_BYTES) -> Iterator[Package]:
     """Unpack and check a package in a private folder, which is removed afterwards.
 
     Parameters
@@ -140,6 +157,8 @@ def unpacked(path: Path, beside: Path) -> Iterator[Package]:
         The package.
     beside : Path
         Where the folder is made: on the file system on which the events are to stay.
+    most_bytes : int
+        The most bytes of all that is in it.
 
     Raises
     ------
@@ -149,20 +168,23 @@ def unpacked(path: Path, beside: Path) -> Iterator[Package]:
     with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=beside) as folder:
         place = Path(folder)
         try:
-            texts = dict(_unpack(path, place))
+            texts = dict(_unpack(path, place, min(most_bytes, MOST_EVENT_BYTES)))
             described = msgspec.json.decode(texts[_RUN], type=Described)
             rows = msgspec.json.decode(texts[_RESULTS], type=dict[str, dict[str, list[Any]]])
         except KeyError as error:
             raise DamagedInput(f"the package lacks {error.args[0]}") from None
-        except (tarfile.TarError, OSError, EOFError, ValueError, msgspec.MsgspecError) as error:
+        except (*_DAMAGES, tarfile.TarError, OSError, EOFError, ValueError) as error:
             raise DamagedInput(f"the package is damaged: {error}") from None
         if described.format != FORMAT:
             raise DamagedInput(f"the package has format {described.format}; this hpcprof reads {FORMAT}")
-        if not _RUN_ID.fullmatch(described.listed.run):
+        if not _RUN_ID.fullmatch(described.listed.run) or len(run_key(described.listed.run)) > _LONGEST_NAME:
             raise DamagedInput("the id of the run has characters that no id has")
+        _check_times(described.listed)
         check_rows(described.listed.run, rows, described.made_by)
         _check_events(place)
-        yield Package(described, rows, place)
+        size = sum(len(text) for text in texts.values())
+        size += sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
+        yield Package(described, rows, place, size)
 
 
 def keep_package(package: Package, store: Store, project: Path, pushed: PushedRow) -> None:
@@ -173,10 +195,12 @@ def keep_package(package: Package, store: Store, project: Path, pushed: PushedRo
     Raises
     ------
     HpcprofError
-        If a file or a row cannot be written; what the store had remains.
+        If a file or a row cannot be written; the rows that the store had remain.
     """
     run_id, events = package.run_id, project / EVENTS
     try:
+        # Of a run that was pushed before without --scrub, nothing may stay.
+        remove_run_events(events, run_id)
         for file in sorted(package.folder.rglob("*")):
             if file.is_file():
                 target = _place(events, run_id, file.relative_to(package.folder).as_posix())
@@ -190,27 +214,35 @@ def keep_package(package: Package, store: Store, project: Path, pushed: PushedRo
     store.replace_run(row, package.rows, pushed)
 
 
-def _unpack(path: Path, place: Path) -> Iterator[tuple[str, bytes]]:
+class _PlainFile(tarfile.TarInfo):
+    """The header of a plain file. tarfile holds others in memory as a whole, such as long names."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> tarfile.TarInfo:
+        member = super().frombuf(buf, encoding, errors)
+        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+            raise DamagedInput("the package holds something that is no plain file")
+        return member
+
+
+def _unpack(path: Path, place: Path, most_bytes: int) -> Iterator[tuple[str, bytes]]:
     """Write the events of a package into a folder, and yield the names and contents of its other files."""
     total = 0
-    with tarfile.open(path, "r|gz") as archive:
+    with tarfile.open(path, "r|gz", tarinfo=_PlainFile) as archive:
         for member in archive:
-            content = archive.extractfile(member) if member.isreg() else None
-            if content is None:
-                raise DamagedInput("the package holds something that is no plain file")
+            content = archive.extractfile(member)
+            assert content is not None
             total += member.size
+            if total > most_bytes:
+                raise DamagedInput(f"the package exceeds {most_bytes:,} bytes when it is unpacked")
             if member.name in (_RUN, _RESULTS):
                 if member.size > MOST_RESULTS_BYTES:
                     raise DamagedInput(f"{member.name} exceeds {MOST_RESULTS_BYTES:,} bytes")
                 yield member.name, content.read()
                 continue
             known = any(pattern.fullmatch(member.name) for pattern in (_EVENTS, _ORIGINS, _SHARED))
-            if not known or total > MOST_EVENT_BYTES:
-                raise DamagedInput(
-                    "the package holds a file that no package has"
-                    if not known
-                    else f"the package exceeds {MOST_EVENT_BYTES:,} bytes"
-                )
+            if not known:
+                raise DamagedInput("the package holds a file that no package has")
             target = place / member.name
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("xb") as file:
@@ -266,8 +298,16 @@ def check_rows(run_id: str, rows: Mapping[str, Mapping[str, list[Any]]], made_by
     for text in rows.get("explanations", {}).get("explanation", ()):
         try:
             Explanation.from_json(msgspec.json.decode(text))
-        except msgspec.MsgspecError as error:
+        except _DAMAGES as error:
             raise DamagedInput(f"the explanation is damaged: {error}") from None
+
+
+def _check_times(listed: ListedRun) -> None:
+    times = [when for when in (listed.submitted, listed.started) if when is not None]
+    if not all(when.tzinfo and _EARLIEST < when < _LATEST for when in times):
+        raise DamagedInput("the run has a time that no run has")
+    if not 0 <= (listed.duration_s or 0.0) < _MOST_SECONDS:
+        raise DamagedInput("the run has a duration that no run has")
 
 
 def _check_values(name: str, table: Kept, columns: Mapping[str, list[Any]]) -> None:
@@ -285,19 +325,21 @@ def _check_events(place: Path) -> None:
     """Check the columns of Parquet files, and how large they are in memory."""
     schemas = event_schemas()
     total = 0
-    for file in sorted((place / "events").rglob("*.parquet")):
-        table = file.parent.name
+    for file in sorted(place.rglob("*.parquet")):
+        table = MATCHES if file.name.startswith("part-") else file.parent.name
         try:
             metadata = pq.read_metadata(file)
             columns = metadata.schema.to_arrow_schema()
         except (pa.ArrowException, OSError) as error:
             raise DamagedInput(f"the events {table} are damaged: {error}") from None
         expected = {field.name: field.type for field in schemas.get(table, ())}
-        if not expected or any(
-            pa.types.is_dictionary(one.type) or one.type != expected.get(one.name) for one in columns
-        ):
+        shared = file.parent == place / COMMUNICATION
+        numbers = shared and table != MATCHES and all(pa.types.is_primitive(one.type) for one in columns)
+        if not numbers and (not expected or any(one.type != expected.get(one.name) for one in columns)):
             raise DamagedInput(f"the events {table} have other columns than hpcprof {__version__}")
-        total += sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+        # Equal values take no place in the file, and 8 bytes each in memory.
+        encoded = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+        total += max(encoded, 8 * metadata.num_rows * metadata.num_columns)
         if total > MOST_EVENT_BYTES:
             raise DamagedInput(f"the events exceed {MOST_EVENT_BYTES:,} bytes")
 

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -262,7 +262,7 @@ _NOTHING = RankCommunication(_NONE, _NONE, _NONE, _NONE, [])
 class PartFile(msgspec.Struct, frozen=True):
     """One file of matches, and of which ranks it has some."""
 
-    name: str
+    name: Annotated[str, msgspec.Meta(pattern=r"\Apart-\d+\.parquet\Z")]
     ranks: tuple[int, ...]
 
 

@@ -29,7 +29,7 @@ DEFAULT_QUOTA = 50 << 30
 """Bytes that a token may push."""
 
 _FILE = "grants.json"
-_NAME = re.compile(r"[A-Za-z][\w.@-]{0,60}")
+_NAME = re.compile(r"[A-Za-z][\w.@-]{0,60}", re.ASCII)
 _PROJECT = re.compile(r"[a-z][a-z0-9_]{0,40}")
 _TOKEN_BYTES = 32
 
@@ -113,16 +113,15 @@ class Grants:
 
     def of_token(self, token: str) -> Grant | None:
         """Return the grant of a token."""
-        hashed = _hashed(token)
-        return next((one for one in self._now() if secrets.compare_digest(one.sha256, hashed)), None)
+        return self.of_hash(_hashed(token))
+
+    def of_hash(self, sha256: str) -> Grant | None:
+        """Return the grant of the token with a SHA-256."""
+        return next((one for one in self._now() if secrets.compare_digest(one.sha256, sha256)), None)
 
     def of_user(self, name: str) -> Grant | None:
         """Return the grant of a user whom a proxy names."""
         return next((one for one in self._now() if one.name == name and not one.sha256), None)
-
-    def named(self, name: str) -> Grant | None:
-        """Return the grant of a name."""
-        return next((one for one in self._now() if one.name == name), None)
 
     def _now(self) -> list[Grant]:
         with self._lock:

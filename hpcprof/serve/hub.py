@@ -52,24 +52,24 @@ class Proxy:
 
 @dataclass
 class Sessions:
-    """The browsers that have signed in: by cookie, the name of the grant and the end."""
+    """The browsers that have signed in: by cookie, the SHA-256 of the token and the end."""
 
     _known: dict[str, tuple[str, float]] = field(default_factory=dict)
 
-    def begin(self, name: str) -> str:
+    def begin(self, sha256: str) -> str:
         """Return the cookie of a new session."""
         now = time.monotonic()
         self._known = {cookie: one for cookie, one in self._known.items() if one[1] > now}
         if len(self._known) >= _MOST_SESSIONS:
             del self._known[next(iter(self._known))]
         cookie = secrets.token_urlsafe(32)
-        self._known[cookie] = name, now + _SESSION_SECONDS
+        self._known[cookie] = sha256, now + _SESSION_SECONDS
         return cookie
 
-    def name(self, cookie: str) -> str:
-        """Return the name of the grant of a session; empty if there is none."""
-        name, end = self._known.get(cookie, ("", 0.0))
-        return name if end > time.monotonic() else ""
+    def token(self, cookie: str) -> str | None:
+        """Return the SHA-256 of the token of a session; None if there is none."""
+        sha256, end = self._known.get(cookie, (None, 0.0))
+        return sha256 if end > time.monotonic() else None
 
 
 class Project:
@@ -127,8 +127,9 @@ class Hub:
         if grant is None:
             return RedirectResponse(f"{_SIGN_IN}?wrong", 303)
         answer = RedirectResponse("/runs", 303)
-        session = self.sessions.begin(grant.name)
-        answer.set_cookie(self._cookie, session, max_age=_SESSION_SECONDS, httponly=True, samesite="strict")
+        session = self.sessions.begin(grant.sha256)
+        # lax: a link in a message opens a page. What changes something has to come from a page here.
+        answer.set_cookie(self._cookie, session, max_age=_SESSION_SECONDS, httponly=True, samesite="lax")
         return answer
 
     async def push(self, request: Request) -> Response:
@@ -190,7 +191,8 @@ class Hub:
             users = headers.getlist(proxy.header)
             return self.grants.of_user(users[0]) if len(users) == 1 else None
         session = cookie_parser("; ".join(headers.getlist("cookie"))).get(self._cookie, "")
-        return self.grants.named(self.sessions.name(session))
+        token = self.sessions.token(session)
+        return self.grants.of_hash(token) if token else None
 
 
 _READ_ONLY = as_json({"error": "this token may read only."}, 403)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,9 @@ MOST_PACKAGE_BYTES = 8 << 30
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _FORGOTTEN_S = 7 * 24 * 3600
 """The age at which the beginning of a package that nobody finishes is removed."""
+
+_MOST_BEGUN = 100
+"""The most packages of a token that have begun and not ended."""
 
 
 class Refused(HpcprofError):
@@ -71,7 +75,7 @@ class Uploads:
         """
         path = self._part(digest, grant)
         run = self._kept(digest)
-        return Progress(0, run) if run else Progress(path.stat().st_size if path.is_file() else 0)
+        return Progress(0, run) if run else Progress(_size(path))
 
     def receive(self, digest: str, grant: Grant, offset: int, length: int, part: bytes) -> Progress:
         """Add a part to a package of ``length`` bytes; with the last one it is checked and kept.
@@ -88,30 +92,36 @@ class Uploads:
                 return Progress(length, run)
             self._parts.mkdir(mode=0o700, exist_ok=True)
             self._forget_old()
-            self._check_room(grant, path, length)
-            have = path.stat().st_size if path.is_file() else 0
-            if offset != have or have + len(part) > length:
+            room = self._room(grant, path, length)
+            have = _size(path)
+            end = have + len(part)
+            # The last part is empty if the hub ended before it could keep the package.
+            if offset != have or end > length or (not part and end < length):
                 raise Refused(409, f"the hub has {have:,} bytes of this package.", have)
             descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW, 0o600)
             with open(descriptor, "ab") as file:  # noqa: PTH123 (a descriptor)
                 file.write(part)
-            if have + len(part) < length:
-                return Progress(have + len(part))
+            if end < length:
+                return Progress(end)
             try:
-                return Progress(length, self._keep(path, digest, grant))
+                return Progress(length, self._keep(path, digest, grant, room))
             finally:
                 path.unlink(missing_ok=True)
 
-    def _keep(self, path: Path, digest: str, grant: Grant) -> str:
+    def _keep(self, path: Path, digest: str, grant: Grant, room: int) -> str:
         if checksum(path) != digest:
             raise Refused(400, "the package arrived with another SHA-256: push it again.")
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         try:
-            with unpacked(path, self._parts) as package:
+            with unpacked(path, self._parts, room) as package:
+                run = package.run_id
+                before = self._store.pushed().get(run)
+                if before is not None and before.who != grant.name:
+                    raise Refused(403, f"{run} was pushed by {before.who}, and no other token replaces it.")
                 listed = msgspec.json.encode(package.described.listed).decode()
-                row = PushedRow(package.run_id, grant.name, now, digest, path.stat().st_size, listed)
+                row = PushedRow(run, grant.name, now, digest, package.bytes, listed)
                 keep_package(package, self._store, self._folder, row)
-                return package.run_id
+                return run
         except DamagedInput as error:
             raise Refused(400, f"{error}.") from None
 
@@ -119,15 +129,20 @@ class Uploads:
         """Return the run that came in a package; empty if none did."""
         return next((row.run_id for row in self._store.pushed().values() if row.sha256 == digest), "")
 
-    def _check_room(self, grant: Grant, path: Path, length: int) -> None:
+    def _room(self, grant: Grant, path: Path, length: int) -> int:
+        """Return the bytes that the token may still push; a package of ``length`` bytes fits."""
         kept = sum(row.bytes for row in self._store.pushed().values() if row.who == grant.name)
-        others = sum(one.stat().st_size for one in self._parts.glob(f"{grant.name}-*") if one != path)
+        begun = [one for one in self._parts.iterdir() if _token_of(one) == grant.name and one != path]
+        if len(begun) >= _MOST_BEGUN:
+            raise Refused(413, f"the token has begun {_MOST_BEGUN} packages: finish one first.")
+        others = sum(map(_size, begun))
         if length > MOST_PACKAGE_BYTES or kept + others + length > grant.quota_bytes:
             limits = f"the limit of {format_bytes(MOST_PACKAGE_BYTES)} or, with "
             limits += (
                 f"{format_bytes(kept + others)} before it, the quota of {format_bytes(grant.quota_bytes)}"
             )
             raise Refused(413, f"a package of {format_bytes(length)} exceeds {limits}.")
+        return grant.quota_bytes - kept - others
 
     def _part(self, digest: str, grant: Grant) -> Path:
         if not _DIGEST.fullmatch(digest):
@@ -135,7 +150,20 @@ class Uploads:
         return self._parts / f"{grant.name}-{digest}"
 
     def _forget_old(self) -> None:
-        for part in self._parts.glob("*-*"):
+        for part in self._parts.iterdir():
             with suppress(OSError):
                 if part.stat().st_mtime < time.time() - _FORGOTTEN_S:
-                    part.unlink()
+                    # A hub that was killed leaves the folder in which it unpacked a package.
+                    shutil.rmtree(part) if part.is_dir() else part.unlink()
+
+
+def _token_of(part: Path) -> str:
+    """Return the name of the token that has begun a package; a SHA-256 has no dash."""
+    return part.name.rpartition("-")[0]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -23,6 +23,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Browser
 
@@ -251,8 +253,7 @@ def test_a_removed_token_is_refused_and_one_that_reads_pushes_nothing(
     assert made not in (sqlite_hub.folder / "grants.json").read_text()
     assert (sqlite_hub.folder / "grants.json").stat().st_mode & 0o777 == 0o600
     assert sqlite_hub.put(package, made)[0] == 200
-    command = [sys.executable, "-m", "hpcprof", "serve", "token", "rm", "gone"]
-    subprocess.run([*command, "--runs-dir", str(sqlite_hub.folder)], check=True, capture_output=True)
+    remove(sqlite_hub, "gone")
     assert sqlite_hub.ask("/api/runs", made)[0] == 401
     assert sqlite_hub.put(package, sqlite_hub.read)[0] == 403
 
@@ -273,11 +274,67 @@ def test_a_push_that_broke_off_goes_on_and_is_not_seen_before(sqlite_hub: Hub, p
 
 
 def test_a_token_pushes_no_more_than_its_quota(sqlite_hub: Hub, package: bytes) -> None:
-    made = token(sqlite_hub.folder, "small", "--project", "small", "--may", "push", "--quota", "1M")
-    large = package + os.urandom(1 << 20)
+    made = token(sqlite_hub.folder, "small", "--project", "small", "--may", "push", "--quota", "8M")
+    large = package + os.urandom(8 << 20)
     status, answer = sqlite_hub.put(large, made, 0, 10)
-    assert status == 413 and "quota of 1.049 MB" in answer["error"]
+    assert status == 413 and "quota of 8.389 MB" in answer["error"]
+    # What another token of a similar name has begun does not count.
+    beside = token(sqlite_hub.folder, "small-2", "--project", "small", "--may", "push")
+    assert sqlite_hub.put(large, beside, 0, 8 << 20)[0] == 200
+    # Neither does it help that a package is small until it is unpacked.
+    swollen = repacked(package, added("origins/9.jsonl", bytes(9 << 20)))
+    assert len(swollen) < 4 << 20
+    status, answer = sqlite_hub.put(swollen, made)
+    assert status == 400 and "when it is unpacked" in answer["error"]
     assert sqlite_hub.put(package, made)[0] == 200
+
+
+def test_no_other_token_replaces_a_run(sqlite_hub: Hub, package: bytes) -> None:
+    first, second = (
+        token(sqlite_hub.folder, name, "--project", "shared", "--may", "push") for name in ("ann", "ben")
+    )
+    changed = repacked(package, edited("run.json", lambda run: run["listed"].update(reason="forged")))
+    assert sqlite_hub.put(package, first)[0] == 200
+    status, answer = sqlite_hub.put(changed, second)
+    assert status == 403 and "was pushed by ann" in answer["error"]
+    assert sqlite_hub.put(changed, first)[0] == 200
+
+
+def test_a_run_that_is_pushed_again_keeps_no_file_of_before(sqlite_hub: Hub, package: bytes) -> None:
+    made = token(sqlite_hub.folder, "twice", "--project", "twice", "--may", "push")
+
+    def without_events(members: Members) -> None:
+        members[:] = [one for one in members if one[0].name.endswith(".json")]
+
+    events = sqlite_hub.folder / "twice/timeline"
+    assert sqlite_hub.put(package, made)[0] == 200 and [*events.rglob("*.parquet")]
+    assert sqlite_hub.put(repacked(package, without_events), made)[0] == 200
+    assert not [*events.rglob("*.parquet")]
+
+
+def test_a_session_ends_with_its_token_even_if_the_name_comes_back(sqlite_hub: Hub) -> None:
+    def sign_in(value: str) -> str:
+        connection = http.client.HTTPConnection("127.0.0.1", sqlite_hub.port, timeout=60)
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        connection.request("POST", "/sign-in", f"token={value}", form)
+        cookie = connection.getresponse().headers["set-cookie"]
+        connection.close()
+        assert "HttpOnly" in cookie and "SameSite=lax" in cookie
+        return str(cookie.partition(";")[0])
+
+    for again in ((), ("--proxied",)):
+        grant = ("--project", "train", "--may", "read")
+        cookie = sign_in(token(sqlite_hub.folder, "leaked", *grant))
+        assert sqlite_hub.ask("/api/runs", None, Cookie=cookie)[0] == 200
+        remove(sqlite_hub, "leaked")
+        token(sqlite_hub.folder, "leaked", *grant, *again)
+        assert sqlite_hub.ask("/api/runs", None, Cookie=cookie)[0] == 401
+        remove(sqlite_hub, "leaked")
+
+
+def remove(hub: Hub, name: str) -> None:
+    command = [sys.executable, "-m", "hpcprof", "serve", "token", "rm", name, "--runs-dir", str(hub.folder)]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def repacked(package: bytes, change: Callable[[Members], None]) -> bytes:
@@ -320,6 +377,17 @@ def events_of_another_kind(members: Members) -> None:
             members[place] = member, other
 
 
+def nested() -> tuple[tarfile.TarInfo, bytes]:
+    """Return results that are too deep for a reader that calls itself."""
+    return tarfile.TarInfo("results.json"), b"[" * 1_000_000
+
+
+def numbers() -> bytes:
+    made = io.BytesIO()
+    pq.write_table(pa.table({"number": [1]}), made)
+    return made.getvalue()
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -343,6 +411,14 @@ def events_of_another_kind(members: Members) -> None:
         (edited("results.json", lambda rows: rows["profiles"].update(sha256=["../x", "y"])), "checksum"),
         (edited("results.json", lambda rows: rows["profiles"].update(rank=[0])), "different lengths"),
         (edited("results.json", lambda rows: rows.pop("runs")), "are not of one run"),
+        (edited("run.json", lambda run: run["listed"].update(started="2026-01-01T00:00:00")), "a time"),
+        (edited("run.json", lambda run: run["listed"].update(submitted="0001-01-01T00:00:00+05:00")), "time"),
+        (edited("run.json", lambda run: run["listed"].update(duration_s=1e300)), "a duration"),
+        (edited("run.json", lambda run: run["listed"].update(run="\N{SNOWMAN}r" * 60)), "characters"),
+        (lambda members: members.append(nested()), "damaged"),
+        (added("communication/description.json", b"{}", kind=tarfile.XHDTYPE), "no plain file"),
+        (added("events/communication/0.parquet", numbers()), "other columns"),
+        (added("communication/part-7.parquet", numbers()), "other columns"),
         (lambda members: members.pop(0), "lacks run.json"),
     ],
 )

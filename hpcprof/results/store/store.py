@@ -451,7 +451,7 @@ class Store:
         with self._database.reading() as connection:
             for name, kept in OF_RUN.items():
                 query = select(kept.table).where(kept.table.c[kept.run] == run_id)
-                rows = _fetched(connection, query)
+                rows = chain.from_iterable(_fetched(connection, query))
                 names = [column.name for column in kept.table.columns]
                 columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=False))
                 if columns:
