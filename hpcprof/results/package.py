@@ -218,7 +218,8 @@ class _PlainFile(tarfile.TarInfo):
     """The header of a plain file. tarfile holds others in memory as a whole, such as long names."""
 
     @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> tarfile.TarInfo:
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _PlainFile:
+        """Return a header of an archive."""
         member = super().frombuf(buf, encoding, errors)
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
             raise DamagedInput("the package holds something that is no plain file")

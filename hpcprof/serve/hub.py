@@ -191,8 +191,8 @@ class Hub:
             users = headers.getlist(proxy.header)
             return self.grants.of_user(users[0]) if len(users) == 1 else None
         session = cookie_parser("; ".join(headers.getlist("cookie"))).get(self._cookie, "")
-        token = self.sessions.token(session)
-        return self.grants.of_hash(token) if token else None
+        signed_in = self.sessions.token(session)
+        return self.grants.of_hash(signed_in) if signed_in else None
 
 
 _READ_ONLY = as_json({"error": "this token may read only."}, 403)
