@@ -65,6 +65,7 @@ class Subject(str, Enum):
     MPI_CALL = "MPI call"
     MPI_OPERATION = "MPI operation"
     """A message or collective of MPI."""
+    OS_CALL = "call of the OS runtime"
     EVENT = "event"
     """Events of an unknown kind."""
     VISIT = "begin or end of a region"

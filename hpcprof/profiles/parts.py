@@ -24,6 +24,7 @@ _TABLES = {
     "counters": Subject.COUNTER,
     "mpi_calls": Subject.MPI_CALL,
     "mpi_operations": Subject.MPI_OPERATION,
+    "os_calls": Subject.OS_CALL,
 }
 """The tables whose rows have a process."""
 

@@ -286,6 +286,17 @@ class MpiCalls(Table):
 
 
 @dataclass(frozen=True)
+class OsCalls(Table):
+    """Calls of the runtime of the operating system on the host; one may lie inside another."""
+
+    start: Ints
+    end: Ints
+    process: Ints
+    thread: Ints
+    name: Ints
+
+
+@dataclass(frozen=True)
 class MpiOperations(Table):
     """Messages and collectives of MPI, one row for each that the rank takes part in.
 
@@ -472,6 +483,7 @@ class Timeline:
     mpi_operations: MpiOperations = field(default_factory=MpiOperations.empty)
     counters: KernelCounters = field(default_factory=KernelCounters.empty)
     cpu_counters: CpuCounters = field(default_factory=CpuCounters.empty)
+    os_calls: OsCalls = field(default_factory=OsCalls.empty)
     step_range: StepRange | None = None
 
     def names(self, ids: Ints) -> list[str | None]:

@@ -79,6 +79,16 @@ ANALYSES = (
         when_asked=True,
     ),
     Analysis(
+        "os_calls",
+        "Calls of the OS runtime in steps",
+        Scope.RANK,
+        columns("rank call:text kind:text calls total_ns ns_per_step max_ns"),
+        "hpcprof.analysis.explain.os_calls:os_calls",
+        events=Events(RANGES | {Subject.CALL, Subject.OS_CALL, Subject.EVENT}, steps=True),
+        sort_by=("-total_ns",),
+        main_columns=("rank", "call", "kind", "calls", "ns_per_step", "max_ns"),
+    ),
+    Analysis(
         "critical_path",
         "Critical path of a step",
         Scope.RUN,

@@ -9,6 +9,7 @@ import pandas as pd
 
 from hpcprof.analysis.explain.candidates import Candidate
 from hpcprof.analysis.explain.explanation import Cause, Evidence
+from hpcprof.profiles.os_calls import FILES
 
 _MOST = 3
 _TELLING = 0.05
@@ -118,14 +119,16 @@ _RULES: dict[Cause, tuple[tuple[str, str, Chosen], ...]] = {
         ("idle_causes", "idle_ns_per_step", _idle("host", "launch")),
         ("kernels", "instances", _all),
     ),
+    Cause.SLOW_IO: (("os_calls", "ns_per_step", lambda table, _: table["kind"] == FILES),),
     Cause.LATE_RANK_HOST: (
         ("mpi_waits", "wait_ns", _all),
+        ("os_calls", "ns_per_step", _all),
         ("skew_summary", "lateness_p50_ns", _all),
         ("idle_causes", "idle_ns_per_step", _idle("host")),
         ("step_account", "idle_ns", _all),
     ),
     Cause.LATE_RANK_GPU: (("skew_summary", "lateness_p50_ns", _all), ("step_account", "compute_ns", _all)),
-    Cause.SERIAL_SECTION: (("mpi_waits", "wait_ns", _all),),
+    Cause.SERIAL_SECTION: (("mpi_waits", "wait_ns", _all), ("os_calls", "ns_per_step", _all)),
     Cause.LATE_RECEIVER: (("mpi_waits", "wait_ns", lambda table, _: table["pattern"] == "late receiver"),),
     Cause.SMALL_MESSAGES: (("mpi_calls", "calls", _of_call),),
     Cause.EXPOSED_COMMUNICATION: (

@@ -134,6 +134,10 @@ def _mpi_calls(row: Row) -> str:
     return f"{_several(row['calls'], 'call')} of {row['call']}{of}, {format_ns(row['median_ns'])} each"
 
 
+def _os_calls(row: Row) -> str:
+    return f"{format_ns(row['ns_per_step'])} of each step in {row['call']}, {_several(row['calls'], 'call')}"
+
+
 def _mpi_transfer(row: Row) -> str:
     return f"{row['call']} transfers for {format_ns(row['transfer_ns'])} in all"
 
@@ -173,6 +177,7 @@ _SENTENCES: dict[tuple[str, str], Callable[[Row], str]] = {
     ("step_times", "wall_ns"): lambda row: f"step {row['step']} takes {format_ns(row['wall_ns'])}",
     ("api", "total_ns"): _calls,
     ("api", "num_calls"): _calls,
+    ("os_calls", "ns_per_step"): _os_calls,
     ("memops", "total_ns"): _copies,
     ("memops", "count"): _copies,
     ("kernels", "total_ns"): _kernel_time,

@@ -51,6 +51,7 @@ _COLLECTIVE = (
     Cause.SERIAL_SECTION,
     Cause.LATE_RECEIVER,
     Cause.SMALL_MESSAGES,
+    Cause.SLOW_IO,
 )
 """These are about all of their ranks at once."""
 
@@ -376,15 +377,16 @@ def _some_steps(gained: Floats) -> NDArray[np.bool_] | None:
     return some if few else None
 
 
-def _breadth(one: Candidate) -> tuple[bool, int, bool, float, int]:
+def _breadth(one: Candidate) -> tuple[bool, int, bool, bool, float, int]:
     """Return how much a candidate is about: its ranks, its own time, and the size of its place.
 
     Broadest is a host that should be quicker in all that it does. A host that never waits for the GPU hides
-    whatever else it does.
+    whatever else it does. Recorded reads and writes tell why a rank is late.
     """
     alone = one.only != NONE and one.cause not in _COLLECTIVE
     ranks, syncs = 1 if alone else len(one.ranks), one.cause is Cause.HOST_SYNC
-    return one.cause is Cause.HOST_BOUND, ranks, syncs, one.own_ns, -len(one.where)
+    unknown = one.cause is not Cause.SLOW_IO
+    return one.cause is Cause.HOST_BOUND, ranks, syncs, unknown, one.own_ns, -len(one.where)
 
 
 def _around(places: Sequence[Candidate], narrow: Candidate) -> Candidate:

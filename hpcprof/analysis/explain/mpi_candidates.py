@@ -36,7 +36,7 @@ class MpiCandidates:
 
         They take at least one percent of a step by themselves.
         """
-        found = [*self._late_ranks(), *self._serial(), *self._server()]
+        found = [*self._late_ranks(), *self._serial(), *self._server(), *self._files()]
         return [*(one for one in found if one.own_ns >= self._least), *self.of_messages()]
 
     def of_messages(self) -> list[Candidate]:
@@ -96,6 +96,24 @@ class MpiCandidates:
         if rank != NONE:
             times = self.removals.host_times[:, rank]
             yield self._serial_at(WHOLE_STEP, rank, times.sum() / self.graph.steps, self._where(times))
+
+    def _files(self) -> Iterator[Candidate]:
+        """Yield the ranks that read and write files, where the profile has these calls."""
+        graph, time = self.graph, self.part.in_files
+        by_rank = np.bincount(graph.call_rank, time, len(self._every))
+        ranks = np.flatnonzero(by_rank >= _ALIKE * max(by_rank.max(), 1))
+        if not len(ranks):
+            return
+        less = np.where(np.isin(graph.call_rank, ranks), time, 0)
+        calls = np.flatnonzero(less)
+
+        def remove(times: Times, _: tuple[int, ...] | None) -> Times:
+            edges = self.removals.removals.edge_of_call[EdgeKind.HOST][calls]
+            return times.set_lag(edges, np.maximum(times.lag[edges] - less[calls], 0))
+
+        of_place = np.bincount(graph.calls.place[calls], less[calls].astype(float), len(graph.places))
+        where = self._where(of_place)
+        yield Candidate(Cause.SLOW_IO, where, tuple(ranks.tolist()), remove, self._per_step(less))
 
     def _small(self) -> Iterator[Candidate]:
         """Yield the small messages that could be sent together, of each call and of all."""

@@ -9,7 +9,7 @@ from functools import reduce
 import numpy as np
 
 from hpcprof.analysis.explain.common_clock import CommonClock
-from hpcprof.analysis.explain.host_activity import NONE, divided
+from hpcprof.analysis.explain.host_activity import NONE, Thread, divided
 from hpcprof.analysis.explain.mpi_part import MpiNeeds
 from hpcprof.analysis.explain.places import places_of
 from hpcprof.analysis.explain.rank_activity import CallKind, HostCalls, HostPieces, Work
@@ -17,7 +17,9 @@ from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, edges_of
 from hpcprof.analysis.explain.run_graph import RunGraph, in_order
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.profiles.columns.intervals import coverage, union
 from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
+from hpcprof.profiles.os_calls import file_calls
 from hpcprof.profiles.timeline import Ints, Timeline, concatenate
 
 
@@ -113,7 +115,7 @@ def mpi_graph(
         inferred_waits=0,
         blocked=np.empty(0, np.int64),
         paced_ranks=(),
-        mpi=needs.part(call_rank, len(parts)),
+        mpi=needs.part(call_rank, len(parts), _in_files(timelines, parts, run)),
     )
 
 
@@ -203,13 +205,9 @@ def _divided(
 ) -> tuple[Ints, Ints, Ints, Ints]:
     """Divide the times between calls of threads by ranges: the number of the time, its parts and places."""
     places = places_of(timeline, int(start.min()), int(end.max()))
-    calls = timeline.mpi_calls
     columns = []
     for (sequence,), mine in rows_by_key(thread):
-        first = run.calls.own_start[np.searchsorted(run.calls.sequence, sequence)]
-        row = int(np.argmax(calls.start == first))
-        key = (int(calls.process[row]), int(calls.thread[row]))
-        own, marking = places.of(key)
+        own, marking = places.of(_thread(timeline, run, sequence))
         owner, begin, finish = divided((own, marking), start[mine], end[mine])
         place = own.at(begin)
         place = np.where(place == NONE, marking.at(begin), place)
@@ -217,6 +215,30 @@ def _divided(
     owner, begin, finish, place = (np.concatenate(column) for column in zip(*columns, strict=True))
     texts = [number.setdefault(text, len(number)) if text else NONE for text in places.texts]
     return owner, begin, finish, np.array([*texts, NONE], np.int64)[place]
+
+
+def _thread(timeline: Timeline, run: RunMpi, sequence: int) -> Thread:
+    """Return the thread that makes a sequence of calls."""
+    calls = timeline.mpi_calls
+    first = run.calls.own_start[np.searchsorted(run.calls.sequence, sequence)]
+    row = int(np.argmax(calls.start == first))
+    return int(calls.process[row]), int(calls.thread[row])
+
+
+def _in_files(timelines: Mapping[int, Timeline], parts: Sequence[_RankCalls], run: RunMpi) -> Ints:
+    """Return how long each call's thread reads and writes files since the call before, in ns."""
+    found = []
+    for timeline, part in zip(timelines.values(), parts, strict=True):
+        calls, time = file_calls(timeline), np.zeros(len(part.calls), np.int64)
+        gaps = np.flatnonzero(part.calls.before != NONE)
+        for (sequence,), mine in rows_by_key(part.calls.thread[gaps] if len(calls) else gaps[:0]):
+            process, thread = _thread(timeline, run, sequence)
+            own = calls.take((calls.process == process) & (calls.thread == thread))
+            rows = gaps[mine]
+            start, end = part.own_end[part.calls.before[rows]], part.own_start[rows]
+            time[rows] = coverage(start, end, union(own.start, own.end))
+        found.append(time)
+    return np.concatenate(found)
 
 
 def _between(run: RunMpi, following: Ints, number: dict[str, int]) -> Ints:

@@ -40,6 +40,8 @@ class MpiPart:
         sender, and the receiver.
     ranks : int
         The number of ranks.
+    in_files : ndarray of int64, shape (calls,)
+        How long the thread of each call reads and writes files since its call before, in ns.
     """
 
     run: RunMpi
@@ -48,6 +50,7 @@ class MpiPart:
     messages: Ints
     relays: Ints
     ranks: int
+    in_files: Ints
 
     @cached_property
     def directions(self) -> Ints:
@@ -225,7 +228,7 @@ class MpiNeeds:
         """Return the calls that come to each collective, and those that wait for the last of them."""
         return [*((both[0], both[1]) for both in self._joined), *self._gathered]
 
-    def part(self, rank: Ints, ranks: int) -> MpiPart:
+    def part(self, rank: Ints, ranks: int, in_files: Ints) -> MpiPart:
         """Return the calls with their waits; ``rank`` is the position of the rank of each, of so many."""
         messages = np.column_stack((self._sent, self._received))
         return MpiPart(
@@ -235,6 +238,7 @@ class MpiNeeds:
             messages=rank[messages],
             relays=_relays(messages, self._calls.thread, rank),
             ranks=ranks,
+            in_files=in_files,
         )
 
     @cached_property

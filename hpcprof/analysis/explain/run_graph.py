@@ -164,7 +164,7 @@ def run_graph(
     part = None
     if mpi is not None:
         needs = MpiNeeds(mpi, calls, _rows_of_mpi(activities, tables, mpi))
-        part = needs.part(tables.call_rank, len(ranks))
+        part = needs.part(tables.call_rank, len(ranks), np.zeros(len(calls), np.int64))
         lag, own = inside.lag.copy(), np.flatnonzero(inside.kind == EdgeKind.CALL)
         lag[own] -= part.wait[inside.row[own]]
         inside = replace(inside, lag=lag)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.columns.unique import distinct, numbered_rows
 from hpcprof.profiles.host_memory import host_memory
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.nsys.export import (
@@ -18,7 +18,7 @@ from hpcprof.profiles.readers.nsys.export import (
     ExportTable,
     NsysExport,
 )
-from hpcprof.profiles.readers.string_table import StringTable
+from hpcprof.profiles.readers.string_table import StringTable, translate
 from hpcprof.profiles.timeline import (
     NO_CORRELATION,
     NO_PROCESS,
@@ -29,6 +29,7 @@ from hpcprof.profiles.timeline import (
     Kernels,
     MemoryOperations,
     Operations,
+    OsCalls,
     concatenate,
     plausible,
     plausible_stamps,
@@ -55,7 +56,10 @@ _KERNEL = {**_OPERATION, "demangledName": NO_ID, **dict.fromkeys((*_GRID, *_BLOC
 _COPY = {**_OPERATION, "bytes": -1, "copyKind": 0, "srcKind": NO_ID, "dstKind": NO_ID}
 _SET = {**_OPERATION, "bytes": -1, "memKind": NO_ID}
 
+_OS_CALL = {"start": REQUIRED, "end": REQUIRED, "globalTid": NO_ID, "nameId": NO_ID}
+
 _CALLS, _KERNELS = "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL"
+_OS_CALLS = "OSRT_API"
 _COPIES, _SETS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 OPERATIONS = (_KERNELS, _COPIES, _SETS)
 """The tables of work on the GPU."""
@@ -91,7 +95,8 @@ _MEMORY_LABELS = {
 
 def begin_large_tables(export: NsysExport) -> None:
     """Begin to read the calls and operations in other threads, the largest tables first."""
-    for name, columns in ((_CALLS, _CALL), (_KERNELS, _KERNEL), (_COPIES, _COPY), (_SETS, _SET)):
+    tables = {_CALLS: _CALL, _KERNELS: _KERNEL, _COPIES: _COPY, _SETS: _SET, _OS_CALLS: _OS_CALL}
+    for name, columns in tables.items():
         table = export.table(name)
         if table is not None:
             table.begin_bulk(columns)
@@ -119,6 +124,17 @@ def api_calls(columns: IntColumns, name: Ints) -> ApiCalls:
         name=name,
         correlation=columns["correlationId"],
     )
+
+
+def read_os_calls(export: NsysExport, strings: StringTable) -> tuple[OsCalls, list[Loss]]:
+    """Read the calls of the operating system's runtime (``--trace=osrt``), and say what is left out."""
+    table = export.table(_OS_CALLS)
+    if table is None:
+        return OsCalls.empty(), []
+    columns, lost = placed_rows(table.read_bulk(_OS_CALL), Subject.OS_CALL)
+    texts = sorted(export.strings(distinct(columns["nameId"])).items())
+    thread, name = columns["globalTid"], translate(columns["nameId"], {i: strings.add(t) for i, t in texts})
+    return OsCalls(columns["start"], columns["end"], _process(thread), thread & THREAD_BITS, name), lost
 
 
 def read_kernels(export: NsysExport, only_process: int) -> tuple[IntColumns, list[Loss]]:

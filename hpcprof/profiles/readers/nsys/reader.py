@@ -23,6 +23,7 @@ from hpcprof.profiles.readers.nsys.operations import (
     read_graphs,
     read_kernels,
     read_memory,
+    read_os_calls,
 )
 from hpcprof.profiles.readers.nsys.origin import origin
 from hpcprof.profiles.readers.nsys.synchronizations import begin_synchronizations, read_synchronizations
@@ -76,12 +77,13 @@ def _timeline(export: NsysExport) -> Timeline:
     collectives = read_collectives(export, events, strings) if events else Collectives.empty()
     functions = read_functions(export, events, strings)
     mpi_calls, mpi_operations, of_mpi = read_mpi(export, strings)
+    os_calls, of_system = read_os_calls(export, strings)
     texts, made = strings.array(), api_calls(calls, called)
     waits, of_waits = read_synchronizations(export, made, texts, process)
     unnamed = [*_unnamed(names, Subject.KERNEL), *_unnamed(called, Subject.CALL)]
-    lost = [*of_kernels, *of_memory, *of_graphs, *of_calls, *of_ranges, *of_waits, *of_mpi, *unnamed]
+    lost = [*of_kernels, *of_memory, *of_graphs, *of_calls, *of_ranges, *of_waits, *of_mpi, *of_system]
     return Timeline(
-        origin=origin(export, lost, set(distinct(gpu["process"]).tolist())),
+        origin=origin(export, [*lost, *unnamed], set(distinct(gpu["process"]).tolist())),
         strings=texts,
         kernels=kernels(gpu, names, kernel_classification.classes_of(names, texts)),
         memops=memory,
@@ -94,6 +96,7 @@ def _timeline(export: NsysExport) -> Timeline:
         functions=functions,
         mpi_calls=mpi_calls,
         mpi_operations=mpi_operations,
+        os_calls=os_calls,
     )
 
 

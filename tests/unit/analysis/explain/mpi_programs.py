@@ -14,6 +14,8 @@ from hpcprof.analysis.collectives.matches import Matches
 from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.analysis.explain.inputs import ExplainInputs
+from hpcprof.analysis.framework.outcome import analyze_rank
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.steps.step_detection import common_step_range, step_candidates
 from hpcprof.profiles.timeline import StepRange, Timeline
 from tests.unit.analysis.explain.programs import whole_run
@@ -24,8 +26,8 @@ LATENCY, PER_KB = 3 * US, 1 * US
 
 Action = tuple[Any, ...]
 Actions = Iterator[Action]
-"""What a rank does: ("work", ns), ("send", peer, bytes), ("ssend", peer, bytes), ("recv", peer) or
-("all", call, operation, root, bytes, ns of transfer)."""
+"""What a rank does: ("work", ns), ("os", call, ns), ("send", peer, bytes), ("ssend", peer, bytes),
+("recv", peer) or ("all", call, operation, root, bytes, ns of transfer)."""
 
 
 def work(time: float) -> Action:
@@ -65,6 +67,9 @@ def explain_inputs(timelines: dict[int, Timeline], program: Program) -> ExplainI
     computed = program.tables()
     tables = defaultdict(pd.DataFrame, program.lists())
     tables |= {name: computed[name].rows for name in ("mpi_waits", "mpi_calls")}
+    tables["os_calls"] = pd.concat(
+        analyze_rank(ANALYSES["os_calls"], timeline, rank).rows for rank, timeline in timelines.items()
+    )
     clocks = {rank: RankClock.shifted(program.ahead.get(rank, 0)) for rank in timelines}
     return ExplainInputs(
         ranks=tuple(timelines),
@@ -117,6 +122,10 @@ def simulate(ranks: int, steps: int, body: Callable[[int, int], Actions], ahead:
             kind = action[0]
             if kind == "work":
                 now[rank] += action[1]
+                pending[rank] = next(threads[rank], None)
+            elif kind == "os":
+                program.os_calls.append((rank, action[1], now[rank], now[rank] + action[2]))
+                now[rank] += action[2]
                 pending[rank] = next(threads[rank], None)
             elif kind == "send":
                 sent.setdefault((rank, action[1]), []).append((now[rank], action[2]))

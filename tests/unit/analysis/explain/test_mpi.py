@@ -16,6 +16,8 @@ from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import Cause
 from hpcprof.analysis.explain.step_account import step_parts
 from hpcprof.analysis.explain.whatif import predict
+from hpcprof.analysis.framework.outcome import analyze_rank
+from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import UsageError
 from tests.unit.analysis.explain.mpi_programs import MS, US, Actions, Simulated, allreduce, simulate, work
 
@@ -201,6 +203,50 @@ def test_the_first_finding_is_what_was_planted_at_its_price(
     assert first.saving_ns == pytest.approx(cost, rel=0.1)
     assert first.evidence
     assert first.remedy
+
+
+def writing(ranks: tuple[int, ...], time: int, call: str = "fsync", late: float = 0) -> Body:
+    """Some ranks write in each step; the last one may also work longer."""
+
+    def body(rank: int, step: int) -> Actions:
+        yield work(4 * MS * uneven(rank, step) + (late if rank == RANKS - 1 else 0))
+        if rank in ranks:
+            yield ("os", call, time)
+        yield allreduce()
+
+    return body
+
+
+@pytest.mark.parametrize("ranks", [(1,), (0, 1, 2, 3)])
+def test_recorded_reads_and_writes_are_told_and_priced(ranks: tuple[int, ...]) -> None:
+    first, *others = simulate(RANKS, STEPS, writing(ranks, 2 * MS), ahead=5 * MS).explain().shown()
+    assert (first.cause, first.ranks) == (Cause.SLOW_IO, ranks)
+    assert first.where == "between MPI_Allreduce and MPI_Allreduce"
+    cost = per_step(writing(ranks, 2 * MS)) - per_step(writing(ranks, 0))
+    assert first.saving_ns == pytest.approx(cost, rel=0.1)
+    assert first.evidence_text[0] == f"rank {ranks[0]}: 2.000 ms of each step in fsync, {STEPS} calls"
+    assert others == []
+
+
+def test_a_late_rank_is_told_what_it_waits_for_if_that_is_no_file() -> None:
+    first = simulate(RANKS, STEPS, writing((1,), 2 * MS, "futex")).explain().shown()[0]
+    assert (first.cause, first.ranks) == (Cause.LATE_RANK_HOST, (1,))
+    assert f"rank 1: 2.000 ms of each step in futex, {STEPS} calls" in first.evidence_text
+
+
+def test_reads_and_writes_of_all_ranks_do_not_make_one_late() -> None:
+    first = simulate(RANKS, STEPS, writing((0, 1, 2, 3), 100 * US, late=2 * MS)).explain().shown()[0]
+    assert (first.cause, first.ranks) == (Cause.LATE_RANK_HOST, (3,))
+
+
+def test_calls_inside_mpi_and_inside_others_do_not_count() -> None:
+    program = simulate(2, STEPS, writing((0,), MS)).program
+    inside = [(rank, "poll", start, end) for rank, _, start, end in program.calls]
+    nested = [(rank, "write", start + 1, end) for rank, _, start, end in program.os_calls]
+    program.os_calls += [*inside, *nested]
+    rows = analyze_rank(ANALYSES["os_calls"], Simulated(program, 0, 2).inputs().read(0), 0).rows
+    expected = {"rank": 0, "call": "fsync", "kind": "files", "calls": STEPS, "total_ns": STEPS * MS}
+    assert rows.to_dict("records") == [{**expected, "ns_per_step": MS, "max_ns": MS}]
 
 
 def test_work_that_a_slow_worker_does_not_take_is_done_by_the_others() -> None:

@@ -58,6 +58,7 @@ def test_kernels_that_are_left_out_touch_all_that_reads_kernels_and_nothing_else
                 "mpi_regions",
                 "offload",
                 "useful_counters",
+                "os_calls",
                 "mpi_calls",
                 "mpi_delays",
                 "mpi_matrix",

@@ -22,6 +22,7 @@ from hpcprof.profiles.timeline import (
     MpiCalls,
     MpiOperations,
     Origin,
+    OsCalls,
     Ranges,
     StepRange,
     Timeline,
@@ -40,6 +41,7 @@ class Program:
     calls: list[tuple[int, str, int, int]] = field(default_factory=list)
     operations: list[dict[str, Any]] = field(default_factory=list)
     ranges: list[tuple[int, str, int, int]] = field(default_factory=list)
+    os_calls: list[tuple[int, str, int, int]] = field(default_factory=list)
 
     def call(self, rank: int, name: str, start: int, end: int, *operations: dict[str, Any]) -> None:
         """Add a call with the operations that begin in it; they end in it unless they say otherwise."""
@@ -65,9 +67,12 @@ class Program:
             return texts.index(text)
 
         shift = self.ahead.get(rank, 0)
-        calls = np.array(
-            [(s + shift, e + shift, 1, 1, number(n)) for r, n, s, e in self.calls if r == rank], np.int64
-        ).reshape(-1, 5)
+        calls, os_calls = (
+            np.array(
+                [(s + shift, e + shift, 1, 1, number(n)) for r, n, s, e in table if r == rank], np.int64
+            ).reshape(-1, 5)
+            for table in (self.calls, self.os_calls)
+        )
         rows = []
         for one in self.operations:
             if one["rank"] == rank:
@@ -104,6 +109,7 @@ class Program:
             ranges=Ranges(*ranges.T),
             mpi_calls=MpiCalls(*calls.T),
             mpi_operations=MpiOperations(*operations.T),
+            os_calls=OsCalls(*os_calls.T),
             step_range=StepRange("step"),
         )
 

@@ -21,7 +21,16 @@ TID = MACHINE + 7 * 2**24 + 9
 WORLD, PART, HALF = 100, 101, 102
 NAMES = (
     *("MPI_Isend", "MPI_Irecv", "MPI_Waitall", "MPI_Send", "MPI_Recv", "MPI_Sendrecv", "MPI_Send_init"),
-    *("MPI_Start", "MPI_Wait", "MPI_Allreduce", "MPI_Iallreduce", "MPI_Reduce", "MPI_Bcast", "MPI_Init"),
+    *(
+        "MPI_Start",
+        "MPI_Wait",
+        "MPI_Allreduce",
+        "MPI_Iallreduce",
+        "MPI_Reduce",
+        "MPI_Bcast",
+        "MPI_Init",
+        "fsync",
+    ),
 )
 TABLES = {
     "MPI_P2P_EVENTS": "start, end, globalTid, textId, commHandle, tag, remoteRank, size, requestHandle",
@@ -30,6 +39,7 @@ TABLES = {
     ),
     "MPI_START_WAIT_EVENTS": "start, end, globalTid, textId, requestHandle",
     "MPI_OTHER_EVENTS": "start, end, globalTid, textId",
+    "OSRT_API": "start, end, eventClass, globalTid, nameId, returnValue, nestingLevel, callchainId",
     "MPI_COMMUNICATORS": (
         "rank, timestamp, commHandle, parentHandle, localRank, size, groupRoot, groupRootUid, members"
     ),
@@ -264,3 +274,17 @@ def test_the_real_export_of_a_stencil_has_its_messages_and_collectives(tmp_path:
     # 40 steps of 4 calls that begin messages, a wait for all and an Allreduce; Init, Barrier and Finalize.
     assert len(timeline.mpi_calls) == 40 * 6 + 3
     assert not timeline.origin.losses
+
+
+def test_calls_of_the_os_runtime_are_read(written: Write) -> None:
+    def call(start: int | None, end: int) -> tuple[str, Row]:
+        return "OSRT_API", (start, end, 27, TID, NAMES.index("fsync"), 0, 0, 0)
+
+    timeline = read(written(call(5, 9), call(None, 12), call(20, 21)))
+    calls = timeline.os_calls
+    assert (calls.start.tolist(), calls.end.tolist()) == ([5, 20], [9, 21])
+    assert timeline.names(calls.name) == ["fsync", "fsync"]
+    assert (calls.process.tolist(), calls.thread.tolist()) == ([TID >> 24] * 2, [9, 9])
+    assert [(loss.subject.value, loss.count) for loss in timeline.origin.losses] == [
+        ("call of the OS runtime", 1)
+    ]

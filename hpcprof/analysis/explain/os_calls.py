@@ -1,0 +1,41 @@
+"""The time that the thread of the steps spends in calls of the operating system's runtime."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcprof.analysis.explain.host_activity import marking_thread
+from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.profiles.columns.intervals import coverage, difference, outermost, union
+from hpcprof.profiles.columns.unique import rows_by_key
+from hpcprof.profiles.os_calls import kind_of_call
+from hpcprof.profiles.timeline import Timeline
+
+
+def os_calls(timeline: Timeline) -> Outcome:
+    """Return the calls in steps by name, on the thread that marks the steps, and their time outside MPI.
+
+    Calls inside others do not count, and neither does the polling of an MPI library.
+    """
+    calls, file = timeline.os_calls, timeline.origin.path.name
+    if not len(calls):
+        return no_rows(f"no calls of the OS runtime in {file}; nsys records them with --trace=osrt")
+    steps = steps_of(timeline)
+    if not len(steps):
+        return no_rows(f"no steps in {file}")
+    process, thread = marking_thread(timeline)
+    calls = calls.take((calls.process == process) & (calls.thread == thread))
+    calls = calls.take(outermost(calls.start, calls.end))
+    mpi = timeline.mpi_calls
+    in_steps = union(steps.ranges.start, steps.ranges.end)
+    time = coverage(calls.start, calls.end, difference(in_steps, union(mpi.start, mpi.end)))
+    found = []
+    for (name,), rows in rows_by_key(calls.name):
+        (text,) = timeline.names(np.array([name]))
+        total, number = int(time[rows].sum()), int(np.count_nonzero(time[rows]))
+        if number and text is not None:
+            of_call = {"call": text, "kind": kind_of_call(text), "calls": number, "total_ns": total}
+            times = {"ns_per_step": round(total / len(steps)), "max_ns": int(time[rows].max())}
+            found.append(of_call | times)
+    return Outcome(columns_of(found)) if found else no_rows(f"no calls of the OS runtime in steps of {file}")
