@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hpcprof.analysis.framework.declaration import Scope
@@ -15,7 +17,7 @@ from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
 from hpcprof.cli.tables import show_analysis
 from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.readers.discovery import read_profile
-from hpcprof.profiles.timeline import Timeline
+from hpcprof.profiles.timeline import CpuCounters, OsCalls, Timeline
 from hpcprof.report.formatting import cell, header
 from hpcprof.results.analysis_table import AnalysisTable
 from tests.data import rocprof_profiles
@@ -54,7 +56,13 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> list[Timeline | Kernel
     exports = [folder / name / "rank0.sqlite" for name in ("gpu", "mpi")]
     exports.append(rocprof_profiles.write_database(folder / "rank0.db"))
     real = [read_profile(path) for path in (*exports, modules, *map(DATA.joinpath, SAMPLES))]
-    return [*real, simulate([[Host(MS), Launch(MS), Wait(), Mpi(MS)]] * 2, 3)[0]]
+    with_mpi = simulate([[Host(MS), Launch(MS), Wait(), Mpi(MS)]] * 2, 3)[0]
+    calls = with_mpi.mpi_calls
+    start, end = np.array([[calls.start.min()], [calls.end.max()]])
+    process, thread, text = calls.process[:1], calls.thread[:1], calls.name[:1]
+    counted = CpuCounters(start, end, process, thread, text, np.array([10**9]))
+    called = OsCalls(start, end, process, thread, text)
+    return [*real, replace(with_mpi, os_calls=called, cpu_counters=counted)]
 
 
 @pytest.fixture

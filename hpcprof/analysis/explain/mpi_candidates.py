@@ -69,7 +69,7 @@ class MpiCandidates:
 
             yield Candidate(cause, where, ranks, remove, excess[least])
 
-    def _where(self, time: Floats) -> str:
+    def _where(self, time: Ints | Floats) -> str:
         """Return the place with most of some time; ``time`` has one more for that outside all places."""
         most = int(time.argmax())
         return self.graph.places[most] if most < len(self.graph.places) else WHOLE_STEP
@@ -111,7 +111,7 @@ class MpiCandidates:
             edges = self.removals.removals.edge_of_call[EdgeKind.HOST][calls]
             return times.set_lag(edges, np.maximum(times.lag[edges] - less[calls], 0))
 
-        of_place = np.bincount(graph.calls.place[calls], less[calls].astype(float), len(graph.places))
+        of_place = np.bincount(graph.calls.place[calls], less[calls], len(graph.places))
         where = self._where(of_place)
         yield Candidate(Cause.SLOW_IO, where, tuple(ranks.tolist()), remove, self._per_step(less))
 
