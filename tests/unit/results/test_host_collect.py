@@ -26,9 +26,7 @@ def source(tmp_path: Path) -> Path:
     """The database of a host, with one rank of one run."""
     path = tmp_path / "collected.db"
     open_store(str(path), tmp_path).prepare()
-    execute(
-        path, "INSERT INTO runs VALUES ('one', '/there/one', 'polaris', NULL, 1, 'train', '/there/t', NULL)"
-    )
+    execute(path, "INSERT INTO runs (id, path, site, ranks) VALUES ('one', '/there', 'polaris', 1)")
     execute(path, PROFILE)
     execute(path, TOTALS)
     return path
