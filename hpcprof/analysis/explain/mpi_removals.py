@@ -106,8 +106,7 @@ class MpiRemovals:
         for chosen, otherwise in ((~self.collective, _LATENCY_NS), (self.collective, _JOINT_LATENCY_NS)):
             small = chosen & (self.size >= 0) & (self.size <= SMALL_BYTES) & (self.part.wait == 0)
             few = np.count_nonzero(small) < _FEWEST
-            usual = otherwise if few else int(np.median(self.transfer[small]))
-            found[chosen] = max(usual, otherwise)
+            found[chosen] = otherwise if few else int(np.median(self.transfer[small]))
         return found
 
     @cached_property
@@ -169,7 +168,8 @@ class MpiRemovals:
         name = np.where(blocking, calls.name, NONE)
         last = np.maximum.accumulate(np.where(blocking, np.arange(len(calls)), 0))
         other = blocking & (name != np.append(NONE, name[last[:-1]]))
-        new = other | (gap > _PAUSE_TIMES * self.latency) | (calls.before == NONE)
+        latency = np.maximum(self.latency, np.where(self.collective, _JOINT_LATENCY_NS, _LATENCY_NS))
+        new = other | (gap > _PAUSE_TIMES * latency) | (calls.before == NONE)
         new |= self._is_call & ~small & (self.size >= 0)
         run = np.cumsum(new)
         keys, group = numbered_rows(run, calls.name, self.peer)

@@ -305,6 +305,22 @@ def test_transfer_of_large_messages_that_nothing_hides_is_exposed() -> None:
     assert first.saving_ns == pytest.approx(per_step(body(2 * MS)) - per_step(body(20 * US)), rel=0.1)
 
 
+def test_collectives_are_judged_by_the_latency_that_the_run_shows() -> None:
+    def body(number: int) -> Body:
+        def inner(rank: int, step: int) -> Actions:
+            yield work(5 * MS * uneven(rank, step))
+            for _ in range(number):
+                yield ("all", "MPI_Alltoall", "AlltoAll", -1, 1 << 19, 42 * US)
+            yield allreduce(4 * US)
+
+        return inner
+
+    (first,) = simulate(RANKS, STEPS, body(8)).explain().shown()
+    assert (first.cause, first.where) == (Cause.EXPOSED_COMMUNICATION, "MPI_Alltoall")
+    assert first.saving_ns == pytest.approx(8 * 38 * US, rel=0.1)
+    assert simulate(RANKS, STEPS, body(1)).explain().shown() == ()
+
+
 def test_a_range_is_named_instead_of_the_calls_around_it() -> None:
     program = simulate(RANKS, STEPS, halo(2, 4 * MS))
     for rank, _, start, _ in [one for one in program.program.calls if one[1] == "MPI_Allreduce"]:
