@@ -1,8 +1,8 @@
 # make run: the quickstart, from nothing to a report. make check: lint, types and unit tests, in under two minutes.
 # make test: the whole suite. make coverage: the same, with the lines that no test runs, which takes some 40 % more
 # CPU time. make docs: the documentation site.
-# make peers: our figures against HolisticTraceAnalysis, which it installs into build/peers. make fuzz: many
-# damaged profiles. make bench EXPORT=FILE: what a collect costs.
+# make peers: our figures against HolisticTraceAnalysis, and the examples for other tools, which it installs into
+# build/peers. make fuzz: many damaged profiles. make bench EXPORT=FILE: what a collect costs.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

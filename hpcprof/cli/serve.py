@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 
 import click
@@ -88,6 +90,8 @@ def command(
         return
     if (user_header is None) is not (proxy is None) or (proxy and not accept):
         raise UsageError("--user-header NAME and --proxy ADDRESS belong together, and to --accept.")
+    if proxy and not _is_address(proxy):
+        raise UsageError(f"--proxy {proxy}: write an IP address, as in 127.0.0.1.")
     try:
         from hpcprof.serve.server import Serving, serve
     except ImportError as error:
@@ -98,6 +102,12 @@ def command(
         host, port, names, token, accept, (proxy, user_header) if proxy and user_header else None
     )
     serve(serving, runs_dir, db, lambda address: click.echo(address))
+
+
+def _is_address(text: str) -> bool:
+    with suppress(ValueError):
+        return str(ip_address(text)) == text
+    return False
 
 
 @command.group("token", cls=Group)
@@ -128,7 +138,8 @@ def create(runs_dir: Path, project: str, may: str, quota: str | None, proxied: b
     from hpcprof.common.units import mebibytes, parse_memory
     from hpcprof.serve.grants import DEFAULT_QUOTA, create_grant
 
-    quota_bytes = int(mebibytes(parse_memory(quota))) << 20 if quota else DEFAULT_QUOTA
+    most = parse_memory(quota, "--quota") if quota else None
+    quota_bytes = int(mebibytes(most) * 2**20) if most else DEFAULT_QUOTA
     made = create_grant(runs_dir, name, project, may, quota_bytes, proxied)
     click.echo(made or f"{name} may {may} {project} where the proxy names that user.")
 

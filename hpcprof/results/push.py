@@ -9,9 +9,9 @@ import re
 import ssl
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.units import visible
 from hpcprof.profiles.scrub.files import scrub_files
 from hpcprof.results.collect import collect_profiles
 from hpcprof.results.event_query import find_events
@@ -44,7 +45,7 @@ class HubAddress:
     scheme: str
     host: str
     port: int | None
-    token: str
+    token: str = field(repr=False)
 
     @property
     def url(self) -> str:
@@ -72,14 +73,9 @@ def hub_address(url: str, token_file: Path | None) -> HubAddress:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:
-        host = port = None
-    if (
-        parts.scheme not in ("http", "https")
-        or not host
-        or parts.path.strip("/")
-        or parts.query
-        or parts.username
-    ):
+        parts, host, port = urlsplit(""), None, None
+    others = parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc
+    if parts.scheme not in ("http", "https") or not host or others:
         raise UsageError("URL: write the hub's address alone, as in https://profiles.example.org.")
     if parts.scheme == "http" and host not in _LOOPBACK:
         raise UsageError(f"http://{host}: a token goes to another machine over https only.")
@@ -119,18 +115,21 @@ def push_run(
     with tempfile.TemporaryDirectory(prefix="hpcprof-push-") as folder:
         sent, of = run, store
         if scrub:
-            sent, of = _scrubbed(run, Path(folder))
-            listed = msgspec.structs.replace(listed, command=None, reason="")
+            row = store.run(run.id)
+            # Its history goes by the program, whose folder may be the user's own.
+            program = Path(row.program).name if row and row.program else None
+            sent, of = _scrubbed(run, Path(folder), program)
+            listed = msgspec.structs.replace(listed, command=None, reason="", tags=[])
         explain_for_report(sent, of)
         # A collect keeps no events of profiles of another tool. Without any, the run has no timeline there.
         with readable(sent) as (to_read, _), suppress(HpcprofError):
             find_events([to_read], of)
-        package, known = Path(folder) / "package.tar.gz", store.run(run.id)
+        package, known = Path(folder) / "package.tar.gz", of.run(sent.id)
         write_package(package, sent.id, described(listed, known.program if known else None), of)
         return _send(package, hub, shown)
 
 
-def _scrubbed(run: Run, folder: Path) -> tuple[Run, Store]:
+def _scrubbed(run: Run, folder: Path, program: str | None) -> tuple[Run, Store]:
     """Copy the profiles of a run without private data, and collect the copies into a store of their own."""
     copies = folder / "profiles"
     with readable(run) as (run_to_read, _):
@@ -138,10 +137,21 @@ def _scrubbed(run: Run, folder: Path) -> tuple[Run, Store]:
     if done.skipped or not done.written:
         why = done.skipped[0] if done.skipped else "it has no profile that can be scrubbed"
         raise HpcprofError(f"{run.id} was not pushed: {why.rstrip('.')}.")
+    _rename(done.in_names)
     (copied,) = runs_in(copies)
     store = open_store(str(folder / "results.db"), folder)
-    collect_profiles(copied, runs_dir=folder, db=str(folder / "results.db"))
+    collect_profiles(copied, runs_dir=folder, db=str(folder / "results.db"), program=program)
     return copied, store
+
+
+def _rename(in_names: Mapping[Path, Sequence[str]]) -> None:
+    """Replace hosts and users in the names of copies, the same word by the same."""
+    words = sorted({word for found in in_names.values() for word in found}, key=len, reverse=True)
+    for path, found in in_names.items():
+        name = path.name
+        for word in sorted(found, key=len, reverse=True):
+            name = name.replace(word, f"name{words.index(word) + 1}")
+        path.rename(path.with_name(name))
 
 
 def _send(package: Path, hub: HubAddress, shown: Callable[[int, int], None]) -> str:
@@ -159,6 +169,8 @@ def _send(package: Path, hub: HubAddress, shown: Callable[[int, int], None]) -> 
                     answer = _ask(hub, "PUT", path, file.read(_PART_BYTES), headers)
                 failed = 0
             except _Elsewhere as error:
+                if error.offset == offset:
+                    raise HpcprofError(f"{hub.url} takes no more than {offset:,} bytes of it.") from None
                 answer = {"offset": error.offset, "run": None}
             except (OSError, http.client.HTTPException, _Unavailable) as error:
                 failed += 1
@@ -169,10 +181,13 @@ def _send(package: Path, hub: HubAddress, shown: Callable[[int, int], None]) -> 
                 time.sleep(_PAUSE_S * 2**failed)
                 offset = None
                 continue
-            offset = int(answer["offset"])
-            shown(length if answer["run"] else offset, length)
-            if answer["run"]:
-                return f"{hub.url}{answer['address']}"
+            offset = answer.get("offset")
+            if not isinstance(offset, int) or not 0 <= offset <= length:
+                raise HpcprofError(f"{hub.url} is no hub: it does not say how much of the package it has.")
+            run = answer.get("run")
+            shown(length if run else offset, length)
+            if run:
+                return f"{hub.url}{visible(str(answer.get('address')))}"
 
 
 class _Unavailable(Exception):
@@ -204,8 +219,9 @@ def _ask(
         said = json.loads(text)
     except ValueError:
         said = {}
-    if answer.status == 409 and isinstance(said.get("offset"), int):
+    if answer.status == 409 and isinstance(said, dict) and isinstance(said.get("offset"), int):
         raise _Elsewhere(said["offset"])
     if answer.status != 200:
-        raise HpcprofError(f"{hub.url} refused ({answer.status}): {said.get('error') or 'it is no hub'}")
-    return dict(said)
+        why = said.get("error") if isinstance(said, dict) else None
+        raise HpcprofError(f"{hub.url} refused ({answer.status}): {visible(str(why or 'it is no hub'))}")
+    return said if isinstance(said, dict) else {}

@@ -74,6 +74,19 @@ def targets(given: Sequence[str], named: dict[str, str], only_names: str = "") -
     return found
 
 
+def check_names(given: Sequence[str], host: str) -> None:
+    """Check that targets for jobs on a host are names: the host has the targets, which are not sent there.
+
+    Raises
+    ------
+    UsageError
+        If one is none.
+    """
+    if not all(TARGET_NAME.fullmatch(text) for text in given):
+        place = f"~/.config/hpcprof/{folder().name}/NAME"
+        raise UsageError(f"{FLAG}: give a NAME for a job on {host}; its target is in {place} there.")
+
+
 def keep(found: dict[str, str]) -> list[str]:
     """Write targets to files that only the user can read, and return their names."""
     for name, target in found.items():

@@ -204,6 +204,16 @@ def test_a_host_that_ssh_would_take_for_something_else_is_refused(host: str, hpc
     assert (done.returncode, "write a host as ssh takes it" in done.stderr) == (2, True), done.stderr
 
 
+def test_a_target_of_messages_does_not_leave_this_machine(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    write_site(tmp_path, "pbs")
+    job = ("submit", "--site", "pbs", "--walltime", "5m", "--host", "login", "--dry-run", "--notify")
+    done = hpcprof(*job, "mail:me@secret.example", "--", "true")
+    assert done.returncode == 2 and "give a NAME for a job on login" in done.stderr
+    assert "secret" not in done.stderr
+    done = hpcprof(*job, "me", "--", "true")
+    assert done.returncode == 0 and 'hpcprof/notify" me' in done.stdout, done.stderr + done.stdout
+
+
 def test_sites_without_a_login_node_have_no_host(hpcprof: Hpcprof) -> None:
     done = hpcprof("submit", "--host", "cluster", "--", "true")
     assert (done.returncode, "has no batch system on a login node" in done.stderr) == (2, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import http.client
+import http.server
 import io
 import json
 import lzma
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -207,6 +209,27 @@ def test_a_scrubbed_run_has_no_path_of_the_sender(
     files = [path for path in (sqlite_hub.folder / "other").rglob("*") if path.is_file()]
     texts = [shown, *(path.read_bytes().decode("latin-1") for path in files)]
     assert not [text for text in texts if str(collected) in text or "hpcprof-push-" in text]
+
+
+def test_a_scrubbed_run_has_no_host_user_or_tag_of_the_sender(
+    sqlite_hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch puts the host into the names of its traces, and the program is a path of the sender."""
+    (tmp_path / "traces").mkdir()
+    trace = tmp_path / "traces/secrethost_4711.1764000000000.pt.trace.json.gz"
+    shutil.copy(DATA / "ddp_step_rank0.pt.trace.json.gz", trace)
+    command = [sys.executable, "-m", "hpcprof", "collect", "traces", "--program", "/home/sekret/train.py"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    made = token(sqlite_hub.folder, "scrub", "--project", "scrub", "--may", "push")
+    monkeypatch.setenv("HPCPROF_TOKEN", made)
+    command = [sys.executable, "-m", "hpcprof", "push", sqlite_hub.url, "--scrub"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (run,) = json.loads(sqlite_hub.ask("/api/runs", made)[1])["runs"]
+    assert run["program"] == "train.py"
+    files = [path.read_bytes() for path in (sqlite_hub.folder / "scrub").rglob("*") if path.is_file()]
+    texts = [*files, *(sqlite_hub.ask(path, made)[1].encode() for path in ("/runs", f"/runs/{run['run']}"))]
+    assert not [text for text in texts if b"secrethost" in text or b"sekret" in text]
 
 
 def test_a_page_shows_hostile_names_as_text_and_edits_tags_and_note(
@@ -534,7 +557,33 @@ def test_wrong_addresses_and_tokens_are_one_sentence(
         ("http://example.org", "over https only"),
         ("ftp://example.org", "write the hub's address alone"),
         ("https://me:pw@example.org", "write the hub's address alone"),
+        ("https://:pw@example.org", "write the hub's address alone"),
+        ("http://[::1", "write the hub's address alone"),
         ("https://example.org", "$HPCPROF_TOKEN has no token"),
     ):
         done = hpcprof("push", url)
         assert done.returncode == 2 and says in done.stderr and done.stderr.count("\n") == 1
+    done = hpcprof("serve", "token", "create", "a", "--project", "p", "--may", "push", "--quota", "2")
+    assert done.returncode == 2 and "--quota 2: write" in done.stderr
+    done = hpcprof("serve", "--accept", "--user-header", "X-User", "--proxy", "front.example.org")
+    assert done.returncode == 2 and "--proxy front.example.org: write an IP address" in done.stderr
+
+
+@pytest.mark.parametrize("answer", [b"{}", b"[]", b"<html>", b'{"offset": -5, "run": null}'])
+def test_what_is_no_hub_is_one_sentence(
+    answer: bytes, collected: Path, pushing: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        done = pushing(Hub(server.server_port, collected, "", "", ""), "x" * 43)
+        server.shutdown()
+    assert done.returncode == 1 and "is no hub" in done.stderr and "Traceback" not in done.stderr

@@ -255,6 +255,29 @@ def test_cancelling_ends_a_running_job_and_leaves_an_ended_one(site: str, hpcpro
     assert last(hpcprof) == ("cancelled", "cancelled by the user")
 
 
+def test_a_job_of_slurm_tells_that_it_succeeded_or_was_cancelled(
+    slurm: Cluster, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    told = tmp_path / "told"
+    tell = tmp_path / "tell"
+    tell.write_text(f'#!/bin/sh\nm=$(cat); echo "$m" >>{told}\n')
+    tell.chmod(0o755)
+
+    def texts() -> list[str]:
+        lines = told.read_text().splitlines() if told.exists() else []
+        return [json.loads(line)["text"].partition(" ")[2].partition(" ")[2] for line in lines]
+
+    target = ("--site", "slurm", "--notify", str(tell))
+    assert hpcprof("submit", *target, "--wait", "--", "true").returncode == 0
+    until(lambda: texts() == ["started on slurm", "succeeded on slurm"])
+    told.unlink()
+    hpcprof("submit", *target, "--", "sleep", "300")
+    until(lambda: texts() == ["started on slurm"])
+    hpcprof("cancel", "last")
+    until(lambda: texts() == ["started on slurm", "was ended by the scheduler on slurm"])
+
+
 def test_a_job_over_its_walltime_is_a_timeout(
     site: str, hpcprof: Hpcprof, request: pytest.FixtureRequest
 ) -> None:

@@ -23,11 +23,19 @@ _HOST_IN_NAME = re.compile(r"(.+)_\d+\.\d{10,}\.pt\.trace\.json(?:\.gz)?$")
 
 @dataclass
 class Scrubbed:
-    """The copies with what was left out of each, and sentences about skipped files and warnings."""
+    """The copies with what was left out of each, skipped files, and private words in names."""
 
     written: list[tuple[Path, list[str]]] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    in_names: dict[Path, list[str]] = field(default_factory=dict)
+
+    @property
+    def warnings(self) -> list[str]:
+        """A sentence for each copy whose name contains a host or a user."""
+        return [
+            f"the name of {path} holds {', '.join(words)}: rename it before you share it."
+            for path, words in self.in_names.items()
+        ]
 
 
 def scrub_files(
@@ -62,7 +70,8 @@ def scrub_files(
                 done.skipped.append(str(error))
                 continue
             done.written.append((target, left_out))
-            done.warnings += _about_name(target, names)
+            if words := _private_words(target, names):
+                done.in_names[target] = words
     except OSError as error:
         raise HpcprofError(f"cannot write to {folder}: {error.strerror}.") from None
     return done
@@ -106,13 +115,12 @@ def _scrubber(path: Path) -> Scrubber:
     raise UsageError(f"{path} cannot be scrubbed{hint}: valid are {valid}.")
 
 
-def _about_name(path: Path, names: Names) -> list[str]:
-    """Return a sentence if the name of a file contains a host or a user."""
+def _private_words(path: Path, names: Names) -> list[str]:
+    """Return the hosts and users that the name of a file contains."""
     found = names.private_in(path.name)
     user = os.environ.get("USER", "")
     if len(user) > 2 and re.search(rf"(?<![A-Za-z0-9]){re.escape(user)}(?![A-Za-z0-9])", path.name):
         found.append(user)
     if host := _HOST_IN_NAME.match(path.name):
         found.append(host[1])
-    words = ", ".join(sorted(set(found)))
-    return [f"the name of {path} holds {words}: rename it before you share it."] if found else []
+    return sorted(set(found))

@@ -191,7 +191,7 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
             "profiler_options": tool.resolve(asked),
             "options": site_options(site, spec.options),
             "after": _run_ids(spec),
-            "notify": _notified(spec),
+            "notify": _notified(spec, site.host),
         }
     )
     if job.ranks > _MOST_RANKS:
@@ -245,12 +245,15 @@ def _values(site: Site, spec: JobSpec) -> dict[str, Any]:
     return values
 
 
-def _notified(spec: JobSpec) -> list[str]:
+def _notified(spec: JobSpec, host: str | None) -> list[str]:
     """Return the names of the targets of messages, of which job.sh finds each in a file of the user's."""
     if not spec.notify:
         return []
-    from hpcprof.submit.notify import keep, targets
+    from hpcprof.submit.notify import check_names, keep, targets
 
+    if host:
+        check_names(spec.notify, host)
+        return list(spec.notify)
     origin = spec.origins.get("notify")
     return keep(targets(spec.notify, named_targets(), origin.place if origin else ""))
 
