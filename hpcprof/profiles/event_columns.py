@@ -28,6 +28,9 @@ TEXTS = (
     "communicator",
     "function",
     "file",
+    "source",
+    "metric",
+    "unit",
 )
 """The columns whose values are numbers of texts in a timeline."""
 

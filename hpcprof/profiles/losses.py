@@ -66,6 +66,7 @@ class Subject(str, Enum):
     MPI_OPERATION = "MPI operation"
     """A message or collective of MPI."""
     OS_CALL = "call of the OS runtime"
+    SAMPLE = "sample of a GPU or NIC"
     EVENT = "event"
     """Events of an unknown kind."""
     VISIT = "begin or end of a region"
@@ -219,6 +220,7 @@ _PLURALS = {
     Subject.COPY: "memory copies",
     Subject.COUNTER: "counters of kernels",
     Subject.METRIC: "rows of metrics",
+    Subject.SAMPLE: "samples of GPUs and NICs",
     Subject.ARROW: "arrows between operators",
     Subject.VISIT: "begins and ends of regions",
 }

@@ -388,6 +388,21 @@ INSTRUCTIONS, CYCLES = "instructions", "cycles"
 
 
 @dataclass(frozen=True)
+class DeviceSamples(Table):
+    """Samples of metrics of devices that are of no process: GPUs and NICs.
+
+    ``source`` is the device (``gpu0``, ``nic:mlx5_0``), ``metric`` the profiler's name and ``unit`` its unit,
+    an empty text if there is none.
+    """
+
+    time: Ints
+    source: Ints
+    metric: Ints
+    unit: Ints
+    value: Floats
+
+
+@dataclass(frozen=True)
 class Gpu:
     """One GPU of the node; what the profile does not record is None.
 
@@ -484,6 +499,7 @@ class Timeline:
     counters: KernelCounters = field(default_factory=KernelCounters.empty)
     cpu_counters: CpuCounters = field(default_factory=CpuCounters.empty)
     os_calls: OsCalls = field(default_factory=OsCalls.empty)
+    device_samples: DeviceSamples = field(default_factory=DeviceSamples.empty)
     step_range: StepRange | None = None
 
     def names(self, ids: Ints) -> list[str | None]:

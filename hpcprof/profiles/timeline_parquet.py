@@ -40,7 +40,10 @@ from hpcprof.profiles.timeline import SHAPES, Ints, Origin, Table, Timeline
 VERSION = 2
 """Raise it when the meaning of a column changes; new and removed tables and columns are noticed anyway."""
 
-_ADDED = ("functions", "mpi_calls", "mpi_operations", "counters", "cpu_counters", "os_calls")
+_ADDED = (
+    *("functions", "mpi_calls", "mpi_operations", "counters", "cpu_counters", "os_calls"),
+    "device_samples",
+)
 """Tables that files of earlier versions lack; the rest of these files is read, and these tables are empty."""
 
 _Columns = Mapping[str, pa.ChunkedArray]

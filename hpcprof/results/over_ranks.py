@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +24,9 @@ from hpcprof.analysis.framework.outcome import Outcome, analyze_run, imported, o
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.mpi.matching import aligned_by_mpi
 from hpcprof.analysis.mpi.run_lists import RunLists
+from hpcprof.analysis.telemetry.declarations import DEVICE_METRICS
 from hpcprof.common.errors import HpcprofError, StoreError
+from hpcprof.common.units import counted
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.event_folders import communication_folder
 from hpcprof.profiles.timeline import Ints
@@ -33,7 +35,7 @@ from hpcprof.results.communicator_groups import RankGroup, Survey, groups_of_com
 from hpcprof.results.executors.interface import Executor, Lost, ResultT, TaskT, serially
 from hpcprof.results.malloc import return_freed_memory
 from hpcprof.results.mpi_links import LinkWriter
-from hpcprof.results.rank_tables import MPI_TABLES, has_mpi, rank_table_rows
+from hpcprof.results.rank_tables import MPI_TABLES, has_mpi, rank_table_rows, read_rank_table
 from hpcprof.results.run_communication import (
     PartFile,
     RunCommunication,
@@ -50,6 +52,7 @@ if TYPE_CHECKING:  # the workers do without
 
 _OVER_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
 _RANKS_AT_ONCE = 16
+_MOST_METRIC_ROWS = 200_000
 _UNTOLD = "SendRecv"
 _TABLE = "rank_collectives"
 _MPI_REGIONS = "mpi_regions"
@@ -120,7 +123,8 @@ def analyze_over_ranks(
             found.save()
         values |= _mapped_over_ranks(events, folder, found, executor)
         values |= _mapped_over_mpi(run_id, store, events, lists, found)
-        values |= mapped_beside_profiles(run, lambda: _captured(run_id, store, events))
+        profiled, loss = _profiled_metrics(run_id, store, events)
+        values |= mapped_beside_profiles(run, lambda: _captured(run_id, store, events), profiled, loss)
         # A long run's take hundreds of MB.
         del lists
         return_freed_memory()
@@ -278,12 +282,33 @@ def _captured(
     }
 
 
+def _profiled_metrics(
+    run_id: str, store: Store, events: Mapping[int, RankEvents]
+) -> tuple[list[dict[str, Any]], str]:
+    """Return the rows of ``device_metrics`` of all ranks with their nodes, and what is left out of them."""
+    found: list[dict[str, Any]] = []
+    counts = {rank: one.written_rows().get(DEVICE_METRICS, 0) for rank, one in sorted(events.items())}
+    ranks = [rank for rank, count in counts.items() if count]
+    profiles = store.profiles(run_id) if ranks else {}
+    for place, rank in enumerate(ranks):
+        if len(found) + counts[rank] > _MOST_METRIC_ROWS:
+            left = counted(len(ranks) - place, "rank")
+            return found, f"the metrics in the profiles of {left} from rank {rank} on are left out"
+        rows = read_rank_table(events[rank], DEVICE_METRICS).to_pylist()
+        found += ({"rank": rank, "node": profiles[rank].host, **row} for row in rows)
+    return found, ""
+
+
 def mapped_beside_profiles(
-    run: Run | None, captured: Callable[[], Mapping[int, tuple[float, Ints, Ints]]] = dict
+    run: Run | None,
+    captured: Callable[[], Mapping[int, tuple[float, Ints, Ints]]] = dict,
+    profiled: Sequence[dict[str, Any]] = (),
+    profiled_loss: str = "",
 ) -> dict[str, list[Any]]:
     """Return the values of the maps over what a run has beside its profiles: samples of its nodes, memory.
 
-    ``captured`` returns the steps in its profiles, as `_captured` does.
+    ``captured`` returns the steps in its profiles, as `_captured` does, and ``profiled`` are rows about nodes
+    that its profiles have, as `_profiled_metrics` returns them.
     """
     # The workers do without.
     from hpcprof.results.node_samples import run_telemetry
@@ -291,6 +316,10 @@ def mapped_beside_profiles(
 
     sampled = None if run is None else run_telemetry(run, captured)
     memory = None if run is None else run_memory(run, sampled)
+    if profiled:
+        from hpcprof.analysis.telemetry.tables import RunTelemetry
+
+        sampled = replace(sampled or RunTelemetry([]), profiled=profiled, profiled_loss=profiled_loss)
     return {
         name: [] if known is None else [imported(name)(known)]
         for part, known in ((Part.NODES, sampled), (Part.MEMORY, memory))

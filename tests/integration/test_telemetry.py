@@ -18,6 +18,7 @@ from hpcprof.profiles.readers.telemetry import read_telemetry
 from hpcprof.submit.runs.directory import all_runs
 from hpcprof.workloads import telemetry
 from tests.conftest import Hpcprof
+from tests.data.nsys_metrics import CLOCK, MS, SENT, gpu, nic, write
 
 pytestmark = pytest.mark.slow
 
@@ -85,6 +86,32 @@ def test_a_run_without_a_profiler_has_tables_of_its_nodes(
     file.write_text(f"{text}[0]\n")
     hpcprof("collect")
     assert "1 line of samples could not be read" in hpcprof("report", "--analysis", "telemetry").stdout
+
+
+def test_metrics_in_profiles_are_rows_of_the_same_table(
+    tmp_path: Path, hpcprof: Hpcprof, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job").mkdir()
+    for rank, clock in ((0, 1755), (1, 1410)):
+        samples = [(105 * MS, rank, CLOCK, clock), (117 * MS, rank, CLOCK, clock - 5), (1, rank, 99, 1)]
+        write(tmp_path / f"job/rank{rank}.sqlite", gpu(samples) | nic([(112 * MS, 118 * MS, SENT, 7)]))
+    assert hpcprof("collect", "job").returncode == 0
+    shown = hpcprof("report", "job", "--analysis", "telemetry", "--format", "json").stdout
+    columns = ("rank", "device", "first_step", "metric", "unit", "mean")
+    assert [tuple(row[name] for name in columns) for row in json.loads(shown)] == [
+        row
+        for rank, clock in ((0, 1755.0), (1, 1410.0))
+        for row in (
+            (rank, f"gpu{rank}", 0, "GPC Clock Frequency", "MHz", clock),
+            (rank, f"gpu{rank}", 1, "GPC Clock Frequency", "MHz", clock - 5),
+            (rank, "nic:mlx5_0", 1, "IB: Bytes sent", "bytes/ms", 7.0),
+        )
+    ]
+    counted = hpcprof("query", "--events", "select count(*) n from device_samples", "job", "--format", "csv")
+    assert counted.stdout.split() == ["n", "6"]
+    lost = "2 of 6 samples of GPUs and NICs have no valid metricId"
+    assert lost in hpcprof("report", "job", "--analysis", "telemetry").stdout
 
 
 def test_without_telemetry_nothing_is_sampled(

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, Scope, columns
-from hpcprof.analysis.framework.events import Events
+from hpcprof.analysis.framework.events import RANGES, Events
+from hpcprof.profiles.losses import Subject
 
 NO_SAMPLES = "no node of the run was sampled"
 """The reason why the tables about nodes have no rows."""
 
+DEVICE_METRICS = "device_metrics"
+"""The analysis of the metrics in the profile of a rank, whose rows `telemetry` takes over."""
+
+_METRICS = (
+    "device:text first_step last_step phase:text metric:text unit:text samples mean:float min:float max:float"
+)
+_SAMPLES = frozenset({Subject.SAMPLE})
 _MAP = "hpcprof.analysis.telemetry.tables:telemetry_tables"
 
 
@@ -20,6 +28,7 @@ def _declared(
     sort: tuple[str, ...] = (),
     about: Activity = Activity.TELEMETRY,
     compared_by: str = "",
+    subjects: frozenset[Subject] = frozenset(),
 ) -> Analysis:
     return Analysis(
         name,
@@ -30,7 +39,7 @@ def _declared(
         absent=NO_SAMPLES,
         map=_MAP,
         map_over=Part.NODES,
-        events=Events(frozenset()),
+        events=Events(subjects),
         sort_by=sort,
         main_columns=tuple(main.split()),
         report_position=position,
@@ -40,6 +49,17 @@ def _declared(
 
 
 ANALYSES = (
+    Analysis(
+        DEVICE_METRICS,
+        "Metrics of GPUs and NICs in profiles",
+        Scope.RANK,
+        columns(f"rank {_METRICS}"),
+        "hpcprof.analysis.telemetry.device_metrics:device_metrics",
+        main_columns=("rank", "device", "first_step", "last_step", "metric", "unit", "mean", "min", "max"),
+        events=Events(RANGES | _SAMPLES, steps=True),
+        kept_with_events=True,
+        about=Activity.TELEMETRY,
+    ),
     _declared(
         "job_resources",
         "Resources of the job",
@@ -90,8 +110,8 @@ ANALYSES = (
     _declared(
         "telemetry",
         "Samples of the nodes by step",
-        "rank node:text device:text first_step last_step phase:text metric:text unit:text samples "
-        "mean:float min:float max:float",
+        f"rank node:text {_METRICS}",
         "rank device first_step last_step metric unit samples mean min max",
+        subjects=_SAMPLES,
     ),
 )

@@ -8,7 +8,7 @@ between them lies.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,6 +71,8 @@ class RunTelemetry:
         The steps that the profiles have, else those that a rank noted.
     items_per_step : float or None
         How many tokens or samples, as ``item`` says, all ranks process in a step; None if that is unknown.
+    profiled : sequence of dict
+        Rows of ``telemetry`` from profiles (``device_metrics``); ``profiled_loss`` says what they lack.
     """
 
     nodes: Sequence[NodeTelemetry]
@@ -79,6 +81,8 @@ class RunTelemetry:
     run_steps: RunSteps | None = None
     items_per_step: float | None = None
     item: str = ""
+    profiled: Sequence[dict[str, Any]] = ()
+    profiled_loss: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,7 @@ class _Blocks:
 
 def telemetry_tables(run: RunTelemetry) -> dict[str, Outcome]:
     """Compute the tables about the nodes of a run, by their names; empty without samples."""
-    if not any(node.series for node in run.nodes):
+    if not any(node.series for node in run.nodes) and not run.profiled:
         return {}
     reason = _losses(run.nodes)
     series = sum(len(node.series) for node in run.nodes)
@@ -112,13 +116,18 @@ def telemetry_tables(run: RunTelemetry) -> dict[str, Outcome]:
         "neighbours": [row for node in run.nodes for row in _neighbours(node)],
         "io": [row for node, blocks in _by_rank(run, most) for row in _io(node, blocks)],
         "coincidences": list(coincidence_rows(run.nodes, run.run_steps)),
-        "telemetry": [row for node, blocks in _by_rank(run, most) for row in _samples(node, blocks)],
+        "telemetry": [row for node, blocks in _by_rank(run, most) for row in _samples(node, blocks)]
+        + [*run.profiled],
     }
     why = {"energy": _NO_GPU, "clocks": _NO_GPU, "coincidences": _NO_COINCIDENCE}
-    return {
+    tables = {
         name: Outcome(columns_of(rows), reason) if rows else no_rows(reason or why.get(name, NO_SAMPLES))
         for name, rows in found.items()
     }
+    if run.profiled_loss:
+        both = "; ".join(filter(None, (reason, run.profiled_loss)))
+        tables["telemetry"] = replace(tables["telemetry"], reason=both)
+    return tables
 
 
 def _losses(nodes: Sequence[NodeTelemetry]) -> str:
@@ -424,8 +433,8 @@ def _resources(run: RunTelemetry) -> Iterator[dict[str, Any]]:
         mean, most = float(used.mean()), float(used.max())
         yield _resource("memory (GiB)", own or limit or None, mean, most, most, _advice("less memory", own))
     extent = [node.extent for node in run.nodes if node.series]
-    minutes = (max(end for _, end in extent) - min(begin for begin, _ in extent)) / 60
-    if asked.walltime_s:
+    if asked.walltime_s and extent:
+        minutes = (max(end for _, end in extent) - min(begin for begin, _ in extent)) / 60
         advice = "a shorter walltime" if minutes >= _LONG_MINUTES else ""
         yield _resource("walltime (min)", asked.walltime_s / 60, minutes, minutes, minutes, advice)
 

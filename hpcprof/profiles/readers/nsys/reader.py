@@ -10,6 +10,7 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles import kernel_classification
 from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.readers.nsys.device_samples import read_device_samples
 from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, NsysExport, open_export
 from hpcprof.profiles.readers.nsys.functions import read_functions
 from hpcprof.profiles.readers.nsys.mpi import begin_mpi, read_mpi
@@ -78,12 +79,14 @@ def _timeline(export: NsysExport) -> Timeline:
     functions = read_functions(export, events, strings)
     mpi_calls, mpi_operations, of_mpi = read_mpi(export, strings)
     os_calls, of_system = read_os_calls(export, strings)
+    samples, of_samples = read_device_samples(export, strings)
     texts, made = strings.array(), api_calls(calls, called)
     waits, of_waits = read_synchronizations(export, made, texts, process)
     unnamed = [*_unnamed(names, Subject.KERNEL), *_unnamed(called, Subject.CALL)]
     lost = [*of_kernels, *of_memory, *of_graphs, *of_calls, *of_ranges, *of_waits, *of_mpi, *of_system]
+    lost += [*of_samples, *unnamed]
     return Timeline(
-        origin=origin(export, [*lost, *unnamed], set(distinct(gpu["process"]).tolist())),
+        origin=origin(export, lost, set(distinct(gpu["process"]).tolist())),
         strings=texts,
         kernels=kernels(gpu, names, kernel_classification.classes_of(names, texts)),
         memops=memory,
@@ -97,6 +100,7 @@ def _timeline(export: NsysExport) -> Timeline:
         mpi_calls=mpi_calls,
         mpi_operations=mpi_operations,
         os_calls=os_calls,
+        device_samples=samples,
     )
 
 

@@ -56,6 +56,7 @@ def test_kernels_that_are_left_out_touch_all_that_reads_kernels_and_nothing_else
             }
             | {
                 "mpi_regions",
+                "device_metrics",
                 "offload",
                 "useful_counters",
                 "os_calls",

@@ -1,0 +1,62 @@
+"""Metrics of GPUs and NICs that a profiler sampled, by the steps of the profile."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.analysis.steps.wall_time import step_intervals
+from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.timeline import Ints, Timeline
+
+_MOST_BLOCKS = 60
+_BEFORE, _AFTER, _BETWEEN, _RUN = -1, -2, -3, -4
+_PHASES = {_BEFORE: "before", _AFTER: "after", _BETWEEN: "between", _RUN: "run"}
+
+
+def device_metrics(timeline: Timeline) -> Outcome:
+    """Return mean, least and greatest sample of each metric of each device, by step.
+
+    Many steps are joined to at most 60 blocks of equally many. A sample counts for the step in whose wall
+    time it was taken, else for the time before the first step, after the last one or between steps.
+    """
+    samples = timeline.device_samples
+    if not len(samples):
+        return no_rows(f"no metrics of GPUs or NICs in {timeline.origin.path.name}")
+    steps = steps_of(timeline).number
+    each = max(1, -(-len(steps) // _MOST_BLOCKS))
+    block = _steps_at(timeline, samples.time, len(steps))
+    inside = block >= 0
+    block[inside] //= each
+    groups, group = numbered_rows(samples.source, samples.metric, samples.unit, block)
+    source, metric, unit, blocks = groups.T
+    count = np.bincount(group, minlength=len(groups))
+    least, most = np.full(len(groups), np.inf), np.full(len(groups), -np.inf)
+    np.minimum.at(least, group, samples.value)
+    np.maximum.at(most, group, samples.value)
+    known = [(first * each, min((first + 1) * each, len(steps)) - 1) for first in blocks.tolist()]
+    return Outcome(
+        {
+            "device": timeline.names(source),
+            "first_step": [int(steps[first]) if first >= 0 else None for first, _ in known],
+            "last_step": [int(steps[last]) if first >= 0 else None for first, last in known],
+            "phase": [_PHASES.get(one, "step") for one in blocks.tolist()],
+            "metric": timeline.names(metric),
+            "unit": timeline.names(unit),
+            "samples": count,
+            "mean": np.bincount(group, samples.value, len(groups)) / count,
+            "min": least,
+            "max": most,
+        }
+    )
+
+
+def _steps_at(timeline: Timeline, moment: Ints, count: int) -> Ints:
+    """Return the place of the step at each moment, or a negative number of `_PHASES`."""
+    if not count:
+        return np.full(len(moment), _RUN)
+    times = step_intervals(timeline)
+    at = np.searchsorted(np.maximum.accumulate(times.start), moment, side="right") - 1
+    outside = np.where(at < 0, _BEFORE, np.where(moment >= times.end.max(), _AFTER, _BETWEEN))
+    return np.where((at >= 0) & (moment < times.end[at]), at, outside)

@@ -1,0 +1,126 @@
+"""Metrics of GPUs and NICs that nsys samples (``--gpu-metrics-devices``, ``--nic-metrics``)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.profiles.columns.unique import numbered, numbered_rows
+from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.readers.nsys.export import MISSING, NO_ID, REQUIRED, UNREADABLE, NsysExport
+from hpcprof.profiles.readers.string_table import StringTable
+from hpcprof.profiles.timeline import DeviceSamples, Ints, concatenate, plausible
+
+_GPU_NUMBER = 0xFF
+"""The bits of a type id that hold the number of the GPU, as the recipes of nsys read it."""
+
+_UNIT = re.compile(r"(?P<name>.*\S)\s*\[(?P<unit>[^\[\]]+)\]")
+_UNKNOWN = ("", "")
+
+Names = dict[tuple[int, ...], tuple[str, str]]
+"""The name and the unit of each metric, by its ids."""
+
+
+class _Source(NamedTuple):
+    """A table of samples: when each was taken, which device and metric it is of, and what names these."""
+
+    table: str
+    start: str
+    end: str
+    device: str
+    metric: tuple[str, ...]
+    devices: Callable[[NsysExport, Ints], list[str]]
+    names: Callable[[NsysExport], Names]
+
+
+def read_device_samples(export: NsysExport, strings: StringTable) -> tuple[DeviceSamples, list[Loss]]:
+    """Read the samples of GPUs and NICs, and say what is left out.
+
+    A sample of a NIC is of an interval, and counts in its middle. Samples whose metric has no name, or that
+    have no integer as value, are left out.
+    """
+    found = [_read(export, source, strings) for source in _SOURCES if export.table(source.table)]
+    if not found:
+        return DeviceSamples.empty(), []
+    return concatenate(DeviceSamples, [table for table, _ in found]), [
+        one for _, lost in found for one in lost
+    ]
+
+
+def _read(export: NsysExport, source: _Source, strings: StringTable) -> tuple[DeviceSamples, list[Loss]]:
+    table = export.table(source.table)
+    assert table is not None
+    times = dict.fromkeys((source.start, source.end), REQUIRED)
+    columns = {**times, source.device: NO_ID, **dict.fromkeys(source.metric, NO_ID), "value": REQUIRED}
+    if not table.columns >= columns.keys():
+        (count,) = next(table.rows(["count(*)"]))
+        return DeviceSamples.empty(), [Loss(LossKind.CATEGORY, Subject.SAMPLE, count, detail=source.table)]
+    read = table.read_bulk(columns).integers
+    names = source.names(export)
+    metrics, metric = numbered_rows(*(read[name] for name in source.metric))
+    known = [names.get(tuple(ids), _UNKNOWN) for ids in metrics.tolist()]
+    named = np.array([bool(name) for name, _ in known], bool)[metric]
+    timed = plausible(read[source.start], read[source.end])
+    valued = (read["value"] != MISSING) & (read["value"] != UNREADABLE)
+    wrong = {source.start: ~timed, source.metric[-1]: timed & ~named, "value": timed & named & ~valued}
+    counts = {name: int(np.count_nonzero(rows)) for name, rows in wrong.items()}
+    lost = losses(LossKind.ROW, Subject.SAMPLE, counts, len(timed))
+    kept: NDArray[np.bool_] = timed & named & valued
+    start, metric = read[source.start][kept], metric[kept]
+    devices, device = numbered(read[source.device][kept])
+    return (
+        DeviceSamples(
+            time=start + (read[source.end][kept] - start) // 2,
+            source=strings.add_all(source.devices(export, devices))[device],
+            metric=strings.add_all(name or None for name, _ in known)[metric],
+            unit=strings.add_all(unit for _, unit in known)[metric],
+            value=read["value"][kept].astype(float),
+        ),
+        lost,
+    )
+
+
+def _rows(export: NsysExport, table: str, columns: Sequence[str]) -> list[Any]:
+    """Return some columns of a small table; nothing if it does not have them all."""
+    found = export.table(table)
+    return [*found.rows(columns)] if found is not None and found.columns >= set(columns) else []
+
+
+def _gpu_names(export: NsysExport) -> Names:
+    rows = _rows(export, "TARGET_INFO_GPU_METRICS", ("typeId", "metricId", "metricName"))
+    found: Names = {}
+    for kind, metric, name in rows:
+        parts = _UNIT.fullmatch(str(name or ""))
+        found[kind, metric] = (parts["name"], parts["unit"]) if parts else (str(name or ""), "")
+    return found
+
+
+def _nic_names(export: NsysExport) -> Names:
+    columns = ("metricsListId", "metricsIdx", "name", "unit")
+    with_unit = _rows(export, "TARGET_INFO_NETWORK_METRICS", columns)
+    rows = with_unit or [(*row, "") for row in _rows(export, "TARGET_INFO_NETWORK_METRICS", columns[:-1])]
+    return {(among, metric): (str(name or ""), str(unit or "")) for among, metric, name, unit in rows}
+
+
+def _gpus(_: NsysExport, kinds: Ints) -> list[str]:
+    return [f"gpu{number}" for number in (kinds & _GPU_NUMBER).tolist()]
+
+
+def _nics(export: NsysExport, ids: Ints) -> list[str]:
+    """Return the names of NICs; their numbers where the export does not name them."""
+    numbers = dict(_rows(export, "NIC_ID_MAP", ("globalId", "nicId")))
+    # Before there was a map, the NICs had the ids themselves.
+    numbers |= dict(_rows(export, "TARGET_INFO_NIC_INFO", ("globalId", "nicId")))
+    named = {nic: name for nic, name in _rows(export, "TARGET_INFO_NIC_INFO", ("nicId", "name")) if name}
+    known = [numbers.get(one, place) for place, one in enumerate(ids.tolist())]
+    return [f"nic:{named.get(nic, nic)}" for nic in known]
+
+
+_SOURCES = (
+    _Source("GPU_METRICS", "timestamp", "timestamp", "typeId", ("typeId", "metricId"), _gpus, _gpu_names),
+    _Source("NET_NIC_METRIC", "start", "end", "globalId", ("metricsListId", "metricsIdx"), _nics, _nic_names),
+)
