@@ -392,10 +392,11 @@ class DeviceSamples(Table):
     """Samples of metrics of devices that are of no process: GPUs and NICs.
 
     ``source`` is the device (``gpu0``, ``nic:mlx5_0``), ``metric`` the profiler's name and ``unit`` its unit,
-    an empty text if there is none.
+    an empty text if there is none. ``start`` and ``end`` are equal for a sample of a moment.
     """
 
-    time: Ints
+    start: Ints
+    end: Ints
     source: Ints
     metric: Ints
     unit: Ints

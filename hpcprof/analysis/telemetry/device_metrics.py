@@ -19,14 +19,14 @@ def device_metrics(timeline: Timeline) -> Outcome:
     """Return mean, least and greatest sample of each metric of each device, by step.
 
     Many steps are joined to at most 60 blocks of equally many. A sample counts for the step in whose wall
-    time it was taken, else for the time before the first step, after the last one or between steps.
+    time its middle lies, else for the time before the first step, after the last one or between steps.
     """
     samples = timeline.device_samples
     if not len(samples):
         return no_rows(f"no metrics of GPUs or NICs in {timeline.origin.path.name}")
     steps = steps_of(timeline).number
     each = max(1, -(-len(steps) // _MOST_BLOCKS))
-    block = _steps_at(timeline, samples.time, len(steps))
+    block = _steps_at(timeline, samples.start + (samples.end - samples.start) // 2, len(steps))
     inside = block >= 0
     block[inside] //= each
     groups, group = numbered_rows(samples.source, samples.metric, samples.unit, block)

@@ -40,7 +40,7 @@ class _Source(NamedTuple):
 def read_device_samples(export: NsysExport, strings: StringTable) -> tuple[DeviceSamples, list[Loss]]:
     """Read the samples of GPUs and NICs, and say what is left out.
 
-    A sample of a NIC is of an interval, and counts in its middle. Samples whose metric has no name, or that
+    A sample of a NIC is of an interval, one of a GPU of a moment. Samples whose metric has no name, or that
     have no integer as value, are left out.
     """
     found = [_read(export, source, strings) for source in _SOURCES if export.table(source.table)]
@@ -70,11 +70,12 @@ def _read(export: NsysExport, source: _Source, strings: StringTable) -> tuple[De
     counts = {name: int(np.count_nonzero(rows)) for name, rows in wrong.items()}
     lost = losses(LossKind.ROW, Subject.SAMPLE, counts, len(timed))
     kept: NDArray[np.bool_] = timed & named & valued
-    start, metric = read[source.start][kept], metric[kept]
+    metric = metric[kept]
     devices, device = numbered(read[source.device][kept])
     return (
         DeviceSamples(
-            time=start + (read[source.end][kept] - start) // 2,
+            start=read[source.start][kept],
+            end=read[source.end][kept],
             source=strings.add_all(source.devices(export, devices))[device],
             metric=strings.add_all(name or None for name, _ in known)[metric],
             unit=strings.add_all(unit for _, unit in known)[metric],
