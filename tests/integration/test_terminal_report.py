@@ -20,7 +20,7 @@ from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import CpuCounters, OsCalls, Timeline
 from hpcprof.report.formatting import cell, header
 from hpcprof.results.analysis_table import AnalysisTable
-from tests.data import rocprof_profiles
+from tests.data import nsys_metrics, rocprof_profiles
 from tests.integration.conftest import unpack, unpack_mpi
 from tests.unit.analysis.explain.programs import MS, Host, Launch, Mpi, Wait, simulate
 
@@ -55,6 +55,8 @@ def profiles(tmp_path_factory: pytest.TempPathFactory) -> list[Timeline | Kernel
         unpacked(folder / name)
     exports = [folder / name / "rank0.sqlite" for name in ("gpu", "mpi")]
     exports.append(rocprof_profiles.write_database(folder / "rank0.db"))
+    samples = nsys_metrics.gpu([(at * MS, 0, nsys_metrics.CLOCK, 1755) for at in (100, 105, 120)])
+    exports.append(nsys_metrics.write(folder / "metrics.sqlite", samples))
     real = [read_profile(path) for path in (*exports, modules, *map(DATA.joinpath, SAMPLES))]
     with_mpi = simulate([[Host(MS), Launch(MS), Wait(), Mpi(MS)]] * 2, 3)[0]
     calls = with_mpi.mpi_calls
