@@ -152,9 +152,13 @@ def with_remedies_of_jax(explanation: Explanation) -> Explanation:
     """Return the explanation of a program in JAX, with its remedies."""
 
     def told(finding: Finding) -> Finding:
+        # Findings on memory bring remedies of their own.
+        general = finding.cause in _GENERAL
         return replace(
             finding,
-            remedy=remedy(finding.cause, finding.where, finding.ranks, jax=True),
+            remedy=remedy(finding.cause, finding.where, finding.ranks, jax=True)
+            if general
+            else finding.remedy,
             alternatives=tuple(map(told, finding.alternatives)),
             together=tuple(map(told, finding.together)),
         )

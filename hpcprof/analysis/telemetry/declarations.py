@@ -106,6 +106,7 @@ ANALYSES = (
         "subject device metric usual then unit p_value beyond_chance",
         155,
         about=Activity.COINCIDENCE,
+        compared_by="then",
     ),
     _declared(
         "telemetry",

@@ -17,6 +17,7 @@ from hpcprof.analysis.collectives.pair_matching import MatchedPairs
 from hpcprof.analysis.framework.declaration import Analysis, Part
 from hpcprof.analysis.framework.outcome import Outcome, analyze_run, imported
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.memory.tables import RunMemory
 from hpcprof.analysis.mpi.matching import aligned_by_mpi
 from hpcprof.analysis.telemetry.tables import RunTelemetry
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, RankPlace, Series
@@ -36,6 +37,8 @@ def analyze(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
         return analyze_run(analysis, results)
     if analysis.map_over is Part.NODES:
         return analyze_run(analysis, results, [imported(analysis.map)(sampled())])
+    if analysis.map_over is Part.MEMORY:
+        return analyze_run(analysis, results, [imported(analysis.map)(RunMemory({}, []))])
     if analysis.map_over is Part.MPI:
         whole = {need: results[need].rows for need in analysis.map_needs}
         lists = run_lists(whole)

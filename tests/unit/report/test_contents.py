@@ -32,6 +32,7 @@ OF_NO_SAMPLES = {
     "offload",
     "useful_counters",
     "job_resources",
+    "coincidences",
     "memory_use",
     "memory_snapshots",
     "memory",

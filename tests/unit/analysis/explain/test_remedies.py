@@ -7,11 +7,14 @@ import re
 import pytest
 
 from hpcprof.analysis.explain.explanation import Cause
-from hpcprof.analysis.explain.remedies import remedy
+from hpcprof.analysis.explain.remedies import remedy, with_remedies_of_jax
+from tests.unit.explanations import explained, finding
+
+OF_MEMORY = (Cause.OUT_OF_MEMORY, Cause.MEMORY_IMBALANCE, Cause.HOST_MEMORY)
 
 
 @pytest.mark.parametrize("where", ["load", "optimizer", "backward", "step"])
-@pytest.mark.parametrize("cause", Cause)
+@pytest.mark.parametrize("cause", [cause for cause in Cause if cause not in OF_MEMORY])
 def test_a_program_in_jax_gets_no_remedy_of_pytorch(cause: Cause, where: str) -> None:
     said = remedy(cause, where, (1,), jax=True)
     assert said
@@ -22,3 +25,9 @@ def test_slow_input_names_the_loader_of_the_framework() -> None:
     assert "DataLoader(num_workers" in remedy(Cause.HOST_WORK, "load", (0,))
     assert "jax.device_put of the next batch" in remedy(Cause.HOST_WORK, "load", (0,), jax=True)
     assert "jax.device_put" in remedy(Cause.LATE_RANK_HOST, "next_batch", (1,), jax=True)
+
+
+@pytest.mark.parametrize("cause", OF_MEMORY)
+def test_a_finding_on_memory_keeps_its_own_remedy(cause: Cause) -> None:
+    (kept,) = with_remedies_of_jax(explained(finding(5, cause=cause))).findings
+    assert kept.remedy == "Prefetch."
