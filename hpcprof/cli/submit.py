@@ -177,6 +177,7 @@ def _follow(run: Run) -> JobStatus:
     from hpcprof.cli.progress import waiting_line
     from hpcprof.results.stalls import stall_sentence
     from hpcprof.submit.runs.directory import typed_name
+    from hpcprof.submit.runs.failures import nothing_recorded
     from hpcprof.submit.schedulers.base import JobState
     from hpcprof.submit.waiting import describe_failure, ended_by_stall, wait_until_ended
 
@@ -189,6 +190,8 @@ def _follow(run: Run) -> JobStatus:
         sys.exit(130)
     if status.state is JobState.COMPLETED:
         click.echo(str(status))
+        if lost := nothing_recorded(run):
+            click.echo(f"hpcprof: warning: {lost}.", err=True)
     elif ended_by_stall(run):
         click.echo(f"hpcprof: {run.id} {status}\n{stall_sentence(run)}", err=True)
     else:

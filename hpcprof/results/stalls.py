@@ -47,6 +47,8 @@ _STALLED, _WENT_ON = "stalled", "went_on"
 """Files in ``state/`` of a run that is stalled, and that has gone on; with the time of the last progress."""
 
 _MOST_BYTES = 16 << 20
+_MOST_PROFILE_BYTES = 256 << 20
+"""Profiles of a run that are larger together are not read for its verdict: `status` is to answer soon."""
 _STACK_LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 _MAIN_THREAD = "Current thread"
 
@@ -90,7 +92,7 @@ def _judge_run(run: Run, since: str) -> Stall | None:
     started, ranks = run.manifest.job.ranks, range(max([run.manifest.job.ranks - 1, *told]) + 1)
     codes = run.rank_exit_codes() if started == len(ranks) else {}
     evidence = {rank: _evidence(folder, rank, codes.get(rank), started == len(ranks)) for rank in ranks}
-    found = judge(evidence)
+    found = judge(_with_profiles(run, evidence))
     if found is None:
         return None
     of_nodes = sorted(path.name for kind in ("gpu.csv", "ras") for path in folder.glob(f"*.{kind}"))
@@ -99,11 +101,32 @@ def _judge_run(run: Run, since: str) -> Stall | None:
     if since.isdigit():
         moment = datetime.fromtimestamp(int(since), timezone.utc).isoformat(timespec="seconds")
         found = msgspec.structs.replace(found, since=moment)
-    # While programs still write their evidence, a later look may say more.
-    if all(_is_complete(folder, rank) for rank in range(started)) or run.state_file("finished") is not None:
+    # While programs still write their evidence, or a profiler its profiles, a later look may say more.
+    complete = not run.manifest.job.profiled_ranks and all(
+        _is_complete(folder, rank) for rank in range(started)
+    )
+    if complete or run.state_file("finished") is not None:
         with suppress(OSError):
             write_atomically(run.path / "state" / VERDICT, msgspec.json.encode(found).decode() + "\n")
     return found
+
+
+def _with_profiles(run: Run, evidence: dict[int, RankEvidence]) -> dict[int, RankEvidence]:
+    """Return the evidence with the calls of MPI in the profiles of a run that is over and hung in one."""
+    in_mpi = any(one.native and one.native.call.startswith("MPI_") for one in evidence.values())
+    files = profiles_of(run) if in_mpi and run.state_file("finished") is not None else []
+    if not files or sum(path.stat().st_size for path in files if path.is_file()) > _MOST_PROFILE_BYTES:
+        return evidence
+    # The state of other runs is told without numpy.
+    from hpcprof.analysis.stalls.mpi_calls import with_recorded_calls
+    from hpcprof.results.timelines import find_timelines
+
+    timelines, profiles = find_timelines(run), {}
+    for rank in evidence.keys() & timelines.paths.keys():
+        with suppress(DamagedInput):
+            profiles[rank] = timelines.read(rank)
+    assert run.manifest is not None
+    return with_recorded_calls(evidence, profiles, run.manifest.job.stall_timeout * 10**9)
 
 
 def is_stalled(run: Run) -> bool:

@@ -172,6 +172,46 @@ def test_ranks_that_poll_in_mpi_wait_and_one_that_computes_does_not(tmp_path: Pa
     assert not (runs["busy"] / "state/stalled").exists()
 
 
+MPI_UNDER_NSYS = """\
+#include <mpi.h>
+#include <unistd.h>
+static MPI_Comm half;
+static void load(void) { sleep(1000); }
+static void reduce(void) { double in = 1, out; MPI_Allreduce(&in, &out, 1, MPI_DOUBLE, MPI_SUM, half); }
+int main(int argc, char **argv) {
+    int rank;
+    MPI_Init(&argc, &argv);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_split(MPI_COMM_WORLD, rank / 2, rank, &half);
+    for (int step = 0; step < 5; step++) { MPI_Barrier(MPI_COMM_WORLD); reduce(); }
+    if (rank == 2) load();
+    reduce();
+    MPI_Barrier(MPI_COMM_WORLD);
+    MPI_Finalize();
+}
+"""
+
+
+@pytest.mark.skipif(
+    not all(map(shutil.which, ("nsys", "gdb", "mpicc.mpich", "mpiexec.mpich"))),
+    reason="no nsys, gdb or MPICH",
+)
+def test_calls_that_nsys_recorded_give_the_communicators_and_the_last_calls(tmp_path: Path) -> None:
+    (tmp_path / "solve.c").write_text(MPI_UNDER_NSYS)
+    subprocess.run(["mpicc.mpich", "-g", "solve.c", "-o", "solve"], cwd=tmp_path, check=True)
+    job = ("--ranks-per-node", "4", "--profiler", "nsys", "--stall-timeout", "10s", "--on-stall", "stop")
+    mpiexec = f"mpiexec={shutil.which('mpiexec.mpich')}"
+    command = [sys.executable, "-m", "hpcprof", "submit", "--wait", "-o", mpiexec, *job, "--", "./solve"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 5
+    # Native stacks alone would blame rank 3 too, which is in another call than ranks 0 and 1.
+    assert "Rank 2 holds the others up in load (solve.c:4). Ranks 0, 1, 3 wait in MPI_" in done.stderr
+    last = "MPI_Allreduce of ranks 2,3, MPI_Barrier of MPI_COMM_WORLD, MPI_Allreduce of ranks 2,3 at 20"
+    assert f"Rank 2 last ended {last}" in done.stderr
+    (run,) = all_runs(tmp_path / "runs")
+    assert [len(list((run.path / "profiles").glob(f"*.{kind}"))) for kind in ("nsys-rep", "sqlite")] == [4, 4]
+
+
 def test_a_stalled_job_is_submitted_again_once_by_the_command_that_waits(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     job = ("submit", "--ranks-per-node", "3", "--stall-timeout", "10s", "--on-stall", "resubmit")

@@ -34,6 +34,18 @@ class ProcessState(str, Enum):
     UNREACHABLE = "unreachable"
 
 
+class LastCall(msgspec.Struct, frozen=True):
+    """One of the calls of MPI that a rank has ended last, as a profiler recorded it.
+
+    ``group`` is its communicator, empty if it has none. ``ended`` is in UTC, None if unknown.
+    """
+
+    rank: int
+    name: str
+    group: str
+    ended: str | None
+
+
 @dataclass(frozen=True)
 class RankEvidence:
     """The evidence of one rank.
@@ -55,6 +67,8 @@ class RankEvidence:
         Where its program is in native code; None if unknown.
     loss : str
         What of its evidence could not be read, in words; empty if all could.
+    last_calls : tuple of LastCall
+        The calls of MPI in its profile that ended last; empty without one.
     """
 
     record: FlightRecord | None = None
@@ -65,6 +79,7 @@ class RankEvidence:
     file: str = ""
     native: NativeStack | None = None
     loss: str = ""
+    last_calls: tuple[LastCall, ...] = ()
 
 
 class StallKind(str, Enum):
@@ -133,6 +148,8 @@ class Stall(msgspec.Struct, frozen=True):
         What of the evidence could not be read, by rank, in words.
     went_on : bool
         Whether the run made progress later: it was slow, and did not hang.
+    last_calls : tuple of LastCall
+        The calls of MPI that each culprit has ended last, where its profile tells.
     """
 
     kind: StallKind
@@ -145,6 +162,7 @@ class Stall(msgspec.Struct, frozen=True):
     evidence: tuple[str, ...] = ()
     losses: tuple[str, ...] = ()
     went_on: bool = False
+    last_calls: tuple[LastCall, ...] = ()
 
 
 def user_frame(stack: tuple[Frame, ...] | list[Frame]) -> Frame | None:

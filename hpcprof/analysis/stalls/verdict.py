@@ -57,7 +57,8 @@ def judge(ranks: Mapping[int, RankEvidence]) -> Stall | None:
     files = [ranks[rank].file for rank in sorted(ranks) if ranks[rank].file]
     losses = [f"rank {rank}: {ranks[rank].loss}" for rank in sorted(ranks) if ranks[rank].loss]
     last = min(steps, default=None)
-    return replace(found, last_step=last, evidence=tuple(files), losses=tuple(losses))
+    calls = tuple(call for rank in found.ranks if rank in ranks for call in ranks[rank].last_calls)
+    return replace(found, last_step=last, evidence=tuple(files), losses=tuple(losses), last_calls=calls)
 
 
 class _Operations:

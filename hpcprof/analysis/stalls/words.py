@@ -12,7 +12,22 @@ def describe(stall: Stall) -> str:
     """Return the verdict in a few sentences: who holds the others up, where, and what these wait in."""
     shown, more = stall.losses[:_SHOWN], len(stall.losses) - _SHOWN
     lost = f" Not read: {'; '.join(shown)}{f'; and {more} more' if more > 0 else ''}." if shown else ""
-    return _verdict(stall) + " Later it went on: it was slow, and did not hang." * stall.went_on + lost
+    return (
+        _verdict(stall)
+        + _last_calls(stall)
+        + " Later it went on: it was slow, and did not hang." * stall.went_on
+        + lost
+    )
+
+
+def _last_calls(stall: Stall) -> str:
+    """Return the last calls of MPI of the first culprit that has some in its profile."""
+    of_rank = [call for call in stall.last_calls if call.rank == stall.last_calls[0].rank]
+    if not of_rank:
+        return ""
+    told = ", ".join(f"{call.name} of {call.group}" if call.group else call.name for call in of_rank)
+    moment = f" at {of_rank[-1].ended}" if of_rank[-1].ended else ""
+    return f" Rank {of_rank[0].rank} last ended {told}{moment}."
 
 
 def _verdict(stall: Stall) -> str:
@@ -50,6 +65,8 @@ def _waiting(stall: Stall) -> str:
         return ""
     who = _capital(named_ranks(stall.waiting, shown=_SHOWN))
     verb = "waits" if len(stall.waiting) == 1 else "wait"
+    if stall.kind is StallKind.CYCLE:  # the collective is that of the first in the cycle
+        return f"{who} {verb} for them."
     return f"{who} {verb} in {_numbered(stall.collective)}."
 
 

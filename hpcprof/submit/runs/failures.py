@@ -325,6 +325,8 @@ def describe_status(run: Run, status: JobStatus) -> str:
     parts = [status.reason, unstarted or (str(failure) if failure else ""), stalled]
     if status.state is JobState.FAILED:
         parts.append(full_disk(run))
+    if status.state is JobState.COMPLETED:
+        parts.append(nothing_recorded(run))
     if status.state is JobState.ENDED:
         said = [line.strip() for _, lines in last_output(run) for line in lines if line.strip()]
         parts.append(f"it last printed {said[-1]!r}" if said else "it left no output")
@@ -371,6 +373,14 @@ def profiler_complaint(run: Run) -> str:
                 if found := profiler.complaint(line):
                     return found
     return ""
+
+
+def nothing_recorded(run: Run) -> str:
+    """Return the profiler's complaint if it has written no profile of a run; empty otherwise."""
+    profiles = run.path / "profiles"
+    if run.manifest is None or not run.manifest.job.profiled_ranks or any(profiles.glob("[!.]*")):
+        return ""
+    return profiler_complaint(run).removeprefix(": ")
 
 
 def full_disk(run: Run) -> str:

@@ -1,0 +1,136 @@
+"""The collectives of MPI that a rank has ended, from its profile, and the one in which it hangs.
+
+The native stack has the name of the call that hangs. A profiler that is stopped before the program records it
+too, as if it had ended then. If the program ended first, the profile lacks this call, and often a few before
+it: its communicator is then that in which the rank made this call the last time after the same calls. But a
+collective in which each rank waits for all has ended everywhere if it has anywhere, as the run stood still.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
+from functools import reduce
+from operator import or_
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcprof.analysis.stalls.evidence import LastCall, ProcessState, RankEvidence
+from hpcprof.profiles.collective_operations import POINT_TO_POINT, WAITING, mpi_function
+from hpcprof.profiles.readers.flight_recorder import FlightRecord, Operation
+from hpcprof.profiles.timeline import LATEST, Timeline
+
+_STARTS = frozenset({"MPI_Init", "MPI_Init_thread"})
+_SHOWN = 3
+_LONGEST = 64
+"""So many calls before the one that hangs are compared with those before earlier ones."""
+
+
+class _Collective(NamedTuple):
+    operation: str
+    group: str
+    ranks: int
+
+
+def with_recorded_calls(
+    ranks: Mapping[int, RankEvidence], profiles: Mapping[int, Timeline], stall_ns: int
+) -> dict[int, RankEvidence]:
+    """Return the evidence with the last calls of each profile, and the collectives of each communicator.
+
+    The collectives are left out where they cannot be counted: a rank that runs has no profile from the start
+    of MPI on, or it is not known in which communicator a rank waits, or which ranks that has.
+
+    Parameters
+    ----------
+    ranks : mapping of int to RankEvidence
+    profiles : mapping of int to Timeline
+    stall_ns : int
+        A profile's last call hangs if it takes so long.
+    """
+    known = {rank: _Recorded(rank, profile, stall_ns) for rank, profile in profiles.items()}
+    found = {
+        rank: replace(one, last_calls=known[rank].last_calls()) if rank in known else one
+        for rank, one in ranks.items()
+    }
+    running = [rank for rank, one in ranks.items() if one.state is ProcessState.RUNNING]
+    if not all(rank in known and known[rank].is_whole for rank in running):
+        return found
+    counts = {rank: Counter(call.group for call in known[rank].ended) for rank in running}
+    most: Counter[str] = reduce(or_, counts.values(), Counter())
+    sizes = {call.group: call.ranks for rank in running for call in known[rank].ended}
+    members = {group: tuple(rank for rank in running if counts[rank][group]) for group in sizes}
+    members |= {group: tuple(ranks) for group, size in sizes.items() if size == len(ranks)}
+    counted = {}
+    for rank in running:
+        one, entered = ranks[rank], dict(most)
+        call = one.native.call if one.native else ""
+        function = mpi_function(call)
+        operations: tuple[Operation, ...] = ()
+        if function is not None and function.operation not in POINT_TO_POINT:
+            group = known[rank].group_of(function.operation)
+            if len(members.get(group, ())) != sizes.get(group):
+                return found
+            before = most if function.operation in WAITING else counts[rank]
+            entered[group] = max(entered[group], before[group] + 1)
+            frames = [*one.stack] or ([one.native.frame] if one.native and one.native.frame else [])
+            operations = (Operation((group, ""), call, collective_seq_id=before[group] + 1, frames=frames),)
+        counted[rank] = replace(found[rank], record=FlightRecord("", members, {}, operations, entered))
+    return found | counted
+
+
+class _Recorded:
+    """The MPI calls of a rank in its profile: the collectives that it has ended, and those that hang."""
+
+    def __init__(self, rank: int, profile: Timeline, stall_ns: int) -> None:
+        self._rank, self._profile = rank, profile
+        calls, rows, texts = profile.mpi_calls, profile.mpi_operations, [*profile.strings, ""]
+        last = int(np.argmax(calls.start)) if len(calls) else -1
+        hangs = len(calls) > 0 and calls.end[last] - calls.start[last] >= stall_ns
+        self._stop = int(calls.end[last]) if hangs else LATEST
+        self.is_whole = not profile.origin.captured and not _STARTS.isdisjoint(
+            profile.strings[np.unique(calls.name)]
+        )
+        self.ended: list[_Collective] = []
+        self.hanging: list[_Collective] = []
+        for row in np.argsort(rows.start, kind="stable").tolist():
+            one = _Collective(texts[rows.operation[row]], texts[rows.communicator[row]], int(rows.ranks[row]))
+            if one.group and one.operation not in POINT_TO_POINT:
+                (self.hanging if rows.end[row] >= self._stop else self.ended).append(one)
+
+    def group_of(self, operation: str) -> str:
+        """Return the communicator of the operation that hangs; empty if unknown."""
+        known = (one.group for one in self.hanging if one.operation == operation)
+        return next(known, "") or _predicted(self.ended, operation)
+
+    def last_calls(self) -> tuple[LastCall, ...]:
+        """Return the calls that have ended last, the last one at the end."""
+        profile, calls = self._profile, self._profile.mpi_calls
+        texts, rows, zero = [*profile.strings, ""], profile.mpi_operations, profile.origin.start_utc_ns
+        found = []
+        order = np.argsort(calls.end, kind="stable")
+        for row in order[calls.end[order] < self._stop][-_SHOWN:].tolist():
+            begun = np.flatnonzero((rows.start == calls.start[row]) & (rows.thread == calls.thread[row]))
+            group = texts[rows.communicator[begun[0]]] if len(begun) else ""
+            ended = datetime.fromtimestamp(((zero or 0) + int(calls.end[row])) / 1e9, timezone.utc)
+            moment = None if zero is None else ended.isoformat(timespec="milliseconds")
+            found.append(LastCall(self._rank, texts[calls.name[row]], group, moment))
+        return tuple(found)
+
+
+def _predicted(ended: Sequence[_Collective], operation: str) -> str:
+    """Return the communicator of an operation after these; empty if the rank had none like it before."""
+    best, group = -1, ""
+    for place in reversed(range(len(ended))):
+        if ended[place].operation != operation:
+            continue
+        before = 0
+        while before < min(place, _LONGEST) and ended[place - 1 - before] == ended[-1 - before]:
+            before += 1
+        if before > best:
+            best, group = before, ended[place].group
+        if before == _LONGEST:
+            break
+    return group
