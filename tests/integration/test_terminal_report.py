@@ -149,7 +149,8 @@ OVER_RUNS: dict[str, dict[str, Any]] = {
     | dict.fromkeys(
         (
             *("global_efficiency_pct", "parallel_efficiency_pct", "load_balance_pct"),
-            *("communication_efficiency_pct", "computation_scaling_pct"),
+            *("communication_efficiency_pct", "computation_scaling_pct", "instruction_scaling_pct"),
+            *("ipc_scaling_pct", "frequency_scaling_pct"),
         ),
         99.99,
     ),
