@@ -1,4 +1,4 @@
-"""What is known of the memory of a run: step lines, snapshots of PyTorch's memory, samples of its nodes."""
+"""Facts about the memory of a run: step lines, snapshots of PyTorch's memory, samples of its nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a GPU's memory holds over the time of a snapshot, by kind, module and line."""
+"""Contents of a GPU's memory over the time of a snapshot, by kind, module and line."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _MOVES = ("_apply", "to", "cuda")
 
 
 class Place(NamedTuple):
-    """What memory is for: its kind, the module of the program, and the line that allocated it."""
+    """Purpose of memory: its kind, the module of the program, and the line that allocated it."""
 
     kind: str
     module: str

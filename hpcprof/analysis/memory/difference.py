@@ -1,4 +1,4 @@
-"""What the GPU memory of some runs holds at the peak, compared with that of other runs."""
+"""Contents of the GPU memory of some runs at the peak, compared with that of other runs."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class RankSnapshot(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RunMemory:
-    """What is known of the memory of a run.
+    """Facts about the memory of a run.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class _Looked:
 
     @property
     def moment(self) -> tuple[str, int | None]:
-        """What has to be the same in snapshots that are compared; a failure and who was asked are one."""
+        """Properties that compared snapshots share; a failure and who was asked are one."""
         event = self.key["event"]
         return (
             (OUT_OF_MEMORY, None)

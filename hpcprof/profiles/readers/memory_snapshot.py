@@ -99,7 +99,7 @@ class Notes(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class MemorySnapshot:
-    """What the memory of a process's GPUs holds.
+    """Contents of the memory of a process's GPUs.
 
     ``stacks`` has each stack once, the innermost frame first; an empty one has the number 0.
     """
