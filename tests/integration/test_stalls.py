@@ -204,7 +204,6 @@ def test_calls_that_nsys_recorded_give_the_communicators_and_the_last_calls(tmp_
     command = [sys.executable, "-m", "hpcprof", "submit", "--wait", "-o", mpiexec, *job, "--", "./solve"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 5
-    # Native stacks alone would blame rank 3 too, which is in another call than ranks 0 and 1.
     assert "Rank 2 holds the others up in load (solve.c:4). Ranks 0, 1, 3 wait in MPI_" in done.stderr
     last = "MPI_Allreduce of ranks 2,3, MPI_Barrier of MPI_COMM_WORLD, MPI_Allreduce of ranks 2,3 at 20"
     assert f"Rank 2 last ended {last}" in done.stderr

@@ -55,7 +55,6 @@ def test_blame_follows_the_waits_of_a_communicator_to_the_rank_that_does_not_com
     for rank in (0, 1):
         ended(found, clock, rank, *REDUCE)
     barrier, reduction = in_call("MPI_Barrier"), in_call("MPI_Allreduce")
-    # Native stacks alone blame both ranks that are in no barrier.
     ranks = {0: barrier, 1: barrier, 2: LOADS, 3: reduction}
     told = judged(found, ranks)
     assert told.startswith(
@@ -80,6 +79,17 @@ def test_ranks_in_collectives_of_two_communicators_wait_for_each_other(*, record
     assert told.startswith("cycle [2, 3]: Ranks 2, 3 wait for each other in a cycle of groups")
     assert "Ranks 0, 1 wait for them." in told
     assert "Rank 2 last ended MPI_Allreduce of ranks 2,3, MPI_Barrier of world, MPI_Allreduce" in told
+
+
+def test_a_recorded_call_that_hangs_has_its_own_communicator() -> None:
+    found, clock = program()
+    for rank in (0, 1, 3):  # reductions of all ranks, of which there was none before
+        clock[rank] += 20
+        whole = {"op": "AllReduce", "ranks": 4}
+        found.call(rank, "MPI_Allreduce", clock[rank], clock[rank] + STALL_NS, whole)
+    told = judged(found, {rank: in_call("MPI_Allreduce") if rank != 2 else LOADS for rank in range(4)})
+    assert told.startswith("never_came [2]: ")
+    assert "Ranks 0, 1, 3 wait in MPI_Allreduce, number 4 of group world." in told
 
 
 def test_the_last_calls_may_be_missing_in_the_profile_of_a_rank() -> None:
