@@ -189,3 +189,20 @@ def test_a_bar_shows_ranks_rate_and_remaining_time(
         progress(100, 100, Path("rank00099.sqlite"))
     assert "[=                       ] 5 of 100 ranks, 0.5 a second, 3 min 10 s left" in half
     assert "100 of 100 ranks, 5.0 a second, 0 s left" in capsys.readouterr().err
+
+
+def test_a_worker_that_is_ended_in_a_destructor_ends_without_a_word() -> None:
+    program = (
+        "import os, signal, time\n"
+        "from hpcprof.results.executors.processes import _end\n"
+        "signal.signal(signal.SIGTERM, _end)\n"
+        "class Writer:\n"
+        "    def __del__(self):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        time.sleep(0.1)\n"
+        "writer = Writer()\n"
+        "del writer\n"
+        "print('it goes on')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")

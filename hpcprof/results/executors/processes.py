@@ -17,7 +17,7 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Generic, cast
+from typing import Any, Generic, NoReturn, cast
 
 from hpcprof.results.executors.interface import Lost, ResultT, TaskT, serially
 from hpcprof.results.executors.planning import chunks, one_start, worker_count
@@ -207,11 +207,16 @@ def _interrupted_later() -> Iterator[None]:
             signal.raise_signal(number)
 
 
+def _end(number: int, frame: object) -> NoReturn:
+    """End a worker by an exception, which removes temporary files; at once where a destructor swallows it."""
+    sys.unraisablehook = lambda unraisable: os._exit(1)
+    sys.exit(1)
+
+
 def _work(orders: Connection, answers: Connection, function: Callable[[Any], Any]) -> None:
     """Run chunks of tasks in a worker, and send the result or the exception of each."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Exiting by an exception removes temporary files.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGTERM, _end)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     first = _memory()
     settled = 0
