@@ -51,7 +51,9 @@ for step in range(6):
     model(torch.randn(4, 8)).sum().backward()
     reduce(step)
     optimizer.step(); optimizer.zero_grad()
-dist.destroy_process_group()
+dist.barrier()
+# Tearing down gloo's threads aborts about one of eight processes of torch 2.13, also without hpcprof.
+os._exit(0)
 """
 LINES = {line.strip(): number for number, line in enumerate(PROGRAM.splitlines(), 1)}
 STALLS = ("stuck", "stopped", "order", "cycle")
