@@ -181,15 +181,15 @@ class Unmatched:
     def problems(self) -> list[str]:
         """Return a sentence on each kind."""
         found = [
-            (self.messages, "sends and receives are not matched"),
-            (self.collectives, "calls of collectives are not matched"),
+            (self.messages, "sends and receives", ""),
+            (self.collectives, "calls of collectives", ""),
             (
                 self.absent,
-                "calls of collectives are not matched, because their communicator is unknown or has ranks "
-                "without a profile",
+                "calls of collectives",
+                " (their communicator is unknown or has ranks without a profile)",
             ),
         ]
-        return [f"{number:,} {text}" for number, text in found if number]
+        return [f"{what} without a match: {number:,}{why}" for number, what, why in found if number]
 
 
 @dataclass(frozen=True)

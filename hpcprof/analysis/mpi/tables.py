@@ -77,8 +77,10 @@ def mpi_tables(
 
 
 def pop(parts: Sequence[Tables], results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Return the efficiencies of the run, the step and its phases."""
+    """Return the efficiencies of the run and its parts; none of GPU programs that hardly call MPI."""
     found = next((part["pop"] for part in parts if part), no_rows(NO_CALLS))
+    if len(found) and len(results["breakdown"]) and not len(results["offload"]):
+        return no_rows("hardly a step calls MPI: `breakdown` tells how the GPUs spend their time")
     return with_branches(found, results["offload"])
 
 

@@ -12,6 +12,7 @@ from hpcprof.analysis.framework.outcome import Outcome, Values, analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.mpi.efficiencies import run_limits
 from hpcprof.analysis.mpi.offload import with_branches
+from hpcprof.analysis.mpi.tables import pop
 from hpcprof.profiles.timeline import Category
 from tests.unit.analysis.explain.programs import MS, US, Host, Instruction, Launch, Mpi, Wait, simulate
 
@@ -94,3 +95,10 @@ def test_a_program_whose_steps_hardly_call_mpi_has_no_rows() -> None:
     found = analyze_rank(ANALYSES["offload"], replace(timeline, mpi_calls=barrier), 0)
     assert not len(found.rows)
     assert "hardly a step calls MPI" in found.reason
+
+
+def test_a_gpu_program_whose_steps_hardly_call_mpi_has_no_efficiencies() -> None:
+    found = {"pop": Outcome({"scope": ["run"], "name": [""], "parallel_efficiency_pct": [99.8]})}
+    none, gpus = pd.DataFrame(), pd.DataFrame({"rank": [0]})
+    assert not len(pop([found], {"offload": none, "breakdown": gpus}))
+    assert len(pop([found], {"offload": none, "breakdown": none})) == 1

@@ -157,7 +157,7 @@ def test_messages_match_by_tag_and_order_and_the_rest_is_counted() -> None:
     program.call(1, "MPI_Recv", 50, 51, receive(0, tag=1))
     found = program.matched()
     assert found.operations.partner.tolist() == [4, 3, -1, 1, 0]
-    assert found.unmatched.problems() == ["1 sends and receives are not matched"]
+    assert found.unmatched.problems() == ["sends and receives without a match: 1"]
 
 
 def test_the_matrix_has_the_messages_and_nodes_of_each_pair() -> None:
