@@ -1,4 +1,4 @@
-"""How often ``hpcprof compare`` finds a change: ``python benchmarks/comparison.py [TRIALS]``.
+"""Rate at which ``hpcprof compare`` finds a change: ``python benchmarks/comparison.py [TRIALS]``.
 
 Each trial draws the median steps of the runs of both sides and of earlier runs of the baseline, in the order
 of time, and takes the verdict of the analysis. Logarithms of the steps vary by 1 % with the noise of

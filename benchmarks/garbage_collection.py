@@ -1,4 +1,4 @@
-"""What the settings of the garbage collector save of a command's CPU time.
+"""CPU time that the settings of the garbage collector save a command.
 
 Run it in a folder with a collected run as ``python benchmarks/garbage_collection.py``. Commands with and
 without the settings take turns, so that other load on the machine affects both alike; it prints the medians

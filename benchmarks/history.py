@@ -1,4 +1,4 @@
-"""How often a change point is marked where nothing changes, and how often a change is found.
+"""Rates of change points marked where nothing changes, and of changes found.
 
     python benchmarks/history.py [SERIES [once]]
 

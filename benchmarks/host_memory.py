@@ -1,4 +1,4 @@
-"""How often memory on the host that does not grow is taken for growth, and how often a leak is found.
+"""Rates at which steady host memory is taken for growth, and at which a leak is found.
 
 ``python benchmarks/host_memory.py [SERIES]``: series of each kind, by default 2,000, of a sample a second for
 two minutes.

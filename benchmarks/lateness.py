@@ -31,7 +31,7 @@ RANKS = (2, 16, 64)
 STEPS = (6, 20, 100)
 LATE = 1.5
 PART = 1_000_000
-"""How many values are drawn at a time."""
+"""The number of values drawn at a time."""
 
 Shape = tuple[int, ...]
 

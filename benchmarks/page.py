@@ -1,4 +1,4 @@
-"""How large pages are and how long they take to open: ``python benchmarks/page.py PAGE.html…``.
+"""Sizes of pages and the times that they take to open: ``python benchmarks/page.py PAGE.html…``.
 
 A page is open when its script has drawn every part. Each is opened five times by the Chromium on the PATH;
 printed are the median, and the requests that left the page: none.

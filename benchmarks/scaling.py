@@ -1,4 +1,4 @@
-"""How a collect grows with the ranks: ``python benchmarks/scaling.py [RANKS…]``.
+"""Growth of a collect with the ranks: ``python benchmarks/scaling.py [RANKS…]``.
 
 Writes the exports of a program in tensor, pipeline and data groups for each number of ranks (by default 64,
 256, 1024 and 4096, of 2000 kernels each), and collects them into an empty store. A table has the wall-clock
@@ -49,7 +49,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 @dataclass
 class Usage:
-    """What the processes of a command used: seconds, and the largest memory of each in MiB by its id."""
+    """Resources used by a command's processes: seconds, and the largest memory of each in MiB by its id."""
 
     wall: float = 0.0
     cpu: dict[int, float] = field(default_factory=dict)

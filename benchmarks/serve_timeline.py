@@ -1,4 +1,4 @@
-"""How long panning a timeline of ``hpcprof serve`` takes, and how much memory the server needs.
+"""Time to pan a timeline of ``hpcprof serve``, and the memory of its server.
 
 ``python benchmarks/serve_timeline.py RUN [--db FILE] [--runs-dir DIR]`` starts a server with an empty cache
 and pans through the steps as a browser does: a screen of ranks and two tiles at first, then one tile further

@@ -1,4 +1,4 @@
-"""How often the intervals of ``slowdown``, ``slowdown_pairs`` and ``slowdown_by_overlap`` hold the truth.
+"""Coverage of the intervals of ``slowdown``, ``slowdown_pairs`` and ``slowdown_by_overlap``.
 
 Run it as ``python benchmarks/slowdown_coverage.py [TRIALS] [within|against|noise]``; all by default.
 
@@ -59,7 +59,7 @@ _NAMES = [f"kernel {i}" for i in range(len(_LAUNCHES))]
 
 
 class Common(Enum):
-    """What has a factor in common."""
+    """Launches that share a factor."""
 
     STEP = "all launches of a step"
     SIDE = "each side of a step"
@@ -85,7 +85,7 @@ class Case:
 
 @dataclass
 class Coverage:
-    """How many intervals there were, and how many held the truth."""
+    """Counts of intervals, and of those that held the truth."""
 
     intervals: int = 0
     hits: int = 0

@@ -1,4 +1,4 @@
-"""How long the command line takes to start, against another tool's start on the same machine.
+"""Start-up time of the command line, against another tool's start on the same machine.
 
 Run it as ``python benchmarks/startup.py [REFERENCE COMMAND…]``, by default against ``reframe --version``
 (``pip install reframe-hpc``). The commands take turns, so that what else the machine does meets all of

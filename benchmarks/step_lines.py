@@ -1,4 +1,4 @@
-"""What it costs a program that each rank writes its step times while it runs.
+"""Cost to a program whose ranks write their step times while it runs.
 
 Run it as ``python benchmarks/step_lines.py [STEPS]``. Steps of no work are marked with and without lines, in
 turns; it prints the least time per step, what the lines add, and the step time of which that is 0.1 %.

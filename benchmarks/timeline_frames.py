@@ -1,4 +1,4 @@
-"""How long the timeline of a page takes to draw a frame: ``python benchmarks/timeline_frames.py [SLICES]``.
+"""Time in which the timeline of a page draws a frame: ``python benchmarks/timeline_frames.py [SLICES]``.
 
 Chromium opens a timeline of 16 ranks with generated slices, all unfolded, and a script moves and zooms in it,
 one change a frame: from everything down to single slices and back, moving at each level. Printed are the time

@@ -1,4 +1,4 @@
-"""What the rank wrapper adds to a rank, against a bare ``exec`` of the same program.
+"""Cost of the rank wrapper, against a bare ``exec`` of the same program.
 
 Run it as ``python benchmarks/wrapper.py``. Both take turns under every shell that is there; it prints the
 median of the wall-clock times of ``true`` and their difference.

@@ -30,7 +30,7 @@ from typing import IO, TypedDict
 import hpcprof
 
 READ_AT_START = ("PYTHON", "LANG", "LC_", "TZ", "LD_", "MALLOC_", "OPENBLAS_", "OMP_")
-"""What the variables begin with that a process reads only when it starts."""
+"""Prefixes of the variables that a process reads only when it starts."""
 
 
 def _read_at_start() -> dict[str, str]:
@@ -42,7 +42,7 @@ AT_START = _read_at_start()
 
 _NUMBER = struct.Struct("i")
 _NOT_IMPORTED = ("hpcprof.workloads", "hpcprof.results.executors", "hpcprof.templates", "hpcprof.__main__")
-"""What commands import only where it is needed: torch, MPI, and what runs as a program."""
+"""Modules that commands import only where needed: torch, MPI, and those that run as programs."""
 _LIBRARIES = (
     "pandas",
     "psycopg",

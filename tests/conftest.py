@@ -27,7 +27,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Hpcprof = Callable[..., "subprocess.CompletedProcess[str]"]
 INTERRUPTED = (130, -signal.SIGINT)
-"""How a command ends at Ctrl-C, which a shell shows as 130 both times.
+"""Exit statuses of a command at Ctrl-C; a shell shows 130 for both.
 
 ``python -m`` ends by the signal itself if that met code which ``exec`` made from text, as dataclasses do.
 """
@@ -61,7 +61,7 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRe
 
 @pytest.fixture(scope="session")
 def command_server() -> Iterator[CommandServer]:
-    """What runs the commands of ``hpcprof``; it starts with the first of them."""
+    """The server that runs the commands of ``hpcprof``; it starts with the first of them."""
     with CommandServer() as server:
         yield server
 

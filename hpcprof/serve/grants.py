@@ -23,7 +23,7 @@ from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError, UsageError, reading, unknown, writing
 
 READ, PUSH = "read", "push"
-"""What a grant may allow; who may push may also read, and edit tags and notes."""
+"""Permissions of a grant; who may push may also read, and edit tags and notes."""
 
 DEFAULT_QUOTA = 50 << 30
 """Bytes that a token may push."""

@@ -20,14 +20,14 @@ Floats = NDArray[np.float64]
 KERNELS_A_STEP = 100
 _TRANSFER_NS = {"tensor": 200_000.0, "data": 2_000_000.0, "Send": 100_000.0}
 _SHARES = {"forward": 0.3, "backward": 0.55, "optimizer": 0.15}
-"""How the time and the kernels of compute are divided among the phases of a step."""
+"""Shares of a step's phases in the time and the kernels of compute."""
 _HOST_NS, _BETWEEN_STEPS_NS = 30_000.0, 40_000.0
 _END_JITTER_NS = 1_500.0
 _CLOCK_BEGIN_NS = 60e9
 
 
 class Operation(NamedTuple):
-    """What a stage does in a step: a stretch of compute, a collective, or one end of a message.
+    """One action of a stage in a step: a stretch of compute, a collective, or one end of a message.
 
     ``kind`` is compute, tensor, data, Send or Recv; ``peer`` is the other stage of a message.
     """
@@ -40,7 +40,7 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True)
 class Program:
-    """What is simulated.
+    """The program to simulate.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What the rank wrappers of a job do when one rank fails, and when a disk is full: under real shells."""
+"""The rank wrappers of a job, under real shells, when one rank fails or a disk is full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which commands the schedulers run, with which arguments: seen by programs that stand for them."""
+"""The commands that the schedulers run and their arguments, as programs that stand for them see them."""
 
 from __future__ import annotations
 

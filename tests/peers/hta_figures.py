@@ -1,4 +1,4 @@
-"""What HolisticTraceAnalysis says of a folder of traces, as JSON, with its time and memory.
+"""The figures of HolisticTraceAnalysis for a folder of traces, as JSON, with its time and memory.
 
 Run by the Python of an environment that has it: ``PYTHON tests/peers/hta_figures.py FOLDER``. Its own
 rounding of time stamps to microseconds is switched off by ``HTA_DISABLE_NS_ROUNDING=1``.

@@ -13,7 +13,7 @@ from hpcprof.submit.remote.host import Host
 from hpcprof.submit.runs.directory import Run
 
 _FOLDERS = ("state", "logs", "results", "stall", "telemetry")
-"""What a copy has of a run that has not been collected."""
+"""Folders in a copy of a run that has not been collected."""
 
 _PROFILES = "profiles"
 _OWN = {"verdict", "cancelled", "submitting", "unfinished", "seen"}
@@ -23,7 +23,7 @@ _MOST_BYTES = 64 << 20
 """The largest file that is fetched of a run that is followed."""
 
 _FREE_BYTES = 1 << 30
-"""What a transfer of profiles leaves free on the disk."""
+"""Space that a transfer of profiles leaves free on the disk."""
 
 
 def host_of(run: Run) -> Host | None:

@@ -33,7 +33,7 @@ def refuse_if_down(program: str) -> None:
 
 
 def history() -> bool:
-    """Whether finished jobs are kept: not while there is a file ``nohistory``."""
+    """Return true if finished jobs are kept: a file ``nohistory`` turns that off."""
     return not (FOLDER / "nohistory").exists()
 
 

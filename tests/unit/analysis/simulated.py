@@ -17,7 +17,7 @@ from tests.unit.analysis.timelines import COMM, COMP, timeline
 TRANSFER = 350_000
 JITTER = 2_000
 LAG = 13_000
-"""How much later a receive ends than its send."""
+"""The time from the end of a send to the end of its receive."""
 MESSAGE = 30_000
 """The time of a send, and of a receive that need not wait."""
 

@@ -1,4 +1,4 @@
-"""What every analysis of the catalogue returns."""
+"""The tables of every analysis of the catalogue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown while runs are waited for."""
+"""Progress shown while a command waits for runs."""
 
 from __future__ import annotations
 

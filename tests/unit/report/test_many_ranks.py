@@ -1,4 +1,4 @@
-"""What a report shows of more ranks than have room."""
+"""Reports of more ranks than fit."""
 
 from __future__ import annotations
 

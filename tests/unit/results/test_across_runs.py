@@ -1,4 +1,4 @@
-"""Which runs may be compared, and which earlier runs belong to a baseline."""
+"""Runs that may be compared, and the earlier runs of a baseline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of profiles that have not changed."""
+"""Facts kept of profiles that have not changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which profile belongs to which rank."""
+"""The ranks of profiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What analyses over several runs read of a run."""
+"""The parts of a run that analyses over several runs read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How users name runs."""
+"""Names by which users refer to runs."""
 
 from __future__ import annotations
 

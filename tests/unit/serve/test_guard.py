@@ -1,4 +1,4 @@
-"""Which requests reach a page."""
+"""Requests that reach a page, and those that are refused."""
 
 from __future__ import annotations
 

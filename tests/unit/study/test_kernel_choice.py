@@ -1,4 +1,4 @@
-"""Which kernels and launches Nsight Compute is to measure."""
+"""The choice of kernels and launches that Nsight Compute measures."""
 
 from __future__ import annotations
 

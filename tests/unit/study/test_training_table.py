@@ -58,7 +58,7 @@ def slowdowns(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def metrics(tmp_path: Path) -> Path:
-    """What Nsight Compute measured of twelve launches of a real training, as the study writes it."""
+    """Twelve launches of a real training measured by Nsight Compute, as the study writes them."""
     rows = ncu_kernels(ncu.read(DATA / "ncu/ddp.raw.csv.gz")).rows.assign(rank=0)
     path = tmp_path / "ncu_kernels.csv"
     columns = [column.name for column in ANALYSES["ncu_kernels"].columns]

@@ -1,4 +1,4 @@
-"""What the hook of JAX records, with a profiler that stands for the real one."""
+"""The records of the hook of JAX, with a profiler that stands for the real one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the hook prints."""
+    """The lines that the hook prints."""
     texts: list[str] = []
     monkeypatch.setattr(jax_hook, "say", texts.append)
     return texts

@@ -20,7 +20,7 @@ from hpcprof.workloads.step_lines import StepLines
 
 
 class Lines:
-    """What writes lines about steps."""
+    """The writer of lines about steps."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -210,7 +210,7 @@ class Derived(Optimizer):
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What is told of this module's optimizers, each of which is new to PyTorch."""
+    """Events of this module's optimizers, each of which is new to PyTorch."""
     for kind in (Optimizer, Derived):
         monkeypatch.setattr(kind, "step", kind.__dict__["step"])
     for name in ("profile_hook_step", "__init__"):

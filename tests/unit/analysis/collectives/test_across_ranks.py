@@ -26,7 +26,7 @@ DATA = Path(__file__).parents[3] / "data"
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory) -> dict[str, pd.DataFrame]:
-    """What the analyses over ranks get of a real run on four H200."""
+    """The input of the analyses over ranks, of a real run on four H200."""
     folder = tmp_path_factory.mktemp("profiles")
     parts = []
     for rank in range(4):

@@ -1,4 +1,4 @@
-"""What became of kernels, collectives and idle time, by name."""
+"""Differences of kernels, collectives and idle time between two runs, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which runs form a scaling series, and what their parameters tell of it."""
+"""Runs that form a scaling series, and its kind by their parameters."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ LATENCY, PER_KB = 3 * US, 1 * US
 
 Action = tuple[Any, ...]
 Actions = Iterator[Action]
-"""What a rank does: ("work", ns), ("os", call, ns), ("send", peer, bytes), ("ssend", peer, bytes),
+"""The actions of a rank: ("work", ns), ("os", call, ns), ("send", peer, bytes), ("ssend", peer, bytes),
 ("recv", peer) or ("all", call, operation, root, bytes, ns of transfer)."""
 
 

@@ -166,7 +166,7 @@ Executing = Generator[tuple[Meeting, int], dict[int, int], None]
 
 @dataclass
 class _Rank:
-    """What a rank has done so far."""
+    """The events of a rank so far."""
 
     rank: int = 0
     now: int = 0

@@ -1,4 +1,4 @@
-"""What an explanation shows, and how it is written as JSON."""
+"""The text and the JSON of an explanation."""
 
 from __future__ import annotations
 

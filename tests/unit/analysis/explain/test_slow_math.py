@@ -1,4 +1,4 @@
-"""What tensor cores would gain."""
+"""The gain that tensor cores would bring."""
 
 from __future__ import annotations
 

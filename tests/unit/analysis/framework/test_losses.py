@@ -1,4 +1,4 @@
-"""Which losses touch which analyses."""
+"""The analyses that each kind of loss affects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the framework does with the rows of an analysis."""
+"""The framework's treatment of an analysis's rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is computed from Nsight Compute: metrics, peaks and the roofline."""
+"""Metrics, peaks and the roofline from Nsight Compute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a GPU held over the time of a snapshot, checked against PyTorch's own figures and tool."""
+"""Memory of a GPU over the time of a snapshot, checked against PyTorch's own figures and tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the host does in a CPU trace: operators compute, process groups communicate, threads are idle."""
+"""Host time in a CPU trace: operators compute, process groups communicate, threads are idle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a timeline shows to be missing."""
+"""Events that a timeline shows to be missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which range is the step, and which names of ranges are one name."""
+"""Detection of the range that is the step, and names of ranges that are one name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why streams wait, how long their queues are, what the allocator held."""
+"""Waits of streams, lengths of their queues, and memory of the allocator."""
 
 from __future__ import annotations
 

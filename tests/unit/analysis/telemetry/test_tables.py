@@ -1,4 +1,4 @@
-"""What the nodes of a run did, by the steps of its ranks."""
+"""Measurements of the nodes of a run, by the steps of its ranks."""
 
 from __future__ import annotations
 

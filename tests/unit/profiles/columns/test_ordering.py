@@ -1,4 +1,4 @@
-"""What looks at the order that columns have, against numpy's sorting and searching."""
+"""Functions that use the order of columns, against numpy's sorting and searching."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a page contains beside its text."""
+"""The blocks of a page beside its text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is checked before Dask gets a task."""
+"""Checks before Dask gets a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which jobs of a Dask cluster are submitted again; real jobs are tested on a real Slurm."""
+"""Jobs of a Dask cluster that are submitted again; real jobs are tested on a real Slurm."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Job:
 
 @dataclass
 class Cluster:
-    """What hpcprof uses of a cluster; it refuses jobs while ``refuses`` is set."""
+    """The part of a cluster that hpcprof uses; it refuses jobs while ``refuses`` is set."""
 
     new_spec: str = "spec"
     worker_spec: dict[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""How many processes share tasks, and in which chunks."""
+"""The number of processes that share tasks, and their chunks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user asks for becomes a site and a job."""
+"""A user's request becomes a site and a job."""
 
 from __future__ import annotations
 

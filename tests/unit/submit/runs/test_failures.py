@@ -1,4 +1,4 @@
-"""Why a run failed."""
+"""Causes of failed runs."""
 
 from __future__ import annotations
 

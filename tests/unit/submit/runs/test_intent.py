@@ -1,4 +1,4 @@
-"""What a run knows of its job before the scheduler has told the id."""
+"""Records of a run whose scheduler has not yet given the id of its job."""
 
 from __future__ import annotations
 

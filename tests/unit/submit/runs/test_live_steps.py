@@ -1,4 +1,4 @@
-"""How far the ranks of a run are, by the ends of the files that they write."""
+"""Progress of the ranks of a run, by the ends of the files that they write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sites' user guides say stands in the rendered scripts."""
+"""Rendered scripts follow the user guides of the sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the start-up hook records of a program that marks nothing, and what it says."""
+"""Records and messages of the start-up hook, for a program that marks nothing."""
 
 from __future__ import annotations
 

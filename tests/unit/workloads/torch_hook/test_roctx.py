@@ -14,7 +14,7 @@ CUDA = SimpleNamespace(is_available=lambda: False, is_initialized=lambda: False)
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What rocprofv3 was told."""
+    """The calls that rocprofv3 got."""
     words: list[str] = []
     monkeypatch.setattr(roctx, "resume", lambda: words.append("resume"))
     monkeypatch.setattr(roctx, "pause", lambda: words.append("pause"))

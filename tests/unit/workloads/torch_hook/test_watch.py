@@ -1,4 +1,4 @@
-"""What tells the recorder of a program's steps and profilers, in a PyTorch that stands for the real one."""
+"""The watch of a program's steps and profilers, in a PyTorch that stands for the real one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Events(list[object]):
 
 @pytest.fixture
 def events() -> Events:
-    """What a recorder is told."""
+    """The calls that a recorder gets."""
     return Events()
 
 

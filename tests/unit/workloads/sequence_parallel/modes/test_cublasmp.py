@@ -20,7 +20,7 @@ from hpcprof.workloads.timing import UntimedPhases
 
 
 class Refused(Exception):
-    """What the stand-in raises for an algorithm that it does not support."""
+    """The error of the stand-in for an algorithm that it does not support."""
 
 
 class Bindings:
