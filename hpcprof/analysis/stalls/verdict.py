@@ -26,6 +26,8 @@ from hpcprof.analysis.stalls.evidence import (
     place,
     place_name,
 )
+from hpcprof.profiles.collective_operations import WAITING
+from hpcprof.profiles.collective_operations import operation as known_operation
 from hpcprof.profiles.readers.flight_recorder import FlightRecord, Operation
 
 _UNEVEN = re.compile(r"gather|scatter|all_?to_?all|coalesced", re.IGNORECASE)
@@ -82,6 +84,28 @@ class _Operations:
                 self._entered[number][rank] = operation
                 if not operation.ended:
                     self.unfinished[number][rank] = operation
+        self._stuck = self._find_stuck()
+
+    def _find_stuck(self) -> dict[tuple[str, int], int]:
+        """Return the collective in which a rank is stuck, by group and rank: it has ended on another rank.
+
+        Its GPU hangs or is lost, and begins nothing that the rank has entered after it in the group.
+        """
+        first: dict[tuple[str, int], Operation] = {}
+        for (group, _), inside in sorted(self.unfinished.items()):
+            for rank, operation in inside.items():
+                first.setdefault((group, rank), operation)
+        ended: Counter[str] = Counter()
+        for rank, record in self._records.items():
+            for group, last in record.entered.items():
+                begun = first.get((group, rank))
+                last = begun.collective_seq_id - 1 if begun is not None else last
+                ended[group] = max(ended[group], 0 if record.damaged else last)
+        return {
+            place: operation.collective_seq_id
+            for place, operation in first.items()
+            if known_operation(operation.name) in WAITING and operation.collective_seq_id <= ended[place[0]]
+        }
 
     def _partner(self, operation: Operation) -> int | None:
         """Return the rank at the other end of a message, which its name has as a place in the group."""
@@ -97,7 +121,8 @@ class _Operations:
         for rank in self.members.get(group, ()):
             record = self._records.get(rank)
             entered = record.entered.get(group, 0) if record is not None else 0
-            if rank not in self._entered[number] and entered < place_in_group:
+            stuck = self._stuck.get((group, rank), place_in_group) < place_in_group
+            if stuck or (rank not in self._entered[number] and entered < place_in_group):
                 found.add(rank)
         return found
 
@@ -137,7 +162,7 @@ class _Operations:
         return tuple(sorted((inside | {rank for rank, _, _ in self.messages}) - set(culprits)))
 
     def waits(self) -> dict[int, dict[int, WaitedFor]]:
-        """Return for which ranks each rank waits, and in what."""
+        """Return for which ranks each rank waits, and in what; one that is stuck waits for none."""
         found: dict[int, dict[int, WaitedFor]] = defaultdict(dict)
         # The first collective that a rank waits in counts, so the latest come first.
         numbered = sorted(self.unfinished.items(), key=lambda item: -_first_time(item[1].values()))
@@ -149,6 +174,8 @@ class _Operations:
         for rank, operation, other in self.messages:
             if not self._has_counterpart(rank, operation, other):
                 found[rank][other] = self._waited_for(operation)
+        for _, rank in self._stuck:
+            found.pop(rank, None)
         return found
 
     def _has_counterpart(self, rank: int, operation: Operation, other: int) -> bool:

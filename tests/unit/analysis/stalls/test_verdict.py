@@ -68,6 +68,19 @@ def test_a_rank_that_did_not_come_holds_the_others_up() -> None:
     assert "Rank 2 holds the others up in next_batch (train.py:41)." in describe(found)
 
 
+def test_a_rank_whose_gpu_is_stuck_in_what_others_have_ended_holds_them_up() -> None:
+    """It has entered all that the others wait in, but its GPU does not begin it."""
+    hangs = RankEvidence(record(op(1), op(2), op(3)))
+    absent = RankEvidence(record(op(1, done=True), op(2, done=True)))
+    found = verdict({0: entered(1, 2, 3), 1: hangs, 2: absent, 3: entered(1, 2, 3)})
+    assert (found.kind, found.ranks, found.waiting) == (StallKind.NEVER_CAME, (1, 2), (0, 3))
+    # The root of a broadcast ends before the others.
+    root = RankEvidence(record(op(1, name="broadcast", done=True), op(2)))
+    later = {rank: RankEvidence(record(op(1, name="broadcast"), op(2))) for rank in (1, 2)}
+    found = verdict({0: root, **later, 3: RankEvidence(record(op(1, name="broadcast")))})
+    assert (found.ranks, found.waiting) == ((3,), (0, 1, 2))
+
+
 def test_the_kernel_tells_a_stopped_rank_from_a_dead_one() -> None:
     for state, kind in (
         (ProcessState.STOPPED, StallKind.STOPPED),
