@@ -108,7 +108,8 @@ def command(
     as an array, for all its runs. A path may be a profile or any folder of profiles (*.sqlite or *.nsys-rep
     of Nsight Systems, *.ncu-rep[z] or *.csv[.gz] of Nsight Compute, *.trace.json[.gz] of PyTorch, *.otf2 of
     Score-P), also compressed as .xz, .gz or .zst. Profiles that have not changed since the last collect are
-    not read again.
+    not read again. Logs of Darshan (*.darshan) and snapshots of PyTorch's memory (*.pickle) that are named
+    with one run are about that run.
 
     Steps are found by their names or by how they repeat (hpcprof report --analysis step_ranges). If another
     range is the step of your program, name it with --step-range; later collects of the run use it too.
@@ -258,7 +259,8 @@ def _nothing_new(references: Sequence[str], runs_dir: Path, db: str | None) -> b
             return False
     found = []
     for run in (run for one in named for run in runs_to_collect(one)):
-        if run.files is not None:
+        # The site may have new logs of the job.
+        if run.files is not None or (run.manifest is not None and run.manifest.site.darshan_logs):
             return False
         files = profiles_of(run)
         known = settled(run.id, files, store)
@@ -350,7 +352,7 @@ def collect_and_tell(
         collect(run, store, program=program)
         known = describe_live_steps(run) or "no step times were noted"
         there = (
-            "only its nodes and its memory were collected"
+            "only its nodes, memory and files were collected"
             if store.has_run(run.id)
             else "there is nothing to collect"
         )

@@ -122,12 +122,10 @@ class Contents:
     def _has(self, activity: Activity) -> bool:
         if activity is Activity.MPI:
             return self.analyses["mpi_calls"].count > 0
-        if activity is Activity.COINCIDENCE:
+        if activity in (Activity.COINCIDENCE, Activity.MEMORY, Activity.FILES):
             return False
         if activity is Activity.TELEMETRY:
             return self.analyses["job_resources"].count > 0
-        if activity is Activity.MEMORY:
-            return False
         return any(profile.devices for profile in self.profiles.values())
 
     def declared(self, name: str) -> Analysis:
@@ -198,7 +196,7 @@ def gather(
             f"results in {run.path}."
         )
     warnings = results.damaged
-    if not profiles:
+    if not profiles and (run.manifest is not None or not unprofiled):
         warnings = [*warnings, _uncollected(run, store)]
     if run.manifest is not None and profiles:
         missing = [r for r in run.manifest.job.profiled_ranks if r not in profiles]

@@ -13,6 +13,7 @@ from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.report.contents import VERDICTS, Contents, gather, sample_sizes
 from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.darshan_logs import logs_of
 from hpcprof.results.earlier_figures import earlier_version
 from hpcprof.results.explanation import explain_for_report
 from hpcprof.results.on_demand import read_or_compute
@@ -191,7 +192,7 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], 
             )
     for run in runs:
         profiles = stored[run.id].values()
-        uncollected = snapshots_of(run) and not (exists and store.has_run(run.id))
+        uncollected = (snapshots_of(run) or logs_of(run)) and not (exists and store.has_run(run.id))
         if (
             run.id not in unfinished
             and (not profiles or earlier_version(profiles))

@@ -272,8 +272,12 @@ class _Columns:
         widest = max(keys, key=lambda key: (key in self._text, widths[key]))
         if clip_to is not None and widest in self._text:
             others = sum(widths.values()) - widths[widest] + _GAP * (len(keys) - 1)
-            shown = labels(dict.fromkeys(cells[widest]), max(_SHORTEST_NAME, clip_to - others))
-            cells[widest] = [shown[text] for text in cells[widest]]
+            room = max(_SHORTEST_NAME, clip_to - others)
+            if widest == "file":
+                cells[widest] = [_end(text, room) for text in cells[widest]]
+            else:
+                shown = labels(dict.fromkeys(cells[widest]), room)
+                cells[widest] = [shown[text] for text in cells[widest]]
         table = Table(box=None, pad_edge=False)
         for key in keys:
             text = key in self._text
@@ -289,6 +293,11 @@ class _Columns:
 
     def _widths(self, headers: Mapping[str, str]) -> dict[str, int]:
         return {key: max(map(len, [*text.split("\n"), *self.cells[key]])) for key, text in headers.items()}
+
+
+def _end(path: str, width: int) -> str:
+    """Return the end of a path, which tells more than its begin."""
+    return path if len(path) <= width else f"…{path[1 - width :]}"
 
 
 def _style(key: str, row: Row) -> str:

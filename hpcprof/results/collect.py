@@ -23,6 +23,7 @@ from hpcprof.profiles.losses import over_ranks
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import PROFILES, content_of
 from hpcprof.results.analysis_table import ANALYSIS_VERSION
+from hpcprof.results.darshan_logs import bring_logs
 from hpcprof.results.executors.interface import Executor, Lost, serially
 from hpcprof.results.executors.processes import Processes
 from hpcprof.results.known_files import KnownFile, remember, remember_settled, unchanged_files
@@ -165,13 +166,12 @@ def collect(
     UsageError
         If no profile has the range; then no timeline is stored.
     """
-    files = profiles_of(run)
-    if not files and is_unprofiled(run, store):
+    if bring_logs(run) or run.beside:
+        store.delete_run_results(run.id)
+    files = _files_to_read(run, store)
+    if not files:
         _store_beside_profiles(run, store, _run_row(run, store, program))
         return Collected()
-    if not files:
-        place = f"{run.path} or its profiles/" if run.manifest else run.path
-        raise HpcprofError(f"no profiles ({PROFILES}) in {place}{profiler_complaint(run)}.")
     summary = Collected()
     # hpcprof may have launched one process that started ranks of its own (torchrun).
     ranks_known = run.manifest is not None and run.manifest.job.ranks > 1
@@ -216,6 +216,21 @@ def collect(
     return summary
 
 
+def _files_to_read(run: Run, store: Store) -> list[Path]:
+    """Return the profiles of a run; none if it needs none.
+
+    Raises
+    ------
+    HpcprofError
+        If it needs some.
+    """
+    files = profiles_of(run)
+    if not files and not is_unprofiled(run, store):
+        place = f"{run.path} or its profiles/" if run.manifest else run.path
+        raise HpcprofError(f"no profiles ({PROFILES}) in {place}{profiler_complaint(run)}.")
+    return files
+
+
 def update_run(run_id: str, store: Store, executor: Executor = serially, run: Run | None = None) -> None:
     """Compute the analyses that span the ranks of a run unless they are stored.
 
@@ -255,7 +270,7 @@ def _store_beside_profiles(run: Run, store: Store, row: RunRow) -> None:
 
 def _size_beside_profiles(run: Run) -> int:
     """Return the bytes of what a run has beside its profiles: while it runs, they grow."""
-    folders = (run.path / name for name in ("telemetry", "memory", "state/steps", "results"))
+    folders = (run.path / name for name in ("telemetry", "memory", "darshan", "state/steps", "results"))
     return sum(file.stat().st_size for folder in folders if folder.is_dir() for file in folder.iterdir())
 
 

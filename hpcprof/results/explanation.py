@@ -182,18 +182,19 @@ def _of_noted_steps(
     from hpcprof.analysis.telemetry.coincidences import noted_steps, single_steps
     from hpcprof.results.over_ranks import mapped_beside_profiles
 
-    analysis = ANALYSES["coincidences"]
+    analyses = [ANALYSES[name] for name in ("coincidences", "darshan_files")]
     if store.exists() and store.has_run(run.id):
-        columns = stored_analysis(analysis.name, run, store).columns
-        rows = outcome_from_columns(analysis, columns).rows
+        tables = [stored_analysis(one.name, run, store).columns for one in analyses]
+        rows, files = (outcome_from_columns(*each).rows for each in zip(analyses, tables, strict=True))
     else:
-        rows = analyze_run(analysis, {}, mapped_beside_profiles(run)[analysis.map]).rows
+        mapped = mapped_beside_profiles(run)
+        rows, files = (analyze_run(one, {}, mapped[one.map]).rows for one in analyses)
     noted = noted_steps(lines[-_MOST_LINES:])
     assert noted is not None
     series = single_steps(noted)
     newest = slice(-_MOST_STEPS, None)
     return explain_noted(
-        StepSeries(series.steps[newest], series.wall[newest], series.ranks[newest]), ranks, rows
+        StepSeries(series.steps[newest], series.wall[newest], series.ranks[newest]), ranks, rows, files
     )
 
 

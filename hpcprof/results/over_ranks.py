@@ -305,24 +305,26 @@ def mapped_beside_profiles(
     profiled: Sequence[dict[str, Any]] = (),
     profiled_loss: str = "",
 ) -> dict[str, list[Any]]:
-    """Return the values of the maps over what a run has beside its profiles: samples of its nodes, memory.
+    """Return the values of the maps over samples of the nodes of a run, its memory, and its logs of files.
 
     ``captured`` returns the steps in its profiles, as `_captured` does, and ``profiled`` are rows about nodes
     that its profiles have, as `_profiled_metrics` returns them.
     """
     # The workers do without.
+    from hpcprof.results.darshan_logs import run_logs
     from hpcprof.results.node_samples import run_telemetry
     from hpcprof.results.run_memory import run_memory
 
     sampled = None if run is None else run_telemetry(run, captured)
     memory = None if run is None else run_memory(run, sampled)
+    logs = None if run is None else run_logs(run, captured)
     if profiled:
         from hpcprof.analysis.telemetry.tables import RunTelemetry
 
         sampled = replace(sampled or RunTelemetry([]), profiled=profiled, profiled_loss=profiled_loss)
     return {
         name: [] if known is None else [imported(name)(known)]
-        for part, known in ((Part.NODES, sampled), (Part.MEMORY, memory))
+        for part, known in ((Part.NODES, sampled), (Part.MEMORY, memory), (Part.LOGS, logs))
         for name in _maps(part)
     }
 

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any
 from hpcprof.analysis.memory.findings import TABLES
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.declaration import rank_from_name
-from hpcprof.profiles.readers.memory_snapshot import find_memory_snapshots, read_memory_snapshot
+from hpcprof.profiles.readers.memory_snapshot import (
+    find_memory_snapshots,
+    is_memory_snapshot,
+    read_memory_snapshot,
+)
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.live_steps import all_step_lines
 from hpcprof.workloads.memory_history import FOLDER
@@ -23,7 +27,10 @@ if TYPE_CHECKING:  # runs without any of it do without
 
 def snapshots_of(run: Run) -> list[Path]:
     """Return the snapshots of PyTorch's memory of a run, or in a folder that hpcprof did not make."""
-    return find_memory_snapshots(run.path / FOLDER if run.manifest is not None else run.path)
+    named = [path for path in run.beside or () if is_memory_snapshot(path)]
+    if run.beside is not None and run.files is not None:
+        return named
+    return [*named, *find_memory_snapshots(run.path / FOLDER if run.manifest is not None else run.path)]
 
 
 def memory_rows(run: Run, store: Store) -> dict[str, list[dict[str, Any]]]:

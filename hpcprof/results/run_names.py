@@ -18,7 +18,14 @@ from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.paths import is_folder
 from hpcprof.profiles.readers.discovery import is_profile_folder
 from hpcprof.results.last_collected import last_collected
-from hpcprof.results.run_profiles import restored, runs_in, runs_of_files, runs_to_collect, several_runs
+from hpcprof.results.run_profiles import (
+    is_beside_profiles,
+    restored,
+    runs_in,
+    runs_of_files,
+    runs_to_collect,
+    several_runs,
+)
 from hpcprof.submit.config import default_database
 from hpcprof.submit.runs.directory import (
     ARRAY_SCRIPT,
@@ -73,6 +80,8 @@ def find_known_runs(references: Sequence[str], runs_dir: Path, store: Store) -> 
 def find_runs_to_collect(references: Sequence[str], runs_dir: Path, store: Store) -> list[Run]:
     """Return the runs that a user wants to have collected: files of one folder are one run.
 
+    Beside one run, snapshots of memory and logs of Darshan are about that run.
+
     Raises
     ------
     UsageError
@@ -81,6 +90,8 @@ def find_runs_to_collect(references: Sequence[str], runs_dir: Path, store: Store
     files = [Path(reference) for reference in references if _is_profile(reference)]
     others = [reference for reference in references if not _is_profile(reference)]
     named = find_known_runs(others, runs_dir, store)
+    if len(named) == 1 and files and all(map(is_beside_profiles, files)):
+        return [replace(one, beside=tuple(map(Path.absolute, files))) for one in runs_to_collect(named[0])]
     return [*runs_of_files(files), *(run for one in named for run in runs_to_collect(one))]
 
 

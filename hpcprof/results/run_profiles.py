@@ -16,8 +16,10 @@ from hpcprof.common.errors import DamagedInput, UsageError
 from hpcprof.common.paths import is_folder
 from hpcprof.common.units import counted
 from hpcprof.profiles.compressed import Unpacked, reader_of_compressed, unpacking
+from hpcprof.profiles.readers.darshan.logs import is_darshan_log
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.discovery import PROFILES, find_profiles, identify_rank, reader_of
+from hpcprof.profiles.readers.memory_snapshot import is_memory_snapshot
 from hpcprof.submit.runs.directory import MANIFEST, Run, adopted_id, open_run
 
 
@@ -57,27 +59,49 @@ def runs_in(folder: Path) -> list[Run]:
 def runs_of_files(files: Sequence[Path]) -> list[Run]:
     """Return the runs that files are: those of one folder and profiler are one run.
 
+    Snapshots of memory and logs of Darshan belong to the runs of the profiles that are named with them;
+    without any, they are a run of their own.
+
     Raises
     ------
     UsageError
         If a file is not a profile.
     """
     by_folder: dict[Path, list[Path]] = {}
+    beside: dict[Path, list[Path]] = {}
     for file in dict.fromkeys(file.absolute() for file in files):
-        if _kind(file) is None:
+        if is_beside_profiles(file):
+            beside.setdefault(file.parent, []).append(file)
+        elif _kind(file) is None:
             raise UsageError(
-                f"{file} is not a profile that hpcprof reads: valid are {PROFILES}, also as .xz, .gz or .zst."
+                f"{file} is not a profile that hpcprof reads: valid are {PROFILES}, also as .xz, .gz or "
+                ".zst; *.pickle of PyTorch's memory, *.darshan."
             )
-        by_folder.setdefault(file.parent, []).append(file)
+        else:
+            by_folder.setdefault(file.parent, []).append(file)
     found = []
+    if len(by_folder) == 1:
+        beside = {folder: [file for others in beside.values() for file in others] for folder in by_folder}
+    for folder, others in beside.items():
+        if folder not in by_folder:
+            name = f"{folder.name}-{others[0].name.partition('.')[0]}" if len(others) == 1 else folder.name
+            key = adopted_id(name, folder, *sorted(file.name for file in others))
+            found.append(Run(key, folder, files=(), beside=tuple(sorted(others))))
     for folder, named in by_folder.items():
         whole = {run.files or tuple(find_profiles(folder)): run for run in runs_in(folder)}
         for kind in dict.fromkeys(map(_kind, named)):
             of_kind = tuple(sorted(file for file in named if _kind(file) == kind))
             name = f"{folder.name}-{of_kind[0].name.partition('.')[0]}" if len(of_kind) == 1 else folder.name
             own = Run(adopted_id(name, folder, *(file.name for file in of_kind)), folder, files=of_kind)
-            found.append(whole.get(of_kind, own))
+            run = whole.get(of_kind, own)
+            others = beside.get(folder, [])
+            found.append(replace(run, beside=tuple(sorted(others))) if others else run)
     return found
+
+
+def is_beside_profiles(file: Path) -> bool:
+    """Return whether a file is a snapshot of memory or a log of Darshan."""
+    return is_memory_snapshot(file) or is_darshan_log(file)
 
 
 def runs_below(folder: Path) -> list[Run]:

@@ -29,6 +29,7 @@ from hpcprof.profiles.readers.flight_recorder import (
     read_flight_record,
 )
 from hpcprof.profiles.readers.native_stacks import NativeStack, parse_native_stack
+from hpcprof.results.darshan_logs import logs_of
 from hpcprof.results.run_memory import snapshots_of
 from hpcprof.results.run_profiles import profiles_of
 from hpcprof.submit.runs.directory import Run
@@ -152,14 +153,14 @@ def describe_end(run: Run, status: JobStatus) -> str:
 def is_unprofiled(run: Run, store: Store) -> bool:
     """Return whether a run has no profile and needs none: it has no profiler, or has stalled.
 
-    A folder that hpcprof did not make needs none if it has dumps or snapshots of PyTorch.
+    A folder that hpcprof did not make needs none if it has dumps or snapshots of PyTorch, or logs of Darshan.
     """
     if store.exists() and store.profiles(run.id):
         return False
     if profiles_of(run):
         return is_stalled(run)
     if run.manifest is None:
-        return has_dumps(run.path) or bool(snapshots_of(run))
+        return (run.beside is None and has_dumps(run.path)) or bool(snapshots_of(run) or logs_of(run))
     return run.state_file("started") is not None and tells_while_it_runs(run)
 
 

@@ -39,3 +39,12 @@ def test_a_damaged_snapshot_is_said(hpcprof: Hpcprof, tmp_path: Path) -> None:
     done = hpcprof("report", str(folder), "--analysis", "memory_snapshots")
     assert done.returncode == 0
     assert "1 snapshot could not be read" in done.stdout + done.stderr
+
+
+def test_one_snapshot_can_be_named(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    folder = Path(_unpacked("leak", tmp_path / "snapshots"))
+    shown = hpcprof("open", str(folder / "rank00001.oom.pickle"))
+    assert shown.returncode == 0, shown.stderr
+    assert "no profile" not in shown.stdout
+    rows = hpcprof("report", "last", "--analysis", "memory_snapshots", "--format", "csv").stdout.splitlines()
+    assert [row.split(",")[0] for row in rows[1:]] == ["1"]

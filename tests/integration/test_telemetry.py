@@ -66,7 +66,7 @@ def test_a_run_without_a_profiler_has_tables_of_its_nodes(
     busy = "import time\nfor _ in range(12): sum(range(10**6)); time.sleep(0.2)"
     job = ["--site", "local", "--wait", "--ranks-per-node", "2"]
     assert hpcprof("submit", *job, "--", sys.executable, "-c", busy).returncode == 0
-    assert "not profiled, so only its nodes and its memory were collected" in hpcprof("collect").stdout
+    assert "not profiled, so only its nodes, memory and files were collected" in hpcprof("collect").stdout
     resources = json.loads(hpcprof("report", "--analysis", "job_resources", "--format", "json").stdout)
     assert [row["resource"] for row in resources] == ["cores", "memory (GiB)", "walltime (min)"]
     assert 0 < resources[0]["used_mean"] < 2.0

@@ -158,6 +158,14 @@ def _meanwhile(row: Row) -> str:
     return f"{what}{place} {then}, {against} {usual} ({doubt}p = {row['p_value']:.2g})"
 
 
+def _file(kind: str) -> Callable[[Row], str]:
+    doing, sizes = ("reads of", "read_bytes") if kind == "read" else ("writes to", "written_bytes")
+    return lambda row: (
+        f"{doing} {row['file']} take {row[f'{kind}_s']:.3g} s of {_several(row['ranks'], 'rank')}: "
+        f"{format_bytes(row[sizes])} in {_several(row[f'{kind}s'], 'call')} (Darshan)"
+    )
+
+
 def _with_unit(value: float, unit: str) -> str:
     if unit.startswith("bytes"):
         return f"{format_bytes(value)}{unit.removeprefix('bytes')}"
@@ -189,6 +197,8 @@ _SENTENCES: dict[tuple[str, str], Callable[[Row], str]] = {
     ("mpi_calls", "transfer_ns"): _mpi_transfer,
     ("rank_collectives", "world_ranks"): _ranks,
     ("coincidences", "then"): _meanwhile,
+    ("darshan_files", "read_s"): _file("read"),
+    ("darshan_files", "write_s"): _file("write"),
     ("operators", "calls"): lambda row: f"{_several(row['calls'], 'call')} of {row['name']}",
     ("ranges", "instances"): lambda row: f"{_several(row['instances'], 'instance')} of {row['range']}",
 }

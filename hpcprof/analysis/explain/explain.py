@@ -31,7 +31,7 @@ from hpcprof.analysis.explain.findings import MUCH_SLOWER, Judged, Search
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import CALL_COST_NS, MPI_CALL_COST_NS
-from hpcprof.analysis.explain.machine import waiting_for_files, with_machine
+from hpcprof.analysis.explain.machine import waiting_for_files, with_files, with_machine
 from hpcprof.analysis.explain.mpi_candidates import MpiCandidates
 from hpcprof.analysis.explain.mpi_graph import HostSteps, common_steps, mpi_graph
 from hpcprof.analysis.explain.on_host import explain_on_host
@@ -383,15 +383,19 @@ def _uses_jax(timeline: Timeline) -> bool:
 
 
 def explain_noted(
-    series: StepSeries, ranks: tuple[int, ...], coincidences: pd.DataFrame
+    series: StepSeries, ranks: tuple[int, ...], coincidences: pd.DataFrame, files: pd.DataFrame
 ) -> tuple[tuple[Finding, ...], tuple[NotJudged, ...]]:
     """Return what the steps show that a run without a profile noted, with what its nodes did meanwhile."""
-    tables = {"step_times": pd.DataFrame(columns=["rank", "step", "wall_ns"]), "coincidences": coincidences}
+    tables = {
+        "step_times": pd.DataFrame(columns=["rank", "step", "wall_ns"]),
+        "coincidences": coincidences,
+        "darshan_files": files,
+    }
     found, _ = of_series(tables, ranks, series, {})
     wall = float(series.wall.mean())
     placed = with_machine(_sorted(found, round(wall), {}), tables)
     if not any(one.cause is Cause.SLOW_IO for one in placed):
-        placed += _sorted([*waiting_for_files(coincidences, wall)], round(wall), {})
+        placed += with_files(_sorted([*waiting_for_files(coincidences, wall)], round(wall), {}), tables)
     rare = [one for one in placed if _is_rare(one)]
     told = tuple(
         replace(one, evidence_text=tuple(in_words(tables, figure) for figure in one.evidence))

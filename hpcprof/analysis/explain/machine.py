@@ -19,7 +19,9 @@ from hpcprof.analysis.explain.explanation import Cause, Evidence, Finding
 from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.explain.remedies import remedy
 
-TABLE = "coincidences"
+TABLE, FILES = "coincidences", "darshan_files"
+_MOST_FILES, _SHARE_OF_FILE_PCT = 2, 0.5
+"""The most files in a finding, and the share of the run that reads and writes of one take at least."""
 
 _MOST_REASONS, _MOST_CHANCES = 3, 1
 _NORMAL, _SAMPLES_A_SECOND = 1.645, 5.0
@@ -46,7 +48,24 @@ def with_machine(findings: Iterable[Finding], tables: Tables) -> list[Finding]:
     findings = list(findings)
     # Without any finding, nobody asks for the table.
     rows = [] if not findings else _rows(tables[TABLE])
-    return [_explained(one, rows) for one in findings] if rows else findings
+    return with_files([_explained(one, rows) for one in findings] if rows else findings, tables)
+
+
+def with_files(findings: Sequence[Finding], tables: Tables) -> list[Finding]:
+    """Return findings; those about slow reads and writes with the files that took most time, by Darshan."""
+    if all(one.cause is not Cause.SLOW_IO for one in findings):
+        return [*findings]
+    rows = [row for row in _rows(tables[FILES]) if row["module"] != "MPI-IO" and row["log"]]
+    rows = [row for row in rows if (row["share_pct"] or 0.0) >= _SHARE_OF_FILE_PCT]
+    rows.sort(key=lambda row: -max(row["read_s"], row["write_s"]))
+    figures = []
+    for row in rows[:_MOST_FILES]:
+        key = "write_s" if row["write_s"] >= row["read_s"] else "read_s"
+        figures.append(Evidence(FILES, None, key, row[key]))
+    return [
+        replace(one, evidence=(*one.evidence, *figures)) if one.cause is Cause.SLOW_IO else one
+        for one in findings
+    ]
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:

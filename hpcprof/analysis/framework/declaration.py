@@ -44,11 +44,13 @@ class Part(Enum):
     """The samples of all nodes of the run, with the steps of its ranks."""
     MEMORY = "memory"
     """The memory of all ranks: step lines, snapshots and samples."""
+    LOGS = "logs"
+    """The logs of Darshan of the run, with the steps of its ranks."""
 
     @property
     def of_profiles(self) -> bool:
         """True if it is computed from profiles."""
-        return self not in (Part.NODES, Part.MEMORY)
+        return self not in (Part.NODES, Part.MEMORY, Part.LOGS)
 
 
 class Activity(Enum):
@@ -59,6 +61,7 @@ class Activity(Enum):
     TELEMETRY = "telemetry"
     MEMORY = "memory"
     COINCIDENCE = "coincidence"
+    FILES = "files"
 
 
 class SampleBasis(Enum):
@@ -115,7 +118,8 @@ class Analysis:
         ``g(lists, regions, clocks, nodes)`` with a `hpcprof.analysis.mpi.run_lists.RunLists`, the rows of
         ``mpi_regions``, and the clocks and nodes of all ranks, or for `Part.NODES` ``g(run)`` with a
         `hpcprof.analysis.telemetry.tables.RunTelemetry`, or for `Part.MEMORY` ``g(run)`` with a
-        `hpcprof.analysis.memory.tables.RunMemory`. It returns a value that can be pickled.
+        `hpcprof.analysis.memory.tables.RunMemory`, or for `Part.LOGS` ``g(run)`` with a
+        `hpcprof.analysis.telemetry.darshan.RunLogs`. It returns a value that can be pickled.
     absent : str
         The reason why there are no rows, where ``function`` is empty and ``map`` returned no such outcome.
     map_over : Part

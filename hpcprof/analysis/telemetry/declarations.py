@@ -9,6 +9,9 @@ from hpcprof.profiles.losses import Subject
 NO_SAMPLES = "no node of the run was sampled"
 """The reason why the tables about nodes have no rows."""
 
+NO_LOGS = "there is no log of Darshan"
+"""The reason why the tables about files have no rows."""
+
 DEVICE_METRICS = "device_metrics"
 """The analysis of the metrics in the profile of a rank, whose rows `telemetry` takes over."""
 
@@ -47,6 +50,25 @@ def _declared(
         compared_by=compared_by,
     )
 
+
+def _of_files(name: str, title: str, described: str, main: str, position: int | None = None) -> Analysis:
+    return Analysis(
+        name,
+        title,
+        Scope.RUN,
+        columns(described),
+        "",
+        absent=NO_LOGS,
+        map="hpcprof.analysis.telemetry.darshan:darshan_tables",
+        map_over=Part.LOGS,
+        events=Events(frozenset()),
+        main_columns=tuple(main.split()),
+        report_position=position,
+        about=Activity.FILES,
+    )
+
+
+_CALLS = "opens reads writes read_bytes written_bytes read_s:float write_s:float meta_s:float"
 
 ANALYSES = (
     Analysis(
@@ -114,5 +136,26 @@ ANALYSES = (
         f"rank node:text {_METRICS}",
         "rank device first_step last_step metric unit samples mean min max",
         subjects=_SAMPLES,
+    ),
+    _of_files(
+        "darshan_files",
+        "Files that Darshan recorded",
+        f"log:text file:text file_system:text module:text ranks {_CALLS} share_pct:float slowest_rank "
+        "slowest_s:float",
+        "file module ranks read_bytes written_bytes read_s write_s meta_s share_pct",
+        156,
+    ),
+    _of_files(
+        "darshan_ranks",
+        "Files by rank, recorded by Darshan",
+        f"rank module:text files {_CALLS} share_pct:float",
+        "rank module files reads writes read_bytes written_bytes read_s write_s meta_s share_pct",
+    ),
+    _of_files(
+        "darshan_steps",
+        "Reads and writes by step, traced by Darshan",
+        "rank first_step last_step phase:text module:text reads writes read_bytes written_bytes wait_s:float "
+        "share_pct:float",
+        "rank first_step last_step module read_bytes written_bytes wait_s share_pct",
     ),
 )

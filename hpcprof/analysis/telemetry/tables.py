@@ -86,7 +86,7 @@ class RunTelemetry:
 
 
 @dataclass(frozen=True)
-class _Blocks:
+class Blocks:
     """Consecutive times; ``first`` and ``last`` are the steps in each, None where it is not of steps."""
 
     phase: list[str]
@@ -135,21 +135,21 @@ def _losses(nodes: Sequence[NodeTelemetry]) -> str:
     return f"{counted(damaged, 'line')} of samples could not be read" if damaged else ""
 
 
-def _by_rank(run: RunTelemetry, most: int) -> Iterator[tuple[NodeTelemetry, dict[int | None, _Blocks]]]:
+def _by_rank(run: RunTelemetry, most: int) -> Iterator[tuple[NodeTelemetry, dict[int | None, Blocks]]]:
     """Yield each node with the blocks of its ranks; None has those of what is of no rank."""
     for node in run.nodes:
-        blocks: dict[int | None, _Blocks] = {}
+        blocks: dict[int | None, Blocks] = {}
         for rank in sorted(node.ranks):
-            blocks[rank] = _blocks(run.steps.get(rank, ()), *node.extent, most)
+            blocks[rank] = blocks_of(run.steps.get(rank, ()), *node.extent, most)
         first = next(iter(blocks.values()), None)
-        blocks[None] = first or _blocks((), *node.extent, most)
+        blocks[None] = first or blocks_of((), *node.extent, most)
         yield node, blocks
 
 
-def _blocks(marks: Sequence[StepMark], begin: float, end: float, most: int) -> _Blocks:
+def blocks_of(marks: Sequence[StepMark], begin: float, end: float, most: int) -> Blocks:
     """Join the steps of a rank into at most ``most`` blocks of about equal length, a second at least."""
     if len(marks) < 2:
-        return _Blocks(["run"], [None], [None], np.array([np.nextafter(begin, 0), max(begin, end)]))
+        return Blocks(["run"], [None], [None], np.array([np.nextafter(begin, 0), max(begin, end)]))
     # The first line says when its last step ended, and not when its first one began.
     length = max(_LEAST_S, (marks[-1].time - marks[0].time) / most)
     chosen = [marks[0]]
@@ -162,10 +162,10 @@ def _blocks(marks: Sequence[StepMark], begin: float, end: float, most: int) -> _
     first = [None, *(mark.step + 1 for mark in chosen[:-1]), None]
     last = [None, *(mark.step for mark in chosen[1:]), None]
     edges = [min(begin, chosen[0].time) - 1e-3, *(mark.time for mark in chosen), max(end, chosen[-1].time)]
-    return _Blocks(phase, first, last, np.array(edges))
+    return Blocks(phase, first, last, np.array(edges))
 
 
-def _samples(node: NodeTelemetry, blocks: Mapping[int | None, _Blocks]) -> Iterator[dict[str, Any]]:
+def _samples(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterator[dict[str, Any]]:
     """Yield the rows of ``telemetry`` of a node."""
     for (device, metric), series in node.series.items():
         kind, unit = METRICS[metric]
@@ -195,7 +195,7 @@ def _samples(node: NodeTelemetry, blocks: Mapping[int | None, _Blocks]) -> Itera
             }
 
 
-def _grouped(blocks: _Blocks, times: Floats, values: Floats) -> Iterator[tuple[int, Floats]]:
+def _grouped(blocks: Blocks, times: Floats, values: Floats) -> Iterator[tuple[int, Floats]]:
     """Yield each block that has samples, with their values."""
     at = blocks.of(times)
     for block in range(len(blocks)):
@@ -282,7 +282,7 @@ def _during(amounts: tuple[Floats, Floats, Floats], begin: float, end: float) ->
     return float((values * shared / (ends - starts)).sum()), float(shared.sum())
 
 
-def _clocks(node: NodeTelemetry, blocks: Mapping[int | None, _Blocks]) -> Iterator[dict[str, Any]]:
+def _clocks(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterator[dict[str, Any]]:
     """Yield the rows of ``clocks`` of a node: of each reason in a block, or one without a reason."""
     for gpu, metrics in _gpus(node):
         if "sm_mhz" not in metrics:
@@ -358,7 +358,7 @@ def _neighbour_row(
     }
 
 
-def _io(node: NodeTelemetry, blocks: Mapping[int | None, _Blocks]) -> Iterator[dict[str, Any]]:
+def _io(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterator[dict[str, Any]]:
     """Yield the rows of ``io`` of a node; a checkpoint is written where far more is than else."""
     for rank in sorted(node.ranks):
         own, metrics = blocks[rank], node.metrics_of(f"rank{rank}")

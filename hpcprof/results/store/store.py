@@ -431,6 +431,11 @@ class Store:
             delete(connection, [GPUS, FACTS, LOSSES], of_rank)
             delete_rank_analyses(connection, run_id, rank)
 
+    def delete_run_results(self, run_id: str) -> None:
+        """Delete the analyses that span the ranks of a run: something new is known of it."""
+        with self._database.writing(run_id) as connection:
+            delete_run_analyses(connection, run_id)
+
     def delete_run(self, run_id: str) -> None:
         """Delete everything that the store has of a run, in one transaction.
 

@@ -68,12 +68,14 @@ class Run:
     """A run directory, or a folder of profiles that hpcprof did not make (``manifest`` is None).
 
     ``files`` are its profiles if it is not all profiles of the folder that hpcprof can read as they are.
+    ``beside`` are the other files that are about it, if a user named them: snapshots of memory, logs.
     """
 
     id: str
     path: Path
     manifest: Manifest | None = None
     files: tuple[Path, ...] | None = None
+    beside: tuple[Path, ...] | None = None
 
     @property
     def job_id(self) -> str:

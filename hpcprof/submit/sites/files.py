@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 from hpcprof.common.decode import decode
@@ -151,11 +152,26 @@ def _problems(site: Site) -> Iterator[tuple[str, str]]:
             f"write an absolute path of at most {_TMPDIR_LENGTH} characters: profilers make sockets below "
             "it, and the path of a socket must be short",
         )
+    if problem := _logs_problem(site.darshan_logs):
+        yield f"darshan_logs = {site.darshan_logs!r}", problem
     for name, option in site.options.items():
         for value in option.default.split(":") if option.default and option.valid else ():
             if value not in option.valid:
                 valid = ", ".join(option.valid)
                 yield f"options.{name}.default = {option.default!r}", f"valid: {valid}"
+
+
+def _logs_problem(pattern: str) -> str:
+    """Return what is wrong with a pattern of logs, as the end of a sentence; empty if nothing."""
+    valid = ("year", "month", "day", "user", "job")
+    try:
+        used = [name for _, name, _, _ in Formatter().parse(pattern) if name is not None]
+        pattern.format(**dict.fromkeys(valid, 1))
+    except (ValueError, KeyError, IndexError, AttributeError):
+        return f"it can have {', '.join(f'{{{name}}}' for name in valid)} in braces, and nothing else"
+    if pattern and "job" not in used:
+        return "without {job} it matches the logs of other jobs"
+    return ""
 
 
 def _launcher_problems(site: Site) -> Iterator[tuple[str, str]]:

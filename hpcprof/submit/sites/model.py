@@ -217,6 +217,8 @@ class Site(_Model, frozen=True):
     """TMPDIR of the job: a short path on a local disk that every node has."""
     dcgm: bool = False
     """True if DCGM reads the GPUs' hardware counters; it is paused while a profiler reads them."""
+    darshan_logs: str = ""
+    """The logs of Darshan of a job, a pattern with {year}, {month}, {day}, {user} and {job}; may be empty."""
     profiler: str = ""
     """The profiler of --profiler auto, and of hpcprof run without --profiler; submit uses none by itself."""
     profilers: list[str] = []

@@ -19,6 +19,7 @@ from hpcprof.analysis.framework.outcome import Outcome, analyze_run, imported
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.memory.tables import RunMemory
 from hpcprof.analysis.mpi.matching import aligned_by_mpi
+from hpcprof.analysis.telemetry.darshan import RunLogs
 from hpcprof.analysis.telemetry.tables import RunTelemetry
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, RankPlace, Series
 from tests.unit.analysis.mpi.programs import run_lists
@@ -39,6 +40,8 @@ def analyze(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
         return analyze_run(analysis, results, [imported(analysis.map)(sampled())])
     if analysis.map_over is Part.MEMORY:
         return analyze_run(analysis, results, [imported(analysis.map)(RunMemory({}, []))])
+    if analysis.map_over is Part.LOGS:
+        return analyze_run(analysis, results, [imported(analysis.map)(RunLogs([]))])
     if analysis.map_over is Part.MPI:
         whole = {need: results[need].rows for need in analysis.map_needs}
         lists = run_lists(whole)

@@ -20,11 +20,15 @@ def row(subject: str, metric: str, usual: float, then: float, **others: Any) -> 
 
 
 def found(
-    cause: Cause, rows: list[dict[str, Any]], share: float = 0.1, ranks: Any = (1,)
+    cause: Cause,
+    rows: list[dict[str, Any]],
+    share: float = 0.1,
+    ranks: Any = (1,),
+    files: list[dict[str, Any]] | None = None,
 ) -> tuple[Finding, str]:
     """Return a finding of that share of a step of 100 ms, and its evidence in words."""
     finding = estimated_finding(cause, ranks, "data", share * 1e8, 1e5, 1e8, ())
-    tables = {"coincidences": pd.DataFrame(rows)}
+    tables = {"coincidences": pd.DataFrame(rows), "darshan_files": pd.DataFrame(files or [])}
     (one,) = with_machine([finding], tables)
     return one, "; ".join(in_words(tables, figure) for figure in one.evidence)
 
@@ -61,6 +65,21 @@ def test_long_steps_and_pauses_that_wait_for_files_are_slow_io() -> None:
     assert found(Cause.HOST_WORK, [always])[0].cause is Cause.SLOW_IO
     assert found(Cause.HOST_WORK, [always], share=0.4)[0].cause is Cause.HOST_WORK
     assert found(Cause.HOST_SYNC, [always])[0].cause is Cause.HOST_SYNC
+
+
+def test_slow_io_names_the_files_that_took_most_time() -> None:
+    waits = row("spikes", "blocked_pct", 0.0, 40.0, unit="%")
+    file = {"log": "a.darshan", "module": "POSIX", "ranks": 2, "reads": 0, "writes": 12, "read_bytes": 0}
+    file |= {"written_bytes": 2e9, "read_s": 0.0, "meta_s": 0.0}
+    files = [
+        {**file, "file": "/data/seldom", "write_s": 0.01, "share_pct": 0.1},
+        {**file, "file": "/data/ckpt", "write_s": 12.5, "share_pct": 20.0},
+        {**file, "file": "/data/ckpt", "write_s": 12.6, "share_pct": 20.2, "module": "MPI-IO"},
+    ]
+    _, said = found(Cause.STEP_SPIKES, [waits], files=files)
+    assert said.endswith("writes to /data/ckpt take 12.5 s of 2 ranks: 2.000 GB in 12 calls (Darshan)")
+    assert "seldom" not in said and "12.6" not in said
+    assert "ckpt" not in found(Cause.STEP_DRIFT, [waits], files=files)[1]
 
 
 def test_waiting_for_files_has_a_price_without_a_profile() -> None:

@@ -1,0 +1,227 @@
+"""The tables about the logs of Darshan of a run: its files, by rank, and by step where DXT traced them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.telemetry.declarations import NO_LOGS
+from hpcprof.analysis.telemetry.tables import StepMark, blocks_of
+from hpcprof.common.units import counted
+from hpcprof.profiles.readers.darshan.logs import DarshanLog, FileRecord
+from hpcprof.profiles.timeline import Floats, Ints
+
+_MOST_FILES, _MOST_BLOCKS = 500, 60
+_SUMS = ("opens", "reads", "writes", "read_bytes", "written_bytes", "read_s", "write_s", "meta_s")
+_SHARED = -1
+_NO_TRACE = "no log traces single reads and writes (DXT_ENABLE_IO_TRACE=1 in the job has Darshan trace them)"
+
+
+class NamedLog(NamedTuple):
+    """A log and its file's name."""
+
+    name: str
+    log: DarshanLog
+
+
+@dataclass(frozen=True)
+class RunLogs:
+    """The logs of Darshan of a run.
+
+    Attributes
+    ----------
+    logs : sequence of NamedLog
+    steps : mapping of int to sequence of StepMark
+        By rank, in the order of time; may be empty.
+    damaged : sequence of str
+        A sentence for each log that cannot be read.
+    """
+
+    logs: Sequence[NamedLog]
+    steps: Mapping[int, Sequence[StepMark]] = field(default_factory=dict)
+    damaged: Sequence[str] = ()
+
+
+def darshan_tables(run: RunLogs) -> dict[str, Outcome]:
+    """Compute the tables about files, by their names."""
+    reason = "; ".join([*(one.rstrip(".") for one in run.damaged), *_losses(run.logs)])
+    traced = any(one.log.segments for one in run.logs)
+    rounded = any(one.log.whole_seconds and one.log.segments for one in run.logs) and bool(run.steps)
+    late = "the log has its begin in whole seconds: its times may be up to 1 s early" if rounded else ""
+    return {
+        "darshan_files": _outcome(_file_rows(run.logs), NO_LOGS, reason),
+        "darshan_ranks": _outcome(_rank_rows(run.logs), NO_LOGS, reason),
+        "darshan_steps": _outcome(
+            _step_rows(run),
+            _NO_TRACE if run.logs and not traced else NO_LOGS,
+            "; ".join(filter(None, (reason, late))),
+        ),
+    }
+
+
+def _outcome(rows: Iterable[dict[str, Any]], otherwise: str, reason: str) -> Outcome:
+    found = [*rows]
+    return Outcome(columns_of(found), reason) if found else no_rows(reason or otherwise)
+
+
+def _losses(logs: Sequence[NamedLog]) -> Iterator[str]:
+    """Yield what the logs lack."""
+    for name, log in logs:
+        if log.partial:
+            modules = ", ".join(log.partial)
+            yield f"Darshan had no memory for all files of {modules} (DARSHAN_MODMEM) in {name}"
+        if log.unread:
+            yield f"{', '.join(log.unread)} cannot be read in {name}"
+        if log.left_out:
+            yield f"{counted(log.left_out, 'record')} of {name} are left out"
+
+
+def _rank_of(rank: int, log: DarshanLog, logs: Sequence[NamedLog]) -> int | None:
+    """Return the rank of a record; None for files that all ranks share, and where the rank is not recorded.
+
+    Programs without MPI have a log for each process, all of rank 0.
+    """
+    return None if rank == _SHARED or (log.ranks == 1 and len(logs) > 1) else rank
+
+
+def _file_rows(logs: Sequence[NamedLog]) -> Iterator[dict[str, Any]]:
+    """Yield the files that took most time, and the others of each module as one row."""
+    found: list[dict[str, Any]] = []
+    for name, log in logs:
+        by_file: dict[tuple[int, str], list[FileRecord]] = defaultdict(list)
+        for record in log.records:
+            by_file[record.file, record.module].append(record)
+        for (file, module), records in by_file.items():
+            path, kind = log.files[file], log.file_system(file)
+            found.append(_file_row(name, path or "(unnamed)", kind, module, log, records))
+    found.sort(key=lambda row: (-_seconds(row), -row["read_bytes"] - row["written_bytes"]))
+    yield from found[:_MOST_FILES]
+    others: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in found[_MOST_FILES:]:
+        others[row["module"]].append(row)
+    for module, rows in others.items():
+        yield {
+            "log": "",
+            "file": f"({counted(len(rows), 'other file')})",
+            "file_system": "",
+            "module": module,
+            "ranks": None,
+            **{key: sum(row[key] for row in rows) for key in (*_SUMS, "share_pct")},
+            "slowest_rank": None,
+            "slowest_s": None,
+        }
+
+
+def _file_row(
+    name: str, path: str, kind: str, module: str, log: DarshanLog, records: Sequence[FileRecord]
+) -> dict[str, Any]:
+    sums = {key: sum(getattr(one, key) for one in records) for key in _SUMS}
+    of_all = next((one for one in records if one.rank == _SHARED), None)
+    each = {one.rank: one.read_s + one.write_s + one.meta_s for one in records}
+    slowest = max(each, key=lambda rank: each[rank])
+    rank, slowest_s = (of_all.slowest_rank, of_all.slowest_s) if of_all else (slowest, each[slowest])
+    known = slowest_s > 0 and rank >= 0
+    return {
+        "log": name,
+        "file": path,
+        "file_system": kind,
+        "module": module,
+        "ranks": log.ranks if of_all else len(each),
+        **sums,
+        "share_pct": _share(_seconds(sums), log.ranks * log.run_time_s),
+        "slowest_rank": rank if known else None,
+        "slowest_s": slowest_s if known else None,
+    }
+
+
+def _rank_rows(logs: Sequence[NamedLog]) -> Iterator[dict[str, Any]]:
+    """Yield what each rank did in each module; a row without a rank is of files that all ranks share."""
+    sums: dict[tuple[int | None, str], dict[str, float]] = {}
+    files: dict[tuple[int | None, str], set[tuple[str, int]]] = defaultdict(set)
+    times: dict[tuple[int | None, str], float] = defaultdict(float)
+    for name, log in logs:
+        here = set()
+        for record in log.records:
+            key = (_rank_of(record.rank, log, logs), record.module)
+            own = sums.setdefault(key, dict.fromkeys(_SUMS, 0))
+            for one in _SUMS:
+                own[one] += getattr(record, one)
+            files[key].add((name, record.file))
+            here.add(key)
+        for key in here:
+            times[key] += log.run_time_s * (log.ranks if key[0] is None else 1)
+    for key in sorted(sums, key=lambda key: (key[0] is None, key)):
+        rank, module = key
+        yield {
+            "rank": rank,
+            "module": module,
+            "files": len(files[key]),
+            **sums[key],
+            "share_pct": _share(_seconds(sums[key]), times[key]),
+        }
+
+
+def _seconds(sums: Mapping[str, Any]) -> float:
+    return float(sums["read_s"] + sums["write_s"] + sums["meta_s"])
+
+
+def _share(part: float, whole: float) -> float | None:
+    return 100.0 * part / whole if whole > 0 else None
+
+
+def _step_rows(run: RunLogs) -> Iterator[dict[str, Any]]:
+    """Yield the reads and writes that DXT traced, by rank and step."""
+    for _, log in run.logs:
+        if not log.segments:
+            continue
+        ranks, writes, sizes = (np.array([one[at] for one in log.segments], np.int64) for at in (2, 3, 4))
+        begins, ends = (log.begin + np.array([one[at] for one in log.segments]) for at in (5, 6))
+        names = np.array([one.module for one in log.segments])
+        for rank in np.unique(ranks).tolist():
+            known = _rank_of(rank, log, run.logs)
+            # Ranks wait for each other: another one's steps are nearly the same.
+            marks = run.steps.get(known if known is not None else min(run.steps, default=0), ())
+            blocks = blocks_of(marks, log.begin, log.begin + log.run_time_s, _MOST_BLOCKS)
+            for module in np.unique(names[ranks == rank]).tolist():
+                own = (ranks == rank) & (names == module)
+                at = blocks.of((begins[own] + ends[own]) / 2)
+                for block in range(len(blocks)):
+                    some = np.flatnonzero(own)[at == block]
+                    if not len(some):
+                        continue
+                    length = float(blocks.edges[block + 1] - blocks.edges[block])
+                    waits = _covered(begins[some], ends[some])
+                    yield {
+                        "rank": known,
+                        "first_step": blocks.first[block],
+                        "last_step": blocks.last[block],
+                        "phase": blocks.phase[block],
+                        "module": module,
+                        **_sizes(writes[some], sizes[some]),
+                        "wait_s": waits,
+                        "share_pct": _share(waits, length),
+                    }
+
+
+def _sizes(writes: Ints, sizes: Ints) -> dict[str, int]:
+    wrote = int(np.count_nonzero(writes))
+    written = int(sizes[writes == 1].sum())
+    return {
+        "reads": len(sizes) - wrote,
+        "writes": wrote,
+        "read_bytes": int(sizes.sum()) - written,
+        "written_bytes": written,
+    }
+
+
+def _covered(begins: Floats, ends: Floats) -> float:
+    """Return the time that intervals cover together: threads may read at once."""
+    order = np.argsort(begins, kind="stable")
+    begins, ends = begins[order], np.maximum.accumulate(ends[order])
+    before = np.append(-np.inf, ends[:-1])
+    return float(np.maximum(0.0, ends - np.maximum(begins, before)).sum())

@@ -1,0 +1,116 @@
+"""Prints a log of Darshan as JSON, by the package ``darshan``.
+
+It runs in a process of its own (``python dump_script.py LOG``): the package is a C library, and a damaged log
+may crash it. Of modules that it cannot read, the library complains on standard error.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+MODULES = {"POSIX": "POSIX", "MPI-IO": "MPIIO", "STDIO": "STDIO"}
+"""The modules whose counters are printed, with the beginning of the names of these."""
+
+_TRACES = {"DXT_POSIX": "POSIX", "DXT_MPIIO": "MPI-IO"}
+_MOST_RECORDS, _MOST_SEGMENTS = 500_000, 1_000_000
+_MOST_MEMORY = 8 << 30
+NO_LOG = 3
+"""The exit code for a file that the library does not open."""
+
+
+def main(path: str) -> None:
+    """Print job, files, counters and, of DXT, the single reads and writes."""
+    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
+    import darshan.backend.cffi_backend as library
+
+    log = library.log_open(path)
+    if log["handle"] == library.ffi.NULL:
+        sys.exit(NO_LOG)
+    job = library.log_get_job(log)
+    mounts = library.log_get_mounts(log)
+    names = library.log_get_name_records(log)
+    modules = library.log_get_modules(log)
+    found: dict[str, Any] = {
+        "job_id": job["jobid"],
+        "ranks": job["nprocs"],
+        "begin": job["start_time_sec"] + job["start_time_nsec"] / 1e9,
+        "whole_seconds": not job["start_time_nsec"],
+        "run_time_s": job["run_time"],
+        "mounts": mounts,
+        "partial": sorted(name for name, one in modules.items() if one["partial_flag"]),
+        "records": [],
+        "segments": [],
+        "left_out": 0,
+    }
+    numbers: dict[int, int] = {}
+    # The library reads a log from its begin to its end: a module has to be read before the next one.
+    for module in sorted(modules, key=lambda name: modules[name]["idx"]):
+        if module in MODULES:
+            read = _records(lambda: library.log_get_generic_record(log, module, "dict"))  # noqa: B023
+            for record in read:
+                if len(found["records"]) < _MOST_RECORDS:
+                    file = numbers.setdefault(record["id"], len(numbers))
+                    found["records"].append(_counters(module, file, record))
+                else:
+                    found["left_out"] += 1
+        elif module in _TRACES:
+            for record in _records(lambda: library.log_get_dxt_record(log, module)):  # noqa: B023
+                file = numbers.setdefault(record["id"], len(numbers))
+                for segment in _segments(_TRACES[module], file, record):
+                    if len(found["segments"]) < _MOST_SEGMENTS:
+                        found["segments"].append(segment)
+                    else:
+                        found["left_out"] += 1
+    found["files"] = [str(names.get(one, "")) for one in numbers]
+    print(json.dumps(found))
+
+
+def _records(read: Callable[[], Any]) -> Iterator[Any]:
+    while (record := read()) is not None:
+        yield record
+
+
+def _counters(module: str, file: int, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the counters of a file; those that were not monitored are negative and count as 0."""
+    prefix = MODULES[module]
+    whole = {name: max(0, int(value)) for name, value in record["counters"].items()}
+    times = {name: max(0.0, float(value)) for name, value in record["fcounters"].items()}
+
+    def total(*names: str) -> int:
+        return sum(whole.get(f"{prefix}_{name}", 0) for name in names)
+
+    kinds = ("INDEP", "COLL", "SPLIT", "NB") if module == "MPI-IO" else ()
+    calls = {
+        what: total(*(f"{kind}_{what}" for kind in kinds)) if kinds else total(what)
+        for what in ("OPENS", "READS", "WRITES")
+    }
+    return {
+        "module": module,
+        "file": file,
+        "rank": int(record["rank"]),
+        "opens": calls["OPENS"],
+        "reads": calls["READS"],
+        "writes": calls["WRITES"],
+        "read_bytes": total("BYTES_READ"),
+        "written_bytes": total("BYTES_WRITTEN"),
+        "read_s": times.get(f"{prefix}_F_READ_TIME", 0.0),
+        "write_s": times.get(f"{prefix}_F_WRITE_TIME", 0.0),
+        "meta_s": times.get(f"{prefix}_F_META_TIME", 0.0),
+        "slowest_rank": int(record["counters"].get(f"{prefix}_SLOWEST_RANK", -1)),
+        "slowest_s": times.get(f"{prefix}_F_SLOWEST_RANK_TIME", 0.0),
+    }
+
+
+def _segments(module: str, file: int, record: Mapping[str, Any]) -> Iterator[list[Any]]:
+    for kind in ("read", "write"):
+        for one in record[f"{kind}_segments"]:
+            times = float(one["start_time"]), float(one["end_time"])
+            yield [module, file, int(record["rank"]), kind == "write", int(one["length"]), *times]
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,100 @@
+"""The tables about files, from logs of Darshan that are made here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hpcprof.analysis.telemetry.darshan import NamedLog, RunLogs, darshan_tables
+from hpcprof.analysis.telemetry.tables import StepMark
+from hpcprof.profiles.readers.darshan.logs import DarshanLog, FileRecord, Segment
+
+BEGIN = 1_000_000.0
+
+
+def record(file: int, rank: int, written: int, seconds: float, **more: Any) -> FileRecord:
+    return FileRecord("POSIX", file, rank, 1, 0, 2, 0, written, 0.0, seconds, 0.0, **more)
+
+
+def log(**values: Any) -> DarshanLog:
+    known: dict[str, Any] = {
+        "job_id": 7,
+        "ranks": 2,
+        "begin": BEGIN,
+        "run_time_s": 20.0,
+        "files": ["/scratch/a", "/home/b"],
+        "mounts": [("/", "ext4"), ("/scratch", "lustre")],
+        "records": [record(0, 1, 100, 4.0), record(0, 0, 50, 1.0), record(1, -1, 10, 6.0)],
+        "segments": [],
+    }
+    return DarshanLog(**(known | values))
+
+
+def tables(*logs: DarshanLog, **more: Any) -> dict[str, list[dict[str, Any]]]:
+    run = RunLogs([NamedLog(f"{at}.darshan", one) for at, one in enumerate(logs)], **more)
+    return {name: one.rows.to_dict("records") for name, one in darshan_tables(run).items()}
+
+
+def test_files_have_the_sums_of_their_ranks_and_their_file_system() -> None:
+    shared, own = tables(log())["darshan_files"]
+    assert (own["file"], own["file_system"], own["ranks"], own["written_bytes"]) == (
+        "/scratch/a",
+        "lustre",
+        2,
+        150,
+    )
+    assert (own["slowest_rank"], own["slowest_s"]) == (1, 4.0)
+    assert own["share_pct"] == pytest.approx(100 * 5 / 40)
+    assert (shared["file"], shared["file_system"], shared["write_s"]) == ("/home/b", "ext4", 6.0)
+
+
+def test_files_that_all_ranks_share_are_of_no_rank() -> None:
+    rows = tables(log())["darshan_ranks"]
+    assert [(row["rank"], row["written_bytes"]) for row in rows[:2]] == [(0, 50), (1, 100)]
+    assert rows[2]["rank"] != rows[2]["rank"] or rows[2]["rank"] is None
+    assert rows[2]["share_pct"] == pytest.approx(100 * 6 / 40)
+
+
+def test_logs_of_single_processes_do_not_tell_the_rank() -> None:
+    one = log(ranks=1, records=[record(0, 0, 5, 1.0)])
+    (row,) = tables(one, one)["darshan_ranks"]
+    assert (row["written_bytes"], row["files"]) == (10, 2)
+    assert row["rank"] is None or row["rank"] != row["rank"]
+
+
+def test_a_write_counts_for_the_step_of_its_middle_and_overlaps_count_once() -> None:
+    segments = [
+        Segment("POSIX", 0, 1, True, 30, 1.2, 2.8),
+        Segment("POSIX", 0, 1, True, 30, 2.0, 3.0),
+        Segment("POSIX", 0, 1, False, 8, 6.0, 6.5),
+    ]
+    marks = {1: [StepMark(at, BEGIN + 1 + 2 * at) for at in range(8)]}
+    rows = tables(log(segments=segments), steps=marks)["darshan_steps"]
+    assert [(row["first_step"], row["writes"], row["reads"]) for row in rows] == [(1, 2, 0), (3, 0, 1)]
+    assert [row["wait_s"] for row in rows] == [pytest.approx(1.8), pytest.approx(0.5)]
+    assert rows[0]["share_pct"] == pytest.approx(90.0)
+    assert (rows[0]["written_bytes"], rows[1]["read_bytes"]) == (60, 8)
+
+
+def test_what_a_log_lacks_is_said() -> None:
+    run = RunLogs([NamedLog("a", log(partial=["POSIX"], unread=["STDIO"]))], damaged=["b is damaged."])
+    reason = darshan_tables(run)["darshan_files"].reason
+    assert "b is damaged" in reason
+    assert "Darshan had no memory for all files of POSIX" in reason
+    assert "STDIO cannot be read in a" in reason
+
+
+def test_times_from_whole_seconds_are_said_to_be_so() -> None:
+    one = log(segments=[Segment("POSIX", 0, 0, True, 1, 1.0, 2.0)], whole_seconds=True)
+    run = RunLogs([NamedLog("a", one)], {0: [StepMark(0, BEGIN), StepMark(9, BEGIN + 10)]})
+    assert "up to 1 s early" in darshan_tables(run)["darshan_steps"].reason
+    assert "early" not in darshan_tables(run)["darshan_files"].reason
+
+
+def test_beyond_500_files_the_others_are_one_row() -> None:
+    records = [record(at, 0, 1, 1.0 + (at < 3)) for at in range(600)]
+    rows = tables(log(files=[f"/f{at}" for at in range(600)], records=records))["darshan_files"]
+    assert len(rows) == 501
+    assert rows[-1]["file"] == "(100 other files)"
+    assert sum(row["written_bytes"] for row in rows) == 600
