@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from hpcprof.submit.runs.directory import all_runs
 from hpcprof.submit.runs.live_steps import read_live_steps
+from tests.command_server import CommandServer
 from tests.integration.slurm_cluster import cluster_or_skip
 from tests.waiting import until
 
@@ -45,17 +45,15 @@ TWO = ("--ranks-per-node", "2")
 class Job:
     """A job of two ranks, until `end`."""
 
-    def __init__(self, folder: Path, kind: str, *options: str) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, server: CommandServer, kind: str, *options: str) -> None:
+        self.folder, self.server = folder, server
         (folder / "train.py").write_text(PROGRAM)
         self.hpcprof("submit", *options, "--", sys.executable, "train.py", kind)
         (self.run,) = all_runs(folder / "runs")
 
     def hpcprof(self, *arguments: str, code: int = 0) -> str:
         """Run a command, and return what it prints."""
-        done = subprocess.run(
-            [sys.executable, "-m", "hpcprof", *arguments], cwd=self.folder, capture_output=True, text=True
-        )
+        done = self.server.run([*arguments], self.folder, 480)
         assert done.returncode == code, done.stderr
         return done.stdout if code == 0 else done.stderr
 
@@ -66,8 +64,18 @@ class Job:
         assert self.run.state_file("finished") == "0"
 
 
-def test_a_running_job_records_the_same_steps_on_all_ranks_and_goes_on(tmp_path: Path) -> None:
-    job = Job(tmp_path, "even", *TWO)
+@pytest.fixture(scope="module", autouse=True)
+def slower(tmp_path_factory: pytest.TempPathFactory, command_server: CommandServer) -> Job:
+    """A job whose steps have become slower; it records them beside the other tests."""
+    job = Job(tmp_path_factory.mktemp("slow"), command_server, "slow", *TWO, "--capture-when", "slow:100")
+    until(lambda: max((rank.last.step for rank in read_live_steps(job.run).values()), default=0) >= 60, 200)
+    return job
+
+
+def test_a_running_job_records_the_same_steps_on_all_ranks_and_goes_on(
+    tmp_path: Path, command_server: CommandServer
+) -> None:
+    job = Job(tmp_path, command_server, "even", *TWO)
     until(lambda: len(read_live_steps(job.run)) == 2, 120)
     job.hpcprof("capture", "last", "--steps", "3")
     traces = sorted(path.name for path in (job.run.path / "profiles").iterdir())
@@ -86,11 +94,14 @@ def test_a_running_job_records_the_same_steps_on_all_ranks_and_goes_on(tmp_path:
 
 
 def test_a_job_of_slurm_records_the_same_steps_on_all_nodes_and_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_server: CommandServer
 ) -> None:
     with cluster_or_skip(tmp_path / "slurm") as slurm:
         monkeypatch.setenv("SLURM_CONF", str(slurm.configuration))
-        job = Job(tmp_path, "even", "--site", "generic-slurm", "--nodes", "2", "--walltime", "10m")
+        job = Job(
+            *(tmp_path, command_server, "even", "--site", "generic-slurm", "--nodes", "2"),
+            *("--walltime", "10m"),
+        )
         until(lambda: len(read_live_steps(job.run)) == 2, 120)
         job.hpcprof("capture", "last", "--steps", "3", "--ranks", "1")
         (trace,) = (job.run.path / "profiles").iterdir()
@@ -100,18 +111,17 @@ def test_a_job_of_slurm_records_the_same_steps_on_all_nodes_and_goes_on(
         job.end()
 
 
-def test_steps_that_become_slower_are_recorded_and_explained(tmp_path: Path) -> None:
-    job = Job(tmp_path, "slow", *TWO, "--capture-when", "slow:100")
-    answers = job.run.path / "state/captures"
+def test_steps_that_become_slower_are_recorded_and_explained(slower: Job) -> None:
+    answers = slower.run.path / "state/captures"
     until(
         lambda: (
             len([*answers.glob("*.json")]) == 2 and "recorded" in (answers / "rank00000.json").read_text()
         ),
         200,
     )
-    job.end()
-    job.hpcprof("collect", "last")
-    slower = json.loads(job.hpcprof("explain", "last", "--format", "json"))["slower"]
-    assert 50 <= slower["since"] <= 62
-    assert slower["percent"] > 100
-    assert "Since step " in job.hpcprof("explain", "last")
+    slower.end()
+    slower.hpcprof("collect", "last")
+    found = json.loads(slower.hpcprof("explain", "last", "--format", "json"))["slower"]
+    assert 50 <= found["since"] <= 62
+    assert found["percent"] > 100
+    assert "Since step " in slower.hpcprof("explain", "last")

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hpcprof.submit.runs.directory import all_runs
+from hpcprof.submit.runs.live_steps import read_live_steps
+from tests.command_server import CommandServer
+from tests.conftest import Hpcprof
 from tests.integration.mpi import need_mpich
 from tests.waiting import until
 
@@ -36,7 +40,7 @@ def load(step):
     if kind == "stopped" and (step, rank) == (3, 1):
         os.kill(os.getpid(), signal.SIGSTOP)
     if kind == "busy" and (step, rank) == (3, 0):
-        until = time.monotonic() + 30
+        until = time.monotonic() + 20
         while time.monotonic() < until: sum(range(1000))
 def reduce(step):
     if step == 3 and kind == "order" and rank == 1:
@@ -59,32 +63,92 @@ LINES = {line.strip(): number for number, line in enumerate(PROGRAM.splitlines()
 STALLS = ("stuck", "stopped", "order", "cycle")
 
 
-def has_ended(run: Path) -> bool:
-    return (run / "state/finished").exists()
+STALL = ("--stall-timeout", "10s", "--on-stall")
+
+
+@dataclass(frozen=True)
+class Jobs:
+    """The jobs of these tests, which run at the same time, since each waits for most of a minute.
+
+    ``waiting`` has the commands that wait for the end of their jobs, by the name of their folder.
+    """
+
+    folder: Path
+    hpcprof: Callable[..., str]
+    waiting: dict[str, subprocess.Popen[str]]
+
+    def ended(self, *names: str) -> dict[str, Path]:
+        """Wait for jobs, and return their runs by name."""
+        runs = {run.id.split("-")[2]: run for run in all_runs(self.folder / "runs")}
+        until(lambda: all(runs[name].state_file("finished") is not None for name in names), 400)
+        return {name: runs[name].path for name in names}
 
 
 @pytest.fixture(scope="module")
-def stalled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The explanations of runs of three ranks, one for each kind of stall, and of one that is only busy."""
+def jobs(tmp_path_factory: pytest.TempPathFactory, command_server: CommandServer) -> Iterator[Jobs]:
+    """The jobs, once those of PyTorch have begun their steps."""
     folder = tmp_path_factory.mktemp("stalls")
 
     def hpcprof(*arguments: str) -> str:
-        command = [sys.executable, "-m", "hpcprof", *arguments]
-        return subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=True).stdout
+        done = command_server.run([*arguments], folder, 480)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
+    def wait(name: str, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        (folder / name).mkdir()
+        (folder / name / "train.py").write_text(PROGRAM)
+        (folder / name / "stuck.py").write_text(STUCK_IN_NCCL)
+        return subprocess.Popen(
+            [sys.executable, "-m", "hpcprof", *arguments],
+            cwd=folder / name,
+            env={**os.environ, **variables},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    three = ("--ranks-per-node", "3", *STALL)
+    stuck = ("--job-name", "stuck", "--", sys.executable, "train.py", "stuck")
+    waiting = {
+        "again": wait("again", "submit", "--wait", *three, "resubmit", *stuck),
+        "stopped": wait("stopped", "run", *three, "stop", *stuck),
+    }
     (folder / "train.py").write_text(PROGRAM)
     for kind in (*STALLS, "busy"):
         hpcprof(
-            *("submit", "--ranks-per-node", "3", "--stall-timeout", "10s", "--on-stall", "stop"),
-            *("--job-name", kind, "--", sys.executable, "train.py", kind),
+            *("submit", *three, "stop", "--job-name", kind, "--"),
+            *(sys.executable, "train.py", kind),
         )
-    runs = {re.split("-", run.id)[2]: run.path for run in all_runs(folder / "runs")}
-    until(lambda: all(map(has_ended, runs.values())), 400)
+    runs = [*all_runs(folder / "runs")]
+    # Ranks that poll use whole CPUs, so they begin when the others have imported torch.
+    until(lambda: all(len(read_live_steps(run)) == 3 for run in runs), 400)
+    library = folder / "libnccl.so.2"
+    library.write_bytes(b"library")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    program = ("--", sys.executable, "-S", "stuck.py", port, str(library))
+    waiting["nccl"] = wait(
+        *("nccl", "submit", "--wait", *STALL, "stop", *program), NCCL_RAS_ADDR=f"localhost:{port}"
+    )
+    (folder / "solve.py").write_text(MPI_PROGRAM)
+    for kind in ("polling", "computing") if READS_STACKS else ():
+        hpcprof(
+            *("submit", "-o", f"mpiexec={need_mpich()}", *three, "stop", "--job-name", kind, "--"),
+            *(sys.executable, "solve.py", kind),
+        )
+    yield Jobs(folder, hpcprof, waiting)
+    for command in waiting.values():
+        command.communicate()
+
+
+@pytest.fixture(scope="module")
+def stalled(jobs: Jobs) -> dict[str, dict[str, Any]]:
+    """The explanations of runs of three ranks, one for each kind of stall, and of one that is only busy."""
     found = {}
-    for kind, path in runs.items():
-        told = hpcprof("explain", kind, "--format", "json")
+    for kind, path in jobs.ended(*STALLS, "busy").items():
         exit_code = (path / "state/finished").read_text().strip()
-        found[kind] = {**json.loads(told), "exit_code": exit_code, "path": path}
+        told = json.loads(jobs.hpcprof("explain", kind, "--format", "json"))
+        found[kind] = {**told, "exit_code": exit_code, "path": path}
     return found
 
 
@@ -137,7 +201,7 @@ from mpi4py import MPI
 comm = MPI.COMM_WORLD
 def load():
     if sys.argv[1] == "polling": time.sleep(1000)
-    until = time.monotonic() + 30
+    until = time.monotonic() + 20
     while time.monotonic() < until: sum(range(1000))
 for step in range(5):
     comm.Barrier()
@@ -147,31 +211,21 @@ comm.Barrier()
 MPI_LINES = {line.strip(): number for number, line in enumerate(MPI_PROGRAM.splitlines(), 1)}
 
 
-@pytest.mark.skipif(not shutil.which("gdb") and not shutil.which("eu-stack"), reason="no gdb, no eu-stack")
-def test_ranks_that_poll_in_mpi_wait_and_one_that_computes_does_not(tmp_path: Path) -> None:
+READS_STACKS = shutil.which("gdb") or shutil.which("eu-stack")
+
+
+@pytest.mark.skipif(not READS_STACKS, reason="no gdb, no eu-stack")
+def test_ranks_that_poll_in_mpi_wait_and_one_that_computes_does_not(jobs: Jobs) -> None:
     """MPICH polls: the ranks that wait use whole CPUs."""
-    mpiexec = need_mpich()
-    (tmp_path / "solve.py").write_text(MPI_PROGRAM)
-
-    def hpcprof(*arguments: str) -> str:
-        command = [sys.executable, "-m", "hpcprof", *arguments]
-        return subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True).stdout
-
-    for kind in ("polling", "busy"):
-        hpcprof(
-            *("submit", "-o", f"mpiexec={mpiexec}", "--ranks-per-node", "4", "--stall-timeout", "10s"),
-            *("--on-stall", "stop", "--job-name", kind, "--", sys.executable, "solve.py", kind),
-        )
-    runs = {re.split("-", run.id)[2]: run.path for run in all_runs(tmp_path / "runs")}
-    until(lambda: all(map(has_ended, runs.values())), 400)
-    stall = json.loads(hpcprof("explain", "polling", "--format", "json"))["stall"]
-    assert (stall["kind"], stall["ranks"], stall["waiting"]) == ("never_came", [2], [0, 1, 3])
+    runs = jobs.ended("polling", "computing")
+    stall = json.loads(jobs.hpcprof("explain", "polling", "--format", "json"))["stall"]
+    assert (stall["kind"], stall["ranks"], stall["waiting"]) == ("never_came", [2], [0, 1])
     assert stall["collective"]["name"] == "MPI_Barrier"
     (place,) = stall["where"]
     line = MPI_LINES['if sys.argv[1] == "polling": time.sleep(1000)']
     assert (place["function"], Path(place["file"]).name, place["line"]) == ("load", "solve.py", line)
-    assert (runs["busy"] / "state/finished").read_text().strip() == "0"
-    assert not (runs["busy"] / "state/stalled").exists()
+    assert (runs["computing"] / "state/finished").read_text().strip() == "0"
+    assert not (runs["computing"] / "state/stalled").exists()
 
 
 MPI_UNDER_NSYS = """\
@@ -213,30 +267,22 @@ def test_calls_that_nsys_recorded_give_the_communicators_and_the_last_calls(tmp_
     assert [len(list((run.path / "profiles").glob(f"*.{kind}"))) for kind in ("nsys-rep", "sqlite")] == [4, 4]
 
 
-def test_a_stalled_job_is_submitted_again_once_by_the_command_that_waits(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(PROGRAM)
-    job = ("submit", "--ranks-per-node", "3", "--stall-timeout", "10s", "--on-stall", "resubmit")
-    program = ("--job-name", "again", "--", sys.executable, "train.py", "stuck")
-
-    def hpcprof(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "hpcprof", *arguments]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-
-    # Beside the others, since each waits for most of a minute.
-    (tmp_path / "stopped").mkdir()
-    stopped = subprocess.Popen(
-        [sys.executable, "-m", "hpcprof", "run", *job[1:-1], "stop", *program[:-2], "../train.py", "stuck"],
-        cwd=tmp_path / "stopped",
-    )
-    refused = hpcprof(*job, *program)
+def test_only_a_command_that_waits_submits_a_stalled_job_again(hpcprof: Hpcprof) -> None:
+    refused = hpcprof("submit", *STALL, "resubmit", "--", "true")
     assert (refused.returncode, "cannot queue a job again" in refused.stderr) == (2, True)
-    done = hpcprof(*job, "--wait", *program)
-    assert (done.returncode, len(list(all_runs(tmp_path / "runs")))) == (5, 2)
-    assert "submitted it again as" in done.stdout
-    assert done.stderr.count("stalled: Rank 2 holds the others up in load (train.py:") == 2
-    watched = hpcprof("status", "--watch", "last")
+
+
+def test_a_stalled_job_is_submitted_again_once_by_the_command_that_waits(jobs: Jobs) -> None:
+    again = jobs.waiting["again"]
+    printed, said = again.communicate()
+    assert (again.returncode, len(list(all_runs(jobs.folder / "again/runs")))) == (5, 2)
+    assert "submitted it again as" in printed
+    assert said.count("stalled: Rank 2 holds the others up in load (train.py:") == 2
+    command = [sys.executable, "-m", "hpcprof", "status", "--watch", "last"]
+    watched = subprocess.run(command, cwd=jobs.folder / "again", capture_output=True, text=True, check=False)
     assert (watched.returncode, "Rank 2 holds" in " ".join(watched.stdout.split())) == (5, True)
-    assert stopped.wait() == 5
+    jobs.waiting["stopped"].communicate()
+    assert jobs.waiting["stopped"].returncode == 5
 
 
 STUCK_IN_NCCL = """\
@@ -262,19 +308,12 @@ time.sleep(1000)
 """
 
 
-def test_pytorch_and_nccl_are_asked_where_the_interpreter_is_stuck(tmp_path: Path) -> None:
-    (tmp_path / "stuck.py").write_text(STUCK_IN_NCCL)
-    (tmp_path / "libnccl.so.2").write_bytes(b"library")
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    program = (sys.executable, "-S", "stuck.py", str(port), str(tmp_path / "libnccl.so.2"))
-    options = ("--stall-timeout", "10s", "--on-stall", "stop", "--wait")
-    command = [sys.executable, "-m", "hpcprof", "submit", *options, "--", *program]
-    environment = {**os.environ, "NCCL_RAS_ADDR": f"localhost:{port}"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    (run,) = all_runs(tmp_path / "runs")
-    assert done.returncode == 5
-    assert "Rank 0 waits in all_reduce, number 3 of group default_pg." in done.stderr
+def test_pytorch_and_nccl_are_asked_where_the_interpreter_is_stuck(jobs: Jobs) -> None:
+    command = jobs.waiting["nccl"]
+    _, said = command.communicate()
+    (run,) = all_runs(jobs.folder / "nccl/runs")
+    assert command.returncode == 5
+    assert "Rank 0 waits in all_reduce, number 3 of group default_pg." in said
     (ras,) = (run.path / "stall").glob("*.ras")
     assert ras.read_text() == "Job summary after verbose status\n"
     # Nothing of it stays outside of the evidence.
