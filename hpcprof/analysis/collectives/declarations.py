@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Activity, Analysis, Scope, columns
+from hpcprof.analysis.framework.declaration import Activity, Analysis, Scope, columns, names
 from hpcprof.analysis.framework.events import WORK, Events
 from hpcprof.profiles.losses import Subject
 
@@ -59,16 +59,7 @@ ANALYSES = (
         columns("sender receiver comm_id:text seq bytes latency_ns algbw_gbps:float last_rank spread_ns"),
         "hpcprof.analysis.collectives.point_to_point:point_to_point",
         map="hpcprof.analysis.collectives.point_to_point:list_messages",
-        main_columns=(
-            "sender",
-            "receiver",
-            "seq",
-            "bytes",
-            "latency_ns",
-            "algbw_gbps",
-            "last_rank",
-            "spread_ns",
-        ),
+        main_columns=names("sender receiver seq bytes latency_ns algbw_gbps last_rank spread_ns"),
     ),
     Analysis(
         "point_to_point_summary",
@@ -77,15 +68,7 @@ ANALYSES = (
         columns("sender receiver comm_id:text bytes count latency_p50_ns algbw_p50_gbps:float spread_p50_ns"),
         "hpcprof.analysis.collectives.point_to_point:point_to_point_summary",
         needs=("point_to_point",),
-        main_columns=(
-            "sender",
-            "receiver",
-            "bytes",
-            "count",
-            "latency_p50_ns",
-            "algbw_p50_gbps",
-            "spread_p50_ns",
-        ),
+        main_columns=names("sender receiver bytes count latency_p50_ns algbw_p50_gbps spread_p50_ns"),
     ),
     Analysis(
         "skew_summary",

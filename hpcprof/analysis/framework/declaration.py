@@ -201,3 +201,8 @@ def columns(text: str) -> tuple[Column, ...]:
     """Parse columns, as in ``"rank name:text time_pct:float"``; the default type is int."""
     parts = (item.partition(":") for item in text.split())
     return tuple(Column(name, Kind(kind or "int")) for name, _, kind in parts)
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Parse names of columns or analyses, as in ``"rank name -total_ns"``."""
+    return tuple(text.split())

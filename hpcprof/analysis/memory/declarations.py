@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, Scope, columns
+from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, Scope, columns, names
 from hpcprof.analysis.framework.events import Events
 
 NO_SNAPSHOTS = "there are no snapshots of PyTorch's memory (--memory-history keeps some)"
@@ -21,7 +21,7 @@ def _declared(
         map="hpcprof.analysis.memory.tables:memory_tables",
         map_over=Part.MEMORY,
         events=Events(frozenset()),
-        main_columns=tuple(main.split()),
+        main_columns=names(main),
         report_position=position,
         about=Activity.MEMORY,
         compared_by=compared_by,

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, SampleBasis, Scope, columns
+from functools import partial
+
+from hpcprof.analysis.framework.declaration import (
+    Activity,
+    Analysis,
+    Part,
+    SampleBasis,
+    Scope,
+    columns,
+    names,
+)
 from hpcprof.analysis.framework.events import RANGES, Events
 from hpcprof.profiles.losses import Subject
 
 _MPI = Events(RANGES | {Subject.CALL, Subject.COLLECTIVE, Subject.EVENT})
-_NEEDS = ("mpi_call_list", "mpi_operation_list", "mpi_regions")
 BETWEEN = "between "
 """Begins the name of a place outside of all ranges: the two calls around it follow."""
 
 NO_CALLS = "no profile has MPI calls"
 """The reason why the tables about calls of MPI have no rows."""
 
-_MAP = "hpcprof.analysis.mpi.tables:mpi_tables"
+_OF_MESSAGES = partial(
+    Analysis,
+    scope=Scope.RUN,
+    map="hpcprof.analysis.mpi.tables:mpi_tables",
+    map_over=Part.MPI,
+    map_needs=("mpi_call_list", "mpi_operation_list", "mpi_regions"),
+    about=Activity.MPI,
+)
+_OF_CALLS = partial(_OF_MESSAGES, function="", absent=NO_CALLS)
 
 ANALYSES = (
     Analysis(
@@ -67,97 +84,54 @@ ANALYSES = (
         "hpcprof.analysis.mpi.counters:useful_counters",
         events=Events(RANGES | {Subject.CALL, Subject.EVENT}, steps=True),
     ),
-    Analysis(
+    _OF_MESSAGES(
         "pop",
         "Parallel efficiency",
-        Scope.RUN,
-        columns(
+        columns=columns(
             "scope:text name:text parallel_efficiency_pct:float load_balance_pct:float "
             "communication_efficiency_pct:float serialization_efficiency_pct:float "
             "transfer_efficiency_pct:float host_efficiency_pct:float offload_efficiency_pct:float "
             "device_efficiency_pct:float device_load_balance_pct:float "
             "device_communication_efficiency_pct:float device_orchestration_efficiency_pct:float"
         ),
-        "hpcprof.analysis.mpi.tables:pop",
-        map=_MAP,
-        map_over=Part.MPI,
-        map_needs=_NEEDS,
+        function="hpcprof.analysis.mpi.tables:pop",
         needs=("offload", "breakdown"),
         report_position=12,
-        about=Activity.MPI,
         sample_basis=SampleBasis.RANKS,
     ),
-    Analysis(
+    _OF_CALLS(
         "mpi_calls",
         "MPI calls",
-        Scope.RUN,
-        columns(
+        columns=columns(
             "rank call:text size_class:text calls bytes total_ns median_ns wait_ns transfer_ns "
             "share_pct:float"
         ),
-        "",
-        absent=NO_CALLS,
-        map=_MAP,
-        map_over=Part.MPI,
-        map_needs=_NEEDS,
         sort_by=("-total_ns",),
-        main_columns=(
-            "rank",
-            "call",
-            "size_class",
-            "calls",
-            "bytes",
-            "total_ns",
-            "wait_ns",
-            "transfer_ns",
-            "share_pct",
-        ),
+        main_columns=names("rank call size_class calls bytes total_ns wait_ns transfer_ns share_pct"),
         report_position=16,
-        about=Activity.MPI,
         compared_by="total_ns",
     ),
-    Analysis(
+    _OF_CALLS(
         "mpi_waits",
         "Waits in MPI and the ranks that cause them",
-        Scope.RUN,
-        columns("rank call:text pattern:text range:text wait_ns delaying_rank delaying_range:text"),
-        "",
-        absent=NO_CALLS,
-        map=_MAP,
-        map_over=Part.MPI,
-        map_needs=_NEEDS,
+        columns=columns("rank call:text pattern:text range:text wait_ns delaying_rank delaying_range:text"),
         sort_by=("-wait_ns",),
         report_position=14,
-        about=Activity.MPI,
         sample_basis=SampleBasis.RANKS,
         compared_by="wait_ns",
     ),
-    Analysis(
+    _OF_CALLS(
         "mpi_delays",
         "Delays that others wait for in MPI",
-        Scope.RUN,
-        columns("delaying_rank delaying_range:text ranks waits wait_ns share_pct:float"),
-        "",
-        absent=NO_CALLS,
-        map=_MAP,
-        map_over=Part.MPI,
-        map_needs=_NEEDS,
+        columns=columns("delaying_rank delaying_range:text ranks waits wait_ns share_pct:float"),
         sort_by=("-wait_ns",),
         report_position=13,
-        about=Activity.MPI,
     ),
-    Analysis(
+    _OF_CALLS(
         "mpi_matrix",
         "MPI messages between ranks",
-        Scope.RUN,
-        columns("sender receiver sender_node:text receiver_node:text messages bytes transfer_ns"),
-        "",
-        absent=NO_CALLS,
-        map=_MAP,
-        map_over=Part.MPI,
-        map_needs=_NEEDS,
+        columns=columns("sender receiver sender_node:text receiver_node:text messages bytes transfer_ns"),
         sort_by=("-bytes", "-messages"),
         report_position=18,
-        about=Activity.MPI,
     ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, Scope, columns
+from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, Scope, columns, names
 from hpcprof.analysis.framework.events import RANGES, Events
 from hpcprof.profiles.losses import Subject
 
@@ -44,7 +44,7 @@ def _declared(
         map_over=Part.NODES,
         events=Events(subjects),
         sort_by=sort,
-        main_columns=tuple(main.split()),
+        main_columns=names(main),
         report_position=position,
         about=about,
         compared_by=compared_by,
