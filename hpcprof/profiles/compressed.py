@@ -16,6 +16,7 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.common.units import counted, format_bytes
 from hpcprof.profiles.readers.declaration import Reader
 from hpcprof.profiles.readers.discovery import reader_of
+from hpcprof.profiles.readers.kineto import TORCH
 
 SUFFIXES = (".xz", ".gz", ".zst")
 
@@ -56,9 +57,12 @@ def reader_of_compressed(path: Path) -> Reader | None:
 
     What a reader takes as it is, such as ``.trace.json.gz``, does not count as compressed.
     """
-    if path.suffix.lower() not in SUFFIXES or path.name.startswith(".") or reader_of(path) is not None:
+    as_it_is = reader_of(path)
+    if path.suffix.lower() not in SUFFIXES or path.name.startswith(".") or as_it_is not in (None, TORCH):
         return None
-    return reader_of(path.with_suffix(""))
+    # The names of other traces may end like those of PyTorch: ``chrome_trace.json.gz``.
+    inside = reader_of(path.with_suffix(""))
+    return None if inside is as_it_is else inside
 
 
 @contextmanager

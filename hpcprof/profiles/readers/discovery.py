@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # numpy is not needed to find profiles
     from hpcprof.profiles.kernel_report import KernelReport
     from hpcprof.profiles.timeline import Timeline
 
-BUILT_IN = (NSYS, TORCH, ROCPD, ROCPROFV3, UNITRACE, XPLANE, OTF2, INSPECTOR, NCU)
+BUILT_IN = (NSYS, ROCPD, ROCPROFV3, UNITRACE, TORCH, XPLANE, OTF2, INSPECTOR, NCU)
 """The first that takes a file reads it: the tables of Nsight Compute may have any name."""
 PROFILES = ", ".join(reader.files for reader in BUILT_IN)
 """The formats of the built-in readers, for people."""

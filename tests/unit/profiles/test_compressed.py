@@ -90,6 +90,8 @@ def test_a_bomb_is_left_out_with_a_sentence_and_leaves_nothing(
         ("rank0.trace.json.zst", "torch"),
         ("a.pt.trace.json.XZ", "torch"),
         ("rank0.trace.json.gz", None),  # the reader takes it as it is
+        ("rank0_trace.json.gz", None),
+        ("chrome_trace.json.gz", "unitrace"),
         (".rank0.sqlite.xz", None),
         ("notes.txt.xz", None),
         ("rank0.sqlite", None),

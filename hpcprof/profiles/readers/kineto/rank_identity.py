@@ -1,4 +1,4 @@
-"""The rank in a trace, found without reading all of it."""
+"""What a trace is and of which rank, found without reading all of it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from hpcprof.profiles.readers.declaration import rank_from_name
 
 # Kineto writes distributedInfo before the events, after the properties of up to 16 devices.
 _HEAD_BYTES = 1 << 18
+_NAMED = (".trace.json", ".trace.json.gz")
+# Other programs write Chrome's events too, without what Kineto says of itself and with other categories.
+_OF_KINETO = re.compile(
+    rb'"(?:schemaVersion|deviceProperties|distributedInfo)"\s*:'
+    rb'|"cat"\s*:\s*"(?:user_annotation|cuda_runtime|cuda_driver|hip_runtime|xpu_runtime|python_function|ac2g)"'
+)
 _DISTRIBUTED = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*(\d{1,9})\b')
 
 
@@ -25,6 +31,16 @@ def identify_rank(path: Path) -> int | None:
     """
     found = _DISTRIBUTED.search(_head(path))
     return int(found[1]) if found else rank_from_name(path)
+
+
+def is_trace(path: Path) -> bool:
+    """Return whether a file is a trace, by its name or what it begins with."""
+    if path.name.lower().endswith(_NAMED):
+        return True
+    try:
+        return _OF_KINETO.search(_head(path)) is not None
+    except DamagedInput:
+        return False
 
 
 def _head(path: Path) -> bytes:

@@ -20,6 +20,8 @@ from hpcprof.profiles.readers.discovery import find_profiles, read_profile, read
         ("a.trace.json.gz", "torch"),
         ("a.pt.trace.json", "torch"),
         ("a.pt.trace.json.gz", "torch"),
+        ("rank0_trace.json", "torch"),
+        ("mi250_kineto.json.gz", "torch"),
         ("rank0.json", None),
         ("rank0.nsys-rep", "nsys"),
         ("rank0.ncu-rep", "ncu"),
@@ -68,6 +70,18 @@ def test_any_other_folder_is_searched_itself(tmp_path: Path) -> None:
     (tmp_path / "a.sqlite").touch()
     (tmp_path / "folder.sqlite").mkdir()
     assert [path.name for path in find_profiles(tmp_path)] == ["a.sqlite", "b.trace.json"]
+
+
+def test_traces_of_pytorch_with_other_names_are_found_by_what_they_begin_with(
+    tmp_path: Path, torch_trace: Path
+) -> None:
+    (tmp_path / "mi250_kineto.json.gz").write_bytes(torch_trace.read_bytes())
+    (tmp_path / "rank1_trace.json").write_text('{"traceEvents": [{"ph": "X", "cat": "ac2g", "ts": 1}]}')
+    (tmp_path / "other_trace.json").write_text('{"traceEvents": [{"ph": "X", "cat": "gpu_op", "ts": 1}]}')
+    (tmp_path / "cut_trace.json.gz").write_bytes(b"\x1f\x8b\x08")
+    found = [path.name for path in find_profiles(tmp_path)]
+    assert found == ["mi250_kineto.json.gz", "rank1_trace.json"]
+    assert read_profile(tmp_path / "mi250_kineto.json.gz").origin.kind == "torch"
 
 
 def test_each_kind_goes_to_its_reader(export: Path, torch_trace: Path) -> None:
