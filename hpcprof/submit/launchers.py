@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -55,8 +55,6 @@ class LauncherDescription(msgspec.Struct, frozen=True):
         ``(nodes) -> argv`` that starts one process on each of that many nodes; None if it cannot.
     needs_starter : bool
         Whether it must itself be started on each node, by ``launcher.starter`` of the site.
-    binds_one_core : bool
-        Whether it binds a rank to one core, given by its number, and not to a list of cores.
     mpi_operator_name : str
         Its MPI in an MPIJob of Kubeflow's MPI operator; empty if the operator does not support it.
     ends_other_ranks : bool
@@ -71,7 +69,6 @@ class LauncherDescription(msgspec.Struct, frozen=True):
     several_nodes: bool = True
     on_each_node: Callable[[int], list[str]] | None = None
     needs_starter: bool = False
-    binds_one_core: bool = False
     mpi_operator_name: str = ""
     ends_other_ranks: bool = False
     export_flag: str = ""
@@ -133,7 +130,7 @@ def _pals(site: Site, job: Job) -> list[str]:
         "--ppn",
         str(job.ranks_per_node),
         *(["--depth", str(job.cpus_per_rank)] if job.cpus_per_rank else []),
-        *_cpu_bind(site, job, "list:", ":"),
+        *_cpu_bind(site, job, lambda cores: f"list:{':'.join(cores)}"),
     ]
 
 
@@ -170,7 +167,7 @@ def _srun(site: Site, job: Job) -> list[str]:
         f"--nodes={job.nodes}",
         f"--ntasks={job.ranks}",
         f"--ntasks-per-node={job.ranks_per_node}",
-        *_cpu_bind(site, job, "map_cpu:", ","),
+        *_cpu_bind(site, job, _in_slurm),
         *failures,
     ]
 
@@ -199,11 +196,24 @@ def on_each_node(site: Site, job: Job) -> list[str]:
     return argv
 
 
-def _cpu_bind(site: Site, job: Job, prefix: str, separator: str) -> list[str]:
+def _cpu_bind(site: Site, job: Job, written: Callable[[Sequence[str]], str]) -> list[str]:
     cores = site.launcher.cpu_bind
     if cores and job.ranks_per_node == len(cores):
-        return [f"--cpu-bind={prefix}{separator.join(cores)}"]
+        return [f"--cpu-bind={written(cores)}"]
     return [f"--cpu-bind={site.launcher.cpu_bind_default}"] if site.launcher.cpu_bind_default else []
+
+
+def _in_slurm(cores: Sequence[str]) -> str:
+    """Return the cores of each rank as srun takes them: only masks can name several for one rank."""
+    if all(one.isdigit() for one in cores):
+        return f"map_cpu:{','.join(cores)}"
+    return f"mask_cpu:{','.join(f'0x{sum(1 << core for core in core_numbers(one)):x}' for one in cores)}"
+
+
+def core_numbers(cores: str) -> set[int]:
+    """Return the numbers in cores and spans, as in ``0-7,32-39``."""
+    spans = (part.partition("-") for part in cores.split(","))
+    return {core for first, _, last in spans for core in range(int(first), int(last or first) + 1)}
 
 
 LAUNCHERS: dict[LauncherName, LauncherDescription] = {
@@ -213,7 +223,6 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
         _srun,
         rank_variables=_SLURM,
         on_each_node=lambda nodes: ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"],
-        binds_one_core=True,
         ends_other_ranks=True,
     ),
     LauncherName.PALS: LauncherDescription(

@@ -15,7 +15,7 @@ from hpcprof.common.units import parse_memory
 from hpcprof.common.yaml_file import read_mapping
 from hpcprof.submit.config import HOST_KEYS
 from hpcprof.submit.jobs.walltime import parse_walltime
-from hpcprof.submit.launchers import LAUNCHERS, STARTERS
+from hpcprof.submit.launchers import STARTERS, core_numbers
 from hpcprof.submit.profilers import PROFILERS, profiler_names
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.sites.model import Site
@@ -212,9 +212,7 @@ def _core_problem(site: Site, cores: str) -> str:
     spans = [_SPAN.fullmatch(part) for part in cores.split(",")]
     if not all(spans):
         return "write core numbers and spans, as in 0-7,32-39"
-    if LAUNCHERS[site.launcher.name].binds_one_core and not cores.isdigit():
-        return "srun binds a rank to one core (map_cpu); write its number"
-    numbers = {n for s in spans if s for n in range(int(s["first"]), int(s["last"] or s["first"]) + 1)}
+    numbers = core_numbers(cores)
     reserved = numbers & set(site.node.reserved_cores)
     if reserved:
         return f"core {min(reserved)} is one of node.reserved_cores"

@@ -109,7 +109,7 @@ def test_an_unknown_site_names_the_close_ones() -> None:
             "node: {cores: 7, reserved_cores: [0], threads: 2}\nlauncher: {cpu_bind: ['1-16']}\n",
             "a node has hardware threads 0 to 15",
         ),
-        ("launcher: {name: srun, cpu_bind: ['0-7']}\n", "srun binds a rank to one core"),
+        ("launcher: {name: srun, cpu_bind: ['a-7']}\n", "write core numbers and spans"),
     ],
 )
 def test_parts_of_a_site_file_that_do_not_fit_together_are_one_sentence(
