@@ -81,7 +81,12 @@ def steps_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
         "max_ns": int(wall.max()),
         "gpu_span_p50_ns": typical,
     }
-    return Outcome(pd.DataFrame([row], dtype=object), compare_times(row["p50_ns"], typical))
+    without = int(span.isna().sum())
+    reason = compare_times(row["p50_ns"], typical)
+    if 0 < without < len(span):
+        # The span of the others is not that of a step.
+        reason = f"{without} of {counted(len(span), 'step')} launched no work on the GPU"
+    return Outcome(pd.DataFrame([row], dtype=object), reason)
 
 
 def compare_times(wall: int, gpu_span: int | None) -> str:

@@ -70,7 +70,7 @@ ANALYSES = (
     ),
     Analysis(
         "api",
-        "CUDA API time by name",
+        "GPU API time by name",
         Scope.RANK,
         columns(f"rank name:text num_calls {_SUMMARY}"),
         "hpcprof.analysis.summaries.api_calls:api",

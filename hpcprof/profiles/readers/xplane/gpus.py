@@ -131,7 +131,7 @@ def _gpu(device: int, stats: Mapping[str, Stat]) -> Gpu:
     vendor = str(stats.get("device_vendor", ""))
     return Gpu(
         device=device,
-        name=f"{vendor} GPU, {units} units".strip() if units else f"{vendor} GPU".strip(),
+        name=f"{vendor} GPU with {units} units".strip() if units else f"{vendor} GPU".strip(),
         compute_capability=None if major is None or minor is None else f"{major}.{minor}",
         sm_count=units,
         clock_hz=clock * _KHZ if clock else None,

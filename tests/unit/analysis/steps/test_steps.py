@@ -178,6 +178,13 @@ def test_a_step_is_as_slow_as_its_slowest_rank_and_ties_name_the_lowest() -> Non
     assert summary["gpu_span_p50_ns"] == 18
 
 
+def test_the_span_of_some_steps_is_not_compared_with_the_time_of_all() -> None:
+    times = results([(0, 0, 9_000), (0, 1, 50)])["step_times"]
+    times.loc[1, "gpu_span_ns"] = None
+    summary = steps_summary({"step_times": times})
+    assert summary.reason == "1 of 2 steps launched no work on the GPU"
+
+
 def test_no_step_times_give_no_row_and_a_reason() -> None:
     assert "no steps" in steps(results([])).reason
     assert "no steps" in steps_summary(results([])).reason
