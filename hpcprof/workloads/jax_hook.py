@@ -3,7 +3,8 @@
 ``sitecustomize`` (`hpcprof.workloads.torch_hook`) loads this file once the program has imported JAX. Steps
 that the program marks (``jax.profiler.StepTraceAnnotation``) are counted, and by default the twenty after the
 first five are recorded, or as many as ten seconds hold. Until then, windows are recorded by time: executions
-of jitted functions cannot be counted from Python.
+of jitted functions cannot be counted from Python. JAX tells when it has compiled one, which may take longer
+than a window: what is recorded until then shows nothing of the program's steps.
 
 Nothing here may make the program fail, or initialize a device that it has not initialized. hpcprof copied
 this file into the run, where it runs without hpcprof under any Python from 3.8.
@@ -30,7 +31,12 @@ _LONGEST_DEFAULT_S = 10.0
 _WINDOWS_S = (0.0, 10.0, 60.0)
 """The starts of windows. Each replaces the one before: the later one shows less of the program's start."""
 _WINDOW_S = 4.0
-_LOOK_S = 0.1
+_LONGEST_WINDOW_S = 60.0
+"""A window is so long at most, if the program goes on to compile in it."""
+_MOST_COMPILED = 2
+"""So often, windows begin anew once the program has compiled something after them."""
+_COMPILES = "/jax/core/compile/"
+_LOOK_S, _SELDOM_S = 0.1, 1.0
 _CLAIM = ".hpcprof-jax"
 SUFFIX = ".xplane.pb"
 
@@ -88,6 +94,9 @@ class Recorder:
         self._imported = time.monotonic()
         self._process = os.getpid()
         self._ready: float | None = None
+        self._compiled = float("-inf")
+        self._anew = _MOST_COMPILED
+        self._steady = 0.0
         self._windows = list(_WINDOWS_S)
         self._began: float | None = None
         self._records_steps = False
@@ -102,8 +111,17 @@ class Recorder:
     @property
     def waits(self) -> bool:
         """True if `tick` is still to be called."""
-        more = self._windows or self._began is not None or self._until < float("inf")
-        return not self.closed and bool(more)
+        compiles = self._anew and not (self._of_steps or self._stands_back)
+        return not self.closed and bool(self.is_busy or compiles or self._until < float("inf"))
+
+    @property
+    def is_busy(self) -> bool:
+        """True if `tick` is to be called often."""
+        return bool(self._windows) or self._began is not None
+
+    def compiled(self) -> None:
+        """Note that the program has just compiled something."""
+        self._compiled = time.monotonic()
 
     @_guarded
     def tick(self) -> None:
@@ -114,8 +132,14 @@ class Recorder:
         elif self._records_steps:
             return
         elif self._began is not None:
-            if now - self._began >= _WINDOW_S:
+            steady = now - max(self._began, self._compiled)
+            if steady >= _WINDOW_S or now - self._began >= _LONGEST_WINDOW_S:
                 self._end_window()
+                self._ready = max(now if self._ready is None else self._ready, self._compiled)
+        elif self._ready is not None and self._compiled > self._ready and self._anew:
+            # The window before shows how the program compiles.
+            self._ready, self._windows, self._steady = self._compiled, list(_WINDOWS_S), 0.0
+            self._anew -= 1
         elif self._windows and self._profiler.ready():
             self._ready = now if self._ready is None else self._ready
             if now - self._ready >= self._windows[0]:
@@ -207,12 +231,15 @@ class Recorder:
 
     def _end_window(self) -> None:
         assert self._began is not None
-        seconds, began = time.monotonic() - self._began, self._began - self._imported
-        if self._window and seconds < _WINDOW_S / 2:
+        now = time.monotonic()
+        seconds, began = now - self._began, self._began - self._imported
+        steady = now - max(self._began, self._compiled)
+        if self._window and steady < min(_WINDOW_S / 2, self._steady):
             # The program ended when it had just begun: the one before shows more.
             self._stop()
             return
         self._write()
+        self._steady = steady
         self._window = f"recorded {seconds:.2g} s of the program, {began:.2g} s after it imported JAX"
 
     def _write(self) -> None:
@@ -310,11 +337,23 @@ def _watch_profiler(jax: Any, recorder: Recorder) -> None:
         module.start_trace = start_trace
 
 
+def _watch_compiler(jax: Any, recorder: Recorder) -> None:
+    """Have the recorder know when the program has compiled something."""
+    listen = getattr(getattr(jax, "monitoring", None), "register_event_duration_secs_listener", None)
+
+    def note(event: str, *_: Any, **__: Any) -> None:
+        if event.startswith(_COMPILES):
+            recorder.compiled()
+
+    if listen is not None:
+        listen(note)
+
+
 def _watch_time(recorder: Recorder) -> None:
     def look() -> None:
         while recorder.waits:
             recorder.tick()
-            time.sleep(_LOOK_S)
+            time.sleep(_LOOK_S if recorder.is_busy else _SELDOM_S)
 
     threading.Thread(target=look, name="hpcprof", daemon=True).start()
 
@@ -326,6 +365,7 @@ def start(jax: Any) -> Recorder | None:
     recorder = Recorder(JaxProfiler(jax), dict(os.environ))
     _watch_profiler(jax, recorder)
     _watch_steps(jax, recorder)
+    _watch_compiler(jax, recorder)
     os.register_at_fork(after_in_child=recorder.forked)
     # JAX closes its devices at exit, after this: what is registered last is called first.
     atexit.register(recorder.close)

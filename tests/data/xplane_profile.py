@@ -200,3 +200,40 @@ def profile(
     environment.own(profile_start_time=BASE_NS, profile_stop_time=BASE_NS + STEPS * STEP_NS)
     written = [metadata.written(), *(plane.written(1000) for plane in (*planes, host)), environment.written()]
     return message([*((1, one) for one in written), (4, "node0")])
+
+
+def of_cpu(process: int, first: int, count: int, *, before_ns: int = 0, late_ns: int = 0) -> bytes:
+    """Return what one of two processes on CPU devices records of a program that marks no step.
+
+    Each of the ``count`` executions from ``first`` on computes for 2 ms and then takes part in an all-reduce,
+    which ends 20 µs after both processes have come to it. The clocks of the processes are 7 s apart.
+
+    Parameters
+    ----------
+    before_ns, late_ns : int
+        For how long the host is busy before it calls the program, in all, and how much of it only the
+        process 1 is.
+    """
+    step, compute, transfer = 2_100_000 + before_ns, 2_000_000, 20_000
+    metadata, host = Plane("/host:metadata"), Plane("/host:CPU")
+    of_program: dict[str, Value] = {"Hlo Proto": hlo(), "program_id": PROGRAM}
+    metadata.name(f"{MODULE}({PROGRAM})", **of_program)
+    metadata.own(jax_version="0.10.2", process_id=PID + process)
+    python, worker = (-5, "python"), (-6, "tf_XLAPjRtCpuClient/-6")
+    for number in range(first, first + count):
+        # Executions take turns to be a little quicker and slower.
+        at = 7_000_000_000 * process + (number - first + 1) * step + 10_000 * (number % 3)
+        own = at + before_ns - (0 if process else late_ns)
+        host.event(python, f"PjitFunction({MODULE[4:]})", own, 30_000)
+        # JAX counts the execution that compiles the program apart from the others.
+        run_id = 782_724_313 + number if number else -667_067_666
+        parts = ((OPS[0], own + 50_000, compute), (OPS[2], own + 50_000 + compute, 0))
+        end = at + before_ns + 50_000 + compute + transfer
+        for op, begin, length in parts:
+            stats: dict[str, Value] = {"hlo_op": op, "hlo_module": MODULE, "program_id": PROGRAM}
+            ids: dict[str, Value] = {"run_id": run_id, "device_ordinal": process}
+            host.event(worker, op, begin, length or end - begin, **stats, **ids)
+    environment = Plane("Task Environment")
+    environment.own(profile_start_time=BASE_NS, profile_stop_time=BASE_NS + STEPS * STEP_NS)
+    written = (metadata.written(), host.written(1000), environment.written())
+    return message([*((1, one) for one in written), (4, "node0")])

@@ -17,6 +17,7 @@ from hpcprof.profiles.readers.results import parse_result
 from hpcprof.submit.profilers import PROFILERS, Target
 from hpcprof.submit.runs.directory import all_runs
 from tests.conftest import Hpcprof
+from tests.data import xplane_profile as made
 
 DATA = Path(__file__).parents[1] / "data"
 needs_jax = pytest.mark.skipif(find_spec("jax") is None, reason="the extra jax is not installed")
@@ -98,6 +99,29 @@ def test_the_profiles_of_two_processes_name_the_slow_one(hpcprof: Hpcprof, tmp_p
     assert (first["cause"], first["ranks"], first["where"]) == ("late_rank_host", [1], "augment")
     rows = table(hpcprof, tmp_path, "collectives_summary")
     assert [(row["op"], row["count"]) for row in rows] == [("AllReduce", 6)]
+
+
+@pytest.mark.parametrize(
+    ("before_ns", "late_ns", "expected"),
+    [
+        (20_000_000, 20_000_000, ("late_rank_host", [1], "code outside all ranges")),
+        (20_000_000, 0, ("host_work", [0, 1], "code outside all ranges")),
+        (0, 0, None),
+    ],
+)
+def test_processes_that_mark_nothing_may_record_different_executions(
+    hpcprof: Hpcprof, tmp_path: Path, before_ns: int, late_ns: int, expected: tuple[object, ...] | None
+) -> None:
+    for rank, (first, count) in enumerate(((0, 30), (3, 33))):
+        written = made.of_cpu(rank, first, count, before_ns=before_ns, late_ns=late_ns)
+        (tmp_path / f"rank0000{rank}.xplane.pb").write_bytes(written)
+    first_cause = first_finding(hpcprof, tmp_path)
+    assert (tuple(map(first_cause.get, ("cause", "ranks", "where"))) if first_cause else None) == expected
+    (row,) = table(hpcprof, tmp_path, "collectives_summary")
+    # Rank 0 did not see the end of the last step, rank 1 does not have the first three.
+    assert (row["op"], row["count"]) == ("AllReduce", 26)
+    kept = {row["rank"]: row["step"] for row in reversed(table(hpcprof, tmp_path, "step_times"))}
+    assert kept == {0: 782_724_313, 1: 782_724_316}
 
 
 def first_finding(hpcprof: Hpcprof, run: Path) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
-from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows
+from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows, position_in_group
 from hpcprof.profiles.timeline import Ints
 
 _UNKNOWN = ""
+_MOST_IN_STEP = 1 << 20
 _SENTENCES = 3
 _WHOLE = ("rank", "row", "seq", "fused", "part", "start_ns", "end_ns", "exposed_ns", "before")
 _COLUMNS = dict.fromkeys(_WHOLE, np.int64) | dict.fromkeys(("bytes", "comm_ranks", "step"), np.float64)
@@ -97,11 +98,15 @@ class Operation:
         Those of which all of these ranks recorded the kernel.
     columns : dict of str to ndarray
         Of shape (m, n) for what differs between ranks, else (m,).
+    by_step : Operation or None
+        The same by the numbers of steps, if these ranks recorded different steps; ``seq`` identifies the step
+        and the position in it.
     """
 
     calls: Ints
     seq: Ints
     columns: dict[str, NDArray[Any]]
+    by_step: Operation | None = None
 
 
 def recorded(rows: pd.DataFrame) -> RecordedCollectives:
@@ -136,11 +141,47 @@ def _operation(columns: Mapping[str, NDArray[Any]], members: Ints) -> Operation:
     """Return one operation of a communicator from its rows, which are sorted by ``seq``, then by rank."""
     calls = np.zeros(len(members), np.int64)
     np.maximum.at(calls, np.searchsorted(members, columns["rank"]), columns["seq"] + 1)
+    found = _on_all(columns, columns["seq"], calls)
+    return replace(found, by_step=_by_step(columns, found))
+
+
+def _by_step(columns: Mapping[str, NDArray[Any]], in_order: Operation) -> Operation | None:
+    """Match by steps what ranks recorded of different steps; None if they did not, or if nothing tells.
+
+    Only numbers that the program gives its steps are the same on all ranks: those from 0 may be places in
+    the capture. A step counts if all ranks have equally many collectives in it.
+    """
+    known = np.flatnonzero(~np.isnan(columns["step"]))
+    step, rank = columns["step"][known].astype(np.int64), columns["rank"][known]
+    count = len(in_order.calls)
+    if count < 2 or not len(step) or step.min() <= 0:
+        return None
+    steps = in_order.columns["step"]
+    differ = np.count_nonzero(np.any(steps != steps[:, :1], axis=1))
+    if in_order.calls.min() == in_order.calls.max() and 2 * differ <= len(steps):
+        return None
+    pairs, pair = numbered_rows(step, rank)
+    many = np.bincount(pair)
+    numbers, number = numbered(pairs[:, 0])
+    least, most = np.full(len(numbers), len(step)), np.zeros(len(numbers), np.int64)
+    np.minimum.at(least, number, many)
+    np.maximum.at(most, number, many)
+    alike = (np.bincount(number) == count) & (least == most)
+    kept = alike[number][pair]
+    place = position_in_group(pair)
+    chosen = {name: values[known][kept] for name, values in columns.items()}
+    key = (step * _MOST_IN_STEP + place)[kept]
+    order = np.lexsort((chosen["rank"], key))
+    return _on_all({name: values[order] for name, values in chosen.items()}, key[order], in_order.calls)
+
+
+def _on_all(columns: Mapping[str, NDArray[Any]], seq: Ints, calls: Ints) -> Operation:
+    """Return what all ranks recorded, from rows that are sorted by ``seq``, then by rank."""
     # A collective whose kernel a rank did not record is left out on all ranks.
-    seq, place = numbered(columns["seq"])
-    whole = np.bincount(place) == len(members)
+    seq, place = numbered(seq)
+    whole = np.bincount(place) == len(calls)
     there = whole[place]
-    by_rank = {key: values[there].reshape(-1, len(members)) for key, values in columns.items()}
+    by_rank = {key: values[there].reshape(-1, len(calls)) for key, values in columns.items()}
     message, size = by_rank["bytes"], by_rank["comm_ranks"]
     kept = {field: by_rank[name] for field, name in _BY_RANK.items()}
     kept |= {"message": message[:, 0].copy(), "part": by_rank["part"][:, 0].copy()}
@@ -214,7 +255,10 @@ def _match_one(
     """Match one operation of one communicator, whose profiled ranks are ``members``."""
     comm_id, op = key
     name = f"{op} of " + ("an unknown communicator" if comm_id == _UNKNOWN else f"communicator {comm_id}")
-    if calls.min() < calls.max():
+    by_step = [one.by_step for one in parts if one.by_step is not None]
+    if by_step and len(by_step) == len(parts):
+        parts = by_step
+    elif by_step or calls.min() < calls.max():
         few, many = calls.argmin(), calls.argmax()
         return (
             f"{name} is not matched: rank {members[few]} recorded {calls[few]} and rank {members[many]} "
@@ -235,7 +279,7 @@ def _match_one(
         comm_id=None if comm_id == _UNKNOWN else comm_id,
         ranks=members,
         size=size,
-        seq=seq,
+        seq=np.arange(len(seq)) if by_step else seq,
         message=message,
         fused=columns["fused"].max(axis=0),
         part=columns["part"][0],

@@ -16,11 +16,17 @@ from hpcprof.analysis.explain.evidence import Tables, largest
 from hpcprof.analysis.explain.explanation import Cause, Evidence, Finding
 from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.explain.intervals import half_width
+from hpcprof.analysis.explain.places import OUTSIDE
 from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.analysis.steps.phases import REST
 
 _LEAST_SHARE = 0.01
 _LATE_SHARE = 0.03
-_SHARE_OF_EXCESS = 0.1
+_SHARE_OF_EXCESS = 0.25
+"""A rank is late in a place with so much of what it takes longer in all, else in none."""
+
+_EXECUTES = "XlaModule:#"
+"""How ranges begin in which a device executes a program: a pause in one is the device's, not the host's."""
 
 _READ_OF_JAX = "np.asarray(jax.Array)"
 """JAX marks with it that the host reads a value, also by ``float()``."""
@@ -80,6 +86,8 @@ def _host_work(tables: Tables, account: _Account, wall: float) -> Iterator[Findi
     idle = tables["idle_causes"]
     if not len(idle):
         return
+    idle = idle.assign(range=idle["range"].fillna(OUTSIDE))
+    idle = idle[~idle["range"].str.startswith(_EXECUTES)]
     by_range = idle.groupby(["range", "rank"])["idle_ns_per_step"].sum().unstack("rank").fillna(0)
     for place, row in by_range.iterrows():
         least = float(row.reindex(account.ranks).fillna(0).min())
@@ -101,17 +109,23 @@ def _late_ranks(tables: Tables, account: _Account, wall: float) -> Iterator[Find
         excess = float(np.median(later))
         if excess < _LATE_SHARE * wall or excess < 0:
             continue
-        place, evidence = _where_late(tables, rank)
+        place, evidence = _where_late(tables, rank, _SHARE_OF_EXCESS * excess, len(account.wall))
         yield estimated_finding(
             Cause.LATE_RANK_HOST, (rank,), place, excess, half_width(later), wall, evidence
         )
 
 
-def _where_late(tables: Tables, rank: int) -> tuple[str, tuple[Evidence, ...]]:
-    """Return the range in which a rank takes most more time than the others, and what shows it."""
+def _where_late(tables: Tables, rank: int, least: float, steps: int) -> tuple[str, tuple[Evidence, ...]]:
+    """Return the range in which a rank takes most more time than the others, and what shows it.
+
+    It is one in which the rank executes no operator, else a phase, else an operator.
+    """
     idle, skew = tables["idle_causes"], tables["skew_summary"]
-    excess = _excess(idle, "range", "idle_ns_per_step", rank) or _excess(
-        tables["phases"], "phase", "p50_ns", rank
+    idle, phases = idle.assign(range=idle["range"].fillna(OUTSIDE)), tables["phases"]
+    excess = (
+        _excess(idle, "range", "idle_ns_per_step", rank, least)
+        or _excess(phases[phases["phase"] != REST], "phase", "p50_ns", rank, least)
+        or _excess(tables["operators"], "name", "self_host_ns", rank, least * steps)
     )
     place = max(excess, key=excess.__getitem__, default="")
     shown = largest("skew_summary", "lateness_p50_ns", skew[skew["rank"] == rank]) if len(skew) else []
@@ -121,15 +135,14 @@ def _where_late(tables: Tables, rank: int) -> tuple[str, tuple[Evidence, ...]]:
     return place, tuple(shown)
 
 
-def _excess(table: pd.DataFrame, key: str, value: str, rank: int) -> dict[str, float]:
-    """Return where a rank takes at least as much longer than the median of the others as counts."""
+def _excess(table: pd.DataFrame, key: str, value: str, rank: int, least: float) -> dict[str, float]:
+    """Return where a rank takes more than ``least`` longer than the median of the others."""
     if not len(table):
         return {}
     by_rank = table.groupby([key, "rank"])[value].sum().unstack("rank").fillna(0)
     if rank not in by_rank:
         return {}
     excess = by_rank[rank] - by_rank.drop(columns=rank).median(axis=1)
-    least = _SHARE_OF_EXCESS * float(by_rank[rank].sum())
     return {str(place): float(time) for place, time in excess.items() if time > least}
 
 

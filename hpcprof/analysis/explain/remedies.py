@@ -61,7 +61,7 @@ _JAX: dict[Cause, str] = {
     Cause.SMALL_KERNELS: "Let XLA fuse more in {where}: jit all of it together, jax.lax.scan over layers of "
     "one shape, or larger batches.",
     Cause.EXPOSED_COMMUNICATION: "Overlap the communication of {where} with compute: "
-    "XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true, or a sharding that moves less.",
+    "on GPUs with XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true; or shard so that less moves.",
     Cause.SLOW_MATH: "Use the tensor cores: jax.default_matmul_precision('tensorfloat32'), or inputs in "
     "bfloat16.",
     Cause.STEP_SPIKES: "Look at what happens in these steps only: compilation for a new shape "

@@ -26,6 +26,8 @@ _EMITTED = re.compile(
 )
 # Longer numbers are identifiers; the last digits of a name may be followed by brackets and the like.
 _NUMBERED = re.compile(r"(.*?)(?<!\d)(\d{1,15})([^0-9A-Za-z_]*)", re.DOTALL)
+# Executions of a program by XLA, numbered alike on all of its processes (hpcprof.profiles.readers.xplane).
+_EXECUTION = re.compile(r"(XlaModule:#hlo_module=.*),run_id=(\d{1,15})#", re.DOTALL)
 # Words whose numbers name a part of the model or the machine, even if each of them occurs only once.
 _PART = re.compile(
     r"(?:layer|block|stage|module|head|expert|bucket|chunk|shard|rank|device|gpu|stream|thread|worker|level)s?[\W_]*$",
@@ -48,12 +50,15 @@ class RangeNames:
         Which names stand for several texts that differ in their counter.
     number : ndarray of int64, shape (strings + 1,)
         The counter of each text, 0 without one.
+    executions : ndarray of bool, shape (names,)
+        Which names are those of executions of a program by XLA, whose counters may pause.
     """
 
     names: tuple[str, ...]
     of_text: Ints
     counted: NDArray[np.bool_]
     number: Ints
+    executions: NDArray[np.bool_]
 
 
 def plain_name(name: str) -> str:
@@ -72,6 +77,7 @@ def range_names(timeline: Timeline) -> RangeNames:
 
     Texts that differ only in their last number have one name if, on each thread, the number increases from
     range to range and the ranges follow each other, unless the number belongs to a word such as ``layer``.
+    The numbers of executions by XLA are counters in any case.
     """
     ranges = timeline.ranges
     used = distinct(ranges.name)
@@ -87,18 +93,24 @@ def range_names(timeline: Timeline) -> RangeNames:
     broken = _repeating(ranges, of_text[ranges.name], number_of_text[ranges.name])
     real = several & ~np.isin(np.arange(len(families)), broken)
     real |= families == PROFILER_STEP
+    executed = np.isin(np.arange(len(families)), family[[bool(_EXECUTION.fullmatch(text)) for text in plain]])
+    real |= executed
     shown = [families[f] if real[f] else text for f, text in zip(family.tolist(), plain, strict=True)]
     names = sorted(set(shown))
     place = {name: i for i, name in enumerate(names)}
     of_text[used] = [place[name] for name in shown]
-    counted = np.isin(np.array(names, object), families[real])
-    return RangeNames(tuple(names), of_text, counted, number_of_text)
+    counted, executions = (np.isin(np.array(names, object), families[of]) for of in (real, executed))
+    return RangeNames(tuple(names), of_text, counted, number_of_text, executions)
 
 
 def _counters(names: list[str]) -> tuple[list[str], Ints]:
     """Return each name with its counter as ``N``, and the counter; a name without one stays, with 0."""
     written, numbers = [], []
     for name in names:
+        if execution := _EXECUTION.fullmatch(name):
+            written.append(f"{execution[1]}#")
+            numbers.append(int(execution[2]))
+            continue
         found = _NUMBERED.fullmatch(name)
         if found is None or _PART.search(found[1]):
             written.append(name)

@@ -98,7 +98,8 @@ def steps_of(timeline: Timeline) -> Steps:
 def _own_numbers(timeline: Timeline, rows: Ints) -> Ints:
     """Return the counters in the names of steps, or their places if these do not count steps.
 
-    A counter has the same distance from step to step. That of PyTorch's profiler has gaps where it pauses.
+    A counter has the same distance from step to step. That of PyTorch's profiler has gaps where it pauses,
+    and that of a program's executions where some were not recorded.
     Ranges named ``iteration`` have the numbers of the steps that the job captured, else those that the
     PyTorch profiler marks at their starts.
     """
@@ -110,7 +111,7 @@ def _own_numbers(timeline: Timeline, rows: Ints) -> Ints:
     if not names.counted[family[0]]:
         return _iteration_numbers(timeline, rows) if names.names[family[0]] == ITERATION else places
     distance = np.diff(number)
-    if names.names[family[0]] == PROFILER_STEP:
+    if names.names[family[0]] == PROFILER_STEP or names.executions[family[0]]:
         return number if np.all(distance > 0) else places
     return number if np.all(distance == distance[:1]) and np.all(distance > 0) else places
 
@@ -237,7 +238,9 @@ def merged_names(timeline: Timeline) -> dict[str, str]:
     return {
         text: found.names[number]
         for text, number in zip(timeline.strings.tolist(), found.of_text.tolist(), strict=False)
-        if number >= 0 and found.counted[number] and (counts_steps[number] or found.names[number] in always)
+        if number >= 0
+        and found.counted[number]
+        and (counts_steps[number] or found.executions[number] or found.names[number] in always)
     }
 
 

@@ -130,6 +130,70 @@ def test_a_window_that_had_just_begun_does_not_replace_the_one_before(
     assert (tmp_path / "rank00000.xplane.pb").read_text() == "1"
 
 
+def test_a_window_lasts_until_the_program_has_run_for_as_long_without_compiling(
+    tmp_path: Path, clock: list[float], said: list[str]
+) -> None:
+    profiler = Profiler()
+    made = recorder(tmp_path, profiler)
+    recording = []
+    for second in range(100):
+        clock[0] = float(second)
+        if second in (3, 5, 30):
+            made.compiled()
+        made.tick()
+        recording.append(profiler.folder is not None)
+    # The second window counts from the compilation that the first one shows; at 30 s, they begin anew.
+    windows = [*range(9), *range(15, 19), *range(31, 35), *range(40, 44), *range(90, 94)]
+    assert [second for second, records in enumerate(recording) if records] == windows
+    assert (tmp_path / "rank00000.xplane.pb").read_text() == "5"
+    assert made.waits
+
+
+def test_a_program_that_compiles_for_longer_than_a_window_is_recorded_when_it_runs(
+    tmp_path: Path, clock: list[float], said: list[str]
+) -> None:
+    made = recorder(tmp_path, Profiler())
+    for clock[0] in (0.0, 4.0, 7.0):
+        made.tick()
+    made.compiled()
+    for clock[0] in (7.1, 7.2, 8.0):
+        made.tick()
+    made.close()
+    assert (tmp_path / "rank00000.xplane.pb").read_text() == "2"
+    assert said == ["recorded 0.8 s of the program, 7.2 s after it imported JAX, since it marked no step."]
+
+
+def test_a_program_that_never_stops_to_compile_ends_its_windows(
+    tmp_path: Path, clock: list[float], said: list[str]
+) -> None:
+    profiler = Profiler()
+    made = recorder(tmp_path, profiler)
+    for second in range(400):
+        clock[0] = float(second)
+        made.compiled()
+        made.tick()
+    # Windows of a minute: those before, and twice those anew.
+    assert profiler.recorded <= 9
+    assert profiler.folder is None
+    assert not made.waits
+
+
+def test_compilations_are_told_by_the_events_of_jax(tmp_path: Path, clock: list[float]) -> None:
+    listeners: list[Any] = []
+    listening = SimpleNamespace(register_event_duration_secs_listener=listeners.append)
+    profiler = Profiler()
+    made = recorder(tmp_path, profiler)
+    jax_hook._watch_compiler(SimpleNamespace(monitoring=listening), made)
+    made.tick()
+    clock[0] = 3.0
+    listeners[0]("/jax/checkpoint/write/duration_sec", 1.0)
+    listeners[0]("/jax/core/compile/backend_compile_duration", 2.0, fun_name="step")
+    clock[0] = 5.0
+    made.tick()
+    assert profiler.folder is not None
+    jax_hook._watch_compiler(SimpleNamespace(), made)
+
+
 def test_a_program_that_ends_among_the_chosen_steps_is_told(
     tmp_path: Path, clock: list[float], said: list[str]
 ) -> None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hpcprof.profiles.columns.intervals import outermost, properly_nested
 from hpcprof.profiles.columns.ordering import by_time
-from hpcprof.profiles.columns.unique import numbered, numbered_rows, rows_by_key
+from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows, rows_by_key
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.communicators import ranks_in_short
 from hpcprof.profiles.readers.string_table import StringTable
@@ -56,6 +56,7 @@ _INTERNAL = re.compile(
     re.DOTALL,
 )
 _LARGEST_THREAD = 1 << 31
+_LARGEST_RUN_ID = (1 << 32) - 1
 _UNKNOWN = Operation()
 
 
@@ -253,7 +254,9 @@ class _Threads:
     def _modules(self) -> Ranges:
         """Return the executions of programs on CPU devices, each from its first operation to its last.
 
-        They belong to the thread that calls most jitted functions: XLA's threads take turns.
+        They belong to the thread that calls most jitted functions: XLA's threads take turns. Those of a
+        program on the devices of several processes have its ``run_id`` in their name, which is the same on
+        all of them: processes begin to record at different executions.
         """
         plane = self._plane
         texts, module = plane.texts("hlo_module")
@@ -273,9 +276,20 @@ class _Threads:
             "process": np.full(len(keys), self._process),
             "thread": np.full(len(keys), 0 if line is None else self._thread[line]),
         }
-        named = self._strings.add_all(f"XlaModule:#hlo_module={text}#" for text in texts)
-        name = named[keys[order, 0]] if len(keys) else np.empty(0, np.int64)
+        name = np.empty(len(keys), np.int64)
+        for (number,), own in rows_by_key(keys[order, 0]) if len(keys) else ():
+            numbered_as = [""] * len(own)
+            if self._with_other_processes(rows[module[rows] == number]):
+                numbered_as = [f",run_id={run_id}" for run_id in _run_ids(keys[order[own], 1]).tolist()]
+            text = f"XlaModule:#hlo_module={texts[number]}"
+            name[own] = self._strings.add_all(f"{text}{run_id}#" for run_id in numbered_as)
         return _marked(columns, name, np.full(len(keys), int(Style.START_END)))
+
+    def _with_other_processes(self, rows: Ints) -> bool:
+        """Return whether the program of some operations also runs on devices of other processes."""
+        program = self._programs.get(int(self._program[rows[0]]))
+        own = distinct(self._plane.numbers("device_ordinal")[rows])
+        return program is not None and len(program.devices) > len(own)
 
     def _launched(self) -> _Executed:
         """Return the operations that launch work on GPUs: calls that follow each other on a thread."""
@@ -421,6 +435,17 @@ class _Described:
             # Other processes may number their devices in the same way.
             return cls(name, f"{text} of process {process}", size or NO_BYTES, len(group), True)
         return cls(name, text, size or NO_BYTES, len(group) // max(len(inside), 1))
+
+
+def _run_ids(run_id: Ints) -> Ints:
+    """Return the numbers of a program's executions, in their order, without signs.
+
+    JAX counts the first one, which compiles the program, apart from the others.
+    """
+    number = run_id & _LARGEST_RUN_ID
+    if len(number) > 1 and not 0 < number[1] - number[0] < len(number):
+        number[0] = max(number[1] - 1, 0)
+    return number
 
 
 def _marked(columns: IntColumns, name: Ints, style: Ints) -> Ranges:

@@ -68,6 +68,33 @@ def test_sizes_in_the_summary_stay_whole_beside_unknown_ones() -> None:
     assert type(sizes["AllReduce"]) is int
 
 
+def different_steps(first: int) -> dict[str, pd.DataFrame]:
+    """Return all-reduces of two ranks, two in each of twelve steps, of which rank 1 lacks the first three."""
+    program = Program(2)
+    for _ in range(24):
+        program.collective("AllReduce", message=4096)
+    rows = program.results()["rank_collectives"]
+    rows["step"] = first + rows["seq"] // 2
+    rows = rows[(rows["rank"] == 0) | (rows["seq"] >= 6)]
+    return {"rank_collectives": rows.assign(seq=rows.groupby("rank").cumcount())}
+
+
+def test_ranks_that_recorded_different_steps_are_matched_by_their_numbers() -> None:
+    rows = collectives(different_steps(first=100)).rows
+    assert (len(rows), rows["seq"].tolist()) == (18, [*range(18)])
+    assert rows["spread_ns"].max() <= 2 * JITTER
+    # From 0 on, they may be places in the capture.
+    unknown = collectives(different_steps(first=0))
+    assert (len(unknown.rows), "rank 1 recorded 18 and rank 0 24" in unknown.reason) == (0, True)
+
+
+def test_a_step_counts_in_which_all_ranks_have_equally_many_collectives() -> None:
+    found = different_steps(first=100)["rank_collectives"]
+    cut = found[~((found["rank"] == 0) & (found["step"] == 105) & (found["seq"] % 2 == 0))]
+    rows = collectives({"rank_collectives": cut.assign(seq=cut.groupby("rank").cumcount())}).rows
+    assert len(rows) == 16
+
+
 def row_of(profile: Timeline) -> list[dict[Hashable, Any]]:
     """Return the rows of one rank."""
     rows: list[dict[Hashable, Any]] = rank_collectives(profile).rows.to_dict("records")
