@@ -195,9 +195,12 @@ def step_account(divided: Sequence[Divided], results: Mapping[str, pd.DataFrame]
 def step_kinds(divided: Sequence[Divided], results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Return the account of the step of the run, of all its steps and of each kind of them.
 
-    ``kind`` 0 are all steps that every rank has; its ``elapsed_ns`` is the time from the first front to the
-    last end of these steps on the aligned clock, divided by their number. Without a common clock it is that
-    of the slowest rank. The kinds follow, the most frequent first, if there are several
+    ``kind`` 0 are all steps that every rank has; its ``elapsed_ns`` is the mean time on the aligned clock
+    from when the last rank begins a step to the same of the next one. Without a common clock it is that of
+    the slowest rank. The last step has no next one, and counts only in a kind without another. Steps with
+    time between them all count, from the first begin to the last end.
+
+    The kinds follow, the most frequent first, if there are several
     (`hpcprof.analysis.steps.run_step.kinds_of_steps`).
 
     A part is its mean over these steps and all ranks. ``uneven_ns`` is the rest: what the ranks begin and end

@@ -38,6 +38,9 @@ _VALLEY, _VALLEY_OF_FEW = 0.4, 1.4
 _CHANGES_OF_A_PHASE = 3
 """A kind of steps that begins and ends only once, but for one exceptional step, is a phase of the capture."""
 
+_FOLLOWS = 0.001
+"""Steps follow each other if this share of themselves, or less, lies between the end of one and the next."""
+
 _TAIL = 10
 """The valley lies between the nearest tenths of two kinds: single steps may be between them."""
 
@@ -194,12 +197,19 @@ def step_kinds(account: pd.DataFrame, start: Ints, aligned: Set[int]) -> list[di
     rows : list of dict
         With the columns of the analysis ``step_kinds``. A part is its mean over the steps and ranks;
         ``uneven_ns`` is the rest of ``elapsed_ns``.
+
+    Notes
+    -----
+    Where steps end at the front of the next one, the last one has no end: what the host does before a next
+    step is missing. Its times count only in a kind without any other step.
     """
     if not len(account):
         return []
     rows = whole_steps(account.assign(start_ns=start)).sort_values(["step", "rank"])
-    kind, series, elapsed = kinds_of_steps(account), step_series(account), _elapsed(rows, aligned)
-    steps = rows["step"].to_numpy()
+    kind, series, follow = kinds_of_steps(account), step_series(account), _follow(rows)
+    elapsed = _elapsed(rows, aligned, follow)
+    steps, ended = rows["step"].to_numpy(), np.ones(len(kind), bool)
+    ended[-1] = not follow
     chosen = [np.ones(len(kind), bool)]
     chosen += [kind == number for number in range(1, int(kind.max()) + 1) if kind.max() > 1]
     return [
@@ -208,10 +218,21 @@ def step_kinds(account: pd.DataFrame, start: Ints, aligned: Set[int]) -> list[di
             "steps": int(some.sum()),
             "share_pct": round(100 * float(some.mean()), 2),
             "wall_p50_ns": round(float(np.median(series.wall[some]))),
-            **_parts(rows[np.isin(steps, series.steps[some])], float(elapsed[some].mean())),
+            **_parts(rows[np.isin(steps, series.steps[whole])], float(elapsed[whole].mean())),
         }
         for number, some in enumerate(chosen)
+        for whole in (some & ended if (some & ended).any() else some,)
     ]
+
+
+def _follow(rows: pd.DataFrame) -> bool:
+    """Return whether each step, sorted by number and rank, ends where the next one begins."""
+    ranks = rows["rank"].nunique()
+    if len(rows) == ranks:
+        return False
+    start, wall = (rows[name].to_numpy(np.int64).reshape(-1, ranks) for name in ("start_ns", "wall_ns"))
+    apart = np.abs(np.diff(start, axis=0) - wall[:-1])
+    return bool(np.median(apart) <= _FOLLOWS * np.median(wall))
 
 
 def account_of_all_steps(kinds: pd.DataFrame) -> dict[str, float]:
@@ -220,7 +241,7 @@ def account_of_all_steps(kinds: pd.DataFrame) -> dict[str, float]:
     return {name: 0.0 if pd.isna(every[name]) else float(every[name]) for name in ("elapsed_ns", *PARTS)}
 
 
-def _elapsed(rows: pd.DataFrame, aligned: Set[int]) -> Floats:
+def _elapsed(rows: pd.DataFrame, aligned: Set[int], follow: bool) -> Floats:
     """Return how long the run takes for each step; without a common clock, the times of the slowest rank."""
     ranks = np.unique(rows["rank"])
     start = rows["start_ns"].to_numpy(np.int64).reshape(-1, len(ranks))
@@ -228,28 +249,21 @@ def _elapsed(rows: pd.DataFrame, aligned: Set[int]) -> Floats:
     common = np.isin(ranks, [*aligned])
     alone = [[place] for place in np.flatnonzero(~common).tolist()]
     groups = [*([np.flatnonzero(common).tolist()] if common.any() else []), *alone]
-    found = [elapsed_intervals(start[:, group], end[:, group]) for group in groups]
+    found = [_intervals(start[:, group], end[:, group], follow) for group in groups]
     return max(found, key=lambda times: float(times.sum()))
 
 
-def elapsed_intervals(start: Ints, end: Ints) -> Floats:
-    """Return how long the run takes for each step; the sum is the time from the first front to the last end.
+def _intervals(start: Ints, end: Ints, follow: bool) -> Floats:
+    """Return how long ranks with a common clock take for each step; arrays have shape (steps, ranks).
 
-    Between these, a step begins at the mean of the fronts of the ranks.
-
-    Parameters
-    ----------
-    start, end : ndarray of int64, shape (steps, ranks)
-        The steps of ranks with a common clock.
-
-    Returns
-    -------
-    elapsed : ndarray of float64, shape (steps,)
+    Where steps follow each other, the last rank begins them, as in a replay. Else their sum is the time from
+    the first front to the last end, and between these a step begins at the mean of the fronts of the ranks.
     """
-    first = int(start[0].min())
-    begins = (start - first).mean(axis=1)
-    begins[0] = 0.0
-    result: Floats = np.diff(begins, append=float(end[-1].max() - first))
+    first, last = int(start[0].min()), int(end[-1].max())
+    begins = (start - first).max(axis=1).astype(float) if follow else (start - first).mean(axis=1)
+    if not follow:
+        begins[0] = 0.0
+    result: Floats = np.diff(begins, append=float(last - first))
     return result
 
 

@@ -55,7 +55,8 @@ def test_the_parts_add_up_to_the_step_on_both_sides_and_in_between(
 
 
 def test_the_step_is_the_elapsed_time_and_its_parts_are_means_over_steps_and_ranks() -> None:
-    a = profiled("a", [[(50, 0, 0, 0, 50)] * 3, [(90, 0, 0, 0, 0), (100, 0, 0, 0, 0), (110, 0, 0, 0, 0)]])
+    # The last steps have no end.
+    a = profiled("a", [[(50, 0, 0, 0, 50)] * 3, [(90, 0, 0, 0, 10), (110, 0, 0, 0, -10), (500, 0, 0, 0, 0)]])
     b = profiled("b", [[(50, 0, 0, 0, 62)] * 3, [(100, 8, 0, 0, 4)] * 3])
     found = differences([a], [b])
     assert found == {
@@ -64,7 +65,7 @@ def test_the_step_is_the_elapsed_time_and_its_parts_are_means_over_steps_and_ran
     }
 
 
-def test_a_rank_that_begins_late_makes_steps_uneven() -> None:
+def test_a_quicker_rank_makes_steps_uneven() -> None:
     a = profiled("a", [[(100, 0, 0, 0, 0)] * 3] * 2)
     b = profiled("b", [[(100, 0, 0, 0, 0)] * 3, [(70, 0, 0, 0, 0)] * 3])
     assert differences([a], [b])["uneven steps"] == 15

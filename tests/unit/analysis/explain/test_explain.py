@@ -568,7 +568,8 @@ def test_sequences_of_other_lengths_are_priced_as_equal_work_on_all_ranks() -> N
     assert (first.cause, first.where, first.ranks) == (Cause.LATE_RANK_GPU, "forward", (0, 1, 2))
     assert unequal.step.elapsed_ns and equal.step.elapsed_ns
     gained = unequal.step.elapsed_ns - equal.step.elapsed_ns
-    assert first.saving_ns == pytest.approx(gained, abs=0.1 * MS)
+    # The first step gains at most as much as another one.
+    assert first.saving_ns == pytest.approx(gained, abs=0.2 * MS)
     assert Cause.LATE_RANK_GPU not in {one.cause for one in equal.shown()}
 
 
@@ -682,3 +683,14 @@ def timeline_of(path: Path) -> Timeline:
     found = read_profile(path)
     assert isinstance(found, Timeline)
     return found
+
+
+@pytest.mark.parametrize("steps", [2, 3, 4])
+def test_the_share_of_a_saving_in_few_steps_is_that_of_many(steps: int) -> None:
+    # The loader delays each step but the last, of which what comes before the next front is missing.
+    program = [Place("data", (Host(10 * MS),)), *(Launch(4 * MS) for _ in range(5)), Wait()]
+    explanation = explain_run(inputs_of(simulate([program], steps)))[0]
+    first, step = explanation.shown()[0], explanation.step
+    assert first.cause is Cause.HOST_WORK
+    assert first.share_pct == pytest.approx(100 * 10 / 30, abs=0.5)
+    assert step.elapsed_ns == pytest.approx(30 * MS, abs=0.1 * MS)

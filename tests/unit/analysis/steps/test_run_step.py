@@ -53,7 +53,7 @@ def test_only_steps_that_all_ranks_have_count() -> None:
     ranks = [compute(10, 20, 30), compute(10, 20)]
     assert step_series(account(ranks)).steps.tolist() == [0, 1]
     (every,) = kinds(ranks)
-    assert (every["steps"], every["elapsed_ns"]) == (2, 15)
+    assert (every["steps"], every["elapsed_ns"]) == (2, 10)
 
 
 steps = st.lists(st.tuples(*[st.integers(0, 10**9)] * 5), min_size=1, max_size=12)
@@ -70,14 +70,31 @@ def test_the_parts_of_each_kind_add_up_to_its_elapsed_time(
             assert row["uneven_ns"] >= 0
 
 
-def test_elapsed_time_runs_from_the_first_front_to_the_last_end_on_the_common_clock() -> None:
-    # Lateness that rotates: the longest wall over the ranks is 14, and a step takes 12.
+def test_steps_that_follow_each_other_run_from_the_last_front_to_the_last_front() -> None:
+    # Lateness that rotates: the longest wall over the ranks is 14, and of three steps one is short.
     late = compute(14, 10, 14, 10), compute(10, 14, 10, 14)
     (every,) = kinds(late)
-    assert (every["wall_p50_ns"], every["elapsed_ns"], every["uneven_ns"]) == (14, 12, 0)
+    assert (every["wall_p50_ns"], every["elapsed_ns"], every["uneven_ns"]) == (14, 13, 1)
     # Rank 1 begins and ends 8 later.
     (every,) = kinds(late, (0, 8))
-    assert (every["elapsed_ns"], every["compute_ns"], every["uneven_ns"]) == (14, 12, 2)
+    assert (every["elapsed_ns"], every["compute_ns"], every["uneven_ns"]) == (12, 12, 0)
+
+
+def test_the_last_step_without_a_next_front_counts_only_if_it_is_alone() -> None:
+    whole = [(10, 0, 0, 0, 20), (12, 0, 0, 0, 22), (10, 0, 0, 0, 0)]
+    for count in (2, 3):
+        (every,) = kinds([whole[:1] + whole[3 - count + 1 :]])
+        length = 30 if count == 2 else 32
+        assert (every["steps"], every["elapsed_ns"]) == (count, length)
+    (alone,) = kinds([whole[2:]])
+    assert (alone["elapsed_ns"], alone["idle_ns"]) == (10, 0)
+
+
+def test_steps_with_time_between_them_run_from_the_first_begin_to_the_last_end() -> None:
+    table = account([compute(10, 10, 10), compute(10, 10, 10)])
+    start = np.array([0, 15, 30, 4, 19, 34])
+    (every,) = step_kinds(table, start, {0, 1})
+    assert (every["elapsed_ns"], every["compute_ns"], every["uneven_ns"]) == (15, 10, 5)
 
 
 def test_without_a_common_clock_elapsed_time_is_that_of_the_slowest_rank() -> None:
@@ -98,13 +115,13 @@ def test_waiting_is_unknown_only_if_it_is_on_every_rank() -> None:
 def test_steps_of_accumulation_are_a_kind_with_their_share_and_account() -> None:
     steps = [(100 + i, 0, 0, 0, 0) if i % 4 else (100 + i, 40, 0, 0, 0) for i in range(20)]
     every, usual, reducing = kinds([steps])
-    assert (every["kind"], every["steps"], every["exposed_comm_ns"]) == (0, 20, 10)
+    assert (every["kind"], every["steps"], every["exposed_comm_ns"]) == (0, 20, 11)
     assert (usual["kind"], usual["share_pct"], usual["exposed_comm_ns"]) == (1, 75, 0)
     assert (reducing["kind"], reducing["steps"], reducing["exposed_comm_ns"]) == (2, 5, 40)
     assert reducing["wall_p50_ns"] == 148
-    # The kinds make up the whole.
-    total = sum(row["steps"] * row["elapsed_ns"] for row in (usual, reducing))
-    assert total == pytest.approx(every["steps"] * every["elapsed_ns"], abs=20)
+    # The kinds make up the whole, but for the last step.
+    total = 14 * usual["elapsed_ns"] + 5 * reducing["elapsed_ns"]
+    assert total == pytest.approx(19 * every["elapsed_ns"], abs=20)
 
 
 def test_steps_of_one_length_with_two_accounts_are_two_kinds() -> None:
