@@ -153,6 +153,8 @@ def _meanwhile(row: Row) -> str:
     then, usual = (_with_unit(row[key], unit) for key in ("then", "usual"))
     if subject == "io":
         return f"it waits for files in {then} of the samples"
+    if subject == "cores":
+        return f"it waits for a core in {then} of the time, and others use {row['usual']:.2g} of its cores"
     against = "on the other ranks" if subject == "rank" else "else"
     doubt = "" if row["beyond_chance"] else "may be chance, "
     return f"{what}{place} {then}, {against} {usual} ({doubt}p = {row['p_value']:.2g})"

@@ -31,7 +31,7 @@ from hpcprof.analysis.explain.findings import MUCH_SLOWER, Judged, Search
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import CALL_COST_NS, MPI_CALL_COST_NS
-from hpcprof.analysis.explain.machine import waiting_for_files, with_files, with_machine
+from hpcprof.analysis.explain.machine import waiting_for_cores, waiting_for_files, with_files, with_machine
 from hpcprof.analysis.explain.mpi_candidates import MpiCandidates
 from hpcprof.analysis.explain.mpi_graph import HostSteps, common_steps, mpi_graph
 from hpcprof.analysis.explain.on_host import explain_on_host
@@ -396,6 +396,7 @@ def explain_noted(
     placed = with_machine(_sorted(found, round(wall), {}), tables)
     if not any(one.cause is Cause.SLOW_IO for one in placed):
         placed += with_files(_sorted([*waiting_for_files(coincidences, wall)], round(wall), {}), tables)
+    placed += _sorted([*waiting_for_cores(coincidences, wall)], round(wall), {})
     rare = [one for one in placed if _is_rare(one)]
     told = tuple(
         replace(one, evidence_text=tuple(in_words(tables, figure) for figure in one.evidence))

@@ -51,6 +51,7 @@ class Cause(str, Enum):
     SLOW_MATH = "slow_math"
     CONTENTION = "contention"
     SLOW_IO = "slow_io"
+    BUSY_CORES = "busy_cores"
     STEP_SPIKES = "step_spikes"
     STEP_DRIFT = "step_drift"
     OUT_OF_MEMORY = "out_of_memory"
@@ -76,6 +77,7 @@ NAMES: dict[Cause, str] = {
     Cause.SLOW_MATH: "slow matrix products",
     Cause.CONTENTION: "contention with communication",
     Cause.SLOW_IO: "slow reads and writes",
+    Cause.BUSY_CORES: "waiting for busy cores",
     Cause.STEP_SPIKES: "spikes",
     Cause.STEP_DRIFT: "drift of the step time",
     Cause.OUT_OF_MEMORY: "out of GPU memory",
@@ -102,6 +104,7 @@ MEANINGS: dict[Cause, str] = {
     Cause.SLOW_MATH: "matrix products do not use the tensor cores",
     Cause.CONTENTION: "communication slows the kernels beside it",
     Cause.SLOW_IO: "ranks wait for a file system or a disk",
+    Cause.BUSY_CORES: "ranks wait for their cores, which other processes use",
     Cause.STEP_SPIKES: "single steps take much longer than the others",
     Cause.STEP_DRIFT: "the step time changes during the capture",
     Cause.OUT_OF_MEMORY: "an allocation on a GPU failed",

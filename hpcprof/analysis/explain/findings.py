@@ -52,6 +52,7 @@ _COLLECTIVE = (
     Cause.LATE_RECEIVER,
     Cause.SMALL_MESSAGES,
     Cause.SLOW_IO,
+    Cause.BUSY_CORES,
 )
 """These are about all of their ranks at once."""
 

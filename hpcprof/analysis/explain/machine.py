@@ -141,6 +141,7 @@ def _slow_io(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> Finding | N
         row
         for row in rows
         if row["subject"] == "io"
+        and finding.cause is not Cause.STEP_SPIKES
         and row["rank"] in finding.ranks
         and row["then"] >= _ENOUGH * (finding.share_pct or 100.0)
     ]
@@ -168,7 +169,16 @@ def _slow_io(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> Finding | N
 
 def waiting_for_files(table: pd.DataFrame, wall: float) -> Iterator[Finding]:
     """Yield the ranks that wait for files in steps of ``wall`` ns, as the samples of their states show."""
-    rows = [row for row in _rows(table) if row["subject"] == "io"]
+    yield from _waiting([row for row in _rows(table) if row["subject"] == "io"], Cause.SLOW_IO, wall)
+
+
+def waiting_for_cores(table: pd.DataFrame, wall: float) -> Iterator[Finding]:
+    """Yield the ranks that wait for their cores in steps of ``wall`` ns, which others use meanwhile."""
+    yield from _waiting([row for row in _rows(table) if row["subject"] == "cores"], Cause.BUSY_CORES, wall)
+
+
+def _waiting(rows: Sequence[Mapping[str, Any]], cause: Cause, wall: float) -> Iterator[Finding]:
+    """Yield a finding with the price of the rank that waits longest: ranks wait for each other."""
     if not rows:
         return
     longest = max(rows, key=lambda row: float(row["then"]))
@@ -177,7 +187,7 @@ def waiting_for_files(table: pd.DataFrame, wall: float) -> Iterator[Finding]:
     half = _NORMAL * math.sqrt(share * (1 - share) / samples)
     ranks = tuple(sorted(int(row["rank"]) for row in rows))
     evidence = tuple(map(_evidence, sorted(rows, key=lambda row: -row["then"])[:_MOST_REASONS]))
-    yield estimated_finding(Cause.SLOW_IO, ranks, "", share * wall, half * wall, wall, evidence)
+    yield estimated_finding(cause, ranks, "", share * wall, half * wall, wall, evidence)
 
 
 def _evidence(row: Mapping[str, Any]) -> Evidence:

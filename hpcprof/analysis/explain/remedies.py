@@ -42,6 +42,8 @@ _GENERAL: dict[Cause, str] = {
     Cause.SLOW_IO: "Read and write beside the steps: load ahead in workers, write checkpoints in a thread or "
     "a process of their own, or to the node's own disk first. Fewer and larger requests, and fewer calls of "
     "fsync, help a shared file system.",
+    Cause.BUSY_CORES: "Ask for nodes or cores of your own (--exclusive, --cpus-per-rank), bind each rank to "
+    "cores that nothing else uses (--cpu-bind), and look for what else the job starts there.",
     Cause.STEP_SPIKES: "Look at what happens in these steps only: checkpoints, evaluation, logging, garbage "
     "collection (gc.freeze(), gc.disable() and collecting between epochs).",
     Cause.STEP_DRIFT: "Look for what grows: lists of tensors with a graph, longer inputs, the cache of the "

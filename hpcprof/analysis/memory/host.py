@@ -22,16 +22,16 @@ _STEADY = 0.5
 
 
 class Growth(NamedTuple):
-    """The growth of a level in bytes a second, with an interval of 99.5 %; ``grows`` if that is no chance."""
+    """The growth of a level by second or step, with an interval of 99.5 %; ``grows`` if that is no chance."""
 
-    per_s: float
+    rate: float
     low: float
     high: float
     grows: bool
 
 
 def growth(times: Floats, values: Floats) -> Growth | None:
-    """Return the growth of a level over time; None with too few samples.
+    """Return the growth of a level over time, or over the steps until then; None with too few samples.
 
     The first third is left out: programs fill caches and import modules. The rest is divided into equal
     times, and the differences of their medians are taken for independent, as they are in a random walk; noise
@@ -72,18 +72,33 @@ def host_rows(run: RunTelemetry) -> Iterator[dict[str, Any]]:
             if (series := node.series.get((f"rank{rank}", "resident_bytes"))) is not None
         ]
         grown = [_growth(series, marks) for _, series, marks in found]
-        rate = sum(one.per_s for one in grown if one is not None and one.grows)
+        growing = [one for one in grown if one.grows]
+        by_s, by_step = (sum(one.rate for each in growing if (one := each[at]) is not None) for at in (0, 1))
         free = _free(node)
         for (rank, series, marks), one in zip(found, grown, strict=True):
-            yield _row(node, rank, series, marks, one, free, rate)
+            yield _row(node, rank, series, marks, one, free, (by_s, by_step))
 
 
-def _growth(series: Series, marks: Sequence[StepMark]) -> Growth | None:
+class _Grown(NamedTuple):
+    """The growth of a rank by second and by step: steps need not take equally long."""
+
+    by_s: Growth | None
+    by_step: Growth | None
+
+    @property
+    def grows(self) -> bool:
+        one = self.by_step or self.by_s
+        return one is not None and one.grows
+
+
+def _growth(series: Series, marks: Sequence[StepMark]) -> _Grown:
     times, values = series.times, series.values
-    if len(marks) > 1:
-        inside = (times >= marks[0].time) & (times <= marks[-1].time)
-        times, values = times[inside], values[inside]
-    return growth(times, values)
+    if len(marks) < 2:
+        return _Grown(growth(times, values), None)
+    inside = (times >= marks[0].time) & (times <= marks[-1].time)
+    times, values = times[inside], values[inside]
+    steps = np.interp(times, [mark.time for mark in marks], [float(mark.step) for mark in marks])
+    return _Grown(growth(times, values), growth(steps, values))
 
 
 def _free(node: NodeTelemetry) -> float | None:
@@ -104,18 +119,15 @@ def _row(
     rank: int,
     series: Series,
     marks: Sequence[StepMark],
-    grown: Growth | None,
+    grown: _Grown,
     free: float | None,
-    rate: float,
+    rates: tuple[float, float],
 ) -> dict[str, Any]:
-    count = marks[-1].step - marks[0].step if len(marks) > 1 else 0
-    step_s = (marks[-1].time - marks[0].time) / count if count else None
-
-    def by_step(per_s: float | None) -> float | None:
-        return None if per_s is None or step_s is None else round(per_s * step_s, 1)
-
-    fills = grown is not None and grown.grows and free is not None and rate > 0
-    full_in = free / rate if fills and free is not None else None
+    """Return the row of a rank; ``rates`` are those of all ranks of the node, by second and by step."""
+    by_step = grown.by_step
+    full_in, full_after = (
+        free / rate if grown.grows and free is not None and rate > 0 else None for rate in rates
+    )
     shared = node.series.get((f"rank{rank}", "proportional_bytes"))
     return {
         "rank": rank,
@@ -125,12 +137,12 @@ def _row(
         "last_step": marks[-1].step if marks else None,
         "resident_bytes": int(_last(series)),
         "proportional_bytes": None if shared is None else int(_last(shared)),
-        "growth_bytes_per_step": by_step(grown and grown.per_s),
-        "growth_low_bytes_per_step": by_step(grown and grown.low),
-        "growth_high_bytes_per_step": by_step(grown and grown.high),
-        "growth_bytes_per_s": None if grown is None else round(grown.per_s, 1),
+        "growth_bytes_per_step": by_step and round(by_step.rate, 1),
+        "growth_low_bytes_per_step": by_step and round(by_step.low, 1),
+        "growth_high_bytes_per_step": by_step and round(by_step.high, 1),
+        "growth_bytes_per_s": grown.by_s and round(grown.by_s.rate, 1),
         "node_free_bytes": None if free is None else int(free),
         "full_in_s": None if full_in is None else round(full_in),
-        "full_at_step": None if full_in is None or step_s is None else int(marks[-1].step + full_in / step_s),
-        "grows": int(grown is not None and grown.grows),
+        "full_at_step": None if full_after is None else int(marks[-1].step + full_after),
+        "grows": int(grown.grows),
     }

@@ -43,6 +43,9 @@ _MOST_ROWS, _MOST_SERIES = 100, 4000
 _FEWEST_OTHERS, _APART = 3, 5.0
 _NEAR = 4
 _MOSTLY = 0.9
+_CROWDED = 0.05
+"""The least share of the steps in which a rank waits for a core that others use."""
+
 _FEWEST_BLOCKED = 5
 
 REASONS = {
@@ -120,7 +123,7 @@ def coincidences(nodes: Sequence[NodeTelemetry], steps: RunSteps | None) -> Iter
     tested = list(_all_tested(nodes, steps.edges))[:_MOST_SERIES]
     subjects = list(_subjects(steps))
     rows = [row for one in subjects for row in _moved(one, tested, len(subjects))]
-    rows += [*_ranks_apart(tested, steps), *_waiting(nodes, tested, steps)]
+    rows += [*_ranks_apart(tested, steps), *_waiting(nodes, tested, steps), *_crowded(nodes, tested, steps)]
     yield from sorted(rows, key=lambda row: (row["p_value"], row["subject"], row["device"]))[:_MOST_ROWS]
 
 
@@ -403,6 +406,45 @@ def _waiting(
             share = float(some.mean())
             if np.count_nonzero(some) >= _FEWEST_BLOCKED and share >= 100 * _MATERIAL:
                 yield _row(one, "io", (int(steps.last[0]), int(steps.last[-1])), 0.0, share, 0.0)
+
+
+def _crowded(
+    nodes: Sequence[NodeTelemetry], tested: Sequence[_Tested], steps: RunSteps
+) -> Iterator[dict[str, Any]]:
+    """Yield the ranks that wait for a core for a share of the steps, while others use their cores.
+
+    The kernel counts both. A rank waits for others at most as long as these use its cores.
+    """
+    known = {node.node: node for node in nodes}
+    alone = {one.rank: one.values for one in tested if one.metric == "others_on_cores"}
+    for one in tested:
+        if one.metric != "cpu_wait_s" or one.rank is None:
+            continue
+        others = alone.get(one.rank)
+        if others is None:
+            others = _others_on_node(known[one.node], steps.edges)
+        if others is None or not (np.isfinite(one.values).all() and np.isfinite(others).all()):
+            continue
+        cores, share = float(others.mean()), float(np.minimum(one.values, others).mean())
+        if share >= _CROWDED:
+            steps_of = (int(steps.last[0]), int(steps.last[-1]))
+            row = _row(one, "cores", steps_of, cores, 100 * min(1.0, share), 0.0)
+            yield {**row, "unit": "%"}
+
+
+def _others_on_node(node: NodeTelemetry, edges: Floats) -> Floats | None:
+    """Return how many of the cores of all ranks of a node others use in each unit; None if unknown."""
+    cores = sorted({core for place in node.ranks.values() for core in place.cores})
+    busy = [node.series.get((f"cpu{core}", "busy_s")) for core in cores]
+    own = [node.series.get((f"rank{rank}", "cpu_s")) for rank in node.ranks]
+    if not cores or None in busy or None in own:
+        return None
+    used, of_ranks = (
+        np.add.reduce([mean_in(one, "counter", edges) for one in some if one is not None])
+        for some in (busy, own)
+    )
+    found: Floats = np.maximum(0.0, used - of_ranks)
+    return found
 
 
 def _is_apart(value: float, others: Floats) -> bool:

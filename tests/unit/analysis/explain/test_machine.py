@@ -10,7 +10,7 @@ import pytest
 from hpcprof.analysis.explain.evidence_words import in_words
 from hpcprof.analysis.explain.explanation import Cause, Finding
 from hpcprof.analysis.explain.findings import estimated_finding
-from hpcprof.analysis.explain.machine import waiting_for_files, with_machine
+from hpcprof.analysis.explain.machine import waiting_for_cores, waiting_for_files, with_machine
 
 
 def row(subject: str, metric: str, usual: float, then: float, **others: Any) -> dict[str, Any]:
@@ -88,6 +88,22 @@ def test_waiting_for_files_has_a_price_without_a_profile() -> None:
     assert (one.cause, one.ranks, one.saving_ns) == (Cause.SLOW_IO, (0, 1), 200_000_000)
     assert one.saving_low_ns is not None and 0.1e9 < one.saving_low_ns < 0.2e9
     assert list(waiting_for_files(pd.DataFrame(rows).iloc[:0], 1e9)) == []
+
+
+def test_waiting_for_a_core_that_others_use_has_the_price_of_the_rank_that_waits_longest() -> None:
+    rows = [
+        row("cores", "cpu_wait_s", 0.5, then, rank=rank, unit="%") for rank, then in ((0, 10.0), (1, 20.0))
+    ]
+    (one,) = waiting_for_cores(pd.DataFrame(rows), 1e9)
+    assert (one.cause, one.ranks, one.saving_ns) == (Cause.BUSY_CORES, (0, 1), 200_000_000)
+    said = in_words({"coincidences": pd.DataFrame(rows)}, one.evidence[0])
+    assert said == "rank 1: it waits for a core in 20 % of the time, and others use 0.5 of its cores"
+    assert list(waiting_for_cores(pd.DataFrame(rows).iloc[:0], 1e9)) == []
+
+
+def test_long_steps_that_do_not_wait_for_files_stay_what_they_are() -> None:
+    always = row("io", "blocked_pct", 0.0, 8.0, unit="%")
+    assert found(Cause.STEP_SPIKES, [always])[0].cause is Cause.STEP_SPIKES
 
 
 @pytest.mark.parametrize("cause", [Cause.STEP_DRIFT, Cause.LATE_RANK_HOST])

@@ -145,6 +145,17 @@ def test_a_leak_is_named_with_its_rate_and_when_the_node_is_full() -> None:
     assert "1.000 MB more in each step" in finding.evidence_text[0]
 
 
+def test_a_leak_in_each_step_is_told_by_step_where_steps_become_slower() -> None:
+    steps = 10 * np.sqrt(np.arange(90.0))
+    times = 1000.0 + np.arange(90.0)
+    series = {("rank0", "resident_bytes"): Series(times, 1e9 + 1e6 * steps)}
+    node = NodeTelemetry("n1", series, {0: RankPlace()}, limits={"memory_bytes": 7e9})
+    marks = {0: [StepMark(int(step), float(time)) for step, time in zip(steps, times, strict=True)]}
+    (row,) = _rows(RunMemory({}, [], RunTelemetry([node], marks)))["host_memory"]
+    assert row["growth_bytes_per_step"] == pytest.approx(1e6, rel=0.03)
+    assert row["growth_low_bytes_per_step"] <= 1e6 <= row["growth_high_bytes_per_step"]
+
+
 @pytest.mark.parametrize(
     "level",
     [

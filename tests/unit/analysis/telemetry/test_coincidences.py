@@ -115,6 +115,29 @@ def test_others_on_the_core_of_one_rank_are_named() -> None:
     assert claimed(of, series, 2) == {("rank", "rank1", "others_on_cores")}
 
 
+@pytest.mark.parametrize("pinned", [True, False])
+def test_a_rank_waits_for_its_core_as_long_as_others_use_it(pinned: bool) -> None:
+    of = steps(long=[])
+
+    def rate(value: float, seed: int) -> Series:
+        return counted(sampled(of, 0.0, value / 10, 0.001, seed))
+
+    def rows(others: float, waits: float) -> list[dict[str, Any]]:
+        series = {(f"cpu{core}", "busy_s"): rate(0.5 + others * (core == 0), core) for core in (0, 1)}
+        series |= {(f"rank{rank}", "cpu_s"): rate(0.5, 5 + rank) for rank in (0, 1)}
+        series |= {(f"rank{rank}", "cpu_wait_s"): rate(waits * (rank == 0), 9 + rank) for rank in (0, 1)}
+        places = {rank: RankPlace((rank,) if pinned else (0, 1)) for rank in (0, 1)}
+        found = coincidences([NodeTelemetry("n1", series, places)], of)
+        return [row for row in found if row["subject"] == "cores"]
+
+    (row,) = rows(others=0.5, waits=0.4)
+    assert (row["rank"], row["metric"], row["unit"], row["beyond_chance"]) == (0, "cpu_wait_s", "%", 1)
+    assert row["then"] == pytest.approx(40.0, abs=2.0) and row["usual"] == pytest.approx(0.5, abs=0.02)
+    # Own threads that wait for each other are no strangers, and neither is what nobody waits for.
+    assert rows(others=0.0, waits=0.4) == []
+    assert rows(others=0.5, waits=0.0) == []
+
+
 def test_waiting_for_files_in_all_steps_is_named_and_a_few_samples_are_not() -> None:
     of = steps(np.empty(0, np.int64))
     times = np.arange(of.edges[0], of.edges[-1], 0.1)
