@@ -73,7 +73,7 @@ def host_rows(run: RunTelemetry) -> Iterator[dict[str, Any]]:
         ]
         grown = [_growth(series, marks) for _, series, marks in found]
         growing = [one for one in grown if one.grows]
-        by_s, by_step = (sum(one.rate for each in growing if (one := each[at]) is not None) for at in (0, 1))
+        by_s, by_step = (sum(by.rate for each in growing if (by := each[at]) is not None) for at in (0, 1))
         free = _free(node)
         for (rank, series, marks), one in zip(found, grown, strict=True):
             yield _row(node, rank, series, marks, one, free, (by_s, by_step))

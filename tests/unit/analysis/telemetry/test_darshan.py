@@ -33,7 +33,8 @@ def log(**values: Any) -> DarshanLog:
 
 def tables(*logs: DarshanLog, **more: Any) -> dict[str, list[dict[str, Any]]]:
     run = RunLogs([NamedLog(f"{at}.darshan", one) for at, one in enumerate(logs)], **more)
-    return {name: one.rows.to_dict("records") for name, one in darshan_tables(run).items()}
+    found: dict[str, Any] = {name: one.rows.to_dict("records") for name, one in darshan_tables(run).items()}
+    return found
 
 
 def test_files_have_the_sums_of_their_ranks_and_their_file_system() -> None:
