@@ -23,6 +23,12 @@ _MEETING = re.compile(
 """Files of PyTorch with functions in which a rank waits for others."""
 
 
+_LACKING = (
+    (re.compile(r"MPI_(?:M?Recv|M?[Pp]robe)|recv"), "sends"),
+    (re.compile(r"MPI_[SR]?[Ss]end|send"), "receives"),
+)
+
+
 class ProcessState(str, Enum):
     """The state of a rank's process when the evidence was gathered."""
 
@@ -182,6 +188,11 @@ def meeting_call(stack: tuple[Frame, ...] | list[Frame]) -> str:
     library = itertools.takewhile(lambda frame: _LIBRARIES.search(frame.file), stack)
     calls = [frame.function for frame in library if _MEETING.search(frame.file)]
     return calls[-1] if calls else ""
+
+
+def lacking(call: str) -> str:
+    """Return what no rank does if all are in a call, which nothing ends then; empty for most calls."""
+    return next((other for calls, other in _LACKING if calls.fullmatch(call)), "")
 
 
 def place_name(place: Place) -> str:

@@ -22,6 +22,7 @@ from hpcprof.analysis.stalls.evidence import (
     Stall,
     StallKind,
     WaitedFor,
+    lacking,
     meeting_call,
     place,
     place_name,
@@ -343,7 +344,8 @@ def _by_calls(ranks: Mapping[int, RankEvidence]) -> Stall | None:
         return Stall(kind, tuple(chosen), tuple(sorted(calls)), waited, _places(chosen, ranks))
     if len(alike) == 1:
         chosen = sorted(calls)
-        return Stall(StallKind.INSIDE, tuple(chosen), (), waited, _places(chosen, ranks))
+        kind = StallKind.CYCLE if lacking(most) else StallKind.INSIDE
+        return Stall(kind, tuple(chosen), (), waited, _places(chosen, ranks))
     return _apart(alike, waited, ranks)
 
 
@@ -356,12 +358,13 @@ def _by_places(ranks: Mapping[int, RankEvidence]) -> Stall | None:
     """Return the verdict from where ranks are in the user's code, if no rank is known to wait.
 
     Where most are in one place, those elsewhere count as those to blame. If all are in one place, none waits
-    for another.
+    for another. If no place is known, and some have ended, the others are those to blame.
     """
     places = {rank: told[0] for rank in ranks if (told := _places([rank], ranks))}
     alike = _alike({rank: place_name(told) for rank, told in places.items()})
     if not alike:
-        return None
+        left = tuple(rank for rank, one in ranks.items() if one.state is ProcessState.RUNNING)
+        return Stall(StallKind.NEVER_CAME, left, ()) if 0 < len(left) < len(ranks) else None
     most = max(alike, key=lambda name: len(alike[name]))
     waiting = alike[most] if len(alike) > 1 else []
     others = sorted(places.keys() - set(waiting))

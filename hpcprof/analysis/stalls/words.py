@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.stalls.evidence import Place, Side, Stall, StallKind, WaitedFor, place_name
+from hpcprof.analysis.stalls.evidence import Place, Side, Stall, StallKind, WaitedFor, lacking, place_name
 from hpcprof.common.units import named_ranks
 
 _SHOWN = 8
@@ -45,6 +45,8 @@ def _verdict(stall: Stall) -> str:
             f"{all_ranks} are in {_numbered(waited)}{where}, and it does not go on on "
             f"{named_ranks(stall.ranks, shown=_SHOWN)}: look at the network and the GPUs."
         )
+    if stall.kind is StallKind.CYCLE and waited is not None and not waited.group:
+        return f"{who} all wait in {waited.name}{where}, and none of them {lacking(waited.name)}."
     if stall.kind is StallKind.NEVER_CAME and not stall.waiting:
         return f"{who} {'does' if one else 'do'} not go on{where}, and no rank is seen to wait for another."
     held = {

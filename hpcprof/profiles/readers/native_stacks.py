@@ -14,6 +14,9 @@ _GDB_FRAME = re.compile(
     r"(?: at (?P<file>.+?):(?P<line>\d+)| from (?P<library>.+))?$"
 )
 _EU_FRAME = re.compile(r"#\d+\s+0x[0-9a-f]+(?: (?P<function>.+?))?(?: - (?P<library>/.+))?$")
+_EU_SOURCE = re.compile(r"\s+(?P<file>\S.*?):(?P<line>\d+):\d+$")
+"""The line after a frame of eu-stack, where the program has debugging information."""
+
 _PY_FRAME = re.compile(r"\s+(?P<function>.+?) \((?P<file>[^():]+)(?::(?P<line>\d+))?\)$")
 
 _WAITS = re.compile(r"/lib(?:p?mpi[a-z0-9_]*|[nr]ccl|cuda)(?:-[0-9a-f.]+)?\.so")
@@ -46,6 +49,8 @@ def parse_native_stack(text: str) -> NativeStack | None:
     for line in text.splitlines()[:_MOST_LINES]:
         if found := _THREAD.match(line):
             current = threads.setdefault(int(found["eu"] or found["gdb"] or found["py"]), [])
+        elif current and (found := _EU_SOURCE.match(line)):
+            current[-1] = (current[-1][0], found["file"], int(found["line"]), current[-1][3])
         elif current is not None and (frame := _frame(line)) is not None:
             current.append(frame)
     # The main thread has the number of the process, the lowest as a rule.

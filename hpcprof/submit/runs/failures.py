@@ -183,7 +183,7 @@ def failed_ranks(run: Run) -> list[RankFailure]:
     ]
     if job_cause is not None and job_cause.name not in _LOST:
         found = [replace(one, cause=job_cause) if one.rank == job_cause.rank else one for one in found]
-    return _culprit_first([*found, *_failed_workers(run, found)], lost)
+    return _culprit_first(run, [*found, *_failed_workers(run, found)], lost)
 
 
 def _failed_workers(run: Run, failures: Sequence[RankFailure]) -> Iterator[RankFailure]:
@@ -196,7 +196,7 @@ def _failed_workers(run: Run, failures: Sequence[RankFailure]) -> Iterator[RankF
             yield replace(starter, rank=rank, first=False, exception=note, cause=cause)
 
 
-def _culprit_first(failures: list[RankFailure], lost: str = "") -> list[RankFailure]:
+def _culprit_first(run: Run, failures: list[RankFailure], lost: str = "") -> list[RankFailure]:
     """Put the rank that failed by its own fault before one that only noticed that another one failed.
 
     That is also one that was lost with its node, which ``lost`` says if there is one.
@@ -205,10 +205,29 @@ def _culprit_first(failures: list[RankFailure], lost: str = "") -> list[RankFail
         return failures
     own = [one for one in failures if one.has_own_fault or (lost and one.how == lost)]
     if not own:
-        return failures
+        return [_after_others_ended(run, failures[0]), *failures[1:]]
     culprit = min(own, key=lambda failure: failure.exception.time if failure.exception else 0.0)
     others = [replace(failure, first=False) for failure in failures if failure is not culprit]
     return [replace(culprit, first=failures[0].noticed_another), *others]
+
+
+def _after_others_ended(run: Run, failure: RankFailure) -> RankFailure:
+    """Add to the cause of a rank that noticed another one which ranks had ended before, with exit code 0."""
+    names = (f"rank{failure.rank:05d}.{kind}" for kind in ("exception", "exit"))
+    moment = next(filter(None, (_written(run, name) for name in names)), 0.0)
+    codes = run.rank_exit_codes().items()
+    ended = [rank for rank, code in codes if code == 0 and _written(run, f"rank{rank:05d}.exit") < moment]
+    if failure.cause is None or not ended:
+        return failure
+    meaning = f"{failure.cause.meaning}; {named_ranks(ended)} had ended before, with exit code 0"
+    return replace(failure, cause=replace(failure.cause, meaning=meaning))
+
+
+def _written(run: Run, name: str) -> float:
+    """Return when a fact of the run was written, by the clock of its file system; 0 if it was not."""
+    with suppress(OSError):
+        return (run.path / "state" / name).stat().st_mtime
+    return 0.0
 
 
 def _starts_ranks(run: Run) -> bool:
@@ -261,7 +280,7 @@ def launch_failure(run: Run) -> str:
         return ""
     if any(_has_started(run, rank) for rank in range(run.manifest.job.ranks)):
         return ""
-    lines = [line.strip() for line in _job_errors(run) if line.strip()]
+    lines = [line.strip() for line in _job_errors(run) if line.strip(" \n-=*")]
     causes = {line: find_cause("launch", line) for line in lines}
     for name in (pattern.name for pattern in patterns() if pattern.where == "launch"):
         for line, cause in causes.items():
@@ -316,7 +335,7 @@ def describe_status(run: Run, status: JobStatus) -> str:
     if status.state is JobState.RUNNING:
         failure = first_failed_rank(run)
         if failure is not None and failure.noticed_another:
-            failure = _culprit_first([failure, *_failed_workers(run, _noted(run))])[0]
+            failure = _culprit_first(run, [failure, *_failed_workers(run, _noted(run))])[0]
     unstarted = launch_failure(run) if status.state is JobState.FAILED else ""
     if status.state is JobState.FAILED and not unstarted:
         failure = next(iter(failed_ranks(run)), None)

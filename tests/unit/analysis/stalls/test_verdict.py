@@ -222,6 +222,23 @@ def test_all_ranks_inside_one_call_of_mpi_point_at_the_network() -> None:
     assert (found.kind, found.ranks, found.waiting) == (StallKind.INSIDE, (0, 1), ())
 
 
+def test_ranks_that_all_receive_wait_for_each_other() -> None:
+    found = verdict(dict.fromkeys(range(2), native("MPI_Recv")))
+    assert (found.kind, found.ranks, found.waiting) == (StallKind.CYCLE, (0, 1), ())
+    assert describe(found) == "Ranks 0, 1 all wait in MPI_Recv in main (solver.c:7), and none of them sends."
+    found = verdict(dict.fromkeys(range(2), native("MPI_Ssend")))
+    assert describe(found).endswith("all wait in MPI_Ssend in main (solver.c:7), and none of them receives.")
+    assert verdict(dict.fromkeys(range(2), meeting("recv"))).kind is StallKind.CYCLE
+
+
+def test_a_rank_that_is_left_when_the_others_have_ended_does_not_go_on() -> None:
+    """Where it is is unknown in an exit handler of C."""
+    ended = RankEvidence(state=ProcessState.ENDED)
+    found = verdict({0: ended, 1: RankEvidence(), 2: ended})
+    assert (found.kind, found.ranks, found.waiting) == (StallKind.NEVER_CAME, (1,), ())
+    assert describe(found).startswith("Rank 1 does not go on")
+
+
 C10D = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
 WRAPPER = Frame("wrapper", "/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", 83)
 

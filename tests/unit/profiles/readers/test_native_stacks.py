@@ -39,6 +39,17 @@ TID 77:
 #2  0x00007f1a2b3c4d61 cudaStreamSynchronize - /usr/lib64/libcudart.so.12
 #3  0x0000000000401136 step - /home/me/solver
 """
+EU_STACK_WITH_SOURCE = """\
+PID 4011 - process
+TID 4011:
+#0  0x00007f08d034e444 - /usr/lib/x86_64-linux-gnu/libuct.so.0.0.0
+#1  0x00007f08d0a934eb - /usr/lib/x86_64-linux-gnu/libmpich.so.12.2.2
+#2  0x00007f08d08b31c6 PMPI_Barrier - /usr/lib/x86_64-linux-gnu/libmpich.so.12.2.2
+#3  0x0000562313f88482 main - /home/me/solver
+    /home/me/solver.c:23:5
+#4  0x00007f08d064524a __libc_start_call_main - /usr/lib/x86_64-linux-gnu/libc.so.6
+    ../sysdeps/nptl/libc_start_call_main.h:58:16
+"""
 PY_SPY = """\
 Process 88: python train.py
 Python v3.11.2 (/usr/bin/python3.11)
@@ -59,12 +70,13 @@ Thread 88 (active): "MainThread"
             EU_STACK,
             NativeStack("cuStreamSynchronize", Frame("step", "/home/me/solver", 0)),
         ),
+        (EU_STACK_WITH_SOURCE, NativeStack("MPI_Barrier", Frame("main", "/home/me/solver.c", 23))),
         (PY_SPY, NativeStack("MPI_Allreduce", Frame("reduce", "train.py", 12))),
         (GDB_WAITS.replace("PMPI_Barrier", "??"), NativeStack("libmpi", Frame("exchange", "halo.c", 41))),
         ("ptrace: Operation not permitted.\n", None),
         ("", None),
     ],
-    ids=["gdb", "gdb, late", "eu-stack", "py-spy", "no names", "refused", "empty"],
+    ids=["gdb", "gdb, late", "eu-stack", "eu-stack, lines", "py-spy", "no names", "refused", "empty"],
 )
 def test_the_call_in_which_a_process_waits_and_the_line_that_made_it(
     text: str, expected: NativeStack | None

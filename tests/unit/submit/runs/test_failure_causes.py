@@ -19,7 +19,8 @@ MEANINGS = {
     "data_loader": "a worker of its data loader is killed by signal: Killed",
     "nccl_watchdog": "NCCL timed out in collective 4, ALLREDUCE, which other ranks had not ended",
     "gloo_timeout": "it waited 3000 ms for another rank in a collective",
-    "gloo_mismatch": "gloo received 16 bytes where it expected 8: ranks entered different collectives",
+    "gloo_mismatch": "gloo received 16 bytes where it expected 8: "
+    "ranks entered different collectives or sizes",
     "mpich_abort": "called MPI_Abort with code 7",
     "open_mpi_abort": "called MPI_Abort with code 5",
     "full_disk": "no space left on /local/tmp while the profile was exported",

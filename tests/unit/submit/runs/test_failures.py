@@ -113,6 +113,21 @@ def test_a_rank_that_only_noticed_the_end_of_another_one_is_not_to_blame(tmp_pat
     assert "no such" not in str(failures[0].without_message())
 
 
+def test_a_rank_that_ended_early_as_if_all_were_well_is_named_by_the_one_that_noticed(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=3)
+    lost = (RECORDED / "gloo_peer.txt").read_text().removeprefix("RuntimeError: ")
+    note_exception(run, 1, "RuntimeError", lost)
+    for rank, (code, seconds) in {0: (0, 9), 1: (1, 8), 2: (0, 5)}.items():
+        path = tmp_path / f"state/rank{rank:05d}.exit"
+        path.write_text(f"{code}\n")
+        os.utime(path, (seconds, seconds))
+    os.utime(tmp_path / "state/rank00001.exception", (7, 7))
+    assert str(failed_ranks(run)[0]) == (
+        "rank 1: exit code 1 (RuntimeError, at train.py:11 in step: another rank had closed its connections; "
+        "rank 2 had ended before, with exit code 0)"
+    )
+
+
 def test_a_rank_that_was_lost_with_its_node_failed_before_those_that_noticed_it(tmp_path: Path) -> None:
     run = make_run(tmp_path, ranks=3)
     for rank in (0, 1):
@@ -244,6 +259,7 @@ FAILED = JobStatus(JobState.FAILED, "exit code 255", 255)
             "a disk is full (mkdir: cannot create: No space left on device)",
         ),
         ("srun: error: Unable to create step\n", "srun: error: Unable to create step"),
+        (f"{'-' * 60}\nThere are not enough slots.\n{'-' * 60}\n", "There are not enough slots"),
     ],
 )
 def test_a_launcher_that_starts_no_rank_is_said_to_have_failed_and_no_rank_was_killed(
