@@ -78,6 +78,8 @@ def find_stall(run: Run) -> Stall | None:
     # PyTorch may have ended the run before, when a collective exceeded its time limit.
     if since is None and not any((run.path / FOLDER).glob("rank*.flight.pickle")):
         return None
+    if since is not None and _was_only_slow(run) and not _others_told(run.path / FOLDER):
+        return None  # it went on before the evidence was kept
     found = _kept(run) or _judge_run(run, since or "")
     if found is None or since is None or not _was_only_slow(run):
         return found
@@ -292,7 +294,7 @@ def _state(path: Path, exit_code: int | None) -> ProcessState:
     try:
         text = _read(path).decode(errors="replace")
     except OSError:
-        if not _others_told(path):
+        if not _others_told(path.parent):
             return ProcessState.RUNNING
         gone = ProcessState.UNREACHABLE if exit_code is None else ProcessState.DEAD
         return ProcessState.ENDED if exit_code == 0 else gone
@@ -307,5 +309,6 @@ def _any(states: Iterable[str], wanted: str) -> bool:
     return any(state in wanted for state in states)
 
 
-def _others_told(path: Path) -> bool:
-    return any(path.parent.glob("rank*.process"))
+def _others_told(folder: Path) -> bool:
+    """Return whether the kernel was asked about any rank."""
+    return any(folder.glob("rank*.process"))

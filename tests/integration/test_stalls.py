@@ -42,6 +42,8 @@ def load(step):
     if kind == "busy" and (step, rank) == (3, 0):
         until = time.monotonic() + 20
         while time.monotonic() < until: sum(range(1000))
+    if kind == "pause" and step == 3:
+        time.sleep(14)  # the run counts as stalled, and its evidence is not complete yet
 def reduce(step):
     if step == 3 and kind == "order" and rank == 1:
         dist.broadcast(torch.ones(4), 0)
@@ -114,7 +116,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory, command_server: CommandServer
         "stopped": wait("stopped", "run", *three, "stop", *stuck),
     }
     (folder / "train.py").write_text(PROGRAM)
-    for kind in (*STALLS, "busy"):
+    for kind in (*STALLS, "busy", "pause"):
         hpcprof(
             *("submit", *three, "stop", "--job-name", kind, "--"),
             *(sys.executable, "train.py", kind),
@@ -184,6 +186,11 @@ def test_groups_that_wait_for_each_other_are_a_cycle(stalled: dict[str, Any]) ->
 def test_a_busy_step_is_no_stall(stalled: dict[str, Any]) -> None:
     assert stalled["busy"]["stall"] is None
     assert stalled["busy"]["exit_code"] == "0"
+
+
+def test_a_run_that_goes_on_while_its_evidence_is_gathered_is_not_ended(stalled: dict[str, Any]) -> None:
+    assert (stalled["pause"]["exit_code"], stalled["pause"]["stall"]) == ("0", None)
+    assert not (stalled["pause"]["path"] / "state/stall_stop").exists()
 
 
 def test_a_stalled_job_ends_with_status_5_and_names_its_step_times(stalled: dict[str, Any]) -> None:

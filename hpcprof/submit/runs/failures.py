@@ -48,6 +48,7 @@ _JOB_ERRORS = 200
 """The lines of the errors of job.sh that are looked at."""
 
 
+_KILLED = "left no exit code (it was killed)"
 _LOADER = "data_loader"
 _ABORT_HINT = re.compile("MPI_Abort|MPI_ABORT")
 
@@ -175,7 +176,7 @@ def failed_ranks(run: Run) -> list[RankFailure]:
             return "left no exit code, as no space was left for it"
         if culprit is not None:
             return f"was ended with rank {culprit}"
-        return "left no exit code (it was killed)"
+        return _KILLED
 
     found = [
         *([first] if first else []),
@@ -212,15 +213,15 @@ def _culprit_first(run: Run, failures: list[RankFailure], lost: str = "") -> lis
 
 
 def _after_others_ended(run: Run, failure: RankFailure) -> RankFailure:
-    """Add to the cause of a rank that noticed another one which ranks had ended before, with exit code 0."""
+    """Add which ranks had ended before with exit code 0: others notice it, and launchers of MPI kill them."""
     names = (f"rank{failure.rank:05d}.{kind}" for kind in ("exception", "exit"))
-    moment = next(filter(None, (_written(run, name) for name in names)), 0.0)
+    moment = next(filter(None, (_written(run, name) for name in names)), float("inf"))
     codes = run.rank_exit_codes().items()
     ended = [rank for rank, code in codes if code == 0 and _written(run, f"rank{rank:05d}.exit") < moment]
-    if failure.cause is None or not ended:
-        return failure
-    meaning = f"{failure.cause.meaning}; {named_ranks(ended)} had ended before, with exit code 0"
-    return replace(failure, cause=replace(failure.cause, meaning=meaning))
+    said = f"; {named_ranks(ended)} had ended before, with exit code 0"
+    if ended and failure.cause is not None:
+        return replace(failure, cause=replace(failure.cause, meaning=failure.cause.meaning + said))
+    return replace(failure, how=failure.how + said) if ended and failure.how == _KILLED else failure
 
 
 def _written(run: Run, name: str) -> float:

@@ -91,6 +91,13 @@ def test_the_verdict_is_kept_with_the_run(stalled: Run) -> None:
     assert find_stall(stalled) == found
 
 
+def test_a_run_that_went_on_before_all_of_its_evidence_was_kept_has_no_verdict(stalled: Run) -> None:
+    for rank in range(RANKS):
+        (stalled.path / "stall" / f"rank{rank:05d}.process").unlink()
+    (stalled.path / "state/stalled").rename(stalled.path / "state/went_on")
+    assert find_stall(stalled) is None
+
+
 def test_a_stuck_interpreter_tells_by_the_stack_that_it_wrote_at_last(stalled: Run) -> None:
     for kind in ("json", "flight.json"):
         (stalled.path / "stall" / f"rank00002.{kind}").unlink()

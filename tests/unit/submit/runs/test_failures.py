@@ -128,6 +128,17 @@ def test_a_rank_that_ended_early_as_if_all_were_well_is_named_by_the_one_that_no
     )
 
 
+def test_a_rank_that_left_mpi_early_is_named_beside_those_that_the_launcher_killed(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=3)
+    for rank in (0, 1):
+        (tmp_path / f"logs/rank{rank:05d}.out").touch()
+    (tmp_path / "state/rank00002.exit").write_text("0\n")
+    assert [str(failure) for failure in failed_ranks(run)] == [
+        "rank 0: left no exit code (it was killed); rank 2 had ended before, with exit code 0",
+        "rank 1: left no exit code (it was killed)",
+    ]
+
+
 def test_a_rank_that_was_lost_with_its_node_failed_before_those_that_noticed_it(tmp_path: Path) -> None:
     run = make_run(tmp_path, ranks=3)
     for rank in (0, 1):
