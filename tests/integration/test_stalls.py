@@ -145,7 +145,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory, command_server: CommandServer
 
 @pytest.fixture(scope="module")
 def stalled(jobs: Jobs) -> dict[str, dict[str, Any]]:
-    """The explanations of runs of three ranks, one for each kind of stall, and of one that is only busy."""
+    """The explanations of runs of three ranks, one for each kind of stall, and of two that are none."""
     found = {}
     for kind, path in jobs.ended(*STALLS, "busy").items():
         exit_code = (path / "state/finished").read_text().strip()

@@ -48,6 +48,7 @@ _JOB_ERRORS = 200
 """The lines of the errors of job.sh that are looked at."""
 
 
+_KILLED_CODES = {_SIGNALLED + number for number in (signal.SIGTERM, signal.SIGKILL)}
 _KILLED = "left no exit code (it was killed)"
 _LOADER = "data_loader"
 _ABORT_HINT = re.compile("MPI_Abort|MPI_ABORT")
@@ -75,6 +76,8 @@ class RankFailure:
         How it ended without an exit code, or else that it aborted the program; empty if neither is known.
     cause : FailureCause or None
         What the exception, the kernel or its last lines say of the reason.
+    before : str
+        Which ranks had ended before as if all were well, if that may be the reason.
     """
 
     rank: int
@@ -84,11 +87,12 @@ class RankFailure:
     exception: ExceptionNote | None = None
     how: str = ""
     cause: FailureCause | None = None
+    before: str = ""
 
     def __str__(self) -> str:
         code = self.how or f"exit code {self.exit_code}"
         who = f"rank {self.rank} failed first" if self.first else f"rank {self.rank}"
-        return f"{who}: {code}{self._reason()}"
+        return f"{who}: {code}{self._reason()}{f'; {self.before}' if self.before else ''}"
 
     @property
     def noticed_another(self) -> bool:
@@ -179,7 +183,7 @@ def failed_ranks(run: Run) -> list[RankFailure]:
         return _KILLED
 
     found = [
-        *([first] if first else []),
+        *([replace(first, how=aborted[1] if aborted and aborted[0] == first.rank else "")] if first else []),
         *(_failure(run, rank, codes.get(rank), how=how(rank)) for rank in others),
     ]
     if job_cause is not None and job_cause.name not in _LOST:
@@ -218,10 +222,9 @@ def _after_others_ended(run: Run, failure: RankFailure) -> RankFailure:
     moment = next(filter(None, (_written(run, name) for name in names)), float("inf"))
     codes = run.rank_exit_codes().items()
     ended = [rank for rank, code in codes if code == 0 and _written(run, f"rank{rank:05d}.exit") < moment]
-    said = f"; {named_ranks(ended)} had ended before, with exit code 0"
-    if ended and failure.cause is not None:
-        return replace(failure, cause=replace(failure.cause, meaning=failure.cause.meaning + said))
-    return replace(failure, how=failure.how + said) if ended and failure.how == _KILLED else failure
+    said = f"{named_ranks(ended)} had ended before, with exit code 0" if ended else ""
+    killed = failure.how == _KILLED or failure.exit_code in _KILLED_CODES
+    return replace(failure, before=said) if failure.noticed_another or killed else failure
 
 
 def _written(run: Run, name: str) -> float:

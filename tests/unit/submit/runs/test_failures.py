@@ -123,8 +123,8 @@ def test_a_rank_that_ended_early_as_if_all_were_well_is_named_by_the_one_that_no
         os.utime(path, (seconds, seconds))
     os.utime(tmp_path / "state/rank00001.exception", (7, 7))
     assert str(failed_ranks(run)[0]) == (
-        "rank 1: exit code 1 (RuntimeError, at train.py:11 in step: another rank had closed its connections; "
-        "rank 2 had ended before, with exit code 0)"
+        "rank 1: exit code 1 (RuntimeError, at train.py:11 in step: "
+        "another rank had closed its connections); rank 2 had ended before, with exit code 0"
     )
 
 
@@ -137,6 +137,10 @@ def test_a_rank_that_left_mpi_early_is_named_beside_those_that_the_launcher_kill
         "rank 0: left no exit code (it was killed); rank 2 had ended before, with exit code 0",
         "rank 1: left no exit code (it was killed)",
     ]
+    # Open MPI ends them by SIGTERM.
+    (tmp_path / "state/rank00000.exit").write_text("143\n")
+    os.utime(tmp_path / "state/rank00002.exit", (5, 5))
+    assert str(failed_ranks(run)[0]).endswith("terminated); rank 2 had ended before, with exit code 0")
 
 
 def test_a_rank_that_was_lost_with_its_node_failed_before_those_that_noticed_it(tmp_path: Path) -> None:
@@ -312,6 +316,9 @@ def test_ranks_that_another_one_aborted_were_ended_with_it(log: str, said: str, 
         "rank 0: was ended with rank 1",
         "rank 2: was not started",
     ]
+    (tmp_path / "state/started").write_text("now\n")
+    (tmp_path / "state/failed.now").write_text("1 5\n")
+    assert str(failed_ranks(run)[0]) == "rank 1 failed first: called MPI_Abort with code 5"
 
 
 def test_nothing_is_said_of_ranks_that_a_script_of_the_users_starts_in_its_own_way(tmp_path: Path) -> None:
