@@ -147,7 +147,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory, command_server: CommandServer
 def stalled(jobs: Jobs) -> dict[str, dict[str, Any]]:
     """The explanations of runs of three ranks, one for each kind of stall, and of two that are none."""
     found = {}
-    for kind, path in jobs.ended(*STALLS, "busy").items():
+    for kind, path in jobs.ended(*STALLS, "busy", "pause").items():
         exit_code = (path / "state/finished").read_text().strip()
         told = json.loads(jobs.hpcprof("explain", kind, "--format", "json"))
         found[kind] = {**told, "exit_code": exit_code, "path": path}
