@@ -33,6 +33,8 @@ _INDENT = 3
 _NARROWEST = 20
 _NAMED_RANKS = 8
 _NAMED_STEPS = 5
+_AS_LONG = 1.02
+"""Kinds of steps whose times differ by less differ in where their time goes."""
 
 _BETWEEN = ("between MPI_", "before MPI_", "after MPI_")
 """Beginnings of the names of places outside every range, by the calls of MPI around them."""
@@ -175,7 +177,10 @@ def _measured(step: StepSummary) -> str:
 
 def _kinds(step: StepSummary) -> Iterator[str]:
     """Yield a sentence on the kinds of steps, if there are several."""
-    if step.kinds:
+    times = [one.wall_p50_ns for one in step.kinds]
+    if times and max(times) < _AS_LONG * min(times):
+        yield f"The steps are of {len(times)} kinds, which take equally long (--analysis step_kinds)."
+    elif times:
         told = (f"{one.share_pct:.0f} % of them take {format_ns(one.wall_p50_ns)}" for one in step.kinds)
         yield f"The steps are of {len(step.kinds)} kinds (medians): {', '.join(told)}."
 
