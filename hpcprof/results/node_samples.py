@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hpcprof.common.units import mebibytes
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.profiles.readers.telemetry import has_telemetry, read_telemetry
-from hpcprof.submit.runs.live_steps import step_lines
+from hpcprof.submit.runs.live_steps import StepLine, step_lines
 
 if TYPE_CHECKING:  # runs without samples do without
     from hpcprof.analysis.telemetry.tables import RunTelemetry
@@ -20,8 +20,19 @@ if TYPE_CHECKING:  # runs without samples do without
 _MOST_RANKS = 64
 
 
-def _items(run: Run) -> dict[str, Any]:
-    """Return how many tokens or samples a step of the run has, where its workload says so."""
+def items_per_step(run: Run, lines: Mapping[int, Sequence[StepLine]], ranks: int) -> dict[str, Any]:
+    """Return how many tokens or samples a step of the run has, where its program or workload says so.
+
+    ``lines`` may be those of some of the ``ranks``, for which the others then do as much.
+    """
+    counts = [
+        (last.items - first.items) / (last.step - first.step)
+        for first, last in ((own[0], own[-1]) for own in lines.values())
+        if last.step > first.step
+    ]
+    if counts and sum(counts) > 0:
+        item = next(own[-1].item for own in lines.values() if own[-1].items)
+        return {"items_per_step": sum(counts) * ranks / len(counts), "item": item}
     results = read_results(run.path).ranks
     training = results[0].training if results else None
     if training is None or not results[0].latency_ns:
@@ -56,7 +67,7 @@ def run_telemetry(
     of_run = captured_steps(captured())
     if of_run is None or len(of_run.steps) < FEWEST_UNITS:
         of_run = noted_steps(next(iter(lines.values()), ()))
-    found = RunTelemetry(nodes, steps, run_steps=of_run, **_items(run))
+    found = RunTelemetry(nodes, steps, run_steps=of_run, **items_per_step(run, lines, sum(map(len, ranks))))
     if run.manifest is None:
         return found
     job = run.manifest.job

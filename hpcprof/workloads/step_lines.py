@@ -10,6 +10,7 @@ The times are the host's, from the end of one step to the end of the next.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -29,6 +30,19 @@ _THINNED = 3600
 
 current: StepLines | None = None
 """The writer of a program that marks its steps itself."""
+
+
+counted: dict[str, int] = {}
+"""How many of each item this process has counted (`count`)."""
+
+
+def count(number: int, item: str = "token") -> None:
+    """Count tokens or samples that this rank has processed, so that a run has the energy of one.
+
+    It is called in each step, before its end: ``count(inputs.numel())``, ``count(len(batch), "sample")``.
+    Ranks that work on the same tokens together count them once in all, or each its share.
+    """
+    counted[item] = counted.get(item, 0) + int(number)
 
 
 class StepLines:
@@ -107,7 +121,7 @@ class StepLines:
             return
         line = (
             f'{{"time": {time():.3f}, "step": {step}, "steps": {len(walls)}, '
-            f'"wall_ns": {walls[len(walls) // 2]}, "max_ns": {walls[-1]}{_gpu_memory()}}}\n'
+            f'"wall_ns": {walls[len(walls) // 2]}, "max_ns": {walls[-1]}{_items()}{_gpu_memory()}}}\n'
         ).encode()
         try:
             if self._file is None:
@@ -122,6 +136,13 @@ class StepLines:
         assert self._folder is not None
         self._folder.mkdir(exist_ok=True)
         return os.open(self._folder / self._name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+
+def _items() -> str:
+    """Return what the program has counted, as a part of a line; it counts in the package, not in the copy."""
+    totals = getattr(sys.modules.get("hpcprof.workloads.step_lines"), "counted", counted)
+    item = next(iter(totals), None)
+    return "" if item is None else f', "items": {totals[item]}, "item": {json.dumps(item)}'
 
 
 def _gpu_memory() -> str:

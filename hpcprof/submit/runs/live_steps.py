@@ -21,6 +21,7 @@ from hpcprof.submit.runs.directory import Run
 _FILE = re.compile(r"rank(\d{5,9})\.jsonl")
 _TAIL_BYTES = 4096
 _MOST = 1 << 62
+_LONGEST_ITEM = 40
 _CLOCKS_APART_SECONDS = 60.0
 """A line that is so much older than the start of the job is of an earlier start, not of another clock."""
 
@@ -54,6 +55,8 @@ class StepLine:
         The median and the longest of their times on the host.
     allocated_bytes, reserved_bytes, inactive_split_bytes : int
         The peaks of PyTorch's allocator so far, of the rank's fullest GPU; 0 if it uses none.
+    items : int
+        How many tokens or samples, as ``item`` says, the program has counted so far; 0 if it counts none.
     """
 
     time: float
@@ -64,9 +67,11 @@ class StepLine:
     allocated_bytes: int = 0
     reserved_bytes: int = 0
     inactive_split_bytes: int = 0
+    items: int = 0
+    item: str = ""
 
 
-_FIELDS = fields(StepLine)
+*_NUMBERS, _ = fields(StepLine)
 
 
 @dataclass(frozen=True)
@@ -255,13 +260,16 @@ def _parsed(line: bytes) -> StepLine | None:
     """Return a line; None if it is cut, or not one of ours."""
     try:
         values = json.loads(line)
-        found = [values[one.name] if one.default is MISSING else values.get(one.name, 0) for one in _FIELDS]
+        found = [values[one.name] if one.default is MISSING else values.get(one.name, 0) for one in _NUMBERS]
+        item = str(values.get("item", ""))[:_LONGEST_ITEM]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     time, *numbers = found
     if type(time) not in (int, float) or not 0 <= time < _MOST:
         return None
-    return StepLine(float(time), *numbers) if all(_is_count(number) for number in numbers) else None
+    return (
+        StepLine(float(time), *numbers, item=item) if all(_is_count(number) for number in numbers) else None
+    )
 
 
 def _is_count(value: object) -> bool:

@@ -146,3 +146,17 @@ def test_a_capture_writes_the_times_of_its_steps_without_waiting_for_the_gpu(
     assert [line["wall_ns"] for line in _written(run_dir)] == [1500 * MS] * 4
     assert [line["step"] for line in _written(run_dir)] == [0, 1, 2, 3]
     assert not waited
+
+
+def test_what_a_program_counts_is_in_its_lines(
+    run_dir: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_lines, "counted", {})
+    lines = StepLines(run_dir, 3)
+    _run(lines, clock, [1])
+    step_lines.count(512)
+    step_lines.count(256)
+    _run(lines, clock, [2_000], first=1)
+    first, second = _written(run_dir)
+    assert "items" not in first
+    assert second["items"] == 768 and str(second["item"]) == "token"

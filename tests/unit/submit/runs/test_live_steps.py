@@ -190,3 +190,9 @@ def test_a_step_of_three_times_the_median_is_named() -> None:
     assert step_warnings({0: lines(1000.0), 1: lines(1000.0, longest_ms=300)}, 1001.0) == [
         "A step of 1 rank (rank 1) took up to 300.0 ms, 3.0 times the median of 100.0 ms."
     ]
+
+
+def test_lines_may_say_how_many_tokens_were_counted(run: Run) -> None:
+    _write(run, 0, _line(3) + _line(7).replace("}", ', "items": 40, "item": "token"}'))
+    before, after = read_live_steps(run)[0].lines
+    assert (before.items, before.item, after.items, after.item) == (0, "", 40, "token")
