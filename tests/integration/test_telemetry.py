@@ -108,6 +108,9 @@ def test_metrics_in_profiles_are_rows_of_the_same_table(
             (rank, "nic:mlx5_0", 1, "IB: Bytes sent", "bytes/ms", 7.0),
         )
     ]
+    shown = hpcprof("report", "job", "--analysis", "clocks", "--format", "json").stdout
+    clocks = [(row["rank"], row["gpu"], row["first_step"], row["sm_mhz_mean"]) for row in json.loads(shown)]
+    assert clocks == [(0, 0, 0, 1755.0), (0, 0, 1, 1750.0), (1, 1, 0, 1410.0), (1, 1, 1, 1405.0)]
     counted = hpcprof("query", "--events", "select count(*) n from device_samples", "job", "--format", "csv")
     assert counted.stdout.split() == ["n", "6"]
     lost = "2 of 6 samples of GPUs and NICs have no valid metricId"

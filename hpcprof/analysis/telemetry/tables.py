@@ -28,6 +28,9 @@ _NO_COINCIDENCE = (
     "no rank and no long steps differ from the others in what was sampled, or too few steps are known"
 )
 _MOST_ROWS, _MOST_BLOCKS = 200_000, 60
+_PROFILED_CLOCK = ("GPC Clock Frequency", "MHz")
+"""The clock of a GPU's SMs, as nsys names it, and its unit."""
+
 _LEAST_S = 1.0
 """The least time of a row about energy, and about what is sampled once a second."""
 
@@ -112,7 +115,8 @@ def telemetry_tables(run: RunTelemetry) -> dict[str, Outcome]:
     found = {
         "job_resources": list(_resources(run)),
         "energy": list(_energy(run)),
-        "clocks": [row for node, blocks in _by_rank(run, most) for row in _clocks(node, blocks)],
+        "clocks": [row for node, blocks in _by_rank(run, most) for row in _clocks(node, blocks)]
+        + [*_profiled_clocks(run)],
         "neighbours": [row for node in run.nodes for row in _neighbours(node)],
         "io": [row for node, blocks in _by_rank(run, most) for row in _io(node, blocks)],
         "coincidences": list(coincidence_rows(run.nodes, run.run_steps)),
@@ -309,6 +313,24 @@ def _clocks(node: NodeTelemetry, blocks: Mapping[int | None, Blocks]) -> Iterato
                     "reason": reason,
                     "throttled_pct": share if len(mask) else None,
                 }
+
+
+def _profiled_clocks(run: RunTelemetry) -> Iterator[dict[str, Any]]:
+    """Yield the rows of ``clocks`` of GPUs whose clock only the profile of their rank has."""
+    sampled = {
+        (node.node, f"gpu{gpu}") for node in run.nodes for gpu, metrics in _gpus(node) if "sm_mhz" in metrics
+    }
+    for row in run.profiled:
+        is_clock = (row["metric"], row["unit"]) == _PROFILED_CLOCK
+        number = row["device"].removeprefix("gpu")
+        if is_clock and number.isdigit() and (row["node"], row["device"]) not in sampled:
+            yield {
+                **{key: row[key] for key in ("rank", "node", "first_step", "last_step", "samples")},
+                "gpu": int(number),
+                **{f"sm_mhz_{key}": row[key] for key in ("mean", "min", "max")},
+                "reason": "",
+                "throttled_pct": None,
+            }
 
 
 def _neighbours(node: NodeTelemetry) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,7 @@ import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -267,9 +267,10 @@ def _parsed(line: bytes) -> StepLine | None:
     time, *numbers = found
     if type(time) not in (int, float) or not 0 <= time < _MOST:
         return None
-    return (
-        StepLine(float(time), *numbers, item=item) if all(_is_count(number) for number in numbers) else None
-    )
+    if not all(_is_count(number) for number in numbers):
+        return None
+    known = StepLine(float(time), *numbers)
+    return replace(known, item=item) if item else known
 
 
 def _is_count(value: object) -> bool:

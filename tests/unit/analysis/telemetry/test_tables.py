@@ -146,3 +146,20 @@ def test_a_run_without_samples_has_no_tables_and_damaged_lines_are_said() -> Non
     found = telemetry_tables(RunTelemetry([damaged]))
     assert found["telemetry"].reason == "2 lines of samples could not be read"
     assert {row["phase"] for row in found["telemetry"].rows.to_dict("records")} == {"run"}
+
+
+def test_clocks_of_profiles_are_those_of_gpus_that_were_not_sampled() -> None:
+    row = {"rank": 0, "node": "n1", "device": "gpu0", "first_step": 3, "last_step": 3, "phase": "step"}
+    row |= {"samples": 7, "mean": 1410.0, "min": 1400.0, "max": 1420.0}
+    clock = {**row, "metric": "GPC Clock Frequency", "unit": "MHz"}
+    other = {**row, "metric": "SMs Active", "unit": "Throughput %"}
+    times = np.arange(10.0)
+    series = {("gpu0", "sm_mhz"): Series(times, np.full(10, 1700.0))}
+    sampled = NodeTelemetry("n1", series, {0: RankPlace((), (0,))}, ("A GPU",))
+
+    def clocks(*nodes: NodeTelemetry) -> list[Any]:
+        tables = telemetry_tables(RunTelemetry(nodes, profiled=[clock, other]))
+        return list(tables["clocks"].rows["sm_mhz_mean"])
+
+    assert clocks() == [1410.0]
+    assert clocks(sampled) == [1700.0]
