@@ -42,8 +42,12 @@ _MPI = {
     "barrier": "Barrier",
     "bcast": "Broadcast",
     "exscan": "Exscan",
+    **dict.fromkeys(
+        (f"file_{way}{at}_all" for way in ("read", "write") for at in ("", "_at", "_ordered")), "FileAccess"
+    ),
     "reduce": "Reduce",
     "scan": "Scan",
+    "win_fence": "Fence",
 }
 """The operation of each function of MPI, by its name in lower case without prefix and suffix."""
 
@@ -61,7 +65,13 @@ _BY_MESSAGES = POINT_TO_POINT | {"AlltoAll", "AlltoAllV", "Gather", "Scatter"}
 ALIGNING = frozenset({"AllReduce", "AllGather", "Barrier"})
 """All ranks end these at nearly the same moment, because each needs data of all others until the end."""
 
-WAITING = ALIGNING | {"ReduceScatter", "AlltoAll", "AlltoAllV", "AllGatherV"}
+OF_OBJECTS = frozenset({"Fence", "FileAccess"})
+"""MPI functions of windows and files. Profilers do not record their ranks: all, if these call them alike.
+
+These need not wait for each other, but mostly do; what one often ends before another begins has no match.
+"""
+
+WAITING = ALIGNING | {"ReduceScatter", "AlltoAll", "AlltoAllV", "AllGatherV"} | OF_OBJECTS
 """No rank can end these before all ranks have begun, so each rank waits for the last."""
 
 FROM_ROOT = frozenset({"Broadcast", "Scatter"})

@@ -81,14 +81,17 @@ def _align(messages: _Messages) -> AlignedClocks | None:
     up = messages.up
     if len(up) < MIN_COLLECTIVES:
         return None
+    both_ways = up.any() and not up.all()
+    together = _aligned(messages, np.ones(len(up), bool), None) if both_ways else None
     shortest = int(messages.duration.min())
-    waited = messages.duration[:, 1] >= _WAITED * shortest
+    # What is short beside the width of the bounds was no wait for the other rank: it would narrow them.
+    least = max(_WAITED * shortest, together.uncertainty[1] if together else 0)
+    waited = messages.duration[:, 1] >= least
     one_way = not (waited & up).any() or not (waited & ~up).any()
     if one_way and np.count_nonzero(waited) >= MIN_COLLECTIVES:
         # The delay is between none and a transfer.
         return _aligned(messages, waited, shortest / 2)
-    both_ways = up.any() and not up.all()
-    return _aligned(messages, np.ones(len(up), bool), None) if both_ways else None
+    return together
 
 
 def _aligned(messages: _Messages, kept: NDArray[np.bool_], usual: float | None) -> AlignedClocks:

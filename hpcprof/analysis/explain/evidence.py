@@ -130,6 +130,9 @@ _RULES: dict[Cause, tuple[tuple[str, str, Chosen], ...]] = {
     Cause.LATE_RANK_GPU: (("skew_summary", "lateness_p50_ns", _all), ("step_account", "compute_ns", _all)),
     Cause.SERIAL_SECTION: (("mpi_waits", "wait_ns", _all), ("os_calls", "ns_per_step", _all)),
     Cause.LATE_RECEIVER: (("mpi_waits", "wait_ns", lambda table, _: table["pattern"] == "late receiver"),),
+    Cause.WRONG_ORDER: (
+        ("mpi_waits", "wait_ns", lambda table, _: table["pattern"] == "wrong order of messages"),
+    ),
     Cause.SMALL_MESSAGES: (("mpi_calls", "calls", _of_call),),
     Cause.EXPOSED_COMMUNICATION: (
         ("mpi_calls", "transfer_ns", _of_call),

@@ -81,6 +81,7 @@ _ESTIMATED = (
     Cause.EXPOSED_COMMUNICATION,
     Cause.PIPELINE_BUBBLE,
     Cause.SMALL_MESSAGES,
+    Cause.WRONG_ORDER,
 )
 """Causes whose removal is not known exactly, since something else takes their place."""
 
@@ -89,6 +90,7 @@ _OF_OTHERS = (
     Cause.PIPELINE_BUBBLE,
     Cause.SERIAL_SECTION,
     Cause.LATE_RECEIVER,
+    Cause.WRONG_ORDER,
 )
 """Causes that waiting for ranks without a profile, or with another clock, resembles."""
 

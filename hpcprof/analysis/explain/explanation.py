@@ -45,6 +45,7 @@ class Cause(str, Enum):
     LATE_RANK_GPU = "late_rank_gpu"
     SERIAL_SECTION = "serial_section"
     LATE_RECEIVER = "late_receiver"
+    WRONG_ORDER = "wrong_order"
     SMALL_MESSAGES = "small_messages"
     EXPOSED_COMMUNICATION = "exposed_communication"
     PIPELINE_BUBBLE = "pipeline_bubble"
@@ -71,6 +72,7 @@ NAMES: dict[Cause, str] = {
     Cause.LATE_RANK_GPU: "extra GPU time",
     Cause.SERIAL_SECTION: "serial work",
     Cause.LATE_RECEIVER: "late receivers",
+    Cause.WRONG_ORDER: "wrong order of messages",
     Cause.SMALL_MESSAGES: "small messages",
     Cause.EXPOSED_COMMUNICATION: "exposed communication",
     Cause.PIPELINE_BUBBLE: "pipeline imbalance",
@@ -98,6 +100,7 @@ MEANINGS: dict[Cause, str] = {
     Cause.LATE_RANK_GPU: "the other ranks wait for a rank whose GPU has more work, or is slower",
     Cause.SERIAL_SECTION: "one rank works while all others wait for it",
     Cause.LATE_RECEIVER: "sends wait for receivers that come late",
+    Cause.WRONG_ORDER: "receives wait for a message although another one has come",
     Cause.SMALL_MESSAGES: "many messages take the time of the latency, not of their bytes",
     Cause.EXPOSED_COMMUNICATION: "communication that no compute hides",
     Cause.PIPELINE_BUBBLE: "pipeline stages wait for a slower stage",

@@ -50,6 +50,7 @@ _COLLECTIVE = (
     Cause.PIPELINE_BUBBLE,
     Cause.SERIAL_SECTION,
     Cause.LATE_RECEIVER,
+    Cause.WRONG_ORDER,
     Cause.SMALL_MESSAGES,
     Cause.SLOW_IO,
     Cause.BUSY_CORES,

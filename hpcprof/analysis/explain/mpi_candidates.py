@@ -22,6 +22,10 @@ _ALIKE = 0.5
 """Several ranks are late together if the least late one is so much as late as the latest."""
 
 
+_HELD_UP = 0.25
+"""If calls are held up for so much of the time that ranks are late, the machine may be the reason."""
+
+
 class MpiCandidates:
     """Lists the candidates of a graph."""
 
@@ -36,12 +40,12 @@ class MpiCandidates:
 
         They take at least one percent of a step by themselves.
         """
-        found = [*self._late_ranks(), *self._serial(), *self._server(), *self._files()]
+        found = [*self._late_ranks(), *self._by_chance(), *self._serial(), *self._server(), *self._files()]
         return [*(one for one in found if one.own_ns >= self._least), *self.of_messages()]
 
     def of_messages(self) -> list[Candidate]:
         """Return the candidates that are about messages and collectives themselves."""
-        found = [*self._small(), *self._late_receivers(), *self._exposed()]
+        found = [*self._small(), *self._late_receivers(), *self._reordered(), *self._exposed()]
         return [one for one in found if one.own_ns >= self._least]
 
     def _late_ranks(self) -> Iterator[Candidate]:
@@ -68,6 +72,26 @@ class MpiCandidates:
                 return times
 
             yield Candidate(cause, where, ranks, remove, excess[least])
+
+    def _by_chance(self) -> Iterator[Candidate]:
+        """Yield what ranks work longer in turn: each in some steps, none in all.
+
+        Where calls of MPI are held up too, other processes on the machine may be the reason.
+        """
+        removals = self.removals
+        late = removals.late_by_chance
+        if self.part.server != NONE or self.part.is_pipeline or not removals.stand_out:
+            return
+        if removals.held_up > _HELD_UP * float(late.mean()):
+            return
+        where = self._where(np.where(removals.serial, 0.0, removals.host_times).sum(axis=1))
+        yield Candidate(
+            Cause.LATE_RANK_HOST,
+            where,
+            self._every,
+            lambda times, _: removals.without_chance(times),
+            float(late.max(axis=1).mean()),
+        )
 
     def _where(self, time: Ints | Floats) -> str:
         """Return the place with most of some time; ``time`` has one more for that outside all places."""
@@ -129,6 +153,23 @@ class MpiCandidates:
             self._every,
             lambda times, _: removals.joined_messages(times),
             own,
+        )
+
+    def _reordered(self) -> Iterator[Candidate]:
+        """Yield the ranks that wait for a message while a later one has come."""
+        graph, removals = self.graph, self.removals
+        calls = self.part.reordered[:, 0]
+        waits = np.zeros(len(graph.calls))
+        waits[calls] = self.part.wait[calls]
+        by_rank = np.bincount(graph.call_rank, waits, len(self._every))
+        if not by_rank.any():
+            return
+        yield Candidate(
+            Cause.WRONG_ORDER,
+            self._call_with_most(waits),
+            tuple(np.flatnonzero(by_rank >= _ALIKE * by_rank.max()).tolist()),
+            lambda times, _: removals.in_order_of_sending(times),
+            self._per_step(waits),
         )
 
     def _late_receivers(self) -> Iterator[Candidate]:

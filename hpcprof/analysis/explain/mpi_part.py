@@ -14,10 +14,10 @@ import numpy as np
 
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.rank_activity import HostCalls
-from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, edges_of
+from hpcprof.analysis.explain.rank_edges import EARLIEST, EdgeKind, Edges, edges_of
 from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
-from hpcprof.analysis.mpi.waits import blocked_sends
-from hpcprof.profiles.collective_operations import FROM_ROOT, TO_ROOT, WAITING
+from hpcprof.analysis.mpi.waits import blocked_sends, last_to_complete
+from hpcprof.profiles.collective_operations import FROM_ROOT, POINT_TO_POINT, TO_ROOT, WAITING
 from hpcprof.profiles.timeline import Ints
 
 
@@ -42,6 +42,9 @@ class MpiPart:
         The number of ranks.
     in_files : ndarray of int64, shape (calls,)
         How long the thread of each call reads and writes files since its call before, in ns.
+    reordered : ndarray of int64, shape (r, 2)
+        The calls that would receive another message if their rank received them in the order in which they
+        are sent, and by how much later than that one is sent they then would end, in ns.
     """
 
     run: RunMpi
@@ -51,6 +54,7 @@ class MpiPart:
     relays: Ints
     ranks: int
     in_files: Ints
+    reordered: Ints
 
     @cached_property
     def directions(self) -> Ints:
@@ -151,9 +155,16 @@ class MpiNeeds:
         found = run.operations
         receives, blocked = found.matched_receives, blocked_sends(run)
         sends = found.matched_sends
-        self._received, self._sent, _ = self._pairs(run, node, receives)
-        self._held, self._posted, _ = self._pairs(run, node, blocked)
-        progress = [self._progress(run, *self._pairs(run, node, rows)) for rows in (receives, sends)]
+        partner = run.operations.partner
+        self._received, self._sent, *_ = self._pairs(run, node, receives, partner[receives])
+        self._held, self._posted, *_ = self._pairs(run, node, blocked, partner[blocked])
+        both = [(rows, partner[rows]) for rows in (receives, sends)]
+        both += [
+            last_to_complete(run, rows)
+            for op, rows in collective_tables(run)
+            if run.operations.ops[op] in WAITING
+        ]
+        progress = [self._progress(run, *self._pairs(run, node, *sides)) for sides in both]
         self._stuck, self._moving = (np.concatenate(columns) for columns in zip(*progress, strict=True))
         rooted: list[tuple[Ints, Ints]] = []
         joined: list[Ints] = []
@@ -184,14 +195,14 @@ class MpiNeeds:
             ],
         )
 
-    def _pairs(self, run: RunMpi, node: Ints, rows: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return the calls in which operations end and in which their partners begin, and the operations."""
+    def _pairs(self, run: RunMpi, node: Ints, rows: Ints, partner: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return the calls in which operations end and in which their partners begin, and the partners."""
         found = run.operations
-        own, other = node[found.completes[rows]], node[found.begin[found.partner[rows]]]
+        own, other = node[found.completes[rows]], node[found.begin[partner]]
         here = (own != NONE) & (other != NONE) & (own != other)
-        return own[here], other[here], rows[here]
+        return own[here], other[here], partner[here]
 
-    def _progress(self, run: RunMpi, own: Ints, other: Ints, rows: Ints) -> tuple[Ints, Ints]:
+    def _progress(self, run: RunMpi, own: Ints, other: Ints, partner: Ints) -> tuple[Ints, Ints]:
         """Return calls that end because a partner is inside MPI again, and the call in which it is.
 
         Without a thread for it, the library moves a large message only while both ranks are inside MPI. So a
@@ -199,7 +210,6 @@ class MpiNeeds:
         ends soon after it comes back, has waited for that.
         """
         calls, found = self._calls, run.operations
-        partner = found.partner[rows]
         begun = found.completes[partner] != found.begin[partner]
         at_start, at_end = (
             self._last_begun(calls.thread[other], moment)
@@ -239,7 +249,47 @@ class MpiNeeds:
             relays=_relays(messages, self._calls.thread, rank),
             ranks=ranks,
             in_files=in_files,
+            reordered=self._reordered[[0, 2]].T,
         )
+
+    @cached_property
+    def _reordered(self) -> Ints:
+        """The calls that receive messages in another order than that in which they are sent, shape (3, r).
+
+        The rows are the call, the call that sends the message which it would receive in that order, and the
+        time that it then takes from there on. A rank may receive in another order what it receives without
+        sending, or joining a collective, in between.
+        """
+        calls, found = self._calls, self._run.operations
+        node = np.full(len(self._run.calls), NONE)
+        known = np.flatnonzero(self._row != NONE)
+        node[self._row[known]] = known
+        operations, counts = np.zeros((2, len(calls)), np.int64)
+        np.add.at(counts, self._received, 1)
+        begun = node[found.begin[found.sends | ~found.is_of(POINT_TO_POINT)]]
+        operations[begun[begun != NONE]] = 1
+        # One message in a call, in the order of the calls of a thread.
+        own, sent = self._received, self._sent
+        single = (counts[own] == 1) & (operations[own] == 0)
+        own, sent = own[single], sent[single]
+        order = np.lexsort((calls.start[own], calls.thread[own]))
+        own, sent = own[order], sent[order]
+        between = np.cumsum(operations)
+        # The calls of a thread follow each other.
+        run = np.cumsum(
+            np.diff(between[own], prepend=NONE) + np.abs(np.diff(calls.thread[own], prepend=NONE)) != 0
+        )
+        moment = calls.start[sent]
+        late = (np.diff(moment) < 0) & (run[1:] == run[:-1])
+        transfer = calls.end - calls.start - self.waits
+        parts = [np.empty((3, 0), np.int64)]
+        for number in np.unique(run[1:][late]).tolist():
+            rows = np.flatnonzero(run == number)
+            by_time = rows[np.argsort(moment[rows], kind="stable")]
+            rows, by_time = rows[rows != by_time], by_time[rows != by_time]
+            lag = np.minimum(transfer[own[by_time]], calls.end[own[rows]] - moment[by_time])
+            parts.append(np.stack((own[rows], sent[by_time], lag)))
+        return np.concatenate(parts, axis=1)
 
     @cached_property
     def waits(self) -> Ints:
@@ -278,6 +328,8 @@ class MpiNeeds:
             between(self._stuck, self._moving, EdgeKind.MESSAGE),
             between(self._rooted[1], self._rooted[0], EdgeKind.MESSAGE),
         ]
+        own, sent, _ = self._reordered
+        found.append(edges_of(1 + 2 * sent, 2 + 2 * own, EARLIEST, EdgeKind.ORDER, own))
         sources, targets = [], []
         for number, (come, waiting) in enumerate(self._groups()):
             sources.append(np.stack((come, np.full(len(come), first + number))))

@@ -153,6 +153,17 @@ class MpiRemovals:
         """Let no send wait for its receiver."""
         return times.without(self.graph.edges.kind == EdgeKind.RENDEZVOUS)
 
+    def in_order_of_sending(self, times: Times) -> Times:
+        """Let ranks receive messages in the order in which they are sent."""
+        edges = self.graph.edges
+        call, lag = self.part.reordered.T
+        of_call = np.zeros(len(self.graph.calls), np.int64)
+        of_call[call] = lag
+        changed = np.isin(edges.row, call)
+        found = times.without(changed & (edges.kind == EdgeKind.MESSAGE))
+        new = np.flatnonzero(changed & (edges.kind == EdgeKind.ORDER))
+        return found.set_lag(new, of_call[edges.row[new]])
+
     @cached_property
     def follows_small(self) -> Mask:
         """The small messages and collectives that could be joined with one before them.
@@ -285,10 +296,12 @@ class MpiRemovals:
         if rank == self.part.server:
             return False
         later = self._later(rank)
+        # Where some rank or other is late in each step, all are later than the median.
+        mean = self._work_of_steps[:, rank].mean() - self._work_of_others(rank).mean()
         variance, free = self._chance(rank)
         # Of many ranks one is the latest.
         least = student_quantile(free, 1 - _BY_CHANCE / len(self.graph.ranks))
-        return bool(later.mean() > least * np.sqrt(variance / len(later)))
+        return bool(min(later.mean(), mean) > least * np.sqrt(variance / len(later)))
 
     def _later(self, rank: int) -> Floats:
         """Return by how much a rank works longer than the median of the others in each step, in ns."""
@@ -315,6 +328,52 @@ class MpiRemovals:
         free = max((steps - 1) * (count - 1), 1)
         each = float(np.square(left - left.mean(axis=0)).sum()) / free
         return each * (1 + _OF_MEDIAN / count), free
+
+    @cached_property
+    def late_by_chance(self) -> Floats:
+        """By how much each rank works longer in each step than it usually does, and others do, in ns.
+
+        Shape (steps, ranks). What all ranks do longer in a step is no lateness, and neither is what one does
+        longer in all steps.
+        """
+        more = self._more_than_usual
+        found: Floats = np.maximum(more - _lower_median(more), 0.0)
+        return found
+
+    @cached_property
+    def stand_out(self) -> bool:
+        """True if the ranks that are late by chance are so by far more than all ranks vary."""
+        more = self._more_than_usual
+        spread = float((_lower_median(more)[:, 0] - more.min(axis=1)).mean())
+        return more.shape[1] > 2 and float(self.late_by_chance.max(axis=1).mean()) >= _STANDS_OUT * spread
+
+    @cached_property
+    def _more_than_usual(self) -> Floats:
+        """By how much each rank works longer in each step than in its quicker ones, as `late_by_chance`."""
+        found: Floats = self._work_of_steps - np.quantile(self._work_of_steps, _QUICK, axis=0)
+        return found
+
+    def without_chance(self, times: Times) -> Times:
+        """Let each rank work no longer in a step than it usually does, beyond what others do."""
+        graph, pieces = self.graph, self.graph.pieces
+        rank = graph.call_rank[pieces.call]
+        work = self._work_of_steps
+        share = np.divide(self.late_by_chance, work, out=np.zeros_like(work), where=work > 0)
+        counts = ~self.serial[pieces.place, rank]
+        time = np.where(counts, pieces.length * share[self._step, rank], 0.0)
+        less = np.bincount(pieces.call, time, len(graph.calls))
+        calls = np.flatnonzero(less)
+        edges = self.removals.edge_of_call[EdgeKind.HOST][calls]
+        return times.set_lag(edges, np.maximum(times.lag[edges] - np.rint(less[calls]).astype(np.int64), 0))
+
+    @cached_property
+    def held_up(self) -> float:
+        """The time per step and rank by which calls take longer than usual, with all that they need, in ns.
+
+        A rank that has lost its core, or shares it, is held up inside MPI as it is outside.
+        """
+        more = self.transfer - self.usual_transfer
+        return float(more.sum()) / self.graph.steps / len(self.graph.ranks)
 
     def _in_late_steps(self, time: Floats, rank: int) -> Floats:
         """Move what is taken from the pieces of a rank to the steps that are late, if only some are.
@@ -412,6 +471,15 @@ class MpiRemovals:
         share = np.divide(of_gap, length, out=np.zeros(len(calls)), where=length > 0)
         return graph.pieces.length.astype(float) * np.minimum(share, 1.0)[graph.pieces.call]
 
+
+def _lower_median(values: Floats) -> Floats:
+    """Return the median of each row, of two the lower one; shape (rows, 1)."""
+    found: Floats = np.quantile(values, 0.5, axis=1, keepdims=True, method="lower")
+    return found
+
+
+_STANDS_OUT = 10.0
+"""Work with an exponential distribution, on which no cause weighs, has 4.5 on four ranks and less on more."""
 
 _LONGER_THAN_BLOCKS = 2.0
 """Work of more than so many times a block of the other ranks is none of the blocks."""

@@ -67,6 +67,8 @@ class EdgeKind(IntEnum):
     """A call that sends ends some time after its receiver has come."""
     JOIN = 12
     """A rank has come to a collective of MPI."""
+    ORDER = 13
+    """A call would receive this message if messages were received in the order in which they are sent."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ _GENERAL: dict[Cause, str] = {
     "compute: parallel input and output (MPI-IO), fewer and larger requests, a second server.",
     Cause.LATE_RECEIVER: "Post the receives of {where} earlier (MPI_Irecv before the work), or send without "
     "waiting for the receiver (MPI_Isend, a larger eager limit).",
+    Cause.WRONG_ORDER: "Receive in {where} what comes first (MPI_Waitany, MPI_ANY_TAG or MPI_ANY_SOURCE), or "
+    "send the messages in the order in which they are needed.",
     Cause.SMALL_MESSAGES: "Send less often and more at once: pack what {where} sends to one rank into one "
     "message, reduce several values in one call, or use a neighborhood collective.",
     Cause.EXPOSED_COMMUNICATION: "Overlap the communication of {where} with compute: start it as soon as its "

@@ -19,11 +19,21 @@ from hpcprof.analysis.collectives.matching import MatchedCollectives
 from hpcprof.analysis.collectives.pair_clocks import align_pairs
 from hpcprof.analysis.collectives.pair_matching import MatchedPairs
 from hpcprof.analysis.mpi.run_lists import NONE, Communicators, RowWindow, RunLists
-from hpcprof.profiles.collective_operations import ALIGNING, FROM_ROOT, POINT_TO_POINT, TO_ROOT, WAITING
+from hpcprof.profiles.collective_operations import (
+    ALIGNING,
+    FROM_ROOT,
+    OF_OBJECTS,
+    POINT_TO_POINT,
+    TO_ROOT,
+    WAITING,
+)
 from hpcprof.profiles.columns.unique import distinct, numbered_rows, position_in_group
 from hpcprof.profiles.timeline import Ints
 
 _SENDS = frozenset({"Send"})
+
+_NEAR_NS, _RARELY = 20_000, 0.1
+"""Moments of two ranks that are so close may be in the other order, and few others are chance."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +223,24 @@ class RunMpi:
             own = self.calls.rank == rank
             if rank in clocks:
                 start[own] = clocks[rank].to_common(start[own])
-        return replace(self, calls=replace(self.calls, start=start))
+        return replace(self, calls=replace(self.calls, start=start))._without_others()
+
+    def _without_others(self) -> RunMpi:
+        """Return the same without matches of functions of windows and files that have other ranks in common.
+
+        On the common clock, some rank often ends them before another one begins.
+        """
+        found, calls = self.operations, self.calls
+        match = found.match.copy()
+        for op, rows in collective_tables(self):
+            if found.ops[op] in OF_OBJECTS:
+                last, first = (
+                    calls.start[found.begin[rows]].max(axis=1),
+                    calls.end[found.completes[rows]].min(axis=1),
+                )
+                if np.mean(first + _NEAR_NS < last) > _RARELY:
+                    match[rows] = NONE
+        return replace(self, operations=replace(found, match=match))
 
 
 def match_mpi(calls: pd.DataFrame, operations: pd.DataFrame) -> RunMpi | None:

@@ -126,20 +126,19 @@ def _waits_of_messages(run: RunMpi) -> Iterator[_Part]:
     sends = blocked_sends(run)
     yield _part(run, found.completes[sends], LATE_RECEIVER, found.begin[found.partner[sends]])
     yield from (
-        _until_progress(run, ends, pattern)
+        _until_progress(run, ends, found.partner[ends], pattern)
         for ends, pattern in ((receives, LATE_SENDER), (found.matched_sends, LATE_RECEIVER))
     )
 
 
-def _until_progress(run: RunMpi, ends: Ints, pattern: int) -> _Part:
-    """Return the waits for partners that have begun a message and left MPI before it was over.
+def _until_progress(run: RunMpi, ends: Ints, other: Ints, pattern: int) -> _Part:
+    """Return the waits for partners that have begun an operation and left MPI before it was over.
 
-    Without a thread or a network card that does so, the data of a large message move only while both ranks
-    are inside MPI. So its end waits for the next call of the partner, if it is over after that begins, and
-    takes less time from then on than it had waited.
+    Without a thread or a network card that does so, the data of a large message, or of a collective, move
+    only while both ranks are inside MPI. So its end waits for the next call of the partner, if it is over
+    after that begins, and takes less time from then on than it had waited.
     """
     found, calls = run.operations, run.calls
-    other = found.partner[ends]
     call, own = found.completes[ends], found.begin[other]
     start, end = calls.start[call], calls.end[call]
     # Calls of a thread follow each other, and so do their starts.
@@ -179,6 +178,8 @@ def _waits_of_collectives(run: RunMpi) -> Iterator[_Part]:
             last = np.take_along_axis(rows, arrival.argmax(axis=1)[:, None], axis=1)
             pattern = BARRIER if name == "Barrier" else N_TO_N
             yield _part(run, *_paired(found.completes[rows], pattern, found.begin[last]))
+            ends, others = last_to_complete(run, rows)
+            yield _until_progress(run, ends, others, pattern)
         root = found.root[rows[:, 0]]
         rows, root, arrival = rows[root != NONE], root[root != NONE], arrival[root != NONE]
         is_root = found.rank[rows] == root[:, None]
@@ -190,6 +191,22 @@ def _waits_of_collectives(run: RunMpi) -> Iterator[_Part]:
         if name in TO_ROOT:
             last = np.take_along_axis(rows, arrival.argmax(axis=1)[:, None], axis=1)[:, 0]
             yield _part(run, found.completes[own], EARLY_REDUCE, found.begin[last])
+
+
+def last_to_complete(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
+    """Return the operations of nonblocking collectives, and for each that of the rank that completes it last.
+
+    Parameters
+    ----------
+    rows : ndarray of int64, shape (m, n)
+        As in `collective_tables`.
+    """
+    found = run.operations
+    rows = rows[(found.begin[rows] != found.completes[rows]).all(axis=1)]
+    last = run.calls.start[found.completes[rows]].argmax(axis=1)[:, np.newaxis]
+    others = np.broadcast_to(np.take_along_axis(rows, last, axis=1), rows.shape)
+    other = rows != others
+    return rows[other], others[other]
 
 
 def _paired(call: Ints, pattern: int, arrival: Ints) -> tuple[Ints, int, Ints]:

@@ -37,15 +37,19 @@ _MOST_KINDS, _MOST_EVERY = 32, 64
 _USUAL, _USUAL_TIME, _REPEATS = 0.7, 0.5, 0.9
 """The share of the intervals, and of their time, that are alike, or of those that a period repeats."""
 
-_EXPLAINED, _ALTERNATING = 0.9, (2, 3, 4)
-"""Equal calls alternate if their place in a period explains this share of the variance of the times."""
+_EXPLAINED, _ALTERNATING, _UNLIKE = 0.9, (2, 3, 4), 1.5
+"""Equal calls alternate if their place in a period explains this share of the variance of the times, of which
+one is so many times another."""
 
 _SAID = 8
 """So many different calls of a step are named."""
 
-_SAME_LENGTH, _LONGER, _BEFORE = 1.1, 4.0, 2.5
-"""Periods are equally long up to the first factor. Intervals at the ends are steps up to the second, and the
-time before the first call of the kind up to the third: profilers do some work in it."""
+_SAME_LENGTH, _LONGER = 1.1, 4.0
+"""Periods are equally long up to the first factor. Intervals at the ends are steps up to the second."""
+
+_BEFORE, _MOST = 1.25, 0.9
+"""The time before the first call of the kind is a step up to so many times most of the others: programs
+prepare their loops in it, and profilers do some work. After a barrier the loop has begun."""
 
 _SAME_SIZE = frozenset({"AllReduce", "AllGather", "AlltoAll", "Broadcast", "Reduce"})
 """All ranks call these with one size."""
@@ -56,7 +60,8 @@ class _Begun(Table):
     """The messages and collectives of a rank's main thread by the calls that begin them, in their order.
 
     ``name`` and ``op`` are texts, ``size`` is in bytes, `NO_BYTES` if it may differ between ranks. ``own`` is
-    a number for each kind of message or collective, ``shared`` whether all ranks join the call.
+    a number for each kind of message or collective, ``shared`` whether all ranks join the call, ``barrier``
+    whether it is a barrier.
     """
 
     start: Ints
@@ -66,6 +71,7 @@ class _Begun(Table):
     size: Ints
     own: Ints
     shared: Ints
+    barrier: Ints
 
 
 @dataclass(frozen=True)
@@ -143,6 +149,7 @@ def _begun(timeline: Timeline) -> _Begun:
         size=np.where(same | ~shared, size, NO_BYTES),
         own=own,
         shared=shared.astype(np.int64),
+        barrier=np.array([text == "Barrier" for text in texts], np.int64),
     )
 
 
@@ -227,7 +234,8 @@ class _Sequence:
         label, length = self._labels(whole), np.diff(self.calls.end[self.rows[whole]])
         _, number, count = np.unique(label, return_inverse=True, return_counts=True)
         odd = length > _LONGER * np.median(length)
-        odd[0] |= whole[0] == before and length[0] > _BEFORE * np.median(length)
+        if whole[0] == before and not self.calls.barrier[self.rows[before]]:
+            odd[0] |= length[0] > _BEFORE * np.quantile(length[1:], _MOST)
         if count.max() > 1:
             odd |= count[number] == 1
         usual = np.flatnonzero(~odd)
@@ -267,7 +275,7 @@ def _alternation(length: Ints) -> int:
         if len(whole) < _FEWEST:
             break
         means = whole.mean(axis=0)
-        if spread and float(np.var(means)) >= _EXPLAINED * spread and means.max() > 2 * means.min():
+        if spread and float(np.var(means)) >= _EXPLAINED * spread and means.max() > _UNLIKE * means.min():
             return period
     return 1
 

@@ -8,18 +8,20 @@ As exports of nsys 2023.4 show with Open MPI and MPICH (C and Fortran, whose nam
   any source a negative one. A message to or from ``MPI_PROC_NULL`` has neither partner nor tag.
 - The size of a nonblocking receive is that of its buffer.
 - The sizes of a collective count each pair of ranks (`own_sizes`).
+- Functions of windows and files have neither a communicator nor a size. Neighborhood collectives, and calls
+  of threads other than the first, are not recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.profiles.collective_operations import MpiFunction, mpi_function
+from hpcprof.profiles.collective_operations import OF_OBJECTS, MpiFunction, mpi_function
 from hpcprof.profiles.columns.joins import latest
 from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows, position_in_group
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
@@ -52,7 +54,10 @@ from hpcprof.profiles.timeline import (
 )
 
 _TABLES = ("MPI_P2P_EVENTS", "MPI_COLLECTIVES_EVENTS", "MPI_START_WAIT_EVENTS", "MPI_OTHER_EVENTS")
-_MESSAGE, _COLLECTIVE, _COMPLETION, _ = range(len(_TABLES))
+_MESSAGE, _COLLECTIVE, _COMPLETION, _OTHER = range(len(_TABLES))
+_OBJECTS = "windows and files"
+"""Stands for the communicator of their functions."""
+
 _START = "MPI_Start"
 """``MPI_Start`` and ``MPI_Startall`` begin what others have prepared."""
 
@@ -162,11 +167,17 @@ def _functions(rows: _Rows, texts: Mapping[int, str], strings: StringTable) -> _
     found = [mpi_function(name) or _NONE for name in called]
     operation = np.array([strings.add(one.operation or None) for one in found], np.int64)[number]
     return _Functions(
-        np.where(rows.table <= _COLLECTIVE, operation, NO_NAME),
+        np.where((rows.table <= _COLLECTIVE) | _is_of_objects(rows, found, number), operation, NO_NAME),
         np.array([one.nonblocking for one in found])[number],
         np.array([one.persistent for one in found])[number],
         np.array([name.startswith(_START) for name in called])[number],
     )
+
+
+def _is_of_objects(rows: _Rows, functions: Sequence[MpiFunction], number: Ints) -> NDArray[np.bool_]:
+    """Return which rows are collective functions of windows and files."""
+    of = np.array([one.operation in OF_OBJECTS for one in functions])
+    return (rows.table == _OTHER) & of[number]
 
 
 def _both_sides(rows: _Rows, operation: Ints, strings: StringTable) -> tuple[_Rows, Ints]:
@@ -257,7 +268,13 @@ def _operations(
     start, known = rows.start[begun.row], begun.ended >= 0
     last = np.where(known, begun.ended, begun.row)
     about, kind = rows.take(begun.described), operation[begun.described]
-    communicators, number = Communicators(export).at(about.process, about.commHandle, about.start)
+    objects = about.table == _OTHER
+    described = Communicators(export)
+    handle = np.where(objects, described.world(about.process), about.commHandle)
+    communicators, number = described.at(about.process, handle, about.start)
+    names = np.array([strings.add(one.name) for one in communicators], np.int64)[number]
+    if objects.any():
+        names = np.where(objects & (names != NO_NAME), strings.add(_OBJECTS), names)
     size, own = (
         np.array(values, np.int64)[number]
         for values in zip(*((one.size, one.rank) for one in communicators), strict=True)
@@ -278,7 +295,7 @@ def _operations(
         process=rows.process[begun.row],
         thread=rows.globalTid[begun.row] & THREAD_BITS,
         operation=kind,
-        communicator=np.array([strings.add(one.name) for one in communicators], np.int64)[number],
+        communicator=names,
         ranks=size,
         peer=ranks_in_program(communicators, number, within),
         comm_peer=within,

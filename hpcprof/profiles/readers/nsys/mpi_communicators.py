@@ -59,6 +59,16 @@ class Communicators:
         members = texts["members"].texts()
         self._found = _named(columns, [members[row] for row in order.tolist()])
 
+    def world(self, process: Ints) -> Ints:
+        """Return the handle of the communicator of all ranks in each process, `MISSING` if it is unknown."""
+        of_all = self._created == MISSING
+        handles = dict(zip(self._owner[of_all].tolist(), self._handle[of_all].tolist(), strict=True))
+        used, number = numbered(process)
+        owners = [
+            self._rank_of_process.get(one, NO_ID if self._rank_of_process else 0) for one in used.tolist()
+        ]
+        return np.array([handles.get(owner, MISSING) for owner in owners], np.int64)[number]
+
     def at(self, process: Ints, handle: Ints, time: Ints) -> tuple[list[Communicator], Ints]:
         """Return communicators, and which of them each handle of a process stands for at a time.
 

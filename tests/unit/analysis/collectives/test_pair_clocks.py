@@ -74,6 +74,37 @@ def test_one_direction_aligns_clocks_only_if_receives_waited() -> None:
     assert align_pairs(pairs_of(late)) == {}
 
 
+def test_a_receive_that_is_late_for_another_reason_is_no_wait_for_the_other_rank() -> None:
+    """Both exchange data after work that takes the second rank 4 ms longer, in calls of some microseconds."""
+    count, ahead = 20, 5_000_000
+    begin = 20_000_000 * np.arange(count)[:, np.newaxis] + [0, 4_000_000]
+    end = begin + np.array([4_010_000, 5_000])
+    end[3, 1] += 70_000
+    stamps = {0: (begin[:, 0], end[:, 0]), 1: (begin[:, 1] + ahead, end[:, 1] + ahead)}
+    pairs = []
+    for sender, receiver in ((0, 1), (1, 0)):
+        start, ends = (np.column_stack([stamps[rank][at] for rank in (sender, receiver)]) for at in (0, 1))
+        nothing = np.zeros(start.shape, np.int64)
+        pairs.append(
+            MatchedPairs(
+                comm_id=None,
+                sender=sender,
+                receiver=receiver,
+                seq=np.arange(count),
+                message=np.zeros(count),
+                rows=nothing,
+                start=start,
+                end=ends,
+                exposed=nothing,
+                step=nothing.astype(float),
+                fused=nothing,
+                alone=np.zeros(start.shape, bool),
+            )
+        )
+    (clock,) = align_pairs(pairs).values()
+    assert clock.zero[1] - clock.zero[0] + clock.offset[0, 1] == pytest.approx(ahead, abs=20_000)
+
+
 def test_a_drift_is_taken_out_of_messages_in_one_direction() -> None:
     drift = 50e-6
     program = Program(2, drift=[0.0, drift])

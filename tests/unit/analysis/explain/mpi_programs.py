@@ -26,8 +26,8 @@ LATENCY, PER_KB = 3 * US, 1 * US
 
 Action = tuple[Any, ...]
 Actions = Iterator[Action]
-"""The actions of a rank: ("work", ns), ("os", call, ns), ("send", peer, bytes), ("ssend", peer, bytes),
-("recv", peer) or ("all", call, operation, root, bytes, ns of transfer)."""
+"""The actions of a rank: ("work", ns), ("os", call, ns), ("send", peer, bytes[, tag]), ("ssend", peer, bytes),
+("recv", peer[, tag]) or ("all", call, operation, root, bytes, ns of transfer)."""
 
 
 def work(time: float) -> Action:
@@ -105,7 +105,7 @@ def simulate(ranks: int, steps: int, body: Callable[[int, int], Actions], ahead:
     for rank in range(ranks):
         program.call(rank, "MPI_Init", 0, MS - 1000)
     pending: list[Action | None] = [next(thread, None) for thread in threads]
-    sent: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    sent: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
 
     def done(rank: int, call: str, end: int, *operations: dict[str, Any]) -> None:
         program.call(rank, call, now[rank], end, *operations)
@@ -128,8 +128,9 @@ def simulate(ranks: int, steps: int, body: Callable[[int, int], Actions], ahead:
                 now[rank] += action[2]
                 pending[rank] = next(threads[rank], None)
             elif kind == "send":
-                sent.setdefault((rank, action[1]), []).append((now[rank], action[2]))
-                message = {"op": "Send", "peer": action[1], "tag": 0, "bytes": action[2]}
+                (tag,) = action[3:] or (0,)
+                sent.setdefault((rank, action[1], tag), []).append((now[rank], action[2]))
+                message = {"op": "Send", "peer": action[1], "tag": tag, "bytes": action[2]}
                 done(rank, "MPI_Send", now[rank] + US, message)
             elif kind == "ssend":
                 partner = pending[action[1]]
@@ -140,12 +141,13 @@ def simulate(ranks: int, steps: int, body: Callable[[int, int], Actions], ahead:
                 done(rank, "MPI_Ssend", end, {"op": "Send", "peer": peer, "tag": 0, "bytes": size})
                 done(peer, "MPI_Recv", end, {"op": "Recv", "peer": rank, "tag": 0, "received": size})
             elif kind == "recv":
-                waiting = sent.get((action[1], rank))
+                (tag,) = action[2:] or (0,)
+                waiting = sent.get((action[1], rank, tag))
                 if not waiting:
                     continue
                 moment, size = waiting.pop(0)
                 end = max(now[rank], moment) + LATENCY + PER_KB * size // 1024
-                done(rank, "MPI_Recv", end, {"op": "Recv", "peer": action[1], "tag": 0, "received": size})
+                done(rank, "MPI_Recv", end, {"op": "Recv", "peer": action[1], "tag": tag, "received": size})
             else:
                 others = [one for one in pending if one is not None and one[:2] == action[:2]]
                 if len(others) < ranks:

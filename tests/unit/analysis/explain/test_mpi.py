@@ -170,6 +170,35 @@ def rendezvous(late: float) -> Body:
     return body
 
 
+def ordered(first: int) -> Body:
+    """Pairs exchange two messages, of which the first one or the second is what the receiver needs first."""
+
+    def body(rank: int, step: int) -> Actions:
+        if rank % 2:
+            for tag in (1, 2):
+                yield ("recv", rank - 1, tag)
+                yield work(4 * MS * uneven(rank, step))
+        else:
+            for tag in (first, 3 - first):
+                yield work(4 * MS * uneven(rank, step))
+                yield ("send", rank + 1, 512, tag)
+        yield allreduce()
+
+    return body
+
+
+def in_turn(extra: float, held: int = 20 * US) -> Body:
+    """Each step takes one of the ranks longer, by chance which and how long."""
+
+    def body(rank: int, step: int) -> Actions:
+        random = np.random.default_rng(step)
+        late, time = random.integers(RANKS), extra * random.uniform(0.5, 1.5)
+        yield work(6 * MS * uneven(rank, step) + (time if rank == late else 0))
+        yield allreduce(held if step % 2 else 20 * US)
+
+    return body
+
+
 def per_step(body: Body) -> float:
     """Return the time of a step in ns."""
     return simulate(RANKS, STEPS, body).elapsed / STEPS
@@ -187,10 +216,19 @@ def per_step(body: Body) -> float:
         (master(MS), master(0), Cause.SERIAL_SECTION, (0,), "between MPI_Recv and MPI_Send"),
         (pieces(500), pieces(1), Cause.SMALL_MESSAGES, (0, 1, 2, 3), "MPI_Recv"),
         (rendezvous(3 * MS), rendezvous(0), Cause.LATE_RECEIVER, (1, 3), "MPI_Ssend"),
+        (ordered(2), ordered(1), Cause.WRONG_ORDER, (1, 3), "MPI_Recv"),
+        (
+            in_turn(4 * MS),
+            in_turn(0),
+            Cause.LATE_RANK_HOST,
+            (0, 1, 2, 3),
+            "between MPI_Allreduce and MPI_Allreduce",
+        ),
     ],
     ids=[
         *("late rank", "serial section", "slow stage", "slow stage of sweeps", "serial section after sweeps"),
         *("late rank of a ring", "master", "small messages", "late receiver"),
+        *("wrong order", "late in turn"),
     ],
 )
 def test_the_first_finding_is_what_was_planted_at_its_price(
@@ -258,8 +296,14 @@ def test_work_that_a_slow_worker_does_not_take_is_done_by_the_others() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [halo(), serial(0), wavefront(), sweeps(), shift(), master(0), farm(), pieces(1), rendezvous(0)],
-    ids=["halo", "reductions", "wavefront", "sweeps", "ring", "master", "farm", "pieces", "rendezvous"],
+    [
+        *(halo(), serial(0), wavefront(), sweeps(), shift(), master(0), farm(), pieces(1), rendezvous(0)),
+        *(ordered(1), in_turn(0)),
+    ],
+    ids=[
+        *("halo", "reductions", "wavefront", "sweeps", "ring", "master", "farm", "pieces", "rendezvous"),
+        *("order", "in turn"),
+    ],
 )
 def test_a_balanced_program_has_no_finding(body: Body) -> None:
     found = simulate(RANKS, STEPS, body).explain()
@@ -277,6 +321,12 @@ def test_work_that_varies_by_chance_makes_no_rank_late(
         monkeypatch.setattr(sys.modules[__name__], "uneven", lambda *_, r=random: 1 + r.exponential(0.3))
         found = simulate(RANKS, 30, program()).explain().shown()
         assert [(one.cause, one.ranks) for one in found] == []
+
+
+def test_ranks_in_turn_are_not_late_if_calls_are_held_up_too() -> None:
+    """Other processes on the cores hold up what a rank does inside MPI as they do outside."""
+    found = simulate(RANKS, 30, in_turn(4 * MS, 4 * MS)).explain().shown()
+    assert [(one.cause, one.ranks) for one in found] == []
 
 
 def test_a_rank_that_is_late_in_some_steps_only_is_late() -> None:

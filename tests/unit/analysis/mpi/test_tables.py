@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from hpcprof.analysis.collectives.common_clock import connect
+from hpcprof.analysis.mpi import efficiencies
 from hpcprof.analysis.mpi.matching import aligned_by_mpi
 from tests.unit.analysis.mpi.programs import Program, receive, run_lists, send
 
@@ -228,6 +229,56 @@ def test_efficiencies_multiply_and_are_those_of_the_program(mixed: Program) -> N
     assert found["load_balance"] == pytest.approx(100 * sum(useful) / 3 / max(useful), abs=0.01)
     assert found["communication_efficiency"] == pytest.approx(100 * max(useful) / (12 * 1_700), abs=0.01)
     assert pop(mixed, "step") == pytest.approx(found, abs=0.1)
+
+
+def test_what_lies_between_calls_that_follow_at_once_is_not_useful(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(efficiencies, "_AT_ONCE_NS", 1_000)
+    program = Program(2)
+    for rank, work in enumerate((100_000, 50_000)):
+        program.call(rank, "MPI_Init", 0, 10)
+        for number in range(50):
+            begin = work + number * 1_500
+            program.call(rank, "MPI_Send", begin, begin + 500, send(1 - rank, tag=number))
+        program.call(rank, "MPI_Finalize", 180_000, 180_010)
+    # After the last call both work until the end.
+    useful = [work + 180_000 - work - 74_000 - 10 for work in (100_000, 50_000)]
+    assert useful[0] == useful[1]
+    found = pop(program)
+    assert found["load_balance"] == pytest.approx(100, abs=0.1)
+    assert found["communication_efficiency"] == pytest.approx(100 * useful[0] / 179_990, abs=0.1)
+
+
+def test_what_a_function_of_a_window_waits_for_needs_all_ranks() -> None:
+    program = Program(2)
+    for rank in range(2):
+        program.call(rank, "MPI_Init", 0, 10)
+        for step in range(1, 9):
+            begin = 1_000_000 * step
+            program.call(rank, "MPI_Allreduce", begin, begin + 20, {"op": "AllReduce", "bytes": 8})
+    for step in range(1, 9):
+        begin = 1_000_000 * step
+        program.call(0, "MPI_Win_fence", begin + 100_000, begin + 300_010, {"op": "Fence", "comm": "windows"})
+        program.call(1, "MPI_Win_fence", begin + 300_000, begin + 300_010, {"op": "Fence", "comm": "windows"})
+    every = [one for one in waits(program) if one[1] == "MPI_Win_fence"]
+    assert every[0][:5] == (0, "MPI_Win_fence", "wait at N to N", 8 * 200_000, 1)
+    # Windows of other ranks each: the first one has ended when the second begins.
+    program.calls = [
+        (rank, name, start, end - 100_000 if name == "MPI_Win_fence" and not rank else end)
+        for rank, name, start, end in program.calls
+    ]
+    assert not [one for one in waits(program) if one[1] == "MPI_Win_fence"]
+
+
+def test_a_nonblocking_collective_waits_for_the_rank_that_completes_it_last() -> None:
+    program = Program(2)
+    for rank, work in enumerate((10_000, 50_000)):
+        program.call(rank, "MPI_Init", 0, 10)
+        collective = {"op": "AlltoAll", "bytes": 8, "end": 51_000, "wait": 51_000 - work}
+        program.call(rank, "MPI_Ialltoall", 100, 200, collective)
+        program.call(rank, "MPI_Wait", work, 51_000)
+        program.call(rank, "MPI_Finalize", 60_000, 60_010)
+    found = [one[:5] for one in waits(program) if one[1] == "MPI_Wait"]
+    assert found == [(0, "MPI_Wait", "wait at N to N", 40_000, 1)]
 
 
 def test_an_ideal_network_has_no_transfer_but_keeps_what_ranks_wait_for_each_other() -> None:

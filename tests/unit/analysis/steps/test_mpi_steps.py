@@ -154,10 +154,15 @@ def test_long_work_before_the_loop_is_no_step() -> None:
     assert (len(starts[0]), numbers[0][0]) == (8, 1)
 
 
-@pytest.mark.parametrize(("first", "steps"), [(200, 9), (250, 8)])
-def test_the_time_since_another_call_is_a_step_unless_it_is_much_longer(first: int, steps: int) -> None:
+@pytest.mark.parametrize(
+    ("before", "first", "steps"),
+    [("Barrier", 350, 9), ("Barrier", 370, 8), ("AllGather", 100, 9), ("AllGather", 130, 8)],
+)
+def test_the_time_since_another_call_is_a_step_unless_it_is_longer(
+    before: str, first: int, steps: int
+) -> None:
     loop = Loop()
-    loop.all("MPI_Barrier", "Barrier", size=-1)
+    loop.all(f"MPI_{before}", before, size=-1)
     for length in (first, *[90] * 8):
         loop.all("MPI_Allreduce", "AllReduce", length)
     _, starts, numbers = chosen(loop)
