@@ -32,8 +32,9 @@ from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import CALL_COST_NS, MPI_CALL_COST_NS
 from hpcprof.analysis.explain.machine import waiting_for_cores, waiting_for_files, with_files, with_machine
-from hpcprof.analysis.explain.mpi_candidates import MpiCandidates
+from hpcprof.analysis.explain.mpi_candidates import HELD_UP, MpiCandidates
 from hpcprof.analysis.explain.mpi_graph import HostSteps, common_steps, mpi_graph
+from hpcprof.analysis.explain.mpi_removals import MpiRemovals
 from hpcprof.analysis.explain.on_host import explain_on_host
 from hpcprof.analysis.explain.pauses import outside_steps
 from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts
@@ -427,9 +428,10 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         findings = with_machine(_sorted(findings, elapsed, of_step), inputs.tables)
         return Explanation(tuple(findings), (), unjudged, summary), pd.DataFrame()
     of_mpi = built.graph.is_of_host
-    rare = [one for one in findings if of_mpi and _is_rare(one)]
-    findings = [one for one in findings if one not in rare]
     replay = Replay(built.graph)
+    held_up = MpiRemovals(replay, built.graph.mpi).held_up if of_mpi and built.graph.mpi else 0.0
+    rare = [one for one in findings if of_mpi and (_is_rare(one) or is_held_up(one, held_up))]
+    findings = [one for one in findings if one not in rare]
     candidates = _candidates(inputs, replay)
     unknown = _OF_OTHERS if inputs.coverage or _loose_ranks(inputs) else ()
     cost = min(CALL_COST_NS.get(built.profiler, 0), MPI_CALL_COST_NS if of_mpi else sys.maxsize)
@@ -472,12 +474,20 @@ def _is_rare(finding: Finding) -> bool:
     return finding.cause is Cause.STEP_SPIKES and occasions < _RECURRING
 
 
+def is_held_up(finding: Finding, held_up: float) -> bool:
+    """Return whether a finding is about long steps of a program whose calls of MPI are held up as well."""
+    return finding.cause is Cause.STEP_SPIKES and held_up >= HELD_UP * (finding.saving_ns or 0)
+
+
 def _rare_steps(finding: Finding) -> NotJudged:
-    """Return what long steps cost that came too rarely to be a finding."""
+    """Return what long steps cost that the program need not cause."""
+    why = (
+        "too rare to tell" if _is_rare(finding) else "not enough to tell, since calls of MPI are held up too,"
+    )
     return NotJudged(
         finding.where,
         f"much longer than the others, which costs {format_ns(finding.saving_ns or 0)} of the mean step. "
-        "That is too rare to tell whether the program or something else on the machine is the reason",
+        f"That is {why} whether the program or something else on the machine is the reason",
     )
 
 
@@ -627,7 +637,7 @@ def _finding(
         saving_high_ns=round(high),
         share_pct=round(100 * one.saving / wall, 3),
         evidence=evidence_of(inputs.tables, candidate, ranks),
-        remedy=remedy(candidate.cause, candidate.where, ranks),
+        remedy=remedy(candidate.cause, candidate.where, ranks, in_turn=of_all and len(ranks) > 1),
         confidence=confidence,
         cost_ns=round(candidate.own_ns) if hidden else None,
         steps=tuple(built.number(place) for place in one.steps),

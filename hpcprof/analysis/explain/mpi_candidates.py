@@ -22,7 +22,7 @@ _ALIKE = 0.5
 """Several ranks are late together if the least late one is so much as late as the latest."""
 
 
-_HELD_UP = 0.25
+HELD_UP = 0.25
 """If calls are held up for so much of the time that ranks are late, the machine may be the reason."""
 
 
@@ -82,7 +82,7 @@ class MpiCandidates:
         late = removals.late_by_chance
         if self.part.server != NONE or self.part.is_pipeline or not removals.stand_out:
             return
-        if removals.held_up > _HELD_UP * float(late.mean()):
+        if removals.held_up > HELD_UP * float(late.mean()):
             return
         where = self._where(np.where(removals.serial, 0.0, removals.host_times).sum(axis=1))
         yield Candidate(

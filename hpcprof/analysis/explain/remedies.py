@@ -138,14 +138,34 @@ _BY_WORD: tuple[tuple[Cause, tuple[str, ...], str], ...] = (
 """Remedies for places whose name contains a word."""
 
 
-def remedy(cause: Cause, where: str, ranks: Sequence[int], *, jax: bool = False) -> str:
-    """Return what to do about a cause in a place, in one or two sentences; ``jax`` for a program in JAX."""
+_IN_TURN = (
+    "One rank or another is late in {where}, in each step by chance: look for work whose length varies there "
+    "(iterations, input, memory), deal it out as ranks become free, or wait for each other less often."
+)
+
+
+def remedy(
+    cause: Cause, where: str, ranks: Sequence[int], *, jax: bool = False, in_turn: bool = False
+) -> str:
+    """Return what to do about a cause in a place, in one or two sentences.
+
+    Parameters
+    ----------
+    cause : Cause
+    where : str
+    ranks : sequence of int
+    jax : bool
+        Whether it is a program in JAX.
+    in_turn : bool
+        Whether all ranks have the cause in turn, if they are late.
+    """
     place = where.lower()
     by_word = _JAX_BY_WORD if jax else _BY_WORD
     chosen = next(
         (text for one, words, text in by_word if one is cause and any(word in place for word in words)),
         {**_GENERAL, **_JAX}[cause] if jax else _GENERAL[cause],
     )
+    chosen = _IN_TURN if in_turn and cause is Cause.LATE_RANK_HOST else chosen
     named = f"rank {ranks[0]}" if len(ranks) == 1 else "these ranks"
     said = chosen.format(where=where or "the step", ranks=named)
     # Such a place says where it is.

@@ -177,7 +177,8 @@ def _functions(rows: _Rows, texts: Mapping[int, str], strings: StringTable) -> _
 def _is_of_objects(rows: _Rows, functions: Sequence[MpiFunction], number: Ints) -> NDArray[np.bool_]:
     """Return which rows are collective functions of windows and files."""
     of = np.array([one.operation in OF_OBJECTS for one in functions])
-    return (rows.table == _OTHER) & of[number]
+    result: NDArray[np.bool_] = (rows.table == _OTHER) & of[number]
+    return result
 
 
 def _both_sides(rows: _Rows, operation: Ints, strings: StringTable) -> tuple[_Rows, Ints]:

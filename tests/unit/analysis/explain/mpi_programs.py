@@ -26,8 +26,8 @@ LATENCY, PER_KB = 3 * US, 1 * US
 
 Action = tuple[Any, ...]
 Actions = Iterator[Action]
-"""The actions of a rank: ("work", ns), ("os", call, ns), ("send", peer, bytes[, tag]), ("ssend", peer, bytes),
-("recv", peer[, tag]) or ("all", call, operation, root, bytes, ns of transfer)."""
+"""The actions of a rank: ("work", ns), ("os", call, ns), ("send", peer, bytes[, tag]),
+("ssend", peer, bytes), ("recv", peer[, tag]) or ("all", call, operation, root, bytes, ns of transfer)."""
 
 
 def work(time: float) -> Action:

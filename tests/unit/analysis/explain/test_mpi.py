@@ -12,8 +12,9 @@ import pandas as pd
 import pytest
 
 from hpcprof.analysis.explain.changes import parse_changes
-from hpcprof.analysis.explain.explain import explain_run
+from hpcprof.analysis.explain.explain import explain_run, is_held_up
 from hpcprof.analysis.explain.explanation import Cause
+from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.explain.step_account import step_parts
 from hpcprof.analysis.explain.whatif import predict
 from hpcprof.analysis.framework.outcome import analyze_rank
@@ -325,8 +326,15 @@ def test_work_that_varies_by_chance_makes_no_rank_late(
 
 def test_ranks_in_turn_are_not_late_if_calls_are_held_up_too() -> None:
     """Other processes on the cores hold up what a rank does inside MPI as they do outside."""
-    found = simulate(RANKS, 30, in_turn(4 * MS, 4 * MS)).explain().shown()
-    assert [(one.cause, one.ranks) for one in found] == []
+    late, held = (simulate(RANKS, 12, in_turn(4 * MS, time)).explain().shown() for time in (20 * US, 4 * MS))
+    assert "One rank or another is late" in late[0].remedy
+    assert [(one.cause, one.ranks) for one in held] == []
+
+
+def test_long_steps_are_not_blamed_on_a_program_whose_calls_are_held_up() -> None:
+    long = estimated_finding(Cause.STEP_SPIKES, (0, 1), "steps 1, 9, 15", MS, 0.1 * MS, 10 * MS, ())
+    assert is_held_up(long, 0.3 * MS)
+    assert not is_held_up(long, 0.1 * MS)
 
 
 def test_a_rank_that_is_late_in_some_steps_only_is_late() -> None:
