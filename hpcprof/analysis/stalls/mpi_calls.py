@@ -19,9 +19,12 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcprof.analysis.stalls.evidence import LastCall, ProcessState, RankEvidence
-from hpcprof.profiles.collective_operations import POINT_TO_POINT, WAITING, mpi_function
+from hpcprof.profiles.collective_operations import OF_OBJECTS, POINT_TO_POINT, WAITING, mpi_function
 from hpcprof.profiles.readers.flight_recorder import FlightRecord, Operation
 from hpcprof.profiles.timeline import LATEST, Timeline
+
+_OF_NO_GROUP = POINT_TO_POINT | OF_OBJECTS
+"""Operations that are not known to be of all ranks of a communicator."""
 
 _STARTS = frozenset({"MPI_Init", "MPI_Init_thread"})
 _SHOWN = 3
@@ -69,7 +72,7 @@ def with_recorded_calls(
         call = one.native.call if one.native else ""
         function = mpi_function(call)
         operations: tuple[Operation, ...] = ()
-        if function is not None and function.operation not in POINT_TO_POINT:
+        if function is not None and function.operation not in _OF_NO_GROUP:
             group = known[rank].group_of(function.operation)
             if len(members.get(group, ())) != sizes.get(group):
                 return found
@@ -97,7 +100,7 @@ class _Recorded:
         self.hanging: list[_Collective] = []
         for row in np.argsort(rows.start, kind="stable").tolist():
             one = _Collective(texts[rows.operation[row]], texts[rows.communicator[row]], int(rows.ranks[row]))
-            if one.group and one.operation not in POINT_TO_POINT:
+            if one.group and one.operation not in _OF_NO_GROUP:
                 (self.hanging if rows.end[row] >= self._stop else self.ended).append(one)
 
     def group_of(self, operation: str) -> str:
