@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT))
 from hpcprof.analysis.explain.explain import explain_run  # noqa: E402
 from hpcprof.analysis.explain.explanation import Cause, Finding  # noqa: E402
 from hpcprof.analysis.explain.inputs import ExplainInputs  # noqa: E402
+from hpcprof.profiles.timeline import Category  # noqa: E402
 from tests.unit.analysis.explain.programs import (  # noqa: E402
     MS,
     US,
@@ -735,6 +736,195 @@ def slow_loader_of_pipeline(loop: Loop) -> Program | None:
     )
 
 
+def late_host_in_one_of_two_kinds(loop: Loop) -> Program | None:
+    """Every other step is longer by design; the loader of one rank is late in the longer ones only."""
+    if loop.ranks == 1:
+        return None
+    one = int(loop.drawn.integers(loop.ranks))
+    slow = (Host(int(loop.drawn.integers(12, 20)) * MS),)
+
+    def of(rank: int, step: int, data: tuple[Instruction, ...]) -> Step:
+        return Step(10 if step % 2 else 20, data=data if rank == one and not step % 2 else (), log=(Wait(),))
+
+    return Program(
+        loop.programs(lambda rank, step: of(rank, step, slow)),
+        loop.programs(lambda rank, step: of(rank, step, ())),
+        Truth(Cause.LATE_RANK_HOST, "data", (one,)),
+    )
+
+
+def late_ranks_of_two_groups(loop: Loop) -> Program | None:
+    """Each half of the ranks reduces by itself, and then all reduce the loss; in each, one loader is late."""
+    if loop.ranks < 4:
+        return None
+    half = loop.ranks // 2
+    late = {int(loop.drawn.integers(half)): 16, int(loop.drawn.integers(half, loop.ranks)): 10}
+    extra = int(loop.drawn.integers(0, 5))
+
+    def of(rank: int, slow: bool) -> Step:
+        mine = late.get(rank, 0) + extra if slow and rank in late else 0
+        group = tuple(range(half)) if rank < half else tuple(range(half, loop.ranks))
+        loss = (Launch(50 * US, collective=True, group=tuple(range(loop.ranks))), Wait())
+        return Step(data=(Host(mine * MS),) if mine else (), log=loss, group=group)
+
+    return Program(
+        loop.programs(lambda rank, step: of(rank, True)),
+        loop.programs(lambda rank, step: of(rank, False)),
+        Truth(Cause.LATE_RANK_HOST, "data", tuple(sorted(late))),
+    )
+
+
+def stream_that_blocks_another(loop: Loop) -> Program:
+    """The forward pass of all ranks waits for a long kernel on another stream: work, and no cause."""
+    long = int(loop.drawn.integers(6, 12)) * MS
+    blocked = (StreamWait(21, 7), Launch(long, 21, name="augment"), StreamWait(7, 21))
+    beside = (StreamWait(21, 7), Launch(US, 21, name="augment"), StreamWait(7, 21))
+    return Program(
+        loop.programs(lambda rank, step: Step(forward=blocked, log=(Wait(),))),
+        loop.programs(lambda rank, step: Step(forward=beside, log=(Wait(),))),
+        Truth(None),
+    )
+
+
+def waits_in_backward(loop: Loop) -> Program:
+    """The host waits for the GPU after many short kernels of the backward pass."""
+    count = int(loop.drawn.integers(12, 20))
+    kernels = tuple(Launch(150 * US, name="grad") for _ in range(count))
+    waiting = tuple(part for one in kernels for part in (one, Wait(), Host(400 * US)))
+    free = tuple(part for one in kernels for part in (one, Host(400 * US)))
+    return Program(
+        loop.programs(lambda rank, step: Step(backward=waiting, log=(Wait(),))),
+        loop.programs(lambda rank, step: Step(backward=free, log=(Wait(),))),
+        Truth(Cause.HOST_SYNC, "backward"),
+    )
+
+
+def python_in_backward(loop: Loop) -> Program:
+    """The host takes long between the calls of the backward pass only."""
+    extra = [
+        part
+        for time in loop.drawn.integers(20 * US, 60 * US, 60).tolist()
+        for part in (Host(450 * US), Launch(int(time), name="grad"))
+    ]
+    quick = tuple(part for part in extra if isinstance(part, Launch))
+    return Program(
+        loop.programs(lambda rank, step: Step(backward=tuple(extra), log=(Wait(),))),
+        loop.programs(lambda rank, step: Step(backward=quick, log=(Wait(),))),
+        Truth(Cause.HOST_BOUND, "backward"),
+    )
+
+
+def copy_in_every_third_step(loop: Loop) -> Program:
+    """Every third step copies from pageable memory, which the host waits for, on all ranks."""
+    copy = Launch(int(loop.drawn.integers(15, 25)) * MS, name="HtoD", category=Category.MEM, blocks=True)
+    return Program(
+        loop.programs(lambda rank, step: Step(data=(copy,) if step % 3 == 2 else ())),
+        loop.programs(lambda rank, step: Step()),
+        Truth(Cause.BLOCKING_COPY, "data"),
+    )
+
+
+def copy_on_one_rank(loop: Loop) -> Program:
+    """One rank copies from pageable memory in each step."""
+    one = int(loop.drawn.integers(loop.ranks))
+    copy = Launch(int(loop.drawn.integers(8, 14)) * MS, name="HtoD", category=Category.MEM, blocks=True)
+    return Program(
+        loop.programs(lambda rank, step: Step(data=(copy,) if rank == one else (), log=(Wait(),))),
+        loop.programs(lambda rank, step: Step(log=(Wait(),))),
+        Truth(Cause.BLOCKING_COPY, "data", (one,)),
+    )
+
+
+def loader_that_gets_slower(loop: Loop) -> Program | None:
+    """The loader of one rank gets slower and slower."""
+    if loop.ranks == 1:
+        return None
+    one, most = int(loop.drawn.integers(loop.ranks)), int(loop.drawn.integers(12, 24))
+
+    def of(rank: int, step: int) -> Step:
+        late = Host(round(most * MS * step / (STEPS - 1)))
+        return Step(data=(late,) if rank == one else (), log=(Wait(),))
+
+    return Program(
+        loop.programs(of),
+        loop.programs(lambda rank, step: Step(log=(Wait(),))),
+        Truth(Cause.LATE_RANK_HOST, "data", (one,)),
+    )
+
+
+def slow_kernel_in_some_steps(loop: Loop) -> Program | None:
+    """One kernel of one rank is slow in a third of the steps, which follow no pattern."""
+    if loop.ranks == 1:
+        return None
+    one, more = int(loop.drawn.integers(loop.ranks)), int(loop.drawn.integers(9, 14))
+    some = set(loop.drawn.choice(np.arange(1, STEPS - 1), 7, replace=False).tolist())
+
+    def of(rank: int, step: int, slow: bool) -> Step:
+        late = slow and rank == one and step in some
+        return Step(forward=(Launch((more if late else 1) * MS, name="attention"),), log=(Wait(),))
+
+    return Program(
+        loop.programs(lambda rank, step: of(rank, step, True)),
+        loop.programs(lambda rank, step: of(rank, step, False)),
+        Truth(Cause.LATE_RANK_GPU, "forward", (one,)),
+    )
+
+
+def late_gpu_of_two_ranks_in_turn(loop: Loop) -> Program | None:
+    """In turn, one of two ranks has more work on its GPU; the others never."""
+    if loop.ranks < 4:
+        return None
+    pair = sorted(loop.drawn.choice(loop.ranks, 2, replace=False).tolist())
+    more = (Launch(int(loop.drawn.integers(4, 8)) * MS, name="expert"),)
+    return Program(
+        loop.programs(lambda rank, step: Step(forward=more if rank == pair[step % 2] else ())),
+        loop.programs(lambda rank, step: Step()),
+        Truth(Cause.LATE_RANK_GPU, "forward", tuple(pair)),
+    )
+
+
+def absent_late_rank_of_many(loop: Loop) -> Program | None:
+    """The GPU of the last rank has more work, and it alone is not profiled."""
+    if loop.ranks < 4:
+        return None
+    more = (Launch(int(loop.drawn.integers(8, 14)) * MS, name="expert"),)
+    return Program(
+        loop.programs(lambda rank, step: Step(forward=more if rank == loop.ranks - 1 else ())),
+        loop.programs(lambda rank, step: Step()),
+        Truth(Cause.CAPTURE_INCOMPLETE),
+        profiled=loop.ranks - 1,
+    )
+
+
+def checkpoint_on_the_first_rank(loop: Loop) -> Program:
+    """The first rank waits for its GPU and writes a checkpoint in every fifth step."""
+    writes = (Wait(), Place("checkpoint", (Host(int(loop.drawn.integers(30, 50)) * MS),)))
+    return Program(
+        loop.programs(lambda rank, step: Step(log=writes if rank == 0 and step % 5 == 2 else (Wait(),))),
+        loop.programs(lambda rank, step: Step(log=(Wait(),))),
+        Truth(Cause.LATE_RANK_HOST if loop.ranks > 1 else Cause.HOST_WORK, "checkpoint", (0,)),
+    )
+
+
+def works_in_two_places_after_a_wait(loop: Loop) -> Program:
+    """The host waits for the GPU in each step, works there, and loads data: without the wait, both hide."""
+    data, log = (int(loop.drawn.integers(*bounds)) for bounds in ((8, 12), (3, 6)))
+    works, loads = (Host(log * MS),), (Host(data * MS),)
+    return Program(
+        loop.programs(lambda rank, step: Step(data=loads, log=(Wait(), *works))),
+        loop.programs(lambda rank, step: Step(data=loads, log=works)),
+        Truth(Cause.HOST_SYNC, "log"),
+    )
+
+
+def late_loader_that_the_gpu_hides(loop: Loop) -> Program:
+    """A rank's loader is late by less than its GPU is ahead: nothing."""
+    one = int(loop.drawn.integers(loop.ranks))
+    late = (Host(int(loop.drawn.integers(5, 9)) * MS),)
+    programs = loop.programs(lambda rank, step: Step(data=late if rank == one else ()))
+    return Program(programs, programs, Truth(None))
+
+
 Kind = Callable[[Loop], Program | None]
 
 KINDS: tuple[Kind, ...] = (
@@ -775,6 +965,20 @@ KINDS: tuple[Kind, ...] = (
     late_loader_in_tensor_group,
     slow_stage,
     slow_loader_of_pipeline,
+    late_host_in_one_of_two_kinds,
+    late_ranks_of_two_groups,
+    stream_that_blocks_another,
+    waits_in_backward,
+    python_in_backward,
+    copy_in_every_third_step,
+    copy_on_one_rank,
+    loader_that_gets_slower,
+    slow_kernel_in_some_steps,
+    late_gpu_of_two_ranks_in_turn,
+    absent_late_rank_of_many,
+    checkpoint_on_the_first_rank,
+    works_in_two_places_after_a_wait,
+    late_loader_that_the_gpu_hides,
 )
 """The kinds of programs; some need several ranks."""
 
