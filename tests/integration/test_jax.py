@@ -91,14 +91,20 @@ def test_the_start_of_python_watches_for_jax_on_ranks_that_it_profiles(
     assert done.stderr == ("hpcprof: no trace: the program used no device of JAX.\n" if hooked else "")
 
 
-def test_the_profiles_of_two_processes_name_the_slow_one(hpcprof: Hpcprof, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("profile", "where", "count"),
+    [("jax_slow", "augment", 6), ("jax_unmarked", "code outside all ranges", 17)],
+)
+def test_the_profiles_of_two_processes_name_the_slow_one(
+    hpcprof: Hpcprof, tmp_path: Path, profile: str, where: str, count: int
+) -> None:
     for rank in (0, 1):
-        packed = (DATA / f"jax_slow_rank{rank}.xplane.pb.xz").read_bytes()
+        packed = (DATA / f"{profile}_rank{rank}.xplane.pb.xz").read_bytes()
         (tmp_path / f"rank0000{rank}.xplane.pb").write_bytes(lzma.decompress(packed))
     first = first_finding(hpcprof, tmp_path)
-    assert (first["cause"], first["ranks"], first["where"]) == ("late_rank_host", [1], "augment")
+    assert (first["cause"], first["ranks"], first["where"]) == ("late_rank_host", [1], where)
     rows = table(hpcprof, tmp_path, "collectives_summary")
-    assert [(row["op"], row["count"]) for row in rows] == [("AllReduce", 6)]
+    assert [(row["op"], row["count"]) for row in rows] == [("AllReduce", count)]
 
 
 @pytest.mark.parametrize(
