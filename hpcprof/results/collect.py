@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -52,6 +53,9 @@ from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.submit.runs.directory import Run, runs_directory, update_files
 from hpcprof.submit.runs.failures import profiler_complaint
+
+if TYPE_CHECKING:  # a collect that finds nothing new does without
+    from hpcprof.results.over_ranks import RunSurvey
 
 Progress = Callable[[int, int, Path], None]
 """Called after each rank with the number of ranks done, the number of all, and the rank's profile."""
@@ -200,12 +204,14 @@ def collect(
             collection.take(task, result)
     if run.files is None:
         remember(collection.known_files(profiles))
+    survey = None
     if run.manifest is None and row.program is None and summary.read:
-        _check_same_program(run, store, executor, [task for task in tasks if task.path in collection.read])
+        new = [task for task in tasks if task.path in collection.read]
+        survey = _survey_of_one_program(run, store, executor, new)
     summary.warnings += _world_size_warnings(run, collection.world_sizes)
     if summary.read or summary.unchanged:
         collection.describe_run()
-        update_run(run.id, store, executor, run)
+        update_run(run.id, store, executor, run, survey)
         summary.losses = over_ranks(store.losses(run.id))
         note_collected(run, store.runs_dir or runs_directory())
     if run.files is None and not (summary.read or summary.skipped or summary.warnings):
@@ -231,10 +237,16 @@ def _files_to_read(run: Run, store: Store) -> list[Path]:
     return files
 
 
-def update_run(run_id: str, store: Store, executor: Executor = serially, run: Run | None = None) -> None:
+def update_run(
+    run_id: str,
+    store: Store,
+    executor: Executor = serially,
+    run: Run | None = None,
+    survey: RunSurvey | None = None,
+) -> None:
     """Compute the analyses that span the ranks of a run unless they are stored.
 
-    Without ``run``, those of its nodes are left out.
+    Without ``run``, those of its nodes are left out; ``survey`` is as for `analyze_over_ranks`.
 
     Should another collect replace a profile in the meantime, they are computed again.
     """
@@ -244,7 +256,7 @@ def update_run(run_id: str, store: Store, executor: Executor = serially, run: Ru
 
     while True:
         sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run_id).items()}
-        if store.put_run(run_id, analyze_over_ranks(run_id, store, executor, run), sha256):
+        if store.put_run(run_id, analyze_over_ranks(run_id, store, executor, run, survey), sha256):
             return
 
 
@@ -274,18 +286,20 @@ def _size_beside_profiles(run: Run) -> int:
     return sum(file.stat().st_size for folder in folders if folder.is_dir() for file in folder.iterdir())
 
 
-def _check_same_program(run: Run, store: Store, executor: Executor, read: list[ProfileTask]) -> None:
-    """Check that all ranks of a run are of one program, and remove the results of those just read if not.
+def _survey_of_one_program(run: Run, store: Store, executor: Executor, read: list[ProfileTask]) -> RunSurvey:
+    """Survey the ranks of a run, and remove the results of those just read if not all are of one program.
 
     Raises
     ------
     HpcprofError
         If they are not.
     """
+    from hpcprof.results.over_ranks import survey_ranks
     from hpcprof.results.same_program import check_same_program
 
+    survey = survey_ranks(store.rank_events(run.id), executor)
     try:
-        check_same_program(run.id, store, executor)
+        check_same_program(run.id, store, survey.calls)
     except HpcprofError:
         new = {task.rank for task in read}
         if new >= store.profiles(run.id).keys():
@@ -295,6 +309,7 @@ def _check_same_program(run: Run, store: Store, executor: Executor, read: list[P
             store.delete_ranks(run.id, sorted(new))
             update_run(run.id, store, executor, run)
         raise
+    return survey
 
 
 def _prepare(executor: Executor, files: list[Path]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from hpcprof.results.same_program import CollectiveCounts
 
 RANKS_A_TASK = 64
 """The ranks that a task matches, about, so that 16 workers share 1,024 ranks; a larger communicator is one
@@ -14,19 +16,21 @@ RANKS_A_CHUNK = 32
 """The ranks of a task in which ranks stand alone: few enough for 16 workers to share 1,024 ranks evenly."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Survey:
     """The communicators of some ranks, and other facts of these ranks as a whole.
 
     ``exchanging`` are the communicators with sends and receives, ``size`` is the largest number of ranks that
-    these ranks recorded, and ``whole`` says that all rows have to be matched at once.
+    these ranks recorded, and ``whole`` says that all rows have to be matched at once. ``calls`` has what each
+    rank calls.
     """
 
-    members: Mapping[str, set[int]]
-    exchanging: set[str]
-    worlds: set[float | None]
-    size: int
-    whole: bool
+    members: dict[str, set[int]] = field(default_factory=dict)
+    exchanging: set[str] = field(default_factory=set)
+    worlds: set[int | None] = field(default_factory=set)
+    size: int = 0
+    whole: bool = False
+    calls: dict[int, CollectiveCounts] = field(default_factory=dict)
 
 
 class RankGroup(NamedTuple):

@@ -45,6 +45,7 @@ from hpcprof.results.run_communication import (
     run_clocks,
     write_matches,
 )
+from hpcprof.results.same_program import CollectiveCounts, collective_counts
 
 if TYPE_CHECKING:  # the workers do without
     from hpcprof.results.store.store import Store
@@ -56,8 +57,7 @@ _MOST_METRIC_ROWS = 200_000
 _UNTOLD = "SendRecv"
 _TABLE = "rank_collectives"
 _MPI_REGIONS = "mpi_regions"
-_SIZES = ("world_ranks", "comm_ranks")
-_SURVEYED = ("op", "comm_id", *_SIZES)
+_KINDS = ("op", "comm_id", "bytes", "world_ranks", "comm_ranks")
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,19 @@ class MatchTask(RankTask):
     number: int = 0
 
 
+@dataclass(frozen=True)
+class RunSurvey:
+    """What the ranks of a run call together, and the files that told it."""
+
+    events: Mapping[int, RankEvents]
+    parts: Sequence[Survey]
+
+    @property
+    def calls(self) -> dict[int, CollectiveCounts]:
+        """The calls of each rank."""
+        return {rank: calls for part in self.parts for rank, calls in part.calls.items()}
+
+
 class _Matched(NamedTuple):
     """A file of matches, the clocks that they align, and the values of the maps over communicators."""
 
@@ -102,12 +115,23 @@ class _Matched(NamedTuple):
     values: dict[str, Any]
 
 
+def survey_ranks(events: Mapping[int, RankEvents], executor: Executor = serially) -> RunSurvey:
+    """Look at what each rank of a run calls together with others."""
+    chunks = [RankTask(tuple(events[rank] for rank in some), Path()) for some in rank_chunks(sorted(events))]
+    return RunSurvey(events, [survey for _, survey in run_tasks(_survey, chunks, executor)])
+
+
 def analyze_over_ranks(
-    run_id: str, store: Store, executor: Executor = serially, run: Run | None = None
+    run_id: str,
+    store: Store,
+    executor: Executor = serially,
+    run: Run | None = None,
+    survey: RunSurvey | None = None,
 ) -> dict[str, Outcome]:
     """Compute the analyses that span the ranks of a run, and keep its communication.
 
-    Without ``run``, its nodes were not sampled.
+    Without ``run``, its nodes were not sampled. A ``survey`` of other profiles than the run now has does not
+    count.
 
     Raises
     ------
@@ -118,7 +142,9 @@ def analyze_over_ranks(
     folder = _communication_folder(run_id, events)
     try:
         lists = _mpi_lists(events)
-        found, values = _matched(run_id, store, events, folder, executor, lists)
+        if survey is None or survey.events != events:
+            survey = survey_ranks(events, executor)
+        found, values = _matched(run_id, store, survey, folder, executor, lists)
         if events:
             found.save()
         values |= _mapped_over_ranks(events, folder, found, executor)
@@ -159,7 +185,9 @@ def run_communication(run: Run, store: Store) -> RunCommunication:
     lost: StoreError | None = None
     for place, goes in ((folder, None), (Path(temporary.name), temporary)):
         try:
-            found, _ = _matched(run.id, store, events, place, serially, _mpi_lists(events), goes)
+            found, _ = _matched(
+                run.id, store, survey_ranks(events), place, serially, _mpi_lists(events), goes
+            )
             found.save()
             return found
         except OSError:
@@ -180,14 +208,15 @@ def _communication_folder(run_id: str, events: Mapping[int, RankEvents]) -> Path
 def _matched(
     run_id: str,
     store: Store,
-    events: Mapping[int, RankEvents],
+    survey: RunSurvey,
     folder: Path,
     executor: Executor,
     lists: RunLists,
     temporary: tempfile.TemporaryDirectory[str] | None = None,
 ) -> tuple[RunCommunication, dict[str, list[Any]]]:
     """Match what the ranks have in common, and return it with the values of the maps over communicators."""
-    tasks, size = _match_tasks(events, folder, executor)
+    events = survey.events
+    tasks = _match_tasks(survey, folder)
     done = dict(run_tasks(_match, tasks, executor))
     found = [done[task] for task in tasks if done[task].values]
     profiles = store.profiles(run_id)
@@ -203,22 +232,17 @@ def _matched(
     values = {name: [part.values[name] for part in found] for name in _maps(Part.COMMUNICATORS)}
     files = [part.file for part in found]
     mpi = bool(lists.ranks)
+    size = max((part.size for part in survey.parts), default=0)
     return RunCommunication(folder, files, clocks, events, size, temporary, mpi=mpi), values
 
 
-def _match_tasks(
-    events: Mapping[int, RankEvents], folder: Path, executor: Executor
-) -> tuple[list[MatchTask], int]:
-    """Return a task for each few groups of ranks that share communicators, or one for all ranks.
-
-    The number is the largest number of ranks that a rank recorded.
-    """
-    chunks = [RankTask(tuple(events[rank] for rank in some), folder) for some in rank_chunks(sorted(events))]
-    surveys = [survey for _, survey in run_tasks(_survey, chunks, executor)]
-    groups = groups_of_communicators(surveys)
+def _match_tasks(survey: RunSurvey, folder: Path) -> list[MatchTask]:
+    """Return a task for each few groups of ranks that share communicators, or one for all ranks."""
+    events = survey.events
+    groups = groups_of_communicators(survey.parts)
     if groups is None:
         groups = [RankGroup(tuple(sorted(events)), frozenset(), frozenset())]
-    tasks = [
+    return [
         MatchTask(
             tuple(events[rank] for rank in ranks),
             folder,
@@ -229,7 +253,6 @@ def _match_tasks(
         )
         for number, (ranks, names, exchanging) in enumerate(groups)
     ]
-    return tasks, max((survey.size for survey in surveys), default=0)
 
 
 def _mapped_over_ranks(
@@ -370,19 +393,25 @@ class _Elsewhere:
 
 
 def _survey(task: RankTask) -> Survey:
-    """Look at the communicators of some ranks."""
-    rows = rank_table_rows(task.events, _TABLE, _SURVEYED)
-    names = rows["comm_id"]
-    known = names.notna() & (names != "")
-    members = {name: set(of["rank"].tolist()) for name, of in rows[known].groupby("comm_id")}
-    worlds = rows["world_ranks"].astype(float).unique().tolist()
-    return Survey(
-        members,
-        set(names[known & rows["op"].isin(POINT_TO_POINT)].tolist()),
-        {None if world != world else world for world in worlds},
-        int(np.nan_to_num(rows[[*_SIZES]].to_numpy(float)).max(initial=0)),
-        bool((~known).any() or (rows["op"] == _UNTOLD).any()),
-    )
+    """Look at what some ranks call together with others."""
+    found = Survey()
+    for one in task.events:
+        rows = read_rank_table(one, _TABLE, (*_KINDS, "start_ns", "end_ns"))
+        grouped = rows.group_by(_KINDS, use_threads=False).aggregate(
+            [([], "count_all"), ("start_ns", "min"), ("end_ns", "max")]
+        )
+        kinds = grouped.to_pylist()
+        found.calls[one.rank] = collective_counts(one.world_size(), kinds)
+        for kind in kinds:
+            name, world = kind["comm_id"], kind["world_ranks"]
+            if name:
+                found.members.setdefault(name, set()).add(one.rank)
+            if name and kind["op"] in POINT_TO_POINT:
+                found.exchanging.add(name)
+            found.whole |= not name or kind["op"] == _UNTOLD
+            found.worlds.add(world)
+            found.size = max(found.size, world or 0, kind["comm_ranks"] or 0)
+    return found
 
 
 def _match(task: MatchTask) -> _Matched:

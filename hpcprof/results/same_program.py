@@ -12,16 +12,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
-from hpcprof.profiles.timeline_parquet import RankEvents
-from hpcprof.results.communicator_groups import rank_chunks
-from hpcprof.results.executors.interface import Executor, serially
-from hpcprof.results.over_ranks import RankTask, run_tasks
-from hpcprof.results.rank_tables import read_rank_table
-from hpcprof.results.store.store import Store
+
+if TYPE_CHECKING:  # the workers do without
+    from hpcprof.results.store.store import Store
 
 _ALIKE = 0.5
 """The least part of their calls that two ranks of a program have in common."""
@@ -41,8 +38,6 @@ _UNEQUAL = {"AlltoAll", "AlltoAllV", "AllGatherV", "Gather", "Scatter"}
 _HASH = re.compile("0x[0-9a-f]{16}")
 """The id of a communicator that no other communicator has; others are names, which programs share."""
 
-_KINDS = ("op", "comm_id", "bytes", "comm_ranks")
-
 
 @dataclass(frozen=True)
 class CollectiveCounts:
@@ -61,22 +56,14 @@ class CollectiveCounts:
     span_ns: tuple[int, int] | None = None
 
 
-def check_same_program(run_id: str, store: Store, executor: Executor = serially) -> None:
-    """Compare the ranks of a collected run with each other.
+def check_same_program(run_id: str, store: Store, calls: Mapping[int, CollectiveCounts]) -> None:
+    """Compare the ranks of a collected run with each other; ``calls`` has what each calls.
 
     Raises
     ------
     HpcprofError
         If they are of different programs.
     """
-    events = store.rank_events(run_id)
-    if len(events) < 2:
-        return
-    chunks = ([events[rank] for rank in some] for some in rank_chunks(sorted(events)))
-    tasks = [RankTask(tuple(some), some[0].folder) for some in chunks]
-    calls: dict[int, CollectiveCounts] = {}
-    for _, found in run_tasks(_calls_of_ranks, tasks, executor):
-        calls |= found
     profiles = store.profiles(run_id)
     starts = {rank: profiles[rank].start_utc_ns for rank in calls}
     # Profilers may name a kernel differently.
@@ -100,20 +87,21 @@ def check_same_program(run_id: str, store: Store, executor: Executor = serially)
                 )
 
 
-def _calls_of_ranks(task: RankTask) -> dict[int, CollectiveCounts]:
-    return {one.rank: _calls(one) for one in task.events}
+def collective_counts(ranks: int | None, kinds: Iterable[Mapping[str, Any]]) -> CollectiveCounts:
+    """Count what a rank calls.
 
-
-def _calls(events: RankEvents) -> CollectiveCounts:
-    ranks = events.world_size()
-    rows = read_rank_table(events, "rank_collectives", (*_KINDS, "start_ns", "end_ns"))
-    kinds = rows.group_by(_KINDS, use_threads=False).aggregate(
-        [([], "count_all"), ("start_ns", "min"), ("end_ns", "max")]
-    )
+    Parameters
+    ----------
+    ranks : int or None
+        The number of ranks that its profile records.
+    kinds : iterable of mapping
+        Each kind of its calls, with ``op``, ``bytes``, ``comm_id`` and ``comm_ranks``, how many there are
+        (``count_all``), and the times of the first and the last (``start_ns_min``, ``end_ns_max``).
+    """
     communicators = set[str]()
     operations, sizes, world_sizes = Counter[str](), Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     spans = []
-    for kind in kinds.to_pylist():
+    for kind in kinds:
         name, size, count = kind["op"], kind["bytes"], kind["count_all"]
         if name in POINT_TO_POINT:
             continue

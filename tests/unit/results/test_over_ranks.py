@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import pyarrow as pa
 import pytest
 
 from hpcprof.common.errors import HpcprofError, StoreError
@@ -16,8 +16,8 @@ from hpcprof.results import communicator_groups, over_ranks
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.communicator_groups import Survey, groups_of_communicators
 from hpcprof.results.executors.interface import Executor, Lost, ResultT, TaskT, serially
-from hpcprof.results.over_ranks import MatchTask, RankTask, analyze_over_ranks
-from hpcprof.results.rank_tables import rank_table_rows
+from hpcprof.results.over_ranks import MatchTask, RankTask, analyze_over_ranks, survey_ranks
+from hpcprof.results.rank_tables import read_rank_table
 from hpcprof.results.store.store import Store
 from tests.data.parallel_program import Program
 from tests.data.stored_program import RUN, store_program
@@ -121,24 +121,45 @@ def test_a_process_without_the_files_of_the_profiles_computes_nothing(store: Sto
 
 @pytest.mark.parametrize(
     "changed",
-    [{"comm_id": None}, {"op": "SendRecv"}, {"world_ranks": 17.0}],
+    [{"comm_id": None}, {"op": "SendRecv"}, {"world_ranks": 17}],
     ids=["an unknown communicator", "sends that look like receives", "another world"],
 )
 def test_rows_that_do_not_tell_communicators_apart_are_matched_at_once(
     store: Store, changed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = rank_table_rows
+    read = read_rank_table
 
-    def with_an_odd_row(*given: Any) -> pd.DataFrame:
+    def with_an_odd_row(*given: Any) -> pa.Table:
         rows = read(*given)
         for column, value in changed.items():
-            rows[column] = [value, *rows[column].tolist()[1:]]
+            place, kind = rows.schema.get_field_index(column), rows.schema.field(column)
+            values = pa.array([value, *rows[column].to_pylist()[1:]], kind.type)
+            rows = rows.set_column(place, kind, values)
         return rows
 
-    monkeypatch.setattr(over_ranks, "rank_table_rows", with_an_odd_row)
+    monkeypatch.setattr(over_ranks, "read_rank_table", with_an_odd_row)
     events = tuple(store.rank_events(RUN).values())
     survey = over_ranks._survey(RankTask(events, Path()))
     assert groups_of_communicators([survey]) is None
     monkeypatch.undo()
     whole = over_ranks._survey(RankTask(events, Path()))
     assert isinstance(whole, Survey) and groups_of_communicators([whole]) is not None
+
+
+def test_ranks_that_were_surveyed_before_are_not_surveyed_again(store: Store) -> None:
+    called: list[str] = []
+
+    def named(
+        function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
+    ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
+        called.append(function.function.__name__)  # type: ignore[attr-defined]
+        yield from serially(function, tasks)
+
+    survey = survey_ranks(store.rank_events(RUN), named)
+    assert survey.calls.keys() == store.profiles(RUN).keys()
+    analyze_over_ranks(RUN, store, named, survey=survey)
+    assert called == ["_survey", "_match", "_map_ranks"]
+    # Another collect has replaced a profile.
+    of_others = replace(survey, events={**survey.events, 0: replace(survey.events[0], sha256="another")})
+    analyze_over_ranks(RUN, store, named, survey=of_others)
+    assert called[3:] == ["_survey", "_match", "_map_ranks"]
