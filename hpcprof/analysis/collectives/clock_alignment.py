@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -16,6 +17,7 @@ MIN_COLLECTIVES = 5
 """Fewer collectives than this align no clocks."""
 
 _BLOCK = 8
+_ROWS_AT_ONCE = 4096
 _UNCERTAINTY_PERCENTILE = 95
 _SIGMAS, _MAD_TO_SIGMA = 3.0, 1.4826
 """A drift is certain if it is so many times its standard error, from the median absolute deviation."""
@@ -102,13 +104,24 @@ def _align(end: Ints) -> AlignedClocks:
     unknown = np.zeros(len(zero))
     offset = _medians(apart - rate * own, blocks)
     rough = AlignedClocks(zero, rate, moment, offset, own[-1], unknown, len(end))
+    del own, apart
     # Now that the clocks agree roughly, the reference is the median rank and no longer the first.
-    aligned = rough.aligned(end)
-    fine = replace(
-        rough, offset=offset + _medians(aligned - np.median(aligned, axis=1, keepdims=True), blocks)
-    )
-    residual = np.abs(later_than_others(fine.aligned(end)))
+    fine = replace(rough, offset=offset + _medians(_by_parts(end, partial(_from_median, rough)), blocks))
+    residual = _by_parts(end, lambda part: np.abs(later_than_others(fine.aligned(part))))
     return replace(fine, uncertainty=np.percentile(residual, _UNCERTAINTY_PERCENTILE, axis=0))
+
+
+def _from_median(clocks: AlignedClocks, end: Ints) -> Floats:
+    """Return by how much later than the median each aligned end is."""
+    aligned = clocks.aligned(end)
+    aligned -= np.median(aligned, axis=1, keepdims=True)
+    return aligned
+
+
+def _by_parts(end: Ints, function: Callable[[Ints], Floats]) -> Floats:
+    """Apply a function to some rows at a time: of long runs, it takes many times their memory."""
+    parts = [function(end[at : at + _ROWS_AT_ONCE]) for at in range(0, len(end), _ROWS_AT_ONCE)]
+    return np.concatenate(parts)
 
 
 def drift(own: Floats, apart: Floats) -> Floats:

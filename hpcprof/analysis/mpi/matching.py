@@ -410,7 +410,7 @@ def collective_tables(run: RunMpi) -> list[tuple[int, Ints]]:
 
 def aligned_by_mpi(lists: RunLists, see: Callable[[RunMpi], None] = lambda _: None) -> list[Aligned]:
     """Return the clocks that the collectives and messages of a run align; ``see`` gets each window."""
-    collectives: dict[tuple[int, int], list[tuple[Ints, Ints]]] = {}
+    collectives: dict[tuple[int, int], list[Ints]] = {}
     for window in lists.windows():
         run = match_window(lists, window)
         see(run)
@@ -421,12 +421,13 @@ def aligned_by_mpi(lists: RunLists, see: Callable[[RunMpi], None] = lambda _: No
             begin = found.begin[rows]
             own = begin[calls.counted[begin[:, 0]] & (begin == found.end[rows]).all(axis=1)]
             key = op, int(found.comm[rows[0, 0]])
-            collectives.setdefault(key, []).append((calls.own_start[own], calls.own_end[own]))
+            collectives.setdefault(key, []).append(calls.own_end[own])
     names, known = [*lists.ops], lists.communicators
     together = align_clocks(
-        _collective(names[op], known, comm, *(np.concatenate(column) for column in zip(*parts, strict=True)))
+        _collective(names[op], known, comm, np.concatenate(parts))
         for (op, comm), parts in collectives.items()
     )
+    del collectives
     aligned = with_ranks(together)
     if any(len(ranks) == len(lists.ranks) for ranks, _ in aligned):
         return aligned
@@ -446,23 +447,24 @@ def _nothing(shape: tuple[int, ...]) -> Ints:
     return np.broadcast_to(np.int64(0), shape)
 
 
-def _collective(op: str, known: Communicators, comm: int, start: Ints, end: Ints) -> MatchedCollectives:
-    no, nothing = _nothing((len(start),)), _nothing(start.shape)
+def _collective(op: str, known: Communicators, comm: int, end: Ints) -> MatchedCollectives:
+    """Return collectives that align clocks, for which only their ends count."""
+    no, nothing = _nothing((len(end),)), _nothing(end.shape)
     return MatchedCollectives(
         op=op,
         comm_id=known.names[comm],
         ranks=np.ascontiguousarray(known.members[comm]),
         size=len(known.members[comm]),
-        seq=np.arange(len(start)),
+        seq=np.arange(len(end)),
         message=no.astype(float),
         fused=no,
         part=no,
         row=nothing,
-        start=start,
+        start=end,
         end=end,
         exposed=nothing,
         before=nothing,
-        step=np.broadcast_to(np.float64(0), start.shape),
+        step=np.broadcast_to(np.float64(0), end.shape),
     )
 
 

@@ -168,7 +168,7 @@ class RunLists:
         The messages with a tag from one rank to another match in their order. Those that are left over, if
         one side has more, do not; without ``MPI_Init`` on both ranks, none of them does.
         """
-        known = {rank: self._partners(rows) for rank, rows in self._rows.items()}
+        known = {rank: _small({"peer": self._partners(rows)})["peer"] for rank, rows in self._rows.items()}
         counted = []
         for rank, rows in self._rows.items():
             chosen = np.flatnonzero(known[rank] != NONE)
@@ -184,7 +184,7 @@ class RunLists:
         usable = np.where(whole | (count[:, 0] == count[:, 1]), least, 0) if len(keys) else least
         if np.any(count != usable[:, None]):
             self._drop_left_over(known, keys, usable)
-        return {rank: _small({"peer": peer})["peer"] for rank, peer in known.items()}
+        return known
 
     def _partners(self, rows: _RankRows) -> Ints:
         message = np.isin(rows.operations["op"], self.ops.chosen(POINT_TO_POINT))
@@ -193,14 +193,14 @@ class RunLists:
         peer = np.where(peer == NONE, self.communicators.in_program(comm, within), peer)
         return np.where(message & np.isin(peer, self.ranks), peer, NONE)
 
-    def _message_columns(self, rank: int, rows: _RankRows, peer: Ints, chosen: Ints) -> tuple[Ints, ...]:
+    def _message_columns(self, rank: int, rows: _RankRows, peer: _Column, chosen: Ints) -> tuple[Ints, ...]:
         """Return communicator, sender, receiver, tag of some messages, and whether they are sent."""
         comm, tag = (rows.operations[name][chosen].astype(np.int64) for name in ("comm", "tag"))
         sends = np.isin(rows.operations["op"][chosen], self.ops.chosen(_SENDS))
         own, other = np.full(len(chosen), rank), peer[chosen]
         return comm, np.where(sends, own, other), np.where(sends, other, own), tag, sends.astype(np.int64)
 
-    def _drop_left_over(self, known: dict[int, Ints], keys: Ints, usable: Ints) -> None:
+    def _drop_left_over(self, known: dict[int, _Column], keys: Ints, usable: Ints) -> None:
         for rank, rows in self._rows.items():
             chosen = np.flatnonzero(known[rank] != NONE)
             *columns, sends = self._message_columns(rank, rows, known[rank], chosen)
