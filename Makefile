@@ -8,6 +8,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 SITE ?= local
 
+# Where Python keeps no compiled modules, as in many containers, each command would compile hpcprof and pandas again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: run check test coverage peers fuzz bench lint docs page clean
 
 # Without an NVIDIA GPU, PyTorch's build for the CPU is enough: 0.2 GB to download instead of 3. The wheel that

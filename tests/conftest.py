@@ -34,10 +34,15 @@ INTERRUPTED = (130, -signal.SIGINT)
 _PATIENCE_SECONDS = 480
 
 
+# All that is imported and rewritten for the tests stays: to look for garbage takes longer than half of that.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Leave all that was imported out of later searches for garbage: torch alone has a million objects."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
