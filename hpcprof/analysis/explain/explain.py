@@ -39,7 +39,7 @@ from hpcprof.analysis.explain.on_host import explain_on_host
 from hpcprof.analysis.explain.pauses import outside_steps
 from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts
 from hpcprof.analysis.explain.rank_edges import rank_edges
-from hpcprof.analysis.explain.rank_sample import of_ranks, replayed_ranks
+from hpcprof.analysis.explain.rank_sample import MOST_RANKS, of_ranks, replayed_ranks
 from hpcprof.analysis.explain.remedies import remedy, with_remedies_of_jax
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay
@@ -166,7 +166,7 @@ class _Timelines(Mapping[int, Timeline]):
 def _replayable(inputs: ExplainInputs, every: Mapping[int, Timeline]) -> Replayable | str:
     if not every:
         return "no rank has a timeline"
-    ranks = replayed_ranks(inputs.ranks, inputs.arrivals())
+    ranks = replayed_ranks(inputs.ranks, inputs.arrivals(), delays=_delays(inputs))
     on_host = _steps_on_host(every, ranks)
     if on_host:
         return _replayable_mpi(inputs, every[ranks[0]], on_host)
@@ -193,6 +193,16 @@ def _replayable(inputs: ExplainInputs, every: Mapping[int, Timeline]) -> Replaya
     step = first.step_range.name if first.step_range else ""
     numbers = tuple(steps_of(first).number.tolist())
     return Replayable(graph, steps, step or "step", first.origin.kind, tuple(problems), numbers)
+
+
+def _delays(inputs: ExplainInputs) -> dict[int, float]:
+    """Return how long others waited in MPI for each rank, in ns, if not all ranks are replayed."""
+    if len(inputs.ranks) <= MOST_RANKS or not len(inputs.tables["mpi_waits"]):
+        return {}
+    waits = inputs.tables["mpi_waits"].dropna(subset=["delaying_rank"])
+    found = waits.groupby("delaying_rank", as_index=False)["wait_ns"].sum()
+    ranks, times = found["delaying_rank"].tolist(), found["wait_ns"].tolist()
+    return {int(rank): float(time) for rank, time in zip(ranks, times, strict=True)}
 
 
 def _without_steps(steps: Mapping[int, Sized]) -> str:

@@ -7,7 +7,7 @@ counts at which the last one came.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,10 @@ _PARTS = 4
 
 
 def replayed_ranks(
-    ranks: Sequence[int], arrivals: Iterable[Arrivals], most: int = MOST_RANKS
+    ranks: Sequence[int],
+    arrivals: Iterable[Arrivals],
+    most: int = MOST_RANKS,
+    delays: Mapping[int, float] | None = None,
 ) -> tuple[int, ...]:
     """Return the ranks to replay, in ascending order.
 
@@ -38,11 +41,13 @@ def replayed_ranks(
         Of all ranks, each of some communicators; not read if all ranks are replayed.
     most : int
         How many ranks are replayed. If there are no more, all are.
+    delays : mapping of int to float, optional
+        How long others waited in MPI for each rank, in ns.
     """
     if len(ranks) <= most:
         return tuple(ranks)
     every = np.array(ranks)
-    caused_by, members = np.zeros(len(every)), [np.empty(0, np.int64)]
+    caused_by, members = np.array([(delays or {}).get(rank, 0.0) for rank in ranks]), [np.empty(0, np.int64)]
     for some in arrivals:
         caused_by += waits_caused(every, some)
         members.append(_members(every, some))

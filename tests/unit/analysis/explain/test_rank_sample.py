@@ -55,6 +55,11 @@ def test_all_ranks_of_a_run_that_is_not_large_are_replayed() -> None:
     assert replayed_ranks(range(128), arrivals(program({}, 128))) == tuple(range(128))
 
 
+def test_a_rank_that_others_wait_for_in_mpi_is_replayed() -> None:
+    left_out = sorted({*range(RANKS)} - {*replayed_ranks(range(RANKS), [], 64)})[100]
+    assert left_out in replayed_ranks(range(RANKS), [], 64, {left_out: 1e9})
+
+
 @pytest.mark.parametrize("culprit", [0, 77, 254])
 def test_the_rank_that_others_wait_for_is_replayed_with_its_whole_small_group(culprit: int) -> None:
     found = replayed_ranks(range(RANKS), arrivals(program({culprit: 300, 13: 2, 140: 1})), 64)
