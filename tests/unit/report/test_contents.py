@@ -19,7 +19,7 @@ COUNTS = {
     "operators",
     "messages",
     "samples",
-    *("id", "seq", "latency_ns", "wall_ns", "runs", "n_a", "gaps"),
+    *("id", "seq", "latency_ns", "wall_ns", "runs", "n_a", "gaps", "reads"),
 }
 # The limits of device and job, what ncu measured one by one, and lists of single calls, operations and steps.
 OF_NO_SAMPLES = {
