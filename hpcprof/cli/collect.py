@@ -14,8 +14,9 @@ import click
 
 from hpcprof.cli.completion import complete_queues, complete_runs, complete_sites
 from hpcprof.cli.conventions import examples, typed_command
-from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.options import db_option, push_option, runs_dir_option
 from hpcprof.cli.progress import ProgressLine, bar
+from hpcprof.cli.push import push_each, pushing_to
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.common.units import counted, format_duration
 
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
     help="Queue, partition or QOS of these jobs.  [default: the run's]",
 )
 @click.option("--walltime", help="Walltime of these jobs: HH:MM:SS, or 90m.  [default: the site's]")
+@push_option
 @click.argument("runs", nargs=-1, metavar="[RUN]…", shell_complete=complete_runs)
 def command(
     runs_dir: Path,
@@ -100,6 +102,7 @@ def command(
     site: str | None,
     queue: str | None,
     walltime: str | None,
+    hub: str | None,
     runs: tuple[str, ...],
 ) -> None:
     """Read profiles into the results database.
@@ -125,12 +128,16 @@ def command(
     each node in batch jobs, or it uses the cluster at --dask-address.
 
     --submit collects in a job, which starts when the run has ended: in processes on one node, or with
-    --executor mpi on --nodes nodes with --jobs ranks each (by default as many as the run had).
+    --executor mpi on --nodes nodes with --jobs ranks each (by default as many as the run had). Of a run on a
+    host, hpcprof there submits the job.
     """
     placed = {"nodes": nodes, "site": site, "queue": queue, "walltime": walltime}
     given = [name for name, value in placed.items() if value is not None]
     _check_options(executor, submit, dask_address, given)
-    if not (submit or step_range or program) and _nothing_new(runs or ("last",), runs_dir, db):
+    if submit and hub:
+        raise UsageError("--push: a job has no token; push when it has ended, with hpcprof push.")
+    address = pushing_to(hub)
+    if not (submit or step_range or program or address) and _nothing_new(runs or ("last",), runs_dir, db):
         return
     from hpcprof.results.run_names import find_runs_to_collect
     from hpcprof.results.run_profiles import runs_to_collect, told_apart
@@ -146,11 +153,19 @@ def command(
     for sentence in told_apart(found):
         click.echo(f"hpcprof: {sentence}", err=True)
     if submit:
+        from hpcprof.results.host_collect import submit_there
         from hpcprof.submit.collect_job import CollectPlacement, submit_collect
+        from hpcprof.submit.remote.mirror import host_of
 
         where = CollectPlacement(executor == "mpi", jobs, nodes, queue, walltime, step_range, program)
-        started = submit_collect(found, store.url, where, typed_command())
-        click.echo(f"submitted {started.id}: hpcprof status {typed_name(started.path)}")
+        for run in found:
+            if (host := host_of(run)) is not None:
+                submit_there(run, host, where.options())
+                name = typed_name(run.path)
+                click.echo(f"submitted on {host.name}; when it has ended: hpcprof collect {name}")
+        if here := [run for run in found if host_of(run) is None]:
+            started = submit_collect(here, store.url, where, typed_command())
+            click.echo(f"submitted {started.id}: hpcprof status {typed_name(started.path)}")
         return
     store.prepare()
     if executor == "dask":
@@ -160,7 +175,8 @@ def command(
         pool = _started(executor, jobs)
     with pool as executing:
         complete = _collect_all(found, store, executing, step_range, program)
-    if not complete:
+    pushed = address is None or push_each(address, found, store)
+    if not (complete and pushed):
         sys.exit(1)
 
 

@@ -69,5 +69,5 @@ def push_option(command: CommandT) -> CommandT:
         "--push",
         "hub",
         metavar="URL",
-        help="Then push the run to this hub, with the token in $HPCPROF_TOKEN (hpcprof push).",
+        help="Then push what was collected to this hub, with the token in $HPCPROF_TOKEN (hpcprof push).",
     )(command)

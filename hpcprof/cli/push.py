@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -13,9 +15,12 @@ from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.progress import ProgressLine, bar
+from hpcprof.common.errors import HpcprofError
 
 if TYPE_CHECKING:
     from hpcprof.results.push import HubAddress
+    from hpcprof.results.store.store import Store
+    from hpcprof.submit.runs.directory import Run
 
 
 @click.command(
@@ -45,10 +50,18 @@ def command(
     (the default). Pushing again changes nothing, and a push that broke off goes on where it was. With --scrub
     the profiles are copied without private data, and collected once more from these copies.
     """
+    from hpcprof.cli.report import collect_first
+    from hpcprof.report.request import collect_missing
     from hpcprof.results.push import hub_address
+    from hpcprof.results.run_names import find_known_runs
+    from hpcprof.results.store.store import open_store
 
     hub = hub_address(url, token_file)
-    push_runs(hub, runs or ("last",), runs_dir, db, scrub)
+    store = open_store(db, runs_dir)
+    found = find_known_runs(runs or ("last",), runs_dir, store)
+    collect_missing(found, store, partial(collect_first, store=store))
+    if not push_each(hub, found, store, scrub):
+        sys.exit(1)
 
 
 def pushing_to(url: str | None) -> HubAddress | None:
@@ -60,24 +73,38 @@ def pushing_to(url: str | None) -> HubAddress | None:
     return hub_address(url, None)
 
 
-def push_runs(
-    hub: HubAddress, runs: Sequence[str], runs_dir: Path, db: str | None, scrub: bool = False
-) -> None:
-    """Push runs one after the other, and print where each is."""
-    from hpcprof.cli.report import collect_first
-    from hpcprof.report.request import collect_missing
-    from hpcprof.results.push import push_run
-    from hpcprof.results.run_names import find_known_runs
+def push_ended(hub: HubAddress, runs: Sequence[Run], runs_dir: Path) -> bool:
+    """Collect runs whose jobs have ended and push them, as `push_each` does."""
     from hpcprof.results.store.store import open_store
 
-    store = open_store(db, runs_dir)
-    found = find_known_runs(runs, runs_dir, store)
-    collect_missing(found, store, partial(collect_first, store=store))
-    for run in found:
-        line = PushingLine(run.id)
-        with line:
-            address = push_run(run, store, hub, line.show, scrub)
-        click.echo(f"{run.id}: {address}")
+    store = open_store(os.environ.get("HPCPROF_DB"), runs_dir)
+    store.prepare()
+    return push_each(hub, runs, store, collect=True)
+
+
+def push_each(
+    hub: HubAddress, runs: Sequence[Run], store: Store, scrub: bool = False, collect: bool = False
+) -> bool:
+    """Push runs one after the other, print where each is, and return whether the hub has all of them.
+
+    What fails is told on standard error, and the next run follows: it is not the result of a job.
+    """
+    from hpcprof.cli.collect import collect_and_tell
+    from hpcprof.results.push import push_run
+
+    complete = True
+    for run in runs:
+        try:
+            if collect:
+                collect_and_tell(run, store, aside=True)
+            with PushingLine(run.id) as line:
+                address = push_run(run, store, hub, line.show, scrub)
+        except HpcprofError as error:
+            click.echo(f"hpcprof: {run.id} was not pushed: {error}", err=True)
+            complete = False
+        else:
+            click.echo(f"{run.id}: {address}")
+    return complete
 
 
 class PushingLine(ProgressLine):

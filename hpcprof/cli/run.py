@@ -11,7 +11,7 @@ import click
 from hpcprof.cli.conventions import examples, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, show_remarks
 from hpcprof.cli.options import db_option, push_option
-from hpcprof.cli.push import push_runs, pushing_to
+from hpcprof.cli.push import push_each, pushing_to
 from hpcprof.cli.report import explain_first
 
 if TYPE_CHECKING:
@@ -58,19 +58,17 @@ def command(request: JobSpec, db: str | None, hub: str | None) -> None:
     from hpcprof.report.contents import gather
     from hpcprof.results.store.store import open_store
 
-    profiles = find_profiles(run.path)
+    profiles, store = find_profiles(run.path), open_store(db, request.runs_dir)
     if profiles or any((run.path / "results").glob("rank*.json")):
-        store = open_store(db, request.runs_dir)
         if profiles:
             store.prepare()
             collect_and_tell(run, store, aside=True)
         show_report(gather(run, store, status, unexplained=explain_first(run, store)))
-        if address and profiles:
-            push_runs(address, [run.id], request.runs_dir, db)
     else:
         why = "it ran without a profiler, and" if job.profiler == "none" else "its ranks left no profile, and"
         click.echo(f"hpcprof: no report of {run.id}: {why} its program wrote no results", err=True)
-    sys.exit(exit_code(status))
+    pushed = address is None or push_each(address, [run], store, collect=not profiles)
+    sys.exit(exit_code(status) or (0 if pushed else 1))
 
 
 def exit_code(status: JobStatus) -> int:

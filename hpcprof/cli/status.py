@@ -10,8 +10,10 @@ import click
 
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import runs_dir_option
+from hpcprof.cli.options import push_option, runs_dir_option
+from hpcprof.cli.push import push_ended, pushing_to
 from hpcprof.cli.tables import show
+from hpcprof.common.errors import UsageError
 from hpcprof.results.stalls import describe_end
 from hpcprof.submit.notify import not_told
 from hpcprof.submit.remote.mirror import connect
@@ -25,8 +27,9 @@ from hpcprof.submit.waiting import STALL_EXIT_CODE, ended_by_stall, watch
 @click.command("status", epilog=examples("hpcprof status", "hpcprof status 20261121-14 --watch"))
 @runs_dir_option
 @click.option("--watch", "watching", is_flag=True, help="Show each change, until all runs have ended.")
+@push_option
 @click.argument("runs", nargs=-1, metavar="[RUN]…", shell_complete=complete_runs)
-def command(runs_dir: Path, watching: bool, runs: tuple[str, ...]) -> None:
+def command(runs_dir: Path, watching: bool, hub: str | None, runs: tuple[str, ...]) -> None:
     """Show the state of runs.
 
     RUN is a run id, a name that means one run, a path, or last (the default). An array sweep means all
@@ -36,8 +39,14 @@ def command(runs_dir: Path, watching: bool, runs: tuple[str, ...]) -> None:
     and ranks that have stopped are named. Where no rank makes progress, the rank that holds the others up is
     named.
 
-    With --watch, the exit code is 5 if a run was ended because it had stalled.
+    With --watch, the exit code is 5 if a run was ended because it had stalled. With --push too, the runs are
+    collected and pushed to a hub when all have ended; the exit code is 1 if one was not.
     """
+    if hub and not watching:
+        raise UsageError(
+            "--push is for --watch: give both, or neither. hpcprof push pushes runs that have ended."
+        )
+    address = pushing_to(hub)
     found = find_submitted_runs(runs or ("last",), runs_dir)
     connect(found)
     for states in watch(found) if watching else [poll(found, LISTING_SECONDS)]:
@@ -46,8 +55,11 @@ def command(runs_dir: Path, watching: bool, runs: tuple[str, ...]) -> None:
     for run in found:
         if failed := not_told(run):
             click.echo(f"hpcprof: warning: {run.id}: not told: {failed}.", err=True)
+    pushed = address is None or push_ended(address, found, runs_dir)
     if watching and any(map(ended_by_stall, found)):
         sys.exit(STALL_EXIT_CODE)
+    if not pushed:
+        sys.exit(1)
 
 
 def _detail(run: Run, status: JobStatus) -> str:

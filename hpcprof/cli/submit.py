@@ -11,6 +11,8 @@ import click
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, repeated, show_remarks
+from hpcprof.cli.options import push_option
+from hpcprof.cli.push import push_ended, pushing_to
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import counted, format_bytes
 from hpcprof.submit.jobs.checks import check_resubmission
@@ -23,6 +25,7 @@ from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
 from hpcprof.submit.sites.model import Site
 
 if TYPE_CHECKING:
+    from hpcprof.results.push import HubAddress
     from hpcprof.submit.runs.directory import Run
     from hpcprof.submit.schedulers.base import JobStatus
 
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     help="Leave these names or paths out of --sync, as in '*.pt'; .git, .venv and __pycache__ always are. "
     "Repeatable.",
 )
+@push_option
 def command(
     request: JobSpec,
     dry_run: bool,
@@ -75,6 +79,7 @@ def command(
     script: Path | None,
     sync: Path | None,
     excludes: tuple[str, ...],
+    hub: str | None,
 ) -> None:
     """Render a job's scripts and hand them to the scheduler.
 
@@ -84,7 +89,14 @@ def command(
     With --host, or a host in your own site file or configuration, the run's folder goes to that login node
     by ssh, and the scheduler's commands run there; hpcprof need not be installed there. The program then
     starts in your home folder there, or in the copy of --sync FOLDER.
+
+    With --wait and --push, the run is collected and pushed to a hub when it has ended, also if it failed. The
+    job itself pushes nothing: its nodes may reach no hub and have no hpcprof, and it has no token. Without
+    --wait, hpcprof status --watch --push does it.
     """
+    if hub and not wait:
+        raise UsageError("--push is for --wait: give both, or push with hpcprof status --watch --push later.")
+    address = pushing_to(hub)
     runs_dir, template = request.runs_dir, request.template
     if source:
         if given := request.given():
@@ -114,7 +126,7 @@ def command(
         click.echo(f"copied {counted(copied.files, 'file')} ({size}) of {copied.folder} to {site.host}")
     click.echo(f"submitted {run.id}")
     if wait:
-        wait_for(run, template, script)
+        wait_for(run, template, script, address)
 
 
 def _synced(site: Site, folder: Path | None, excludes: tuple[str, ...], again: bool) -> Sync | None:
@@ -147,14 +159,22 @@ def _summary(site: Site, job: Job) -> str:
     )
 
 
-def wait_for(run: Run, template: Path | None = None, script: Path | None = None) -> None:
-    """Wait until a run has ended, as `follow` does; exit 5 if it was ended by a stall, 1 if it failed."""
+def wait_for(
+    run: Run, template: Path | None = None, script: Path | None = None, hub: HubAddress | None = None
+) -> None:
+    """Wait until a run has ended, as `follow` does, and push it if a hub is given.
+
+    Exit 5 if the run was ended by a stall, 1 if it failed or was not pushed.
+    """
     from hpcprof.submit.schedulers.base import JobState
     from hpcprof.submit.waiting import STALL_EXIT_CODE, ended_by_stall
 
     run, status = follow(run, template, script)
+    pushed = hub is None or push_ended(hub, [run], run.path.parent)
     if status.state is not JobState.COMPLETED:
         sys.exit(STALL_EXIT_CODE if ended_by_stall(run) else 1)
+    if not pushed:
+        sys.exit(1)
 
 
 def follow(run: Run, template: Path | None = None, script: Path | None = None) -> tuple[Run, JobStatus]:

@@ -41,18 +41,7 @@ def collect_there(run: Run, host: Host, store: Store, options: list[str]) -> lis
     """
     if refresh(run) or not _is_installed(host):
         return None
-    folder = host.folder(run.id)
-    words = [
-        "hpcprof",
-        "collect",
-        "--runs-dir",
-        host.runs_dir,
-        "--db",
-        str(folder / _RESULTS),
-        *options,
-        run.id,
-    ]
-    done = host.run(words, seconds=_SECONDS)
+    done = host.run(_collect(run, host, options), seconds=_SECONDS)
     said = [visible(line) for line in done.stderr.splitlines() if line.startswith("hpcprof: ")]
     if _RESULTS not in fetch_all(run, host, [_RESULTS, EVENTS], always=_RESULTS):
         raise HpcprofError(f"hpcprof collect failed on {host.name}: {' '.join(said) or 'it said nothing'}")
@@ -61,6 +50,29 @@ def collect_there(run: Run, host: Host, store: Store, options: list[str]) -> lis
         return said if _take(run, results, store) else None
     finally:
         results.unlink(missing_ok=True)
+
+
+def submit_there(run: Run, host: Host, options: list[str]) -> None:
+    """Have hpcprof on a host submit the collect of a run as a job; `collect_there` then takes its results.
+
+    Raises
+    ------
+    HpcprofError
+        If the host has no hpcprof of this version, cannot be reached, or the job was not submitted.
+    """
+    host.connect()
+    if not _is_installed(host):
+        raise HpcprofError(
+            f"--submit: the job needs hpcprof {__version__} on the PATH of {host.name}: leave it out."
+        )
+    done = host.run(_collect(run, host, ["--submit", *options]))
+    if done.exit_code != 0:
+        raise HpcprofError(f"hpcprof collect --submit failed on {host.name}: {visible(done.stderr.strip())}")
+
+
+def _collect(run: Run, host: Host, options: list[str]) -> list[str]:
+    database = str(host.folder(run.id) / _RESULTS)
+    return ["hpcprof", "collect", "--runs-dir", host.runs_dir, "--db", database, *options, run.id]
 
 
 def _is_installed(host: Host) -> bool:

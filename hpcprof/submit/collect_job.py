@@ -43,6 +43,19 @@ class CollectPlacement:
     step_range: str | None = None
     program: str | None = None
 
+    def options(self) -> list[str]:
+        """Return the options of ``hpcprof collect --submit`` that ask for this place."""
+        values = {
+            "--jobs": self.jobs,
+            "--nodes": self.nodes,
+            "--queue": self.queue,
+            "--walltime": self.walltime,
+            "--step-range": self.step_range,
+            "--program": self.program,
+        }
+        words = [word for name, value in values.items() if value is not None for word in (name, str(value))]
+        return [*(["--executor", "mpi"] if self.mpi else []), *words]
+
 
 def submit_collect(
     runs: Sequence[Run], database: URL, place: CollectPlacement, command_line: list[str]
@@ -73,8 +86,6 @@ def make_collect_job(runs: Sequence[Run], database: URL, place: CollectPlacement
     """
     manifest = _manifest(runs)
     site = manifest.site
-    if site.host:
-        raise UsageError(f"--submit: {runs[0].id} is on {site.host}: collect it without --submit.")
     if find_scheduler(site.scheduler).runs_in_image:
         raise UsageError(f"--submit: the jobs of site {site.name} do not see the results database.")
     nodes = place.nodes or 1

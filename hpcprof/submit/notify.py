@@ -19,6 +19,9 @@ from hpcprof.submit.runs.directory import Run
 
 FLAG = "--notify"
 
+_resolved: dict[str, str] = {}
+"""The targets of this process's jobs by name. A job has the names alone, so that nothing shows a target."""
+
 
 def folder() -> Path:
     """Return the user's folder of targets, a file each."""
@@ -87,16 +90,21 @@ def check_names(given: Sequence[str], host: str) -> None:
         raise UsageError(f"{FLAG}: give a NAME for a job on {host}; its target is in {place} there.")
 
 
-def keep(found: dict[str, str]) -> list[str]:
-    """Write targets to files that only the user can read, and return their names."""
-    for name, target in found.items():
+def resolve(found: dict[str, str]) -> list[str]:
+    """Return the names of targets, which `keep` writes when a job with these names is submitted."""
+    _resolved.update(found)
+    return list(found)
+
+
+def keep(names: Sequence[str]) -> None:
+    """Write the targets of a job to files that only the user can read; those of an earlier one are there."""
+    for name in _resolved.keys() & {*names}:
         path = folder() / name
         with writing(path):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with replacing(path) as temporary:
                 temporary.touch(mode=0o600, exist_ok=False)
-                temporary.write_text(target + "\n", encoding="utf-8")
-    return list(found)
+                temporary.write_text(_resolved[name] + "\n", encoding="utf-8")
 
 
 def not_told(run: Run) -> str:

@@ -17,6 +17,7 @@ from hpcprof.submit.jobs.job import Job, JobSpec
 from hpcprof.submit.jobs.presence import check_present
 from hpcprof.submit.jobs.request import resolve
 from hpcprof.submit.launchers import launch_command
+from hpcprof.submit.notify import keep
 from hpcprof.submit.remote.folders import send_folder, send_texts
 from hpcprof.submit.remote.host import Host
 from hpcprof.submit.remote.request import CODE, HOME, Sync
@@ -65,6 +66,7 @@ def submit(
         return _submit_there(host, site, job, runs_directory, command_line, template, script, sync)
     client = _answering_client(site)
     after = _job_ids(job, runs_directory, client)
+    keep(job.notify)
     # Rendered once to find mistakes in a template before anything is made.
     render_scripts(site, job, runs_directory / "RUN_ID", command_line, template, script)
     run_id = runs.new_run_id(job.name, runs_directory)
@@ -94,9 +96,7 @@ def _submit_there(
     """Submit a job on a host as `submit` does; the copy of the run here is made before anything is there."""
     host.connect()
     host = host.account()
-    site = host.set_in(site)
-    if job.directory == HOME:
-        job = msgspec.structs.replace(job, directory=host.home)
+    site, job = host.set_in(site), _at_home(job, host)
     with on_host(host, runs_directory):
         client = _answering_client(site)
         after = _job_ids(job, runs_directory, client)
@@ -117,8 +117,7 @@ def _submit_there(
                 job_id = client.submit(run, after)
         except BaseException:
             if not here.exists():  # nothing was handed over
-                with suppress(HpcprofError):
-                    host.run(["rm", "-rf", "--", str(there)])
+                _remove_there(host, [run_id])
             raise
     return _submitted(run, job_id)
 
@@ -213,37 +212,62 @@ def submit_array(
     SchedulerError
         If the scheduler did not accept the array, as `submit` says.
     """
-    if site.host:
-        raise UsageError(f"--array: runs of host {site.host} are submitted one by one; leave it out.")
     for job in jobs if template is None else ():
         check_present(site, job)
-    client = _answering_client(site)
-    after = _job_ids(jobs[0], runs_directory, client)
-    largest = client.largest_array()
-    if largest is not None and len(jobs) > largest:
-        raise UsageError(
-            f"--array: {len(jobs)} runs exceed the scheduler's limit of {largest} for one job array."
-        )
-    # Rendered once to find mistakes before anything is made.
-    render_array(site, jobs, runs_directory / "SWEEP_ID", command_line, at_once, template)
-    sweep = runs_directory / runs.new_run_id(jobs[0].name, runs_directory)
-    directories = [member_directory(sweep, index) for index in range(len(jobs))]
-    with _removed_on_failure(sweep, *directories):
-        script, texts = render_array(site, jobs, sweep, command_line, at_once, template)
-        members = [
-            runs.create(directory.name, runs_directory, site, job, command_line, text)
-            for directory, job, text in zip(directories, jobs, texts, strict=True)
-        ]
-        path = sweep.absolute() / runs.ARRAY_SCRIPT
-        with writing(path):
-            write_atomically(path, script)
-        for member in members:
-            note_intent(member)
-    with _handing_over(members, sweep, *directories):
-        arrays = find_scheduler(site.scheduler).arrays
-        assert arrays is not None  # else nothing was rendered
-        ids = client.submit_array(path, members, arrays.index_in_path, after)
+    host = Host.of(site)
+    if host is not None:
+        host.connect()
+        host = host.account()
+        site, jobs = host.set_in(site), [_at_home(job, host) for job in jobs]
+    with on_host(host, runs_directory):
+        client = _answering_client(site)
+        after = _job_ids(jobs[0], runs_directory, client)
+        largest = client.largest_array()
+        if largest is not None and len(jobs) > largest:
+            raise UsageError(
+                f"--array: {len(jobs)} runs exceed the scheduler's limit of {largest} for one job array."
+            )
+        keep(jobs[0].notify)
+        # Rendered once to find mistakes before anything is made.
+        render_array(site, jobs, runs_directory / "SWEEP_ID", command_line, at_once, template)
+        sweep = runs_directory / runs.new_run_id(jobs[0].name, runs_directory)
+        there = Path(host.folder(sweep.name)) if host else sweep
+        directories = [member_directory(sweep, index) for index in range(len(jobs))]
+        try:
+            with _removed_on_failure(sweep, *directories):
+                script, texts = render_array(site, jobs, there, command_line, at_once, template)
+                members = [
+                    runs.create(directory.name, runs_directory, site, job, command_line, text)
+                    for directory, job, text in zip(directories, jobs, texts, strict=True)
+                ]
+                path = sweep.absolute() / runs.ARRAY_SCRIPT
+                with writing(path):
+                    write_atomically(path, script)
+                if host is not None:
+                    send_texts(host, host.folder(sweep.name), {runs.ARRAY_SCRIPT: script.encode()}, ())
+                    for member, text in zip(members, texts, strict=True):
+                        send_texts(host, host.folder(member.id), _texts_there(member, text))
+                for member in members:
+                    note_intent(member)
+            with _handing_over(members, sweep, *directories):
+                arrays = find_scheduler(site.scheduler).arrays
+                assert arrays is not None  # else nothing was rendered
+                ids = client.submit_array(path, members, arrays.index_in_path, after)
+        except BaseException:
+            if host is not None and not sweep.exists():  # nothing was handed over
+                _remove_there(host, [sweep.name, *(directory.name for directory in directories)])
+            raise
     return [_submitted(run, job_id) for run, job_id in zip(members, ids, strict=True)]
+
+
+def _at_home(job: Job, host: Host) -> Job:
+    """Return a job that starts in the home folder of a host, unless it has a folder there."""
+    return msgspec.structs.replace(job, directory=host.home) if job.directory == HOME else job
+
+
+def _remove_there(host: Host, names: Sequence[str]) -> None:
+    with suppress(HpcprofError):
+        host.run(["rm", "-rf", "--", *(str(host.folder(name)) for name in names)])
 
 
 def _answering_client(site: Site) -> SchedulerClient:

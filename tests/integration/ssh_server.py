@@ -31,7 +31,9 @@ KbdInteractiveAuthentication no
 
 # The folder of a control socket must have a short path.
 _CLIENT = """\
-Host cluster
+Host inner
+  ProxyJump cluster
+Host cluster inner
   HostName 127.0.0.1
   Port {port}
   IdentityFile {folder}/key
@@ -50,7 +52,7 @@ class Unavailable(Exception):
 
 @dataclass
 class SshServer:
-    """A server that is reached as host ``cluster``.
+    """A server that is reached as host ``cluster``, and by it as ``inner``.
 
     Attributes
     ----------
@@ -68,9 +70,10 @@ class SshServer:
         return self.folder / "home"
 
     def disconnect(self) -> None:
-        """End the shared connection, if there is one."""
+        """End the shared connections, if there are any."""
         ssh = self.folder / "bin/ssh"
-        subprocess.run([ssh, "-O", "exit", "cluster"], capture_output=True, check=False)
+        for host in ("inner", "cluster"):
+            subprocess.run([ssh, "-O", "exit", host], capture_output=True, check=False)
 
 
 @contextmanager

@@ -27,6 +27,24 @@ SITES = {
     "slurm": "extends: generic-slurm\nlauncher: {name: srun, arguments: [--mpi=none]}\n",
 }
 
+RECORDED = """
+import json, os, pathlib, time
+state = pathlib.Path(os.environ["HPCPROF_RUN_DIR"], "state")
+def write(name, values):
+    (state / name).parent.mkdir(exist_ok=True)
+    (state / name).with_suffix(".new").write_text(json.dumps(values) + "\\n")
+    (state / name).with_suffix(".new").rename(state / name)
+line = {"time": time.time(), "step": 999, "steps": 1, "wall_ns": 10**12, "max_ns": 10**12}
+write("steps/rank00000.jsonl", line)
+while not (state / "capture.json").exists():
+    time.sleep(0.1)
+asked = json.loads((state / "capture.json").read_text())
+last = asked["first"] + asked["steps"] - 1
+answer = {"number": asked["number"], "state": "recorded", "first": asked["first"], "last": last}
+write("captures/rank00000.json", answer)
+time.sleep(300)
+"""
+
 
 def start(folder: Path, environment: dict[str, str]) -> Iterator[SshServer]:
     try:
@@ -65,6 +83,7 @@ def write_site(folder: Path, name: str) -> None:
 
 
 def submit(hpcprof: Hpcprof, *words: str) -> str:
+    # The last --host counts.
     done = hpcprof("submit", "--host", "cluster", "--site", "pbs", "--walltime", "5m", *words)
     assert done.returncode == 0, done.stderr
     return done.stdout.rpartition("submitted ")[2].strip()
@@ -87,6 +106,14 @@ def test_a_run_is_submitted_followed_and_its_logs_are_read_by_ssh(
     assert manifest["site"]["runs_dir"] == f"{pbs.home}/hpcprof-runs"
     assert manifest["job"]["directory"] == str(pbs.home)
     assert manifest["git"] is None
+
+
+def test_a_host_behind_another_one_is_reached_by_one_connection(pbs: SshServer, hpcprof: Hpcprof) -> None:
+    run = submit(hpcprof, "--host", "inner", "--", "sh", "-c", "echo there")
+    until(lambda: state(hpcprof) == "completed")
+    assert "there\n" in hpcprof("logs", run).stdout
+    jumps = (pbs.folder / "sshd.log").read_text().count("Accepted publickey")
+    assert jumps == 2  # to the jump host, and through it; all commands share them
 
 
 def test_a_run_is_cancelled_by_ssh(pbs: SshServer, hpcprof: Hpcprof) -> None:
@@ -164,6 +191,48 @@ def test_where_the_host_has_hpcprof_only_results_and_events_come_back(
     assert (report.returncode, "Steps" in report.stdout) == (0, True), report.stderr
     events = hpcprof("query", "--events", "--format", "csv", "SELECT count(*) AS n FROM ranges")
     assert int(events.stdout.split()[1]) > 0
+
+
+def test_a_job_there_collects_and_a_later_collect_takes_its_results(
+    pbs: SshServer, hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    run = submit(hpcprof, "--", "sh", "-c", f'gunzip -c {TRACE} >"$HPCPROF_RUN_DIR/profiles/{UNPACKED}"')
+    until(lambda: state(hpcprof) == "completed")
+    refused = hpcprof("collect", "--submit")
+    assert refused.returncode == 1 and "on the PATH of cluster: leave it out" in refused.stderr
+    (pbs.folder / "there").mkdir()
+    there = pbs.folder / "there/hpcprof"
+    there.write_text(f'#!/bin/sh\nexec {sys.executable} -m hpcprof "$@"\n')
+    there.chmod(0o755)
+    done = hpcprof("collect", "--submit", "--walltime", "3m")
+    assert (done.returncode, "submitted on cluster" in done.stdout) == (0, True), done.stderr
+    jobs = pbs.home / "hpcprof-runs" / run / "collect"
+    until(lambda: [*jobs.glob("*/state/finished")])
+    assert not (tmp_path / "runs" / run / "timeline").exists()
+    assert "1 profile collected on cluster" in hpcprof("collect").stdout
+
+
+def test_runs_of_a_sweep_are_one_job_array_there(pbs: SshServer, hpcprof: Hpcprof, tmp_path: Path) -> None:
+    words = ("--host", "cluster", "--site", "pbs", "--walltime", "5m", "--array", "--param", "word=a,b")
+    done = hpcprof("sweep", *words, "--", "sh", "-c", "echo the {word}; pwd")
+    assert done.returncode == 0, done.stderr
+    until(lambda: hpcprof("status", "last").stdout.count("completed") == 2)
+    members = sorted(path.name for path in (tmp_path / "runs").glob("*.[01]"))
+    for member, word in zip(members, "ab", strict=True):
+        assert f"the {word}\n{pbs.home}\n" in hpcprof("logs", member).stdout
+        assert (pbs.home / "hpcprof-runs" / member / "job.sh").is_file()
+
+
+def test_a_running_job_there_is_asked_to_record(pbs: SshServer, hpcprof: Hpcprof, tmp_path: Path) -> None:
+    """The program is a stand-in for ranks with PyTorch: it notes a step, and answers what it is asked."""
+    program = tmp_path / "program.py"
+    program.write_text(RECORDED)
+    submit(hpcprof, "--", sys.executable, str(program))
+    until(lambda: state(hpcprof) == "running" and "step 999" in hpcprof("status").stdout)
+    done = hpcprof("capture", "last", "--steps", "2")
+    assert done.returncode == 0, done.stderr
+    assert "recorded steps 1003 to 1004 on 1 rank" in done.stdout
+    assert hpcprof("cancel", "last").returncode == 0
 
 
 def test_a_broken_connection_leaves_a_run_that_is_found_again(

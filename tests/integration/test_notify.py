@@ -51,6 +51,13 @@ def test_a_job_tells_that_it_started_and_how_it_ended(hpcprof: Hpcprof, told: Pa
     assert not [file for file in written if "s3cret" in file.read_text(errors="replace")]
 
 
+def test_a_dry_run_writes_no_target(hpcprof: Hpcprof, told: Path, tmp_path: Path) -> None:
+    target = f"{tmp_path}/tell-s3cret"
+    for words in (["submit", "--dry-run"], ["render"]):
+        assert hpcprof(*words, "--notify", target, "--", "true").returncode == 0
+    assert [file.name for file in (tmp_path / "settings").rglob("*") if file.is_file()] == ["config.yaml"]
+
+
 def test_a_job_that_is_cancelled_tells_it(hpcprof: Hpcprof, told: Path) -> None:
     hpcprof("submit", "--notify", "me", "--", "sleep", "300")
     until(lambda: messages(told))

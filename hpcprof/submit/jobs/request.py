@@ -249,13 +249,14 @@ def _notified(spec: JobSpec, host: str | None) -> list[str]:
     """Return the names of the targets of messages, of which job.sh finds each in a file of the user's."""
     if not spec.notify:
         return []
-    from hpcprof.submit.notify import check_names, keep, targets
+    from hpcprof.submit import notify
 
     if host:
-        check_names(spec.notify, host)
+        notify.check_names(spec.notify, host)
         return list(spec.notify)
     origin = spec.origins.get("notify")
-    return keep(targets(spec.notify, named_targets(), origin.place if origin else ""))
+    found = notify.targets(spec.notify, named_targets(), origin.place if origin else "")
+    return notify.resolve(found)
 
 
 def _run_ids(spec: JobSpec) -> list[str]:

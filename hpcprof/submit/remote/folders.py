@@ -51,8 +51,10 @@ class Fetched:
     skipped: list[str] = field(default_factory=list)
 
 
-def send_texts(host: Host, folder: PurePosixPath, texts: Mapping[str, bytes]) -> None:
-    """Make the folder of a run on a host, with files in it.
+def send_texts(
+    host: Host, folder: PurePosixPath, texts: Mapping[str, bytes], folders: Sequence[str] = FOLDERS
+) -> None:
+    """Make a folder on a host, by default that of a run, with files and ``folders`` in it.
 
     Raises
     ------
@@ -60,7 +62,7 @@ def send_texts(host: Host, folder: PurePosixPath, texts: Mapping[str, bytes]) ->
         If the host cannot be reached, or the files cannot be written there.
     """
     with _sending(host, folder) as archive:
-        for name in FOLDERS:
+        for name in folders:
             below = tarfile.TarInfo(name)
             below.type, below.mode = tarfile.DIRTYPE, 0o755
             archive.addfile(below)

@@ -5,19 +5,22 @@ The job's hook does the work (`hpcprof.workloads.on_request`): request and answe
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import statistics
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import counted, named_ranks
 from hpcprof.submit.jobs.rank_selection import parse_ranks
+from hpcprof.submit.remote.host import Host
+from hpcprof.submit.remote.mirror import folder_of, host_of, update
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.live_steps import LiveSteps, read_live_steps
 from hpcprof.submit.schedulers.base import JobState
@@ -33,7 +36,9 @@ from hpcprof.workloads.on_request import (
     write_request,
 )
 
-_LOOK_S = 0.5
+_LOOK_S, _LOOK_THERE_S = 0.5, 2.0
+"""The pause between two looks for answers, in a folder here and on a host."""
+
 _PATIENCE_S = 120.0
 """The time that a rank may take to write its trace, beside ten times that of the steps."""
 
@@ -77,13 +82,14 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
         raise UsageError(f"--steps {steps}: give a number from 1 to {MOST_STEPS}.")
     manifest = run.manifest
     assert manifest is not None
-    if manifest.site.host:
-        raise UsageError(f"{run.id} is on {manifest.site.host}: run hpcprof capture there.")
     if manifest.job.no_hook:
         raise UsageError(f"{run.id} was submitted with --no-hook, so nothing in its ranks can record.")
     if manifest.job.profiled_ranks:
         raise UsageError(f"{run.id} runs under {manifest.job.profiler} already: wait for its profiles.")
-    _check_running(run)
+    host = host_of(run)
+    if host is not None:
+        host.connect()
+    _check_running(run)  # which also brings the copy of a run on a host up to date
     live = read_live_steps(run)
     if not live:
         raise HpcprofError(
@@ -105,10 +111,27 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
                 f"{run.id} already records steps {earlier.first} to {earlier.first + earlier.steps - 1}: ask "
                 "again after them."
             )
-    ended, wall_ns = _progress(live)
+    ended, wall_ns = _progress(live, time.time() if host is None else _time_on(host))
     request = Request((earlier.number if earlier else 0) + 1, first_step(ended, wall_ns), steps, spans)
-    write_request(run.path / "state", request)
+    if host is None:
+        write_request(run.path / "state", request)
+    else:
+        _write_there(host, folder_of(run, host) / "state" / REQUEST, json.dumps(request._asdict()))
     return request, asked
+
+
+def _time_on(host: Host) -> float:
+    """Return the time of a host's clock, in seconds since 1970."""
+    said = host.run(["date", "+%s"]).stdout.strip()
+    return float(said) if said.isdigit() else time.time()
+
+
+def _write_there(host: Host, path: PurePosixPath, text: str) -> None:
+    """Write a file on a host, which others see as a whole."""
+    script = 'printf %s "$2" >"$1.part" && mv -f -- "$1.part" "$1"'
+    done = host.run(["sh", "-c", script, "sh", str(path), text])
+    if done.exit_code != 0:
+        raise HpcprofError(f"cannot write {path} on {host.name}: {' '.join(done.stderr.split())}.")
 
 
 def await_capture(run: Run, request: Request, asked: list[int]) -> dict[int, Answer]:
@@ -119,15 +142,18 @@ def await_capture(run: Run, request: Request, asked: list[int]) -> dict[int, Ans
     HpcprofError
         If a rank could not record, or did not answer in time.
     """
-    _, wall_ns = _progress(read_live_steps(run))
+    _, wall_ns = _progress(read_live_steps(run), time.time())
+    host = host_of(run)
     limit = time.monotonic() + _PATIENCE_S + 10 * (LEAD_S + (request.steps + 3) * wall_ns / 1e9)
     while True:
+        if host is not None:
+            update(run, host)
         answers = _answers(run, request)
         if _ended(answers, asked):
             break
         if run.state_file("finished") is not None or time.monotonic() > limit:
             break
-        time.sleep(_LOOK_S)
+        time.sleep(_LOOK_S if host is None else _LOOK_THERE_S)
     failed = {rank: answer.error for rank, answer in answers.items() if answer.state == "failed"}
     silent = [rank for rank in asked if rank not in answers or answers[rank].state == "accepted"]
     if silent and not failed:
@@ -150,11 +176,14 @@ def _check_running(run: Run) -> None:
         raise HpcprofError(f"{run.id} is {status.state.value}: only a running job can be asked.")
 
 
-def _progress(live: Mapping[int, LiveSteps]) -> tuple[int, float]:
-    """Return how many steps the rank that is farthest has ended by now, and the time of a step in ns."""
+def _progress(live: Mapping[int, LiveSteps], now: float) -> tuple[int, float]:
+    """Return how many steps the rank that is farthest has ended by now, and the time of a step in ns.
+
+    ``now`` is by the clock that noted the steps, in seconds since 1970.
+    """
     wall = statistics.median(line.wall_ns for of_rank in live.values() for line in of_rank.lines)
     last = max((of_rank.last for of_rank in live.values()), key=lambda line: line.step)
-    since = max(0.0, min(time.time() - last.time, LEAD_S))
+    since = max(0.0, min(now - last.time, LEAD_S))
     return last.step + 1 + int(since * 1e9 / max(wall, 1)), wall
 
 
