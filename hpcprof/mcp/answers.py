@@ -21,8 +21,14 @@ _CUT = "(cut here: {} more lines)"
 
 def name(text: str) -> str:
     """Return a name from a profile, a log or a user, marked as such."""
+    plain = visible(text)
+    return marked(plain[:_MOST_IN_A_NAME] + ("…" if len(plain) > _MOST_IN_A_NAME else ""))
+
+
+def marked(text: str) -> str:
+    """Return a text that may have such names, marked as a whole."""
     plain = visible(text).replace("«", "<").replace("»", ">")
-    return f"«{plain[:_MOST_IN_A_NAME]}{'…' if len(plain) > _MOST_IN_A_NAME else ''}»"
+    return f"«{plain}»"
 
 
 def answer(

@@ -23,6 +23,7 @@ from typing import IO
 import msgspec
 
 from hpcprof.common.errors import HpcprofError, UsageError, unknown, writing
+from hpcprof.common.units import counted
 from hpcprof.mcp.answers import answer, name
 from hpcprof.submit.jobs.job import Job, JobSpec
 from hpcprof.submit.jobs.job_file import load_job_file
@@ -218,7 +219,8 @@ class Submitting:
             raise UsageError(f"steps {steps}: give a number from 1 to {_MOST_STEPS}.")
         request, asked = request_capture(found, steps)
         last = request.first + request.steps - 1
-        return answer([f"{found.id} records steps {request.first} to {last} on {len(asked)} ranks."])
+        ranks = counted(len(asked), "rank")
+        return answer([f"{name(found.id)} records steps {request.first} to {last} on {ranks}."])
 
     def _prepare(self, job_file: str, parameters: dict[str, str]) -> _Prepared:
         spec = self._specs.get(job_file)

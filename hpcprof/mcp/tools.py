@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.common.paths import packaged
 from hpcprof.common.units import counted, format_ns, named_ranks
-from hpcprof.mcp.answers import answer, name
+from hpcprof.mcp.answers import answer, marked, name
 from hpcprof.report.explanation import explanation_text, predicted, saved
 from hpcprof.results.run_names import command_line, find_known_run, typed_run
 from hpcprof.results.store.store import Store
@@ -213,8 +213,12 @@ class Tools:
             else f"results of all runs; run_id of {name(run)}: {name(found.id)}"
         )
         more = f" (of more: the limit is {MOST_ROWS:,})" if reply.truncated else ""
-        head = [f"{counted(len(reply.rows), 'row')}{more} from the {of}.", *reply.notes]
-        lines = [" | ".join(reply.columns), *(" | ".join(map(_value, row)) for row in reply.rows)]
+        head = [f"{counted(len(reply.rows), 'row')}{more} from the {of}."]
+        lines = [
+            *reply.notes,
+            " | ".join(reply.columns),
+            *(" | ".join(map(_value, row)) for row in reply.rows),
+        ]
         words = ["--events", sql, typed_run(found)] if events else [sql]
         rest = [f"Limits: {SECONDS} s, {MOST_ROWS:,} rows. All: {self._typed('query', *words)}"]
         return answer(head, lines, "profiles", rest)
@@ -257,9 +261,8 @@ class Tools:
         rank: of this rank; by default of the job script and rank 0. search: a text, upper or lower case.
         """
         found = self._found(run)
-        notes = refresh(found)
+        shown = refresh(found)
         files = log_files(found, rank)
-        shown: list[str] = []
         each = max(1, min(lines, 400) // len(files))
         for path in files:
             with path.open("rb") as file:
@@ -268,7 +271,7 @@ class Tools:
             picked = [*_matching(text, search)] if search else [*enumerate(text, 1)]
             shown.append(f"==> {path.name}: {len(text)} lines, {min(each, len(picked))} shown")
             shown += [f"{number}: {line}" for number, line in picked[-each:]]
-        head = [f"Output of {name(found.id)}: {', '.join(path.name for path in files)}.", *notes]
+        head = [f"Output of {name(found.id)}: {', '.join(path.name for path in files)}."]
         words = [typed_name(found.path), *(["--rank", str(rank)] if rank is not None else [])]
         return answer(head, shown, "the logs of the run", [f"All: {self._typed('logs', *words)}"])
 
@@ -313,10 +316,11 @@ class Tools:
         return run
 
     def _typed(self, command: str, *words: str) -> str:
-        return command_line(self._store, command, *words)
+        """Return a command to type, marked: it may have names of runs and programs."""
+        return marked(command_line(self._store, command, *words))
 
     def _report(self, run: Run, analysis: str) -> str:
-        return self._typed("report", run.id, "--analysis", analysis)
+        return command_line(self._store, "report", run.id, "--analysis", analysis)
 
 
 def _rendered(text: RenderableType) -> Iterator[str]:
