@@ -76,9 +76,10 @@ class _Families:
             state.add_metric(labels, {one: one == shown.state for one in STATES})
             if shown.ranks is not None:
                 ranks.add_metric(labels, shown.ranks)
-            if shown.step_p50_ns:
-                step.add_metric(labels, shown.step_p50_ns * _NS)
-                rate.add_metric(labels, 1 / (shown.step_p50_ns * _NS))
+            seconds = (shown.step_p50_ns or 0) * _NS
+            if seconds > 0:  # a run that was pushed may have any number
+                step.add_metric(labels, seconds)
+                rate.add_metric(labels, 1 / seconds)
             names = [run.listed.run for run in runs[:_LOOKED_AT]]
             with suppress(HpcprofError):  # a database that cannot be read says so on the pages
                 for cause, seconds in _savings(self._catalogue, names):

@@ -24,7 +24,7 @@ from hpcprof.results.store.store import open_store
 from hpcprof.results.when_asked import incomplete_tables
 from hpcprof.submit.runs.directory import MANIFEST, Run, open_run
 
-_MEMORY_BYTES = 4 << 30
+MEMORY_BYTES = 4 << 30
 _EVENTS_MEMORY = "1GiB"
 _FILE_BYTES = 4 << 30
 _NO_TABLE = re.compile(r'(?:no such table: |relation ")(\w+)')  # SQLite's words, and PostgreSQL's
@@ -86,7 +86,7 @@ def limit(seconds: int) -> None:
     # Whoever asks ends the process after this time, unless it has ended itself.
     signal.alarm(seconds)
     for kind, most in (
-        (resource.RLIMIT_AS, _MEMORY_BYTES),
+        (resource.RLIMIT_AS, MEMORY_BYTES),
         (resource.RLIMIT_FSIZE, _FILE_BYTES),
         (resource.RLIMIT_CORE, 0),
     ):

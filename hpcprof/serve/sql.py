@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -16,7 +17,8 @@ from anyio.to_thread import run_sync
 
 from hpcprof.common.errors import UsageError
 from hpcprof.common.processes import CommandTimedOut, run_command
-from hpcprof.serve.query_process import AskedRun, Question, Reply
+from hpcprof.common.units import format_bytes
+from hpcprof.serve.query_process import MEMORY_BYTES, AskedRun, Question, Reply
 from hpcprof.serve.tiles import AskAgain, Tiles
 from hpcprof.submit.runs.directory import Run
 
@@ -95,7 +97,7 @@ class SqlDesk:
         try:
             reply = msgspec.json.decode(done.stdout, type=Reply)
         except msgspec.MsgspecError:
-            raise UsageError("the query needs more memory than the server gives it.") from None
+            raise UsageError(_ended(done.exit_code)) from None
         if reply.error:
             raise UsageError(reply.error)
         return reply
@@ -103,3 +105,12 @@ class SqlDesk:
     def _with_events(self, run: Run) -> AskedRun:
         spare, missing = self._tiles.of(run).keep_events(self._clock() + SECONDS)
         return AskedRun(run.id, str(run.path), str(spare), missing)
+
+
+def _ended(exit_code: int) -> str:
+    """Return what is known of a process that ended without an answer."""
+    if exit_code == -signal.SIGALRM:
+        return f"the query took {SECONDS} s, the limit, and was ended."
+    by = f"by signal {-exit_code}" if exit_code < 0 else f"with exit code {exit_code}"
+    limit = f"it may use {format_bytes(MEMORY_BYTES)} of memory"
+    return f"the process of the query ended {by}, without an answer; {limit}."

@@ -33,6 +33,7 @@ def samples(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, ...], float]:
         run("r3", "train", "completed", 50e6),
         run("r2", HOSTILE, "failed"),
         run("r1", None, "imported", 1e6),
+        run("r0", "forged", "completed", 5e-324),
     ]
     findings = [SimpleNamespace(cause=SimpleNamespace(value="slow_input"), saving_ns=ns) for ns in (1e6, 2e6)]
     explained = {"r3": SimpleNamespace(findings=findings)}
@@ -60,7 +61,8 @@ def test_the_newest_running_run_is_shown_and_else_the_newest(samples: dict[tuple
     assert samples["hpcprof_run_state", "train", "completed"] == 0
     assert samples["hpcprof_step_seconds", "train"] == pytest.approx(0.025)
     assert samples["hpcprof_steps_per_second", "train"] == pytest.approx(40)
-    assert sum(name == "hpcprof_run_info" for name, *_ in samples) == 2
+    assert sum(name == "hpcprof_run_info" for name, *_ in samples) == 3
+    assert ("hpcprof_step_seconds", "forged") not in samples
 
 
 def test_findings_and_energy_are_those_of_the_newest_run_that_has_them(
@@ -72,7 +74,7 @@ def test_findings_and_energy_are_those_of_the_newest_run_that_has_them(
 
 
 def test_a_hostile_name_is_a_label_and_no_line(samples: dict[tuple[str, ...], float]) -> None:
-    (program,) = {key[1] for key in samples} - {"train"}
+    (program,) = {key[1] for key in samples} - {"train", "forged"}
     assert "\n" not in program and program.startswith('a"b\\c')
 
 

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.common.processes import CommandTimedOut
+from hpcprof.common.processes import CommandTimedOut, Completed
 from hpcprof.results.store.store import open_store
 from hpcprof.serve import sql as sql_module
 from hpcprof.serve.query_process import Question, Reply, answer
@@ -101,6 +101,18 @@ def test_a_query_that_takes_too_long_is_ended_and_leaves_no_file(
         anyio.run(SqlDesk(tmp_path, None, tiles(tmp_path)).ask, "SELECT 1", None)
     assert asked["timeout"] == SECONDS
     assert not Path(str(asked["spill"])).parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "by"), [(-9, "by signal 9"), (-6, "by signal 6"), (1, "with exit code 1")]
+)
+def test_of_a_process_that_gave_no_answer_only_its_end_is_said(
+    exit_code: int, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = Completed(("python",), exit_code, "", "", 0.0)
+    monkeypatch.setattr(sql_module, "run_command", lambda *_, **__: done)
+    with pytest.raises(UsageError, match=f"ended {by}, without an answer"):
+        anyio.run(SqlDesk(tmp_path, None, tiles(tmp_path)).ask, "SELECT 1", None)
 
 
 @pytest.mark.parametrize(
