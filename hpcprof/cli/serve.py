@@ -59,12 +59,25 @@ _PORT = 8765
 @click.option(
     "--user-header",
     metavar="NAME",
-    help="With --accept: header in which a reverse proxy names the user (token create --proxied).",
+    help="With --accept and --proxy or --unix: header in which a reverse proxy names the user "
+    "(token create --proxied).",
 )
 @click.option(
     "--proxy",
     metavar="ADDRESS",
     help="Address of that proxy; from anywhere else the header means nothing.",
+)
+@click.option(
+    "--unix",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Listen on this Unix socket, which only you can open, instead of --host and --port.",
+)
+@click.option(
+    "--https",
+    is_flag=True,
+    help="Browsers reach it by https: they are to send cookies by nothing else. A proxy may say so by "
+    "X-Forwarded-Proto.",
 )
 @click.pass_context
 def command(
@@ -78,6 +91,8 @@ def command(
     accept: bool,
     user_header: str | None,
     proxy: str | None,
+    unix: Path | None,
+    https: bool,
 ) -> None:
     """Show runs and their results in a browser, read-only.
 
@@ -88,8 +103,12 @@ def command(
     """
     if context.invoked_subcommand is not None:
         return
-    if (user_header is None) is not (proxy is None) or (proxy and not accept):
-        raise UsageError("--user-header NAME and --proxy ADDRESS belong together, and to --accept.")
+    if proxy and unix:
+        raise UsageError("--proxy and --unix: whoever opens the socket is the proxy; give one of them.")
+    if (user_header is None and proxy) or (user_header and not (accept and (proxy or unix))):
+        raise UsageError(
+            "--user-header NAME is for --accept, with --proxy ADDRESS or --unix FILE; --proxy is for it."
+        )
     if proxy and not _is_address(proxy):
         raise UsageError(f"--proxy {proxy}: write an IP address, as in 127.0.0.1.")
     try:
@@ -99,7 +118,7 @@ def command(
             raise
         raise HpcprofError(f"hpcprof serve needs {error.name}: pip install 'hpcprof[serve]'.") from None
     serving = Serving(
-        host, port, names, token, accept, (proxy, user_header) if proxy and user_header else None
+        host, port, names, token, accept, user_header or "", proxy or "", unix and unix.absolute(), https
     )
     serve(serving, runs_dir, db, lambda address: click.echo(address))
 

@@ -14,6 +14,9 @@ from urllib.parse import quote
 EVENTS = "timeline"
 """The folder of the dataset: in a run, and among the runs for profiles of another tool."""
 
+PUSHED = "events"
+"""The folder of a hub's project that has the events of each package in a dataset of their own."""
+
 ORIGINS = "origins"
 """The folder of the descriptions."""
 
@@ -47,6 +50,26 @@ def origin_path(folder: Path, run_id: str, rank: int) -> Path:
 def has_run_events(folder: Path, run_id: str) -> bool:
     """Return whether a dataset has files of a run."""
     return (folder / ORIGINS / run_key(run_id)).is_dir()
+
+
+def pushed_events(project: Path, sha256: str) -> Path:
+    """Return the dataset of the package with a SHA-256 in a project of a hub."""
+    return project / PUSHED / sha256 / EVENTS
+
+
+def remove_events_among(runs_dir: Path, run_id: str, but: Path | None = None) -> None:
+    """Remove the events of a run that are not in its own folder, in all datasets but one.
+
+    Raises
+    ------
+    OSError
+        If a file cannot be removed.
+    """
+    for dataset in (runs_dir / EVENTS, *(runs_dir / PUSHED).glob(f"*/{EVENTS}")):
+        if dataset != but:
+            remove_run_events(dataset, run_id)
+            if dataset.parent != runs_dir and not any(dataset.parent.iterdir()):
+                dataset.parent.rmdir()
 
 
 def remove_run_events(folder: Path, run_id: str) -> None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.profiles.event_folders import EVENTS, remove_run_events
+from hpcprof.profiles.event_folders import remove_events_among
 from hpcprof.results.store.overview import StoredRun, baselined_runs, stored_runs
 from hpcprof.submit.runs.directory import Run, all_runs, find_run, find_runs, typed_name
 from hpcprof.submit.runs.removal import check_place, jobs_of, remove_directory, size_of
@@ -140,10 +140,9 @@ def page_path(runs_dir: Path, run_id: str) -> Path:
 
 def _remove_events(runs_dir: Path, run_id: str) -> None:
     """Remove the page and the kept events of profiles of another tool."""
-    folder = runs_dir / EVENTS
     try:
         page_path(runs_dir, run_id).unlink(missing_ok=True)
-        remove_run_events(folder, run_id)
+        remove_events_among(runs_dir, run_id)
     except OSError as error:
         raise HpcprofError(f"cannot remove {error.filename}: {error.strerror}.") from None
 

@@ -30,21 +30,27 @@ from hpcprof.common import __version__
 from hpcprof.common.errors import DamagedInput, HpcprofError
 from hpcprof.profiles.event_folders import (
     COMMUNICATION,
-    EVENTS,
     communication_folder,
     origin_path,
+    pushed_events,
+    remove_events_among,
     remove_run_events,
     run_key,
     table_path,
 )
 from hpcprof.profiles.losses import LossKind, Subject
 from hpcprof.results.kept_events import MATCHES, event_schemas
+from hpcprof.results.last_collected import note_collected
 from hpcprof.results.listing import ListedRun
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import OF_RUN, Kept, PushedRow, RunRow
+from hpcprof.submit.runs.directory import Run
 
 FORMAT = 1
 MOST_RESULTS_BYTES = 512 << 20
+_MOST_RUN_BYTES = 1 << 20
+"""The most bytes of what every list shows of the run."""
+
 MOST_EVENT_BYTES = 64 << 30
 """The most bytes of the results, and of the events when they are unpacked."""
 
@@ -190,16 +196,17 @@ def unpacked(path: Path, beside: Path, most_bytes: int = MOST_EVENT_BYTES) -> It
 def keep_package(package: Package, store: Store, project: Path, pushed: PushedRow) -> None:
     """Keep a package in a store and in the folder of a project, in place of what these have of the run.
 
-    The rows are one transaction. Events without rows are never seen.
+    The rows are one transaction, which also leads to the new events: those of before are there until then.
+    Events without rows are never seen, and removed with the next package of the run.
 
     Raises
     ------
     HpcprofError
         If a file or a row cannot be written; the rows that the store had remain.
     """
-    run_id, events = package.run_id, project / EVENTS
+    run_id = package.run_id
+    events = pushed_events(project, pushed.sha256)
     try:
-        # Of a run that was pushed before without --scrub, nothing may stay.
         remove_run_events(events, run_id)
         for file in sorted(package.folder.rglob("*")):
             if file.is_file():
@@ -212,6 +219,12 @@ def keep_package(package: Package, store: Store, project: Path, pushed: PushedRo
     # The folder of a pushed run is elsewhere: nothing here may take one of this machine for it.
     row = msgspec.structs.replace(known, path=str(project / "pushed" / run_id), events=str(events))
     store.replace_run(row, package.rows, pushed)
+    try:
+        # Of a run that was pushed before without --scrub, nothing may stay.
+        remove_events_among(project, run_id, but=events)
+    except OSError as error:
+        raise HpcprofError(f"{error.filename} cannot be removed: {error.strerror}.") from None
+    note_collected(Run(run_id, Path(row.path)), project)
 
 
 class _PlainFile(tarfile.TarInfo):
@@ -237,8 +250,9 @@ def _unpack(path: Path, place: Path, most_bytes: int) -> Iterator[tuple[str, byt
             if total > most_bytes:
                 raise DamagedInput(f"the package exceeds {most_bytes:,} bytes when it is unpacked")
             if member.name in (_RUN, _RESULTS):
-                if member.size > MOST_RESULTS_BYTES:
-                    raise DamagedInput(f"{member.name} exceeds {MOST_RESULTS_BYTES:,} bytes")
+                most = MOST_RESULTS_BYTES if member.name == _RESULTS else _MOST_RUN_BYTES
+                if member.size > most:
+                    raise DamagedInput(f"{member.name} exceeds {most:,} bytes")
                 yield member.name, content.read()
                 continue
             known = any(pattern.fullmatch(member.name) for pattern in (_EVENTS, _ORIGINS, _SHARED))

@@ -9,12 +9,14 @@ import re
 import ssl
 import tempfile
 import time
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies_environment, proxy_bypass_environment
 
 import msgspec
 
@@ -54,11 +56,50 @@ class HubAddress:
         return f"{self.scheme}://{host}{f':{self.port}' if self.port else ''}"
 
     def connect(self) -> http.client.HTTPConnection:
-        """Return a connection, not opened yet."""
-        if self.scheme == "http":
+        """Return a connection, not opened yet; by the proxy that the environment names, as other programs do.
+
+        Raises
+        ------
+        HpcprofError
+            If the environment names a proxy that is none.
+        """
+        if self.scheme == "http":  # to this machine
             return http.client.HTTPConnection(self.host, self.port, timeout=_TIMEOUT_S)
         context = ssl.create_default_context()
-        return http.client.HTTPSConnection(self.host, self.port, timeout=_TIMEOUT_S, context=context)
+        proxy = _proxy_to(self.host)
+        if proxy is None:
+            return http.client.HTTPSConnection(self.host, self.port, timeout=_TIMEOUT_S, context=context)
+        connection = http.client.HTTPSConnection(proxy.host, proxy.port, timeout=_TIMEOUT_S, context=context)
+        connection.set_tunnel(self.host, self.port, proxy.headers)
+        return connection
+
+
+@dataclass(frozen=True)
+class _Proxy:
+    """A proxy, which sees where a connection leads and nothing of what it carries."""
+
+    host: str
+    port: int
+    headers: dict[str, str] = field(repr=False)
+
+
+def _proxy_to(host: str) -> _Proxy | None:
+    """Return the proxy of ``https_proxy`` or ``all_proxy``; None without one, or by ``no_proxy``."""
+    proxies = getproxies_environment()
+    url = proxies.get("https") or proxies.get("all")
+    if not url or proxy_bypass_environment(host, proxies):
+        return None
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        name, port = parts.hostname, parts.port or 80
+    except ValueError:
+        name = None
+    if name is None or parts.scheme != "http":
+        raise HpcprofError("https_proxy names no proxy that can be used: write http://HOST:PORT.")
+    if parts.username is None:
+        return _Proxy(name, port, {})
+    account = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    return _Proxy(name, port, {"Proxy-Authorization": f"Basic {b64encode(account.encode()).decode()}"})
 
 
 def hub_address(url: str, token_file: Path | None) -> HubAddress:
@@ -169,7 +210,8 @@ def _send(package: Path, hub: HubAddress, shown: Callable[[int, int], None]) -> 
                     answer = _ask(hub, "PUT", path, file.read(_PART_BYTES), headers)
                 failed = 0
             except _Elsewhere as error:
-                if error.offset == offset:
+                failed += 1
+                if error.offset == offset or failed >= _TRIES:
                     raise HpcprofError(f"{hub.url} takes no more than {offset:,} bytes of it.") from None
                 answer = {"offset": error.offset, "run": None}
             except (OSError, http.client.HTTPException, _Unavailable) as error:

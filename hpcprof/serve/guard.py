@@ -60,12 +60,15 @@ class Access:
         What a browser or a program has to show; None lets everybody in.
     port : int
         The port, which is in the name of the cookie: browsers share cookies between the ports of a host.
+    https : bool
+        Whether browsers reach it by https, whatever a proxy says of that.
     """
 
     hosts: frozenset[str]
     addresses: bool = False
     token: str | None = None
     port: int = 0
+    https: bool = False
     session: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     @property
@@ -77,6 +80,13 @@ class Access:
         """Return whether a Host header names this server."""
         name = host_name(host)
         return name in self.hosts or (self.addresses and _is_address(name))
+
+    def secures(self, headers: Headers) -> bool:
+        """Return whether a browser is to send a cookie by https only, since it came by https itself.
+
+        Whoever sends the header of a proxy without one has the cookie of that browser alone restricted.
+        """
+        return self.https or headers.get("x-forwarded-proto", "").strip().lower() == "https"
 
     def accepts(self, token: str | None) -> bool:
         """Return whether a token is the right one."""
@@ -163,7 +173,12 @@ class Guard:
             path = "/" + str(scope["path"]).lstrip("/\\")
             answer = RedirectResponse(path + (f"?{left}" if left else ""), 303)
             answer.set_cookie(
-                access.cookie, access.session, max_age=_COOKIE_SECONDS, httponly=True, samesite="strict"
+                access.cookie,
+                access.session,
+                max_age=_COOKIE_SECONDS,
+                httponly=True,
+                secure=access.secures(headers),
+                samesite="strict",
             )
             return answer
         if access.knows(headers):

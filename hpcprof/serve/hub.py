@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, parse_qsl, urlencode
 
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
@@ -29,7 +29,7 @@ from hpcprof.results.store.store import Store, open_store
 from hpcprof.serve.app import few_threads, page_templates, pages_of
 from hpcprof.serve.context import as_html, as_json, run_address
 from hpcprof.serve.grants import PUSH, Grant, Grants
-from hpcprof.serve.guard import Access, Guard
+from hpcprof.serve.guard import MOST_ADDRESS_BYTES, Access, Guard
 from hpcprof.serve.pages import static_file
 from hpcprof.serve.uploads import MOST_PART_BYTES, Refused, Uploads
 from hpcprof.submit.runs.tags import check_tags
@@ -44,10 +44,13 @@ _LONGEST_NOTE = 2_000
 
 @dataclass(frozen=True)
 class Proxy:
-    """A reverse proxy that names the user of a request: its address, and the header that it sets."""
+    """A reverse proxy that names the user of a request: the header that it sets, and its address.
 
-    address: str
+    Without an address every request is the proxy's: the hub listens on a Unix socket that only it can open.
+    """
+
     header: str
+    address: str = ""
 
 
 @dataclass
@@ -96,13 +99,13 @@ class Hub:
         It gets a folder of each project, and has the grants.
     db : str or None
         A PostgreSQL database, in which each project has a schema; None for an SQLite file in each folder.
-    cookie : str
-        The name of the cookie of a session.
+    access : Access
+        The names under which it is served, and the name of the cookie of a session.
     """
 
-    def __init__(self, folder: Path, db: str | None, cookie: str) -> None:
+    def __init__(self, folder: Path, db: str | None, access: Access) -> None:
         self.grants, self.sessions = Grants(folder), Sessions()
-        self._folder, self._db, self._cookie = folder.absolute(), db, cookie
+        self._folder, self._db, self._access = folder.absolute(), db, access
         self._projects: dict[str, Project] = {}
         self._lock = Lock()
         self._templates = page_templates()
@@ -122,14 +125,22 @@ class Hub:
         return as_html(page.render(wrong="wrong" in request.query_params))
 
     async def sign_in(self, request: Request) -> Response:
-        """Begin a session with the token of a form."""
+        """Begin a session with the token of a form, and go on to the page that the reader came for."""
         grant = self.grants.of_token((await _form(request)).get("token", "").strip())
+        wanted = request.query_params.get("next", "/runs")
         if grant is None:
-            return RedirectResponse(f"{_SIGN_IN}?wrong", 303)
-        answer = RedirectResponse("/runs", 303)
-        session = self.sessions.begin(grant.sha256)
+            return RedirectResponse(f"{_SIGN_IN}?{urlencode({'wrong': '', 'next': wanted})}", 303)
+        # A path that begins with two slashes would name another host.
+        answer = RedirectResponse("/" + wanted.lstrip("/\\"), 303)
         # lax: a link in a message opens a page. What changes something has to come from a page here.
-        answer.set_cookie(self._cookie, session, max_age=_SESSION_SECONDS, httponly=True, samesite="lax")
+        answer.set_cookie(
+            self._access.cookie,
+            self.sessions.begin(grant.sha256),
+            max_age=_SESSION_SECONDS,
+            httponly=True,
+            secure=self._access.secures(request.headers),
+            samesite="lax",
+        )
         return answer
 
     async def push(self, request: Request) -> Response:
@@ -186,11 +197,11 @@ class Hub:
         if scheme.lower() == "bearer":
             return self.grants.of_token(token.strip())
         client = scope.get("client")
-        if proxy is not None and client and client[0] == proxy.address:
+        if proxy is not None and (not proxy.address or (client and client[0] == proxy.address)):
             # A proxy that lets a header of its users through beside its own would let them choose.
             users = headers.getlist(proxy.header)
             return self.grants.of_user(users[0]) if len(users) == 1 else None
-        session = cookie_parser("; ".join(headers.getlist("cookie"))).get(self._cookie, "")
+        session = cookie_parser("; ".join(headers.getlist("cookie"))).get(self._access.cookie, "")
         signed_in = self.sessions.token(session)
         return self.grants.of_hash(signed_in) if signed_in else None
 
@@ -215,7 +226,7 @@ def make_hub(folder: Path, db: str | None, access: Access, proxy: Proxy | None =
     """
     if db is not None and not db.startswith("postgresql"):
         raise UsageError("--accept has an SQLite file in each project: --db takes PostgreSQL only.")
-    hub = Hub(folder, db, access.cookie)
+    hub = Hub(folder, db, access)
     app = Starlette(
         routes=[
             Route(_SIGN_IN, hub.sign_in_page, methods=["GET"]),
@@ -250,7 +261,16 @@ class _HubGuard(Guard):
             return None
         if path.startswith("/api/") or path == "/metrics" or scope["method"] != "GET":
             return as_json({"error": "a token is needed: Authorization: Bearer TOKEN."}, 401)
-        return RedirectResponse(_SIGN_IN, 303)
+        return RedirectResponse(f"{_SIGN_IN}?{urlencode({'next': _wanted(scope)})}", 303)
+
+
+def _wanted(scope: Scope) -> str:
+    """Return the page that a request is for, without a token in its address. Browsers keep its #fragment."""
+    pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    left = urlencode([pair for pair in pairs if pair[0] != "token"])
+    path = scope.get("raw_path", b"/").partition(b"?")[0].decode("latin-1")
+    wanted = f"{path}?{left}" if left else path
+    return wanted if len(wanted) <= MOST_ADDRESS_BYTES // 4 else "/runs"
 
 
 async def _form(request: Request) -> dict[str, str]:
@@ -276,5 +296,11 @@ def _schema_of(db: str, project: str) -> str:
             connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{schema}"'))  # a checked name
     finally:
         engine.dispose()
-    url = make_url(db).update_query_dict({"options": f"-csearch_path={schema}"})
-    return url.render_as_string(hide_password=False)
+    return _in_schema(db, schema)
+
+
+def _in_schema(db: str, schema: str) -> str:
+    """Return the URL of a database of which a schema is used; of a URL's own options that one counts."""
+    url = make_url(db)
+    options = [*url.normalized_query.get("options", ()), f"-csearch_path={schema}"]
+    return url.update_query_dict({"options": " ".join(options)}).render_as_string(hide_password=False)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import secrets
 import signal
 import socket
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -41,8 +42,14 @@ class Serving:
         Whether a token is required on loopback too; elsewhere it always is.
     accept : bool
         Whether it is a hub, to which runs can be pushed.
-    proxy : tuple of (str, str) or None
-        Of a hub, the address of a reverse proxy and the header in which it names the user.
+    user_header : str
+        Of a hub, the header in which a reverse proxy names the user; empty for none.
+    proxy : str
+        The address of that proxy; empty where it comes by ``unix``.
+    unix : Path or None
+        A Unix socket to listen on instead of host and port.
+    https : bool
+        Whether browsers reach it by https.
     """
 
     host: str = "127.0.0.1"
@@ -50,7 +57,10 @@ class Serving:
     names: Sequence[str] = ()
     token: bool = False
     accept: bool = False
-    proxy: tuple[str, str] | None = None
+    user_header: str = ""
+    proxy: str = ""
+    unix: Path | None = None
+    https: bool = False
 
 
 def serve(serving: Serving, runs_dir: Path, db: str | None, announce: Callable[[str], None]) -> None:
@@ -66,15 +76,14 @@ def serve(serving: Serving, runs_dir: Path, db: str | None, announce: Callable[[
     UsageError
         If the address or the database cannot be used.
     """
-    listening = listen(serving.host, serving.port)
-    with listening:
-        port = listening.getsockname()[1]
+    with _listening(serving) as listening:
         access = access_to(serving, listening)
         if serving.accept:
             from hpcprof.serve.hub import Proxy, make_hub
 
             access = replace(access, token=None)  # grants take its place
-            app = make_hub(runs_dir, db, access, Proxy(*serving.proxy) if serving.proxy else None)
+            proxy = Proxy(serving.user_header, serving.proxy) if serving.user_header else None
+            app = make_hub(runs_dir, db, access, proxy)
         else:
             app = serve_store(runs_dir, db, access)
         config = uvicorn.Config(
@@ -93,7 +102,8 @@ def serve(serving: Serving, runs_dir: Path, db: str | None, announce: Callable[[
             h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
         )
         query = f"?token={access.token}" if access.token else ""
-        announce(f"http://{_in_address(serving.host)}:{port}/{query}")
+        where = f"{_in_address(serving.host)}:{access.port}" if serving.unix is None else "localhost"
+        announce(f"http://{where}/{query}{f' by {serving.unix}' if serving.unix else ''}")
         # uvicorn ends on a signal, and then sends the signal again for others to see.
         ended = signal.signal(signal.SIGTERM, _interrupt)
         try:
@@ -101,6 +111,52 @@ def serve(serving: Serving, runs_dir: Path, db: str | None, announce: Callable[[
                 uvicorn.Server(config).run(sockets=[listening])
         finally:
             signal.signal(signal.SIGTERM, ended)
+
+
+@contextmanager
+def _listening(serving: Serving) -> Iterator[socket.socket]:
+    if serving.unix is None:
+        with listen(serving.host, serving.port) as listening:
+            yield listening
+        return
+    with listen_on_file(serving.unix) as listening:
+        made = serving.unix.stat().st_ino
+        try:
+            yield listening
+        finally:
+            with suppress(OSError):
+                if serving.unix.stat().st_ino == made:
+                    serving.unix.unlink()
+
+
+def listen_on_file(path: Path) -> socket.socket:
+    """Return a Unix socket that listens, which only this user can open; one that a killed server left goes.
+
+    Raises
+    ------
+    UsageError
+        If there is another file, a server listens there, or no socket can be made.
+    """
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        if path.is_socket():
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+                if other.connect_ex(str(path)) == 0:
+                    raise UsageError(f"--unix {path}: a server listens there already.")
+            path.unlink()
+        listening.bind(str(path))
+        listening.listen(_WAITING)
+    except OSError as error:
+        listening.close()
+        why = error.strerror or "the path is too long"
+        raise UsageError(f"--unix {path}: cannot listen there: {why}.") from None
+    except UsageError:
+        listening.close()
+        raise
+    finally:
+        os.umask(before)
+    return listening
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -133,8 +189,11 @@ def listen(host: str, port: int) -> socket.socket:
 
 def access_to(serving: Serving, listening: socket.socket) -> Access:
     """Return who may use the application on a socket, with a new token if one is required."""
-    address = ipaddress.ip_address(listening.getsockname()[0].partition("%")[0])
     names = [serving.host, *LOCAL_NAMES, *serving.names]
+    if serving.unix is not None:
+        token = secrets.token_urlsafe(_TOKEN_BYTES) if serving.token else None
+        return Access(hosts=all_names(names), token=token, https=serving.https)
+    address = ipaddress.ip_address(listening.getsockname()[0].partition("%")[0])
     if not address.is_loopback:
         names += [str(address), socket.gethostname(), socket.getfqdn()]
     required = serving.token or not address.is_loopback
@@ -143,6 +202,7 @@ def access_to(serving: Serving, listening: socket.socket) -> Access:
         addresses=address.is_unspecified,
         token=secrets.token_urlsafe(_TOKEN_BYTES) if required else None,
         port=listening.getsockname()[1],
+        https=serving.https,
     )
 
 

@@ -6,11 +6,12 @@ import os
 import re
 import shutil
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from threading import Lock
+from threading import BoundedSemaphore, Condition, Lock
 
 import msgspec
 
@@ -31,6 +32,10 @@ _FORGOTTEN_S = 7 * 24 * 3600
 
 _MOST_BEGUN = 100
 """The most packages of a token that have begun and not ended."""
+
+
+_UNPACKED_AT_ONCE = 4
+"""The most packages of a project that are unpacked at a time."""
 
 
 class Refused(HpcprofError):
@@ -63,7 +68,9 @@ class Uploads:
     def __init__(self, folder: Path, store: Store) -> None:
         self._folder, self._store = folder, store
         self._parts = folder / ".incoming"
-        self._lock = Lock()
+        self._lock, self._free = Lock(), Condition()
+        self._busy: set[Path] = set()
+        self._places = BoundedSemaphore(_UNPACKED_AT_ONCE)
 
     def progress(self, digest: str, grant: Grant) -> Progress:
         """Return how far the package of a SHA-256 is.
@@ -87,37 +94,56 @@ class Uploads:
             be; what the project has of the run remains.
         """
         path = self._part(digest, grant)
-        with self._lock:
-            if run := self._kept(digest):
-                return Progress(length, run)
-            self._parts.mkdir(mode=0o700, exist_ok=True)
-            self._forget_old()
-            room = self._room(grant, path, length)
-            have = _size(path)
-            end = have + len(part)
-            # The last part is empty if the hub ended before it could keep the package.
-            if offset != have or end > length or (not part and end < length):
-                raise Refused(409, f"the hub has {have:,} bytes of this package.", have)
-            descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-            with open(descriptor, "ab") as file:  # noqa: PTH123 (a descriptor)
-                file.write(part)
+        with self._alone(path):
+            with self._lock:
+                if run := self._kept(digest):
+                    return Progress(length, run)
+                self._parts.mkdir(mode=0o700, exist_ok=True)
+                self._forget_old()
+                room = self._room(grant, path, length)
+                have = _size(path)
+                end = have + len(part)
+                # The last part is empty if the hub ended before it could keep the package.
+                if offset != have or end > length or (not part and end < length):
+                    raise Refused(409, f"the hub has {have:,} bytes of this package.", have)
+                descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+                with open(descriptor, "ab") as file:  # noqa: PTH123 (a descriptor)
+                    file.write(part)
             if end < length:
                 return Progress(end)
             try:
-                return Progress(length, self._keep(path, digest, grant, room))
+                with self._places:
+                    return Progress(length, self._keep(path, digest, grant, room))
             finally:
                 path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _alone(self, path: Path) -> Iterator[None]:
+        """Let the requests about one package follow each other; those about others go on meanwhile."""
+        with self._free:
+            while path in self._busy:
+                self._free.wait()
+            self._busy.add(path)
+        try:
+            yield
+        finally:
+            with self._free:
+                self._busy.remove(path)
+                self._free.notify_all()
 
     def _keep(self, path: Path, digest: str, grant: Grant, room: int) -> str:
         if checksum(path) != digest:
             raise Refused(400, "the package arrived with another SHA-256: push it again.")
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         try:
-            with unpacked(path, self._parts, room) as package:
+            with unpacked(path, self._parts, room) as package, self._lock:
                 run = package.run_id
                 before = self._store.pushed().get(run)
                 if before is not None and before.who != grant.name:
                     raise Refused(403, f"{run} was pushed by {before.who}, and no other token replaces it.")
+                # Others of the token's packages may have been kept while this one was unpacked.
+                if package.bytes > self._room(grant, path, 0):
+                    raise Refused(413, f"the token's quota of {format_bytes(grant.quota_bytes)} is used up.")
                 listed = msgspec.json.encode(package.described.listed).decode()
                 row = PushedRow(run, grant.name, now, digest, package.bytes, listed)
                 keep_package(package, self._store, self._folder, row)

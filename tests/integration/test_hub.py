@@ -12,9 +12,11 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -22,18 +24,26 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
+from urllib.parse import urlencode
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Browser
 
+from hpcprof.common.errors import UsageError
+from hpcprof.profiles.event_folders import remove_events_among
+from hpcprof.results import package as package_module
 from hpcprof.results.event_query import find_events
 from hpcprof.results.listing import list_runs
-from hpcprof.results.package import described, write_package
-from hpcprof.results.store.store import open_store
+from hpcprof.results.package import Package, described, unpacked, write_package
+from hpcprof.results.store.store import Store, open_store
+from hpcprof.serve import uploads as uploads_module
+from hpcprof.serve.grants import Grant
+from hpcprof.serve.server import listen_on_file
+from hpcprof.serve.uploads import Progress, Refused, Uploads
 from hpcprof.submit.runs.directory import Run
 from tests.conftest import Hpcprof
 from tests.integration.chromium import OpenPage, barriers
@@ -88,6 +98,16 @@ class Hub:
             Upload_Length=str(len(package)),
         )
         return status, json.loads(text) if text.startswith("{") else text
+
+    def signed_in(self, token: str, wanted: str, **headers: str) -> tuple[str, str]:
+        """Sign in on the way to a page, and return where the answer leads, and its cookie."""
+        sent = {name.replace("_", "-"): value for name, value in headers.items()}
+        sent["Content-Type"] = "application/x-www-form-urlencoded"
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+        connection.request("POST", f"/sign-in?{urlencode({'next': wanted})}", f"token={token}", sent)
+        answer = connection.getresponse()
+        connection.close()
+        return answer.headers["Location"], answer.headers["Set-Cookie"]
 
     def runs(self, token: str) -> list[str]:
         """Return the ids of the runs that a token shows."""
@@ -329,7 +349,7 @@ def test_a_run_that_is_pushed_again_keeps_no_file_of_before(sqlite_hub: Hub, pac
     def without_events(members: Members) -> None:
         members[:] = [one for one in members if one[0].name.endswith(".json")]
 
-    events = sqlite_hub.folder / "twice/timeline"
+    events = sqlite_hub.folder / "twice/events"
     assert sqlite_hub.put(package, made)[0] == 200 and [*events.rglob("*.parquet")]
     assert sqlite_hub.put(repacked(package, without_events), made)[0] == 200
     assert not [*events.rglob("*.parquet")]
@@ -418,6 +438,10 @@ def numbers() -> bytes:
         (added("/etc/cron.d/evil"), "no package has"),
         (added("events/../../x/0.parquet"), "no package has"),
         (added("page.html", b"<script>"), "no package has"),
+        (
+            edited("run.json", lambda run: run.update(program="x" * (2 << 20))),
+            "run.json exceeds 1,048,576 bytes",
+        ),
         (added("events/kernels/9.parquet", kind=tarfile.SYMTYPE), "no plain file"),
         (added("events/kernels/9.parquet", kind=tarfile.LNKTYPE), "no plain file"),
         (added("events/kernels/9.parquet", kind=tarfile.FIFOTYPE), "no plain file"),
@@ -491,9 +515,24 @@ def test_fifty_pushes_at_once_are_all_there(
         for shown in (one.read, one.other):
             assert one.runs(shown) == [f"run-{number:02}" for number in range(25)]
         assert one.ask("/runs/run-03", one.read)[0] == 200
+        secret = repacked(packages[0], partial(_renamed, "secret-run"))
+        secret = repacked(secret, edited("run.json", lambda run: run.update(program="secret")))
+        secret = repacked(
+            secret, edited("results.json", lambda rows: rows["runs"].update(program=["secret"]))
+        )
+        assert one.put(secret, one.push)[0] == 200
+        for path in ("/runs", "/history", "/metrics", "/api/runs", "/compare?a=secret-run&b=run-03"):
+            assert "secret" in one.ask(path, one.read)[1]
+        # Others see nothing of it, also where they name it.
+        asked_for = "a=secret-run&b=run-03"
+        for path in ("/runs", "/history", "/metrics", "/api/runs"):
+            assert "secret" not in one.ask(path, one.other)[1]
+        for path in ("/runs/secret-run", f"/compare?{asked_for}", "/api/runs/secret-run/timeline"):
+            status, text = one.ask(path, one.other)
+            assert status == 404 or "unknown run" in text, (status, text)
         asked = json.dumps({"sql": "SELECT count(*) FROM runs"}).encode()
         status, text = one.ask("/api/sql", one.read, "POST", asked, Content_Type="application/json")
-        assert (status == 200 and json.loads(text)["rows"] == [[25]]) if kind == "SQLite" else status == 403
+        assert (status == 200 and json.loads(text)["rows"] == [[26]]) if kind == "SQLite" else status == 403
 
 
 def _renamed(name: str, members: Members) -> None:
@@ -533,6 +572,223 @@ def test_a_killed_push_and_a_killed_hub_leave_no_half_of_a_run(
         process.terminate()
 
 
+def test_the_command_that_waits_for_a_job_pushes_its_run(
+    sqlite_hub: Hub, collected: Path, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = token(sqlite_hub.folder, "jobs", "--project", "jobs", "--may", "push")
+    monkeypatch.setenv("HPCPROF_TOKEN", made)
+    program = f"cp {collected}/profiles/rank0.sqlite runs/*/profiles/rank00000.sqlite; exit 3"
+    job = ("--push", sqlite_hub.url, "--", "sh", "-c", program)
+    refused = hpcprof("submit", *job)
+    assert refused.returncode == 2 and "--push is for --wait" in refused.stderr
+    done = hpcprof("submit", "--wait", *job)
+    (run,) = sqlite_hub.runs(made)
+    assert done.returncode == 1 and done.stdout.endswith(f"{run}: {sqlite_hub.url}/runs/{run}\n")
+    files = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert not [path for path in files if made.encode() in path.read_bytes()]
+    assert hpcprof("collect", "--push", sqlite_hub.url).stdout.endswith(f"/runs/{run}\n")
+    monkeypatch.setenv("HPCPROF_TOKEN", "x" * 43)
+    done = hpcprof("status", "--watch", "--push", sqlite_hub.url)
+    assert done.returncode == 1 and f"{run} was not pushed: {sqlite_hub.url} refused (401)" in done.stderr
+
+
+@pytest.fixture
+def uploads(tmp_path: Path) -> Uploads:
+    """The uploads of a project, in this process."""
+    store = open_store(str(tmp_path / "hpcprof.db"), tmp_path)
+    store.prepare()
+    return Uploads(tmp_path, store)
+
+
+def receive(uploads: Uploads, package: bytes, grant: Grant, upto: int | None = None) -> Progress:
+    return uploads.receive(sha256(package).hexdigest(), grant, 0, len(package), package[:upto])
+
+
+def grant_of(name: str, quota_bytes: int = 1 << 30) -> Grant:
+    return Grant(name, "train", "push", "", "", quota_bytes)
+
+
+def test_the_run_of_before_is_whole_until_the_new_one_is(
+    uploads: Uploads, package: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill may come when the new events are there, and their rows are not."""
+    run = receive(uploads, package, grant_of("ci")).run
+    store = open_store(str(tmp_path / "hpcprof.db"), tmp_path)
+    (before, *_) = store.rank_events(run).values()
+
+    def folders() -> set[Path]:
+        return {events.folder for events in store.rank_events(run).values() if events.written()}
+
+    again = repacked(package, edited("run.json", lambda run: run["listed"].update(reason="again")))
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Store, "replace_run", killed)
+        receive(uploads, again, grant_of("ci"))
+    assert all(
+        events.written() and events.folder == before.folder for events in store.rank_events(run).values()
+    )
+    assert receive(uploads, again, grant_of("ci")).run == run
+    assert all(events.written() for events in store.rank_events(run).values())
+    assert not before.folder.exists() and len([*(tmp_path / "events").iterdir()]) == 1
+    remove_events_among(tmp_path, run)
+    assert not [*tmp_path.rglob("*.parquet")]
+
+
+def test_a_large_package_holds_up_no_other(
+    uploads: Uploads, package: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, small = (repacked(package, partial(_renamed, name)) for name in ("large", "small"))
+    unpacking, go_on = Event(), Event()
+    digest = sha256(large).hexdigest()
+
+    @contextmanager
+    def slow(path: Path, *others: Any) -> Iterator[Package]:
+        if path.name.endswith(digest):
+            unpacking.set()
+            assert go_on.wait(60)
+        with unpacked(path, *others) as found:
+            yield found
+
+    monkeypatch.setattr(uploads_module, "unpacked", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(receive, uploads, large, grant_of("ci"))
+        assert unpacking.wait(60)
+        again = pool.submit(receive, uploads, large, grant_of("ci"))  # a client that had no answer
+        assert receive(uploads, small, grant_of("ci")).run == "small" and not first.done()
+        go_on.set()
+        assert first.result(60).run == again.result(60).run == "large"
+
+
+def test_a_token_begins_a_hundred_packages_at_most(uploads: Uploads) -> None:
+    for number in range(100):
+        assert receive(uploads, b"%03d" % number, grant_of("ci"), 1).offset == 1
+    with pytest.raises(Refused, match="begun 100 packages"):
+        receive(uploads, b"another", grant_of("ci"), 1)
+    assert receive(uploads, b"another", grant_of("ben"), 1).offset == 1
+    assert uploads.receive(sha256(b"007").hexdigest(), grant_of("ci"), 1, 3, b"0").offset == 2
+
+
+def test_what_nobody_finishes_is_removed_after_a_week(uploads: Uploads, tmp_path: Path) -> None:
+    receive(uploads, b"new", grant_of("ci"), 1)
+    incoming = tmp_path / ".incoming"
+    (incoming / ".unpacking-old/events").mkdir(parents=True)
+    (incoming / "ci-old").write_bytes(b"x")
+    for name in (".unpacking-old", "ci-old"):
+        os.utime(incoming / name, (0, time.time() - 8 * 24 * 3600))
+    receive(uploads, b"newer", grant_of("ci"), 1)
+    assert sorted(one.name.rpartition("-")[2] for one in incoming.iterdir()) == sorted(
+        sha256(one).hexdigest() for one in (b"new", b"newer")
+    )
+
+
+def test_equal_values_that_fill_the_memory_are_refused(
+    uploads: Uploads, package: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column of one value takes some bytes of a file, however many rows it has."""
+
+    def many_rows(members: Members) -> None:
+        for place, (member, content) in enumerate(members):
+            if member.name == "events/kernels/0.parquet":
+                table = pq.read_table(io.BytesIO(content)).slice(0, 1)
+                made = io.BytesIO()
+                pq.write_table(table.take([0] * 200_000), made, compression="zstd")
+                members[place] = member, made.getvalue()
+
+    swollen = repacked(package, many_rows)
+    monkeypatch.setattr(package_module, "MOST_EVENT_BYTES", 8 << 20)
+    assert len(swollen) < 1 << 20
+    with pytest.raises(Refused, match="the events exceed 8,388,608 bytes"):
+        receive(uploads, swollen, grant_of("ci"))
+
+
+def test_a_hub_that_never_agrees_how_much_it_has_is_left(
+    collected: Path, pushing: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    class Other(http.server.BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(409)
+            self.end_headers()
+            self.wfile.write(json.dumps({"offset": 1 - int(self.headers["Upload-Offset"])}).encode())
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"offset": 0, "run": null}')
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        done = pushing(Hub(server.server_port, collected, "", "", ""), "x" * 43)
+        server.shutdown()
+    assert done.returncode == 1 and "takes no more than" in done.stderr
+
+
+def test_the_reader_of_a_link_sees_what_it_names_after_the_sign_in(
+    sqlite_hub: Hub, package: bytes, browser: Browser
+) -> None:
+    status, answer = sqlite_hub.put(package, sqlite_hub.push)
+    assert status == 200
+    address = f"{sqlite_hub.url}/runs/{answer['run']}"
+    page = browser.new_context().new_page()
+    page.goto(f"{address}?token=stale#rank=1")
+    assert page.url == f"{sqlite_hub.url}/sign-in?next=%2Fruns%2F{answer['run']}#rank=1"
+    page.fill("input[name=token]", "wrong")
+    page.click("button[type=submit]")
+    page.fill("input[name=token]", sqlite_hub.read)
+    page.click("button[type=submit]")
+    page.wait_for_selector("html[data-ready]")
+    assert page.url.startswith(f"{address}#rank=1")
+    # The address follows the timeline, and opens what it names.
+    button = page.locator('#finding-1 [data-action="show"]')
+    rank, step = (button.get_attribute(f"data-{name}") for name in ("rank", "step"))
+    button.click()
+    named = f"{address}#finding=1&rank={rank}&step={step}"
+    assert page.url == named
+    said = page.inner_text(".timeline-panel")
+    other = page.context.new_page()
+    other.goto(named)
+    other.wait_for_selector("html[data-ready]")
+    other.wait_for_function("said => document.querySelector('.timeline-panel').innerText === said", arg=said)
+    assert other.url == named
+    assert "Secure" not in sqlite_hub.signed_in(sqlite_hub.read, "/")[1]
+    assert sqlite_hub.signed_in(sqlite_hub.read, "//evil.example/x")[0] == "/evil.example/x"
+    assert "Secure" in sqlite_hub.signed_in(sqlite_hub.read, "/", X_Forwarded_Proto="https")[1]
+
+
+def test_a_proxy_comes_by_a_socket_that_only_its_user_can_open(tmp_path: Path) -> None:
+    token(tmp_path, "alice", "--project", "train", "--may", "read", "--proxied")
+    path = tmp_path / "hub.socket"
+    command = [sys.executable, "-m", "hpcprof", "serve", "--accept", "--runs-dir", str(tmp_path)]
+    command += ["--unix", str(path), "--user-header", "X-Remote-User"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == f"http://localhost/ by {path}\n"
+        assert path.stat().st_mode & 0o777 == 0o600
+        for header, status in (("alice", 200), ("mallory", 401)):
+            connection = http.client.HTTPConnection("localhost")
+            connection.sock = socket.socket(socket.AF_UNIX)
+            connection.sock.connect(str(path))
+            connection.request("GET", "/api/runs", headers={"X-Remote-User": header})
+            assert connection.getresponse().status == status
+            connection.close()
+        with pytest.raises(UsageError, match="a server listens there already"):
+            listen_on_file(path)
+        process.send_signal(signal.SIGINT)
+        assert (process.wait(60), process.stderr.read()) == (0, "")
+    assert not path.exists()
+    with listen_on_file(path):
+        pass
+    listen_on_file(path).close()  # one that a killed server left is no obstacle
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot listen there"):
+        listen_on_file(tmp_path / "file")
+
+
 def test_the_user_comes_from_the_header_of_the_proxy_alone(tmp_path: Path, package: bytes) -> None:
     folder = tmp_path / "hub"
     assert "where the proxy names that user" in token(
@@ -565,6 +821,9 @@ def test_wrong_addresses_and_tokens_are_one_sentence(
         assert done.returncode == 2 and says in done.stderr and done.stderr.count("\n") == 1
     done = hpcprof("serve", "token", "create", "a", "--project", "p", "--may", "push", "--quota", "2")
     assert done.returncode == 2 and "--quota 2: write" in done.stderr
+    for options in (("--user-header", "X"), ("--proxy", "::1"), ("--unix", "x", "--user-header", "X")):
+        accepts = ("--accept",) if options[0] != "--unix" else ()
+        assert "--user-header NAME is for --accept" in hpcprof("serve", *accepts, *options).stderr
     done = hpcprof("serve", "--accept", "--user-header", "X-User", "--proxy", "front.example.org")
     assert done.returncode == 2 and "--proxy front.example.org: write an IP address" in done.stderr
 

@@ -8,8 +8,17 @@ export function showFromFindings() {
     button.addEventListener("click", () => {
       const { rank, step, name, offset, duration } = button.dataset;
       const slice = name === undefined ? null : { name, offset: Number(offset), duration: Number(duration) };
-      const detail = { rank: Number(rank), step: Number(step), slice };
+      const finding = Number(button.closest(".finding")?.id.replace("finding-", "")) || null;
+      const detail = { rank: Number(rank), step: Number(step), slice, finding };
       document.dispatchEvent(new CustomEvent("hpcprof:show", { detail }));
     });
   }
+}
+
+/** Shows a finding in the timeline if it is that of a rank and step, and returns whether it is. */
+export function showFinding(finding, rank, step) {
+  const button = document.querySelector(`#finding-${finding} [data-action="show"]:not([hidden])`);
+  if (Number(button?.dataset.rank) !== rank || Number(button.dataset.step) !== step) return false;
+  button.click();
+  return true;
 }

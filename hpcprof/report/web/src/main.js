@@ -1,7 +1,7 @@
 // The script of a page: mounts each part that the page has data for.
 import { drawCharts, history, waterfall } from "./charts.js";
 import { readBlock } from "./data.js";
-import { showFromFindings } from "./first_screen.js";
+import { showFinding, showFromFindings } from "./first_screen.js";
 import { heatMap } from "./heat_map.js";
 import { messageMatrix } from "./message_matrix.js";
 import { drawTables } from "./tables.js";
@@ -38,11 +38,13 @@ async function mount(element) {
   await draw(element, data);
 }
 
-/** Tells the parts what the address names: `#rank=3&step=7`. */
+/** Tells the parts what the address names: `#rank=3&step=7`, or `#finding=2&rank=3&step=7`. */
 function showAddress() {
-  const named = new URLSearchParams(location.hash.slice(1));
-  if (!named.has("rank")) return;
-  const detail = { rank: Number(named.get("rank")), step: named.has("step") ? Number(named.get("step")) : null };
+  const words = new URLSearchParams(location.hash.slice(1));
+  const [finding, rank, step] = ["finding", "rank", "step"].map((name) => (words.has(name) ? Number(words.get(name)) : null));
+  // A finding of another rank or step is one of an earlier explanation.
+  if (rank === null || (Number.isInteger(finding) && showFinding(finding, rank, step))) return;
+  const detail = { rank, step };
   document.dispatchEvent(new CustomEvent("hpcprof:show", { detail }));
 }
 

@@ -1,9 +1,10 @@
 // A timeline of ranks: what each of them did, when, on one clock. What it needs to know comes from a source
 // (source.js). It shows ranks and steps that others name by the event `hpcprof:show`, with a detail of
-// {rank, step}, where `slice` may name one by {name, offset from the start of the step, duration}, or of
-// {rank, start_ns, end_ns}.
+// {rank, step}, where `slice` may name one by {name, offset from the start of the step, duration} and `finding` is
+// the number of the finding that it is about, or of {rank, start_ns, end_ns}.
 import { isPrinting, widthIn } from "../theme.js";
 import { count, duration } from "../units.js";
+import { Address } from "./address.js";
 import { Controls } from "./controls.js";
 import { make } from "./dom.js";
 import { Gutter } from "./gutter.js";
@@ -51,6 +52,8 @@ export class Timeline {
     this.found = null;
     this.wanted = null;
     this.asked = null;
+    /** Of two timelines that move together, none is that of the page. */
+    this.address = this.options.shows && !options.linked ? new Address(this) : null;
     element.timeline = this;
     /** Resolves when the first slices are drawn. */
     this.ready = this.#start();
@@ -69,6 +72,7 @@ export class Timeline {
     this.view.listeners.push(() => {
       this.tip.hidden = true;
       this.invalidate();
+      this.address?.follow();
     });
     await this.#ask();
     this.#resize();
@@ -292,6 +296,8 @@ export class Timeline {
     this.area = null;
     this.links = linksOf(this, slice);
     this.panel.slice(slice, this.links);
+    const { slices } = this.model(slice.rank, slice.track);
+    this.address?.name(slice.rank, this.stepAt(slice.rank, slices.start[slice.row]));
     if (moves) this.#reveal(slice);
     this.invalidate();
   }
@@ -392,7 +398,7 @@ export class Timeline {
   }
 
   /** Shows a rank and step, or an extent of time, and scrolls there. */
-  show({ rank = null, step = null, slice = null, start_ns: start = null, end_ns: end = null }) {
+  show({ rank = null, step = null, slice = null, finding = null, start_ns: start = null, end_ns: end = null }) {
     this.wanted = null;
     const of = rank === null ? this.overview.ranks[0] : this.rank(rank);
     this.element.scrollIntoView({ block: "start" });
@@ -403,6 +409,7 @@ export class Timeline {
     if (this.layout.foldedRanks.has(of.rank)) this.fold(of.rank);
     this.scroller.scrollTop = this.layout.place(of.rank, null, 0).top - 2 * this.layout.rows[0].height;
     const own = of.steps.find((one) => one.step === step);
+    this.address?.name(of.rank, own ? step : null, finding);
     if (start !== null && end !== null) {
       this.view.frame(start, end);
       this.selectArea(start, end);
