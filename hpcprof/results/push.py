@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
-from urllib.request import getproxies_environment, proxy_bypass_environment
+from urllib.request import getproxies_environment, proxy_bypass
 
 import msgspec
 
@@ -87,7 +87,7 @@ def _proxy_to(host: str) -> _Proxy | None:
     """Return the proxy of ``https_proxy`` or ``all_proxy``; None without one, or by ``no_proxy``."""
     proxies = getproxies_environment()
     url = proxies.get("https") or proxies.get("all")
-    if not url or proxy_bypass_environment(host, proxies):
+    if not url or proxy_bypass(host):
         return None
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")

@@ -132,6 +132,18 @@ def test_the_button_of_a_finding_selects_what_is_to_blame(
     assert [facts["Name"], facts["Rank"], facts["Step"]] == blamed
     timeline = opened.page.locator(".timeline-scroller").bounding_box()
     assert timeline and timeline["y"] < 900
+    # The address names what is shown, and opens it; another step that is in sight later replaces it.
+    address = opened.page.url
+    assert address.endswith(f"report.html#finding=1&rank={blamed[1]}&step={blamed[2]}")
+    opened.page.goto("about:blank")
+    opened.page.goto(address)
+    opened.page.wait_for_selector("html[data-ready]", state="attached")
+    assert selected.locator("dd").first.inner_text() == blamed[0] and opened.page.url == address
+    opened.page.locator(".timeline-scroller").press("d")
+    for _ in range(20):
+        opened.page.keyboard.press("d")
+    opened.page.wait_for_function("address => location.href !== address", arg=address)
+    assert opened.page.url.partition("#")[2].startswith(f"rank={blamed[1]}")
 
 
 def test_on_paper_every_table_is_open_and_no_button_is_there(page: Path, browser: Browser) -> None:
