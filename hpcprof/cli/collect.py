@@ -16,7 +16,7 @@ from hpcprof.cli.completion import complete_queues, complete_runs, complete_site
 from hpcprof.cli.conventions import examples, typed_command
 from hpcprof.cli.options import db_option, push_option, runs_dir_option
 from hpcprof.cli.progress import ProgressLine, bar
-from hpcprof.cli.push import push_each, pushing_to
+from hpcprof.cli.pushing import push_each, pushing_to
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.common.units import counted, format_duration
 

@@ -14,12 +14,10 @@ import click
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import db_option, runs_dir_option
-from hpcprof.cli.progress import ProgressLine, bar
-from hpcprof.common.errors import HpcprofError
+from hpcprof.cli.pushing import push_each
 
 if TYPE_CHECKING:
     from hpcprof.results.push import HubAddress
-    from hpcprof.results.store.store import Store
     from hpcprof.submit.runs.directory import Run
 
 
@@ -64,60 +62,11 @@ def command(
         sys.exit(1)
 
 
-def pushing_to(url: str | None) -> HubAddress | None:
-    """Return the hub that ``--push`` names, with the token in the environment; None without one."""
-    if url is None:
-        return None
-    from hpcprof.results.push import hub_address
-
-    return hub_address(url, None)
-
-
 def push_ended(hub: HubAddress, runs: Sequence[Run], runs_dir: Path) -> bool:
     """Collect runs whose jobs have ended and push them, as `push_each` does."""
+    from hpcprof.cli.collect import collect_and_tell
     from hpcprof.results.store.store import open_store
 
     store = open_store(os.environ.get("HPCPROF_DB"), runs_dir)
     store.prepare()
-    return push_each(hub, runs, store, collect=True)
-
-
-def push_each(
-    hub: HubAddress, runs: Sequence[Run], store: Store, scrub: bool = False, collect: bool = False
-) -> bool:
-    """Push runs one after the other, print where each is, and return whether the hub has all of them.
-
-    What fails is told on standard error, and the next run follows: it is not the result of a job.
-    """
-    from hpcprof.cli.collect import collect_and_tell
-    from hpcprof.results.push import push_run
-
-    complete = True
-    for run in runs:
-        try:
-            if collect:
-                collect_and_tell(run, store, aside=True)
-            with PushingLine(run.id) as line:
-                address = push_run(run, store, hub, line.show, scrub)
-        except HpcprofError as error:
-            click.echo(f"hpcprof: {run.id} was not pushed: {error}", err=True)
-            complete = False
-        else:
-            click.echo(f"{run.id}: {address}")
-    return complete
-
-
-class PushingLine(ProgressLine):
-    """The progress of one push."""
-
-    def __init__(self, run_id: str) -> None:
-        super().__init__(self._progress, on_error_output=True)
-        self._run, self._done, self._of = run_id, 0, 0
-
-    def show(self, done: int, of: int) -> None:
-        """Show the bytes that have been pushed, and those of all."""
-        self._done, self._of = done, of
-        self.refresh()
-
-    def _progress(self) -> str:
-        return f"pushing {self._run} {bar(self._done, self._of)}" if self._of else ""
+    return push_each(hub, runs, store, collect=partial(collect_and_tell, store=store, aside=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +12,7 @@ import click
 from hpcprof.cli.conventions import examples, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, show_remarks
 from hpcprof.cli.options import db_option, push_option
-from hpcprof.cli.push import push_each, pushing_to
+from hpcprof.cli.pushing import push_each, pushing_to
 from hpcprof.cli.report import explain_first
 
 if TYPE_CHECKING:
@@ -59,15 +60,17 @@ def command(request: JobSpec, db: str | None, hub: str | None) -> None:
     from hpcprof.results.store.store import open_store
 
     profiles, store = find_profiles(run.path), open_store(db, request.runs_dir)
+    if profiles or address is not None:
+        store.prepare()
     if profiles or any((run.path / "results").glob("rank*.json")):
         if profiles:
-            store.prepare()
             collect_and_tell(run, store, aside=True)
         show_report(gather(run, store, status, unexplained=explain_first(run, store)))
     else:
         why = "it ran without a profiler, and" if job.profiler == "none" else "its ranks left no profile, and"
         click.echo(f"hpcprof: no report of {run.id}: {why} its program wrote no results", err=True)
-    pushed = address is None or push_each(address, [run], store, collect=not profiles)
+    collect = None if profiles else partial(collect_and_tell, store=store, aside=True)
+    pushed = address is None or push_each(address, [run], store, collect=collect)
     sys.exit(exit_code(status) or (0 if pushed else 1))
 
 

@@ -11,7 +11,8 @@ import click
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
 from hpcprof.cli.options import push_option, runs_dir_option
-from hpcprof.cli.push import push_ended, pushing_to
+from hpcprof.cli.push import push_ended
+from hpcprof.cli.pushing import pushing_to
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import UsageError
 from hpcprof.results.stalls import describe_end

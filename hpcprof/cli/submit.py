@@ -12,7 +12,8 @@ from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, repeated, show_remarks
 from hpcprof.cli.options import push_option
-from hpcprof.cli.push import push_ended, pushing_to
+from hpcprof.cli.push import push_ended
+from hpcprof.cli.pushing import pushing_to
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import counted, format_bytes
 from hpcprof.submit.jobs.checks import check_resubmission

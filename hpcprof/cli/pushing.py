@@ -1,0 +1,70 @@
+"""Pushing runs at the end of a command, and its progress line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from hpcprof.cli.progress import ProgressLine, bar
+from hpcprof.common.errors import HpcprofError
+
+if TYPE_CHECKING:
+    from hpcprof.results.push import HubAddress
+    from hpcprof.results.store.store import Store
+    from hpcprof.submit.runs.directory import Run
+
+
+def pushing_to(url: str | None) -> HubAddress | None:
+    """Return the hub that ``--push`` names, with the token in the environment; None without one."""
+    if url is None:
+        return None
+    from hpcprof.results.push import hub_address
+
+    return hub_address(url, None)
+
+
+def push_each(
+    hub: HubAddress,
+    runs: Sequence[Run],
+    store: Store,
+    scrub: bool = False,
+    collect: Callable[[Run], object] | None = None,
+) -> bool:
+    """Push runs one after the other, print where each is, and return whether the hub has all of them.
+
+    What fails is told on standard error, and the next run follows: it is not the result of a job. If given,
+    ``collect`` is called with each run before.
+    """
+    from hpcprof.results.push import push_run
+
+    complete = True
+    for run in runs:
+        try:
+            if collect is not None:
+                collect(run)
+            with PushingLine(run.id) as line:
+                address = push_run(run, store, hub, line.show, scrub)
+        except HpcprofError as error:
+            click.echo(f"hpcprof: {run.id} was not pushed: {error}", err=True)
+            complete = False
+        else:
+            click.echo(f"{run.id}: {address}")
+    return complete
+
+
+class PushingLine(ProgressLine):
+    """The progress of one push."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(self._progress, on_error_output=True)
+        self._run, self._done, self._of = run_id, 0, 0
+
+    def show(self, done: int, of: int) -> None:
+        """Show the bytes that have been pushed, and those of all."""
+        self._done, self._of = done, of
+        self.refresh()
+
+    def _progress(self) -> str:
+        return f"pushing {self._run} {bar(self._done, self._of)}" if self._of else ""
