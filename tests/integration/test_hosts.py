@@ -213,7 +213,7 @@ def test_a_job_there_collects_and_a_later_collect_takes_its_results(
 
 
 def test_runs_of_a_sweep_are_one_job_array_there(pbs: SshServer, hpcprof: Hpcprof, tmp_path: Path) -> None:
-    words = ("--host", "cluster", "--site", "pbs", "--walltime", "5m", "--array", "--param", "word=a,b")
+    words = ("--host", "cluster", "--site", "pbs", "--walltime", "5m", "--array", "--parameter", "word=a,b")
     done = hpcprof("sweep", *words, "--", "sh", "-c", "echo the {word}; pwd")
     assert done.returncode == 0, done.stderr
     until(lambda: hpcprof("status", "last").stdout.count("completed") == 2)
