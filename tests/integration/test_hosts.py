@@ -216,8 +216,9 @@ def test_runs_of_a_sweep_are_one_job_array_there(pbs: SshServer, hpcprof: Hpcpro
     words = ("--host", "cluster", "--site", "pbs", "--walltime", "5m", "--array", "--parameter", "word=a,b")
     done = hpcprof("sweep", *words, "--", "sh", "-c", "echo the {word}; pwd")
     assert done.returncode == 0, done.stderr
-    until(lambda: hpcprof("status", "last").stdout.count("completed") == 2)
     members = sorted(path.name for path in (tmp_path / "runs").glob("*.[01]"))
+    sweep = members[0].removesuffix(".0")
+    until(lambda: hpcprof("status", sweep).stdout.count("completed") == 2)
     for member, word in zip(members, "ab", strict=True):
         assert f"the {word}\n{pbs.home}\n" in hpcprof("logs", member).stdout
         assert (pbs.home / "hpcprof-runs" / member / "job.sh").is_file()
