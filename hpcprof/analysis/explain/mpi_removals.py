@@ -15,7 +15,7 @@ from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.analysis.statistics.student import student_quantile
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
-from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
+from hpcprof.profiles.columns.unique import numbered_rows, position_in_group, rows_by_key
 from hpcprof.profiles.timeline import Ints
 
 SMALL_BYTES = 1 << 10
@@ -212,12 +212,41 @@ class MpiRemovals:
             less_time = share * self.host_times[:, rank]
             share = np.divide(less_time, total, out=np.zeros(len(total)), where=total > 0)
         time = np.where(chosen, pieces.length * np.append(share, 0.0)[pieces.place], 0.0)
+        if self.part.server == NONE:
+            time = self._where_longer(time, rank)
         time = self._in_late_steps(time, rank)
         less = np.bincount(pieces.call, time, len(self.graph.calls))
         calls = np.flatnonzero(less)
         edges = self.removals.edge_of_call[EdgeKind.HOST][calls]
         lag = np.maximum(times.lag[edges] - np.rint(less[calls]).astype(np.int64), 0)
         return times.set_lag(edges, lag)
+
+    def _where_longer(self, time: Floats, rank: int) -> Floats:
+        """Move what is taken from pieces of a rank to those of a step in which it takes longer than others.
+
+        A step may come to a place several times.
+        """
+        pieces = self.graph.pieces
+        of = self.graph.call_rank[pieces.call]
+        order = np.lexsort((self.graph.calls.start[pieces.call], self._step, pieces.place, of))
+        turn = np.empty(len(order), np.int64)
+        _, visit = numbered_rows(of[order], pieces.place[order], self._step[order])
+        turn[order] = position_in_group(visit)
+        keys, key = numbered_rows(pieces.place, turn)
+        ranks = len(self.graph.ranks)
+        count, total = (
+            np.bincount(key * ranks + of, weights, len(keys) * ranks).reshape(-1, ranks)
+            for weights in (None, pieces.length)
+        )
+        mean = np.divide(total, count, out=np.zeros(total.shape), where=count > 0)
+        longer = np.maximum(mean[:, rank] - np.median(np.delete(mean, rank, axis=1), axis=1), 0.0)
+        share = np.divide(longer, mean[:, rank], out=np.zeros(len(keys)), where=mean[:, rank] > 0)
+        moved = np.where((of == rank) & (time > 0), pieces.length * share[key], 0.0)
+        places = pieces.place + 1
+        before, after = (np.bincount(places, one) for one in (time, moved))
+        factor = np.divide(before, after, out=np.zeros(len(before)), where=after > 0)
+        found: Floats = np.where(after[places] > 0, moved * factor[places], time)
+        return np.minimum(found, pieces.length)
 
     def like_the_others(self, times: Times, rank: int) -> Times:
         """Take from a rank what it works longer than the others, and what it does while they wait for it."""

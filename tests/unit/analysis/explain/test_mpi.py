@@ -200,6 +200,18 @@ def in_turn(extra: float, held: int = 20 * US) -> Body:
     return body
 
 
+def twice(late: int = -1, extra: float = 0) -> Body:
+    """Two reductions of one name in a step; a rank may be late for the first."""
+
+    def body(rank: int, step: int) -> Actions:
+        yield work(4 * MS * uneven(rank, step) + (extra if rank == late else 0))
+        yield allreduce()
+        yield work(4 * MS * uneven(rank, step))
+        yield allreduce()
+
+    return body
+
+
 def per_step(body: Body) -> float:
     """Return the time of a step in ns."""
     return simulate(RANKS, STEPS, body).elapsed / STEPS
@@ -217,6 +229,13 @@ def per_step(body: Body) -> float:
         (master(MS), master(0), Cause.SERIAL_SECTION, (0,), "between MPI_Recv and MPI_Send"),
         (pieces(500), pieces(1), Cause.SMALL_MESSAGES, (0, 1, 2, 3), "MPI_Recv"),
         (rendezvous(3 * MS), rendezvous(0), Cause.LATE_RECEIVER, (1, 3), "MPI_Ssend"),
+        (
+            twice(1, 4 * MS),
+            twice(),
+            Cause.LATE_RANK_HOST,
+            (1,),
+            "between MPI_Allreduce and MPI_Allreduce",
+        ),
         (ordered(2), ordered(1), Cause.WRONG_ORDER, (1, 3), "MPI_Recv"),
         (
             in_turn(4 * MS),
@@ -229,7 +248,7 @@ def per_step(body: Body) -> float:
     ids=[
         *("late rank", "serial section", "slow stage", "slow stage of sweeps", "serial section after sweeps"),
         *("late rank of a ring", "master", "small messages", "late receiver"),
-        *("wrong order", "late in turn"),
+        *("late for one of two", "wrong order", "late in turn"),
     ],
 )
 def test_the_first_finding_is_what_was_planted_at_its_price(
