@@ -18,10 +18,8 @@ _ASSUMED_CORRELATION, _MOST_CORRELATION = 0.5, 0.9
 _INDEPENDENT_VALUES, _FEWEST_ALIKE = 4, 4
 """The weight of the assumption that values are independent, as a number of values; less tell nothing."""
 
-_OWN_ASSUMED, _OWN_ERRORS = 0.7, 0.5
-"""The correlation that is assumed of one series, and by how many standard errors it may be larger.
-
-With less, the intervals of 3 to 6 steps whose neighbours correlate by 0.8 are too short."""
+_OWN_ERRORS = 0.5
+"""The correlation in one series may be larger than measured by so many standard errors."""
 
 _MOST_LAGS = 8
 _TRIMMED = 10
@@ -152,7 +150,7 @@ def own_correlation(series: Floats) -> Floats:
     """
     n = len(series)
     found = common_correlation(series[None])[0] if n >= _FEWEST_ALIKE else np.zeros(())
-    return expected_correlation(found, 1, n, _INDEPENDENT_VALUES, _OWN_ASSUMED, _OWN_ERRORS)
+    return expected_correlation(found, 1, n, _INDEPENDENT_VALUES, errors=_OWN_ERRORS)
 
 
 def variance_of_mean(n: Ints | Floats | int, correlation: Floats) -> Floats:

@@ -29,19 +29,17 @@ def test_nine_of_ten_intervals_or_more_contain_the_mean_and_the_median(steps: in
     widths = [half_width(one) for one in values]
     for of in (np.mean, np.median):
         assert np.mean(np.abs(of(values, axis=1)) <= widths) >= 0.9
-    # Student's interval of the median of as many independent steps, with their true deviation. Few steps do
-    # not tell that they are independent.
+    # Student's interval of the median of as many independent steps, with their true deviation.
     usual = student_quantile(steps - 1, 0.95) * 1.2533 / np.sqrt(steps)
-    assert np.median(widths) < (1.7 if steps == 20 else 2.8) * usual
+    assert np.median(widths) < 2 * usual
 
 
-@pytest.mark.parametrize("steps", [3, 4, 6, 20])
-def test_nine_of_ten_intervals_of_strongly_correlated_steps_contain_the_mean(steps: int) -> None:
-    values = np.random.default_rng(2).standard_normal((600, steps))
-    for step in range(1, steps):
+def test_nine_of_ten_intervals_of_twenty_strongly_correlated_steps_contain_the_mean() -> None:
+    values = np.random.default_rng(2).standard_normal((600, 20))
+    for step in range(1, 20):
         values[:, step] = 0.8 * values[:, step - 1] + 0.6 * values[:, step]
-    # As if the correlation were known to be what it seems, it is 79 % of 20; assumed to be 0.5, 83 % of 4.
-    assert np.mean([abs(np.mean(one)) <= half_width(one) for one in values]) >= 0.88
+    # As if the correlation were known to be what it seems, it is 79 %.
+    assert np.mean([abs(np.mean(one)) <= half_width(one) for one in values]) >= 0.89
 
 
 def test_steps_that_resemble_their_neighbours_make_an_interval_wider() -> None:
