@@ -28,7 +28,7 @@ $(VENV)/.workloads: setup.cfg pyproject.toml constraints.txt
 	$(install)
 	touch $@
 
-$(VENV)/.installed: EXTRAS := workloads,transformers,jax,dask,events,mcp,otf2,serve,postgres,notebook,docs,dev
+$(VENV)/.installed: EXTRAS := workloads,transformers,jax,dask,darshan,events,mcp,otf2,serve,postgres,notebook,docs,dev
 $(VENV)/.installed: setup.cfg pyproject.toml constraints.txt
 	$(install)
 	touch $(VENV)/.workloads $@

@@ -135,7 +135,7 @@ def _name_with_rank(file: Path, identified: Iterable[Identified]) -> str:
     reader = reader_of(file)
     suffixes = [end for end in reader.suffixes if file.name.lower().endswith(end)] if reader else []
     suffix = file.name[-max(map(len, suffixes)) :] if suffixes else file.suffix
-    return f"rank{free:05d}{suffix}"
+    return f"rank{free:05d}.{suffix.lstrip('.')}"
 
 
 def _lost(paths: Sequence[Path], lost: Lost) -> list[Identified]:

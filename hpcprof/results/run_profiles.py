@@ -203,8 +203,7 @@ def _compressed(folder: Path, native: Sequence[Path]) -> list[Path]:
     for path in sorted(place.iterdir()):
         reader = reader_of_compressed(path)
         # Whether a table is one of ncu is seen only in what it contains.
-        unclear = reader and reader.shared_suffixes and path.stem.lower().endswith(reader.shared_suffixes)
-        if reader and not unclear and path.stem not in there and path.is_file():
+        if reader and not reader.is_unclear(path.stem) and path.stem not in there and path.is_file():
             found.append(path)
     return found
 

@@ -35,7 +35,8 @@ _LONGEST_WINDOW_S = 60.0
 """A window is so long at most, if the program goes on to compile in it."""
 _MOST_COMPILED = 2
 """So often, windows begin anew once the program has compiled something after them."""
-_COMPILES = "/jax/core/compile/"
+_COMPILES, _LOWERED = "/jax/core/compile/", "/jax/core/compile/jaxpr_to_mlir_module_duration"
+"""Events of JAX: it ends a part of compiling, and XLA begins its own, which takes the longest."""
 _LOOK_S, _SELDOM_S = 0.1, 1.0
 _CLAIM = ".hpcprof-jax"
 SUFFIX = ".xplane.pb"
@@ -95,6 +96,7 @@ class Recorder:
         self._process = os.getpid()
         self._ready: float | None = None
         self._compiled = float("-inf")
+        self._lowered: float | None = None
         self._anew = _MOST_COMPILED
         self._steady = 0.0
         self._windows = list(_WINDOWS_S)
@@ -119,9 +121,13 @@ class Recorder:
         """True if `tick` is to be called often."""
         return bool(self._windows) or self._began is not None
 
+    def lowered(self) -> None:
+        """Note that the program has XLA compile something from now on."""
+        self._lowered = time.monotonic()
+
     def compiled(self) -> None:
         """Note that the program has just compiled something."""
-        self._compiled = time.monotonic()
+        self._compiled, self._lowered = time.monotonic(), None
 
     @_guarded
     def tick(self) -> None:
@@ -132,10 +138,14 @@ class Recorder:
         elif self._records_steps:
             return
         elif self._began is not None:
-            steady = now - max(self._began, self._compiled)
+            # What is lowered is not always compiled.
+            compiles = self._lowered is not None and now - self._lowered < _LONGEST_WINDOW_S
+            compiled = self._compiled
+            steady = 0.0 if compiles else now - max(self._began, compiled)
             if steady >= _WINDOW_S or now - self._began >= _LONGEST_WINDOW_S:
+                # To write takes a while: what is compiled in it is not in this window.
                 self._end_window()
-                self._ready = max(now if self._ready is None else self._ready, self._compiled)
+                self._ready = max(now if self._ready is None else self._ready, compiled)
         elif self._ready is not None and self._compiled > self._ready and self._anew:
             # The window before shows how the program compiles.
             self._ready, self._windows, self._steady = self._compiled, list(_WINDOWS_S), 0.0
@@ -342,7 +352,9 @@ def _watch_compiler(jax: Any, recorder: Recorder) -> None:
     listen = getattr(getattr(jax, "monitoring", None), "register_event_duration_secs_listener", None)
 
     def note(event: str, *_: Any, **__: Any) -> None:
-        if event.startswith(_COMPILES):
+        if event == _LOWERED:
+            recorder.lowered()
+        elif event.startswith(_COMPILES):
             recorder.compiled()
 
     if listen is not None:

@@ -120,6 +120,17 @@ def test_all_files_of_a_folder_are_the_run_of_the_folder(hpcprof: Hpcprof, tmp_p
     assert "0 profiles collected, 2 unchanged" in hpcprof("collect", str(folder)).stdout
 
 
+def test_packed_traces_of_a_folder_are_found_and_other_packed_tables_left_alone(
+    hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    folder = folder_of(tmp_path / "profiles")
+    for rank in (0, 1):
+        trace = {"schemaVersion": 1, "distributedInfo": {"rank": rank}, "traceEvents": []}
+        (folder / f"rank{rank}.trace.json.xz").write_bytes(lzma.compress(json.dumps(trace).encode()))
+    (folder / "notes.csv.xz").write_bytes(lzma.compress(b"a,b"))
+    assert "2 profiles collected" in hpcprof("collect", str(folder)).stdout
+
+
 def test_several_folders_are_shown_one_after_the_other_and_mistakes_named(
     hpcprof: Hpcprof, tmp_path: Path
 ) -> None:

@@ -403,7 +403,7 @@ def _waiting(
         if one.metric == "blocked_pct" and one.rank is not None:
             series = samples[one.node, (one.device, one.metric)]
             some = series.values[(series.times > steps.edges[0]) & (series.times <= steps.edges[-1])]
-            share = float(some.mean())
+            share = float(some.sum()) / max(1, len(some))
             if np.count_nonzero(some) >= _FEWEST_BLOCKED and share >= 100 * _MATERIAL:
                 yield _row(one, "io", (int(steps.last[0]), int(steps.last[-1])), 0.0, share, 0.0)
 

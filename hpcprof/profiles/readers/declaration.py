@@ -130,6 +130,8 @@ class Reader:
         folder for it there.
     shared_suffixes : tuple of str
         The suffixes that files of other kinds have too; ``recognize`` finds the profiles among these.
+    own_suffixes : tuple of str
+        The suffixes that no other kind has, though they end like a shared one.
     recognize : str
         Returns whether a file is a profile of this kind, by its first bytes.
     reports : mapping of str to tuple of str
@@ -154,6 +156,7 @@ class Reader:
     other_files: str = ""
     place_in_run: str = ""
     shared_suffixes: tuple[str, ...] = ()
+    own_suffixes: tuple[str, ...] = field(default=(), kw_only=True)
     recognize: str = ""
     reports: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     convert: str = ""
@@ -163,6 +166,11 @@ class Reader:
         """Return whether the name of a file or folder ends as those of this kind do."""
         endings = (*self.suffixes, self.folder_suffix) if self.folder_suffix else self.suffixes
         return path.name.lower().endswith(endings)
+
+    def is_unclear(self, name: str) -> bool:
+        """Return whether a file of this name may be of another kind."""
+        name = name.lower()
+        return name.endswith(self.shared_suffixes) and not name.endswith(self.own_suffixes)
 
     def made_from(self, path: Path) -> list[Path]:
         """Return the files and folders that may have been made from a report; none for other profiles."""

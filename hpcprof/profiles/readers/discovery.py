@@ -189,6 +189,6 @@ def _reader_of_profile(path: Path) -> Reader | None:
     hidden = name.startswith((".", "~", "#")) or name.lower().startswith("tmp.") or name.endswith(_TEMPORARY)
     present = path.is_file() or is_profile_folder(path)
     reader = reader_of(path) if present and not hidden else None
-    if reader and reader.shared_suffixes and name.lower().endswith(reader.shared_suffixes):
+    if reader and reader.is_unclear(name):
         return reader if load(reader.recognize)(path) else None
     return reader

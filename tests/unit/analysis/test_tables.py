@@ -43,13 +43,13 @@ NULLABLE = {
     "idle_causes": ("range", "api"),
     "step_idle_causes": ("range",),
 }
-# hpcprof explain computes the critical path, not a collect; the profiles here have no messages, no MPI and
-# no snapshots of memory, and the samples no long steps.
+# hpcprof explain computes the critical path, not a collect; the profiles here have no messages, no MPI,
+# no snapshots of memory and no logs of Darshan, and the samples no long steps.
 OTHERS = (
     *("critical_path", "point_to_point", "point_to_point_summary"),
     *("mpi_calls", "mpi_waits", "mpi_delays", "mpi_matrix", "pop"),
     *("memory_use", "memory_snapshots", "memory", "memory_over_step", "host_memory"),
-    "coincidences",
+    *("coincidences", "darshan_files", "darshan_ranks", "darshan_steps"),
 )
 RUN = [one for one in ANALYSES.values() if one.scope is Scope.RUN and one.name not in OTHERS]
 

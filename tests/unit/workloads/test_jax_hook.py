@@ -163,6 +163,44 @@ def test_a_program_that_compiles_for_longer_than_a_window_is_recorded_when_it_ru
     assert said == ["recorded 0.8 s of the program, 7.2 s after it imported JAX, since it marked no step."]
 
 
+def test_a_window_lasts_until_what_the_program_compiles_in_it_has_run(
+    tmp_path: Path, clock: list[float], said: list[str]
+) -> None:
+    made = recorder(tmp_path, Profiler())
+    for second in range(20):
+        clock[0] = float(second)
+        if second == 2:
+            made.lowered()
+        if second == 8:
+            made.compiled()
+        made.tick()
+        if second == 12:
+            break
+    made.close()
+    assert said == ["recorded 12 s of the program, 0 s after it imported JAX, since it marked no step."]
+
+
+def test_a_program_that_compiles_while_a_window_is_written_gets_another(
+    tmp_path: Path, clock: list[float], said: list[str]
+) -> None:
+    profiler = Profiler()
+    made = recorder(tmp_path, profiler)
+    stop = profiler.stop
+
+    def slowly() -> None:
+        clock[0] += 1.0
+        made.compiled()
+        stop()
+
+    made.tick()
+    clock[0], profiler.stop = 4.0, slowly  # type: ignore[method-assign]
+    made.tick()
+    profiler.stop = stop  # type: ignore[method-assign]
+    for clock[0] in (5.1, 5.2, 9.3):
+        made.tick()
+    assert said == [] and (tmp_path / "rank00000.xplane.pb").read_text() == "2"
+
+
 def test_a_program_that_never_stops_to_compile_ends_its_windows(
     tmp_path: Path, clock: list[float], said: list[str]
 ) -> None:

@@ -13,6 +13,7 @@ TORCH = Reader(
     read="hpcprof.profiles.readers.kineto.reader:read",
     identify_rank="hpcprof.profiles.readers.kineto.rank_identity:identify_rank",
     shared_suffixes=_SUFFIXES,
+    own_suffixes=(".trace.json", ".trace.json.gz"),
     recognize="hpcprof.profiles.readers.kineto.rank_identity:is_trace",
     scrubber=Scrubber(
         "hpcprof.profiles.scrub.torch:scrub", suffixes=_SUFFIXES, files="*trace.json[.gz] of PyTorch"

@@ -12,7 +12,6 @@ from hpcprof.profiles.readers.declaration import rank_from_name
 
 # Kineto writes distributedInfo before the events, after the properties of up to 16 devices.
 _HEAD_BYTES = 1 << 18
-_NAMED = (".trace.json", ".trace.json.gz")
 # Other programs write Chrome's events too, without what Kineto says of itself and with other categories.
 _OF_KINETO = re.compile(
     rb'"(?:schemaVersion|deviceProperties|distributedInfo)"\s*:'
@@ -34,9 +33,7 @@ def identify_rank(path: Path) -> int | None:
 
 
 def is_trace(path: Path) -> bool:
-    """Return whether a file is a trace, by its name or what it begins with."""
-    if path.name.lower().endswith(_NAMED):
-        return True
+    """Return whether a file is a trace, by what it begins with."""
     try:
         return _OF_KINETO.search(_head(path)) is not None
     except DamagedInput:
