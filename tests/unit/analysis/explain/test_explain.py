@@ -688,7 +688,7 @@ def timeline_of(path: Path) -> Timeline:
 @pytest.mark.parametrize("steps", [2, 3, 4])
 def test_the_share_of_a_saving_in_few_steps_is_that_of_many(steps: int) -> None:
     # The loader delays each step but the last, of which what comes before the next front is missing.
-    program = [Place("data", (Host(10 * MS),)), *(Launch(4 * MS) for _ in range(5)), Wait()]
+    program: list[Instruction] = [Place("data", (Host(10 * MS),)), *[Launch(4 * MS)] * 5, Wait()]
     explanation = explain_run(inputs_of(simulate([program], steps)))[0]
     first, step = explanation.shown()[0], explanation.step
     assert first.cause is Cause.HOST_WORK
