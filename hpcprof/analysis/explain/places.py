@@ -47,12 +47,16 @@ class Places:
 def places_of(timeline: Timeline, begin: int, end: int) -> Places:
     """Return where the threads are between two moments.
 
-    Only ranges that the program itself marked count, not those of libraries, which have a domain.
+    Only ranges that the program itself marked count, not those of libraries, which have a domain, but for
+    executions of programs that mark the steps: what lies between these is outside.
     """
     steps = steps_of(timeline)
     ranges = timeline.ranges
+    counts = ranges.domain == NO_NAME
+    if steps.marker:
+        counts[steps.rows] = True
     touching = (ranges.end >= begin) & (ranges.start <= end)
-    own = ranges.take((ranges.domain == NO_NAME) & (ranges.one_thread == 1) & touching)
+    own = ranges.take(counts & (ranges.one_thread == 1) & touching)
     above = parents(own)
     used = {text: shown_name(timeline, text) or "" for text in set(timeline.names(own.name)) if text}
     names = [used.get(text or "", "") for text in timeline.names(own.name)]

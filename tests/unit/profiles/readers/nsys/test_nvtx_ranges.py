@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from hpcprof.analysis.explain.host_activity import NONE
+from hpcprof.analysis.explain.places import places_of
 from hpcprof.analysis.operators.operators import operator_kernels, operators_by_shape
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.summaries.nvtx_gpu_projection import range_gpu, ranges
@@ -124,6 +127,10 @@ def test_operations_of_xla_are_operators_and_its_modules_mark_steps(tmp_path: Pa
         (10, 110),
         (110, 210),
     ]
+    # The program waits for its input between the executions.
+    places = places_of(timeline, 0, 250)
+    assert places.texts == (steps.name,)
+    assert [places.marking.at(np.array([moment]))[0] for moment in (30, 80)] == [0, NONE]
 
 
 def test_operators_are_no_ranges_of_steps_and_have_their_shapes(marked: Timeline) -> None:
