@@ -197,10 +197,10 @@ def test_json_rows_have_exactly_the_keys_of_their_analysis(
         for row in found:
             assert list(row) == [column.name for column in analysis.columns]
     # No small profile has MPI and a GPU, counters of MPI programs, calls of the system, samples of GPUs,
-    # snapshots of memory, or many noted steps.
+    # snapshots of memory, logs of Darshan, or many noted steps.
     memory = {"memory", "memory_use", "memory_over_step", "memory_snapshots", "host_memory"}
     of_some = {"offload", "useful_counters", "os_calls", "device_metrics", "coincidences"}
-    assert empty == of_some | memory
+    assert empty == of_some | memory | {"darshan_files", "darshan_ranks", "darshan_steps"}
 
 
 def test_damaged_profiles_are_named_and_skipped_and_the_rest_is_collected(
