@@ -96,7 +96,7 @@ class MatchTask(RankTask):
 
 @dataclass(frozen=True)
 class RunSurvey:
-    """What the ranks of a run call together, and the files that told it."""
+    """The collectives of the ranks of a run, and the files that told them."""
 
     events: Mapping[int, RankEvents]
     parts: Sequence[Survey]

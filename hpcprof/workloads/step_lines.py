@@ -33,7 +33,7 @@ current: StepLines | None = None
 
 
 counted: dict[str, int] = {}
-"""How many of each item this process has counted (`count`)."""
+"""The number of each item that this process has counted (`count`)."""
 
 
 def count(number: int, item: str = "token") -> None:

@@ -26,7 +26,7 @@ _SHARE_OF_EXCESS = 0.25
 """A rank is late in a place with so much of what it takes longer in all, else in none."""
 
 _EXECUTES = "XlaModule:#"
-"""How ranges begin in which a device executes a program: a pause in one is the device's, not the host's."""
+"""Begins ranges in which a device executes a program: a pause in one is the device's, not the host's."""
 
 _READ_OF_JAX = "np.asarray(jax.Array)"
 """JAX marks with it that the host reads a value, also by ``float()``."""

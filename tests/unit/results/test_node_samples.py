@@ -1,4 +1,4 @@
-"""What a run says of itself beside the samples of its nodes."""
+"""The facts that a run tells beside the samples of its nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a trace is and of which rank, found without reading all of it."""
+"""The kind and the rank of a trace, found without reading all of it."""
 
 from __future__ import annotations
 
