@@ -87,7 +87,9 @@ def test_a_running_job_records_the_same_steps_on_all_ranks_and_goes_on(
     assert [path.name for path in (job.run.path / "profiles").iterdir()] == ["rank00001.trace.json.gz"]
     job.hpcprof("capture", "last", "--steps", "3")
     job.end()
-    assert "only a running job" in job.hpcprof("capture", "last", code=1)
+    # The scheduler may not know of the end yet.
+    told = job.hpcprof("capture", "last", code=1)
+    assert "only a running job" in told or "its job has ended" in told
     job.hpcprof("collect", "last")
     explained = json.loads(job.hpcprof("explain", "last", "--format", "json"))
     assert (explained["step"]["steps"], explained["step"]["ranks"]) == (3, 2)
