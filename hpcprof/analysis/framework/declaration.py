@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from hpcprof.analysis.framework.events import Events
 from hpcprof.profiles.readers.declaration import ProfileContent
@@ -206,3 +207,20 @@ def columns(text: str) -> tuple[Column, ...]:
 def names(text: str) -> tuple[str, ...]:
     """Parse names of columns or analyses, as in ``"rank name -total_ns"``."""
     return tuple(text.split())
+
+
+def from_part(
+    name: str, title: str, described: str, main: str, position: int | None = None, **given: Any
+) -> Analysis:
+    """Declare an analysis of a run whose rows ``map`` returns; `columns` and `names` parse the texts."""
+    given = {"events": Events(frozenset()), **given}
+    return Analysis(
+        name,
+        title,
+        Scope.RUN,
+        columns(described),
+        "",
+        main_columns=names(main),
+        report_position=position,
+        **given,
+    )

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, Scope, columns, names
-from hpcprof.analysis.framework.events import Events
+from functools import partial
+
+from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, Scope, columns, from_part
 
 NO_SNAPSHOTS = "there are no snapshots of PyTorch's memory (--memory-history keeps some)"
 
 
-def _declared(
-    name: str, title: str, described: str, main: str, position: int | None = None, compared_by: str = ""
-) -> Analysis:
-    return Analysis(
-        name,
-        title,
-        Scope.RUN,
-        columns(described),
-        "",
-        absent=NO_SNAPSHOTS,
-        map="hpcprof.analysis.memory.tables:memory_tables",
-        map_over=Part.MEMORY,
-        events=Events(frozenset()),
-        main_columns=names(main),
-        report_position=position,
-        about=Activity.MEMORY,
-        compared_by=compared_by,
-    )
-
+_declared = partial(
+    from_part,
+    absent=NO_SNAPSHOTS,
+    map="hpcprof.analysis.memory.tables:memory_tables",
+    map_over=Part.MEMORY,
+    about=Activity.MEMORY,
+)
 
 ANALYSES = (
     _declared(
@@ -42,7 +31,7 @@ ANALYSES = (
         "free_bytes capacity_bytes outside_bytes module:text line:text complete",
         "rank event step peak_bytes reserved_bytes asked_bytes line complete",
         160,
-        "peak_bytes",
+        compared_by="peak_bytes",
     ),
     _declared(
         "memory",
@@ -51,7 +40,7 @@ ANALYSES = (
         "difference_bytes",
         "rank event step kind module line bytes share_pct difference_bytes",
         161,
-        "bytes",
+        compared_by="bytes",
     ),
     _declared(
         "memory_over_step",
@@ -68,7 +57,7 @@ ANALYSES = (
         "growth_bytes_per_s:float node_free_bytes full_in_s full_at_step grows",
         "rank node resident_bytes growth_bytes_per_step full_at_step grows",
         162,
-        "resident_bytes",
+        compared_by="resident_bytes",
     ),
     Analysis(
         "memory_difference",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, Scope, columns, names
+from functools import partial
+
+from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, Scope, columns, from_part
 from hpcprof.analysis.framework.events import RANGES, Events
 from hpcprof.profiles.losses import Subject
 
@@ -19,54 +21,21 @@ _METRICS = (
     "device:text first_step last_step phase:text metric:text unit:text samples mean:float min:float max:float"
 )
 _SAMPLES = frozenset({Subject.SAMPLE})
-_MAP = "hpcprof.analysis.telemetry.tables:telemetry_tables"
 
-
-def _declared(
-    name: str,
-    title: str,
-    described: str,
-    main: str,
-    position: int | None = None,
-    sort: tuple[str, ...] = (),
-    about: Activity = Activity.TELEMETRY,
-    compared_by: str = "",
-    subjects: frozenset[Subject] = frozenset(),
-) -> Analysis:
-    return Analysis(
-        name,
-        title,
-        Scope.RUN,
-        columns(described),
-        "",
-        absent=NO_SAMPLES,
-        map=_MAP,
-        map_over=Part.NODES,
-        events=Events(subjects),
-        sort_by=sort,
-        main_columns=names(main),
-        report_position=position,
-        about=about,
-        compared_by=compared_by,
-    )
-
-
-def _of_files(name: str, title: str, described: str, main: str, position: int | None = None) -> Analysis:
-    return Analysis(
-        name,
-        title,
-        Scope.RUN,
-        columns(described),
-        "",
-        absent=NO_LOGS,
-        map="hpcprof.analysis.telemetry.darshan:darshan_tables",
-        map_over=Part.LOGS,
-        events=Events(frozenset()),
-        main_columns=tuple(main.split()),
-        report_position=position,
-        about=Activity.FILES,
-    )
-
+_declared = partial(
+    from_part,
+    absent=NO_SAMPLES,
+    map="hpcprof.analysis.telemetry.tables:telemetry_tables",
+    map_over=Part.NODES,
+    about=Activity.TELEMETRY,
+)
+_of_files = partial(
+    from_part,
+    absent=NO_LOGS,
+    map="hpcprof.analysis.telemetry.darshan:darshan_tables",
+    map_over=Part.LOGS,
+    about=Activity.FILES,
+)
 
 _CALLS = "opens reads writes read_bytes written_bytes read_s:float write_s:float meta_s:float"
 
@@ -111,7 +80,7 @@ ANALYSES = (
         "Others on the cores and GPUs of the run",
         "node:text device:text samples own_mean:float others_mean:float others_max:float",
         "node device samples own_mean others_mean others_max",
-        sort=("-others_mean",),
+        sort_by=("-others_mean",),
     ),
     _declared(
         "io",
@@ -135,7 +104,7 @@ ANALYSES = (
         "Samples of the nodes by step",
         f"rank node:text {_METRICS}",
         "rank device first_step last_step metric unit samples mean min max",
-        subjects=_SAMPLES,
+        events=Events(_SAMPLES),
     ),
     _of_files(
         "darshan_files",
