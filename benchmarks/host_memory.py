@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hpcprof.analysis.memory.host import growth
+from hpcprof.analysis.memory.tables import growth
 from hpcprof.profiles.timeline import Floats
 
 _LEVEL, _MB = 2e9, 1e6

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.framework.declaration import Analysis, Scope
-from hpcprof.analysis.framework.lookup import find_analysis, find_analysis_across_runs
+from hpcprof.analysis.framework.registry import find_analysis, find_analysis_across_runs
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.report.contents import VERDICTS, Contents, gather, sample_sizes

@@ -12,8 +12,7 @@ import pandas as pd
 from hpcprof.analysis.explain.changes import Prediction
 from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.analysis.framework.declaration import Analysis
-from hpcprof.analysis.framework.lookup import find_analysis, find_analysis_across_runs
-from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.framework.registry import ANALYSES, find_analysis, find_analysis_across_runs
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.results.analysis_table import AnalysisTable, data_frame

@@ -1,8 +1,14 @@
-"""Removing runs with their rows in the store, and rows whose run is gone."""
+"""Removing runs with their rows in the store, and rows whose run is gone.
+
+Nothing outside a folder of runs or behind a link is removed.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -10,11 +16,87 @@ from pathlib import Path
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles.event_folders import remove_events_among
 from hpcprof.results.store.overview import StoredRun, baselined_runs, stored_runs
-from hpcprof.submit.runs.directory import Run, all_runs, find_run, find_runs, typed_name
-from hpcprof.submit.runs.removal import check_place, jobs_of, remove_directory, size_of
+from hpcprof.submit.runs.directory import (
+    ARRAY_SCRIPT,
+    MANIFEST,
+    Run,
+    all_runs,
+    find_run,
+    find_runs,
+    sweep_of,
+    typed_name,
+)
 from hpcprof.submit.runs.tags import read_tags
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
+
+_COLLECT_JOBS = "collect"
+
+
+def check_place(run: Run, runs: Path) -> None:
+    """Check that a run is a directory in a folder of runs.
+
+    Raises
+    ------
+    UsageError
+        If it is elsewhere, or a link.
+    """
+    if run.path.parent.resolve() != runs.resolve():
+        raise UsageError(f"{run.path} is not in {runs}: give --runs-dir {run.path.parent}.")
+    if run.path.is_symlink():
+        raise UsageError(f"{run.path} is a link to {run.path.readlink()}: remove it yourself.")
+
+
+def jobs_of(run: Run) -> list[Run]:
+    """Return a run and the jobs that collect it, whose directories are in its own."""
+    return [run, *all_runs(run.path / _COLLECT_JOBS, [])]
+
+
+def size_of(folder: Path) -> int:
+    """Return how many bytes the files in a folder have; links are not followed."""
+    total = 0
+    for place, _, files in os.walk(folder):
+        for name in files:
+            with suppress(OSError):  # another process may just have removed it
+                total += (Path(place) / name).lstat().st_size
+    return total
+
+
+def remove_directory(run: Run) -> None:
+    """Remove the directory of a run, its manifest last, so that an interrupted removal can be repeated.
+
+    With the last member of an array, the directory of the array goes too.
+
+    Raises
+    ------
+    HpcprofError
+        If a file cannot be removed.
+    """
+    try:
+        for path in sorted(run.path.iterdir()):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != MANIFEST:
+                path.unlink()
+        (run.path / MANIFEST).unlink()
+        run.path.rmdir()
+        _remove_empty_sweep(run)
+    except OSError as error:
+        raise HpcprofError(f"cannot remove {error.filename}: {error.strerror}.") from None
+
+
+def _remove_empty_sweep(run: Run) -> None:
+    sweep = sweep_of(run.id)
+    if sweep is None or any(run.path.parent.glob(f"{sweep}.*/{MANIFEST}")):
+        return
+    folder = run.path.with_name(sweep)
+    if (
+        folder.is_dir()
+        and not folder.is_symlink()
+        and [path.name for path in folder.iterdir()] == [ARRAY_SCRIPT]
+    ):
+        (folder / ARRAY_SCRIPT).unlink()
+        folder.rmdir()
 
 
 @dataclass(frozen=True)

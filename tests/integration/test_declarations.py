@@ -11,7 +11,7 @@ _LISTING = """
 import sys
 for module in ("numpy", "pandas", "scipy"):
     sys.modules[module] = None  # An import of it fails.
-from hpcprof.analysis.framework.lookup import find_analysis
+from hpcprof.analysis.framework.registry import find_analysis
 from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
 print(len(ANALYSES), len(ACROSS_RUNS), find_analysis("kernels").title)
 """

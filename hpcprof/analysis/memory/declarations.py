@@ -64,7 +64,7 @@ ANALYSES = (
         "Difference of the GPU memory",
         Scope.PAIR,
         columns("event:text kind:text module:text line:text a_bytes b_bytes difference_bytes"),
-        "hpcprof.analysis.memory.difference:memory_difference",
+        "hpcprof.analysis.memory.tables:memory_difference",
         needs=("memory",),
     ),
 )

@@ -1,4 +1,7 @@
-"""The tables about the memory of a run, from step lines, snapshots of PyTorch and samples of nodes."""
+"""The tables about the memory of a run, from step lines, snapshots of PyTorch and samples of nodes.
+
+Growth on the host counts as far as it is beyond chance.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.memory.contents import (
     FRAGMENTATION,
     KINDS,
@@ -22,11 +27,148 @@ from hpcprof.analysis.memory.contents import (
     line_of,
 )
 from hpcprof.analysis.memory.declarations import NO_SNAPSHOTS
-from hpcprof.analysis.memory.host import host_rows
-from hpcprof.analysis.telemetry.tables import RunTelemetry
+from hpcprof.analysis.statistics.student import student_quantile
+from hpcprof.analysis.telemetry.tables import RunTelemetry, StepMark
 from hpcprof.common.units import counted
 from hpcprof.profiles.readers.memory_snapshot import DeviceMemory, MemorySnapshot
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.readers.telemetry import NodeTelemetry, Series
+from hpcprof.profiles.timeline import Floats, Ints
+
+_MOST_BLOCKS, _FEWEST_BLOCKS, _SAMPLES = 12, 6, 2
+_PROBABILITY = 0.9975
+"""One minus the chance that the lower end of the interval is above the growth."""
+
+_LEAST_BYTES = 16 << 20
+_STEADY = 0.5
+"""The growth of the second half of the time, as a share of that of the first half, from which it goes on."""
+
+
+class Growth(NamedTuple):
+    """The growth of a level by second or step, with an interval of 99.5 %; ``grows`` if that is no chance."""
+
+    rate: float
+    low: float
+    high: float
+    grows: bool
+
+
+def growth(times: Floats, values: Floats) -> Growth | None:
+    """Return the growth of a level over time, or over the steps until then; None with too few samples.
+
+    The first third is left out: programs fill caches and import modules. The rest is divided into equal
+    times, and the differences of their medians are taken for independent, as they are in a random walk; noise
+    around a steady level makes the interval wider.
+    """
+    if len(times) < 2:
+        return None
+    late = times >= times[0] + (times[-1] - times[0]) / 3
+    times, values = times[late], values[late]
+    blocks = min(_MOST_BLOCKS, len(times) // _SAMPLES)
+    span = float(times[-1] - times[0]) if len(times) else 0.0
+    if blocks < _FEWEST_BLOCKS or span <= 0:
+        return None
+    at = np.minimum(((times - times[0]) / span * blocks).astype(np.int64), blocks - 1)
+    if len(np.unique(at)) < blocks:
+        return None
+    levels, middles = (
+        np.array([of(some[at == block]) for block in range(blocks)])
+        for of, some in ((np.median, values), (np.mean, times))
+    )
+    steps = np.diff(levels) / np.diff(middles)
+    error = float(np.std(steps, ddof=1)) / len(steps) ** 0.5
+    wide = float(student_quantile(len(steps) - 1, _PROBABILITY)) * error
+    mean = float(steps.mean())
+    half = len(steps) // 2
+    first, second = float(steps[:half].mean()), float(steps[-half:].mean())
+    goes_on = second >= _STEADY * first
+    grows = mean - wide > 0 and goes_on and levels[-1] - levels[0] >= _LEAST_BYTES
+    return Growth(mean, mean - wide, mean + wide, bool(grows))
+
+
+def host_rows(run: RunTelemetry) -> Iterator[dict[str, Any]]:
+    """Yield the rows of ``host_memory``."""
+    for node in run.nodes:
+        found = [
+            (rank, series, run.steps.get(rank, ()))
+            for rank in sorted(node.ranks)
+            if (series := node.series.get((f"rank{rank}", "resident_bytes"))) is not None
+        ]
+        grown = [_growth(series, marks) for _, series, marks in found]
+        growing = [one for one in grown if one.grows]
+        by_s, by_step = (sum(by.rate for each in growing if (by := each[at]) is not None) for at in (0, 1))
+        free = _free(node)
+        for (rank, series, marks), one in zip(found, grown, strict=True):
+            yield _row(node, rank, series, marks, one, free, (by_s, by_step))
+
+
+class _Grown(NamedTuple):
+    """The growth of a rank by second and by step: steps need not take equally long."""
+
+    by_s: Growth | None
+    by_step: Growth | None
+
+    @property
+    def grows(self) -> bool:
+        one = self.by_step or self.by_s
+        return one is not None and one.grows
+
+
+def _growth(series: Series, marks: Sequence[StepMark]) -> _Grown:
+    times, values = series.times, series.values
+    if len(marks) < 2:
+        return _Grown(growth(times, values), None)
+    inside = (times >= marks[0].time) & (times <= marks[-1].time)
+    times, values = times[inside], values[inside]
+    steps = np.interp(times, [mark.time for mark in marks], [float(mark.step) for mark in marks])
+    return _Grown(growth(times, values), growth(steps, values))
+
+
+def _free(node: NodeTelemetry) -> float | None:
+    """Return the bytes that the job left free on a node when it used most."""
+    limit = node.limits.get("memory_bytes")
+    used = node.series.get(("node", "cgroup_memory_bytes")) or node.series.get(("node", "memory_used_bytes"))
+    return None if limit is None or used is None else max(0.0, float(limit - used.values.max()))
+
+
+def _last(series: Series) -> float:
+    """Return the last value that is not zero, which it is when the processes have ended."""
+    known = series.values[series.values > 0]
+    return float(known[-1]) if len(known) else 0.0
+
+
+def _row(
+    node: NodeTelemetry,
+    rank: int,
+    series: Series,
+    marks: Sequence[StepMark],
+    grown: _Grown,
+    free: float | None,
+    rates: tuple[float, float],
+) -> dict[str, Any]:
+    """Return the row of a rank; ``rates`` are those of all ranks of the node, by second and by step."""
+    by_step = grown.by_step
+    full_in, full_after = (
+        free / rate if grown.grows and free is not None and rate > 0 else None for rate in rates
+    )
+    shared = node.series.get((f"rank{rank}", "proportional_bytes"))
+    return {
+        "rank": rank,
+        "node": node.node,
+        "samples": len(series.times),
+        "first_step": marks[0].step if marks else None,
+        "last_step": marks[-1].step if marks else None,
+        "resident_bytes": int(_last(series)),
+        "proportional_bytes": None if shared is None else int(_last(shared)),
+        "growth_bytes_per_step": by_step and round(by_step.rate, 1),
+        "growth_low_bytes_per_step": by_step and round(by_step.low, 1),
+        "growth_high_bytes_per_step": by_step and round(by_step.high, 1),
+        "growth_bytes_per_s": grown.by_s and round(grown.by_s.rate, 1),
+        "node_free_bytes": None if free is None else int(free),
+        "full_in_s": None if full_in is None else round(full_in),
+        "full_at_step": None if full_after is None else int(marks[-1].step + full_after),
+        "grows": int(grown.grows),
+    }
+
 
 OUT_OF_MEMORY, ASKED = "out_of_memory", "asked"
 """The events of the snapshots of a rank that ran out of memory, and of the others then."""
@@ -221,3 +363,45 @@ def _place_rows(looked: Sequence[_Looked]) -> Iterator[dict[str, Any]]:
 
 def _held(one: _Looked, place: Place) -> Held:
     return one.held.get(place, Held(0, 0))
+
+
+_KEY = ["event", "kind", "module", "line"]
+
+
+def memory_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
+    """Return what grew in ``runs``, which are side B.
+
+    Of each side it is the mean over its runs, of each run the GPU that held most at a peak.
+    """
+    sides = [[_fullest(run.tables["memory"]) for run in side] for side in (against, runs)]
+    known = [[table for table in side if table is not None] for side in sides]
+    if not all(known):
+        return no_rows("not all sides have snapshots of PyTorch's memory (--memory-history keeps some)")
+    joined = pd.concat([_mean(known[0], "a_bytes"), _mean(known[1], "b_bytes")], axis=1).fillna(0.0)
+    joined["difference_bytes"] = joined["b_bytes"] - joined["a_bytes"]
+    rows = joined.reset_index()
+    rows = rows[rows["difference_bytes"] != 0]
+    if not len(rows):
+        return no_rows("the memory at the peak is the same on both sides")
+    order = np.argsort(-rows["difference_bytes"].abs().to_numpy(), kind="stable")
+    rows = rows.iloc[order].reset_index(drop=True)
+    return Outcome(rows.astype(dict.fromkeys(("a_bytes", "b_bytes", "difference_bytes"), np.int64)))
+
+
+def _fullest(table: pd.DataFrame) -> pd.Series[Any] | None:
+    """Return the bytes by place of the rank that holds most in each event; steps are one event."""
+    if not len(table):
+        return None
+    table = table.assign(**{name: table[name].fillna("") for name in _KEY})
+    of_gpu = ["event", "rank", "step", "device"]
+    whole = table.groupby(of_gpu, dropna=False)["bytes"].sum().reset_index()
+    chosen = whole.loc[whole.groupby("event")["bytes"].idxmax(), of_gpu]
+    own = table.merge(chosen, on=of_gpu)
+    sums: pd.Series[Any] = own.groupby(_KEY)["bytes"].sum()
+    return sums
+
+
+def _mean(tables: Sequence[pd.Series[Any]], name: str) -> pd.Series[Any]:
+    mean: pd.Series[Any] = pd.concat(tables, axis=1).fillna(0.0).mean(axis=1)
+    mean.name = name
+    return mean

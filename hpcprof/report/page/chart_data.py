@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from hpcprof.common.units import counted, format_ns, named_ranks, visible
+from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks, visible
 from hpcprof.report.account import IDLE_CAUSES
 from hpcprof.report.contents import Contents
 from hpcprof.report.many_ranks import DEVIATING, MOST_IN_FULL
 from hpcprof.report.page.kernel_charts import kernel_charts
-from hpcprof.report.page.memory_charts import memory_charts
 from hpcprof.report.page.step_charts import Chart, modes_chart, steps_chart
 from hpcprof.results.analysis_table import Row
 
@@ -327,3 +326,76 @@ def _memory_row(row: Row, several: bool) -> dict[str, Any]:
         "detail": "",
         "parts": [["allocated", used], ["reserved beyond that", max(0, row["reserved_max_bytes"] - used)]],
     }
+
+
+_MOST_SNAPSHOTS = 4
+"""The most snapshots that are drawn: those with the highest peaks."""
+
+_SNAPSHOT_KEY = ("rank", "event", "step", "device")
+_MEMORY_KINDS = {
+    "parameters": "parameters",
+    "gradients": "gradients",
+    "optimizer": "optimizer state",
+    "activations": "activations",
+    "backward": "backward pass",
+    "communication": "communication",
+    "other": "other",
+    "fragmentation": "reserved, not allocated",
+}
+_SNAPSHOT_EVENTS = {
+    "step": " after step {step}",
+    "out_of_memory": " when it ran out of memory, in step {step}",
+    "asked": " when another rank ran out of memory, in step {step}",
+}
+
+
+def memory_charts(contents: Contents) -> list[dict[str, Any]]:
+    """Return a chart of the memory over the time of each snapshot, stacked by kind."""
+    shown = sorted(contents.rows("memory_snapshots"), key=lambda row: -row["peak_bytes"])[:_MOST_SNAPSHOTS]
+    if not shown:
+        return []
+    rows = contents.rows("memory_over_step")
+    charts = []
+    for place, snapshot in enumerate(shown):
+        own = [row for row in rows if all(row[key] == snapshot[key] for key in _SNAPSHOT_KEY)]
+        if len(own) > 1:
+            charts.append(_chart(contents, snapshot, own, f"gpu-memory-{place}"))
+    return charts
+
+
+def _chart(contents: Contents, snapshot: Row, rows: list[Row], name: str) -> dict[str, Any]:
+    begin, of_profile = _begin(contents, snapshot, rows)
+    when = _SNAPSHOT_EVENTS.get(snapshot["event"], "").format(step=snapshot["step"])
+    peak = format_bytes(snapshot["peak_bytes"])
+    series = {title: [row[f"{kind}_bytes"] for row in rows] for kind, title in _MEMORY_KINDS.items()}
+    note = "What PyTorch's allocator held, by kind, from its recorded events."
+    note += (
+        " The time begins with the step in the timeline."
+        if of_profile
+        else " The time begins with the first event."
+    )
+    if not snapshot["complete"]:
+        note += " Earlier events of the step are lost."
+    return {
+        "kind": "areas",
+        "id": name,
+        "title": f"GPU memory of rank {snapshot['rank']}{when}: {peak} at the peak",
+        "note": note,
+        "time_ns": [row["time_ns"] - begin for row in rows],
+        "peak_ns": snapshot["time_ns"] - begin,
+        # The number of a kind is that of its colour.
+        "parts": [
+            [title, values, place] for place, (title, values) in enumerate(series.items()) if any(values)
+        ],
+    }
+
+
+def _begin(contents: Contents, snapshot: Row, rows: list[Row]) -> tuple[int, bool]:
+    """Return when the time of a chart begins, in ns UTC: with the step, if the profile has it."""
+    rank, step = snapshot["rank"], snapshot["step"]
+    profile = contents.profiles.get(rank)
+    if profile is not None and profile.start_utc_ns is not None:
+        for part in contents.rows("step_parts"):
+            if (part["rank"], part["step"]) == (rank, step):
+                return profile.start_utc_ns + part["start_ns"], True
+    return rows[0]["time_ns"], False

@@ -1,4 +1,8 @@
-"""Writes the timelines of chosen ranks and steps of a run as one trace."""
+"""Writes the timelines of chosen ranks and steps of a run as one trace.
+
+Each rank is a process with tracks, arrows and counters, and a sequence of packets with texts of its own. Time
+stamps are nanoseconds since 1970 if the profiles record when they started.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +12,258 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
+import numpy as np
+
+from hpcprof.analysis.steps.streams import OperationTimes
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted
-from hpcprof.profiles.timeline import Ints, Timeline
-from hpcprof.report.perfetto.trace import clock_packet, rank_packets
+from hpcprof.profiles.columns.unique import rows_by_key
+from hpcprof.profiles.timeline import HOST, Category, Ints, Timeline
+from hpcprof.report.perfetto.encoding import (
+    Encoded,
+    fixed64,
+    gathered,
+    join,
+    nested,
+    nothing,
+    stacked,
+    texts,
+    varints,
+)
+from hpcprof.report.perfetto.slices import (
+    CATEGORIES,
+    NOTES,
+    Firsts,
+    Shift,
+    SliceColumns,
+    add_timeline,
+    in_lanes,
+    on_one_thread,
+)
+from hpcprof.report.trace_arrows import gradients, launches, mpi_requests
 from hpcprof.report.trace_events import Exported, first_event
 from hpcprof.results.over_ranks import run_communication
+from hpcprof.results.run_communication import Carrier, RankCommunication
 from hpcprof.results.store.store import Store
 from hpcprof.results.windows import RankSteps, RunWindows
 from hpcprof.submit.runs.directory import Run
+
+# Fields of Trace, TracePacket and what is in it, as Perfetto's schemas number them.
+_PACKET = 1
+_TIME, _SEQUENCE, _FLAGS, _EVENT, _INTERNED, _CLOCKS, _TRACK = 8, 10, 13, 11, 12, 6, 60
+_FIRST, _NEEDS_TEXTS = 1, 2
+_TYPE, _TRACK_ID, _NAME, _CATEGORY, _COUNT, _FLOW, _LAST_FLOW = 9, 11, 10, 3, 30, 47, 48
+_BEGIN, _END, _COUNTER = 1, 2, 4
+_REALTIME, _BOOTTIME = 1, 6
+_IN_ORDER, _NUMBER, _BYTES = 3, 2, 3
+
+_APART = 1 << 32
+"""Ids of tracks and arrows within a rank are below this."""
+_SHARED = np.uint64(1 << 63)
+"""Ids of arrows between ranks are above this."""
+_AT_ONCE = 1 << 16
+"""The events that are encoded at a time."""
+
+
+def clock_packet(utc_ns: int) -> bytes:
+    """Return the packet that says that time stamps are UTC times."""
+    clocks = [
+        nested(1, join(varints(1, np.array([clock])), varints(2, np.array([utc_ns]))))
+        for clock in (_BOOTTIME, _REALTIME)
+    ]
+    return _packet(nested(_CLOCKS, join(*clocks, varints(2, np.array([_BOOTTIME])))))
+
+
+def rank_packets(
+    rank: int,
+    timeline: Timeline,
+    steps: RankSteps,
+    matched: RankCommunication,
+    shift: Shift,
+    whole: bool = True,
+) -> Iterator[bytes]:
+    """Yield the packets of a rank; ``shift`` gives its time stamps as those of the trace.
+
+    Of a ``whole`` timeline, ranges are also drawn where their work is on the GPU.
+    """
+    slices = SliceColumns()
+    numbers = slices.names.numbers([f"step {number}" for number in steps.number.tolist()])
+    rows = {"steps": np.arange(len(numbers))} if len(numbers) else {}
+    slices.add("step", shift(steps.start), shift(steps.end), numbers, None, rows)
+    firsts = add_timeline(slices, timeline, shift, whole)
+    counters = {name: (shift(time), value) for name, time, value in _counters(timeline)}
+    tracks = _Tracks(rank)
+    lanes = [
+        (tracks.add(name, lane), rows[order % len(rows)] + (order >= len(rows)) * slices.count)
+        for name, parts in slices.tracks.items()
+        for rows in [np.concatenate(parts)]
+        for lane, order in enumerate(
+            in_lanes(np.concatenate(slices.start)[rows], np.concatenate(slices.end)[rows])
+        )
+    ]
+    of_counters = [(tracks.add(name, 0, counter=True), *values) for name, values in counters.items()]
+    yield _texts_packet(rank, slices)
+    yield from tracks.packets()
+    yield from _events(rank, slices, lanes, _flows(rank, timeline, slices.count, firsts, matched))
+    for track, time, value in of_counters:
+        kind = _constant(_TYPE, _COUNTER, len(time))
+        event = join(kind, _constant(_TRACK_ID, track, len(time)), varints(_COUNT, value))
+        yield _of_sequence(rank, time, event)
+
+
+class _Tracks:
+    """The tracks of a rank, in the order in which they are added."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._own = (rank + 1) * _APART
+        self._found: list[Encoded] = []
+
+    def add(self, name: str, lane: int, *, counter: bool = False) -> int:
+        """Add a track, or the lane of one in which slices would cross, and return its id."""
+        place = len(self._found) + 1
+        unit = _BYTES if name.startswith(("allocated", "reserved")) else _NUMBER
+        parts = [
+            varints(1, np.array([self._own + place])),
+            texts(2, [f"{name} ({lane + 1})" if lane else name]),
+            varints(5, np.array([self._own])),
+            varints(12, np.array([place])),
+        ]
+        if counter:
+            parts.append(nested(8, varints(3, np.array([unit]))))
+        self._found.append(join(*parts))
+        return self._own + place
+
+    def packets(self) -> Iterator[bytes]:
+        """Yield the packets that describe the process and its tracks."""
+        rank = np.array([self._rank])
+        # Viewers treat process 0 as the idle one.
+        process = join(varints(1, rank + 1), texts(6, [f"rank {self._rank}"]), varints(3, rank))
+        own = join(varints(1, np.array([self._own])), nested(3, process), varints(11, np.array([_IN_ORDER])))
+        for track in (own, *self._found):
+            yield _packet(nested(_TRACK, track))
+
+
+def _texts_packet(rank: int, slices: SliceColumns) -> bytes:
+    """Return the first packet of a rank, with all texts that others refer to."""
+    interned = join(
+        _interned(1, CATEGORIES),
+        _interned(2, list(slices.names.number)),
+        _interned(3, NOTES),
+        _interned(29, list(slices.values.number)),
+    )
+    first = join(varints(_SEQUENCE, np.array([rank + 1])), varints(_FLAGS, np.array([_FIRST])))
+    return _packet(join(first, nested(_INTERNED, interned)))
+
+
+def _flows(
+    rank: int, timeline: Timeline, count: int, firsts: Firsts, matched: RankCommunication
+) -> tuple[Encoded, Encoded]:
+    """Return the arrows that go on from each slice, and those that end at it."""
+    call, operation = launches(timeline)
+    forward, backward = gradients(timeline)
+    begin = np.concatenate([firsts.calls + call, firsts.operators + forward])
+    end = np.concatenate([firsts.work + operation, firsts.operators + backward])
+    number = ((rank + 1) * _APART + np.arange(len(begin))).astype(np.uint64)
+    carriers = {
+        Carrier.WORK: _communication(timeline, firsts),
+        Carrier.MPI_CALL: _numbered(firsts.mpi_calls, timeline.mpi_calls.start),
+        Carrier.MPI_REQUEST: _numbered(firsts.requests, mpi_requests(timeline).start),
+    }
+    shared, slices = [np.empty(0, np.uint64)], [begin]
+    for carrier, (rows, start) in carriers.items():
+        order = np.argsort(start, kind="stable")
+        rows, start = rows[order], start[order]
+        known = (matched.carrier == carrier) & np.isin(matched.start, start)
+        slices.append(rows[np.searchsorted(start, matched.start[known])])
+        shared.append(_SHARED + matched.number[known].astype(np.uint64))
+    on = stacked(fixed64(_FLOW, number), fixed64(_FLOW, np.concatenate(shared)))
+    return (
+        gathered(on, np.concatenate(slices), count),
+        gathered(fixed64(_LAST_FLOW, number), end, count),
+    )
+
+
+def _numbered(first: int, start: Ints) -> tuple[Ints, Ints]:
+    return first + np.arange(len(start)), start
+
+
+def _communication(timeline: Timeline, firsts: Firsts) -> tuple[Ints, Ints]:
+    """Return the slices that carry out collectives and their starts: kernels, else ranges of the host."""
+    kernels = timeline.kernels
+    rows = np.flatnonzero(kernels.category == Category.COMM)
+    if len(rows):
+        return firsts.work + rows, kernels.start[rows]
+    free = timeline.ranges.start[~on_one_thread(timeline.ranges)]
+    rows = np.flatnonzero(np.isin(free, timeline.host_collectives.start))
+    return firsts.ranges + rows, free[rows]
+
+
+def _events(
+    rank: int, slices: SliceColumns, lanes: list[tuple[int, Ints]], flows: tuple[Encoded, Encoded]
+) -> Iterator[bytes]:
+    """Yield the packets in which slices begin and end, track by track."""
+    count = slices.count
+    start, end, name, category = (
+        np.concatenate(column) for column in (slices.start, slices.end, slices.name, slices.category)
+    )
+    # The last piece, which is empty, is for the ends.
+    pieces = [stacked(piece, nothing(1)) for piece in (*flows, stacked(*slices.notes))]
+    for track, order in lanes:
+        for first in range(0, len(order), _AT_ONCE):
+            part = order[first : first + _AT_ONCE]
+            ends = part >= count
+            row = part % count
+            kind = varints(_TYPE, np.where(ends, _END, _BEGIN))
+            known = (varints(_NAME, name[row], ~ends), varints(_CATEGORY, category[row], ~ends))
+            rest = (piece.take(np.where(ends, count, part)) for piece in pieces)
+            event = join(kind, _constant(_TRACK_ID, track, len(part)), *known, *rest)
+            yield _of_sequence(rank, np.where(ends, end[row], start[row]), event)
+
+
+def _counters(timeline: Timeline) -> Iterator[tuple[str, Ints, Ints]]:
+    """Yield the name, the times and the values of each counter."""
+    table = timeline.allocations
+    for (device,), rows in rows_by_key(table.device):
+        where = "on the host" if device == HOST else f"on GPU {device}"
+        rows = rows[np.argsort(table.time[rows], kind="stable")]
+        for what in ("allocated", "reserved"):
+            yield f"{what} {where}", table.time[rows], np.maximum(getattr(table, what)[rows], 0)
+    call, operation = launches(timeline)
+    if not len(call):
+        return
+    begun = timeline.columns_of_operations(OperationTimes).start[operation]
+    launched = np.minimum(timeline.calls.start[call], begun)
+    time = np.concatenate([launched, begun])
+    order = np.argsort(time, kind="stable")
+    waiting = np.cumsum(np.repeat([1, -1], len(call))[order])
+    last = np.append(np.diff(time[order]) > 0, True)
+    yield "launched operations that wait", time[order][last], waiting[last]
+
+
+def _of_sequence(rank: int, time: Ints, event: Encoded) -> bytes:
+    """Return packets with the events of a rank."""
+    count = len(time)
+    fixed = (_constant(_SEQUENCE, rank + 1, count), _constant(_FLAGS, _NEEDS_TEXTS, count))
+    return _packet(join(varints(_TIME, time), *fixed, nested(_EVENT, event)))
+
+
+def _constant(field: int, value: int, count: int) -> Encoded:
+    one = varints(field, np.array([value], np.uint64))
+    return Encoded(np.tile(one.data, count), np.repeat(one.length, count))
+
+
+def _interned(field: int, values: Sequence[str]) -> Encoded:
+    """Encode texts that others refer to by their numbers, as one piece."""
+    numbered = join(varints(1, np.arange(1, len(values) + 1)), texts(2, values))
+    data = nested(field, numbered).data
+    return Encoded(data, np.array([len(data)]))
+
+
+def _packet(content: Encoded) -> bytes:
+    return nested(_PACKET, content).data.tobytes()
+
 
 TRACE = "all_ranks.pftrace.gz"
 """The name of the trace; a collect of the folder ignores it."""

@@ -17,9 +17,8 @@ import msgspec
 
 from hpcprof.common.masking import without_targets
 from hpcprof.common.units import parse_memory
-from hpcprof.submit.jobs.capture_when import parse_capture_when
 from hpcprof.submit.jobs.job_name import command_options, default_job_name, runs_python, uses_jax
-from hpcprof.submit.jobs.memory_history import parse_memory_history
+from hpcprof.submit.jobs.occasions import parse_capture_when, parse_memory_history
 from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.jobs.walltime import parse_stall_timeout, parse_walltime
 from hpcprof.submit.profilers import NONE, PROFILERS, Target

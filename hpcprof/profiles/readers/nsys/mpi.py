@@ -25,8 +25,7 @@ from hpcprof.profiles.collective_operations import OF_OBJECTS, MpiFunction, mpi_
 from hpcprof.profiles.columns.joins import latest
 from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows, position_in_group
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
-from hpcprof.profiles.readers.collective_sizes import own_sizes
-from hpcprof.profiles.readers.communicators import ranks_in_program
+from hpcprof.profiles.readers.communicators import own_sizes, ranks_in_program
 from hpcprof.profiles.readers.nsys.export import (
     MISSING,
     NO_ID,

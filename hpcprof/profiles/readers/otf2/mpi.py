@@ -18,12 +18,13 @@ from hpcprof.profiles.collective_operations import mpi_function
 from hpcprof.profiles.columns.joins import latest
 from hpcprof.profiles.columns.unique import distinct, numbered
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
-from hpcprof.profiles.readers.collective_sizes import NULL, own_sizes
 from hpcprof.profiles.readers.communicators import (
+    NULL,
     UNKNOWN,
     WORLD,
     Communicator,
     numbered_text,
+    own_sizes,
     ranks_in_program,
     ranks_in_short,
 )

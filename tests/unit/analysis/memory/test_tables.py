@@ -13,10 +13,15 @@ from hpcprof.analysis.explain.explanation import Cause
 from hpcprof.analysis.framework.outcome import as_declared
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.framework.run_data import RunData
-from hpcprof.analysis.memory.difference import memory_difference
 from hpcprof.analysis.memory.findings import TABLES, memory_findings
-from hpcprof.analysis.memory.host import growth
-from hpcprof.analysis.memory.tables import MemoryLine, RankSnapshot, RunMemory, memory_tables
+from hpcprof.analysis.memory.tables import (
+    MemoryLine,
+    RankSnapshot,
+    RunMemory,
+    growth,
+    memory_difference,
+    memory_tables,
+)
 from hpcprof.analysis.telemetry.tables import RunTelemetry, StepMark
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, RankPlace, Series
 from tests.unit.analysis.memory.test_contents import recorded

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.results.cleanup import check_place, remove_directory, size_of
 from hpcprof.submit.runs.directory import Run, open_run, save
-from hpcprof.submit.runs.removal import check_place, remove_directory, size_of
 from tests.submitted_run import MakeRun
 from tests.submitted_run import make_run as make_run
 

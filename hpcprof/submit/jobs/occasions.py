@@ -1,10 +1,34 @@
-"""When a job keeps what its GPU memory holds."""
+"""Occasions on which a job records more than its steps: slow steps, and the contents of GPU memory."""
 
 from __future__ import annotations
 
 import re
 
 from hpcprof.common.errors import UsageError
+
+_DEFAULT_PCT = 20
+_MOST_PCT = 10_000
+_SLOW = re.compile(r"slow(?::(?P<percent>[0-9]{1,5}))?")
+
+
+def parse_capture_when(text: str) -> int:
+    """Return by how many percent the last steps take longer than those before when some are recorded.
+
+    It is 0 for ``off``.
+
+    Raises
+    ------
+    UsageError
+        If ``text`` is not ``slow``, ``slow:PERCENT`` or ``off``.
+    """
+    if text == "off":
+        return 0
+    found = _SLOW.fullmatch(text)
+    percent = int(found["percent"] or _DEFAULT_PCT) if found else 0
+    if not 0 < percent <= _MOST_PCT:
+        raise UsageError(f"--capture-when {text}: write slow, slow:PERCENT with 1 to {_MOST_PCT}, or off.")
+    return percent
+
 
 OUT_OF_MEMORY = "oom"
 """The value of a job that keeps it only when a rank runs out of memory."""
