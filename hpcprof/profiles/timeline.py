@@ -102,20 +102,31 @@ SHAPES = {"grid": (0, 3), "block": (0, 3)}
 
 
 @dataclass(frozen=True)
-class Operations(Table):
-    """Work on a GPU, one row per operation.
-
-    ``correlation`` identifies the API call that launched the operation and is unique only within ``process``.
-    It is `NO_CORRELATION`, and ``process`` is `NO_PROCESS`, if the profiler did not record it.
-    ``category`` holds `Category` values.
-    """
+class GpuSpans(Table):
+    """Spans of time on streams of a GPU."""
 
     start: Ints
     end: Ints
     device: Ints
     stream: Ints
     name: Ints
+
+
+@dataclass(frozen=True)
+class GpuWork(GpuSpans):
+    """Spans of work on a GPU; ``category`` holds `Category` values."""
+
     category: Ints
+
+
+@dataclass(frozen=True)
+class Operations(GpuWork):
+    """Work on a GPU, one row per operation.
+
+    ``correlation`` identifies the API call that launched the operation and is unique only within ``process``.
+    It is `NO_CORRELATION`, and ``process`` is `NO_PROCESS`, if the profiler did not record it.
+    """
+
     correlation: Ints
     process: Ints
 
@@ -162,19 +173,31 @@ class KernelCounters(Table):
 
 
 @dataclass(frozen=True)
-class ApiCalls(Table):
-    """CUDA runtime and driver calls on the host."""
+class Spans(Table):
+    """Spans of time on threads of the host."""
 
     start: Ints
     end: Ints
     process: Ints
     thread: Ints
+
+
+@dataclass(frozen=True)
+class NamedSpans(Spans):
+    """Spans with names."""
+
     name: Ints
+
+
+@dataclass(frozen=True)
+class ApiCalls(NamedSpans):
+    """CUDA runtime and driver calls on the host."""
+
     correlation: Ints
 
 
 @dataclass(frozen=True)
-class Ranges(Table):
+class Ranges(NamedSpans):
     """Ranges that the program marked (NVTX, record_function).
 
     ``style`` holds `Style` values. ``domain`` is the name of the NVTX domain, which ``name`` then
@@ -183,11 +206,6 @@ class Ranges(Table):
     ``one_thread`` is 0 if another thread ended the range.
     """
 
-    start: Ints
-    end: Ints
-    process: Ints
-    thread: Ints
-    name: Ints
     domain: Ints
     style: Ints
     closed: Ints
@@ -195,7 +213,7 @@ class Ranges(Table):
 
 
 @dataclass(frozen=True)
-class Operators(Table):
+class Operators(NamedSpans):
     """Calls of PyTorch's operators on the host (``aten::mm``), also of those inside others, and of XLA's.
 
     ``dims`` and ``types`` are JSON lists of the shapes and types of the inputs as the profiler wrote them,
@@ -204,11 +222,6 @@ class Operators(Table):
     operator of the forward pass shares the number ``link`` with the one of its gradient, or has `NO_LINK`.
     """
 
-    start: Ints
-    end: Ints
-    process: Ints
-    thread: Ints
-    name: Ints
     dims: Ints
     types: Ints
     link: Ints
@@ -216,17 +229,12 @@ class Operators(Table):
 
 
 @dataclass(frozen=True)
-class GpuMarks(Table):
+class GpuMarks(GpuSpans):
     """Rows on the GPU other than work: annotations projected on it, and waits.
 
     ``correlation`` is that of the call that waits; annotations have `NO_CORRELATION`.
     """
 
-    start: Ints
-    end: Ints
-    device: Ints
-    stream: Ints
-    name: Ints
     correlation: Ints
 
 
@@ -246,7 +254,7 @@ class Allocations(Table):
 
 
 @dataclass(frozen=True)
-class Collectives(Table):
+class Collectives(Spans):
     """Calls of collective operations (NCCL's), on each thread in the order of the calls.
 
     ``start`` and ``end`` are those of the call on ``thread`` that launches the work: the call itself or, for
@@ -259,10 +267,6 @@ class Collectives(Table):
     ``comm_peer``, its rank in the communicator, whichever the profiler recorded; the other is `NO_PEER`.
     """
 
-    start: Ints
-    end: Ints
-    process: Ints
-    thread: Ints
     operation: Ints
     communicator: Ints
     bytes: Ints
@@ -272,32 +276,20 @@ class Collectives(Table):
 
 
 @dataclass(frozen=True)
-class MpiCalls(Table):
+class MpiCalls(NamedSpans):
     """Calls of MPI on the host, one row per call, also of one that waits for several requests.
 
     Calls of one thread do not overlap.
     """
 
-    start: Ints
-    end: Ints
-    process: Ints
-    thread: Ints
-    name: Ints
-
 
 @dataclass(frozen=True)
-class OsCalls(Table):
+class OsCalls(NamedSpans):
     """Calls of the runtime of the operating system on the host; one may lie inside another."""
 
-    start: Ints
-    end: Ints
-    process: Ints
-    thread: Ints
-    name: Ints
-
 
 @dataclass(frozen=True)
-class MpiOperations(Table):
+class MpiOperations(Spans):
     """Messages and collectives of MPI, one row for each that the rank takes part in.
 
     ``start`` is that of the call that begins the operation, which takes ``begin_ns``. ``end`` is that of the
@@ -313,10 +305,6 @@ class MpiOperations(Table):
     gets from one; `NO_BYTES` if unknown.
     """
 
-    start: Ints
-    end: Ints
-    process: Ints
-    thread: Ints
     operation: Ints
     communicator: Ints
     ranks: Ints
@@ -353,33 +341,25 @@ class Synchronizations(Table):
 
 
 @dataclass(frozen=True)
-class Functions(Table):
+class Functions(Spans):
     """Places of threads in the user's code, from stacks: calls, which may be nested, or samples.
 
     Only the innermost function of the user's own code counts, not those of libraries that it calls
     (`hpcprof.profiles.frames`). ``file`` is `NO_NAME`, and ``line`` is -1, if it is unknown.
     """
 
-    start: Ints
-    end: Ints
-    process: Ints
-    thread: Ints
     function: Ints
     file: Ints
     line: Ints
 
 
 @dataclass(frozen=True)
-class CpuCounters(Table):
+class CpuCounters(Spans):
     """By how much counters of the CPU grew on a thread between two readings, one row for each counter.
 
     ``counter`` is a text: `INSTRUCTIONS` or `CYCLES`.
     """
 
-    start: Ints
-    end: Ints
-    process: Ints
-    thread: Ints
     counter: Ints
     grown: Ints
 

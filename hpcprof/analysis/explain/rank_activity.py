@@ -19,7 +19,7 @@ from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.steps.streams import NEVER, OperationTimes, launch_calls, launch_starts
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, rows_by_key
 from hpcprof.profiles.host_memory import HostMemory
-from hpcprof.profiles.timeline import Category, Ints, Table, Timeline, concatenate
+from hpcprof.profiles.timeline import Category, GpuWork, Ints, NamedSpans, Table, Timeline, concatenate
 
 _PACKED = np.array([1 << 32, 1 << 16, 1])
 """CUDA's grids have less than 2**31 blocks in their first direction, and less than 2**16 in the others."""
@@ -133,34 +133,6 @@ class RankActivity:
     last: int
 
 
-@dataclass(frozen=True)
-class _HostCalls(Table):
-    start: Ints
-    end: Ints
-    process: Ints
-    thread: Ints
-    name: Ints
-
-    @classmethod
-    def of(cls, timeline: Timeline) -> _HostCalls:
-        """Return the calls of a timeline, and behind them those of MPI."""
-        parts = [
-            cls(*(getattr(table, name) for name in cls.__match_args__))
-            for table in (timeline.calls, timeline.mpi_calls)
-        ]
-        return concatenate(cls, parts) if len(timeline.mpi_calls) else parts[0]
-
-
-@dataclass(frozen=True)
-class _WorkColumns(Table):
-    start: Ints
-    end: Ints
-    device: Ints
-    stream: Ints
-    name: Ints
-    category: Ints
-
-
 def step_fronts(timeline: Timeline) -> Ints:
     """Return the first operation of each step by its start, `NONE` for a step that launches none."""
     ranges, launched = steps_of(timeline).ranges, launch_starts(timeline)
@@ -186,7 +158,9 @@ def rank_activity(timeline: Timeline, steps: slice, fronts: Ints) -> RankActivit
     further = last < len(ranges)
     end = int(launch_starts(timeline)[fronts[last]]) if further else int(ranges.end[last - 1])
     places = places_of(timeline, begin, end)
-    every = _HostCalls.of(timeline)
+    every: NamedSpans = timeline.calls
+    if len(timeline.mpi_calls):
+        every = concatenate(NamedSpans, (timeline.calls, timeline.mpi_calls))
     calls, owner = _calls(timeline, every, begin, end, places, ranges.start)
     work, streams = _work(timeline, calls, owner, places)
     position = np.full(timeline.operation_count, NONE)
@@ -204,7 +178,7 @@ def _last_operation(work: Work, step: int) -> int:
 
 
 def _calls(
-    timeline: Timeline, calls: _HostCalls, begin: int, end: int, places: Places, steps: Ints
+    timeline: Timeline, calls: NamedSpans, begin: int, end: int, places: Places, steps: Ints
 ) -> tuple[HostCalls, dict[int, int]]:
     """Return the calls, and for each call of the timeline that launches work its position among them."""
     launch = launch_calls(timeline)
@@ -306,7 +280,7 @@ def _predecessors(start: Ints, end: Ints, thread: Ints) -> Ints:
 
 
 def _work(timeline: Timeline, calls: HostCalls, owner: dict[int, int], places: Places) -> tuple[Work, Ints]:
-    every = timeline.columns_of_operations(_WorkColumns)
+    every = timeline.columns_of_operations(GpuWork)
     launch = launch_calls(timeline)
     known = np.full(len(timeline.calls) + len(timeline.mpi_calls) + 1, NONE)
     known[list(owner)] = list(owner.values())

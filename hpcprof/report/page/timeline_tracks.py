@@ -21,10 +21,11 @@ from hpcprof.profiles.timeline import (
     NO_NAME,
     Category,
     Collectives,
-    GpuMarks,
+    GpuSpans,
+    GpuWork,
     Ints,
-    MpiCalls,
     MpiOperations,
+    NamedSpans,
     Operators,
     Ranges,
     Style,
@@ -108,29 +109,6 @@ class RankTracks:
 
     tracks: list[Track]
     infos: list[str]
-
-
-@dataclass(frozen=True)
-class _Named(Table):
-    """Events of a thread."""
-
-    start: Ints
-    end: Ints
-    process: Ints
-    thread: Ints
-    name: Ints
-
-
-@dataclass(frozen=True)
-class _Placed(Table):
-    """Work on a GPU."""
-
-    start: Ints
-    end: Ints
-    device: Ints
-    stream: Ints
-    name: Ints
-    category: Ints
 
 
 def rank_tracks(timeline: Timeline, projects: bool = False) -> RankTracks:
@@ -240,7 +218,7 @@ def _range_tracks(timeline: Timeline) -> Iterator[Track]:
     ranges = timeline.ranges
     on_thread = (ranges.style == Style.PUSH_POP) & (ranges.one_thread == 1)
     tables: list[Ranges | Operators] = [ranges.take(on_thread), timeline.operators, timeline.modules]
-    for label, part in _by_thread(concatenate(_Named, tables)):
+    for label, part in _by_thread(concatenate(NamedSpans, tables)):
         yield _track(TrackKind.RANGES, f"Ranges, {label}", part, SliceKind.RANGE)
     free = ranges.take(~on_thread)
     if len(free):
@@ -272,13 +250,13 @@ def _call_tracks(timeline: Timeline) -> Iterator[Track]:
     waits = np.array([name is not None and host_waits(name) for name in timeline.names(names)], bool)
     kind = np.where(waits[place.reshape(-1)], int(SliceKind.WAIT), int(SliceKind.CALL))
     for label, rows in _threads(calls.process, calls.thread):
-        part = concatenate(_Named, [calls.take(rows)])
+        part = concatenate(NamedSpans, [calls.take(rows)])
         yield _track(TrackKind.CALLS, f"API calls, {label}", part, kind[rows], launch=rows)
 
 
 def _gpu_tracks(timeline: Timeline, shapes: Ints) -> Iterator[Track]:
     """Yield two tracks for each stream that has both: its communication and its other work."""
-    work = timeline.columns_of_operations(_Placed)
+    work = timeline.columns_of_operations(GpuWork)
     # The values of `Category` are those of the first slices.
     launch = launch_calls(timeline)
     launch = np.where(launch == NO_CALL, NONE, launch)
@@ -299,7 +277,7 @@ def _gpu_tracks(timeline: Timeline, shapes: Ints) -> Iterator[Track]:
 def _track(
     kind: TrackKind,
     label: str,
-    table: _Named | _Placed | Ranges | Collectives | GpuMarks | MpiCalls | MpiOperations,
+    table: GpuSpans | NamedSpans | Collectives | MpiOperations,
     slice_kind: SliceKind | Ints,
     launch: Ints | None = None,
     info: Ints | None = None,
@@ -319,7 +297,7 @@ def _track(
     return Track(kind, label, slices.take(_by_start(slices.start, slices.end)))
 
 
-def _by_thread(table: _Named) -> Iterator[tuple[str, _Named]]:
+def _by_thread(table: NamedSpans) -> Iterator[tuple[str, NamedSpans]]:
     for label, rows in _threads(table.process, table.thread):
         yield label, table.take(rows)
 

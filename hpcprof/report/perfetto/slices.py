@@ -13,13 +13,10 @@ from hpcprof.analysis.steps.gpu_projection import ranges_on_gpu
 from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import (
     NO_CORRELATION,
-    ApiCalls,
-    GpuMarks,
+    GpuSpans,
     Ints,
     Kernels,
-    MpiCalls,
-    Operations,
-    Operators,
+    NamedSpans,
     Ranges,
     Style,
     Timeline,
@@ -41,7 +38,7 @@ NOTES = ("grid", "block", "bytes", "shapes", "types")
 Shift = Callable[[Ints], Ints]
 """Gives time stamps of a rank as those of the trace."""
 
-_Rows = Operations | GpuMarks | ApiCalls | MpiCalls | Ranges | Operators
+_Rows = GpuSpans | NamedSpans
 
 
 class Texts:
@@ -162,12 +159,12 @@ def add_timeline(slices: SliceColumns, timeline: Timeline, shift: Shift, whole: 
     return Firsts(work, calls, operators, own_ranges, mpi_calls, begun)
 
 
-def _streams(table: Operations | GpuMarks, what: str = "") -> dict[str, Ints]:
+def _streams(table: GpuSpans, what: str = "") -> dict[str, Ints]:
     keys = rows_by_key(table.device, table.stream)
     return {f"GPU {device} stream {stream}{what}": rows for (device, stream), rows in keys}
 
 
-def _threads(table: ApiCalls | MpiCalls | Ranges | Operators) -> dict[str, Ints]:
+def _threads(table: NamedSpans) -> dict[str, Ints]:
     return {f"thread {thread}": rows for (thread,), rows in rows_by_key(table.thread)}
 
 
