@@ -172,6 +172,10 @@ _MOST_STDERR = 65_536
 """The most bytes that are kept of what a piped command prints to standard error."""
 
 
+_RESTORE_SECONDS = 2.0
+"""For a command in a terminal, to leave that as it was."""
+
+
 class Piped:
     """A running command whose output is read, and whose input is written, while it runs.
 
@@ -232,9 +236,17 @@ def piped(command: Sequence[str], *, timeout: float, in_terminal: bool = False) 
         while process.stderr is not None and (part := os.read(process.stderr.fileno(), _MOST_STDERR)):
             said.extend(part[: _MOST_STDERR - len(said)])
 
+    def kill() -> None:
+        if in_terminal:
+            # To ask for a password, a program switches echo off; at this signal it restores the terminal.
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_RESTORE_SECONDS)
+        process.kill()
+
     def end() -> None:
         late.set()
-        process.kill()
+        kill()
 
     listener = threading.Thread(target=listen, daemon=True)
     limit = threading.Timer(timeout, end)
@@ -246,7 +258,7 @@ def piped(command: Sequence[str], *, timeout: float, in_terminal: bool = False) 
             running.stdin.close()
         running.exit_code = process.wait()
     except BaseException:
-        process.kill()
+        kill()
         process.wait()
         if not late.is_set():
             raise

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pty
+import select
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -114,6 +117,58 @@ def test_a_host_behind_another_one_is_reached_by_one_connection(pbs: SshServer, 
     assert "there\n" in hpcprof("logs", run).stdout
     jumps = (pbs.folder / "sshd.log").read_text().count("Accepted publickey")
     assert jumps == 2  # to the jump host, and through it; all commands share them
+
+
+class Terminal:
+    """A terminal of its own, at which one command runs."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self._own, terminal = pty.openpty()
+        command = ["setsid", "--ctty", sys.executable, "-m", "hpcprof", *words]
+        self._command = subprocess.Popen(
+            command, stdin=terminal, stdout=terminal, stderr=terminal, cwd=folder
+        )
+        self._terminal = terminal
+
+    def type_at(self, prompt: str, text: str) -> str:
+        """Wait for a prompt, type a text, and return what was printed until then."""
+        printed = ""
+        while prompt not in printed:
+            assert select.select([self._own], [], [], 60)[0], printed
+            printed += os.read(self._own, 4096).decode()
+        os.write(self._own, text.encode())
+        return printed
+
+    def end(self) -> tuple[str, bool]:
+        """Return what else was printed, and whether the terminal echoes after the command."""
+        self._command.wait(60)
+        echoes = bool(termios.tcgetattr(self._terminal)[3] & termios.ECHO)
+        printed = ""
+        while select.select([self._own], [], [], 0)[0]:
+            printed += os.read(self._own, 4096).decode()
+        os.close(self._terminal)
+        os.close(self._own)
+        return printed, echoes
+
+
+def test_ssh_asks_once_in_the_terminal_and_never_without_one(
+    pbs: SshServer, hpcprof: Hpcprof, tmp_path: Path
+) -> None:
+    key, phrase = pbs.folder / "key", "open sesame"
+    subprocess.run(["ssh-keygen", "-q", "-p", "-P", "", "-N", phrase, "-f", key], check=True)
+    job = ("submit", "--host", "cluster", "--site", "pbs", "--walltime", "5m", "--", "echo", "here")
+    done = hpcprof(*job)
+    assert (done.returncode, "run hpcprof in a terminal first" in done.stderr) == (1, True), done.stderr
+    interrupted = Terminal(tmp_path, *job)
+    interrupted.type_at("passphrase", "\x03")
+    printed, echoes = interrupted.end()
+    assert "interrupted" in printed and echoes
+    asked = Terminal(tmp_path, *job)
+    asked.type_at("passphrase", f"{phrase}\n")
+    printed, _ = asked.end()
+    assert "submitted" in printed and "passphrase" not in printed
+    until(lambda: state(hpcprof) == "completed")
+    assert "here\n" in hpcprof("logs").stdout
 
 
 def test_a_run_is_cancelled_by_ssh(pbs: SshServer, hpcprof: Hpcprof) -> None:

@@ -6,6 +6,7 @@ asks for it in the terminal; hpcprof handles no password.
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -37,6 +38,11 @@ _NOT_FOUND = (126, 127)
 _OPTIONS = ("-T", "-o", "RemoteCommand=none", "-o", "ServerAliveInterval=15")
 _SHARED = ("-o", "ControlMaster=auto", "-o", "ControlPath=~/.ssh/hpcprof-%C", "-o", "ControlPersist=10m")
 _MARK = "hpcprof-account"
+
+_UNANSWERED = ("Permission denied (", "Host key verification failed")
+"""What ssh says where it would have to ask for a password, or to confirm a host that is new."""
+
+_ADVICE = "; run hpcprof in a terminal first, where ssh can ask you"
 
 
 class HostUnreachable(HpcprofError):
@@ -87,7 +93,7 @@ class Host:
         """
         is_open = run_command([*_ssh(self.name, self.user), "-O", "check", "--", self.name], timeout=_SECONDS)
         if is_open.exit_code != 0:
-            asking = sys.stderr.isatty()
+            asking = _can_ask()
             with self.reached(["true"], _CONNECTING_SECONDS, asking=asking) as running:
                 running.stdout.read(_MOST_BYTES)
             self.check(running)
@@ -163,8 +169,19 @@ class Host:
     def check(self, ended: Piped) -> None:
         """Raise `HostUnreachable` if ssh ended without the command's own exit code."""
         if ended.exit_code == _NO_CONNECTION or ended.exit_code < 0:
-            said = " ".join(ended.stderr.split()).rstrip(".") or "ssh gave no reason"
-            raise HostUnreachable(f"{self.name} cannot be reached: {said}.")
+            # What ssh said in a terminal can be read there.
+            said = " ".join(ended.stderr.split()).rstrip(".")
+            unanswered = any(one in said for one in _UNANSWERED) and not _can_ask()
+            advice = _ADVICE if unanswered else ""
+            raise HostUnreachable(f"{self.name} cannot be reached{said and ': '}{said}{advice}.")
+
+
+def _can_ask() -> bool:
+    """Return whether somebody can answer what ssh asks: at a terminal, from which this process may read."""
+    try:
+        return sys.stderr.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (AttributeError, OSError, ValueError):  # no standard input, or one that is no terminal
+        return False
 
 
 @cache
