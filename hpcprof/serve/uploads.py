@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from threading import BoundedSemaphore, Condition, Lock
 
@@ -17,6 +18,7 @@ import msgspec
 
 from hpcprof.common.errors import DamagedInput, HpcprofError
 from hpcprof.common.units import format_bytes
+from hpcprof.profiles.event_folders import PUSHED
 from hpcprof.results.package import checksum, keep_package, unpacked
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import PushedRow
@@ -55,7 +57,7 @@ class Progress:
 
 
 class Uploads:
-    """The uploads to one project of a hub.
+    """The uploads to one project of a hub. What a killed hub left half kept is removed, unless another runs.
 
     Parameters
     ----------
@@ -71,6 +73,17 @@ class Uploads:
         self._lock, self._free = Lock(), Condition()
         self._busy: set[Path] = set()
         self._places = BoundedSemaphore(_UNPACKED_AT_ONCE)
+        # Open until this process ends.
+        self._running = os.open(folder / ".running", os.O_CREAT | os.O_RDWR, 0o600)
+        with suppress(OSError):  # another hub has the lock, and may just be keeping a package
+            flock(self._running, LOCK_EX | LOCK_NB)
+            for one in (*self._parts.glob(".unpacking-*"), *self._unlisted()):
+                shutil.rmtree(one, ignore_errors=True)
+
+    def _unlisted(self) -> list[Path]:
+        """Return the folders of events that no row leads to."""
+        known = {row.sha256 for row in self._store.pushed().values()}
+        return [one for one in (self._folder / PUSHED).glob("*") if one.name not in known]
 
     def progress(self, digest: str, grant: Grant) -> Progress:
         """Return how far the package of a SHA-256 is.
@@ -146,7 +159,13 @@ class Uploads:
                     raise Refused(413, f"the token's quota of {format_bytes(grant.quota_bytes)} is used up.")
                 listed = msgspec.json.encode(package.described.listed).decode()
                 row = PushedRow(run, grant.name, now, digest, package.bytes, listed)
-                keep_package(package, self._store, self._folder, row)
+                try:
+                    keep_package(package, self._store, self._folder, row)
+                except HpcprofError:
+                    # On a full disk, what was written so far must not stay.
+                    if not self._kept(digest):
+                        shutil.rmtree(self._folder / PUSHED / digest, ignore_errors=True)
+                    raise
                 return run
         except DamagedInput as error:
             raise Refused(400, f"{error}.") from None

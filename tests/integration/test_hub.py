@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Browser
 
-from hpcprof.common.errors import UsageError
+from hpcprof.common.errors import StoreError, UsageError
 from hpcprof.profiles.event_folders import remove_events_among
 from hpcprof.results import package as package_module
 from hpcprof.results.event_query import find_events
@@ -630,11 +630,30 @@ def test_the_run_of_before_is_whole_until_the_new_one_is(
     assert all(
         events.written() and events.folder == before.folder for events in store.rank_events(run).values()
     )
+    (tmp_path / ".incoming/.unpacking-x").mkdir()
+    Uploads(tmp_path, store)  # beside the hub of before, which may just be keeping a package
+    assert len([*(tmp_path / "events").iterdir()]) == 2
+    os.close(uploads._running)
+    uploads = Uploads(tmp_path, store)
+    assert folders() == {before.folder} and [*(tmp_path / "events").iterdir()] == [before.folder.parent]
+    assert not [*(tmp_path / ".incoming").iterdir()]
     assert receive(uploads, again, grant_of("ci")).run == run
     assert all(events.written() for events in store.rank_events(run).values())
     assert not before.folder.exists() and len([*(tmp_path / "events").iterdir()]) == 1
     remove_events_among(tmp_path, run)
     assert not [*tmp_path.rglob("*.parquet")]
+
+
+def test_a_package_that_does_not_fit_on_the_disk_leaves_nothing(
+    uploads: Uploads, package: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise StoreError("the disk is full.")
+
+    monkeypatch.setattr(Store, "replace_run", full)
+    with pytest.raises(StoreError):
+        receive(uploads, package, grant_of("ci"))
+    assert not [*(tmp_path / "events").iterdir()]
 
 
 def test_a_large_package_holds_up_no_other(
