@@ -170,6 +170,8 @@ def unpacked(path: Path, beside: Path, most_bytes: int = MOST_EVENT_BYTES) -> It
     ------
     DamagedInput
         If anything in it is not as `write_package` writes it.
+    HpcprofError
+        If a file cannot be written here.
     """
     with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=beside) as folder:
         place = Path(folder)
@@ -180,6 +182,8 @@ def unpacked(path: Path, beside: Path, most_bytes: int = MOST_EVENT_BYTES) -> It
         except KeyError as error:
             raise DamagedInput(f"the package lacks {error.args[0]}") from None
         except (*_DAMAGES, tarfile.TarError, OSError, EOFError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise HpcprofError(f"the package cannot be unpacked: {error.strerror}.") from None
             raise DamagedInput(f"the package is damaged: {error}") from None
         if described.format != FORMAT:
             raise DamagedInput(f"the package has format {described.format}; this hpcprof reads {FORMAT}")

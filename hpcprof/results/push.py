@@ -197,7 +197,7 @@ def _rename(in_names: Mapping[Path, Sequence[str]]) -> None:
 
 def _send(package: Path, hub: HubAddress, shown: Callable[[int, int], None]) -> str:
     path, length = f"/api/push/{checksum(package)}", package.stat().st_size
-    failed = 0
+    failed = most = 0
     offset: int | None = None
     with package.open("rb") as file:
         while True:
@@ -208,7 +208,6 @@ def _send(package: Path, hub: HubAddress, shown: Callable[[int, int], None]) -> 
                     file.seek(offset)
                     headers = {"Upload-Offset": str(offset), "Upload-Length": str(length)}
                     answer = _ask(hub, "PUT", path, file.read(_PART_BYTES), headers)
-                failed = 0
             except _Elsewhere as error:
                 failed += 1
                 if error.offset == offset or failed >= _TRIES:
@@ -226,6 +225,8 @@ def _send(package: Path, hub: HubAddress, shown: Callable[[int, int], None]) -> 
             offset = answer.get("offset")
             if not isinstance(offset, int) or not 0 <= offset <= length:
                 raise HpcprofError(f"{hub.url} is no hub: it does not say how much of the package it has.")
+            if offset > most:
+                failed, most = 0, offset
             run = answer.get("run")
             shown(length if run else offset, length)
             if run:
@@ -255,15 +256,15 @@ def _ask(
         text = answer.read(1 << 20).decode("utf-8", "replace")
     finally:
         connection.close()
-    if answer.status >= 500:
-        raise _Unavailable(f"it answered {answer.status}")
     try:
         said = json.loads(text)
     except ValueError:
         said = {}
+    why = visible(str(said.get("error") or "")) if isinstance(said, dict) else ""
+    if answer.status >= 500:
+        raise _Unavailable(f"it answered {answer.status}{why and ': '}{why.rstrip('.')}")
     if answer.status == 409 and isinstance(said, dict) and isinstance(said.get("offset"), int):
         raise _Elsewhere(said["offset"])
     if answer.status != 200:
-        why = said.get("error") if isinstance(said, dict) else None
-        raise HpcprofError(f"{hub.url} refused ({answer.status}): {visible(str(why or 'it is no hub'))}")
+        raise HpcprofError(f"{hub.url} refused ({answer.status}): {why or 'it is no hub'}")
     return said if isinstance(said, dict) else {}

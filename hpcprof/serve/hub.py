@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, parse_qsl, urlencode
 
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
@@ -24,7 +25,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hpcprof.common.errors import UsageError
+from hpcprof.common.errors import HpcprofError, StoreError, UsageError
+from hpcprof.results.store.database import cause, public_address
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.serve.app import few_threads, page_templates, pages_of
 from hpcprof.serve.context import as_html, as_json, run_address
@@ -236,6 +238,7 @@ def make_hub(folder: Path, db: str | None, access: Access, proxy: Proxy | None =
             Route(f"{_STATIC}{{name}}", static_file),
             Mount("/", hub.pages),
         ],
+        exception_handlers={HpcprofError: _unavailable},
         lifespan=few_threads,
     )
     return _HubGuard(app, access, lambda scope: hub.identify(scope, proxy))
@@ -262,6 +265,11 @@ class _HubGuard(Guard):
         if path.startswith("/api/") or path == "/metrics" or scope["method"] != "GET":
             return as_json({"error": "a token is needed: Authorization: Bearer TOKEN."}, 401)
         return RedirectResponse(f"{_SIGN_IN}?{urlencode({'next': _wanted(scope)})}", 303)
+
+
+def _unavailable(request: Request, error: Exception) -> Response:
+    """Answer where the disk or the database cannot be used; whoever pushes tries again."""
+    return as_json({"error": str(error)}, 503)
 
 
 def _wanted(scope: Scope) -> str:
@@ -294,6 +302,8 @@ def _schema_of(db: str, project: str) -> str:
     try:
         with engine.begin() as connection:
             connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{schema}"'))  # a checked name
+    except SQLAlchemyError as error:
+        raise StoreError(f"{public_address(make_url(db))} cannot be used: {cause(error)}.") from None
     finally:
         engine.dispose()
     return _in_schema(db, schema)

@@ -105,6 +105,8 @@ class Uploads:
         Refused
             If it does not follow what is there, exceeds the token's quota, or the package is not as it has to
             be; what the project has of the run remains.
+        HpcprofError
+            If it cannot be written; what there is of the package remains, and the push can go on.
         """
         path = self._part(digest, grant)
         with self._alone(path):
@@ -119,16 +121,22 @@ class Uploads:
                 # The last part is empty if the hub ended before it could keep the package.
                 if offset != have or end > length or (not part and end < length):
                     raise Refused(409, f"the hub has {have:,} bytes of this package.", have)
-                descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW, 0o600)
-                with open(descriptor, "ab") as file:  # noqa: PTH123 (a descriptor)
-                    file.write(part)
+                try:
+                    descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+                    with open(descriptor, "ab") as file:  # noqa: PTH123 (a descriptor)
+                        file.write(part)
+                except OSError as error:
+                    raise HpcprofError(f"the package cannot be written: {error.strerror}.") from None
             if end < length:
                 return Progress(end)
             try:
                 with self._places:
-                    return Progress(length, self._keep(path, digest, grant, room))
-            finally:
+                    run = self._keep(path, digest, grant, room)
+            except Refused:
                 path.unlink(missing_ok=True)
+                raise
+            path.unlink(missing_ok=True)
+            return Progress(length, run)
 
     @contextmanager
     def _alone(self, path: Path) -> Iterator[None]:

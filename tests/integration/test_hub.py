@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import http.client
-import http.server
 import io
 import json
 import lzma
@@ -24,7 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 from urllib.parse import urlencode
 
@@ -650,10 +649,14 @@ def test_a_package_that_does_not_fit_on_the_disk_leaves_nothing(
     def full(*_: object) -> None:
         raise StoreError("the disk is full.")
 
-    monkeypatch.setattr(Store, "replace_run", full)
-    with pytest.raises(StoreError):
-        receive(uploads, package, grant_of("ci"))
+    grant, size = grant_of("ci"), len(package)
+    with monkeypatch.context() as patched, pytest.raises(StoreError):
+        patched.setattr(Store, "replace_run", full)
+        receive(uploads, package, grant)
     assert not [*(tmp_path / "events").iterdir()]
+    # The client sends nothing twice.
+    assert uploads.progress(sha256(package).hexdigest(), grant).offset == size
+    assert uploads.receive(sha256(package).hexdigest(), grant, size, size, b"").run
 
 
 def test_a_large_package_holds_up_no_other(
@@ -721,31 +724,6 @@ def test_equal_values_that_fill_the_memory_are_refused(
     assert len(swollen) < 1 << 20
     with pytest.raises(Refused, match="the events exceed 8,388,608 bytes"):
         receive(uploads, swollen, grant_of("ci"))
-
-
-def test_a_hub_that_never_agrees_how_much_it_has_is_left(
-    collected: Path, pushing: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    class Other(http.server.BaseHTTPRequestHandler):
-        def do_PUT(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            self.send_response(409)
-            self.end_headers()
-            self.wfile.write(json.dumps({"offset": 1 - int(self.headers["Upload-Offset"])}).encode())
-
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(b'{"offset": 0, "run": null}')
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        done = pushing(Hub(server.server_port, collected, "", "", ""), "x" * 43)
-        server.shutdown()
-    assert done.returncode == 1 and "takes no more than" in done.stderr
 
 
 def test_the_reader_of_a_link_sees_what_it_names_after_the_sign_in(
@@ -833,23 +811,3 @@ def test_wrong_addresses_and_tokens_are_one_sentence(
         assert "--user-header NAME is for --accept" in hpcprof("serve", *accepts, *options).stderr
     done = hpcprof("serve", "--accept", "--user-header", "X-User", "--proxy", "front.example.org")
     assert done.returncode == 2 and "--proxy front.example.org: write an IP address" in done.stderr
-
-
-@pytest.mark.parametrize("answer", [b"{}", b"[]", b"<html>", b'{"offset": -5, "run": null}'])
-def test_what_is_no_hub_is_one_sentence(
-    answer: bytes, collected: Path, pushing: Callable[..., subprocess.CompletedProcess[str]]
-) -> None:
-    class Other(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(answer)
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        done = pushing(Hub(server.server_port, collected, "", "", ""), "x" * 43)
-        server.shutdown()
-    assert done.returncode == 1 and "is no hub" in done.stderr and "Traceback" not in done.stderr

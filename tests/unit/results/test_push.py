@@ -1,10 +1,17 @@
-"""The way to a hub, with and without a proxy."""
+"""The way to a hub, with and without a proxy, and hubs that do not answer as one does."""
 
 from __future__ import annotations
+
+import http.server
+import json
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from hpcprof.common.errors import HpcprofError
+from hpcprof.results import push
 from hpcprof.results.push import HubAddress
 
 HUB = HubAddress("https", "hub.example.org", None, "x" * 43)
@@ -57,3 +64,61 @@ def test_a_proxy_that_is_none_is_named_without_its_password(
     monkeypatch.setenv("https_proxy", proxy)
     with pytest.raises(HpcprofError, match="https_proxy names no proxy"):
         HUB.connect()
+
+
+Answer = Callable[[str, int], tuple[int, bytes]]
+"""The status and the text for a method and the offset of what is sent."""
+
+
+@pytest.fixture
+def refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer], str]:
+    """Push to a server with given answers, and return why that ended."""
+    monkeypatch.setattr(push, "_PAUSE_S", 0.0)
+    package = tmp_path / "package"
+    package.write_bytes(b"package")
+
+    def pushed(answer: Answer) -> str:
+        class Other(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"] or 0))
+                status, text = answer(self.command, int(self.headers["Upload-Offset"] or 0))
+                self.send_response(status)
+                self.end_headers()
+                self.wfile.write(text)
+
+            do_PUT = do_GET
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Other) as server:
+            Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+            with pytest.raises(HpcprofError) as refused:
+                push._send(package, HubAddress("http", "127.0.0.1", server.server_port, ""), lambda *_: None)
+            server.shutdown()
+        return str(refused.value)
+
+    return pushed
+
+
+@pytest.mark.parametrize("answer", [b"{}", b"[]", b"<html>", b'{"offset": -5, "run": null}'])
+def test_what_is_no_hub_is_one_sentence(answer: bytes, refusal: Callable[[Answer], str]) -> None:
+    assert "is no hub" in refusal(lambda *_: (200, answer))
+
+
+def test_a_hub_that_never_agrees_how_much_it_has_is_left(refusal: Callable[[Answer], str]) -> None:
+    def disagree(method: str, offset: int) -> tuple[int, bytes]:
+        return 409 if method == "PUT" else 200, json.dumps({"offset": int(not offset)}).encode()
+
+    assert "takes no more than" in refusal(disagree)
+
+
+def test_a_hub_that_can_write_nothing_is_asked_five_times(refusal: Callable[[Answer], str]) -> None:
+    asked = []
+
+    def fail(method: str, offset: int) -> tuple[int, bytes]:
+        asked.append(method)
+        return (503, b'{"error": "the disk is full."}') if method == "PUT" else (200, b'{"offset": 0}')
+
+    assert "it answered 503: the disk is full; push again to go on" in refusal(fail)
+    assert asked == ["GET", "PUT"] * 5
