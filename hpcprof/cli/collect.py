@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from hpcprof.common.units import counted, format_duration
 if TYPE_CHECKING:
     from hpcprof.results.executors.dask import OnDask
     from hpcprof.results.executors.interface import Executor
+    from hpcprof.results.executors.processes import Processes
     from hpcprof.results.store.store import Store
     from hpcprof.submit.runs.directory import Run
 
@@ -137,8 +138,12 @@ def command(
     if submit and hub:
         raise UsageError("--push: a job has no token; push when it has ended, with hpcprof push.")
     address = pushing_to(hub)
-    if not (submit or step_range or program or address) and _nothing_new(runs or ("last",), runs_dir, db):
+    named = None if submit else _named_runs(runs or ("last",), runs_dir)
+    if named and not (step_range or program or address) and _nothing_new(named, runs_dir, db):
         return
+    workers = workers_here(jobs)
+    if named and executor == "processes":
+        _expect(workers, named)
     from hpcprof.results.run_names import find_runs_to_collect
     from hpcprof.results.run_profiles import runs_to_collect, told_apart
     from hpcprof.results.store.store import open_store
@@ -172,7 +177,7 @@ def command(
         dask = _Dask(dask_address, jobs, placed if given else None, runs_dir)
         pool = dask.started(found)
     else:
-        pool = _started(executor, jobs)
+        pool = _started(executor, jobs, workers)
     with pool as executing:
         complete = _collect_all(found, store, executing, step_range, program)
     pushed = address is None or push_each(address, found, store)
@@ -184,15 +189,36 @@ def command(
 class _Pool:
     """The executor that reads the profiles, and its number of CPUs; None for those of this machine."""
 
-    executor: Executor | None
+    executor: Executor
     cpus: int | None
 
 
 @contextmanager
-def _started(kind: str, jobs: int | None) -> Iterator[_Pool]:
+def _started(kind: str, jobs: int | None, here: Processes) -> Iterator[_Pool]:
     from hpcprof.results.executors.mpi import over_mpi
 
-    yield _Pool(over_mpi if kind == "mpi" else None, jobs)
+    with here:
+        yield _Pool(over_mpi if kind == "mpi" else here, jobs)
+
+
+def workers_here(jobs: int | None = None) -> Processes:
+    """Return the executor that reads profiles by processes of this machine, by default on all CPUs."""
+    from hpcprof.results.executors.planning import usable_cpus
+    from hpcprof.results.executors.processes import Processes
+    from hpcprof.results.rank_task import PRELOAD, work_of
+
+    return Processes(jobs or usable_cpus(), PRELOAD, work_of, if_quicker=jobs is None)
+
+
+def _expect(here: Processes, runs: Sequence[Run]) -> None:
+    """Let workers import what they need while this process imports what opens the store."""
+    from hpcprof.results.known_files import unchanged_files
+    from hpcprof.results.rank_task import ProfileTask
+    from hpcprof.results.run_profiles import profiles_of
+
+    files = [file for run in runs for file in profiles_of(run)]
+    known = {file for run in runs if run.files is None for file in unchanged_files(profiles_of(run))}
+    here.expect([ProfileTask(file, 0) for file in files if file not in known])
 
 
 @dataclass(frozen=True)
@@ -248,19 +274,13 @@ def _check_options(executor: str, submit: bool, address: str | None, placed: Seq
         raise UsageError(f"--{placed[0]} is for --submit: give both, or neither.")
 
 
-def _nothing_new(references: Sequence[str], runs_dir: Path, db: str | None) -> bool:
-    """Say so and return True if neither the profiles of all runs nor the store have changed."""
+def _named_runs(references: Sequence[str], runs_dir: Path) -> list[Run] | None:
+    """Return runs by their names without the store; None if one of them is not a folder here."""
     from hpcprof.profiles.event_folders import EVENTS
-    from hpcprof.results.known_files import settled
-    from hpcprof.results.last_collected import note_collected
-    from hpcprof.results.run_profiles import profiles_of, runs_to_collect
-    from hpcprof.submit.config import database_file, default_database
+    from hpcprof.results.run_profiles import runs_to_collect
     from hpcprof.submit.remote.mirror import host_of
-    from hpcprof.submit.runs.directory import MANIFEST, open_run, submitted_ids, update_files
+    from hpcprof.submit.runs.directory import MANIFEST, open_run, submitted_ids
 
-    store = database_file(db or default_database(), runs_dir)
-    if store is None:
-        return False
     named = []
     for reference in references:
         name = reference
@@ -269,12 +289,26 @@ def _nothing_new(references: Sequence[str], runs_dir: Path, db: str | None) -> b
         places = (runs_dir / name, Path(name))
         there = [place for place in places if name and (place / MANIFEST).is_file()] or [places[1]]
         if not there[0].is_dir():  # The store may know the name.
-            return False
+            return None
         named.append(open_run(there[0]))
         if host_of(named[-1]) is not None:
-            return False
+            return None
+    return [run for one in named for run in runs_to_collect(one)]
+
+
+def _nothing_new(runs: Sequence[Run], runs_dir: Path, db: str | None) -> bool:
+    """Say so and return True if neither the profiles of all runs nor the store have changed."""
+    from hpcprof.results.known_files import settled
+    from hpcprof.results.last_collected import note_collected
+    from hpcprof.results.run_profiles import profiles_of
+    from hpcprof.submit.config import database_file, default_database
+    from hpcprof.submit.runs.directory import update_files
+
+    store = database_file(db or default_database(), runs_dir)
+    if store is None:
+        return False
     found = []
-    for run in (run for one in named for run in runs_to_collect(one)):
+    for run in runs:
         # The site may have new logs of the job.
         if run.files is not None or (run.manifest is not None and run.manifest.site.darshan_logs):
             return False
@@ -346,9 +380,7 @@ def collect_and_tell(
     """
     from hpcprof.results.collect import collect
     from hpcprof.results.executors.planning import usable_cpus
-    from hpcprof.results.executors.processes import Processes
     from hpcprof.results.host_collect import collect_there
-    from hpcprof.results.rank_task import PRELOAD, work_of
     from hpcprof.results.run_profiles import readable
     from hpcprof.results.stalls import is_unprofiled
     from hpcprof.submit.remote.mirror import bring_profiles, host_of
@@ -375,14 +407,16 @@ def collect_and_tell(
         click.echo(f"{run.id}: not profiled, so {there}; {known}", err=aside)
         return True
     jobs = cpus or usable_cpus()
-    here = Processes(jobs, PRELOAD, work_of, if_quicker=cpus is None)
-    with readable(run) as (run_to_read, unpacked):
+    with (
+        nullcontext(executor) if executor else workers_here(cpus) as reading,
+        readable(run) as (run_to_read, unpacked),
+    ):
         if unpacked.files:
             click.echo(f"hpcprof: {run.id}: {unpacked.sentence}", err=True)
         if not run_to_read.files and unpacked.skipped:
             raise HpcprofError(" ".join(unpacked.skipped))
         with ProgressBar(unpacked.named) as progress:
-            summary = collect(run_to_read, store, progress, executor or here, jobs, step_range, program)
+            summary = collect(run_to_read, store, progress, reading, jobs, step_range, program)
     skipped = [*unpacked.skipped, *summary.skipped]
     for sentence in (*summary.warnings, *summary.losses, *(f"skipped: {one}" for one in skipped)):
         click.echo(f"hpcprof: {unpacked.named(sentence)}", err=True)

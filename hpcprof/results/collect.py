@@ -6,6 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -114,20 +115,20 @@ def collect_profiles(
     store = open_store(db, runs)
     found = [run] if isinstance(run, Run) else find_runs_to_collect([os.fspath(run)], runs, store)
     store.prepare()
-    executor = serially if jobs is None else Processes(jobs, PRELOAD, work_of)
     whole = Collected()
-    for one in found:
-        try:
-            with readable(one) as (run_to_read, unpacked):
-                whole.skipped += unpacked.skipped
-                whole.add(collect(run_to_read, store, progress, executor, jobs or 1, step_range, program))
-        except StoreError:
-            raise
-        except HpcprofError as error:
-            if len(found) == 1:
+    with nullcontext(serially) if jobs is None else Processes(jobs, PRELOAD, work_of) as executor:
+        for one in found:
+            try:
+                with readable(one) as (run_to_read, unpacked):
+                    whole.skipped += unpacked.skipped
+                    whole.add(collect(run_to_read, store, progress, executor, jobs or 1, step_range, program))
+            except StoreError:
                 raise
-            # Of several runs, the others are collected.
-            whole.skipped.append(str(error))
+            except HpcprofError as error:
+                if len(found) == 1:
+                    raise
+                # Of several runs, the others are collected.
+                whole.skipped.append(str(error))
     return whole
 
 

@@ -63,6 +63,28 @@ def test_the_workers_start_once_and_take_many_tasks() -> None:
     assert os.getpid() not in found
 
 
+def test_in_a_context_the_workers_stay_from_call_to_call_and_end_with_it() -> None:
+    with Processes(2) as processes:
+        first = {process for _, process in processes(own_process, range(40))}
+        assert [*processes(square, [3])] == [(3, 9)]
+        assert {process for _, process in processes(own_process, range(40, 80))} <= first
+        os.kill(next(iter(first)), signal.SIGKILL)
+        until(lambda: len(multiprocessing.active_children()) < len(first))
+        # Nobody had a task, so none is lost.
+        assert sorted(processes(square, range(8))) == [(n, n * n) for n in range(8)]
+        with pytest.raises(DamagedInput, match="three is damaged"):
+            list(processes(fail_on_three, range(6)))
+        assert sorted(processes(square, range(8))) == [(n, n * n) for n in range(8)]
+    assert multiprocessing.active_children() == []
+
+
+def test_workers_that_are_expected_share_little_work_too() -> None:
+    processes = Processes(2, work=lambda task: 0.1 * task, if_quicker=True)
+    assert {process for _, process in processes(own_process, [1, 2])} == {os.getpid()}
+    assert processes.expect([20, 20])
+    assert os.getpid() not in {process for _, process in processes(own_process, [1, 2])}
+
+
 def test_where_workers_save_no_time_none_starts() -> None:
     quick = Processes(2, work=lambda task: 0.01, if_quicker=True)
     assert {process for _, process in quick(own_process, range(40))} == {os.getpid()}

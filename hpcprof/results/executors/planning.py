@@ -14,6 +14,8 @@ from pathlib import Path
 _CGROUPS, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 # A worker that starts beside this process slows it down, and both wait for the last task.
 _LEAST_GAIN = 0.7
+# A chunk for a worker that has started.
+_LEAST_GAIN_OF_STARTED = 0.02
 # A chunk is this part of what each worker has left to do. So the last ones are small, and all workers end at
 # about the same time.
 _PART = 1 / 4
@@ -26,7 +28,7 @@ def one_start(task: object) -> float:
     return 1.0
 
 
-def worker_count(work: Sequence[float], jobs: int) -> int:
+def worker_count(work: Sequence[float], jobs: int, started: bool = False) -> int:
     """Return how many workers shall share the tasks; 0 if this process is about as quick alone.
 
     Parameters
@@ -35,13 +37,16 @@ def worker_count(work: Sequence[float], jobs: int) -> int:
         The work of each task, in starts of a worker.
     jobs : int
         The most workers.
+    started : bool
+        Whether they have started.
     """
     workers = min(jobs, len(work))
     if workers < 2:
         return 0
     alone = sum(work)
     together = max(alone / workers, max(work))
-    return workers if alone - together > _LEAST_GAIN else 0
+    least = _LEAST_GAIN_OF_STARTED if started else _LEAST_GAIN
+    return workers if alone - together > least else 0
 
 
 def chunks(work: Sequence[float], workers: int) -> list[list[int]]:

@@ -17,7 +17,7 @@ from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Generic, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from hpcprof.results.executors.interface import Lost, ResultT, TaskT, serially
 from hpcprof.results.executors.planning import chunks, one_start, worker_count
@@ -30,12 +30,12 @@ _PIPE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Processes:
-    """Runs tasks in ``jobs`` workers, which start once and take chunks of tasks, those with most work first.
+    """Runs tasks in ``jobs`` workers, which take chunks of tasks, those with most work first.
 
     A single task, or one job at a time, runs in this process. A worker that is killed loses only the task
     that it was working on, and another takes its place. The workers are forked from a server that has
     imported the modules ``preload``, never from this process, which may have threads. They end when this
-    process ends, however that happens.
+    process ends, however that happens. As a context, it keeps its workers from call to call.
 
     Parameters
     ----------
@@ -49,6 +49,7 @@ class Processes:
     preload: tuple[str, ...] = ()
     work: Callable[[Any], float] = one_start
     if_quicker: bool = False
+    _team: _Team = field(default_factory=lambda: _Team(), init=False, repr=False, compare=False)
 
     def __call__(
         self, function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
@@ -60,25 +61,36 @@ class Processes:
             yield from serially(function, tasks)
             return
         self._serve()
-        team = _Team(function, tasks, deque(chunks(work, count)))
+        team = self._team if self._team.lasts and not self._team.left else _Team()
         try:
-            for _ in range(count):
-                team.hire()
-            for task, result in team.results():
+            for task, result in team.run(function, tasks, chunks(work, count), count):
                 yield tasks[task], result
         finally:
-            team.dismiss()
+            if team.left or not team.lasts:
+                team.dismiss()
+
+    def __enter__(self) -> Processes:
+        """Keep the workers that calls start until the end of the context."""
+        self._team.lasts = True
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End the workers."""
+        self._team.lasts = False
+        self._team.dismiss()
 
     def expect(self, tasks: Sequence[Any]) -> bool:
         """Begin to import ``preload`` in another process if workers will run the tasks; return whether."""
         needed = self._workers([self.work(task) for task in tasks]) > 0
         if needed:
+            self._team.expected = True
             self._serve()
         return needed
 
     def _workers(self, work: Sequence[float]) -> int:
         if self.if_quicker:
-            return worker_count(work, self.jobs)
+            started = self._team.expected or bool(self._team.workers)
+            return worker_count(work, self.jobs, started)
         return min(self.jobs, len(work)) if min(self.jobs, len(work)) > 1 else 0
 
     def _serve(self) -> None:
@@ -98,36 +110,44 @@ class _Worker:
 
 
 @dataclass
-class _Team(Generic[TaskT, ResultT]):
-    """The workers of one call, and the chunks that none has taken yet."""
+class _Team:
+    """Workers, the tasks of the call that they work for, and the chunks that none has taken yet.
 
-    function: Callable[[TaskT], ResultT]
-    tasks: Sequence[TaskT]
-    waiting: deque[list[int]]
+    Attributes
+    ----------
+    lasts : bool
+        Whether the workers wait for a next call.
+    expected : bool
+        Whether the server that forks them was started early.
+    left : int
+        The number of tasks without a result.
+    """
+
+    lasts: bool = False
+    expected: bool = False
+    left: int = 0
+    function: Callable[[Any], Any] | None = None
+    tasks: Sequence[Any] = ()
+    waiting: deque[list[int]] = field(default_factory=deque)
     workers: dict[Connection, _Worker] = field(default_factory=dict)
 
-    def hire(self) -> None:
-        """Start a worker if there is something to do, and give it a chunk."""
-        if not self.waiting:
-            return
-        context = multiprocessing.get_context("forkserver")
-        orders, sender = context.Pipe(duplex=False)
-        receiver, answers = context.Pipe(duplex=False)
-        # Elsewhere than on Linux, or where a user's pipes have reached their limit, the worker waits.
-        with suppress(AttributeError, OSError):
-            fcntl.fcntl(answers.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
-        process = context.Process(target=_work, args=(orders, answers, self.function))
-        with _interrupted_later():
-            process.start()
-            self.workers[receiver] = _Worker(process, sender, receiver)
-        # Without copies here, the pipes close when the process dies.
-        orders.close()
-        answers.close()
-        self._give(self.workers[receiver])
-
-    def results(self) -> Iterator[tuple[int, ResultT | Lost]]:
-        """Yield the number of each task with its result."""
-        while self.workers:
+    def run(
+        self,
+        function: Callable[[TaskT], ResultT],
+        tasks: Sequence[TaskT],
+        chunked: Sequence[list[int]],
+        count: int,
+    ) -> Iterator[tuple[int, ResultT | Lost]]:
+        """Yield the number of each task with its result, by at least ``count`` workers."""
+        self.function, self.tasks, self.waiting, self.left = function, tasks, deque(chunked), len(tasks)
+        for worker in [*self.workers.values()]:
+            if worker.process.is_alive():
+                self._give(worker)
+            else:
+                self._part_with(worker)
+        while self.waiting and len(self.workers) < count:
+            self._hire()
+        while self.left:
             for receiver in cast("list[Connection]", wait([*self.workers])):
                 worker = self.workers[receiver]
                 try:
@@ -137,9 +157,10 @@ class _Team(Generic[TaskT, ResultT]):
                     continue
                 if answer is None:  # It has grown too much.
                     self._part_with(worker)
-                    self.hire()
+                    self._hire()
                     continue
                 task = worker.tasks.popleft()
+                self.left -= 1
                 if not worker.tasks:
                     self._give(worker)
                 succeeded, value = answer
@@ -148,20 +169,40 @@ class _Team(Generic[TaskT, ResultT]):
                 yield task, value
 
     def dismiss(self) -> None:
-        """End the workers that are left."""
+        """End all workers, at once those that have tasks."""
         for worker in self.workers.values():
-            worker.process.terminate()
+            worker.sender.close()
+            if worker.tasks:
+                worker.process.terminate()
         for worker in [*self.workers.values()]:
             self._part_with(worker)
+        self.left = 0
+
+    def _hire(self) -> None:
+        """Start a worker if there is something to do, and give it a chunk."""
+        if not self.waiting:
+            return
+        context = multiprocessing.get_context("forkserver")
+        orders, sender = context.Pipe(duplex=False)
+        receiver, answers = context.Pipe(duplex=False)
+        # Elsewhere than on Linux, or where a user's pipes have reached their limit, the worker waits.
+        with suppress(AttributeError, OSError):
+            fcntl.fcntl(answers.fileno(), fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        process = context.Process(target=_work, args=(orders, answers))
+        with _interrupted_later():
+            process.start()
+            self.workers[receiver] = _Worker(process, sender, receiver)
+        # Without copies here, the pipes close when the process dies.
+        orders.close()
+        answers.close()
+        self._give(self.workers[receiver])
 
     def _give(self, worker: _Worker) -> None:
-        """Give an idle worker a chunk; without one it ends."""
+        """Give an idle worker a chunk if one waits."""
         if self.waiting:
             worker.tasks.extend(self.waiting.popleft())
             with suppress(BrokenPipeError):  # The end of its answers will tell.
-                worker.sender.send([self.tasks[task] for task in worker.tasks])
-        else:
-            self._part_with(worker)
+                worker.sender.send((self.function, [self.tasks[task] for task in worker.tasks]))
 
     def _part_with(self, worker: _Worker) -> None:
         """Let a worker end; what it has not done waits again."""
@@ -180,8 +221,9 @@ class _Team(Generic[TaskT, ResultT]):
         worker.process.join()
         lost = worker.tasks.popleft() if worker.tasks else None
         self._part_with(worker)
-        self.hire()
+        self._hire()
         if lost is not None:
+            self.left -= 1
             yield lost, Lost(_how(worker.process.exitcode or 0))
 
 
@@ -213,19 +255,22 @@ def _end(number: int, frame: object) -> NoReturn:
     sys.exit(1)
 
 
-def _work(orders: Connection, answers: Connection, function: Callable[[Any], Any]) -> None:
+def _work(orders: Connection, answers: Connection) -> None:
     """Run chunks of tasks in a worker, and send the result or the exception of each."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     first = _memory()
+    last: Callable[[Any], Any] | None = None
     settled = 0
     # The first process may have been interrupted and no longer be there.
     with suppress(EOFError, OSError):
         while True:
-            for task in orders.recv():
+            function, tasks = orders.recv()
+            for task in tasks:
                 answers.send(_answer(function, task))
-            settled = settled or _memory()
+            if function != last:  # What it has imported and keeps for later is no growth.
+                last, settled = function, _memory()
             needed = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - first
             if has_grown(_memory() - settled, needed):
                 answers.send(None)

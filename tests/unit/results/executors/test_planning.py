@@ -35,6 +35,11 @@ def test_workers_start_where_they_save_more_than_starting_costs(
     assert worker_count(work, jobs) == workers
 
 
+def test_workers_that_have_started_share_little_work_too() -> None:
+    assert worker_count([0.01] * 64, 2, started=True) == 2
+    assert worker_count([0.001] * 16, 2, started=True) == 0
+
+
 @given(work_of_tasks, st.integers(1, 20))
 def test_every_task_is_in_one_chunk_and_large_ones_come_first(work: list[float], workers: int) -> None:
     found = chunks(work, workers)
