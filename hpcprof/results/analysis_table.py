@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # pandas is not needed to report from the store
 
     from hpcprof.analysis.framework.outcome import Outcome
 
-ANALYSIS_VERSION = 23
+ANALYSIS_VERSION = 24
 """Raised whenever an analysis gives other figures: profiles that were collected before are read again."""
 
 Row = dict[str, Any]

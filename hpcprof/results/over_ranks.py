@@ -49,6 +49,7 @@ from hpcprof.results.same_program import CollectiveCounts, collective_counts
 
 if TYPE_CHECKING:  # the workers do without
     from hpcprof.results.store.store import Store
+    from hpcprof.results.store.tables import ProfileRow
     from hpcprof.submit.runs.directory import Run
 
 _OVER_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
@@ -223,7 +224,9 @@ def _matched(
     by_mpi: list[Aligned] = []
     if lists.ranks:
         with LinkWriter(folder) as links:
-            by_mpi = aligned_by_mpi(lists, links.add)
+            by_mpi = aligned_by_mpi(
+                lists, links.add, _zeros_of_node([profiles[rank] for rank in lists.ranks])
+            )
     clocks = run_clocks(
         [one for part in found for one in part.aligned] + by_mpi,
         events,
@@ -234,6 +237,19 @@ def _matched(
     mpi = bool(lists.ranks)
     size = max((part.size for part in survey.parts), default=0)
     return RunCommunication(folder, files, clocks, events, size, temporary, mpi=mpi), values
+
+
+def _zeros_of_node(profiles: Sequence[ProfileRow]) -> dict[int, int] | None:
+    """Return the time stamp of one moment by rank; None if the ranks do not share the clock of a node."""
+    starts = {one.rank: one.start_utc_ns for one in profiles if one.start_utc_ns is not None}
+    if (
+        len(profiles) < 2
+        or len(starts) < len(profiles)
+        or len({one.host or one.rank for one in profiles}) > 1
+    ):
+        return None
+    last = max(starts.values())
+    return {rank: last - start for rank, start in starts.items()}
 
 
 def _match_tasks(survey: RunSurvey, folder: Path) -> list[MatchTask]:

@@ -36,7 +36,7 @@ from hpcprof.results.mpi_links import FILE as MPI_FILE
 from hpcprof.results.mpi_links import calls_between, read_links
 from hpcprof.results.rank_tables import MPI_TABLES, has_mpi, rank_table_rows, read_rank_table
 
-VERSION = 2
+VERSION = 3
 """Raised when matches or clocks are computed in another way: they are then computed again."""
 
 _DESCRIPTION, _CLOCKS = "description.json", "clocks.parquet"
@@ -65,6 +65,7 @@ class ClockSource(Enum):
     """The way in which the clock of a rank was aligned with that of the reference."""
 
     COMMUNICATION = "communication"
+    NODE = "node"
     UTC = "utc"
     STEPS = "steps"
 
@@ -127,6 +128,7 @@ class RunClocks:
         most = max((self.errors[rank] for rank in self._by(ClockSource.COMMUNICATION)), default=0.0)
         how = {
             ClockSource.COMMUNICATION: f"are aligned by their communication to {most / 1e3:,.1f} µs",
+            ClockSource.NODE: "are that of one node, which their communication confirms",
             ClockSource.UTC: "are aligned by the UTC times of their profiles, to an unknown precision",
             ClockSource.STEPS: "are unknown, so that each rank's first step starts with that of the others",
         }
@@ -157,6 +159,8 @@ def run_clocks(
     utc : mapping of int to int or None
         When the clock of each rank showed 0, in ns since 1970; None if its profile does not record it.
     """
+    aligned = [*aligned]
+    of_node = {rank for ranks, one in aligned if one.of_node for rank in ranks}
     parts = connect(aligned) if len(utc) > 1 else []
     parts += [_single(rank) for rank in utc if not any(rank in part.clocks for part in parts)]
     if not parts:
@@ -165,7 +169,8 @@ def run_clocks(
     first = {} if None not in zeros else first_steps(events)
     clocks = dict(parts[0].clocks)
     alone = ClockSource.STEPS if zeros[0] is None else ClockSource.UTC
-    sources = dict.fromkeys(clocks, ClockSource.COMMUNICATION if len(clocks) > 1 else alone)
+    together = ClockSource.NODE if of_node >= clocks.keys() else ClockSource.COMMUNICATION
+    sources = dict.fromkeys(clocks, together if len(clocks) > 1 else alone)
     for part, zero in zip(parts[1:], zeros[1:], strict=True):
         if zero is not None and zeros[0] is not None:
             shift, source = zero - zeros[0], ClockSource.UTC

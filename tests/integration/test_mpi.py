@@ -8,8 +8,10 @@ import json
 import lzma
 import re
 import shutil
+import sqlite3
 import subprocess
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -36,7 +38,10 @@ def folder(hpcprof: Hpcprof, tmp_path: Path) -> Path:
     (tmp_path / RUN).mkdir()
     for rank in range(4):
         packed = (DATA / f"mpi_stencil_slow_rank{rank}.sqlite.xz").read_bytes()
-        (tmp_path / RUN / f"rank{rank}.sqlite").write_bytes(lzma.decompress(packed))
+        path = tmp_path / RUN / f"rank{rank}.sqlite"
+        path.write_bytes(lzma.decompress(packed))
+        with closing(sqlite3.connect(path)) as export, export:
+            export.execute("INSERT INTO TARGET_INFO_SYSTEM_ENV VALUES ('Hostname', 'node')")
     return tmp_path
 
 
@@ -59,7 +64,8 @@ def test_report_page_and_traces_show_the_messages_of_a_run(hpcprof: Hpcprof, fol
     hpcprof("export", run.id, "traces", "--to", "perfetto")
     trace = decode(gzip.decompress((folder / "traces" / TRACE).read_bytes()))
     assert {one.category for one in trace.slices} >= {"mpi", "mpi request", "step"}
-    hpcprof("export", run.id, "traces", "--to", "chrome")
+    done = hpcprof("export", run.id, "traces", "--to", "chrome")
+    assert "The clocks are that of one node" in done.stderr
     events = json.loads(gzip.decompress((folder / "traces" / MERGED).read_bytes()))["traceEvents"]
     arrows = [
         {one["id"] for one in events if one.get("ph") == phase and one["cat"] == "mpi"} for phase in "sf"

@@ -44,6 +44,8 @@ class AlignedClocks:
         The 95th percentile of the distance of a rank's aligned ends from the median of the other ranks' ends.
     collectives : int
         How many collectives aligned the clocks.
+    of_node : bool
+        Whether the ranks share the clock of their node, and only its zeros differ.
     """
 
     zero: Ints
@@ -53,6 +55,7 @@ class AlignedClocks:
     extent: Floats
     uncertainty: Floats
     collectives: int
+    of_node: bool = False
 
     def aligned(self, stamps: Ints) -> Floats:
         """Return time stamps of shape (m, n) on the common clock, in ns since its zero."""

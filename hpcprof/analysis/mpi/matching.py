@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.collectives.clock_alignment import align_clocks
+from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, align_clocks
 from hpcprof.analysis.collectives.common_clock import Aligned, RankClock, with_ranks
 from hpcprof.analysis.collectives.matching import MatchedCollectives
 from hpcprof.analysis.collectives.pair_clocks import align_pairs
@@ -34,6 +34,12 @@ _SENDS = frozenset({"Send"})
 
 _NEAR_NS, _RARELY = 20_000, 0.1
 """Moments of two ranks that are so close may be in the other order, and few others are chance."""
+
+_SAME_CLOCK_NS, _CHANCE = 5_000.0, 0.001
+"""nsys notes the start of its sessions on one node to so many ns (profiles of nsys 2023.4 and 2025.3).
+
+So few messages and collectives may say otherwise.
+"""
 
 
 @dataclass(frozen=True)
@@ -408,12 +414,25 @@ def collective_tables(run: RunMpi) -> list[tuple[int, Ints]]:
     ]
 
 
-def aligned_by_mpi(lists: RunLists, see: Callable[[RunMpi], None] = lambda _: None) -> list[Aligned]:
-    """Return the clocks that the collectives and messages of a run align; ``see`` gets each window."""
+def aligned_by_mpi(
+    lists: RunLists, see: Callable[[RunMpi], None] = lambda _: None, zeros: Mapping[int, int] | None = None
+) -> list[Aligned]:
+    """Return the clocks that the collectives and messages of a run align; ``see`` gets each window.
+
+    Parameters
+    ----------
+    zeros : mapping of int to int, optional
+        By rank, the time stamp of one moment, for ranks that share the clock of a node. They are taken if
+        no rank receives, or leaves a collective, before what it needs has begun.
+    """
     collectives: dict[tuple[int, int], list[Ints]] = {}
+    needs, early = 0, 0
     for window in lists.windows():
         run = match_window(lists, window)
         see(run)
+        if zeros:
+            left = _after_needs(run, zeros)
+            needs, early = needs + len(left), early + int(np.count_nonzero(left < -_NEAR_NS))
         calls, found = run.calls, run.operations
         for op, rows in collective_tables(run):
             if found.ops[op] not in ALIGNING or rows.shape[1] == 1:
@@ -422,6 +441,8 @@ def aligned_by_mpi(lists: RunLists, see: Callable[[RunMpi], None] = lambda _: No
             own = begin[calls.counted[begin[:, 0]] & (begin == found.end[rows]).all(axis=1)]
             key = op, int(found.comm[rows[0, 0]])
             collectives.setdefault(key, []).append(calls.own_end[own])
+    if zeros and needs and early <= _CHANCE * needs:
+        return [_one_clock(zeros, needs)]
     names, known = [*lists.ops], lists.communicators
     together = align_clocks(
         _collective(names[op], known, comm, np.concatenate(parts))
@@ -440,6 +461,30 @@ def aligned_by_mpi(lists: RunLists, see: Callable[[RunMpi], None] = lambda _: No
         for key in sorted(pairs)
     ]
     return with_ranks(together, align_pairs(every))
+
+
+def _after_needs(run: RunMpi, zeros: Mapping[int, int]) -> Ints:
+    """Return how long after the start of what they need receives and collectives end, by given clocks."""
+    calls, found = run.calls, run.operations
+    zero = np.array([zeros.get(rank, 0) for rank in range(int(found.rank.max(initial=0)) + 1)], np.int64)
+    begun = calls.own_start[found.begin] - zero[found.rank]
+    done = calls.own_end[found.completes] - zero[found.rank]
+    receives = found.matched_receives
+    parts = [done[receives] - begun[found.partner[receives]]]
+    for op, rows in collective_tables(run):
+        if found.ops[op] in WAITING - OF_OBJECTS:
+            parts.append(done[rows].min(axis=1) - begun[rows].max(axis=1))
+    return np.concatenate(parts)
+
+
+def _one_clock(zeros: Mapping[int, int], checks: int) -> Aligned:
+    """Return the clocks of ranks that have one clock, whose stamps count from different moments."""
+    ranks = sorted(zeros)
+    nothing, error = np.zeros(len(ranks)), np.full(len(ranks), _SAME_CLOCK_NS)
+    zero = np.array([zeros[rank] for rank in ranks], np.int64)
+    return ranks, AlignedClocks(
+        zero, nothing, nothing[None], nothing[None], nothing, error, checks, of_node=True
+    )
 
 
 def _nothing(shape: tuple[int, ...]) -> Ints:

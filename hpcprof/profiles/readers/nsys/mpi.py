@@ -138,6 +138,7 @@ def read_mpi(export: NsysExport, strings: StringTable) -> tuple[MpiCalls, MpiOpe
     if not len(rows):
         return MpiCalls.empty(), MpiOperations.empty(), lost
     texts = export.strings(distinct(rows.textId))
+    rows = _with_second_rows(rows, texts)
     functions = _functions(rows, texts, strings)
     rows, operation = _both_sides(rows, functions.operation, strings)
     begun = _begun(rows, functions._replace(operation=operation))
@@ -178,6 +179,16 @@ def _is_of_objects(rows: _Rows, functions: Sequence[MpiFunction], number: Ints) 
     of = np.array([one.operation in OF_OBJECTS for one in functions])
     result: NDArray[np.bool_] = (rows.table == _OTHER) & of[number]
     return result
+
+
+def _with_second_rows(rows: _Rows, texts: Mapping[int, str]) -> _Rows:
+    """Return the rows with two for each exchange; one with a single partner was recorded as one."""
+    names = [i for i, name in texts.items() if (mpi_function(name) or _NONE).operation == "SendRecv"]
+    both = np.flatnonzero(np.isin(rows.textId, names))
+    if not len(both):
+        return rows
+    _, call = numbered_rows(rows.globalTid[both], rows.start[both])
+    return concatenate(_Rows, [rows, rows.take(both[np.bincount(call)[call] == 1])])
 
 
 def _both_sides(rows: _Rows, operation: Ints, strings: StringTable) -> tuple[_Rows, Ints]:

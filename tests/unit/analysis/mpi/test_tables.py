@@ -313,6 +313,30 @@ def test_broadcasts_and_reductions_align_the_clocks() -> None:
     assert max(moments) - min(moments) <= 120
 
 
+def ring_with_a_late_rank(ahead: dict[int, int]) -> Program:
+    """A ring of one-way messages that each rank sends before it receives; rank 2 works longer."""
+    program, now = Program(4, ahead=ahead), [0] * 4
+    for _ in range(20):
+        sent = [now[rank] + (12_000_000 if rank == 2 else 8_000_000) for rank in range(4)]
+        for rank in range(4):
+            left, right = (rank - 1) % 4, (rank + 1) % 4
+            now[rank] = max(sent[rank], sent[left]) + 10_000
+            program.call(rank, "MPI_Sendrecv", sent[rank], now[rank], send(right), receive(left))
+    return program
+
+
+def test_ranks_of_one_node_have_its_clock_unless_their_messages_deny_it() -> None:
+    ahead = {0: 0, 1: 7_000_000, 2: -3_000_000, 3: 40}
+    lists = run_lists(ring_with_a_late_rank(ahead).lists())
+    ((ranks, clock),) = aligned_by_mpi(lists, zeros=ahead)
+    assert clock.of_node
+    stamps = np.array([[ahead[rank] + 5 for rank in ranks]])
+    np.testing.assert_array_equal(clock.aligned(stamps), [[5.0] * 4])
+    # With these, messages would arrive before they are sent.
+    wrong = {**ahead, 3: 1_000_000}
+    assert not any(one.of_node for _, one in aligned_by_mpi(lists, zeros=wrong))
+
+
 def test_without_a_common_clock_calls_and_messages_are_there_and_waits_are_unknown() -> None:
     from hpcprof.analysis.mpi.tables import mpi_tables
 

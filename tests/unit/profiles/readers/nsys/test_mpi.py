@@ -175,6 +175,15 @@ def test_an_exchange_is_a_send_and_a_receive_of_the_time_of_the_call(written: Wr
     assert len(timeline.mpi_calls) == 1
 
 
+def test_an_exchange_with_one_rank_has_a_single_row_and_is_both(written: Write) -> None:
+    timeline = read(written(IN_WORLD, message("MPI_Sendrecv", 10, 90, peer=3)))
+    assert sorted(listed(timeline, "operation", "peer", "start", "end")) == [
+        ("Recv", 3, 10, 90),
+        ("Send", 3, 10, 90),
+    ]
+    assert len(timeline.mpi_calls) == 1
+
+
 def test_nothing_is_sent_to_nobody(written: Write) -> None:
     rows = (message("MPI_Send", 10, 11), message("MPI_Send", 20, 21, peer=None, tag=None))
     timeline = read(written(IN_WORLD, *rows))
