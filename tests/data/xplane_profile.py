@@ -132,7 +132,12 @@ def hlo() -> bytes:
 
 
 def profile(
-    gpus: int = 1, *, marked: bool = True, seed: int | None = None, cut_kernel: bool = False
+    gpus: int = 1,
+    *,
+    marked: bool = True,
+    seed: int | None = None,
+    cut_kernel: bool = False,
+    run_id: int | None = None,
 ) -> bytes:
     """Return a profile of ``STEPS`` steps, each a copy and three kernels on every GPU.
 
@@ -144,6 +149,10 @@ def profile(
         Shuffles the events of each line.
     cut_kernel : bool
         The first kernel has no possible length.
+    run_id : int, optional
+        Written as JAX 0.11 does on a GPU beside one of another process, whose executions have this number and
+        those that follow: calls do not tell their operation, and a second GPU is seen, but not used. The
+        recording begins inside the first call of the program.
     """
     metadata, host = Plane("/host:metadata"), Plane("/host:CPU")
     of_program: dict[str, Value] = {"Hlo Proto": hlo(), "program_id": PROGRAM}
@@ -153,8 +162,12 @@ def profile(
     python, correlation = (-5, "python"), 100
     for gpu, plane in enumerate(planes):
         plane.own(device_vendor="Nvidia", core_count=132, clock_rate=1_980_000, memory_size=80 << 30)
+        if run_id is not None:
+            plane.own(gpu_device_name="NVIDIA H100 80GB HBM3")
         runtime, thread = (TID + gpu, f"Host Threads/{TID + gpu}"), (-9 - gpu, "py_xla_execute/-9")
         of_module: dict[str, Value] = {"hlo_module": MODULE, "program_id": PROGRAM}
+        if run_id is not None:
+            runtime = thread = python
         for step in range(STEPS):
             at = step * STEP_NS
             if not gpu:
@@ -162,7 +175,12 @@ def profile(
                 if marked:
                     host.event(python, "train", at, STEP_NS - GAP_NS, **stats)
                 host.event(python, "load", at + 100, 2000)
-                host.event(python, f"PjitFunction({MODULE[4:]})", at + 2200, 9000)
+                if step or run_id is None:
+                    host.event(python, f"PjitFunction({MODULE[4:]})", at + 2200, 9000)
+                if step and run_id is not None:
+                    called: dict[str, Value] = {"run_id": run_id + step, "num_addressable_devices": 1}
+                    called |= {"num_replicas": 1, "num_partitions": 2}
+                    host.event(python, f"X::Execute ({MODULE})", at + 2300, 8800, **called)
                 host.event(python, "ParseArguments", at + 2300, 50)
                 host.event(python, "$train.py:12 main", at, 10)
             host.event(thread, f"{MODULE}:XLA GPU module", at + 3000, 8000)
@@ -181,7 +199,8 @@ def profile(
                 begin = at + 4000 + place * (KERNEL_NS + GAP_NS)
                 host.event(thread, op, begin - 10, 500)
                 launched: dict[str, Value] = {"correlation_id": correlation, "hlo_op": op, **of_module}
-                host.event(runtime, "cuLaunchKernel", begin, 400, **launched)
+                told = launched if run_id is None else {"correlation_id": correlation}
+                host.event(runtime, "cuLaunchKernel", begin, 400, **told)
                 first = cut_kernel and not (step or place or gpu)
                 plane.event(
                     (14, "Stream #14(Compute)"),
@@ -191,6 +210,8 @@ def profile(
                     kernel_details=DETAILS,
                     **launched,
                 )
+    if run_id is not None:
+        planes.append(Plane(f"/device:GPU:{gpus}"))
     if seed is not None:
         choose = random.Random(seed)
         for one in (host, *planes):

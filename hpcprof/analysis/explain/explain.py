@@ -29,6 +29,7 @@ from hpcprof.analysis.explain.explanation import (
 )
 from hpcprof.analysis.explain.findings import MUCH_SLOWER, Judged, Search
 from hpcprof.analysis.explain.host_activity import NONE
+from hpcprof.analysis.explain.host_pace import with_pauses
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import CALL_COST_NS, MPI_CALL_COST_NS
 from hpcprof.analysis.explain.machine import waiting_for_cores, waiting_for_files, with_files, with_machine
@@ -180,7 +181,9 @@ def _replayable(inputs: ExplainInputs, every: Mapping[int, Timeline]) -> Replaya
     chosen = _window([front[:steps] for front in fronts.values()], count, inputs.tables["step_account"])
     if chosen is None:
         return "no steps have work on the GPU with a recorded launch"
-    activities = {rank: rank_activity(one, chosen, fronts[rank]) for rank, one in timelines.items()}
+    activities = {
+        rank: with_pauses(rank_activity(one, chosen, fronts[rank])) for rank, one in timelines.items()
+    }
     edges = {rank: rank_edges(activity) for rank, activity in activities.items()}
     begin = {rank: int(one.work.start[one.front[0]]) for rank, one in activities.items()}
     matched = [*groups_of(of_ranks(inputs.matches(ranks), ranks))] if len(ranks) > 1 else []

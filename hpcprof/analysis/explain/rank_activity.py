@@ -37,6 +37,8 @@ class CallKind(IntEnum):
     STREAM_WAIT = 6
     OTHER = 7
     MPI = 8
+    PAUSE = 9
+    """No call: the host waits for the GPU (`host_pace`)."""
 
 
 _KINDS = (
@@ -220,7 +222,7 @@ def _calls(
         name=calls.name[kept],
         place=places.at(timeline, calls.process[kept], calls.thread[kept], start),
         step=np.searchsorted(steps, start, side="right") - 1,
-        before=_predecessors(start, finish, thread),
+        before=predecessors(start, finish, thread),
     )
     return found, owner
 
@@ -256,18 +258,19 @@ _MOST_HANDOVERS = 0.2
 """A thread follows others only if fewer of its calls do so: more are those of threads that run at once."""
 
 
-def _predecessors(start: Ints, end: Ints, thread: Ints) -> Ints:
+def predecessors(start: Ints, end: Ints, thread: Ints) -> Ints:
     """Return the call that each one follows.
 
     That is the one before on its thread or, if another thread ended one since, that: the thread then waited
     for the other, as the main thread does for autograd's. A thread most of whose calls would follow others
-    runs beside them, and follows only itself.
+    runs beside them, and follows only itself, unless the other thread waits for it in turn, as Python's does
+    for a thread of XLA that copies its input.
     """
     count = len(start)
     order = np.lexsort((start, thread))
-    own = np.full(count, NONE)
+    own, following = np.full(count, NONE), np.full(count, NONE)
     same = thread[order][1:] == thread[order][:-1]
-    own[order[1:][same]] = order[:-1][same]
+    own[order[1:][same]], following[order[:-1][same]] = order[:-1][same], order[1:][same]
     by_end = np.argsort(end, kind="stable")
     latest = np.append(NONE, by_end)[np.searchsorted(end[by_end], start, side="right")]
     lowest = np.iinfo(np.int64).min
@@ -276,7 +279,41 @@ def _predecessors(start: Ints, end: Ints, thread: Ints) -> Ints:
     calls = np.bincount(thread, minlength=1)
     share = np.bincount(thread[other], minlength=len(calls)) / np.maximum(calls, 1)
     follows = other & ((share <= _MOST_HANDOVERS)[thread] | (own == NONE))
+    beside = np.flatnonzero(other & ~follows & (following[latest] != NONE))
+    for _, rows in rows_by_key(thread[beside], thread[latest[beside]]) if len(beside) else ():
+        asked = beside[rows]
+        done, gap = (times - end[latest[asked]] for times in (end[asked], start[following[latest[asked]]]))
+        follows[asked] |= grows_with(done, gap)
     return np.where(follows, latest, own)
+
+
+_FEWEST = 20
+_NEARLY_ALL = 0.95
+_MOST_PAIRS = 400
+_CONFIDENCE = 0.99
+_SLOPE = 0.5
+"""A time that follows another one grows with it: by 1 for each ns, surely by more than this."""
+
+
+def grows_with(cause: Ints, effect: Ints) -> NDArray[np.bool_]:
+    """Return in which of many repetitions something waited for what ended before it; times in ns, shape (n,).
+
+    All or none of those in which the effect is no earlier: one that waits is nearly always later, and grows
+    with the cause. The slope is that of Theil and Sen: a few odd repetitions do not decide.
+    """
+    later = effect >= cause
+    if later.sum() < max(_FEWEST, _NEARLY_ALL * len(cause)) or not np.ptp(cause):
+        return np.zeros(len(cause), bool)
+    from scipy.stats import theilslopes
+
+    chosen = np.linspace(0, len(cause) - 1, min(len(cause), _MOST_PAIRS)).astype(int)
+    x, y = cause[chosen], effect[chosen]
+    if not np.ptp(x):
+        return np.zeros(len(cause), bool)
+    # Many equal values make its variance negative, and the interval unknown.
+    with np.errstate(invalid="ignore"):
+        surely = theilslopes(y, x, alpha=_CONFIDENCE).low_slope > _SLOPE
+    return later & surely
 
 
 def _work(timeline: Timeline, calls: HostCalls, owner: dict[int, int], places: Places) -> tuple[Work, Ints]:

@@ -12,7 +12,6 @@ from enum import IntEnum
 import numpy as np
 
 from hpcprof.analysis.explain.host_activity import NONE
-from hpcprof.analysis.explain.host_pace import pace_of
 from hpcprof.analysis.explain.rank_activity import CallKind, HostCalls, RankActivity, Work
 from hpcprof.analysis.explain.rank_waits import ODD_NS, WaitedWork
 from hpcprof.profiles.timeline import Category, Ints, Table, concatenate
@@ -96,15 +95,12 @@ class RankEdges:
         The waits whose event or stream the profile does not record.
     blocked : ndarray of int64
         The calls that waited for the GPU.
-    paced : ndarray of int64
-        The calls before which the host waited for the GPU without a call that does so.
     """
 
     edges: Edges
     odd_ns: int
     inferred_waits: int
     blocked: Ints
-    paced: Ints
 
 
 def rank_edges(activity: RankActivity) -> RankEdges:
@@ -120,14 +116,11 @@ def rank_edges(activity: RankActivity) -> RankEdges:
     every = np.arange(len(calls))
     follows = np.flatnonzero(calls.before != NONE)
     first = np.flatnonzero(calls.before == NONE)
-    pace = pace_of(calls, work)
-    between = calls.start - calls.end[calls.before]
-    between[pace.call] = 0
     host = [
         edges_of(
             nodes.call_end(calls.before[follows]),
             nodes.call_start(follows),
-            between[follows],
+            (calls.start - calls.end[calls.before])[follows],
             EdgeKind.HOST,
             follows,
         ),
@@ -135,16 +128,9 @@ def rank_edges(activity: RankActivity) -> RankEdges:
             np.full(len(first), NONE), nodes.call_start(first), calls.start[first], EdgeKind.FIXED, first
         ),
         edges_of(nodes.call_start(every), nodes.call_end(every), own, EdgeKind.CALL, every),
-        edges_of(
-            nodes.work_end(pace.work),
-            nodes.call_start(pace.call),
-            calls.start[pace.call] - work.end[pace.work],
-            EdgeKind.WAIT,
-            pace.call,
-        ),
     ]
     edges = concatenate(Edges, [*host, *device, blocking, needed, queue])
-    return RankEdges(edges, odd, waits.inferred, blocked, pace.call)
+    return RankEdges(edges, odd, waits.inferred, blocked)
 
 
 def edges_of(source: Ints, target: Ints, lag: Ints | int, kind: EdgeKind, row: Ints) -> Edges:
@@ -325,7 +311,7 @@ def _full_queues(calls: HostCalls, work: Work, own: Ints, nodes: _Nodes) -> Edge
 
 
 def _may_wait(calls: HostCalls) -> Ints:
-    return np.flatnonzero(np.isin(calls.kind, (CallKind.WAIT, CallKind.FREE)))
+    return np.flatnonzero(np.isin(calls.kind, (CallKind.WAIT, CallKind.FREE, CallKind.PAUSE)))
 
 
 def _blocking_copies(calls: HostCalls, work: Work) -> list[tuple[int, int]]:

@@ -35,7 +35,7 @@ class WaitedWork:
         self._devices = activity.streams[:, 0].tolist()
         self._passed_on: dict[tuple[int, int], list[tuple[int, list[int]]]] = {}
         self._records = np.flatnonzero(self.calls.kind == CallKind.RECORD)
-        of_gpu = np.flatnonzero(self.calls.kind != CallKind.MPI)
+        of_gpu = np.flatnonzero(~np.isin(self.calls.kind, (CallKind.MPI, CallKind.PAUSE)))
         correlation = activity.timeline.calls.correlation[self.calls.row[of_gpu]]
         self._of_correlation = dict(zip(correlation.tolist(), of_gpu.tolist(), strict=True))
 
@@ -113,7 +113,8 @@ class WaitedWork:
         """Return the operations that a waiting call waits for."""
         moment = int(self.calls.start[call])
         known = self._recorded.get(call)
-        if self.calls.kind[call] == CallKind.FREE or (known and known[0] == SyncKind.DEVICE):
+        all_streams = self.calls.kind[call] in (CallKind.FREE, CallKind.PAUSE)
+        if all_streams or (known and known[0] == SyncKind.DEVICE):
             return self._last_on_all(moment, known[1] if known else None)
         if known is None or known[0] not in (SyncKind.STREAM, SyncKind.EVENT):
             self.inferred += 1
@@ -133,12 +134,12 @@ class WaitedWork:
 
         A wait holds for the next operation that is launched on the waiting stream. If the profile does not
         record the event, the waiting stream is that of the operation launched next, and the event the one
-        recorded last, after the last operation that was launched on another stream.
+        recorded last, after the last operation that was launched on another stream. If it records no wait of
+        a stream at all, an operation waited for what ended on another stream just before it began.
         """
-        pairs = []
-        for call in np.flatnonzero(self.calls.kind == CallKind.STREAM_WAIT).tolist():
-            pairs += self._of_wait(call)
-        found = np.array(pairs, np.int64).reshape(-1, 2)
+        waiting = np.flatnonzero(self.calls.kind == CallKind.STREAM_WAIT).tolist()
+        pairs = [pair for call in waiting for pair in self._of_wait(call)]
+        found = np.array(pairs, np.int64).reshape(-1, 2) if waiting else self._just_before()
         # Of the operations of one stream, the last one decides.
         order = np.lexsort((self.work.end[found[:, 0]], self.work.stream[found[:, 0]], found[:, 1]))
         found = found[order]
@@ -149,6 +150,19 @@ class WaitedWork:
         found = found[np.append(~same, True)[: len(found)]]
         known: Ints = found[self.work.end[found[:, 0]] <= self.work.start[found[:, 1]] + ODD_NS]
         return known
+
+    def _just_before(self) -> Ints:
+        """Return what ended on another stream just before an operation that was launched long ago."""
+        work = self.work
+        # The last one that has ended, if a stream's own predecessor ended before it.
+        last = np.searchsorted(work.end[self._by_end], work.start, side="right") - 1
+        late = np.flatnonzero(last >= 0)
+        source = self._by_end[last[late]]
+        launched = self.calls.start[work.call[late]]
+        kept = (work.stream[source] != work.stream[late]) & (work.end[source] > launched + ODD_NS)
+        kept &= work.start[late] - work.end[source] <= ODD_NS
+        self.inferred += int(kept.sum())
+        return np.column_stack((source[kept], late[kept]))
 
     def _of_wait(self, call: int) -> list[tuple[int, int]]:
         known = self._recorded.get(call)

@@ -52,7 +52,7 @@ class RunGraph:
     blocked : ndarray of int64
         The calls that waited for the GPU.
     paced_ranks : tuple of int
-        The ranks whose host keeps pace with the GPU without a call that waits (`host_pace.pace_of`).
+        The ranks whose host keeps pace with the GPU without a call that waits (`host_pace.with_pauses`).
     mpi : MpiPart or None
         The calls of MPI; None if not all ranks call it.
     """
@@ -145,7 +145,7 @@ def run_graph(
         The calls of MPI of these ranks on the clock that communication aligned.
     """
     ranks = tuple(activities)
-    tables = _joined(activities, edges, clock)
+    tables = _joined(activities, clock)
     calls, work = tables.calls, tables.work
     nodes = 1 + 2 * (len(calls) + len(work))
     observed = np.empty(nodes, np.int64)
@@ -191,7 +191,9 @@ def run_graph(
         odd_ns=sum(one.odd_ns for one in edges.values()),
         inferred_waits=sum(one.inferred_waits for one in edges.values()),
         blocked=np.concatenate([one.blocked + tables.first_call[rank] for rank, one in edges.items()]),
-        paced_ranks=tuple(rank for rank, one in edges.items() if len(one.paced)),
+        paced_ranks=tuple(
+            rank for rank, one in activities.items() if np.any(one.calls.kind == CallKind.PAUSE)
+        ),
         mpi=part,
     )
 
@@ -227,9 +229,7 @@ class _Joined:
         return 1 + 2 * (len(self.calls) + work)
 
 
-def _joined(
-    activities: Mapping[int, RankActivity], edges: Mapping[int, RankEdges], clock: CommonClock
-) -> _Joined:
+def _joined(activities: Mapping[int, RankActivity], clock: CommonClock) -> _Joined:
     names, places = _Texts(), _Texts()
     calls, work, pieces, call_rank, work_rank = [], [], [], [], []
     first_call, first_work = {}, {}
@@ -260,9 +260,7 @@ def _joined(
                 before=_shifted(one.work.before, at_work),
             )
         )
-        # Before these calls the host waits, and does nothing of its own.
-        own = one.pieces.take(~np.isin(one.pieces.call, edges[rank].paced))
-        pieces.append(replace(own, call=own.call + at_call, place=place[own.place]))
+        pieces.append(replace(one.pieces, call=one.pieces.call + at_call, place=place[one.pieces.place]))
         call_rank.append(np.full(len(one.calls), number))
         work_rank.append(np.full(len(one.work), number))
         threads += int(one.calls.thread.max(initial=-1)) + 1

@@ -51,8 +51,8 @@ _STEP = "StepMarker"
 # What JAX and XLA mark on the threads of Python; names of Python functions begin with a dollar sign.
 _INTERNAL = re.compile(
     r"\$|end: |.*::|Wait for (?:donation|usage) holds|Handle inputs?\b|DevicePut|BatchedCopyTo"
-    r"|batched_(?:copy|device)_|(?:ParseArguments|shard_args|cpp_pjit_\w+|RecordUsage|ThenExecuteCallback"
-    r"|Memory(?:Alloc|Dealloc)ation)$",
+    r"|batched_(?:copy|device)_|(?:Resolve constant globals|Build buffer allocations|ParseArguments"
+    r"|shard_args|cpp_pjit_\w+|RecordUsage|ThenExecuteCallback(?::.*)?|Memory(?:Alloc|Dealloc)ation)$",
     re.DOTALL,
 )
 _LARGEST_THREAD = 1 << 31
@@ -106,10 +106,13 @@ def on_host(
     programs: Mapping[int, Program],
     process: int,
     kernels: Kernels,
-    gpus: int,
+    gpus: Sequence[Plane],
     lost: list[Loss],
 ) -> OnHost:
-    """Return the tables of the host; ``strings`` receives texts, ``lost`` what is left out."""
+    """Return the tables of the host, given the planes of the GPUs that worked.
+
+    ``strings`` receives texts, ``lost`` what is left out.
+    """
     threads: dict[int, int] = {}
     parts = [
         _Threads(plane, strings, programs, process, kernels, gpus, threads, lost).tables() for plane in planes
@@ -133,12 +136,12 @@ class _Threads:
         programs: Mapping[int, Program],
         process: int,
         kernels: Kernels,
-        gpus: int,
+        gpus: Sequence[Plane],
         threads: dict[int, int],
         lost: list[Loss],
     ) -> None:
         self._plane, self._strings, self._programs = plane, strings, programs
-        self._process, self._kernels, self._gpus = process, kernels, gpus
+        self._process, self._kernels, self._gpus = process, kernels, len(gpus)
         self._valid = plausible(plane.start, plane.end) & (plane.duration >= 0)
         damaged = {"duration_ps": np.count_nonzero(~self._valid)}
         lost += losses(LossKind.ROW, Subject.EVENT, damaged, len(self._valid))
@@ -155,6 +158,8 @@ class _Threads:
         self._op_texts, self._op = plane.texts("hlo_op")
         self._is_op = (self._op != NOT_GIVEN) & ~self._is_call & (not gpus)
         self._program = plane.numbers("program_id")
+        for gpu in gpus:
+            self._take_operations(gpu)
         self._join_threads()
 
     def tables(self) -> OnHost:
@@ -185,6 +190,23 @@ class _Threads:
     def _names(self, rows: Ints) -> Ints:
         used, row = numbered(self._plane.metadata_id[rows])
         return self._strings.add_all(self._plane.metadata_name(key) or None for key in used.tolist())[row]
+
+    def _take_operations(self, gpu: Plane) -> None:
+        """Give calls without an operation that of what they launched, which newer versions of XLA tell."""
+        texts, op = gpu.texts("hlo_op")
+        correlation, program = gpu.numbers("correlation_id"), gpu.numbers("program_id")
+        known = np.flatnonzero((op != NOT_GIVEN) & (correlation != NOT_GIVEN))
+        calls = np.flatnonzero((self._op == NOT_GIVEN) & (self._correlation != NOT_GIVEN))
+        if not len(known) or not len(calls):
+            return
+        known = known[np.unique(correlation[known], return_index=True)[1]]
+        at = np.minimum(np.searchsorted(correlation[known], self._correlation[calls]), len(known) - 1)
+        same = correlation[known[at]] == self._correlation[calls]
+        calls, launched = calls[same], known[at[same]]
+        position = {text: number for number, text in enumerate(self._op_texts)}
+        number = np.array([position.setdefault(text, len(position)) for text in texts], np.int64)
+        self._op_texts = [*position]
+        self._op[calls], self._program[calls] = number[op[launched]], program[launched]
 
     def _join_threads(self) -> None:
         """Give the lines of the GPU's runtime the threads whose marks of operations contain their calls."""
@@ -219,8 +241,9 @@ class _Threads:
         step = (number != NOT_GIVEN) | plane.matching(_STEP.__eq__)
         module = plane.matching(lambda name: name.endswith(_MODULE))
         inner = plane.matching(_INTERNAL.match) | plane.has("_src")
-        # Calls of jitted functions have two events, and contain what JAX does for them.
-        jitted = np.flatnonzero(plane.matching(lambda name: name.startswith(_JITTED)) & self._valid)
+        # Calls of jitted functions have two events, and contain what JAX does for them, as programs do.
+        calls = module | plane.matching(lambda name: name.startswith(_JITTED))
+        jitted = np.flatnonzero(calls & self._valid)
         for _, own in rows_by_key(plane.line[jitted]) if len(jitted) else ():
             rows = jitted[own]
             rows = rows[outermost(plane.start[rows], plane.end[rows])]
@@ -233,14 +256,15 @@ class _Threads:
         texts = [
             f"{name}#step_num={count}#"
             if is_step
-            else f"XlaModule:#hlo_module={name.removesuffix(_MODULE)}#"
+            else _module_name(name.removesuffix(_MODULE), run_id)
             if is_module
             else name
-            for name, count, is_step, is_module in zip(
+            for name, count, is_step, is_module, run_id in zip(
                 map(plane.metadata_name, plane.metadata_id[rows].tolist()),
                 np.where(number == NOT_GIVEN, np.cumsum(step) - 1, number)[rows].tolist(),
                 step[rows].tolist(),
                 module[rows].tolist(),
+                self._run_ids_on_gpus(module)[rows].tolist(),
                 strict=True,
             )
         ]
@@ -278,12 +302,32 @@ class _Threads:
         }
         name = np.empty(len(keys), np.int64)
         for (number,), own in rows_by_key(keys[order, 0]) if len(keys) else ():
-            numbered_as = [""] * len(own)
+            run_ids = np.full(len(own), NOT_GIVEN)
             if self._with_other_processes(rows[module[rows] == number]):
-                numbered_as = [f",run_id={run_id}" for run_id in _run_ids(keys[order[own], 1]).tolist()]
-            text = f"XlaModule:#hlo_module={texts[number]}"
-            name[own] = self._strings.add_all(f"{text}{run_id}#" for run_id in numbered_as)
+                run_ids = _run_ids(keys[order[own], 1])
+            name[own] = self._strings.add_all(_module_name(texts[number], one) for one in run_ids.tolist())
         return _marked(columns, name, np.full(len(keys), int(Style.START_END)))
+
+    def _run_ids_on_gpus(self, module: NDArray[np.bool_]) -> Ints:
+        """Return the ``run_id`` of programs that also run on GPUs of other processes, shape (events,).
+
+        It is that of the call which contains the program's mark; `NOT_GIVEN` for all other events.
+        """
+        plane, result = self._plane, np.full(len(self._valid), NOT_GIVEN)
+        run_id = plane.numbers("run_id")
+        devices = plane.numbers("num_replicas") * plane.numbers("num_partitions")
+        others = plane.has("num_addressable_devices") & (devices > plane.numbers("num_addressable_devices"))
+        calls = np.flatnonzero(others & plane.has("run_id") & self._valid)
+        for (line,), own in rows_by_key(plane.line[calls]) if len(calls) else ():
+            rows = calls[own[np.argsort(plane.start[calls[own]], kind="stable")]]
+            marks = np.flatnonzero(module & self._valid & (plane.line == line))
+            at = np.searchsorted(plane.start[rows], plane.start[marks], side="right") - 1
+            inside = (at >= 0) & (plane.end[marks] <= plane.end[rows][at])
+            result[marks[inside]] = run_id[rows[at[inside]]] & _LARGEST_RUN_ID
+            # Of the first one, the recording may have missed the beginning of the call.
+            if len(marks) > 1 and inside[1] and not inside[0]:
+                result[marks[0]] = result[marks[1]] - 1
+        return result
 
     def _with_other_processes(self, rows: Ints) -> bool:
         """Return whether the program of some operations also runs on devices of other processes."""
@@ -435,6 +479,11 @@ class _Described:
             # Other processes may number their devices in the same way.
             return cls(name, f"{text} of process {process}", size or NO_BYTES, len(group), True)
         return cls(name, text, size or NO_BYTES, len(group) // max(len(inside), 1))
+
+
+def _module_name(program: str, run_id: int) -> str:
+    numbered_as = "" if run_id == NOT_GIVEN else f",run_id={run_id}"
+    return f"XlaModule:#hlo_module={program}{numbered_as}#"
 
 
 def _run_ids(run_id: Ints) -> Ints:

@@ -135,17 +135,18 @@ def _memory_name(name: str, platform: str) -> str:
 
 
 def gpus_of(planes: Mapping[int, Plane]) -> tuple[Gpu, ...]:
-    """Return the GPUs in the order of their numbers; XLA does not record their names."""
+    """Return the GPUs in the order of their numbers; XLA before JAX 0.11 does not record their names."""
     return tuple(_gpu(device, plane.stats) for device, plane in sorted(planes.items()))
 
 
 def _gpu(device: int, stats: Mapping[str, Stat]) -> Gpu:
     units, clock = whole(stats, "core_count"), whole(stats, "clock_rate")
     major, minor = (whole(stats, f"compute_cap_{part}") for part in ("major", "minor"))
-    vendor = str(stats.get("device_vendor", ""))
+    vendor = f"{stats.get('device_vendor', '')} GPU".strip()
+    described = f"{vendor} with {units} units" if units else vendor
     return Gpu(
         device=device,
-        name=f"{vendor} GPU with {units} units".strip() if units else f"{vendor} GPU".strip(),
+        name=str(stats.get("gpu_device_name") or described),
         compute_capability=None if major is None or minor is None else f"{major}.{minor}",
         sm_count=units,
         clock_hz=clock * _KHZ if clock else None,
@@ -205,8 +206,10 @@ def _timeline(path: Path, planes: Mapping[str, Plane], host: str | None) -> Time
     processes = (whole(stats, "process_id") for stats in (about, *(plane.stats for plane in hosts)))
     process = next((number for number in processes if number is not None), 0)
     kernels, memory = work_of(gpus, strings, process, lost)
-    tables = on_host(hosts, strings, programs, process, kernels, len(gpus), lost)
-    devices = gpus_of(gpus)
+    # A process may see GPUs that others use.
+    used = {device: plane for device, plane in gpus.items() if len(plane.start)}
+    tables = on_host(hosts, strings, programs, process, kernels, [*used.values()], lost)
+    devices = gpus_of(used or gpus)
     return Timeline(
         origin=Origin(
             path=path,

@@ -7,7 +7,7 @@ collective or message, and goes on when all of its ranks have come to it.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +195,13 @@ def simulate(ranks: Sequence[Sequence[Instruction]], steps: int) -> dict[int, Ti
         for rank in arrived:
             come[rank] = _sent(running[rank], arrived)
     return {rank.rank: _timeline(rank, rank.rank, len(ranks)) for rank in found}
+
+
+def without_waits(timeline: Timeline) -> Timeline:
+    """Return a timeline as of a profiler that records no waits of the host or of streams, as that of XLA."""
+    calls, strings = timeline.calls, timeline.strings
+    waits = np.array(["Synchronize" in name or "Event" in name for name in strings], bool)[calls.name]
+    return replace(timeline, calls=calls.take(~waits), synchronizations=Synchronizations.empty())
 
 
 def _is_complete(ranks: Sequence[int], meeting: Meeting, come: Sequence[tuple[Meeting, int] | None]) -> bool:

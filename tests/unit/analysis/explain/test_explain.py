@@ -30,6 +30,7 @@ from tests.unit.analysis.explain.programs import (
     Wait,
     inputs_of,
     simulate,
+    without_waits,
 )
 
 DATA = Path(__file__).parents[3] / "data"
@@ -149,6 +150,18 @@ def test_a_late_rank_is_the_first_finding(cause: Cause, where: str, late: list[I
     assert (first.cause, first.where, first.ranks) == (cause, where, (1,))
     gained = wall(*ranks) - wall(*[training()] * 3)
     assert first.saving_ns == pytest.approx(gained, rel=0.2, abs=MS)
+
+
+def test_a_late_rank_is_found_and_priced_where_no_wait_is_recorded() -> None:
+    steps, late_ms = 24, 20
+    # What the GPU has to do differs by step: so a host that waits for it is told from one that does not.
+    more = [Once(step, (Launch(step * 7 % 5 * 200 * US),)) for step in range(steps)]
+    usual = [*more, *training(optimizer=[Launch(MS), Wait()], overlap=False)]
+    late = [Host(late_ms * MS), *usual]
+    ranks = {rank: without_waits(one) for rank, one in simulate([usual, late, usual], steps).items()}
+    first = explain_run(inputs_of(ranks))[0].shown()[0]
+    assert (first.cause, first.ranks, first.confidence) == (Cause.LATE_RANK_HOST, (1,), "medium")
+    assert first.saving_ns == pytest.approx(late_ms * MS, rel=0.1)
 
 
 def test_two_late_ranks_are_one_finding() -> None:

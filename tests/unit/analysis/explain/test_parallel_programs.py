@@ -14,7 +14,7 @@ from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import WAITING, Cause, Explanation
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.host_pace import pace_of
-from hpcprof.analysis.explain.rank_activity import HostCalls, Work
+from hpcprof.analysis.explain.rank_activity import HostCalls, Work, grows_with, predecessors
 from hpcprof.analysis.explain.whole_run import unexplained_waiting
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline
@@ -129,6 +129,34 @@ def test_a_host_keeps_pace_if_it_launches_just_when_the_gpu_runs_dry() -> None:
     pace = pace_of(*one_after_another(5))
     assert pace.call.tolist() == list(range(1, 30))
     assert pace.work.tolist() == list(range(29))
+
+
+def test_a_thread_that_others_wait_for_was_asked_by_them() -> None:
+    # A thread launches, has its input copied by two others in turn, and launches again when that is done.
+    rng = np.random.default_rng(4)
+    step, took = np.arange(60) * MS, rng.integers(100, 400, 60) * US
+    launch, copied = step + 10 * US, step + 20 * US + took
+    start = np.concatenate((launch, copied, copied + 9 * US))
+    order = np.argsort(start)
+    thread = np.concatenate((np.zeros(60, int), 1 + np.arange(60) % 2, np.zeros(60, int)))[order]
+    before = predecessors(start[order], start[order] + 4 * US, thread)
+    copies = np.flatnonzero(thread > 0)
+    assert before[copies].tolist() == (copies - 1).tolist()
+    # Copies at any time are those of a thread that runs beside.
+    beside = np.concatenate((launch, step + 20 * US + took, step + 600 * US))
+    order = np.argsort(beside)
+    before = predecessors(beside[order], beside[order] + 4 * US, thread)
+    assert (before[copies[2:]] == copies[:-2]).all()
+
+
+@pytest.mark.parametrize(("slope", "waits"), [(1.0, True), (0.0, False)])
+def test_what_waits_grows_with_what_it_waits_for(slope: float, waits: bool) -> None:
+    rng = np.random.default_rng(2)
+    cause = rng.integers(4, 6, 100) * MS + rng.integers(0, MS, 100)
+    effect = (slope * cause + (1 - slope) * 8 * MS).astype(int) + rng.integers(0, MS, 100)
+    assert grows_with(cause, effect).all() == waits
+    # Without a difference between repetitions nothing can be told.
+    assert not grows_with(np.full(100, MS), effect).any()
 
 
 @pytest.mark.parametrize("ahead_us", [200, -200])

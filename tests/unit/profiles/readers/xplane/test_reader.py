@@ -102,6 +102,30 @@ def test_ranges_are_what_the_program_marks_and_its_calls_of_jitted_functions(tim
     assert not {"ParseArguments", "$train.py:12 main", *made.OPS} & names.keys()
 
 
+def test_a_process_beside_others_numbers_executions_as_they_do(tmp_path: Path) -> None:
+    found = read(tmp_path / "a.xplane.pb", made.profile(marked=False, run_id=70))
+    steps = steps_of(found)
+    # The recording began inside the first call, whose number is not recorded.
+    assert (steps.name, steps.number.tolist()) == ("XlaModule:#hlo_module=jit_step#", [70, 71])
+    names = Counter(found.names(found.ranges.name))
+    assert {name for name, count in names.items() if count < made.STEPS - 1} == {
+        f"XlaModule:#hlo_module=jit_step,run_id={70 + step}#" for step in range(made.STEPS)
+    }
+
+
+def test_calls_have_the_operation_of_what_they_launch(tmp_path: Path) -> None:
+    found = read(tmp_path / "a.xplane.pb", made.profile(run_id=70))
+    alone = read(tmp_path / "b.xplane.pb", made.profile())
+    for one in (found, alone):
+        assert Counter(one.names(one.operators.name)) == dict.fromkeys(made.OPS, made.STEPS)
+    assert {*found.names(found.collectives.communicator)} == {"devices 0,1"}
+
+
+def test_the_gpu_is_the_one_that_works_by_its_own_name(tmp_path: Path) -> None:
+    found = read(tmp_path / "a.xplane.pb", made.profile(run_id=70))
+    assert [(gpu.device, gpu.name) for gpu in found.origin.gpus] == [(0, "NVIDIA H100 80GB HBM3")]
+
+
 def test_programs_that_cannot_be_read_are_counted(tmp_path: Path) -> None:
     spoilt = made.profile().replace(made.hlo(), b"\xff" * len(made.hlo()))
     timeline = read(tmp_path / "a.xplane.pb", spoilt)
