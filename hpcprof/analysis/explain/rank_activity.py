@@ -312,7 +312,7 @@ def grows_with(cause: Ints, effect: Ints) -> NDArray[np.bool_]:
         return np.zeros(len(cause), bool)
     # Many equal values make its variance negative, and the interval unknown.
     with np.errstate(invalid="ignore"):
-        surely = theilslopes(y, x, alpha=_CONFIDENCE).low_slope > _SLOPE
+        surely = bool(theilslopes(y, x, alpha=_CONFIDENCE).low_slope > _SLOPE)
     return later & surely
 
 

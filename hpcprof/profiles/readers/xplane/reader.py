@@ -142,11 +142,12 @@ def gpus_of(planes: Mapping[int, Plane]) -> tuple[Gpu, ...]:
 def _gpu(device: int, stats: Mapping[str, Stat]) -> Gpu:
     units, clock = whole(stats, "core_count"), whole(stats, "clock_rate")
     major, minor = (whole(stats, f"compute_cap_{part}") for part in ("major", "minor"))
-    vendor = f"{stats.get('device_vendor', '')} GPU".strip()
-    described = f"{vendor} with {units} units" if units else vendor
+    vendor, named = (stats.get(key) for key in ("device_vendor", "gpu_device_name"))
+    described = f"{vendor} GPU" if isinstance(vendor, str) else "GPU"
+    described += f" with {units} units" if units else ""
     return Gpu(
         device=device,
-        name=str(stats.get("gpu_device_name") or described),
+        name=named if isinstance(named, str) and named else described,
         compute_capability=None if major is None or minor is None else f"{major}.{minor}",
         sm_count=units,
         clock_hz=clock * _KHZ if clock else None,
