@@ -74,6 +74,9 @@ These need not wait for each other, but mostly do; what one often ends before an
 WAITING = ALIGNING | {"ReduceScatter", "AlltoAll", "AlltoAllV", "AllGatherV"} | OF_OBJECTS
 """No rank can end these before all ranks have begun, so each rank waits for the last."""
 
+PREFIX = frozenset({"Scan", "Exscan"})
+"""Each rank needs the data of the ranks before it. By which way these come depends on the library."""
+
 FROM_ROOT = frozenset({"Broadcast", "Scatter"})
 """One rank, the root, gives its data to all others, which wait for it."""
 

@@ -16,8 +16,8 @@ from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.rank_activity import HostCalls
 from hpcprof.analysis.explain.rank_edges import EARLIEST, EdgeKind, Edges, edges_of
 from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
-from hpcprof.analysis.mpi.waits import blocked_sends, last_to_complete
-from hpcprof.profiles.collective_operations import FROM_ROOT, POINT_TO_POINT, TO_ROOT, WAITING
+from hpcprof.analysis.mpi.waits import blocked_givers, blocked_sends, last_to_complete, needed_before
+from hpcprof.profiles.collective_operations import FROM_ROOT, POINT_TO_POINT, PREFIX, TO_ROOT
 from hpcprof.profiles.timeline import Ints
 
 
@@ -117,7 +117,10 @@ def _relays(messages: Ints, thread: Ints, rank: Ints) -> Ints:
     order = np.argsort(messages[:, 1], kind="stable")
     sent, received = messages[order].T
     last = np.searchsorted(received, sent) - 1
-    known = np.flatnonzero((last >= 0) & (thread[received[last]] == thread[sent]))
+    # Calls that exchange messages with one rank pass nothing on.
+    calls = len(thread)
+    exchange = np.isin(received * calls + sent, sent * calls + received)
+    known = np.flatnonzero((last >= 0) & (thread[received[last]] == thread[sent]) & ~exchange)
     came, target = received[last[known]], rank[received[known]]
     ranks = int(rank.max(initial=0)) + 1
     answers = np.isin(came * ranks + target, received * ranks + rank[sent])
@@ -153,16 +156,14 @@ class MpiNeeds:
         node = np.full(len(run.calls) + 1, NONE)
         node[row[known]] = known
         found = run.operations
-        receives, blocked = found.matched_receives, blocked_sends(run)
+        receives, held = found.matched_receives, blocked_sends(run)
         sends = found.matched_sends
         partner = run.operations.partner
         self._received, self._sent, *_ = self._pairs(run, node, receives, partner[receives])
-        self._held, self._posted, *_ = self._pairs(run, node, blocked, partner[blocked])
+        blocked = [(held, partner[held])]
         both = [(rows, partner[rows]) for rows in (receives, sends)]
         both += [
-            last_to_complete(run, rows)
-            for op, rows in collective_tables(run)
-            if run.operations.ops[op] in WAITING
+            last_to_complete(run, rows) for op, rows in collective_tables(run) if run.waits_for_all(op, rows)
         ]
         progress = [self._progress(run, *self._pairs(run, node, *sides)) for sides in both]
         self._stuck, self._moving = (np.concatenate(columns) for columns in zip(*progress, strict=True))
@@ -176,15 +177,22 @@ class MpiNeeds:
             rows, begin, done = rows[here], begin[here], done[here]
             is_root = found.rank[rows] == found.root[rows][:, :1]
             one_root = is_root.sum(axis=1) == 1
-            if name in WAITING:
+            if run.waits_for_all(op, rows):
                 joined += [np.stack((b, d)) for b, d in zip(begin, done, strict=True)]
+            elif name in PREFIX:
+                own, other = needed_before(run, rows)
+                rooted.append((node[found.begin[other]], node[found.completes[own]]))
             elif name in FROM_ROOT:
                 rows, begin, done, is_root = (one[one_root] for one in (rows, begin, done, is_root))
                 others = rows.shape[1] - 1
                 rooted.append((np.repeat(begin[is_root], others), done[~is_root]))
             elif name in TO_ROOT:
-                begin, done, is_root = (one[one_root] for one in (begin, done, is_root))
+                rows, begin, done, is_root = (one[one_root] for one in (rows, begin, done, is_root))
+                blocked.append(blocked_givers(run, rows))
                 gathered.append((begin, done[is_root]))
+        self._held, self._posted, *_ = self._pairs(
+            run, node, *(np.concatenate(side) for side in zip(*blocked, strict=True))
+        )
         self._rooted = [np.concatenate([pair[side] for pair in rooted] or [_NO]) for side in (0, 1)]
         self._joined, self._gathered = (
             joined,

@@ -14,8 +14,8 @@ import numpy as np
 
 from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
 from hpcprof.analysis.mpi.run_lists import NONE
-from hpcprof.analysis.mpi.waits import blocked_sends
-from hpcprof.profiles.collective_operations import FROM_ROOT, TO_ROOT, WAITING
+from hpcprof.analysis.mpi.waits import blocked_givers, blocked_sends, needed_before
+from hpcprof.profiles.collective_operations import FROM_ROOT, PREFIX, TO_ROOT
 from hpcprof.profiles.timeline import Ints
 
 _NOT_YET = -(1 << 62)
@@ -83,10 +83,19 @@ def _plan(run: RunMpi) -> _Plan:
             rows, is_root = rows[is_root.any(axis=1)], is_root[is_root.any(axis=1)]
             waiting.append(found.completes[rows[~is_root]])
             awaited.append(np.repeat(found.begin[rows[is_root]], rows.shape[1] - 1))
-        if name not in WAITING | TO_ROOT:
+        for_all = run.waits_for_all(op, rows)
+        if name in PREFIX and not for_all:
+            own, other = needed_before(run, rows)
+            waiting.append(found.completes[own])
+            awaited.append(found.begin[other])
+        if name in TO_ROOT:
+            own, other = blocked_givers(run, rows[is_root.any(axis=1)])
+            waiting.append(found.completes[own])
+            awaited.append(found.begin[other])
+        elif not for_all:
             continue
         number = np.broadcast_to((size + np.arange(len(rows)))[:, None], rows.shape)
-        who = np.ones(rows.shape, bool) if name in WAITING else is_root
+        who = np.ones(rows.shape, bool) if for_all else is_root
         waiting.append(found.completes[rows[who]])
         awaited.append(number[who])
         coming.append(found.begin[rows].ravel())

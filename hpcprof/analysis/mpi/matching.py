@@ -24,6 +24,7 @@ from hpcprof.profiles.collective_operations import (
     FROM_ROOT,
     OF_OBJECTS,
     POINT_TO_POINT,
+    PREFIX,
     TO_ROOT,
     WAITING,
 )
@@ -32,7 +33,7 @@ from hpcprof.profiles.timeline import Ints
 
 _SENDS = frozenset({"Send"})
 
-_NEAR_NS, _RARELY = 20_000, 0.1
+NEAR_NS, RARELY = 20_000, 0.1
 """Moments of two ranks that are so close may be in the other order, and few others are chance."""
 
 _SAME_CLOCK_NS, _CHANCE = 5_000.0, 0.001
@@ -231,21 +232,36 @@ class RunMpi:
                 start[own] = clocks[rank].to_common(start[own])
         return replace(self, calls=replace(self.calls, start=start))._without_others()
 
+    def waits_for_all(self, op: int, rows: Ints) -> bool:
+        """Return whether no rank ends collectives before all have begun: by MPI's rules, or as it happened.
+
+        Parameters
+        ----------
+        op : int
+            The number of the operation.
+        rows : ndarray of int64, shape (m, n)
+            As in `collective_tables`.
+        """
+        name = self.operations.ops[op]
+        return name in WAITING or (name in PREFIX and self._all_wait(rows))
+
+    def _all_wait(self, rows: Ints) -> bool:
+        """Return whether the first rank hardly ever ends collectives before the last one begins them."""
+        calls, found = self.calls, self.operations
+        last = calls.start[found.begin[rows]].max(axis=1)
+        first = calls.end[found.completes[rows]].min(axis=1)
+        return int(np.count_nonzero(first + NEAR_NS < last)) <= RARELY * len(rows)
+
     def _without_others(self) -> RunMpi:
         """Return the same without matches of functions of windows and files that have other ranks in common.
 
         On the common clock, some rank often ends them before another one begins.
         """
-        found, calls = self.operations, self.calls
+        found = self.operations
         match = found.match.copy()
         for op, rows in collective_tables(self):
-            if found.ops[op] in OF_OBJECTS:
-                last, first = (
-                    calls.start[found.begin[rows]].max(axis=1),
-                    calls.end[found.completes[rows]].min(axis=1),
-                )
-                if np.mean(first + _NEAR_NS < last) > _RARELY:
-                    match[rows] = NONE
+            if found.ops[op] in OF_OBJECTS and not self._all_wait(rows):
+                match[rows] = NONE
         return replace(self, operations=replace(found, match=match))
 
 
@@ -432,7 +448,7 @@ def aligned_by_mpi(
         see(run)
         if zeros:
             left = _after_needs(run, zeros)
-            needs, early = needs + len(left), early + int(np.count_nonzero(left < -_NEAR_NS))
+            needs, early = needs + len(left), early + int(np.count_nonzero(left < -NEAR_NS))
         calls, found = run.calls, run.operations
         for op, rows in collective_tables(run):
             if found.ops[op] not in ALIGNING or rows.shape[1] == 1:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
 from hpcprof.analysis.mpi.run_lists import NONE
-from hpcprof.profiles.collective_operations import FROM_ROOT, TO_ROOT, WAITING
+from hpcprof.profiles.collective_operations import FROM_ROOT, PREFIX, TO_ROOT
 from hpcprof.profiles.columns.joins import latest
 from hpcprof.profiles.columns.unique import numbered, rows_by_key
 from hpcprof.profiles.timeline import Ints
@@ -97,6 +97,42 @@ def blocked_sends(run: RunMpi) -> Ints:
     return sends[late & (end[found.completes[sends]] > posted)]
 
 
+def needed_before(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
+    """Return operations of scans, and for each that of the rank before and of the last one of those before.
+
+    Parameters
+    ----------
+    rows : ndarray of int64, shape (m, n)
+        As in `collective_tables`, which has the ranks of a communicator in their order.
+    """
+    start = run.calls.start[run.operations.begin[rows]]
+    latest = np.maximum.accumulate(start, axis=1)[:, :-1]
+    place = np.where(start[:, :-1] == latest, np.arange(rows.shape[1] - 1), 0)
+    last = np.take_along_axis(rows, np.maximum.accumulate(place, axis=1), axis=1)
+    own = np.concatenate([rows[:, 1:].ravel()] * 2)
+    return own, np.concatenate([rows[:, :-1].ravel(), last.ravel()])
+
+
+def blocked_givers(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
+    """Return operations that give data to a root and end after it has come, and the operation of the root.
+
+    As a send, it is blocked if the data are not buffered.
+
+    Parameters
+    ----------
+    rows : ndarray of int64, shape (m, n)
+        As in `collective_tables`; each collective has its root among the ranks.
+    """
+    found, calls = run.operations, run.calls
+    is_root = found.rank[rows] == found.root[rows[:, :1]]
+    root = np.broadcast_to(rows[is_root][:, np.newaxis], rows.shape)
+    own, root = rows[~is_root], root[~is_root]
+    come = calls.start[found.begin[root]]
+    call = found.completes[own]
+    blocked = (come > calls.start[call]) & (calls.end[call] > come)
+    return own[blocked], root[blocked]
+
+
 _Part = tuple[Ints, Ints, Ints, Ints]
 
 
@@ -174,12 +210,15 @@ def _waits_of_collectives(run: RunMpi) -> Iterator[_Part]:
     for op, rows in collective_tables(run):
         name = found.ops[op]
         arrival = start[found.begin[rows]]
-        if name in WAITING:
+        if run.waits_for_all(op, rows):
             last = np.take_along_axis(rows, arrival.argmax(axis=1)[:, None], axis=1)
             pattern = BARRIER if name == "Barrier" else N_TO_N
             yield _part(run, *_paired(found.completes[rows], pattern, found.begin[last]))
             ends, others = last_to_complete(run, rows)
             yield _until_progress(run, ends, others, pattern)
+        elif name in PREFIX:
+            own, other = needed_before(run, rows)
+            yield _part(run, found.completes[own], N_TO_N, found.begin[other])
         root = found.root[rows[:, 0]]
         rows, root, arrival = rows[root != NONE], root[root != NONE], arrival[root != NONE]
         is_root = found.rank[rows] == root[:, None]
@@ -191,6 +230,8 @@ def _waits_of_collectives(run: RunMpi) -> Iterator[_Part]:
         if name in TO_ROOT:
             last = np.take_along_axis(rows, arrival.argmax(axis=1)[:, None], axis=1)[:, 0]
             yield _part(run, found.completes[own], EARLY_REDUCE, found.begin[last])
+            givers, takers = blocked_givers(run, rows)
+            yield _part(run, found.completes[givers], LATE_RECEIVER, found.begin[takers])
 
 
 def last_to_complete(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
@@ -220,7 +261,7 @@ def _completions(run: RunMpi, waits: Waits) -> Waits:
     waited[waits.call] = waits.length
     call, length = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for op, rows in collective_tables(run):
-        if found.ops[op] not in WAITING:
+        if not run.waits_for_all(op, rows):
             continue
         rows = rows[(found.begin[rows] == found.end[rows]).all(axis=1)]
         own = found.begin[rows]
@@ -337,7 +378,7 @@ def _last_collectives(run: RunMpi, call: Ints, arrival: Ints) -> Iterator[tuple[
     by_rank = np.argsort(asking, kind="stable")
     bounds = np.searchsorted(asking[by_rank], np.arange(len(ranks) + 1))
     for op, rows in collective_tables(run):
-        if found.ops[op] not in WAITING:
+        if not run.waits_for_all(op, rows):
             continue
         members = found.rank[rows[0]]
         done = found.completes[rows]

@@ -60,8 +60,8 @@ class _Begun(Table):
     """The messages and collectives of a rank's main thread by the calls that begin them, in their order.
 
     ``name`` and ``op`` are texts, ``size`` is in bytes, `NO_BYTES` if it may differ between ranks. ``own`` is
-    a number for each kind of message or collective, ``shared`` whether all ranks join the call, ``barrier``
-    whether it is a barrier.
+    a number for each kind of message or collective, ``unsized`` one without regard to sizes. ``shared`` says
+    whether all ranks join the call, ``barrier`` whether it is a barrier.
     """
 
     start: Ints
@@ -70,6 +70,7 @@ class _Begun(Table):
     op: Ints
     size: Ints
     own: Ints
+    unsized: Ints
     shared: Ints
     barrier: Ints
 
@@ -134,9 +135,8 @@ def _begun(timeline: Timeline) -> _Begun:
     found, at = found.take(known[first]), at[known[first]]
     name = calls.name[at]
     size = np.maximum(found.bytes, found.received_bytes)
-    _, own = numbered_rows(
-        *(name, found.communicator, found.peer, found.comm_peer), _kinds(found.tag), _kinds(size)
-    )
+    _, unsized = numbered_rows(name, found.communicator, found.peer, found.comm_peer, _kinds(found.tag))
+    _, own = numbered_rows(unsized, _kinds(size))
     texts = timeline.names(found.operation)
     collective = np.array([text not in POINT_TO_POINT for text in texts], bool)
     shared = collective & (found.ranks == found.ranks[collective].max(initial=NO_BYTES)) & (found.ranks > 1)
@@ -148,6 +148,7 @@ def _begun(timeline: Timeline) -> _Begun:
         op=found.operation,
         size=np.where(same | ~shared, size, NO_BYTES),
         own=own,
+        unsized=unsized,
         shared=shared.astype(np.int64),
         barrier=np.array([text == "Barrier" for text in texts], np.int64),
     )
@@ -216,7 +217,7 @@ class _Sequence:
     def __init__(self, calls: _Begun, rows: Ints, kind: Ints) -> None:
         self.calls, self.rows = calls, rows
         self._alike = _Hashes(kind)
-        self._own = _Hashes(calls.own)
+        self._unsized = _Hashes(calls.unsized)
 
     def marks(self, chosen: NDArray[np.bool_], every: int) -> _Marks:
         """Return every ``every``-th of some calls, and one before them if the sequence repeats from there.
@@ -243,11 +244,14 @@ class _Sequence:
         return _Marks(self.rows[whole[kept]], np.arange(len(whole))[kept])
 
     def period(self, chosen: NDArray[np.bool_]) -> int:
-        """Return how many of the chosen calls a period of the sequence has, 0 if it does not repeat."""
+        """Return how many of the chosen calls a period of the sequence has, 0 if it does not repeat.
+
+        The sizes of what lies between the calls do not count: they may rotate.
+        """
         at = np.flatnonzero(chosen)
         end = self.calls.end[self.rows[at]]
         label, length = self._labels(at), np.diff(end)
-        own = self._own.of(self.rows[at[:-1]] + 1, self.rows[at[1:]] + 1)
+        own = self._unsized.of(self.rows[at[:-1]] + 1, self.rows[at[1:]] + 1)
         every = _period(own, length) or _period(label, length)
         return every * _alternation(np.diff(end[::every])) if every else 0
 

@@ -27,7 +27,8 @@ LATENCY, PER_KB = 3 * US, 1 * US
 Action = tuple[Any, ...]
 Actions = Iterator[Action]
 """The actions of a rank: ("work", ns), ("os", call, ns), ("send", peer, bytes[, tag]),
-("ssend", peer, bytes), ("recv", peer[, tag]) or ("all", call, operation, root, bytes, ns of transfer)."""
+("ssend", peer, bytes), ("exchange", peer, bytes), ("recv", peer[, tag]) or
+("all", call, operation, root, bytes, ns of transfer)."""
 
 
 def work(time: float) -> Action:
@@ -140,6 +141,15 @@ def simulate(ranks: int, steps: int, body: Callable[[int, int], Actions], ahead:
                 end = max(now[rank], now[peer]) + LATENCY + PER_KB * size // 1024
                 done(rank, "MPI_Ssend", end, {"op": "Send", "peer": peer, "tag": 0, "bytes": size})
                 done(peer, "MPI_Recv", end, {"op": "Recv", "peer": rank, "tag": 0, "received": size})
+            elif kind == "exchange":
+                peer, size = action[1:]
+                if pending[peer] != ("exchange", rank, size):
+                    continue
+                end = max(now[rank], now[peer]) + LATENCY + PER_KB * size // 1024
+                for own, other in ((rank, peer), (peer, rank)):
+                    both = {"peer": other, "tag": 0}
+                    sides = {"op": "Send", "bytes": size, **both}, {"op": "Recv", "received": size, **both}
+                    done(own, "MPI_Sendrecv", end, *sides)
             elif kind == "recv":
                 (tag,) = action[2:] or (0,)
                 waiting = sent.get((action[1], rank, tag))
@@ -165,8 +175,10 @@ def _collective(program: Program, action: Action, now: list[int]) -> None:
     _, call, op, root, size, transfer = action
     starts = list(now)
     for rank, start in enumerate(starts):
-        # Receivers of a broadcast need its root only, and the root of a reduction all ranks.
-        needed = starts[root] if op == "Broadcast" else max(starts)
+        # Receivers of a broadcast, and who gives what is not buffered, need the root only, the root of a
+        # reduction needs all ranks, and a rank in a scan those before it.
+        from_root = op == "Broadcast" or (op == "Gather" and rank != root)
+        needed = starts[root] if from_root else max(starts[: rank + 1] if op == "Scan" else starts)
         alone = rank == root if op == "Broadcast" else op == "Reduce" and rank != root
         now[rank] = start + US if alone else max(start, needed) + transfer
         operation = {"op": op, "root": root, "bytes": size, "received": size}

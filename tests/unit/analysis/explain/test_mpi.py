@@ -212,6 +212,41 @@ def twice(late: int = -1, extra: float = 0) -> Body:
     return body
 
 
+def scan(late: int = -1, extra: float = 0) -> Body:
+    """Each rank needs those before it, and then all meet."""
+
+    def body(rank: int, step: int) -> Actions:
+        yield work(6 * MS * uneven(rank, step) + (extra if rank == late else 0))
+        yield ("all", "MPI_Scan", "Scan", -1, 8, 20 * US)
+        yield allreduce()
+
+    return body
+
+
+def gather(extra: float = 0) -> Body:
+    """The root of a gather may come late, for which the others wait with their data."""
+
+    def body(rank: int, step: int) -> Actions:
+        yield work(6 * MS * uneven(rank, step) + (extra if not rank else 0))
+        yield ("all", "MPI_Gather", "Gather", 0, 65536, 20 * US)
+        yield allreduce()
+
+    return body
+
+
+def odd_even(late: int = -1, extra: float = 0) -> Body:
+    """Neighbours in a line exchange in pairs, first even and odd ones, then odd and even ones."""
+
+    def body(rank: int, step: int) -> Actions:
+        for phase in range(2):
+            yield work(4 * MS * uneven(rank, step) + (extra if rank == late and not phase else 0))
+            partner = rank + 1 if rank % 2 == phase else rank - 1
+            if 0 <= partner < RANKS:
+                yield ("exchange", partner, 4096)
+
+    return body
+
+
 def per_step(body: Body) -> float:
     """Return the time of a step in ns."""
     return simulate(RANKS, STEPS, body).elapsed / STEPS
@@ -236,6 +271,15 @@ def per_step(body: Body) -> float:
             (1,),
             "between MPI_Allreduce and MPI_Allreduce",
         ),
+        (scan(2, 4 * MS), scan(), Cause.LATE_RANK_HOST, (2,), "between MPI_Allreduce and MPI_Scan"),
+        (gather(4 * MS), gather(), Cause.LATE_RANK_HOST, (0,), "between MPI_Allreduce and MPI_Gather"),
+        (
+            odd_even(2, 4 * MS),
+            odd_even(),
+            Cause.LATE_RANK_HOST,
+            (2,),
+            "between MPI_Sendrecv and MPI_Sendrecv",
+        ),
         (ordered(2), ordered(1), Cause.WRONG_ORDER, (1, 3), "MPI_Recv"),
         (
             in_turn(4 * MS),
@@ -248,7 +292,14 @@ def per_step(body: Body) -> float:
     ids=[
         *("late rank", "serial section", "slow stage", "slow stage of sweeps", "serial section after sweeps"),
         *("late rank of a ring", "master", "small messages", "late receiver"),
-        *("late for one of two", "wrong order", "late in turn"),
+        *(
+            "late for one of two",
+            "late for a scan",
+            "late root",
+            "late for exchanges",
+            "wrong order",
+            "late in turn",
+        ),
     ],
 )
 def test_the_first_finding_is_what_was_planted_at_its_price(

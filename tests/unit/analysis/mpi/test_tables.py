@@ -102,6 +102,18 @@ def test_only_the_root_of_a_reduction_waits_and_only_the_others_of_a_broadcast()
     ]
 
 
+def test_scans_wait_for_ranks_before_and_blocked_givers_for_the_root() -> None:
+    program = Program(3)
+    for rank, (start, end) in enumerate(((10, 12), (60, 66), (20, 74))):
+        program.call(rank, "MPI_Scan", start * 1000, end * 1000, {"op": "Scan", "bytes": 8})
+    for rank, (start, end) in enumerate(((190, 195), (100, 193), (142, 147))):
+        program.call(rank, "MPI_Gather", start * 1000, end * 1000, {"op": "Gather", "root": 0, "bytes": 8})
+    assert [one[:5] for one in waits(program)] == [
+        (1, "MPI_Gather", "late receiver", 90_000, 0),
+        (2, "MPI_Scan", "wait at N to N", 40_000, 1),
+    ]
+
+
 def test_a_delay_is_followed_through_a_chain_of_messages_to_its_root() -> None:
     program = Program(3)
     program.everywhere("MPI_Barrier", "Barrier", [0, 0, 0], 10)

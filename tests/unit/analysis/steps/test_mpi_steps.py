@@ -101,6 +101,16 @@ def test_a_size_tells_the_collective_of_the_loop_from_others_of_its_name() -> No
     assert "mpi:MPI_Allreduce:24" in [one.name for one in mpi_step_candidates(loop.timelines()[0])]
 
 
+def test_sizes_that_rotate_make_no_longer_steps() -> None:
+    loop = Loop()
+    loop.all("MPI_Barrier", "Barrier")
+    for step in range(18):
+        loop.all("MPI_Alltoallv", "AlltoAllV", 90, size=1024 * (1 + step % 3))
+    name, starts, _ = chosen(loop)
+    assert name == "mpi:MPI_Alltoallv"
+    assert [len(one) for one in starts] == [18, 18]
+
+
 def test_other_work_between_periods_does_not_change_the_period() -> None:
     loop = Loop()
     for step in range(30):
