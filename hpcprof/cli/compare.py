@@ -198,10 +198,10 @@ def _write(form: str, compared: Comparison, store: Store) -> None:
     if form == "json":
         click.echo(json.dumps(compared.as_json(), indent=1))
     elif form == "github":
-        from hpcprof.report.ci import github_annotation, markdown_summary
+        from hpcprof.report.ci import github_annotation, job_address, markdown_summary
 
         click.echo(github_annotation(compared))
-        _summarize(markdown_summary(compared))
+        _summarize(markdown_summary(compared, job_address(os.environ)))
     elif form == "junit":
         from hpcprof.report.ci import junit_report
 

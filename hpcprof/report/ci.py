@@ -21,6 +21,8 @@ _KERNELS = 8
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """The characters that an XML 1.0 document cannot have, not even escaped."""
 
+_ADDRESS = re.compile(r"https?://[\w.~%/:+-]+", re.ASCII)
+
 _TITLE = "hpcprof compare"
 
 
@@ -48,17 +50,17 @@ def _value(row: Row, side: str) -> str:
     return format_value(row["metric"], row[side])
 
 
-def artifact_sentence(page: Path | None, environment: Mapping[str, str]) -> str:
-    """Return where the page of a comparison is, among what the job of a CI system keeps; empty if nowhere."""
+def job_address(environment: Mapping[str, str]) -> str:
+    """Return the address of the CI job that this is; empty if a browser could not open it."""
     github = [environment.get(f"GITHUB_{name}", "") for name in ("SERVER_URL", "REPOSITORY", "RUN_ID")]
     job = "{}/{}/actions/runs/{}".format(*github) if all(github) else environment.get("CI_JOB_URL", "")
-    return (
-        f"The page is {page}, an artifact of {job}."
-        if page and job
-        else f"The page is {page}."
-        if page
-        else ""
-    )
+    return job if _ADDRESS.fullmatch(job) else ""
+
+
+def artifact_sentence(page: Path | None, environment: Mapping[str, str]) -> str:
+    """Return where the page of a comparison is, among what the job of a CI system keeps; empty if nowhere."""
+    job = job_address(environment)
+    return f"The page is {page}{job and f', an artifact of {job}'}." if page else ""
 
 
 def github_annotation(compared: Comparison) -> str:
@@ -76,9 +78,10 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def markdown_summary(compared: Comparison) -> str:
-    """Return the comparison in Markdown, for the summary of a job."""
-    lines = [f"## {_TITLE}", "", _cell(verdict_sentence(compared)), ""]
+def markdown_summary(compared: Comparison, job: str = "") -> str:
+    """Return the comparison in Markdown, for the summary of a job; of addresses, only ``job`` is a link."""
+    verdict = verdict_sentence(compared)
+    lines = [f"## {_TITLE}", "", job.join(map(_cell, verdict.split(job))) if job else _cell(verdict), ""]
     found = compared.waterfall
     if found is not None:
         lines += ["| part of a step | difference |", "|---|---:|"]
@@ -110,8 +113,8 @@ def _change(nanoseconds: int) -> str:
 
 
 def _cell(text: str) -> str:
-    """Escape a text for a cell: a name in a profile is neither markup nor a column."""
-    plain = escape(visible(text), quote=False)
+    """Escape a text for a cell: a name in a profile is neither markup, nor a link, nor a column."""
+    plain = escape(visible(text), quote=False).replace("://", "&#58;//").replace("www.", "www&#46;")
     for character in "\\`*[]|!@":
         plain = plain.replace(character, f"&#{ord(character)};")
     return plain

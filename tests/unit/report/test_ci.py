@@ -24,7 +24,10 @@ from tests.unit.explanations import MS, explained, finding
 
 NOW = datetime(2026, 11, 22, 10, 30, tzinfo=timezone(timedelta(hours=2)))
 
-HOSTILE = "k</td><script>|`::error::\n::set-output name=x::[a](b) & \x1b[31m %0A"
+HOSTILE = (
+    "k</td><script>|`::error::\n::set-output name=x::[a](b) & \x1b[31m %0A\r##[stop-commands]x "
+    "https://evil.example www.evil.example javascript:alert(1) @everybody"
+)
 
 
 def compared(verdict: str, kernel: str = "gemm") -> Comparison:
@@ -82,7 +85,8 @@ def test_an_annotation_is_one_line_whatever_it_says() -> None:
 
 def test_a_hostile_name_is_text_in_markdown_and_in_xml() -> None:
     summary = markdown_summary(compared("regression", HOSTILE))
-    assert "<script>" not in summary and "[a](b)" not in summary and "\x1b" not in summary
+    forbidden = ("<script>", "[a](b)", "\x1b", "##[", "https://", "www.", "@everybody")
+    assert not [text for text in forbidden if text in summary.lower()]
     table = [line for line in summary.splitlines() if line.startswith("| k")]
     assert len(table) == 2 and {line.count("|") for line in table} == {7}
     assert not any(line.startswith("::") for line in summary.splitlines())
@@ -131,6 +135,21 @@ def test_a_junit_report_keeps_the_rules_of_the_schemas(verdict: str, kernel: str
     (suite,) = report
     assert suite.attrib["timestamp"] == "2026-11-22T08:30:00"
     assert text.encode().startswith(b"<?xml version='1.0' encoding='utf-8'?>")
+
+
+def test_a_hostile_name_ends_no_annotation_and_begins_none() -> None:
+    found = replace(compared("regression"), reasons=[f"Largest increase: kernel {HOSTILE}."])
+    annotation = github_annotation(found)
+    assert annotation.isprintable() and annotation.startswith("::error title=hpcprof compare::regression")
+    assert "%250A" in annotation and "%0A" not in annotation.replace("%250A", "")
+
+
+@pytest.mark.parametrize("job", ["javascript:alert(1)", "https://ci.example/1\n::error::x", "https://a](b"])
+def test_an_address_that_is_none_is_no_link(job: str) -> None:
+    assert artifact_sentence(Path("a.html"), {"CI_JOB_URL": job}) == "The page is a.html."
+    reasons = [artifact_sentence(Path("a.html"), {"CI_JOB_URL": "https://ci.example/1"})]
+    summary = markdown_summary(replace(compared("regression"), reasons=reasons), "https://ci.example/1")
+    assert "an artifact of https://ci.example/1." in summary
 
 
 def test_an_annotation_escapes_what_github_documents() -> None:
