@@ -139,7 +139,7 @@ class Guard:
         try:
             await self._app(scope, _limited(receive, most), send_guarded)
         except _TooLarge:
-            await _sentence(413, f"the request exceeds {most:,} bytes.")(scope, receive, send_guarded)
+            await sentence(413, f"the request exceeds {most:,} bytes.")(scope, receive, send_guarded)
 
     def _most_bytes(self, scope: Scope) -> int:
         """Return how large a request may be."""
@@ -149,15 +149,15 @@ class Guard:
         """Return why a request is refused, whoever sends it."""
         headers = Headers(scope=scope)
         if not self._access.serves(headers.get("host", "")):
-            return _sentence(400, "host not allowed; add it with hpcprof serve --allow-host.")
+            return sentence(400, "host not allowed; add it with hpcprof serve --allow-host.")
         if len(scope.get("raw_path", b"")) + len(scope["query_string"]) > MOST_ADDRESS_BYTES:
-            return _sentence(414, f"the address exceeds {MOST_ADDRESS_BYTES:,} bytes.")
+            return sentence(414, f"the address exceeds {MOST_ADDRESS_BYTES:,} bytes.")
         length = headers.get("content-length", "0")
         most = self._most_bytes(scope)
         if not length.isdigit() or int(length) > most:
-            return _sentence(413, f"the request exceeds {most:,} bytes.")
+            return sentence(413, f"the request exceeds {most:,} bytes.")
         if not _same_origin(scope, headers):
-            return _sentence(403, "requests of other sites are refused.")
+            return sentence(403, "requests of other sites are refused.")
         return None
 
     def _sign_in(self, scope: Scope) -> Response | None:
@@ -183,7 +183,7 @@ class Guard:
             return answer
         if access.knows(headers):
             return None
-        return _sentence(
+        return sentence(
             401, "open the address with the token that hpcprof serve printed when it started.", bearer=True
         )
 
@@ -233,7 +233,8 @@ def _is_address(name: str) -> bool:
     return True
 
 
-def _sentence(status: int, text: str, bearer: bool = False) -> Response:
+def sentence(status: int, text: str, bearer: bool = False) -> Response:
+    """Return an answer of one sentence."""
     headers = {"WWW-Authenticate": "Bearer"} if bearer else None
     return PlainTextResponse(f"hpcprof: {text}\n", status, headers)
 

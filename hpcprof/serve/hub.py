@@ -26,12 +26,13 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
+from hpcprof.common.units import visible
 from hpcprof.results.store.database import cause, public_address
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.serve.app import few_threads, page_templates, pages_of
 from hpcprof.serve.context import as_html, as_json, run_address
 from hpcprof.serve.grants import PUSH, Grant, Grants
-from hpcprof.serve.guard import MOST_ADDRESS_BYTES, Access, Guard
+from hpcprof.serve.guard import MOST_ADDRESS_BYTES, Access, Guard, sentence
 from hpcprof.serve.pages import static_file
 from hpcprof.serve.uploads import MOST_PART_BYTES, Refused, Uploads
 from hpcprof.submit.runs.tags import check_tags
@@ -75,6 +76,13 @@ class Sessions:
         """Return the SHA-256 of the token of a session; None if there is none."""
         sha256, end = self._known.get(cookie, (None, 0.0))
         return sha256 if end > time.monotonic() else None
+
+
+class _Stranger(Exception):
+    """A proxy names a user who has no grant."""
+
+    def __init__(self, user: str) -> None:
+        super().__init__(f"{visible(user[:200])} has no access here; whoever runs this hub can grant it.")
 
 
 class Project:
@@ -186,14 +194,20 @@ class Hub:
     async def pages(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer with the pages of the project that the grant is for."""
         if self._db is not None and scope["path"] in ("/sql", "/api/sql"):
-            sentence = "a hub on PostgreSQL answers no SQL: a query could read other projects."
-            await as_json({"error": sentence}, 403)(scope, receive, send)
+            said = "a hub on PostgreSQL answers no SQL: a query could read other projects."
+            await as_json({"error": said}, 403)(scope, receive, send)
             return
         project = await run_in_threadpool(self.project, scope["grant"].project)
         await project.pages(scope, receive, send)
 
     def identify(self, scope: Scope, proxy: Proxy | None) -> Grant | None:
-        """Return the grant of a request: of its token, the user that its proxy names, or its session."""
+        """Return the grant of a request: of its token, the user that its proxy names, or its session.
+
+        Raises
+        ------
+        _Stranger
+            If the proxy names a user who has none.
+        """
         headers = Headers(scope=scope)
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
@@ -202,7 +216,11 @@ class Hub:
         if proxy is not None and (not proxy.address or (client and client[0] == proxy.address)):
             # A proxy that lets a header of its users through beside its own would let them choose.
             users = headers.getlist(proxy.header)
-            return self.grants.of_user(users[0]) if len(users) == 1 else None
+            if users:
+                grant = self.grants.of_user(users[0]) if len(users) == 1 else None
+                if grant is None:
+                    raise _Stranger(", ".join(users))
+                return grant
         session = cookie_parser("; ".join(headers.getlist("cookie"))).get(self._access.cookie, "")
         signed_in = self.sessions.token(session)
         return self.grants.of_hash(signed_in) if signed_in else None
@@ -256,13 +274,18 @@ class _HubGuard(Guard):
 
     def _sign_in(self, scope: Scope) -> Response | None:
         path = str(scope["path"])
-        grant = self._identify(scope)
+        by_program = path.startswith("/api/") or path == "/metrics" or scope["method"] != "GET"
+        try:
+            grant = self._identify(scope)
+        except _Stranger as error:
+            # A token in the form for it would change nothing: the proxy goes on naming this user.
+            return as_json({"error": str(error)}, 403) if by_program else sentence(403, str(error))
         if grant is not None:
             scope["grant"] = grant
             return None
         if path == _SIGN_IN or path.startswith(_STATIC):
             return None
-        if path.startswith("/api/") or path == "/metrics" or scope["method"] != "GET":
+        if by_program:
             return as_json({"error": "a token is needed: Authorization: Bearer TOKEN."}, 401)
         return RedirectResponse(f"{_SIGN_IN}?{urlencode({'next': _wanted(scope)})}", 303)
 
