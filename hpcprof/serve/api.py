@@ -86,6 +86,10 @@ def timeline_tiles(request: Request) -> Response:
     return _encoded(b'{"tiles":[' + b",".join(tiles.tile(rank, level, index) for rank in ranks) + b"]}")
 
 
+_FOREIGN = "Profiles of another tool, which have no job."
+_PUSHED = "This run was pushed here: its log is where it ran."
+
+
 def live(request: Request) -> Response:
     """Return the state of a run with the ends of its logs and the steps of its ranks."""
     catalogue = served(request).catalogue
@@ -94,9 +98,11 @@ def live(request: Request) -> Response:
     if not is_rank(rank or "0"):
         raise UsageError(f"rank {rank[:20]!r}: give the number of a rank.")
     status = catalogue.status(run)
-    state = (
-        {"state": status.state.value, "reason": status.reason} if status else {"state": None, "reason": ""}
-    )
+    if status:
+        state = {"state": status.state.value, "reason": status.reason}
+    else:
+        pushed = catalogue.store.exists() and run.id in catalogue.store.pushed()
+        state = {"state": None, "reason": _PUSHED if pushed else _FOREIGN}
     running = status is not None and not status.state.ended
     return as_json({**state, **live_state(run, int(rank) if rank else None, running)})
 

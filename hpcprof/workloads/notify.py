@@ -244,7 +244,7 @@ def watch(run_dir: str, folder: str, names: List[str]) -> None:
 def tell(job: Job, event: str, folder: str, names: List[str]) -> None:
     """Send the message of an event to all targets at once."""
     document = job.document(event)
-    failed = []  # type: List[str]
+    failed = {}  # type: Dict[str, str]
 
     def one(name: str) -> None:
         try:
@@ -253,18 +253,20 @@ def tell(job: Job, event: str, folder: str, names: List[str]) -> None:
         except OSError:
             why = "the node cannot read its file in %s" % folder
         if why:
-            failed.append("%s (%s): %s" % (name, event, why))
+            failed[name] = why
 
     threads = [threading.Thread(target=one, args=(name,), daemon=True) for name in names]
     for thread in threads:
         thread.start()
     deadline = time.monotonic() + SECONDS
-    for thread in threads:
+    for thread, name in zip(threads, names):
         thread.join(max(0.0, deadline - time.monotonic()))
         if thread.is_alive():
-            failed.append("%s: it took more than %d s" % (event, SECONDS))
+            failed[name] = "it took more than %d s" % SECONDS
     if failed:
-        job.note("not_told", "; ".join(sorted(failed)))
+        job.note(
+            "not_told", "; ".join("%s (%s): %s" % (name, event, failed[name]) for name in sorted(failed))
+        )
 
 
 if __name__ == "__main__":

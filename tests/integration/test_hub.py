@@ -202,6 +202,7 @@ def test_a_pushed_run_has_the_figures_of_its_own_report(
     assert sqlite_hub.runs(sqlite_hub.other) == []
     status, _ = sqlite_hub.ask(f"/runs/{run}", sqlite_hub.other)
     assert status == 404
+    assert "was pushed here" in sqlite_hub.ask(f"/api/runs/{run}/live", sqlite_hub.read)[1]
     store = open_store(str(collected / "runs/hpcprof.db"), collected / "runs")
     for name in ("kernels", "breakdown", "collectives", "skew"):
         status, text = sqlite_hub.ask(f"/api/runs/{run}/tables/{name}", sqlite_hub.read)

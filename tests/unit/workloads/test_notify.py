@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import stat
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -132,3 +134,22 @@ def test_a_shown_command_has_no_target(words: list[str]) -> None:
     assert "'***'" in masked_command(["hpcprof", "submit", *words]) or "***" in masked_command(words)
     assert masked_command(["--notify", "team"]) == "--notify team"
     assert "example" not in masked_command(words) and "tell" not in masked_command(words)
+
+
+def test_each_target_that_was_not_reached_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def send(target: str, document: Any) -> str:
+        if target == "slow":
+            time.sleep(0.5)
+        return "" if target == "good" else "refused"
+
+    monkeypatch.setattr(notify, "SECONDS", 0.1)
+    monkeypatch.setattr(notify, "send", send)
+    for name in ("good", "bad", "slow"):
+        (tmp_path / name).write_text(name)
+    noted = {}
+    job = SimpleNamespace(document=lambda event: {}, note=lambda name, text: noted.update({name: text}))
+    notify.tell(cast(notify.Job, job), "ended", str(tmp_path), ["good", "slow", "gone", "bad"])
+    assert noted["not_told"] == (
+        f"bad (ended): refused; gone (ended): the node cannot read its file in {tmp_path}; "
+        "slow (ended): it took more than 0 s"
+    )

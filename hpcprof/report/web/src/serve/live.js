@@ -45,7 +45,7 @@ class Live {
   }
 
   #show({ state, reason, steps, warnings, logs }) {
-    this.#say(state === null ? "Profiles of another tool, which have no job." : reason ? `${state}: ${reason}` : state);
+    this.#say([state, reason].filter((text) => text).join(": "));
     this.#part("warnings").replaceChildren(...warnings.map((text) => make("p", text, "warning")));
     this.#showSteps(steps);
     const shown = this.#part("logs");
