@@ -99,12 +99,14 @@ def live(request: Request) -> Response:
         raise UsageError(f"rank {rank[:20]!r}: give the number of a rank.")
     status = catalogue.status(run)
     if status:
-        state = {"state": status.state.value, "reason": status.reason}
+        state, reason = status.state.value, status.reason
     else:
         pushed = catalogue.store.exists() and run.id in catalogue.store.pushed()
-        state = {"state": None, "reason": _PUSHED if pushed else _FOREIGN}
+        state, reason = None, _PUSHED if pushed else _FOREIGN
     running = status is not None and not status.state.ended
-    return as_json({**state, **live_state(run, int(rank) if rank else None, running)})
+    return as_json(
+        {"state": state, "reason": reason, **live_state(run, int(rank) if rank else None, running)}
+    )
 
 
 class _Query(msgspec.Struct, forbid_unknown_fields=True):

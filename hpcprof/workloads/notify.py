@@ -255,11 +255,11 @@ def tell(job: Job, event: str, folder: str, names: List[str]) -> None:
         if why:
             failed[name] = why
 
-    threads = [threading.Thread(target=one, args=(name,), daemon=True) for name in names]
-    for thread in threads:
+    threads = {name: threading.Thread(target=one, args=(name,), daemon=True) for name in names}
+    for thread in threads.values():
         thread.start()
     deadline = time.monotonic() + SECONDS
-    for thread, name in zip(threads, names):
+    for name, thread in threads.items():
         thread.join(max(0.0, deadline - time.monotonic()))
         if thread.is_alive():
             failed[name] = "it took more than %d s" % SECONDS
