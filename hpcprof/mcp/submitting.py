@@ -184,14 +184,15 @@ class Submitting:
         prepared = self._prepare(job_file, parameters or {})
         token = self._token(prepared)
         left = self._budget.node_hours - self._budget.spent()
-        cost = f"{prepared.node_hours:.3g} of {left:.3g} node-hours left"
+        cost = f"{prepared.node_hours:.3g} of the {left:.3g} node-hours that"
         job = prepared.job
-        asked = f"{job.nodes} nodes x {job.ranks_per_node} ranks for {format_walltime(job.walltime)}"
+        size = f"{counted(job.nodes, 'node')} x {counted(job.ranks_per_node, 'rank')}"
+        asked = f"{size} for {format_walltime(job.walltime)}"
         if not confirm:
             self._budget.check(prepared.node_hours)
             draft = draft_directory(prepared.site, self._runs_dir)
             texts = render_scripts(prepared.site, job, draft, ["hpcprof", "mcp"], prepared.spec.template)
-            head = f"Dry run of {name(job_file)}: {asked}, {cost}. To submit it: confirm={token}"
+            head = f"Dry run of {name(job_file)}: {asked}, {cost} are left. To submit it: confirm={token}"
             lines = texts[JOB_SCRIPT].splitlines()
             return answer(
                 [head], lines[:_SCRIPT_LINES], "the script of the job", [f"{len(lines)} lines in all."]
@@ -204,7 +205,7 @@ class Submitting:
             command_line = ["hpcprof", "submit", *prepared.spec.to_arguments()]
             made.append(submit(prepared.site, job, self._runs_dir, command_line, prepared.spec.template))
         return answer(
-            [f"Submitted {made[0].id}: {asked}, {cost} before it. Follow it with find_runs and log_excerpt."]
+            [f"Submitted {made[0].id}: {asked}, {cost} were left. Follow it with find_runs and log_excerpt."]
         )
 
     def capture(self, run: str, steps: int = 5) -> str:

@@ -25,8 +25,8 @@ def run(name: str, program: str | None, state: str, step_ns: float | None = None
 
 
 @pytest.fixture
-def samples(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, ...], float]:
-    """The samples by the name of the metric, its program and what else tells them apart."""
+def exposed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The samples as Prometheus reads them."""
     runs = [
         run("r5", "train", "queued"),
         run("r4", "train", "running", 25e6),
@@ -45,13 +45,18 @@ def samples(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, ...], float]:
     )
     catalogue = SimpleNamespace(store=store, find=lambda name: name, listing=lambda: Listing(runs, []))
     text = generate_latest(metrics._Families(cast(Catalogue, catalogue))).decode()  # type: ignore[no-untyped-call]
+    families = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
+    return [sample for family in families for sample in family.samples]
+
+
+@pytest.fixture
+def samples(exposed: list[Any]) -> dict[tuple[str, ...], float]:
+    """The samples by the name of the metric, its program and what else tells them apart."""
     found: dict[tuple[str, ...], float] = {}
-    for family in text_string_to_metric_families(text):  # type: ignore[no-untyped-call]
-        for sample in family.samples:
-            labels: dict[str, Any] = sample.labels
-            others = [labels[name] for name in sorted(labels) if name not in ("program", "site")]
-            key = (sample.name, labels["program"], *others)
-            found[key] = sample.value
+    for sample in exposed:
+        labels: dict[str, Any] = sample.labels
+        others = [labels[name] for name in sorted(labels) if name not in ("program", "site")]
+        found[(sample.name, labels["program"], *others)] = sample.value
     return found
 
 
@@ -78,7 +83,16 @@ def test_a_hostile_name_is_a_label_and_no_line(samples: dict[tuple[str, ...], fl
     assert "\n" not in program and program.startswith('a"b\\c')
 
 
-def test_the_dashboard_asks_for_metrics_that_there_are(samples: dict[tuple[str, ...], float]) -> None:
+def test_the_dashboard_asks_for_metrics_and_labels_that_there_are(exposed: list[Any]) -> None:
+    labels = {sample.name: set(sample.labels) for sample in exposed}
     board = json.loads(DASHBOARD.read_text())
-    asked = re.findall(r"hpcprof_\w+(?=\{)", json.dumps([panel["targets"] for panel in board["panels"]]))
-    assert len(asked) == 5 and set(asked) <= {key[0] for key in samples}
+    asked = [target for panel in board["panels"] for target in panel["targets"]]
+    variables = [one["query"] for one in board["templating"]["list"] if one["type"] == "query"]
+    assert len(asked) == 5 and len(variables) == 2
+    for target in asked:
+        name, chosen = re.match(r"(\w+)\{(.*)\}", target["expr"]).groups()
+        named = re.findall(r"(\w+)[=~!]", chosen) + re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])
+        assert len(named) >= 4 and set(named) <= labels[name]
+    for query in variables:
+        name, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", query).groups()
+        assert label in labels[name]
