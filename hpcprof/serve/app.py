@@ -27,7 +27,7 @@ from hpcprof.serve import across_runs, api, pages
 from hpcprof.serve.catalogue import Catalogue, UnknownRun
 from hpcprof.serve.context import Served, as_json, served
 from hpcprof.serve.guard import Access, Guard
-from hpcprof.serve.metrics import metrics
+from hpcprof.serve.metrics import RunningEnergy, metrics
 from hpcprof.serve.sql import SqlDesk
 from hpcprof.serve.tile_cache import TileCache
 from hpcprof.serve.tiles import AskAgain, Tiles
@@ -89,6 +89,7 @@ def _pages(catalogue: Catalogue, tiles: Tiles, desk: SqlDesk) -> Starlette:
         exception_handlers={HpcprofError: _explain, HTTPException: _refuse, Exception: _fail},
         lifespan=few_threads,
     )
+    app.state.running_energy = RunningEnergy()
     app.state.served = Served(catalogue, tiles, desk, page_templates())
     return app
 

@@ -1,14 +1,16 @@
 """Running and last runs as OpenMetrics, for Prometheus and what reads its format.
 
 There is one series for each program and site, of its newest running run, else of the newest one. An id of a
-run is in the info metric only, so that series do not multiply. Savings of findings and energy are those of
-the newest run that has them.
+run is in the info metric only, so that series do not multiply. Savings of findings are those of the newest
+run that has them, and so is energy, unless the running run has some.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
+from threading import Lock
 
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, StateSetMetricFamily
@@ -18,6 +20,7 @@ from starlette.responses import Response
 
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import visible
+from hpcprof.profiles.readers.telemetry import EnergySoFar
 from hpcprof.results.explanation import kept_explanation
 from hpcprof.results.listing import STATES
 from hpcprof.results.store.store import Store
@@ -30,20 +33,38 @@ _LOOKED_AT = 5
 """The newest runs of a program at a site in which findings and energy are looked for."""
 
 _NS = 1e-9
+_RUNNING = JobState.RUNNING.value
 
 
 def metrics(request: Request) -> Response:
     """Return the metrics of running and last runs."""
-    families = _Families(served(request).catalogue)
+    families = _Families(served(request).catalogue, request.app.state.running_energy)
     text: bytes = generate_latest(families)  # type: ignore[no-untyped-call]
     return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+class RunningEnergy:
+    """The energy of running runs so far, which is read on from where the last request was."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, EnergySoFar] = {}
+        self._lock = Lock()
+
+    def joules(self, runs: Iterable[KnownRun]) -> dict[str, float | None]:
+        """Return the energy of those that run among some runs, by id, in joules."""
+        running = {run.listed.run: run.listed.path for run in runs if run.listed.state == _RUNNING}
+        with self._lock:
+            self._known = {
+                name: self._known.get(name) or EnergySoFar(Path(running[name])) for name in running
+            }
+            return {name: known.joules() for name, known in self._known.items()}
 
 
 class _Families:
     """The metrics as ``generate_latest`` wants them: an object that collects them."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
-        self._catalogue = catalogue
+    def __init__(self, catalogue: Catalogue, energy: RunningEnergy) -> None:
+        self._catalogue, self._energy = catalogue, energy
 
     def collect(self) -> Iterable[Metric]:
         """Return the families of metrics with a sample for each program and site."""
@@ -65,13 +86,15 @@ class _Families:
         )
         energy = GaugeMetricFamily(
             "hpcprof_run_energy_joules",
-            "Energy of the GPUs in the newest run in which it was sampled.",
+            "Energy of the GPUs in the running run so far, else in the newest run in which it was sampled.",
             labels=_LABELS,
             unit="joules",
         )
         store = self._catalogue.store
-        for labels, runs in _groups(self._catalogue.listing().runs):
-            shown = next((run for run in runs if run.listed.state == JobState.RUNNING.value), runs[0]).listed
+        listed = self._catalogue.listing().runs
+        so_far = self._energy.joules(listed)
+        for labels, runs in _groups(listed):
+            shown = next((run for run in runs if run.listed.state == _RUNNING), runs[0]).listed
             info.add_metric(labels, {"run": visible(shown.run), "profiler": shown.profiler or ""})
             state.add_metric(labels, {one: one == shown.state for one in STATES})
             if shown.ranks is not None:
@@ -84,7 +107,7 @@ class _Families:
             with suppress(HpcprofError):  # a database that cannot be read says so on the pages
                 for cause, seconds in _savings(self._catalogue, names):
                     saving.add_metric((*labels, cause), seconds)
-                if (joules := _energy(store, names)) is not None:
+                if (joules := so_far.get(shown.run) or _energy(store, names)) is not None:
                     energy.add_metric(labels, joules)
         return (info, state, ranks, step, rate, saving, energy)
 

@@ -18,6 +18,7 @@ from hpcprof.workloads.telemetry import FOLDER, METRICS
 
 _NAME = re.compile(r"(?P<device>\S{1,100}) (?P<metric>[a-z_]{1,40})")
 _MOST_BYTES = 256 << 20
+_MOST_AT_ONCE = 16 << 20
 _MOST_SERIES = 20_000
 
 
@@ -122,6 +123,30 @@ def read_telemetry(run_directory: Path) -> list[NodeTelemetry]:
     return found
 
 
+class EnergySoFar:
+    """The energy of the GPUs of a running run; each look reads what was written since the one before.
+
+    Only counters of energy count, as data-center GPUs have them.
+    """
+
+    def __init__(self, run_directory: Path) -> None:
+        self._folder = run_directory / FOLDER
+        self._readings: dict[Path, _EnergyReading] = {}
+
+    def joules(self) -> float | None:
+        """Return the energy in joules; None as long as no counter was read twice."""
+        for path in sorted(self._folder.glob("*.jsonl")):
+            reading = self._readings.setdefault(path, _EnergyReading(path.stem))
+            with suppress(OSError), path.open("rb") as file:
+                file.seek(reading.offset)
+                whole, _, _ = file.read(_MOST_AT_ONCE).rpartition(b"\n")
+                reading.offset += len(whole) + bool(whole)
+                for line in whole.splitlines():
+                    reading.take(line)
+        grown = [one.joules for reading in self._readings.values() for one in reading.counters.values()]
+        return sum(grown) or None
+
+
 class _Reading:
     """A file of samples on the way: the names of the values that follow, and the values so far."""
 
@@ -168,10 +193,13 @@ class _Reading:
                 raise ValueError
             for name, value in zip(names, values, strict=False):
                 if name is not None and value is not None and math.isfinite(value):
-                    if name not in self._points and len(self._points) >= _MOST_SERIES:
-                        raise ValueError
-                    self._points.setdefault(name, []).append((float(time), float(value)))
+                    self._keep(name, float(time), float(value))
         self._last = time
+
+    def _keep(self, name: tuple[str, str], time: float, value: float) -> None:
+        if name not in self._points and len(self._points) >= _MOST_SERIES:
+            raise ValueError
+        self._points.setdefault(name, []).append((time, value))
 
     def finished(self) -> NodeTelemetry:
         """Return the node."""
@@ -205,3 +233,27 @@ def growth(series: Series) -> tuple[Floats, Floats, Floats]:
     amounts = np.diff(series.values)
     kept = (amounts >= 0) & (np.diff(series.times) > 0)
     return series.times[:-1][kept], series.times[1:][kept], amounts[kept]
+
+
+@dataclass
+class _Counter:
+    """A counter of energy: its last value, and by how much it has grown."""
+
+    last: float
+    joules: float = 0.0
+
+
+class _EnergyReading(_Reading):
+    """A file of which only counters of energy are kept; it has been read up to ``offset``."""
+
+    def __init__(self, node: str) -> None:
+        super().__init__(node)
+        self.offset = 0
+        self.counters: dict[str, _Counter] = {}
+
+    def _keep(self, name: tuple[str, str], time: float, value: float) -> None:
+        device, metric = name
+        if metric == "energy_j" and device.startswith("gpu") and len(self.counters) < _MOST_SERIES:
+            counter = self.counters.setdefault(device, _Counter(value))
+            counter.joules += max(0.0, value - counter.last)
+            counter.last = value

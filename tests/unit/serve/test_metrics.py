@@ -44,7 +44,7 @@ def exposed(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         read=lambda name, table: SimpleNamespace(columns={"energy_j": energy.get(name, [])}),
     )
     catalogue = SimpleNamespace(store=store, find=lambda name: name, listing=lambda: Listing(runs, []))
-    text = generate_latest(metrics._Families(cast(Catalogue, catalogue))).decode()  # type: ignore[no-untyped-call]
+    text = generate_latest(metrics._Families(cast(Catalogue, catalogue), metrics.RunningEnergy())).decode()  # type: ignore[no-untyped-call]
     families = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
     return [sample for family in families for sample in family.samples]
 
@@ -56,7 +56,8 @@ def samples(exposed: list[Any]) -> dict[tuple[str, ...], float]:
     for sample in exposed:
         labels: dict[str, Any] = sample.labels
         others = [labels[name] for name in sorted(labels) if name not in ("program", "site")]
-        found[(sample.name, labels["program"], *others)] = sample.value
+        key = (sample.name, labels["program"], *others)
+        found[key] = sample.value
     return found
 
 
@@ -96,3 +97,23 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_there_are(exposed: list[
     for query in variables:
         name, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", query).groups()
         assert label in labels[name]
+
+
+def test_the_energy_of_a_running_run_is_read_on(tmp_path: Path) -> None:
+    file = tmp_path / "telemetry/node1.jsonl"
+    file.parent.mkdir()
+    slow = ["gpu0 energy_j", "gpu1 energy_j"]
+    about: dict[str, Any] = {"gpus": ["A", "B"], "missing": {}, "limits": {}, "ranks": {}}
+    header, turned = ({**about, "fast": ["gpu0 power_w"], "slow": names} for names in (slow, slow[::-1]))
+    lines = [header, [1.0, [90.0], [1000.0, 500.0]], [1.1, [90.0]], [2.0, [90.0], [1100.0, None]]]
+    first = ListedRun(run="r1", state="running", path=str(tmp_path))
+    running = [KnownRun(first, "train"), run("r0", "train", "completed")]
+    energy = metrics.RunningEnergy()
+    assert energy.joules(running) == {"r1": None}
+    half = json.dumps([3.0, [90.0], [1150.0, 600.0]])
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines) + half[:9])
+    assert energy.joules(running) == {"r1": 100.0}
+    with file.open("a") as more:
+        more.write(half[9:] + "\nno line\n" + json.dumps(turned) + "\n[4.0, [90.0], [700.0, 20.0]]\n")
+    assert energy.joules(running) == {"r1": 350.0}  # a counter that begins anew adds nothing
+    assert energy.joules(running[1:]) == {}
