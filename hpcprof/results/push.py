@@ -152,7 +152,7 @@ def push_run(
     assert store.runs_dir is not None
     listed = next((row for row in list_runs(store.runs_dir, str(store.url)) if row.run == run.id), None)
     if listed is None:
-        raise HpcprofError(f"{run.id}: nothing of it has been collected: hpcprof collect {run.id}.")
+        raise HpcprofError(f"nothing of it has been collected: hpcprof collect {run.id}.")
     with tempfile.TemporaryDirectory(prefix="hpcprof-push-") as folder:
         sent, of = run, store
         if scrub:
@@ -166,7 +166,9 @@ def push_run(
         with readable(sent) as (to_read, _), suppress(HpcprofError):
             find_events([to_read], of)
         package, known = Path(folder) / "package.tar.gz", of.run(sent.id)
-        write_package(package, sent.id, described(listed, known.program if known else None), of)
+        if known is None:
+            raise HpcprofError(f"it has no results: hpcprof collect {run.id} says why.")
+        write_package(package, sent.id, described(listed, known.program), of)
         return _send(package, hub, shown)
 
 
