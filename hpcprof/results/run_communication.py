@@ -128,7 +128,7 @@ class RunClocks:
         most = max((self.errors[rank] for rank in self._by(ClockSource.COMMUNICATION)), default=0.0)
         how = {
             ClockSource.COMMUNICATION: f"are aligned by their communication to {most / 1e3:,.1f} µs",
-            ClockSource.NODE: "are that of one node, which their communication confirms",
+            ClockSource.NODE: "are the node's, which their communication confirms",
             ClockSource.UTC: "are aligned by the UTC times of their profiles, to an unknown precision",
             ClockSource.STEPS: "are unknown, so that each rank's first step starts with that of the others",
         }

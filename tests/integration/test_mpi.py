@@ -65,7 +65,7 @@ def test_report_page_and_traces_show_the_messages_of_a_run(hpcprof: Hpcprof, fol
     trace = decode(gzip.decompress((folder / "traces" / TRACE).read_bytes()))
     assert {one.category for one in trace.slices} >= {"mpi", "mpi request", "step"}
     done = hpcprof("export", run.id, "traces", "--to", "chrome")
-    assert "The clocks are that of one node" in done.stderr
+    assert "The clocks are the node's" in done.stderr
     events = json.loads(gzip.decompress((folder / "traces" / MERGED).read_bytes()))["traceEvents"]
     arrows = [
         {one["id"] for one in events if one.get("ph") == phase and one["cat"] == "mpi"} for phase in "sf"

@@ -41,7 +41,7 @@ from hpcprof.analysis.explain.pauses import outside_steps
 from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts
 from hpcprof.analysis.explain.rank_edges import rank_edges
 from hpcprof.analysis.explain.rank_sample import MOST_RANKS, of_ranks, replayed_ranks
-from hpcprof.analysis.explain.remedies import remedy, with_remedies_of_jax
+from hpcprof.analysis.explain.remedies import remedy, with_remedies_of_jax, with_remedies_of_mpi
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.explain.run_graph import RunGraph, run_graph
@@ -388,8 +388,12 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
         timelines[inputs.ranks[0]]
         inputs.tables["idle_causes"]
     explanation, path = _explain(inputs, timelines)
-    if explanation.findings and _uses_jax(timelines[inputs.ranks[0]]):
-        explanation = with_remedies_of_jax(explanation)
+    if explanation.findings:
+        first = timelines[inputs.ranks[0]]
+        if _uses_jax(first):
+            explanation = with_remedies_of_jax(explanation)
+        elif len(first.mpi_calls) and not len(first.kernels):
+            explanation = with_remedies_of_mpi(explanation)
     return with_culprits(explanation, inputs.tables, timelines), path
 
 

@@ -75,6 +75,18 @@ _JAX: dict[Cause, str] = {
 }
 """Remedies for programs in JAX, where they differ."""
 
+_MPI: dict[Cause, str] = {
+    Cause.EXPOSED_COMMUNICATION: "Begin the communication of {where} before work that does not need its "
+    "data, with nonblocking calls, and wait for it after that work; or send less.",
+    Cause.PIPELINE_BUBBLE: "Balance the stages: give {ranks} less of the work of {where}, or send smaller "
+    "blocks, so that others begin earlier.",
+    Cause.STEP_SPIKES: "Look at what happens in these steps only: output, checkpoints, more iterations of a "
+    "solver, a new partition of the work; and at other processes on the cores.",
+    Cause.STEP_DRIFT: "Look for what grows: particles or cells of a rank, iterations of a solver, lists that "
+    "are never emptied; and at the clocks of the nodes.",
+}
+"""Remedies for programs with MPI and without a GPU, where they differ."""
+
 _INPUT = ("data", "load", "batch", "input", "fetch")
 
 _JAX_BY_WORD: tuple[tuple[Cause, tuple[str, ...], str], ...] = (
@@ -105,18 +117,7 @@ _BY_WORD: tuple[tuple[Cause, tuple[str, ...], str], ...] = (
         "Balance the work of {where}: {ranks} has more of it than the others, or is slower (check "
         "--cpu-bind, other processes on its cores, and the clocks of its node).",
     ),
-    (
-        Cause.PIPELINE_BUBBLE,
-        ("mpi_",),
-        "Balance the stages: give {ranks} less of the work {where}, or send smaller blocks, so that others "
-        "begin earlier.",
-    ),
-    (
-        Cause.EXPOSED_COMMUNICATION,
-        ("mpi_",),
-        "Begin the communication of {where} before work that does not need its data, with nonblocking calls, "
-        "and wait for it after that work; or send less.",
-    ),
+    *((cause, ("mpi_",), _MPI[cause]) for cause in (Cause.PIPELINE_BUBBLE, Cause.EXPOSED_COMMUNICATION)),
     (
         Cause.LATE_RANK_HOST,
         _INPUT,
@@ -145,7 +146,13 @@ _IN_TURN = (
 
 
 def remedy(
-    cause: Cause, where: str, ranks: Sequence[int], *, jax: bool = False, in_turn: bool = False
+    cause: Cause,
+    where: str,
+    ranks: Sequence[int],
+    *,
+    jax: bool = False,
+    mpi: bool = False,
+    in_turn: bool = False,
 ) -> str:
     """Return what to do about a cause in a place, in one or two sentences.
 
@@ -156,6 +163,8 @@ def remedy(
     ranks : sequence of int
     jax : bool
         Whether it is a program in JAX.
+    mpi : bool
+        Whether it is a program with MPI and without a GPU.
     in_turn : bool
         Whether all ranks have the cause in turn, if they are late.
     """
@@ -163,13 +172,30 @@ def remedy(
     by_word = _JAX_BY_WORD if jax else _BY_WORD
     chosen = next(
         (text for one, words, text in by_word if one is cause and any(word in place for word in words)),
-        {**_GENERAL, **_JAX}[cause] if jax else _GENERAL[cause],
+        (_GENERAL | (_JAX if jax else {}) | (_MPI if mpi else {}))[cause],
     )
     chosen = _IN_TURN if in_turn and cause is Cause.LATE_RANK_HOST else chosen
     named = f"rank {ranks[0]}" if len(ranks) == 1 else "these ranks"
     said = chosen.format(where=where or "the step", ranks=named)
     # Such a place says where it is.
     return re.sub(r"\b(?:of|in) (between|before|after) MPI_", r"\1 MPI_", said)
+
+
+def with_remedies_of_mpi(explanation: Explanation) -> Explanation:
+    """Return the explanation of a program with MPI and without a GPU, with its remedies."""
+
+    def told(finding: Finding) -> Finding:
+        text = finding.remedy
+        if finding.cause in _MPI:
+            text = remedy(finding.cause, finding.where, finding.ranks, mpi=True)
+        return replace(
+            finding,
+            remedy=text,
+            alternatives=tuple(map(told, finding.alternatives)),
+            together=tuple(map(told, finding.together)),
+        )
+
+    return replace(explanation, findings=tuple(map(told, explanation.findings)))
 
 
 def with_remedies_of_jax(explanation: Explanation) -> Explanation:

@@ -60,10 +60,10 @@ def _account(contents: Contents) -> Chart | None:
     if len(own) > 1:
         note += (
             " A late rank waits least, because the others wait for it. "
-            "So compare the ranks' own time: compute, copies and idle."
+            f"So compare the ranks' own time: {_own_parts(means)}."
         )
         if not waits:
-            note += " Exposed communication includes the waiting, as the clocks of the ranks are unknown."
+            note += " Exposed communication includes the waiting for others."
     return {
         "kind": "bars",
         "id": "account",
@@ -81,6 +81,12 @@ def _account(contents: Contents) -> Chart | None:
             for rank in shown
         ],
     }
+
+
+def _own_parts(means: Mapping[int, Mapping[str, float]]) -> str:
+    """Return what ranks do by themselves; a program without a GPU neither copies nor idles."""
+    idles = any(of_rank[part] for of_rank in means.values() for part in _OWN[1:])
+    return "compute, copies and idle" if idles else "compute"
 
 
 def _step_account(contents: Contents) -> Mapping[str, Sequence[Any]]:

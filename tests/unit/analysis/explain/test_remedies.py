@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from hpcprof.analysis.explain.explanation import Cause
-from hpcprof.analysis.explain.remedies import remedy, with_remedies_of_jax
+from hpcprof.analysis.explain.remedies import remedy, with_remedies_of_jax, with_remedies_of_mpi
 from tests.unit.explanations import explained, finding
 
 OF_MEMORY = (Cause.OUT_OF_MEMORY, Cause.MEMORY_IMBALANCE, Cause.HOST_MEMORY)
@@ -19,6 +20,17 @@ def test_a_program_in_jax_gets_no_remedy_of_pytorch(cause: Cause, where: str) ->
     said = remedy(cause, where, (1,), jax=True)
     assert said
     assert not re.search(r"torch|DataLoader|CUDA_ALLOC|AdamW|DistributedDataParallel|pin_memory|\{", said)
+
+
+@pytest.mark.parametrize("where", ["step", "between MPI_Recv and MPI_Send"])
+@pytest.mark.parametrize(
+    "cause",
+    [Cause.EXPOSED_COMMUNICATION, Cause.PIPELINE_BUBBLE, Cause.STEP_SPIKES, Cause.STEP_DRIFT],
+)
+def test_a_program_with_mpi_gets_no_remedy_of_gpus_or_python(cause: Cause, where: str) -> None:
+    (said,) = with_remedies_of_mpi(explained(replace(finding(5, cause=cause), where=where))).findings
+    assert said.remedy != "Prefetch."
+    assert not re.search(r"GPU|stream|layers|microbatch|gc\.|tensors|\{", said.remedy)
 
 
 def test_slow_input_names_the_loader_of_the_framework() -> None:

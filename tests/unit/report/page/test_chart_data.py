@@ -94,6 +94,15 @@ def test_ranks_that_work_alike_are_said_to() -> None:
     assert made["title"] == "Time of a step by rank: the ranks work equally long"
 
 
+def test_the_account_of_ranks_without_gpus_has_no_words_about_them() -> None:
+    columns = "rank step wall_ns compute_ns exposed_comm_ns wait_for_peer_ns exposed_mem_ns idle_ns"
+    rows = [(rank, 0, 90, 60 + rank, 30 - rank, None, 0, 0) for rank in range(4)]
+    note = chart("account", step_account=table(columns, *rows))["note"]
+    assert note.endswith(
+        "the ranks' own time: compute. Exposed communication includes the waiting for others."
+    )
+
+
 def test_a_phase_that_is_longer_on_one_rank_is_named() -> None:
     rows = [
         (rank, name, 10, time, time) for rank in range(4) for name, time in (("f", 10_000), ("b", 20_000))
