@@ -19,17 +19,15 @@ from hpcprof.submit.runs.directory import find_submitted_runs, typed_name
     "capture", epilog=examples("hpcprof capture last", "hpcprof capture RUN --steps 10 --ranks 0-7")
 )
 @runs_dir_option
-@click.option("--steps", type=int, default=5, show_default=True, help="How many steps are recorded.")
-@click.option(
-    "--ranks", default="", metavar="RANKS", help="The ranks that record, such as 0-7; all by default."
-)
+@click.option("--steps", type=int, default=5, show_default=True, help="Number of steps to record.")
+@click.option("--ranks", default="", metavar="RANKS", help="Ranks that record, such as 0-7; all by default.")
 @click.argument("run", metavar="RUN", shell_complete=complete_runs)
 def command(runs_dir: Path, steps: int, ranks: str, run: str) -> None:
     """Record the next steps of a running PyTorch job.
 
-    The job goes on, and needs no profiler: a request in the run makes all ranks record the same steps with
-    the PyTorch profiler, some seconds later. The traces replace those of an earlier capture of the run. The
-    exit status is 1 if a rank could not record, for example because the program runs the profiler itself.
+    The job keeps running, and needs no profiler: a request in the run makes all ranks record the same steps
+    with the PyTorch profiler, some seconds later. The traces replace those of an earlier capture of the run.
+    The exit status is 1 if a rank could not record, for example because the program runs the profiler itself.
     """
     found = find_submitted_runs((run,), runs_dir)
     if len(found) != 1:

@@ -76,8 +76,8 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
 @click.option(
     "--fail-on-regression",
     is_flag=True,
-    help="Exit with status 3 if steps are slower in B, or what --gate names is more: by at least 1 %, with a "
-    "confidence interval above 1.",
+    help="Exit with status 3 if steps are slower in B, or what --gate names has grown: by at least 1 %, with "
+    "a confidence interval above 1.",
 )
 @click.option(
     "--margin",
@@ -100,7 +100,7 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
     multiple=True,
     metavar="TARGET",
     shell_complete=complete_targets,
-    help="Tell of a regression: a target as for submit --notify. Repeatable.",
+    help="Notify of a regression: a target as for submit --notify. Repeatable.",
 )
 @click.option("--force", is_flag=True, help="Also compare different programs, or numbers of ranks.")
 @click.argument("words", nargs=-1, metavar="[A B | RUN…]", shell_complete=complete_runs)

@@ -67,6 +67,6 @@ def set_(local: bool, key: str, value: str) -> None:
 
 @command.command("path", epilog=examples("hpcprof config path"))
 def path() -> None:
-    """Print the paths of both files, the one that comes first at the top."""
+    """Print the paths of both files, the one that takes precedence first."""
     for file in (local_file().absolute(), user_file()):
         click.echo(f"{file}{'' if file.is_file() else '  (does not exist)'}")

@@ -26,11 +26,13 @@ from hpcprof.submit.sites.files import load_site, load_site_file
     "--site-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="A site's file, not its name.",
+    help="Site file, instead of a name.",
 )
 @click.option("--probe", is_flag=True, help="Also start two MPI ranks, in a job of a few seconds.")
 @click.option(
-    "--node", is_flag=True, help="Also try on a node, in a job, which evidence of hangs and deaths it allows."
+    "--node",
+    is_flag=True,
+    help="Also test on a node, in a job, which evidence of hangs and deaths can be gathered there.",
 )
 @runs_dir_option
 def command(site: str, site_file: Path | None, probe: bool, node: bool, runs_dir: Path) -> None:

@@ -46,14 +46,14 @@ SECTIONS = {
         "compare": "Compare runs B with runs A: whether steps are slower, and what explains it.",
         "history": "Show a metric of all runs of a program over time, and where it changed.",
         "baseline": "Name the runs that others are compared with.",
-        "query": "Ask the results database, or the events of runs, in SQL.",
+        "query": "Query the results database, or the events of runs, with SQL.",
     },
     "Studies": {
         "study": "Run a program several times under profilers, and analyze the runs together.",
     },
     "Share and export": {
         "serve": "Show runs and their results in a browser, read-only.",
-        "mcp": "Answer the questions of an agent on runs, over standard input and output.",
+        "mcp": "Answer an agent's questions about runs, over standard input and output.",
         "push": "Send results and kept events of runs to a hub.",
         "scrub": "Copy profiles with private data removed.",
         "export": "Write results and timelines for other programs.",

@@ -34,7 +34,7 @@ from hpcprof.common.errors import HpcprofError, UsageError
     "request.",
 )
 def command(runs_dir: Path, db: str | None, job_files: tuple[Path, ...], budget: float | None) -> None:
-    """Answer the questions of an agent on runs, over standard input and output.
+    """Answer an agent's questions about runs, over standard input and output.
 
     A server of the Model Context Protocol with nine tools: find_runs, explain, whatif, compare, history,
     query, events_around, log_excerpt and how_to. Your agent starts it; name this command in its

@@ -45,8 +45,8 @@ def command(
     """Send results and kept events of runs to a hub.
 
     A hub is hpcprof serve --accept on another machine. RUN is a run id, a name that means one run, or last
-    (the default). Pushing again changes nothing, and a push that broke off goes on where it was. With --scrub
-    the profiles are copied without private data, and collected once more from these copies.
+    (the default). Pushing again changes nothing, and an interrupted push resumes where it stopped. With
+    --scrub the profiles are copied without private data, and collected once more from these copies.
     """
     from hpcprof.cli.report import collect_first
     from hpcprof.report.request import collect_missing

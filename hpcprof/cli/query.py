@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @db_option
 @format_option
 @click.option("--schema", is_flag=True, help="List the tables and columns.")
-@click.option("--events", is_flag=True, help="Ask the events of RUN instead of the results database.")
+@click.option("--events", is_flag=True, help="Query the events of RUN instead of the results database.")
 @click.option(
     "--memory",
     metavar="SIZE",
@@ -50,7 +50,7 @@ def command(
     sql: str | None,
     runs: tuple[str, ...],
 ) -> None:
-    """Ask the results database, or the events of runs, in SQL.
+    """Query the results database, or the events of runs, with SQL.
 
     SQL is one read-only statement. Each analysis has a table analysis_NAME, whose column run_id is the run;
     the tables runs, profiles, gpus, facts, losses and reasons describe the origin of the rows.

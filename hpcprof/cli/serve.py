@@ -49,7 +49,7 @@ _PORT = 8765
     "names",
     multiple=True,
     metavar="NAME",
-    help="Also answer requests for this name, as that of a reverse proxy. Repeatable.",
+    help="Also answer requests for this name, such as that of a reverse proxy. Repeatable.",
 )
 @click.option(
     "--accept",
@@ -76,8 +76,8 @@ _PORT = 8765
 @click.option(
     "--https",
     is_flag=True,
-    help="Browsers reach it by https: they are to send cookies by nothing else. A proxy may say so by "
-    "X-Forwarded-Proto.",
+    help="Browsers reach it over https: they must send cookies over nothing else. A proxy can say "
+    "so with X-Forwarded-Proto.",
 )
 @click.pass_context
 def command(
@@ -97,7 +97,7 @@ def command(
     """Show runs and their results in a browser, read-only.
 
     Open the printed address; if it has a token, the token is needed only the first time. Ctrl-C ends the
-    server. It neither submits nor collects nor deletes anything, and runs beside all other commands.
+    server. It never submits, collects or deletes anything, and can run beside all other commands.
 
     With --accept it also takes runs that others push. The folder of runs then has a folder of each project.
     """
@@ -107,7 +107,7 @@ def command(
         raise UsageError("--proxy and --unix: whoever opens the socket is the proxy; give one of them.")
     if (user_header is None and proxy) or (user_header and not (accept and (proxy or unix))):
         raise UsageError(
-            "--user-header NAME is for --accept, with --proxy ADDRESS or --unix FILE; --proxy is for it."
+            "--user-header NAME is for --accept, with --proxy ADDRESS or --unix FILE; --proxy needs it."
         )
     if proxy and not _is_address(proxy):
         raise UsageError(f"--proxy {proxy}: write an IP address, as in 127.0.0.1.")

@@ -199,7 +199,7 @@ class Submitting:
             )
         if not hmac.compare_digest(confirm.encode(), token.encode()):
             raise UsageError(
-                "confirm does not belong to this job, its parameters and this server: make a dry run."
+                "confirm does not match this job, its parameters and this server: make a dry run first."
             )
         with self._budget.charging(prepared.job_file, prepared.node_hours) as made:
             command_line = ["hpcprof", "submit", *prepared.spec.to_arguments()]
@@ -215,7 +215,7 @@ class Submitting:
         """
         found = None if "/" in run else find_run(run, self._runs_dir)
         if found is None or found.id not in {charge.run for charge in self._budget.charges()}:
-            raise UsageError(f"{run!r} was not submitted by an agent, so it cannot be asked.")
+            raise UsageError(f"{run!r} was not submitted by an agent, so agents cannot capture it.")
         if not 0 < steps <= _MOST_STEPS:
             raise UsageError(f"steps {steps}: give a number from 1 to {_MOST_STEPS}.")
         request, asked = request_capture(found, steps)

@@ -305,7 +305,7 @@ class Tools:
             raise UsageError(f"run {reference!r}: give the id of a run, its beginning, its name, or last.")
         run = find_known_run(reference, self._runs_dir, self._store)
         if run.manifest is None and not (self._store.exists() and self._store.profiles(run.id)):
-            raise UsageError(f"{reference!r} is no run: find_runs lists them.")
+            raise UsageError(f"{reference!r} is not a run: find_runs lists them.")
         return run
 
     def _collected(self, reference: str) -> Run:

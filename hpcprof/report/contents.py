@@ -192,7 +192,7 @@ def gather(
     sampled = unprofiled and store.exists() and store.has_run(run.id)
     if not profiles and not results.ranks and not ended_badly and not unprofiled:
         raise HpcprofError(
-            f"there is nothing to report of {run.id}: no profile of it has been collected, and there are no "
+            f"there is nothing to report on {run.id}: no profile of it has been collected, and there are no "
             f"results in {run.path}."
         )
     warnings = results.damaged

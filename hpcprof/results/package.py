@@ -188,7 +188,7 @@ def unpacked(path: Path, beside: Path, most_bytes: int = MOST_EVENT_BYTES) -> It
         if described.format != FORMAT:
             raise DamagedInput(f"the package has format {described.format}; this hpcprof reads {FORMAT}")
         if not _RUN_ID.fullmatch(described.listed.run) or len(run_key(described.listed.run)) > _LONGEST_NAME:
-            raise DamagedInput("the id of the run has characters that no id has")
+            raise DamagedInput("the id of the run has invalid characters")
         _check_times(described.listed)
         check_rows(described.listed.run, rows, described.made_by)
         _check_events(place)
@@ -239,7 +239,7 @@ class _PlainFile(tarfile.TarInfo):
         """Return a header of an archive."""
         member = super().frombuf(buf, encoding, errors)
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
-            raise DamagedInput("the package holds something that is no plain file")
+            raise DamagedInput("the package holds something that is not a plain file")
         return member
 
 
@@ -261,7 +261,7 @@ def _unpack(path: Path, place: Path, most_bytes: int) -> Iterator[tuple[str, byt
                 continue
             known = any(pattern.fullmatch(member.name) for pattern in (_EVENTS, _ORIGINS, _SHARED))
             if not known:
-                raise DamagedInput("the package holds a file that no package has")
+                raise DamagedInput("the package holds an unexpected file")
             target = place / member.name
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("xb") as file:
@@ -296,7 +296,7 @@ def check_rows(run_id: str, rows: Mapping[str, Mapping[str, list[Any]]], made_by
         table = OF_RUN.get(name)
         if table is None or not columns.keys() <= {column.name for column in table.table.columns}:
             others = f"a package by hpcprof {made_by[:20]}; here is hpcprof {__version__}"
-            raise DamagedInput(f"the table {name[:60]!r} has columns that are not known, in {others}")
+            raise DamagedInput(f"the table {name[:60]!r} has unknown columns, in {others}")
         if len({len(values) for values in columns.values()}) > 1:
             raise DamagedInput(f"the columns of {name} are of different lengths")
         if set(columns.get(table.run, [run_id])) != {run_id}:
@@ -305,7 +305,7 @@ def check_rows(run_id: str, rows: Mapping[str, Mapping[str, list[Any]]], made_by
     if len(rows.get("runs", {}).get("id", ())) != 1:
         raise DamagedInput("the results are not of one run")
     if not all(_SHA256.fullmatch(text) for text in rows.get("profiles", {}).get("sha256", ())):
-        raise DamagedInput("profiles has a checksum that is none")
+        raise DamagedInput("profiles has an invalid checksum")
     allowed = {
         ("losses", "kind"): {kind.value for kind in LossKind},
         ("losses", "subject"): {subject.value for subject in Subject},
@@ -324,9 +324,9 @@ def check_rows(run_id: str, rows: Mapping[str, Mapping[str, list[Any]]], made_by
 def _check_times(listed: ListedRun) -> None:
     times = [when for when in (listed.submitted, listed.started) if when is not None]
     if not all(when.tzinfo and _EARLIEST < when < _LATEST for when in times):
-        raise DamagedInput("the run has a time that no run has")
+        raise DamagedInput("the run has an impossible time")
     if not 0 <= (listed.duration_s or 0.0) < _MOST_SECONDS:
-        raise DamagedInput("the run has a duration that no run has")
+        raise DamagedInput("the run has an impossible duration")
 
 
 def _check_values(name: str, table: Kept, columns: Mapping[str, list[Any]]) -> None:

@@ -95,7 +95,7 @@ def _proxy_to(host: str) -> _Proxy | None:
     except ValueError:
         name = None
     if name is None or parts.scheme != "http":
-        raise HpcprofError("https_proxy names no proxy that can be used: write http://HOST:PORT.")
+        raise HpcprofError("https_proxy names no usable proxy: write http://HOST:PORT.")
     if parts.username is None:
         return _Proxy(name, port, {})
     account = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -213,20 +213,20 @@ def _send(package: Path, hub: HubAddress, shown: Callable[[int, int], None]) -> 
             except _Elsewhere as error:
                 failed += 1
                 if error.offset == offset or failed >= _TRIES:
-                    raise HpcprofError(f"{hub.url} takes no more than {offset:,} bytes of it.") from None
+                    raise HpcprofError(f"{hub.url} accepts no more than {offset:,} bytes of it.") from None
                 answer = {"offset": error.offset, "run": None}
             except (OSError, http.client.HTTPException, _Unavailable) as error:
                 failed += 1
                 if failed >= _TRIES:
                     raise HpcprofError(
-                        f"{hub.url} cannot be reached: {error}; push again to go on."
+                        f"{hub.url} cannot be reached: {error}; push again to resume."
                     ) from None
                 time.sleep(_PAUSE_S * 2**failed)
                 offset = None
                 continue
             offset = answer.get("offset")
             if not isinstance(offset, int) or not 0 <= offset <= length:
-                raise HpcprofError(f"{hub.url} is no hub: it does not say how much of the package it has.")
+                raise HpcprofError(f"{hub.url} is not a hub: it does not say how much of the package it has.")
             if offset > most:
                 failed, most = 0, offset
             run = answer.get("run")
@@ -268,5 +268,5 @@ def _ask(
     if answer.status == 409 and isinstance(said, dict) and isinstance(said.get("offset"), int):
         raise _Elsewhere(said["offset"])
     if answer.status != 200:
-        raise HpcprofError(f"{hub.url} refused ({answer.status}): {why or 'it is no hub'}")
+        raise HpcprofError(f"{hub.url} refused ({answer.status}): {why or 'it is not a hub'}")
     return said if isinstance(said, dict) else {}

@@ -173,7 +173,7 @@ def find_table(given: str, name: str, runs_dir: Path) -> Path:
     for place in (folder / name, folder / "study" / name):
         if place.is_file():
             return place
-    raise UsageError(f"{folder} has no {name}: it belongs to another study, or to one that has not finished")
+    raise UsageError(f"{folder} has no {name}: it belongs to another study, or to one that has not finished.")
 
 
 def read_slowdown(path: Path) -> pd.DataFrame:

@@ -123,7 +123,7 @@ def _manifest(runs: Sequence[Run]) -> Manifest:
             )
         if runs[0].manifest is not None and run.manifest.site.name != runs[0].manifest.site.name:
             raise UsageError(
-                f"--submit: {runs[0].id} and {run.id} are of different sites: submit one by one."
+                f"--submit: {runs[0].id} and {run.id} are from different sites: submit them one by one."
             )
     assert runs[0].manifest is not None
     return runs[0].manifest

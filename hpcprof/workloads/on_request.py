@@ -82,7 +82,7 @@ def parse_request(text: str | bytes) -> Request:
     numbers = [values[name] for name in ("number", "first", "steps")]
     spans = values["ranks"]
     if not isinstance(spans, list) or any(not isinstance(span, list) or len(span) != 2 for span in spans):
-        raise ValueError("its ranks are no spans")
+        raise ValueError("its ranks are not spans")
     if any(type(number) is not int or number < 0 for number in (*numbers, *(n for s in spans for n in s))):
         raise ValueError("it has something else than whole numbers")
     if not 0 < values["steps"] <= MOST_STEPS:

@@ -325,7 +325,7 @@ def test_a_report_collects_what_has_not_been_collected_and_says_so(hpcprof: Hpcp
 def test_a_folder_without_profiles_has_nothing_to_report(hpcprof: Hpcprof, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     done = hpcprof("report", "empty")
-    assert (done.returncode, "there is nothing to report of empty-" in done.stderr) == (1, True)
+    assert (done.returncode, "there is nothing to report on empty-" in done.stderr) == (1, True)
 
 
 @pytest.mark.parametrize("code", [0, 3])

@@ -150,7 +150,7 @@ def _name(text: str, kind: ChangeKind, target: str) -> str:
         try:
             re.compile(name)
         except re.error as error:
-            raise UsageError(f"{text!r}: {name!r} is no regular expression: {error}.") from None
+            raise UsageError(f"{text!r}: {name!r} is not a regular expression: {error}.") from None
     return name
 
 

@@ -32,13 +32,13 @@ _METRICS = {
     "memory_mhz": "memory clock",
     "frequency_mhz": "clock of the cores",
     "temperature_c": "temperature",
-    "others_on_cores": "cores of the rank that others use",
+    "others_on_cores": "cores of the rank used by others",
     "cpu_wait_s": "waiting for a core",
-    "blocked_pct": "samples that wait for files",
+    "blocked_pct": "samples waiting for files",
     "io_wait_s": "waiting for disks",
-    "io_pressure_s": "time in which somebody waits for files",
-    "cpu_pressure_s": "time in which somebody waits for a core",
-    "memory_pressure_s": "time in which somebody waits for memory",
+    "io_pressure_s": "time in which some process waits for files",
+    "cpu_pressure_s": "time in which some process waits for a core",
+    "memory_pressure_s": "time in which some process waits for memory",
     "major_faults": "page faults from disk",
     "swapped_pages": "swapped pages",
     "cgroup_throttled_s": "held back by the CPU limit of the job",
@@ -46,7 +46,7 @@ _METRICS = {
     "written_bytes": "data written",
     "io_calls": "calls that read or write",
     "errors": "errors",
-    "other_processes": "processes of others",
+    "other_processes": "other processes",
 }
 """The metrics of telemetry in words, where their names are none."""
 

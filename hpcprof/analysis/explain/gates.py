@@ -54,5 +54,5 @@ def parse_gate(text: str) -> Gate:
     except ValueError:
         percent = math.nan
     if not 0 <= percent <= 100:
-        raise UsageError(f"--fail-on {text}: {written!r} must be a number of percent between 0 and 100.")
+        raise UsageError(f"--fail-on {text}: {written!r} must be a percentage between 0 and 100.")
     return Gate(causes[name], percent)

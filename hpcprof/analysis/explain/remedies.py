@@ -14,7 +14,7 @@ _GENERAL: dict[Cause, str] = {
     Cause.HOST_BOUND: "Launch {where} with less Python: torch.compile(mode='reduce-overhead') or CUDA graphs "
     "(torch.cuda.make_graphed_callables), or more work in each launch by larger batches.",
     Cause.HOST_SYNC: "Avoid .item(), .cpu() and synchronize() in {where}: keep values on the GPU, and read "
-    "them once every so many steps, or with non_blocking=True and an event.",
+    "them once every few steps, or with non_blocking=True and an event.",
     Cause.DEVICE_ALLOCATION: "Let the caching allocator keep its memory: no torch.cuda.empty_cache() in "
     "{where}, tensors of steady sizes, and PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if it fragments.",
     Cause.BLOCKING_COPY: "Copy from pinned memory (DataLoader(pin_memory=True) or .pin_memory()) with "
@@ -49,7 +49,7 @@ _GENERAL: dict[Cause, str] = {
     Cause.STEP_SPIKES: "Look at what happens in these steps only: checkpoints, evaluation, logging, garbage "
     "collection (gc.freeze(), gc.disable() and collecting between epochs).",
     Cause.STEP_DRIFT: "Look for what grows: lists of tensors with a graph, longer inputs, the cache of the "
-    "allocator; and at the clocks of the GPU (hpcprof doctor).",
+    "allocator; and check the GPU's clocks (hpcprof doctor).",
     Cause.CAPTURE_INCOMPLETE: "Profile a shorter part, or fewer kinds of events, and every rank.",
 }
 
@@ -57,7 +57,7 @@ _JAX: dict[Cause, str] = {
     Cause.HOST_BOUND: "Launch {where} with less Python: jit the whole step with its update (donate_argnums), "
     "run several steps in one program (jax.lax.scan), or give each more work.",
     Cause.HOST_SYNC: "Avoid float(), .item(), np.asarray() and block_until_ready() in {where}: keep values "
-    "on the device, and read those of an earlier step, once every so many steps.",
+    "on the device, and read those of an earlier step, once every few steps.",
     Cause.DEVICE_ALLOCATION: "Let XLA keep its memory: leave XLA_PYTHON_CLIENT_PREALLOCATE on, donate the "
     "buffers that {where} replaces (donate_argnums), and keep shapes steady.",
     Cause.BLOCKING_COPY: "Start the copy one step ahead: jax.device_put of the next batch before the step "
@@ -71,7 +71,7 @@ _JAX: dict[Cause, str] = {
     Cause.STEP_SPIKES: "Look at what happens in these steps only: compilation for a new shape "
     "(jax.config.update('jax_log_compiles', True) names it), checkpoints, evaluation, garbage collection.",
     Cause.STEP_DRIFT: "Look for what grows: lists of arrays that stay on the device, longer inputs, the "
-    "number of compiled shapes; and at the clocks of the GPU (hpcprof doctor).",
+    "number of compiled shapes; and check the GPU's clocks (hpcprof doctor).",
 }
 """Remedies for programs in JAX, where they differ."""
 

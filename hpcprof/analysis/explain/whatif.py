@@ -144,7 +144,7 @@ class _Changer:
         """Scale what calls of MPI take after everything that they need has come."""
         rows = self._named(change.pattern, self.graph.calls.name, "MPI call")
         if self._of_mpi is None:
-            raise UsageError("calls of MPI are replayed only where all ranks make some.")
+            raise UsageError("MPI calls are replayed only if all ranks make some.")
         rows = rows & self.removals.of_ranks(self.graph.call_rank, ranks)
         return self._of_mpi.communication(times, rows, change.factor)
 

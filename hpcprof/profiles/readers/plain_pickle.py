@@ -49,4 +49,4 @@ def load_plain(data: bytes, most_values: int) -> Any:
     except ValueError:
         raise
     except Exception as error:  # damaged pickles raise almost anything
-        raise ValueError(f"it is no pickle, or a damaged one ({type(error).__name__})") from None
+        raise ValueError(f"it is not a pickle, or a damaged one ({type(error).__name__})") from None

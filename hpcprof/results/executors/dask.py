@@ -287,7 +287,7 @@ def local_cluster(workers: int) -> Iterator[OnDask]:
                     )
                 )
         except (OSError, RuntimeError, TimeoutError) as error:
-            raise HpcprofError(f"no Dask cluster starts on this machine: {cause(error)}.") from error
+            raise HpcprofError(f"a Dask cluster cannot start on this machine: {cause(error)}.") from error
         client = stack.enter_context(cluster.get_client())
 
         def replace_lost() -> bool:

@@ -62,7 +62,7 @@ def batch_cluster(jobs: WorkerJobs, folders: Sequence[Path]) -> Iterator[OnDask]
                     )
                 )
         except (OSError, RuntimeError, ValueError) as error:
-            raise HpcprofError(f"no Dask scheduler starts on this machine: {cause(error)}.") from error
+            raise HpcprofError(f"a Dask scheduler cannot start on this machine: {cause(error)}.") from error
         submitted = _Jobs(jobs, cluster)
         submitted.submit()
         if submitted.refusal:

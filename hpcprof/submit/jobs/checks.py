@@ -111,7 +111,7 @@ def check_job(job: Job, site: Site) -> None:
         other = "--no-hook" if job.no_hook else f"--profiler {job.profiler}"
         raise UsageError(f"--capture-when records programs that no profiler watches: leave out {other}.")
     if job.notify and scheduler.runs_in_image:
-        raise UsageError(f"--notify: jobs of site {site.name} run in an image, which has no file of yours.")
+        raise UsageError(f"--notify: jobs of site {site.name} run in an image, which has none of your files.")
     if job.memory_history and job.no_hook:
         raise UsageError("--memory-history needs the hook in Python programs: leave out --no-hook.")
     if site.queues and job.queue:

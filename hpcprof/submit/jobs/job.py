@@ -191,7 +191,9 @@ class JobSpec:
     ] = field(default_factory=dict)
     inspector: Annotated[
         bool | None,
-        Option("Have NCCL's Inspector (NCCL 2.28) note every collective: the same as --profiler inspector."),
+        Option(
+            "Record every collective with NCCL's Inspector (NCCL 2.28): the same as --profiler inspector."
+        ),
     ] = None
     capture_steps: Annotated[
         str | None,
@@ -203,8 +205,8 @@ class JobSpec:
     stacks: Annotated[
         bool | None,
         Option(
-            "Record call stacks, so that findings name file and line (nsys, torch). The program becomes "
-            "somewhat slower."
+            "Record call stacks, so that findings name file and line (nsys, torch). The program "
+            "runs somewhat slower."
         ),
     ] = None
     queue: Annotated[str | None, Option("Queue, partition or QOS.", words=Words.QUEUES, of_site=True)] = None
@@ -316,7 +318,7 @@ class JobSpec:
     notify: Annotated[
         tuple[str, ...],
         Option(
-            "Tell that the job has started, stalls and has ended: a name of hpcprof config (notify.NAME), "
+            "Notify when the job starts, stalls or ends: a name of hpcprof config (notify.NAME), "
             "slack:URL, teams:URL, mail:ADDRESS, a URL or a command. Repeatable.",
             metavar="TARGET",
             words=Words.TARGETS,

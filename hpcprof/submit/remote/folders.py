@@ -236,7 +236,7 @@ def _members(host: Host, stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
         try:
             member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except tarfile.TarError:
-            raise HpcprofError(f"{host.name} sent something else than an archive of files.") from None
+            raise HpcprofError(f"{host.name} sent something other than an archive of files.") from None
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
             raise HpcprofError(f"{host.name} sent {member.name[:200]!r}, which is not a plain file.")
         yield member
@@ -245,7 +245,7 @@ def _members(host: Host, stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
 def _exactly(host: Host, stream: IO[bytes], size: int) -> bytes:
     data = stream.read(size)
     if len(data) < size:
-        raise HostUnreachable(f"the connection to {host.name} broke while it sent files.")
+        raise HostUnreachable(f"the connection to {host.name} was lost while files were sent.")
     return data
 
 

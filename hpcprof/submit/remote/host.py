@@ -111,7 +111,7 @@ class Host:
         _, mark, answer = self.run(words).stdout.rpartition(f"{_MARK}\n")
         lines = answer.splitlines()
         if not mark or len(lines) != 2 or not lines[1].startswith("/") or not NAME.fullmatch(lines[0]):
-            raise HostUnreachable(f"{self.name} does not tell the user's name and home folder.")
+            raise HostUnreachable(f"{self.name} does not report the user's name and home folder.")
         user, home = lines
         return replace(self, user=user, home=home, runs_dir=str(PurePosixPath(home, self.runs_dir)))
 

@@ -367,7 +367,7 @@ def _render(environment: ImmutableSandboxedEnvironment, name: str, values: dict[
         return environment.get_template(name).render(values)
     except RecursionError:
         inheritance(environment, name)
-        raise UsageError(f"template {name}: its includes or macros call each other without end.") from None
+        raise UsageError(f"template {name}: its includes or macros call each other endlessly.") from None
     except (TemplateError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError) as error:
         where, line = getattr(error, "filename", None), getattr(error, "lineno", None)
         if not line:

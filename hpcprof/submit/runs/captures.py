@@ -93,8 +93,8 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
     live = read_live_steps(run)
     if not live:
         raise HpcprofError(
-            f"no rank of {run.id} has ended a step yet: only programs with optimizers of PyTorch, or that "
-            "mark their steps, can be asked."
+            f"no rank of {run.id} has ended a step yet: only programs that use a PyTorch optimizer, or "
+            "mark their steps, can be captured."
         )
     spans = parse_ranks(ranks) if ranks else []
     asked = [rank for rank in live if not spans or any(low <= rank <= high for low, high in spans)]
@@ -173,7 +173,7 @@ def await_capture(run: Run, request: Request, asked: list[int]) -> dict[int, Ans
 def _check_running(run: Run) -> None:
     status = poll([run], LISTING_SECONDS)[run.id]
     if status.state is not JobState.RUNNING:
-        raise HpcprofError(f"{run.id} is {status.state.value}: only a running job can be asked.")
+        raise HpcprofError(f"{run.id} is {status.state.value}: only a running job can be captured.")
 
 
 def _progress(live: Mapping[int, LiveSteps], now: float) -> tuple[int, float]:
@@ -191,7 +191,7 @@ def _open_request(run: Run) -> Request | None:
     try:
         return read_request(run.path / "state" / REQUEST)
     except ValueError as error:
-        raise HpcprofError(f"{run.path / 'state' / REQUEST} is no request of yours: {error}.") from None
+        raise HpcprofError(f"{run.path / 'state' / REQUEST} is not a request of yours: {error}.") from None
 
 
 def _ended(answers: Mapping[int, Answer], asked: list[int]) -> bool:

@@ -357,7 +357,7 @@ def find_run(reference: str, runs: Path, others: Sequence[str] = ()) -> Run:
     if reference and path.is_dir():
         return open_run(path)
     if path.is_file():
-        raise UsageError(f"{path} is a file, and not the folder of a run.")
+        raise UsageError(f"{path} is a file, not the folder of a run.")
     if "/" in reference and not path.exists():
         raise UsageError(f"there is no file or folder {path}.")
     if not (ids or others):

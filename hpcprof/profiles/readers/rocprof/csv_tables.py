@@ -168,12 +168,12 @@ class _Folder:
             as_text = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
             columns = csv.read_csv(pa.BufferReader(content), parse_options=options, convert_options=as_text)
         except OSError as error:
-            raise DamagedInput(f"{path} cannot be read: {error.strerror or 'it is no table'}.") from None
+            raise DamagedInput(f"{path} cannot be read: {error.strerror or 'it is not a table'}.") from None
         except pa.ArrowException as error:
             raise DamagedInput(f"{path} cannot be read as a table: {str(error).splitlines()[0]}.") from None
         absent = [name for name in required if name not in columns.column_names]
         if absent:
-            raise DamagedInput(f"{path} is no table of rocprofv3: it has no column {' or '.join(absent)}.")
+            raise DamagedInput(f"{path} is not a table of rocprofv3: it has no column {' or '.join(absent)}.")
         self.lost += losses(
             LossKind.ROW, subject, {"number of values": len(cut)}, columns.num_rows + len(cut)
         )

@@ -188,7 +188,7 @@ def read(path: Path) -> Timeline:
             raise Damage
         return _timeline(path, {plane.name: plane for plane in planes}, host)
     except Damage:
-        raise DamagedInput(f"{path} is damaged, truncated, or no profile of JAX.") from None
+        raise DamagedInput(f"{path} is damaged, truncated, or not a JAX profile.") from None
 
 
 def _timeline(path: Path, planes: Mapping[str, Plane], host: str | None) -> Timeline:

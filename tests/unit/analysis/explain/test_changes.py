@@ -49,7 +49,7 @@ def test_every_form_that_is_documented_is_parsed() -> None:
         ("range:data*nan", "'nan' after *"),
         ("range:data+1.2.3ms", "'1.2.3' after +"),
         ("kernel:gemm+1ms", "does not say what changes"),
-        ("kernel:(*0", "'(' is no regular expression"),
+        ("kernel:(*0", "'(' is not a regular expression"),
         ("comm:nccl*0", "comm takes no name"),
         ("comm*0@1", "comm changes on all ranks"),
         ("rank:2*0", "rank:2=median"),

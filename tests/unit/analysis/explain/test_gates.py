@@ -20,7 +20,7 @@ def test_a_gate_is_a_cause_with_or_without_a_percentage() -> None:
     [
         ("", "unknown cause '' of --fail-on"),
         ("host_synk", "did you mean 'host_sync'"),
-        ("host_sync:", "--fail-on host_sync:: '' must be a number of percent between 0 and 100."),
+        ("host_sync:", "--fail-on host_sync:: '' must be a percentage between 0 and 100."),
         ("host_sync:-1", "'-1' must be"),
         ("host_sync:nan", "'nan' must be"),
         ("host_sync:101", "'101' must be"),

@@ -58,7 +58,7 @@ def test_long_steps_and_pauses_that_wait_for_files_are_slow_io() -> None:
     written = row("spikes", "written_bytes", 0.0, 2e8, unit="bytes/s")
     one, said = found(Cause.STEP_SPIKES, [written, waits], ranks=(0, 1))
     assert (one.cause, one.ranks, one.where) == (Cause.SLOW_IO, (1,), "") and one.saving_ns == 10_000_000
-    assert said.startswith("rank 1: samples that wait for files 40 %, else 0 %") and "200.0 MB/s" in said
+    assert said.startswith("rank 1: samples waiting for files 40 %, else 0 %") and "200.0 MB/s" in said
     # Bytes alone are no waiting.
     assert found(Cause.STEP_SPIKES, [written])[0].cause is Cause.STEP_SPIKES
     always = row("io", "blocked_pct", 0.0, 8.0, unit="%")

@@ -109,7 +109,7 @@ def test_a_job_that_cannot_record_is_refused(run: Run, monkeypatch: pytest.Monke
     with pytest.raises(UsageError, match="runs under torch"):
         request_capture(changed(profiler="torch", profile_ranks="all"), 5)
     (run.path / "state/capture.json").write_text('{"run": "this"}')
-    with pytest.raises(HpcprofError, match="is no request of yours"):
+    with pytest.raises(HpcprofError, match="is not a request of yours"):
         request_capture(run, 5)
     for path in (run.path / "state/steps").iterdir():
         path.unlink()

@@ -154,7 +154,7 @@ def test_the_columns_of_messages_are_those_of_each_message() -> None:
 
 
 def test_a_file_that_is_no_profile_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(DamagedInput, match=r"a\.xplane\.pb is damaged, truncated, or no profile of JAX"):
+    with pytest.raises(DamagedInput, match=r"a\.xplane\.pb is damaged, truncated, or not a JAX profile"):
         read(tmp_path / "a.xplane.pb", b"\x0a\x05\x12\x03abc"[:-1])
 
 
