@@ -185,13 +185,7 @@ class RankEvents:
         return described.rows if (described.version, described.layout, described.sha256) == expected else None
 
     def _check(self, name: str, file: pq.ParquetFile, rows: int) -> None:
-        """Compare a file with the description.
-
-        Raises
-        ------
-        ValueError
-            If the file is of another profile or version, or incomplete.
-        """
+        """Compare a file with the description."""
         identity = self._identity(file.schema_arrow.names)
         if file.metadata.metadata[_KEY] != identity or file.metadata.num_rows != rows:
             raise ValueError(f"{self.path(name)} is of another profile")

@@ -224,13 +224,7 @@ def collect(
 
 
 def _files_to_read(run: Run, store: Store) -> list[Path]:
-    """Return the profiles of a run; none if it needs none.
-
-    Raises
-    ------
-    HpcprofError
-        If it needs some.
-    """
+    """Return the profiles of a run; none if it needs none."""
     files = profiles_of(run)
     if not files and not is_unprofiled(run, store):
         place = f"{run.path} or its profiles/" if run.manifest else run.path
@@ -288,13 +282,7 @@ def _size_beside_profiles(run: Run) -> int:
 
 
 def _survey_of_one_program(run: Run, store: Store, executor: Executor, read: list[ProfileTask]) -> RunSurvey:
-    """Survey the ranks of a run, and remove the results of those just read if not all are of one program.
-
-    Raises
-    ------
-    HpcprofError
-        If they are not.
-    """
+    """Survey the ranks of a run, and remove the results of those just read if not all are of one program."""
     from hpcprof.results.over_ranks import survey_ranks
     from hpcprof.results.same_program import check_same_program
 

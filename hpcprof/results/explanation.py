@@ -356,13 +356,7 @@ def _gpus(run: Run, store: Store) -> dict[int, tuple[Gpu, ...]]:
 
 
 def _check(text: str, change: Change, inputs: ExplainInputs) -> None:
-    """Refuse a change of something that the run does not have.
-
-    Raises
-    ------
-    UsageError
-        If the run has no such range, kernel, call or rank.
-    """
+    """Refuse a change of something that the run does not have."""
     if change.rank is not None and change.rank not in inputs.ranks:
         raise unknown("rank", str(change.rank), map(str, inputs.ranks), f" in {text!r}")
     if change.median and len(inputs.ranks) == 1:

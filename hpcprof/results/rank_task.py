@@ -154,13 +154,7 @@ def analyze_profile(task: ProfileTask) -> RankOutcome:
 
 
 def _refuse_little_address_space(path: Path) -> None:
-    """Refuse to collect where libraries would crash, or wait for ever, because they get no memory.
-
-    Raises
-    ------
-    DamagedInput
-        If the limit on the memory that a process may map is too low.
-    """
+    """Refuse to collect where libraries would crash, or wait for ever, because they get no memory."""
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
         raise DamagedInput(
@@ -314,13 +308,7 @@ def _keep_tables(
     *,
     with_timeline: bool,
 ) -> None:
-    """Keep the analyses that analyses over the ranks read.
-
-    Raises
-    ------
-    DamagedInput
-        If they cannot be written.
-    """
+    """Keep the analyses that analyses over the ranks read."""
     from hpcprof.profiles.timeline import Timeline
     from hpcprof.results.kept_events import finish
 

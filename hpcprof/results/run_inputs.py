@@ -154,11 +154,6 @@ def _read(
 
     Its steps are those of the collect. ``find`` returns the profiles of the run: to look for them at each
     rank would take longer than to read them.
-
-    Raises
-    ------
-    HpcprofError
-        If neither the kept timeline nor the profile can be read.
     """
     step_range = steps.step_range(rank) if steps else None
     timeline = kept_timeline(kept[rank], step_range)

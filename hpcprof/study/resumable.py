@@ -207,13 +207,7 @@ def _make_run(record: R, index: int, runs: StudyRuns, folder: Path) -> R:
 
 
 def _earlier(run_id: str, runs_dir: Path) -> tuple[Run, JobStatus] | None:
-    """Return the run that was made before, or None unless it may still succeed.
-
-    Raises
-    ------
-    HpcprofError
-        If its state is unknown.
-    """
+    """Return the run that was made before, or None unless it may still succeed."""
     if not run_id or not (runs_dir / run_id / MANIFEST).is_file():
         return None
     run = open_run(runs_dir / run_id)

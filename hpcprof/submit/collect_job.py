@@ -144,13 +144,7 @@ def _command(runs: Sequence[Run], database: URL, place: CollectPlacement) -> lis
 
 
 def _shown(database: URL) -> str:
-    """Return the database for a script, which others may be able to read.
-
-    Raises
-    ------
-    UsageError
-        If the URL has a password.
-    """
+    """Return the database for a script, which others may be able to read."""
     if database.get_backend_name() == "sqlite":
         return str(Path(database.database or "").absolute())
     if database.password is not None or "password" in database.query:

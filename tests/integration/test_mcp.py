@@ -152,7 +152,7 @@ def test_two_runs_are_compared(run: str, ask: Ask, hpcprof: Hpcprof, tmp_path: P
     [
         ("explain", {"run": "../secrets"}, "give the id of a run"),
         ("explain", {"run": "/etc"}, "give the id of a run"),
-        ("explain", {"run": "folder"}, "is no run"),
+        ("explain", {"run": "folder"}, "is not a run"),
         ("explain", {"run": "nobody"}, "unknown run"),
         ("whatif", {"run": "last", "changes": ["nonsense"]}, "nonsense"),
         ("query", {"run": "last", "sql": "DELETE FROM runs"}, "read"),

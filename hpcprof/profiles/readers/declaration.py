@@ -39,7 +39,8 @@ class Scrubber:
     ----------
     function : str
         ``module:name`` of ``f(path, target, names) -> list of str``. It writes the copy and returns what it
-        left out; ``names`` is a `hpcprof.profiles.scrub.names.Names`.
+        left out; ``names`` is a `hpcprof.profiles.scrub.names.Names`. It raises
+        `hpcprof.common.errors.DamagedInput` for a file that it cannot read.
     suffixes : tuple of str
         The files that it copies, as in `Reader`.
     files : str
@@ -108,7 +109,7 @@ class Reader:
         What ``read`` returns: a `hpcprof.profiles.timeline.Timeline` or a
         `hpcprof.profiles.kernel_report.KernelReport`.
     read : str
-        Reads a profile.
+        Reads a profile. It raises `UsageError` if the user's table of kernel classes is wrong.
     threaded : bool
         Whether ``read`` also takes the number of threads to use.
     identify_rank : str

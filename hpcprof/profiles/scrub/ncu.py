@@ -26,11 +26,6 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
 
     Numbers are copied as they are written. Processes, hosts, ncu's advice, other texts, and whatever the file
     has before the table, are not copied.
-
-    Raises
-    ------
-    DamagedInput
-        If the file cannot be read or has no table.
     """
     text = read_text(path)
     header, rows = open_table(text, path)

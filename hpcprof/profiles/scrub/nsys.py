@@ -66,13 +66,7 @@ _TYPES = ("INTEGER", "REAL", "TEXT")
 
 
 def scrub(path: Path, target: Path, names: Names) -> list[str]:
-    """Copy an export to ``target``, which does not exist yet, and return the tables that are left out.
-
-    Raises
-    ------
-    DamagedInput
-        If the export cannot be read.
-    """
+    """Copy an export to ``target``, which does not exist yet, and return the tables that are left out."""
     with open_export(path) as export:
         pairs = {table: _pairs(export, table) for table in _PAIR_TABLES}
         payloads = NcclPayloads(layouts(export))

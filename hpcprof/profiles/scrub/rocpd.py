@@ -49,13 +49,7 @@ _COLUMN = re.compile(r"\w+", re.ASCII)
 
 
 def scrub(path: Path, target: Path, names: Names) -> list[str]:
-    """Copy a database to ``target``, which does not exist yet, and return the tables that are left out.
-
-    Raises
-    ------
-    DamagedInput
-        If the database cannot be read.
-    """
+    """Copy a database to ``target``, which does not exist yet, and return the tables that are left out."""
     with open_database(path) as database:
         for part in database.parts:
             hosts, users = names_in_environment(part.variables)

@@ -18,13 +18,7 @@ from hpcprof.profiles.scrub.names import Names, hosts_and_users
 
 
 def scrub(path: Path, target: Path, names: Names) -> list[str]:
-    """Copy results to ``target``, and return the sections that are left out.
-
-    Raises
-    ------
-    DamagedInput
-        If the results cannot be read.
-    """
+    """Copy results to ``target``, and return the sections that are left out."""
     results = parsed(path, content_of(path))
     left_out: dict[str, None] = {}
     for process in results.processes:

@@ -23,13 +23,7 @@ from hpcprof.profiles.scrub.names import Names, hosts_and_users
 
 
 def scrub(path: Path, target: Path, names: Names) -> list[str]:
-    """Copy a trace to ``target``, and return the kinds of events that are left out.
-
-    Raises
-    ------
-    DamagedInput
-        If the trace cannot be read.
-    """
+    """Copy a trace to ``target``, and return the kinds of events that are left out."""
     with reading(path):
         events, _ = whole_events(path, path.read_bytes())
     named = {id(event): known_arguments(event).name for event in events if event.ph == "M"}

@@ -198,13 +198,7 @@ def _nothing(why: str) -> dict[str, Any]:
 
 
 def _rank(reader: RunWindows, rank: int, windows: RankSteps, communication: RankCommunication) -> _Rank:
-    """Read what a rank did in its steps, and on the host since the first call that launched work of theirs.
-
-    Raises
-    ------
-    HpcprofError
-        If the rank cannot be read.
-    """
+    """Read what a rank did in its steps, and on the host since the first call that launched their work."""
     timelines = [reader.read_steps(rank, first, last) for first, last in spans(windows.number.tolist())]
     tracks = joined([rank_tracks(timeline, len(timelines) == 1) for timeline in timelines])
     pixel_ns = int((windows.end - windows.start).max()) // _PIXELS

@@ -107,7 +107,8 @@ class RankResults:
 class Store:
     """The results of runs in one database.
 
-    Every method raises `StoreError` if the database cannot be used.
+    Every method raises `StoreError` if the database cannot be used; one that writes or deletes has then
+    changed nothing.
 
     Parameters
     ----------
@@ -294,11 +295,6 @@ class Store:
 
         It is one transaction, which waits for the disk once. The analyses that span the ranks are deleted:
         they no longer fit.
-
-        Raises
-        ------
-        StoreError
-            If the rows cannot be written; then none of them is.
         """
         with self._database.writing(run.id) as connection:
             for one in found:
@@ -331,11 +327,6 @@ class Store:
         bool
             False if the store now holds other profiles, because another collect has replaced one; nothing
             is written then.
-
-        Raises
-        ------
-        StoreError
-            If the rows cannot be written; then none of them is.
         """
         with self._database.writing(run_id) as connection:
             if _checksums(connection, run_id) != sha256:
@@ -345,13 +336,7 @@ class Store:
             return True
 
     def put_analyses(self, run_id: str, rank: int, tables: Mapping[str, AnalysisTable], sha256: str) -> None:
-        """Write analyses of a rank, replacing those in the store, unless its profile is now another.
-
-        Raises
-        ------
-        StoreError
-            If the rows cannot be written; then none of them is.
-        """
+        """Write analyses of a rank, replacing those in the store, unless its profile is now another."""
         with self._database.writing(run_id) as connection:
             if _checksums(connection, run_id).get(rank) == sha256:
                 for name in tables:
@@ -383,11 +368,6 @@ class Store:
         -------
         bool
             As for `put_run`.
-
-        Raises
-        ------
-        StoreError
-            If the rows cannot be written; then none of them is.
         """
         with self._database.writing(run_id) as connection:
             if _checksums(connection, run_id) != sha256:
@@ -412,13 +392,7 @@ class Store:
             insert_rows(connection, BASELINES, rows)
 
     def delete_ranks(self, run_id: str, ranks: Sequence[int]) -> None:
-        """Delete the profiles and the analyses of some ranks, in one transaction.
-
-        Raises
-        ------
-        StoreError
-            If the rows cannot be deleted; then none of them is.
-        """
+        """Delete the profiles and the analyses of some ranks, in one transaction."""
         with self._database.writing(run_id) as connection:
             for rank in ranks:
                 self._delete_rank(connection, run_id, rank)
@@ -437,13 +411,7 @@ class Store:
             delete_run_analyses(connection, run_id)
 
     def delete_run(self, run_id: str) -> None:
-        """Delete everything that the store has of a run, in one transaction.
-
-        Raises
-        ------
-        StoreError
-            If the rows cannot be deleted; then none of them is.
-        """
+        """Delete everything that the store has of a run, in one transaction."""
         with self._database.writing(run_id) as connection:
             _delete_run(connection, run_id)
 
@@ -477,11 +445,6 @@ class Store:
         ----------
         rows : mapping
             As `rows_of` returns them.
-
-        Raises
-        ------
-        StoreError
-            If the rows cannot be written; then none of them is.
         """
         with self._database.writing(run.id) as connection:
             before = connection.execute(select(PUSHED).where(PUSHED.c.run_id == run.id)).one_or_none()

@@ -152,13 +152,7 @@ def _captured(
     steps: int,
     step_ns: int = 0,
 ) -> tuple[RankEnvironment, Spans]:
-    """Select the measured steps to capture, unless the job has selected them; ``step_ns`` is the time of one.
-
-    Raises
-    ------
-    UsageError
-        The job selected steps that are not measured.
-    """
+    """Select the measured steps to capture, unless the job selected them; ``step_ns`` is the time of one."""
     # With a schedule, the PyTorch profiler selects among all measured steps itself. It may run on some ranks
     # only, but all ranks must pass the same barriers. These would disturb blocks of steps that are compared.
     own = environment.profiler is RankProfiler.TORCH and bool(environment.torch_options.get("active"))

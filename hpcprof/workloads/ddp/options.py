@@ -235,13 +235,7 @@ def parse(arguments: Sequence[str]) -> TrainingParameters:
 
 
 def _check_faults(parameters: TrainingParameters) -> None:
-    """Check that the faults can show in the training that the other options describe.
-
-    Raises
-    ------
-    UsageError
-        One of them cannot.
-    """
+    """Check that the faults can show in the training that the other options describe."""
     names = {injected.fault.name for injected in parse_faults(parameters.fault)}
     if "slow_math" in names and parameters.precision == "fp32":
         raise UsageError(

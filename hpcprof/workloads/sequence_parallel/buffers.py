@@ -261,13 +261,7 @@ def _scales(device: torch.device, *values: float) -> tuple[torch.Tensor, torch.T
 
 
 def _check_finite(buffers: Buffers, rank: int) -> None:
-    """Check that the initial data are finite, since no result could be correct otherwise.
-
-    Raises
-    ------
-    HpcprofError
-        They are not; the message names the rank and the tensor.
-    """
+    """Check that the initial data are finite, since no result could be correct otherwise."""
     weights = buffers.weights
     data = {"input": [buffers.inputs], "weight_1": weights.first, "weight_2": weights.second}
     if buffers.backward is not None:
@@ -296,13 +290,7 @@ def check_device(parameters: PointParameters, size: int, device: torch.device) -
 
 
 def _check_float8(device: torch.device) -> None:
-    """Check that the device can multiply float8.
-
-    Raises
-    ------
-    HpcprofError
-        It cannot; the message includes the reason that PyTorch gives.
-    """
+    """Check that the device can multiply float8."""
     one = torch.ones(_TILE, _TILE, device=device).to(torch.float8_e4m3fn)
     scale = torch.ones((), device=device)
     try:
@@ -313,13 +301,7 @@ def _check_float8(device: torch.device) -> None:
 
 
 def _check_memory(needed: Memory, device: torch.device) -> None:
-    """Check that the tensors fit into the memory of the device.
-
-    Raises
-    ------
-    HpcprofError
-        They do not; the message has the memory that is needed and available.
-    """
+    """Check that the tensors fit into the memory of the device."""
     if device.type == "cuda":
         there, which = torch.cuda.mem_get_info(device)[0], "free"
     else:

@@ -95,13 +95,7 @@ def _input_memory(parameters: PointParameters, world: World) -> Callable[..., to
 
 
 def _make(parameters: PointParameters, world: World, buffers: Buffers) -> tuple[Steps, list[Mode], list[str]]:
-    """Create the modes that can run here and their steps, and notes on the others.
-
-    Raises
-    ------
-    UsageError
-        No mode can run.
-    """
+    """Create the modes that can run here and their steps, and notes on the others."""
     steps: dict[str, Step | GraphedStep] = {}
     modes: list[Mode] = []
     notes = list(world.notes)

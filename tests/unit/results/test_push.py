@@ -62,7 +62,7 @@ def test_a_proxy_that_is_none_is_named_without_its_password(
     proxy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("https_proxy", proxy)
-    with pytest.raises(HpcprofError, match="https_proxy names no proxy"):
+    with pytest.raises(HpcprofError, match="https_proxy names no usable proxy"):
         HUB.connect()
 
 
@@ -103,14 +103,14 @@ def refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer
 
 @pytest.mark.parametrize("answer", [b"{}", b"[]", b"<html>", b'{"offset": -5, "run": null}'])
 def test_what_is_no_hub_is_one_sentence(answer: bytes, refusal: Callable[[Answer], str]) -> None:
-    assert "is no hub" in refusal(lambda *_: (200, answer))
+    assert "is not a hub" in refusal(lambda *_: (200, answer))
 
 
 def test_a_hub_that_never_agrees_how_much_it_has_is_left(refusal: Callable[[Answer], str]) -> None:
     def disagree(method: str, offset: int) -> tuple[int, bytes]:
         return 409 if method == "PUT" else 200, json.dumps({"offset": int(not offset)}).encode()
 
-    assert "takes no more than" in refusal(disagree)
+    assert "accepts no more than" in refusal(disagree)
 
 
 def test_a_hub_that_can_write_nothing_is_asked_five_times(refusal: Callable[[Answer], str]) -> None:

@@ -118,26 +118,14 @@ _DECODER = msgspec.json.Decoder(_Line)
 
 
 def is_log(path: Path) -> bool:
-    """Return whether a file begins as a log of the Inspector does.
-
-    Raises
-    ------
-    DamagedInput
-        If the file cannot be read.
-    """
+    """Return whether a file begins as a log of the Inspector does."""
     with reading(path), path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     return head.startswith(b"{") and b'"inspector_output_format_version"' in head
 
 
 def identify_rank(path: Path) -> int | None:
-    """Return the rank in the name of a log, else that in its largest communicator, by its first lines.
-
-    Raises
-    ------
-    DamagedInput
-        If the file cannot be read.
-    """
+    """Return the rank in the name of a log, else that in its largest communicator, by its first lines."""
     named = rank_from_name(path)
     if named is not None:
         return named
@@ -152,11 +140,6 @@ def read(path: Path) -> Timeline:
 
     Without times in the log, operations end a second apart in their order, on all ranks at the same moment:
     only durations, sizes and the order are right.
-
-    Raises
-    ------
-    DamagedInput
-        If the file is no log of the Inspector.
     """
     with reading(path):
         lines, damaged = _lines(path.read_bytes())

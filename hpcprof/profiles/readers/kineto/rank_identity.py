@@ -21,13 +21,7 @@ _DISTRIBUTED = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*(
 
 
 def identify_rank(path: Path) -> int | None:
-    """Return the rank in a trace, else in its name; None if neither has one.
-
-    Raises
-    ------
-    DamagedInput
-        If the file cannot be opened or unpacked.
-    """
+    """Return the rank in a trace, else in its name; None if neither has one."""
     found = _DISTRIBUTED.search(_head(path))
     return int(found[1]) if found else rank_from_name(path)
 

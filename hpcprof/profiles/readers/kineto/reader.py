@@ -64,13 +64,6 @@ def read(path: Path) -> Timeline:
     any thread may end, has the style start/end, the others push/pop. Operators are PyTorch's own.
     Graphs traced as a whole are only in traces that hpcprof exported. Events that lack a field are left out
     and counted in ``Origin.losses``.
-
-    Raises
-    ------
-    DamagedInput
-        In one sentence that names the file and what is wrong with it.
-    UsageError
-        If the user's table of kernel classes is wrong.
     """
     events, properties = _load(path)
     calls = ApiCalls(**events.calls.columns())

@@ -32,13 +32,7 @@ _READ_SECONDS = 3600.0
 
 
 def read(path: Path) -> KernelReport:
-    """Read a report (``.ncu-rep``, ``.ncu-repz``) or a CSV file of the raw or the details page.
-
-    Raises
-    ------
-    DamagedInput
-        If the file is damaged; the sentence names the file and what is wrong.
-    """
+    """Read a report (``.ncu-rep``, ``.ncu-repz``) or a CSV file of the raw or the details page."""
     is_csv = path.name.lower().endswith(TABLES)
     printed = csv_table.read_file(path) if is_csv else _read_report(path)
     origin = Origin(

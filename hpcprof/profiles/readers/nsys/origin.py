@@ -71,13 +71,7 @@ def origin(export: NsysExport, left_out: Iterable[Loss], processes: Collection[i
 
 
 def identify_rank(path: Path) -> int | None:
-    """Return the rank in an export, else in its name; None if neither has one.
-
-    Raises
-    ------
-    DamagedInput
-        If the export cannot be read.
-    """
+    """Return the rank in an export, else in its name; None if neither has one."""
     with open_export(path) as export:
         ranks = mpi_processes(export)
         return _rank(export, ranks, {} if ranks else _environment(export))
@@ -226,11 +220,6 @@ def several_ranks(path: Path) -> SeveralRanks | None:
     """Return the processes of each rank in an export, or None if it holds one rank.
 
     Without MPI_RANKS, each process that ran kernels is a rank.
-
-    Raises
-    ------
-    DamagedInput
-        If the export cannot be read.
     """
     with open_export(path) as export:
         users = _gpu_users(export)

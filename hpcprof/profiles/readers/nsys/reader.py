@@ -40,13 +40,6 @@ def read(path: Path, threads: int = 2) -> Timeline:
 
     Rows without a start or an end are left out and counted in ``Origin.losses``. Ranges that PyTorch marked
     for its operators are operators.
-
-    Raises
-    ------
-    DamagedInput
-        If it is not an export or is damaged; the sentence names it and what is wrong.
-    UsageError
-        If the user's table of kernel classes is wrong.
     """
     with open_export(path, threads) as export:
         if not any(table.startswith(_KNOWN) for table in export.tables):

@@ -350,13 +350,7 @@ def open_archive(path: Path) -> Iterator[Archive]:
 
 
 def identify_rank(path: Path) -> int | None:
-    """Return the rank in the name of an archive; 0 if it is of one rank of MPI.
-
-    Raises
-    ------
-    DamagedInput
-        If the archive cannot be read.
-    """
+    """Return the rank in the name of an archive; 0 if it is of one rank of MPI."""
     with open_archive(path) as archive:
         named = rank_from_name(path)
         return 0 if named is None and len(archive.world) == 1 else named
@@ -366,11 +360,6 @@ def several_ranks(path: Path) -> SeveralRanks | None:
     """Return the process of each rank in an archive, or None if it holds one.
 
     Without MPI, each process is a rank.
-
-    Raises
-    ------
-    DamagedInput
-        If the archive cannot be read.
     """
     with open_archive(path) as archive:
         ranks = archive.ranks
@@ -381,13 +370,7 @@ def several_ranks(path: Path) -> SeveralRanks | None:
 
 
 def other_files(path: Path, part: ProfilePart | None) -> Sequence[Path]:
-    """Return the files of an archive beside its anchor file: of some ranks, or of all without ``part``.
-
-    Raises
-    ------
-    DamagedInput
-        If the archive cannot be read.
-    """
+    """Return the files of an archive beside its anchor file: of some ranks, or of all without ``part``."""
     definitions, folder = path.with_suffix(".def"), path.with_suffix("")
     if part is None:
         events = sorted(folder.iterdir()) if folder.is_dir() else []

@@ -316,15 +316,7 @@ _MOST_RATIO = 1032
 
 
 def read(path: Path) -> Timeline:
-    """Read the JSON results of rocprofv3, or the tables that stand beside one of kernels or counters.
-
-    Raises
-    ------
-    DamagedInput
-        In one sentence that names the file and what is wrong with it.
-    UsageError
-        If the user's table of kernel classes is wrong.
-    """
+    """Read the JSON results of rocprofv3, or the tables that stand beside one of kernels or counters."""
     if path.name.lower().endswith(".csv"):
         return read_tables(path)
     return read_results(path, content_of(path))

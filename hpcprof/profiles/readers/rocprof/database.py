@@ -81,13 +81,6 @@ def read(path: Path, threads: int = 2) -> Timeline:
     """Read a rocpd database, its large tables in several threads.
 
     Times are those of the node's clock since it started, which the database does not relate to UTC.
-
-    Raises
-    ------
-    DamagedInput
-        If the file is not a rocpd database or is damaged; the sentence names the file and what is wrong.
-    UsageError
-        If the user's table of kernel classes is wrong.
     """
     with open_database(path, threads) as database:
         strings = StringTable()
@@ -96,25 +89,13 @@ def read(path: Path, threads: int = 2) -> Timeline:
 
 
 def identify_rank(path: Path) -> int | None:
-    """Return the rank in a database, else in its name; None if neither has one.
-
-    Raises
-    ------
-    DamagedInput
-        If the database cannot be read.
-    """
+    """Return the rank in a database, else in its name; None if neither has one."""
     with open_database(path) as database:
         return _rank(database)
 
 
 def several_ranks(path: Path) -> SeveralRanks | None:
-    """Return the processes of each rank in a merged database; None if one process ran kernels.
-
-    Raises
-    ------
-    DamagedInput
-        If the database cannot be read.
-    """
+    """Return the processes of each rank in a merged database; None if one process ran kernels."""
     with open_database(path) as database:
         ranks = {
             process: environment_allowlist.first_number(variables, environment_allowlist.RANKS)

@@ -117,13 +117,6 @@ def read(path: Path) -> Timeline:
     """Read a trace, also one whose end is missing because the program was killed.
 
     Times are nanoseconds since 1970; unitrace rounds them to fractions of a microsecond. Tiles are devices.
-
-    Raises
-    ------
-    DamagedInput
-        If the file is not a trace of unitrace.
-    UsageError
-        If the user's table of kernel classes is wrong.
     """
     with reading(path):
         written = path.read_bytes()
@@ -132,13 +125,7 @@ def read(path: Path) -> Timeline:
 
 
 def identify_rank(path: Path) -> int | None:
-    """Return the rank in the first metadata of a trace, else in its name or that of its folder.
-
-    Raises
-    ------
-    DamagedInput
-        If the file cannot be read.
-    """
+    """Return the rank in the first metadata of a trace, else in its name or that of its folder."""
     with reading(path), path.open("rb") as file:
         found = _RANK.search(file.read(_HEAD_BYTES))
     return int(found[1]) if found else _named_rank(path)

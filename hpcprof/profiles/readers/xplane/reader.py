@@ -171,15 +171,7 @@ _EPOCH = 1 << 60
 
 
 def read(path: Path) -> Timeline:
-    """Read a profile of JAX, which holds one process.
-
-    Raises
-    ------
-    DamagedInput
-        If the file is not a whole profile.
-    UsageError
-        If the user's table of kernel classes is wrong.
-    """
+    """Read a profile of JAX, which holds one process."""
     with reading(path):
         data = path.read_bytes()
     try:

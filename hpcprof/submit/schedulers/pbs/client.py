@@ -1,7 +1,9 @@
 """PBS Pro and OpenPBS, by qsub, qstat and qdel: their client, the parsers of what they print, their states.
 
 The output of the commands was seen on OpenPBS 23.06.06, unless noted otherwise. States are those of the PBS
-reference guide, "Job States". A finished job has ``job_state`` F (a subjob of an array: X), and:
+reference guide, "Job States". Parsers raise `Unreachable` if the server did not answer.
+
+A finished job has ``job_state`` F (a subjob of an array: X), and:
 
 ================================= ======== ===========
 case                              substate Exit_status
@@ -217,13 +219,7 @@ def parse_job_name(script: str) -> str:
 
 
 def parse_qselect(code: int, out: str, error: str) -> list[str]:
-    """Return the ids that qselect printed, newest first; there may be none. An array has one.
-
-    Raises
-    ------
-    Unreachable
-        If the server did not answer.
-    """
+    """Return the ids that qselect printed, newest first; there may be none. An array has one."""
     _check(code, out, error, "qselect")
     return [line.strip() for line in reversed(out.splitlines()) if _JOB_ID.fullmatch(line.strip())]
 
@@ -304,13 +300,7 @@ def _without_own(array_id: str, job: Mapping[str, str], record: Record) -> dict[
 
 
 def parse_largest_array(code: int, out: str, error: str) -> int | None:
-    """Return the ``max_array_size`` that ``qstat -B -f -F json`` printed; None if it is missing.
-
-    Raises
-    ------
-    Unreachable
-        If the server did not answer.
-    """
+    """Return the ``max_array_size`` that ``qstat -B -f -F json`` printed; None if it is missing."""
     _check(code, out, error)
     found = re.search(r'"max_array_size"\s*:\s*"?(\d+)', out)
     return int(found[1]) if found else None
@@ -373,11 +363,6 @@ def _salvage(out: str) -> dict[str, Any]:
     An exported shell function or a quote in the job's environment can make it invalid. ``job_state`` and
     ``substate`` come before the environment, so their first line counts; ``comment`` and ``Exit_status`` come
     after it, so their last line counts.
-
-    Raises
-    ------
-    SchedulerError
-        If it is not the output of one job.
     """
     job_ids = re.findall(r'^\s*"(\d+(?:\[\d*\])?\.[^"\s]+)"\s*:\s*\{\s*$', out, re.MULTILINE)
     lines = re.findall(r'^\s*"([A-Za-z_]+)"\s*:\s*(?:"(.*)"|(-?[0-9.]+))\s*,?\s*$', out, re.MULTILINE)

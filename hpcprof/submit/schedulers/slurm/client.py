@@ -1,7 +1,8 @@
 """Slurm, by sbatch, squeue, sacct and scancel: its client, the parsers of what they print, its states.
 
 The output of the commands was seen on Slurm 22.05.8, unless noted otherwise. States and reasons are those of
-squeue's manual, "JOB STATE CODES" and "JOB REASON CODES".
+squeue's manual, "JOB STATE CODES" and "JOB REASON CODES". Parsers raise `Unreachable` if the controller or
+the database did not answer.
 """
 
 from __future__ import annotations
@@ -210,11 +211,6 @@ def parse_squeue(code: int, out: str, error: str, now: float) -> Mapping[str, Re
         The result of the command. It fails for a single unknown id, and leaves out unknown ones of several.
     now : float
         The present time in seconds since the epoch.
-
-    Raises
-    ------
-    Unreachable
-        If the controller did not answer.
     """
     if code != 0 and "Invalid job id" in error:
         return {}
@@ -229,13 +225,7 @@ def parse_squeue(code: int, out: str, error: str, now: float) -> Mapping[str, Re
 
 
 def parse_scripts(code: int, out: str, error: str) -> dict[str, str]:
-    """Return the newest job or array of each script, from ``squeue --noheader --format=SCRIPTS_FORMAT``.
-
-    Raises
-    ------
-    Unreachable
-        If the controller did not answer.
-    """
+    """Return the newest job or array of each script, from ``squeue --noheader --format=SCRIPTS_FORMAT``."""
     _check("squeue", code, error)
     lines = [line.partition(" ") for line in out.splitlines()]
     jobs = [(int(number), script) for number, _, script in lines if number.isdigit()]
@@ -247,11 +237,6 @@ def parse_sacct(code: int, out: str, error: str, now: float) -> Mapping[str, Rec
 
     A job that sacct shows as waiting or running though squeue no longer lists it is left out: accounting lags
     by seconds, or has missed the end. Without accounting the result is empty.
-
-    Raises
-    ------
-    Unreachable
-        If the database did not answer.
     """
     if code != 0 and "accounting storage is disabled" in error:
         return {}
@@ -271,11 +256,6 @@ def parse_largest_array(code: int, out: str, error: str) -> int | None:
     """Return how many members an array may have, from ``scontrol show config``; None if it does not say.
 
     Indices are below ``MaxArraySize``; some sites set a lower limit, ``max_array_tasks``.
-
-    Raises
-    ------
-    Unreachable
-        If the controller did not answer.
     """
     _check("scontrol", code, error)
     limits = [int(size or tasks) for size, tasks in _ARRAY_LIMITS.findall(out)]

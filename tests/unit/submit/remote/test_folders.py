@@ -104,7 +104,7 @@ def test_a_cut_archive_is_a_broken_connection(cut: int, tmp_path: Path) -> None:
 
 
 def test_noise_is_no_archive(tmp_path: Path) -> None:
-    with pytest.raises(HpcprofError, match="something else than an archive"):
+    with pytest.raises(HpcprofError, match="something other than an archive"):
         fetch(b"Welcome to evil!\n" * 100, tmp_path)
 
 
