@@ -120,5 +120,5 @@ def test_a_hub_that_can_write_nothing_is_asked_five_times(refusal: Callable[[Ans
         asked.append(method)
         return (503, b'{"error": "the disk is full."}') if method == "PUT" else (200, b'{"offset": 0}')
 
-    assert "it answered 503: the disk is full; push again to go on" in refusal(fail)
+    assert "it answered 503: the disk is full; push again to resume" in refusal(fail)
     assert asked == ["GET", "PUT"] * 5
