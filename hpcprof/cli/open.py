@@ -95,6 +95,7 @@ def _collect(run: Run, store: Store, program: str | None) -> bool:
 def _show(run: Run, store: Store, runs_dir: Path, as_page: bool) -> None:
     from hpcprof.report.request import AnalysisReport, ReportRequest, make_report
     from hpcprof.results.cleanup import page_path
+    from hpcprof.results.when_asked import asked_on_all_cpus
 
     name = str(run.path) if run.manifest else run.id
     page = page_path(runs_dir, run.id) if as_page else None
@@ -102,7 +103,8 @@ def _show(run: Run, store: Store, runs_dir: Path, as_page: bool) -> None:
         with writing(page):
             page.parent.mkdir(parents=True, exist_ok=True)
     request = ReportRequest((name,), html=page)
-    made = make_report(request, store, runs_dir, partial(collect_first, store=store), explain_first)
+    collect = partial(collect_first, store=store)
+    made = make_report(request, store, runs_dir, collect, explain_first, asked_on_all_cpus)
     assert not isinstance(made, AnalysisReport)
     if page is not None and open_page(page):
         click.echo(f"{run.id}: opening {page} in the browser; hpcprof report {run.id} prints it")

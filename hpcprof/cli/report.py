@@ -92,12 +92,14 @@ def command(
     """
     from hpcprof.report.request import AnalysisReport, ReportRequest, make_report
     from hpcprof.results.store.store import open_store
+    from hpcprof.results.when_asked import asked_on_all_cpus
 
     request = ReportRequest(
         runs, against, analysis, one_table=form == "csv", html=html, scrub=scrub, threshold=threshold
     )
     store = open_store(db, runs_dir)
-    made = make_report(request, store, runs_dir, partial(collect_first, store=store), explain_first)
+    collect = partial(collect_first, store=store)
+    made = make_report(request, store, runs_dir, collect, explain_first, asked_on_all_cpus)
     if isinstance(made, AnalysisReport):
         write_analysis(form, made.analysis, made.table, made.samples)
         exit_naming(made.skipped)

@@ -17,6 +17,7 @@ from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.results.analysis_table import AnalysisTable, Row
+from hpcprof.results.executors.interface import Executor, serially
 from hpcprof.results.explanation import as_of_now, explain, kept_explanation
 from hpcprof.results.run_names import command_line, typed_run, with_commands
 from hpcprof.results.stalls import is_unprofiled
@@ -40,8 +41,8 @@ _COUNTS = (("kernels", "instances", "kernel"), ("memops", "count", "memory opera
 class _Analyses(Mapping[str, AnalysisTable]):
     """The analyses of a run, each read at its first use: some have many rows that few reports show."""
 
-    def __init__(self, run: Run, store: Store, threshold: float) -> None:
-        self._run, self._store, self._threshold = run, store, threshold
+    def __init__(self, run: Run, store: Store, threshold: float, executor: Executor) -> None:
+        self._run, self._store, self._threshold, self._executor = run, store, threshold, executor
         self._read: dict[str, AnalysisTable] = {}
         self._notes = store.notes(run.id)
 
@@ -57,11 +58,11 @@ class _Analyses(Mapping[str, AnalysisTable]):
         return self._read[name]
 
     def _stored(self, name: str) -> AnalysisTable:
-        return stored_analysis(name, self._run, self._store, self._notes)
+        return stored_analysis(name, self._run, self._store, self._notes, self._executor)
 
     def __iter__(self) -> Iterator[str]:
         # Whoever wants all of them waits for one reading of each timeline.
-        complete(self._run, self._store, ANALYSES)
+        complete(self._run, self._store, ANALYSES, self._executor)
         return iter(ANALYSES)
 
     def __len__(self) -> int:
@@ -174,11 +175,13 @@ def gather(
     status: JobStatus | None,
     threshold: float = COST_PCT,
     unexplained: str = "",
+    executor: Executor = serially,
 ) -> Contents:
     """Gather the contents of a run's report from the store and the run directory.
 
     A rank whose lateness costs at least ``threshold`` percent of a step is called a straggler.
-    ``unexplained`` says why the explanation could not be computed if the store has none.
+    ``unexplained`` says why the explanation could not be computed if the store has none. ``executor``
+    computes the analyses that nobody has asked for yet.
 
     Raises
     ------
@@ -207,7 +210,7 @@ def gather(
         status=status,
         failures=failed_ranks(run) if ended_badly else [],
         profiles=profiles,
-        analyses=_Analyses(run, store, threshold) if profiles or sampled else {},
+        analyses=_Analyses(run, store, threshold, executor) if profiles or sampled else {},
         results=results.ranks,
         warnings=warnings,
         in_full=lambda name: command_line(store, "report", run.id, "--analysis", name),

@@ -15,6 +15,7 @@ from hpcprof.report.contents import VERDICTS, Contents, gather, sample_sizes
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.darshan_logs import logs_of
 from hpcprof.results.earlier_figures import earlier_version
+from hpcprof.results.executors.interface import Executor, serially
 from hpcprof.results.explanation import explain_for_report
 from hpcprof.results.on_demand import read_or_compute
 from hpcprof.results.run_memory import snapshots_of
@@ -76,12 +77,14 @@ def make_report(
     runs_dir: Path,
     collect: Callable[[Run], None] = lambda _: None,
     explain: Callable[[Run, Store], str] = explain_for_report,
+    executor: Executor = serially,
 ) -> Contents | AnalysisReport:
     """Return the report that a user asks for: of a whole run, or of one analysis.
 
     The HTML file is written where the request names one. ``collect`` is called with each run of the request
     that has profiles of which none has been collected, and ``explain`` with the run of a
-    whole report or a page; it returns why the run could not be explained, and shows progress.
+    whole report or a page; it returns why the run could not be explained, and shows progress. ``executor``
+    computes the analyses that nobody has asked for yet.
 
     Raises
     ------
@@ -114,7 +117,7 @@ def make_report(
     whole = analysis is None or request.html is not None
     unexplained = explain(run, store) if whole else ""
     threshold = COST_PCT if request.threshold is None else request.threshold
-    contents = gather(run, store, poll([run], LISTING_SECONDS).get(run.id), threshold, unexplained)
+    contents = gather(run, store, poll([run], LISTING_SECONDS).get(run.id), threshold, unexplained, executor)
     if request.html is not None:
         # Only this format needs the libraries of pages.
         from hpcprof.report.page.page import html_report
@@ -128,7 +131,7 @@ def make_report(
     samples = sample_sizes(analysis.name, contents.analyses)
     if analysis.name in VERDICTS:
         return AnalysisReport(analysis, contents.analyses[analysis.name], samples)
-    return AnalysisReport(analysis, read_or_compute(analysis, run, store), samples)
+    return AnalysisReport(analysis, read_or_compute(analysis, run, store, executor), samples)
 
 
 def find_collected_run(

@@ -11,6 +11,7 @@ from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of, read_profile
 from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable
+from hpcprof.results.executors.interface import Executor, serially
 from hpcprof.results.run_names import with_commands
 from hpcprof.results.run_profiles import profiles_of
 from hpcprof.results.store.store import Store
@@ -18,8 +19,10 @@ from hpcprof.results.when_asked import stored_analysis
 from hpcprof.submit.runs.directory import Run
 
 
-def read_or_compute(analysis: Analysis, run: Run, store: Store) -> AnalysisTable:
-    """Return an analysis of a collected run.
+def read_or_compute(
+    analysis: Analysis, run: Run, store: Store, executor: Executor = serially
+) -> AnalysisTable:
+    """Return an analysis of a collected run; ``executor`` computes what nobody has asked for yet.
 
     The store has the built-in analyses, or keeps them from the first time on. An analysis of another package
     is computed from the tables in the store, the timelines that the collect kept, or the profiles, and is not
@@ -31,7 +34,7 @@ def read_or_compute(analysis: Analysis, run: Run, store: Store) -> AnalysisTable
         If a profile that has to be read is missing or damaged.
     """
     if analysis.name in ANALYSES:
-        return with_commands(stored_analysis(analysis.name, run, store), run, store)
+        return with_commands(stored_analysis(analysis.name, run, store, executor=executor), run, store)
     compute = _over_ranks if analysis.scope is Scope.RUN else _rank_by_rank
     return replace(compute(analysis, run, store), losses=losses_of(analysis, store.losses(run.id)))
 

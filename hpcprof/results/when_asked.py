@@ -27,6 +27,9 @@ if TYPE_CHECKING:  # a report from the store does without
     from hpcprof.profiles.timeline import StepRange, Timeline
     from hpcprof.profiles.timeline_parquet import RankEvents
 
+_PER_ROW = 3e-7
+"""The time for a kept event, as a share of the time in which a worker starts."""
+
 Computed = Mapping[int, Mapping[str, AnalysisTable]]
 """Analyses by rank and name."""
 
@@ -165,6 +168,22 @@ def incomplete_tables(sql: str, store: Store) -> list[str]:
                 "computes its rows where the timelines are kept"
             )
     return found
+
+
+def asked_on_all_cpus(
+    function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
+) -> Iterator[tuple[TaskT, ResultT | Lost]]:
+    """Run the tasks of `complete` in processes of this machine, or in this one where that is as quick."""
+    from hpcprof.results.executors.planning import usable_cpus
+    from hpcprof.results.executors.processes import Processes
+    from hpcprof.results.rank_task import PRELOAD
+
+    yield from Processes(usable_cpus(), PRELOAD, _work_of_kept, if_quicker=True)(function, tasks)
+
+
+def _work_of_kept(task: KeptRank) -> float:
+    """Estimate the work of `analyze_kept`, in starts of a worker."""
+    return sum(task.events.written_rows().values()) * _PER_ROW
 
 
 def on_all_cpus(

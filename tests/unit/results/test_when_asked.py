@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import lzma
 import shutil
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.report.contents import gather
 from hpcprof.results import collect as collecting
 from hpcprof.results import rank_task
 from hpcprof.results.collect import collect
-from hpcprof.results.executors.interface import Lost
+from hpcprof.results.executors.interface import Lost, ResultT, TaskT, serially
 from hpcprof.results.query import query
 from hpcprof.results.store.store import Store, open_store
-from hpcprof.results.when_asked import complete, complete_tables, incomplete_tables, stored_analysis
+from hpcprof.results.when_asked import KeptRank, complete, complete_tables, incomplete_tables, stored_analysis
 from hpcprof.submit.runs.directory import Run
 from tests.unit.analysis.timelines import timeline
 
@@ -64,6 +66,25 @@ def test_what_is_asked_for_later_is_what_a_collect_would_have_computed(
     collect(run, at_once)
     assert at_once.unasked(run.id, ANALYSES) == {}
     assert {name: at_once.read(run.id, name) for name in LATER} == {name: later[name] for name in LATER}
+
+
+def test_all_analyses_of_a_report_come_from_one_reading_of_each_timeline_by_its_executor(
+    run: Run, tmp_path: Path
+) -> None:
+    store = new_store(tmp_path)
+    collect(run, store)
+    asked: list[KeptRank] = []
+
+    def noted(
+        function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
+    ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
+        asked.extend(one for one in tasks if isinstance(one, KeptRank))
+        return serially(function, tasks)
+
+    contents = gather(run, store, None, executor=noted)
+    assert set(contents.analyses) == set(ANALYSES)
+    assert [{*task.analyses} for task in asked] == [LATER, LATER]
+    assert contents.analyses["idle"].rows and len(asked) == 2
 
 
 def test_without_a_kept_timeline_the_profile_is_read_and_without_both_the_row_has_a_reason(
