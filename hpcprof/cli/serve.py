@@ -150,16 +150,24 @@ def token_group() -> None:
     help="read: see the runs. push: also push runs, and edit their tags and notes.",
 )
 @click.option("--quota", metavar="SIZE", help="Most bytes it may push, as in 20G.  [default: 50 GiB]")
+@click.option(
+    "--days",
+    type=click.IntRange(1, 3650),
+    metavar="N",
+    help="Days after which it expires.  [default: it does not]",
+)
 @click.option("--proxied", is_flag=True, help="No token: NAME is a user whom the reverse proxy names.")
 @click.argument("name")
-def create(runs_dir: Path, project: str, may: str, quota: str | None, proxied: bool, name: str) -> None:
+def create(
+    runs_dir: Path, project: str, may: str, quota: str | None, days: int | None, proxied: bool, name: str
+) -> None:
     """Make a token and print it, this once: the hub keeps its SHA-256 only."""
     from hpcprof.common.units import mebibytes, parse_memory
     from hpcprof.serve.grants import DEFAULT_QUOTA, create_grant
 
     most = parse_memory(quota, "--quota") if quota else None
     quota_bytes = int(mebibytes(most) * 2**20) if most else DEFAULT_QUOTA
-    made = create_grant(runs_dir, name, project, may, quota_bytes, proxied)
+    made = create_grant(runs_dir, name, project, may, quota_bytes, proxied, days)
     click.echo(made or f"{name} may {may} {project} where the proxy names that user.")
 
 
@@ -179,10 +187,11 @@ def list_(runs_dir: Path, form: str) -> None:
             format_bytes(one.quota_bytes),
             "token" if one.sha256 else "proxy",
             one.created,
+            one.expires or "–",
         )
         for one in read_grants(runs_dir)
     ]
-    write_rows(form, ("name", "project", "may", "quota", "by", "created"), rows)
+    write_rows(form, ("name", "project", "may", "quota", "by", "created", "expires"), rows)
 
 
 @token_group.command("rm", epilog=examples("hpcprof serve token rm ci"))

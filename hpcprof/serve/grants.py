@@ -11,7 +11,7 @@ import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from fcntl import LOCK_EX, flock
 from hashlib import sha256
 from pathlib import Path
@@ -35,7 +35,10 @@ _TOKEN_BYTES = 32
 
 
 class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The permission of one token, or of one user whom a proxy names (``sha256`` is empty)."""
+    """The permission of one token, or of one user whom a proxy names (``sha256`` is empty).
+
+    ``expires`` is the time in ISO format until which it counts; empty for ever.
+    """
 
     name: str
     project: str
@@ -43,12 +46,29 @@ class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
     created: str
     quota_bytes: int = DEFAULT_QUOTA
+    expires: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """True until it expires."""
+        return not self.expires or datetime.now(timezone.utc) < datetime.fromisoformat(self.expires)
 
 
 def create_grant(
-    folder: Path, name: str, project: str, may: str, quota_bytes: int = DEFAULT_QUOTA, proxied: bool = False
+    folder: Path,
+    name: str,
+    project: str,
+    may: str,
+    quota_bytes: int = DEFAULT_QUOTA,
+    proxied: bool = False,
+    days: int | None = None,
 ) -> str:
     """Add a grant to a hub, and return its token; empty for a user whom a proxy names.
+
+    Parameters
+    ----------
+    days : int, optional
+        The days after which it expires.
 
     Raises
     ------
@@ -60,8 +80,10 @@ def create_grant(
     if not _PROJECT.fullmatch(project):
         raise UsageError(f"--project {project!r}: write up to 41 of a-z, 0-9 and _, a letter first.")
     token = "" if proxied else secrets.token_urlsafe(_TOKEN_BYTES)
-    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    grant = Grant(name, project, may, _hashed(token) if token else "", created, quota_bytes)
+    now = datetime.now(timezone.utc)
+    created = now.isoformat(timespec="seconds")
+    expires = (now + timedelta(days=days)).isoformat(timespec="seconds") if days else ""
+    grant = Grant(name, project, may, _hashed(token) if token else "", created, quota_bytes, expires)
     with _changing(folder) as grants:
         if any(one.name == name for one in grants):
             raise UsageError(f"there is a token {name!r} already: hpcprof serve token rm {name} removes it.")
@@ -117,11 +139,13 @@ class Grants:
 
     def of_hash(self, sha256: str) -> Grant | None:
         """Return the grant of the token with a SHA-256."""
-        return next((one for one in self._now() if secrets.compare_digest(one.sha256, sha256)), None)
+        found = next((one for one in self._now() if secrets.compare_digest(one.sha256, sha256)), None)
+        return found if found and found.counts else None
 
     def of_user(self, name: str) -> Grant | None:
         """Return the grant of a user whom a proxy names."""
-        return next((one for one in self._now() if one.name == name and not one.sha256), None)
+        found = next((one for one in self._now() if one.name == name and not one.sha256), None)
+        return found if found and found.counts else None
 
     def _now(self) -> list[Grant]:
         with self._lock:

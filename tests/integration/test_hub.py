@@ -355,7 +355,7 @@ def test_a_run_that_is_pushed_again_keeps_no_file_of_before(sqlite_hub: Hub, pac
     assert not [*events.rglob("*.parquet")]
 
 
-def test_a_session_ends_with_its_token_even_if_the_name_comes_back(sqlite_hub: Hub) -> None:
+def test_a_session_ends_with_its_token_whether_removed_or_expired(sqlite_hub: Hub) -> None:
     def sign_in(value: str) -> str:
         connection = http.client.HTTPConnection("127.0.0.1", sqlite_hub.port, timeout=60)
         form = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -365,6 +365,14 @@ def test_a_session_ends_with_its_token_even_if_the_name_comes_back(sqlite_hub: H
         assert "HttpOnly" in cookie and "SameSite=lax" in cookie
         return str(cookie.partition(";")[0])
 
+    grants = sqlite_hub.folder / "grants.json"
+    made = token(sqlite_hub.folder, "short", "--project", "train", "--may", "push", "--days", "1")
+    cookie = sign_in(made)
+    assert sqlite_hub.ask("/api/runs", None, Cookie=cookie)[0] == 200
+    grants.write_text(re.sub(r'("expires":\s*)"\d+', r'\1"2020', grants.read_text()))
+    assert sqlite_hub.ask("/api/runs", None, Cookie=cookie)[0] == 401
+    assert sqlite_hub.ask("/api/runs", made)[0] == 401 and sqlite_hub.put(b"x", made)[0] == 401
+    remove(sqlite_hub, "short")
     for again in ((), ("--proxied",)):
         grant = ("--project", "train", "--may", "read")
         cookie = sign_in(token(sqlite_hub.folder, "leaked", *grant))
