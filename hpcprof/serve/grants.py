@@ -34,7 +34,7 @@ _PROJECT = re.compile(r"[a-z][a-z0-9_]{0,40}")
 _TOKEN_BYTES = 32
 
 
-class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Grant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The permission of one token, or of one user whom a proxy names (``sha256`` is empty).
 
     ``expires`` is the time in ISO format until which it counts; empty for ever.

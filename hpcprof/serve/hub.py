@@ -280,6 +280,8 @@ class _HubGuard(Guard):
         except _Stranger as error:
             # A token in the form for it would change nothing: the proxy goes on naming this user.
             return as_json({"error": str(error)}, 403) if by_program else sentence(403, str(error))
+        except HpcprofError:
+            return as_json({"error": "the hub cannot read its grants."}, 503)
         if grant is not None:
             scope["grant"] = grant
             return None

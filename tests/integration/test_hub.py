@@ -369,10 +369,14 @@ def test_a_session_ends_with_its_token_whether_removed_or_expired(sqlite_hub: Hu
     made = token(sqlite_hub.folder, "short", "--project", "train", "--may", "push", "--days", "1")
     cookie = sign_in(made)
     assert sqlite_hub.ask("/api/runs", None, Cookie=cookie)[0] == 200
-    grants.write_text(re.sub(r'("expires":\s*)"\d+', r'\1"2020', grants.read_text()))
+    grants.write_text(re.sub(r'("expires": *)"\d+', r'\1"2020', grants.read_text()))
     assert sqlite_hub.ask("/api/runs", None, Cookie=cookie)[0] == 401
     assert sqlite_hub.ask("/api/runs", made)[0] == 401 and sqlite_hub.put(b"x", made)[0] == 401
     remove(sqlite_hub, "short")
+    whole = grants.read_text()
+    grants.write_text("[")
+    assert sqlite_hub.ask("/api/runs", made) == (503, '{"error":"the hub cannot read its grants."}')
+    grants.write_text(whole)
     for again in ((), ("--proxied",)):
         grant = ("--project", "train", "--may", "read")
         cookie = sign_in(token(sqlite_hub.folder, "leaked", *grant))
@@ -650,8 +654,10 @@ def test_the_run_of_before_is_whole_until_the_new_one_is(
     os.close(uploads._running)
     uploads = Uploads(tmp_path, store)
     assert folders() == {before.folder} and [*(tmp_path / "events").iterdir()] == [before.folder.parent]
-    assert not [*(tmp_path / ".incoming").iterdir()]
-    assert receive(uploads, again, grant_of("ci")).run == run
+    assert not [*(tmp_path / ".incoming").glob(".unpacking-*")]
+    size, digest = len(again), sha256(again).hexdigest()
+    assert uploads.progress(digest, grant_of("ci")).offset == size
+    assert uploads.receive(digest, grant_of("ci"), size, size, b"").run == run
     assert all(events.written() for events in store.rank_events(run).values())
     assert not before.folder.exists() and len([*(tmp_path / "events").iterdir()]) == 1
     remove_events_among(tmp_path, run)
