@@ -28,7 +28,6 @@ class PlannedRun(msgspec.Struct, frozen=True):
     ----------
     point : Point
         The values of the sweep's parameters.
-    arm : Arm
     repeat : int
         Counted from 0.
     run : str

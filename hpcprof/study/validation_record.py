@@ -25,7 +25,6 @@ class ValidationRun(msgspec.Struct, frozen=True):
         The faults of the run, as they are written.
     profiled : bool
         Whether a profiler records the run. Else it measures what the faults cost, in blocks.
-    job : Job
     run : str
         The id of the run; empty until it is submitted.
     """

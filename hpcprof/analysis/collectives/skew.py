@@ -248,7 +248,6 @@ class Waiting:
         Why some collectives and messages are not matched.
     unnamed : bool
         Whether communicators are unknown.
-    exposed : DataFrame
     missing : str
         See `Communication`.
     """

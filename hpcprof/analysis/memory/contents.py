@@ -65,8 +65,6 @@ class Contents:
 
     Attributes
     ----------
-    device : int
-    places : tuple of Place
     place, size, first, last : ndarray of int64, shape (blocks,)
         Of each block its place, its bytes, and after how many events it is in use, and no longer.
     times_us : ndarray of int64, shape (events + 1,)

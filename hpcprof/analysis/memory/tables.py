@@ -207,7 +207,6 @@ class RunMemory:
         By rank, in the order of time.
     snapshots : iterable of RankSnapshot
         Each is read when it is asked for.
-    telemetry : RunTelemetry or None
     """
 
     lines: Mapping[int, Sequence[MemoryLine]]

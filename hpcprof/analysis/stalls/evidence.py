@@ -62,7 +62,6 @@ class RankEvidence:
         The collectives that it has entered; None if unknown.
     stack : tuple of Frame
         The Python frames of its main thread, the innermost first.
-    state : ProcessState
     last_step : int or None
         The last step that it has ended.
     steps : int
@@ -136,12 +135,10 @@ class Stall(msgspec.Struct, frozen=True):
 
     Attributes
     ----------
-    kind : StallKind
     ranks : tuple of int
         The ranks that hold the others up, sorted.
     waiting : tuple of int
         The ranks that wait for them, sorted.
-    collective : WaitedFor or None
     where : tuple of Place
         Where the culprits are: the innermost frame of the user's code.
     since : str or None

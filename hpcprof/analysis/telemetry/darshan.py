@@ -35,7 +35,6 @@ class RunLogs:
 
     Attributes
     ----------
-    logs : sequence of NamedLog
     steps : mapping of int to sequence of StepMark
         By rank, in the order of time; may be empty.
     damaged : sequence of str

@@ -66,10 +66,8 @@ class RunTelemetry:
 
     Attributes
     ----------
-    nodes : sequence of NodeTelemetry
     steps : mapping of int to sequence of StepMark
         By rank, in the order of time; may be empty.
-    requested : Requested
     run_steps : RunSteps or None
         The steps that the profiles have, else those that a rank noted.
     items_per_step : float or None

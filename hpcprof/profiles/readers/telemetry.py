@@ -52,11 +52,9 @@ class NodeTelemetry:
 
     Attributes
     ----------
-    node : str
     series : mapping
         The samples by device (``rank0``, ``gpu1``, ``cpu3``, ``node``, ``nic:eth0``, ``lustre:scratch``) and
         metric.
-    ranks : mapping of int to RankPlace
     gpus : tuple of str
         The names of the GPUs, in order.
     limits : mapping of str to float

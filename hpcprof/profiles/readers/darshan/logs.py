@@ -64,10 +64,8 @@ class DarshanLog(msgspec.Struct, frozen=True):
     ----------
     begin : float
         When the program began, in seconds since 1970; ``whole_seconds`` if its fraction is not recorded.
-    run_time_s : float
     ranks : int
         The processes that the log is about.
-    files : list of str
     mounts : list of (str, str)
         Mount points and their types.
     partial : list of str
