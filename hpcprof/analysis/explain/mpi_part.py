@@ -103,28 +103,30 @@ _MOSTLY = 0.5
 """A wait ends soon after a moment if it has lasted for so much of its time by then."""
 
 
-def _relays(messages: Ints, thread: Ints, rank: Ints) -> Ints:
+def _relays(messages: Ints, calls: HostCalls, rank: Ints) -> Ints:
     """Return the ranks by which messages go on: whose message came last before, the sender, the receiver.
 
-    Of several messages that came in one call, that of the rank to which the new one goes counts.
+    Of several messages that came in one call, that of the rank to which the new one goes counts. What goes on
+    at once, as in a tree, goes back: no rank works on it.
 
     Parameters
     ----------
     messages : ndarray of int64, shape (m, 2)
         The calls in which messages are sent and received.
-    thread, rank : ndarray of int64, shape (calls,)
+    rank : ndarray of int64, shape (calls,)
     """
     order = np.argsort(messages[:, 1], kind="stable")
     sent, received = messages[order].T
     last = np.searchsorted(received, sent) - 1
     # Calls that exchange messages with one rank pass nothing on.
-    calls = len(thread)
-    exchange = np.isin(received * calls + sent, sent * calls + received)
+    count, thread = len(calls), calls.thread
+    exchange = np.isin(received * count + sent, sent * count + received)
     known = np.flatnonzero((last >= 0) & (thread[received[last]] == thread[sent]) & ~exchange)
     came, target = received[last[known]], rank[received[known]]
     ranks = int(rank.max(initial=0)) + 1
     answers = np.isin(came * ranks + target, received * ranks + rank[sent])
-    source = np.where(answers, target, rank[sent[last[known]]])
+    at_once = calls.start[sent[known]] - calls.end[received[last[known]]] <= _NEAR_NS
+    source = np.where(answers | at_once, target, rank[sent[last[known]]])
     return np.column_stack((source, rank[sent[known]], target))
 
 
@@ -254,7 +256,7 @@ class MpiNeeds:
             row=self._row,
             wait=self.waits,
             messages=rank[messages],
-            relays=_relays(messages, self._calls.thread, rank),
+            relays=_relays(messages, self._calls, rank),
             ranks=ranks,
             in_files=in_files,
             reordered=self._reordered[[0, 2]].T,

@@ -247,6 +247,23 @@ def odd_even(late: int = -1, extra: float = 0) -> Body:
     return body
 
 
+def tree(late: int = -1, extra: float = 0) -> Body:
+    """Four ranks send to the next lower power of two, and get the result back the same way."""
+
+    def body(rank: int, step: int) -> Actions:
+        yield work(6 * MS * uneven(rank, step) + (extra if rank == late else 0))
+        below = {0: (1, 2), 2: (3,)}.get(rank, ())
+        for one in below:
+            yield ("recv", one)
+        if rank:
+            yield ("send", rank & (rank - 1), 64)
+            yield ("recv", rank & (rank - 1))
+        for one in reversed(below):
+            yield ("send", one, 64)
+
+    return body
+
+
 def per_step(body: Body) -> float:
     """Return the time of a step in ns."""
     return simulate(RANKS, STEPS, body).elapsed / STEPS
@@ -280,6 +297,7 @@ def per_step(body: Body) -> float:
             (2,),
             "between MPI_Sendrecv and MPI_Sendrecv",
         ),
+        (tree(2, 4 * MS), tree(), Cause.LATE_RANK_HOST, (2,), "between MPI_Send and MPI_Recv"),
         (ordered(2), ordered(1), Cause.WRONG_ORDER, (1, 3), "MPI_Recv"),
         (
             in_turn(4 * MS),
@@ -297,6 +315,7 @@ def per_step(body: Body) -> float:
             "late for a scan",
             "late root",
             "late for exchanges",
+            "late for a tree",
             "wrong order",
             "late in turn",
         ),
