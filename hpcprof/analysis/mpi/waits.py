@@ -350,7 +350,8 @@ def _last_synchronization(run: RunMpi, call: Ints, arrival: Ints) -> tuple[Ints,
     first = np.repeat(bounds[:-1], np.diff(bounds))
     own, other = first[call], first[arrival]
     for found_own, found_other in (_last_message(run, call, arrival), *_last_collectives(run, call, arrival)):
-        later = (found_own > own) & (found_other >= first[arrival]) & (found_other < arrival)
+        later = (found_own > own) | ((found_own == own) & (found_other > other))
+        later &= (found_other >= first[arrival]) & (found_other < arrival)
         own, other = np.where(later, found_own, own), np.where(later, found_other, other)
     return own, other
 
