@@ -106,6 +106,8 @@ class MatchedGroup(NamedTuple):
         On each rank's own clock.
     others_late : ndarray of int64, shape (m,)
         How long after all of these ranks another one came that all wait for, in ns.
+    aligned : bool
+        Whether what these ranks have in common aligns their clocks.
     """
 
     op: str
@@ -113,6 +115,7 @@ class MatchedGroup(NamedTuple):
     part: Ints
     start: Ints
     others_late: Ints
+    aligned: bool
 
 
 def matches_of(found: Communication) -> Matches:
@@ -142,13 +145,15 @@ def groups_of(matches: Matches) -> Iterator[MatchedGroup]:
         count = 1 + int(np.count_nonzero(np.diff(match[low:high])))
         size = len(rows) // count
         start = matches.start[rows].reshape(count, size)
-        waited = np.where(matches.arrived[rows] == UNKNOWN, 0, matches.arrived[rows] - matches.start[rows])
+        known = matches.arrived[rows] != UNKNOWN
+        waited = np.where(known, matches.arrived[rows] - matches.start[rows], 0)
         yield MatchedGroup(
             matches.op[rows[0]],
             matches.rank[rows[:size]],
             matches.part[rows[::size]],
             start,
             np.maximum(waited.reshape(count, size).min(axis=1), 0),
+            bool(known.any()),
         )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from hpcprof.analysis.collectives.common_clock import RankClock
+from hpcprof.analysis.collectives.matches import MatchedGroup
 from hpcprof.profiles.timeline import Ints
 
 
@@ -15,50 +16,68 @@ from hpcprof.profiles.timeline import Ints
 class CommonClock:
     """Converts the time stamps of the ranks to one clock.
 
+    Ranks that no communication connects with others, also not over further ranks, have no part.
+
     Attributes
     ----------
-    aligned : mapping of int to RankClock
-        The clocks that communication aligned.
-    errors : mapping of int to float
-        How far off these may be, in ns.
+    clocks : mapping of int to RankClock
+        By rank, on a clock that the ranks of a part have in common.
+    part : mapping of int to int
+        By rank, the number of the ranks whose clocks are aligned with each other.
     zero : mapping of int to int
-        The moment 0: of ranks with aligned clocks on the common clock, of the others on their own.
+        The moment 0: of ranks with a part on the clock of the part, of the others on their own.
     """
 
-    aligned: Mapping[int, RankClock]
-    errors: Mapping[int, float]
+    clocks: Mapping[int, RankClock]
+    part: Mapping[int, int]
     zero: Mapping[int, int]
 
     def common(self, rank: int, stamps: Ints) -> Ints:
         """Return stamps of a rank's own clock as moments in ns on the common one."""
-        moments = self.aligned[rank].to_common(stamps) if rank in self.aligned else stamps
+        moments = self.clocks[rank].to_common(stamps) if rank in self.part else stamps
         result: Ints = moments - self.zero[rank]
         return result
 
-    def uncertainty(self, rank: int) -> float | None:
-        """Return the uncertainty of a rank's moments in ns; None if its clock is not aligned."""
-        return self.errors.get(rank) if rank in self.aligned else None
-
     def agree(self, ranks: Ints) -> bool:
-        """Return whether the clocks of all these ranks are aligned."""
-        return all(rank in self.aligned for rank in ranks.tolist())
+        """Return whether the clocks of all these ranks are aligned with each other."""
+        parts = {self.part.get(rank) for rank in ranks.tolist()}
+        return len(parts) == 1 and None not in parts
+
+
+def clock_parts(aligned: Collection[int], matched: Sequence[MatchedGroup] = ()) -> dict[int, int]:
+    """Return a number for each rank that all ranks have in common whose clocks are aligned with its own.
+
+    Parameters
+    ----------
+    aligned : collection of int
+        Ranks that are aligned with each other.
+    matched : sequence of MatchedGroup
+        What aligns others, if it is aligned.
+    """
+    part = dict.fromkeys(aligned, 0)
+    for number, group in enumerate((one.ranks.tolist() for one in matched if one.aligned), 1):
+        joined = {part[rank] for rank in group if rank in part} | {number}
+        part |= dict.fromkeys(group, number)
+        part = {rank: min(joined) if own in joined else own for rank, own in part.items()}
+    return part
 
 
 def common_clock(
-    aligned: Mapping[int, RankClock], errors: Mapping[int, float], fronts: Mapping[int, int]
+    clocks: Mapping[int, RankClock], part: Mapping[int, int], fronts: Mapping[int, int]
 ) -> CommonClock:
     """Return the clock of a graph, on which its first step begins at moment 0.
 
     Parameters
     ----------
-    aligned, errors : mapping
+    clocks, part : mapping
         See `CommonClock`.
     fronts : mapping of int to int
-        When the first explained step of each rank begins, on its own clock. Ranks whose clocks are not
-        aligned begin it at the moment 0.
+        When the first explained step of each rank begins, on its own clock. The ranks of each part, and each
+        rank without one, begin it at the moment 0.
     """
-    begin = [int(aligned[rank].to_common(np.array([fronts[rank]]))[0]) for rank in fronts if rank in aligned]
-    first = min(begin, default=0)
-    return CommonClock(
-        aligned, errors, {rank: first if rank in aligned else own for rank, own in fronts.items()}
-    )
+    first: dict[int, int] = {}
+    for rank in fronts.keys() & part.keys():
+        begin = int(clocks[rank].to_common(np.array([fronts[rank]]))[0])
+        first[part[rank]] = min(begin, first.get(part[rank], begin))
+    zero = {rank: first[part[rank]] if rank in part else own for rank, own in fronts.items()}
+    return CommonClock(clocks, part, zero)

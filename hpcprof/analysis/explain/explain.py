@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.collectives.matches import groups_of
+from hpcprof.analysis.collectives.matches import MatchedGroup, groups_of
 from hpcprof.analysis.explain.candidates import Candidate, Candidates
-from hpcprof.analysis.explain.common_clock import common_clock
+from hpcprof.analysis.explain.common_clock import CommonClock, clock_parts, common_clock
 from hpcprof.analysis.explain.critical_path import critical_path
 from hpcprof.analysis.explain.culprits import with_culprits
 from hpcprof.analysis.explain.evidence import evidence_of
@@ -117,6 +117,8 @@ class Replayable:
         What the graph lacks.
     numbers : tuple of int
         The program's numbers of the steps.
+    loose_ranks : int
+        The number of ranks whose clocks are not aligned with the others'.
     """
 
     graph: RunGraph
@@ -125,6 +127,7 @@ class Replayable:
     profiler: str
     problems: tuple[NotJudged, ...]
     numbers: tuple[int, ...] = ()
+    loose_ranks: int = 0
 
     def number(self, place: int) -> int:
         """Return the program's number of a step, which may be the one after the last."""
@@ -187,15 +190,17 @@ def _replayable(inputs: ExplainInputs, every: Mapping[int, Timeline]) -> Replaya
     edges = {rank: rank_edges(activity) for rank, activity in activities.items()}
     begin = {rank: int(one.work.start[one.front[0]]) for rank, one in activities.items()}
     matched = [*groups_of(of_ranks(inputs.matches(ranks), ranks))] if len(ranks) > 1 else []
-    clock = common_clock(inputs.clocks, inputs.clock_errors, begin)
     mpi = _matched_mpi(inputs, timelines)
+    # Calls of MPI are on the clock of most ranks.
+    clock = common_clock(inputs.clocks, clock_parts(inputs.aligned, matched if mpi is None else ()), begin)
     graph = run_graph(activities, edges, clock, matched, mpi)
-    problems = [*_problems(inputs, graph, len({len(front) for front in fronts.values()}) > 1)]
+    loose = _loose_ranks(inputs, clock, matched)
+    problems = [*_problems(inputs, graph, loose, len({len(front) for front in fronts.values()}) > 1)]
     problems += _unmatched(mpi)
     first = timelines[ranks[0]]
     step = first.step_range.name if first.step_range else ""
     numbers = tuple(steps_of(first).number.tolist())
-    return Replayable(graph, steps, step or "step", first.origin.kind, tuple(problems), numbers)
+    return Replayable(graph, steps, step or "step", first.origin.kind, tuple(problems), numbers, loose)
 
 
 def _delays(inputs: ExplainInputs) -> dict[int, float]:
@@ -247,16 +252,16 @@ def _replayable_mpi(
     if run is None:
         return NO_GPU
     clock = common_clock(
-        inputs.clocks, inputs.clock_errors, {rank: int(one[0]) for rank, one in bounds.items()}
+        inputs.clocks, clock_parts(inputs.aligned), {rank: int(one[0]) for rank, one in bounds.items()}
     )
     windows = {rank: inputs.window(rank, *window) for rank, window in around.items()}
     graph = mpi_graph(windows, run, clock, bounds)
-    problems = [*_problems(inputs, graph, unequal=False), *_unmatched(run)]
+    loose = _loose_ranks(inputs, clock)
+    problems = [*_problems(inputs, graph, loose, unequal=False), *_unmatched(run)]
     of_first = steps_of(timeline)
     name = "" if of_first.by_mpi else of_first.name
-    return Replayable(
-        graph, len(numbers), name or "step", timeline.origin.kind, tuple(problems), tuple(chosen.tolist())
-    )
+    kind, numbered = timeline.origin.kind, tuple(chosen.tolist())
+    return Replayable(graph, len(numbers), name or "step", kind, tuple(problems), numbered, loose)
 
 
 def _matched_mpi(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> RunMpi | None:
@@ -318,7 +323,7 @@ def _unlike_all(account: pd.DataFrame, steps: int, length: int) -> Floats:
     return np.pad(unlike, (0, length - 1), constant_values=np.inf)
 
 
-def _problems(inputs: ExplainInputs, graph: RunGraph, unequal: bool) -> Iterator[NotJudged]:
+def _problems(inputs: ExplainInputs, graph: RunGraph, loose: int, unequal: bool) -> Iterator[NotJudged]:
     known = len(inputs.ranks)
     if inputs.coverage:
         yield NotJudged("late ranks", f"{inputs.coverage}, and the others may be late")
@@ -327,7 +332,7 @@ def _problems(inputs: ExplainInputs, graph: RunGraph, unequal: bool) -> Iterator
             "late ranks",
             "nothing couples the ranks: that takes 5 all-reduces, all-gathers, barriers or messages",
         )
-    elif loose := _loose_ranks(inputs):
+    elif loose:
         yield NotJudged(
             "late ranks",
             f"the clocks of {loose:,} of {counted(known, 'rank')} cannot be aligned with "
@@ -367,10 +372,15 @@ def _problems(inputs: ExplainInputs, graph: RunGraph, unequal: bool) -> Iterator
         )
 
 
-def _loose_ranks(inputs: ExplainInputs) -> int:
-    """Return how many ranks have a clock that is not aligned with the others."""
-    aligned = inputs.clocks.keys() & inputs.clock_errors.keys()
-    return len({*inputs.ranks} - aligned) if len(inputs.ranks) > 1 else 0
+def _loose_ranks(inputs: ExplainInputs, clock: CommonClock, matched: Sequence[MatchedGroup] = ()) -> int:
+    """Return how many ranks have a clock that is not aligned with the others'.
+
+    Ranks that have nothing in common with the others only need a clock among themselves.
+    """
+    if len(inputs.ranks) < 2:
+        return 0
+    apart = all(clock.agree(one.ranks) for one in matched)
+    return len({*inputs.ranks} - (clock.part.keys() if apart else {*inputs.aligned}))
 
 
 def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
@@ -450,7 +460,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     rare = [one for one in findings if of_mpi and (_is_rare(one) or is_held_up(one, held_up))]
     findings = [one for one in findings if one not in rare]
     candidates = _candidates(inputs, replay)
-    unknown = _OF_OTHERS if inputs.coverage or _loose_ranks(inputs) else ()
+    unknown = _OF_OTHERS if inputs.coverage or built.loose_ranks else ()
     cost = min(CALL_COST_NS.get(built.profiler, 0), MPI_CALL_COST_NS if of_mpi else sys.maxsize)
     judged = [one for one in candidates if one.cause not in unknown]
     weights, absent = _weights(built, of_step)
@@ -475,7 +485,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     steps = max(len(series.wall), built.steps)
     summary = StepSummary(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3), elapsed, kinds)
     doubts += [*_slow_hosts(built.graph, slow), *uncertain, *map(_rare_steps, rare)]
-    pipeline, loose = built.graph.is_pipeline, _loose_ranks(inputs)
+    pipeline, loose = built.graph.is_pipeline, built.loose_ranks
     waiting = () if of_mpi else unexplained_waiting(inputs, findings, elapsed, pipeline, loose)
     unjudged = (*waiting, *built.problems, *doubts, *pauses)
     findings = with_machine(_sorted(findings, elapsed, of_step), inputs.tables)
@@ -621,7 +631,7 @@ def _trust(inputs: ExplainInputs, built: Replayable, error_pct: float) -> Confid
     """Return the confidence that nothing about a single finding lowers."""
     if error_pct > _POOR_REPLAY_PCT or inputs.coverage:
         return "low"
-    uncoupled = bool(_loose_ranks(inputs)) or (len(inputs.ranks) > 1 and not built.graph.is_coupled)
+    uncoupled = bool(built.loose_ranks) or (len(inputs.ranks) > 1 and not built.graph.is_coupled)
     inferred = built.graph.inferred_waits or built.graph.paced_ranks
     return "medium" if error_pct > _GOOD_REPLAY_PCT or inferred or uncoupled else "high"
 

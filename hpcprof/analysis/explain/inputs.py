@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,9 +36,9 @@ class ExplainInputs:
     losses : mapping of int to tuple of Loss
         By rank, what its profile lacks.
     clocks : mapping of int to RankClock
-        The clocks that communication aligned, by rank.
-    clock_errors : mapping of int to float
-        How far off these may be, in ns.
+        The clocks of the ranks. Those that communication connects have one in common.
+    aligned : collection of int
+        The ranks that communication connects with most of the others.
     matches : callable
         Returns what some ranks have in common with others.
     arrivals : callable
@@ -56,7 +56,7 @@ class ExplainInputs:
     tables: Mapping[str, pd.DataFrame]
     losses: Mapping[int, tuple[Loss, ...]]
     clocks: Mapping[int, RankClock]
-    clock_errors: Mapping[int, float]
+    aligned: Collection[int]
     matches: Callable[[Sequence[int]], Matches]
     arrivals: Callable[[], Iterable[Arrivals]]
     world_size: int

@@ -80,7 +80,7 @@ def explain_inputs(timelines: dict[int, Timeline], program: Program) -> ExplainI
         tables=tables,
         losses={},
         clocks=clocks,
-        clock_errors=dict.fromkeys(clocks, 1_000.0),
+        aligned=[*clocks],
         matches=lambda _: Matches.concatenate([]),
         arrivals=lambda: [],
         world_size=len(timelines),

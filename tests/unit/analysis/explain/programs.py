@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.collectives.common_clock import Alignment, RankClock, connect
+from hpcprof.analysis.collectives.common_clock import RankClock, connect
 from hpcprof.analysis.collectives.communication import communication
 from hpcprof.analysis.collectives.matches import arrivals_of, matches_of
 from hpcprof.analysis.explain.inputs import ExplainInputs
@@ -490,21 +490,24 @@ def inputs_of(timelines: Mapping[int, Timeline]) -> ExplainInputs:
     rows = tables["rank_collectives"]
     sizes = pd.concat([rows["comm_ranks"], rows["world_ranks"]])
     found = communication([rows])
-    clocks = next(iter(connect(found.aligned)), Alignment({}, {}))
-    if not clocks.clocks and any(len(one.mpi_calls) for one in timelines.values()):
-        # Calls of MPI align the clocks, which are one here.
-        clocks = Alignment(
-            {rank: RankClock.shifted(0) for rank in timelines}, dict.fromkeys(timelines, 1_000.0)
+    clocks, aligned = {}, [*timelines]
+    if parts := connect(found.aligned):
+        clocks, aligned = (
+            {rank: one for part in parts for rank, one in part.clocks.items()},
+            [*parts[0].clocks],
         )
+    elif any(len(one.mpi_calls) for one in timelines.values()):
+        # Calls of MPI align the clocks, which are one here.
+        clocks = {rank: RankClock.shifted(0) for rank in timelines}
     return ExplainInputs(
         ranks=tuple(timelines),
         read=timelines.__getitem__,
         window=lambda rank, *_: timelines[rank],
-        mpi=lambda _: whole_run(tables, clocks.clocks),
+        mpi=lambda _: whole_run(tables, clocks),
         tables=tables,
         losses={},
-        clocks=clocks.clocks,
-        clock_errors=clocks.uncertainty,
+        clocks=clocks,
+        aligned=aligned if clocks else (),
         matches=lambda _: matches_of(found),
         arrivals=lambda: [arrivals_of([matches_of(found)])],
         world_size=max([len(timelines), *sizes.dropna().astype(int)]),

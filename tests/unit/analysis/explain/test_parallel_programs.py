@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from hpcprof.analysis.collectives.matches import MatchedGroup
+from hpcprof.analysis.explain.common_clock import CommonClock, clock_parts
 from hpcprof.analysis.explain.couplings import MESSAGE, Coupling, pipeline_stages
 from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import WAITING, Cause, Explanation
@@ -20,7 +22,18 @@ from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline
 from tests.data.many_ranks import write_program
 from tests.data.parallel_program import Program
-from tests.unit.analysis.explain.programs import MS, US, inputs_of, simulate
+from tests.unit.analysis.explain.programs import (
+    MS,
+    US,
+    Host,
+    Instruction,
+    Launch,
+    Place,
+    StreamWait,
+    Wait,
+    inputs_of,
+    simulate,
+)
 
 STEPS = 600
 
@@ -87,6 +100,33 @@ def test_where_too_little_aligns_the_clocks_no_schedule_is_blamed(tmp_path: Path
     assert "Why is unknown: the clocks of 4 ranks cannot be aligned" in reason
     (late,) = (one.reason for one in found.not_judged if one.what == "late ranks")
     assert late.startswith("the clocks of 4 of 8 ranks cannot be aligned with the others")
+
+
+def test_late_ranks_of_groups_without_a_common_collective_are_found_together() -> None:
+    def program(rank: int) -> list[Instruction]:
+        reduction = Launch(MS, 17, collective=True, group=(0, 1) if rank < 2 else (2, 3))
+        late = Place("data", (Host({1: 9, 3: 6}.get(rank, 0) * MS),))
+        return [late, Launch(4 * MS), StreamWait(17, 7), reduction, StreamWait(7, 17), Wait()]
+
+    found = explain_run(inputs_of(simulate([program(rank) for rank in range(4)], 20)))[0]
+    first = found.shown()[0]
+    assert (first.cause, first.where, first.ranks) == (Cause.LATE_RANK_HOST, "data", (1, 3))
+    assert first.saving_ns == pytest.approx(9 * MS, rel=0.01)
+    assert not found.not_judged
+
+
+def test_what_aligns_clocks_joins_ranks_that_it_shares() -> None:
+    rows = np.zeros(1, np.int64)
+
+    def group(*ranks: int, aligned: bool = True) -> MatchedGroup:
+        return MatchedGroup("AllReduce", np.array(ranks), rows, rows, rows, aligned)
+
+    clock = CommonClock({}, clock_parts((0, 1), [group(4, 5), group(2, 3), group(5, 2)]), {})
+    assert clock.agree(np.array([3, 4]))
+    assert not clock.agree(np.array([1, 4]))
+    assert CommonClock({}, clock_parts((0, 1), [group(2, 1)]), {}).agree(np.array([0, 2]))
+    alone = CommonClock({}, clock_parts((0, 1), [group(2, 3, aligned=False)]), {})
+    assert not alone.agree(np.array([2, 3]))
 
 
 def test_ranks_with_equal_work_have_no_finding_and_do_not_wait(tmp_path: Path) -> None:
