@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT))
 from hpcprof.analysis.explain.explain import explain_run  # noqa: E402
 from hpcprof.analysis.explain.explanation import Cause, Finding  # noqa: E402
 from hpcprof.analysis.explain.inputs import ExplainInputs  # noqa: E402
+from hpcprof.analysis.explain.stream_waits import SUBJECT  # noqa: E402
 from hpcprof.profiles.timeline import Category  # noqa: E402
 from tests.unit.analysis.explain.programs import (  # noqa: E402
     MS,
@@ -64,6 +65,8 @@ class Truth:
         The kind of steps that it names, if that matters.
     also : Truth or None
         A second cause, which is a finding of its own, or goes together with the first one.
+    unjudged : str
+        What is said not to be judged; empty if that does not matter.
     """
 
     cause: Cause | None
@@ -71,6 +74,7 @@ class Truth:
     ranks: tuple[int, ...] | None = None
     kind: int | None = None
     also: Truth | None = None
+    unjudged: str = ""
 
     def fits(self, finding: Finding, every: tuple[int, ...]) -> bool:
         """Return whether a finding says this; ``every`` are the profiled ranks."""
@@ -774,15 +778,81 @@ def late_ranks_of_two_groups(loop: Loop) -> Program | None:
     )
 
 
+def _half(loop: Loop, rank: int) -> tuple[int, ...]:
+    """Return the ranks of a rank's half, which reduces by itself."""
+    half = loop.ranks // 2
+    return tuple(range(half)) if rank < half else tuple(range(half, loop.ranks))
+
+
+def late_ranks_of_groups_apart(loop: Loop) -> Program | None:
+    """Each half of the ranks reduces by itself, and nothing joins them; in each, one loader is late."""
+    if loop.ranks < 4:
+        return None
+    late = [
+        int(loop.drawn.integers(*bounds)) for bounds in ((loop.ranks // 2,), (loop.ranks // 2, loop.ranks))
+    ]
+    slow = dict(zip(late, loop.drawn.integers(8, 16, 2).tolist(), strict=True))
+
+    def of(rank: int, planted: bool) -> Step:
+        data = (Host(slow[rank] * MS),) if planted and rank in slow else ()
+        return Step(data=data, log=(Wait(),), group=_half(loop, rank))
+
+    return Program(
+        loop.programs(lambda rank, step: of(rank, True)),
+        loop.programs(lambda rank, step: of(rank, False)),
+        Truth(Cause.LATE_RANK_HOST, "data", tuple(late)),
+    )
+
+
+def late_by_two_causes_of_groups_apart(loop: Loop) -> Program | None:
+    """Each half of the ranks reduces by itself: in one a loader is late, in the other a GPU has more work."""
+    if loop.ranks < 4:
+        return None
+    host = int(loop.drawn.integers(loop.ranks // 2))
+    gpu = int(loop.drawn.integers(loop.ranks // 2, loop.ranks))
+    late = (Host(int(loop.drawn.integers(12, 18)) * MS),)
+    more = (Launch(int(loop.drawn.integers(6, 10)) * MS, name="expert"),)
+
+    def of(rank: int, planted: bool) -> Step:
+        data, forward = late if planted and rank == host else (), more if planted and rank == gpu else ()
+        return Step(data=data, forward=forward, log=(Wait(),), group=_half(loop, rank))
+
+    return Program(
+        loop.programs(lambda rank, step: of(rank, True)),
+        loop.programs(lambda rank, step: of(rank, False)),
+        Truth(
+            Cause.LATE_RANK_HOST,
+            "data",
+            (host,),
+            also=Truth(Cause.LATE_RANK_GPU, "forward", (gpu,)),
+        ),
+    )
+
+
+def copy_that_blocks_a_stream(loop: Loop) -> Program:
+    """The forward pass of all ranks waits for a copy from pinned memory on another stream."""
+    long = int(loop.drawn.integers(6, 12)) * MS
+
+    def copied(ns: int) -> tuple[Instruction, ...]:
+        copy = Launch(ns, 21, name="HtoD", category=Category.MEM)
+        return StreamWait(21, 7), copy, StreamWait(7, 21)
+
+    return Program(
+        loop.programs(lambda rank, step: Step(forward=copied(long), log=(Wait(),))),
+        loop.programs(lambda rank, step: Step(forward=copied(US), log=(Wait(),))),
+        Truth(Cause.BLOCKING_COPY, "forward"),
+    )
+
+
 def stream_that_blocks_another(loop: Loop) -> Program:
-    """The forward pass of all ranks waits for a long kernel on another stream: work, and no cause."""
+    """The forward pass of all ranks waits for a long kernel on another stream, as its data may need."""
     long = int(loop.drawn.integers(6, 12)) * MS
     blocked = (StreamWait(21, 7), Launch(long, 21, name="augment"), StreamWait(7, 21))
     beside = (StreamWait(21, 7), Launch(US, 21, name="augment"), StreamWait(7, 21))
     return Program(
         loop.programs(lambda rank, step: Step(forward=blocked, log=(Wait(),))),
         loop.programs(lambda rank, step: Step(forward=beside, log=(Wait(),))),
-        Truth(None),
+        Truth(None, unjudged=SUBJECT),
     )
 
 
@@ -967,6 +1037,9 @@ KINDS: tuple[Kind, ...] = (
     slow_loader_of_pipeline,
     late_host_in_one_of_two_kinds,
     late_ranks_of_two_groups,
+    late_ranks_of_groups_apart,
+    late_by_two_causes_of_groups_apart,
+    copy_that_blocks_a_stream,
     stream_that_blocks_another,
     waits_in_backward,
     python_in_backward,
@@ -1009,10 +1082,12 @@ def judged(kind: Kind, ranks: int, seed: int) -> Verdict | None:
     if program is None:
         return None
     inputs, cost = program.inputs(), program.cost_ns()
-    shown = explain_run(inputs)[0].shown()
+    explanation = explain_run(inputs)[0]
+    shown = explanation.shown()
     first = shown[0] if shown else None
     truth = program.truth
     right = truth.fits(first, inputs.ranks) if first else truth.cause is None
+    right &= not truth.unjudged or truth.unjudged in {one.what for one in explanation.not_judged}
     second = None
     if first and truth.also:
         # Of two ranks that are late alike, either is the finding.

@@ -52,7 +52,7 @@ _HARMLESS = (LossKind.DIAGNOSTIC, LossKind.STEP, LossKind.NUMBERED, LossKind.MER
 _MPI = "MPI_"
 """Names of places between calls of MPI contain it."""
 
-_VERSION_KEY, _VERSION = "version", 12
+_VERSION_KEY, _VERSION = "version", 13
 """Raised when explanations say something else about the same analyses: they are then computed again."""
 
 Progress = Callable[[int, int], None]

@@ -47,6 +47,7 @@ from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.explain.run_graph import RunGraph, run_graph
 from hpcprof.analysis.explain.slow_math import slow_products, tensor_core_gain
 from hpcprof.analysis.explain.step_series import drift
+from hpcprof.analysis.explain.stream_waits import waits_between_streams
 from hpcprof.analysis.explain.whole_run import of_capture, of_series, unexplained_waiting
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.statistics.grouped import Floats
@@ -487,7 +488,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     doubts += [*_slow_hosts(built.graph, slow), *uncertain, *map(_rare_steps, rare)]
     pipeline, loose = built.graph.is_pipeline, built.loose_ranks
     waiting = () if of_mpi else unexplained_waiting(inputs, findings, elapsed, pipeline, loose)
-    unjudged = (*waiting, *built.problems, *doubts, *pauses)
+    unjudged = (*waiting, *waits_between_streams(replay), *built.problems, *doubts, *pauses)
     findings = with_machine(_sorted(findings, elapsed, of_step), inputs.tables)
     return Explanation(tuple(findings), hiding, unjudged, summary), critical_path(replay)
 

@@ -13,6 +13,7 @@ import pytest
 
 from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import WAITING, Cause, Explanation
+from hpcprof.analysis.explain.stream_waits import SUBJECT
 from hpcprof.analysis.explain.whole_run import unexplained_waiting
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.discovery import read_profile
@@ -707,3 +708,17 @@ def test_the_share_of_a_saving_in_few_steps_is_that_of_many(steps: int) -> None:
     assert first.cause is Cause.HOST_WORK
     assert first.share_pct == pytest.approx(100 * 10 / 30, abs=0.5)
     assert step.elapsed_ns == pytest.approx(30 * MS, abs=0.1 * MS)
+
+
+@pytest.mark.parametrize(
+    ("name", "long"), [("augment", 9 * MS), ("ncclDevKernel_AllReduce", 9 * MS), ("", US)]
+)
+def test_a_stream_whose_kernels_others_wait_for_is_named_with_what_that_costs(name: str, long: int) -> None:
+    side = Launch(long, 21, name=name or "augment", collective=name.startswith("nccl"))
+    program = training(forward=(StreamWait(21, 7), side, StreamWait(7, 21)))
+    found = explain_run(inputs_of(simulate([program] * 2, STEPS)))[0]
+    said = [one.reason for one in found.not_judged if one.what == SUBJECT]
+    assert len(said) == (name == "augment")
+    assert all(
+        "most for augment in forward. If they ran at once, a step would take up to 9.0" in one for one in said
+    )
