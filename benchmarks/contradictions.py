@@ -1,6 +1,8 @@
-"""Contradictions between the answers about a run: ``python benchmarks/contradictions.py FOLDER…``.
+"""Contradictions between the answers about a run: ``python benchmarks/contradictions.py [FOLDER…]``.
 
 Each FOLDER has the profiles of a run (``rank*.sqlite``, ``*.trace.json*``, also as ``.xz``), or such folders.
+Without any, the runs are generated: the programs of ``benchmarks/programs.py`` whose ranks reduce all
+together, on two ranks or, if they need more, on four, and programs of tensor and pipeline groups.
 Collects and explains each run in a temporary folder, compares every figure that two places show (analyses,
 explanation, bars of the terminal and the page, charts, a comparison of the run with itself, the answers of
 ``hpcprof serve``, and the JSON of commands), and prints the differences: the run, what is compared, and both
@@ -21,6 +23,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlencode
 
 import anyio
+import numpy as np
 import pandas as pd
 from starlette.types import ASGIApp
 
@@ -28,9 +31,11 @@ ROOT = Path(__file__).parents[1]
 # For what lies beside this file's folder.
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.programs import KINDS, Loop  # noqa: E402
+from benchmarks.simulated_exports import write_export  # noqa: E402
 from hpcprof.analysis.explain.explanation import Cause, Explanation, Finding  # noqa: E402
 from hpcprof.analysis.framework.registry import ACROSS_RUNS  # noqa: E402
-from hpcprof.analysis.steps.run_step import PARTS, whole_steps  # noqa: E402
+from hpcprof.analysis.steps.run_step import PARTS, ended_steps, whole_steps  # noqa: E402
 from hpcprof.common.units import format_ns  # noqa: E402
 from hpcprof.report.account import Account, accounts_of_steps  # noqa: E402
 from hpcprof.report.contents import gather  # noqa: E402
@@ -44,6 +49,8 @@ from hpcprof.results.run_names import find_known_run  # noqa: E402
 from hpcprof.results.store.store import open_store  # noqa: E402
 from hpcprof.serve.app import serve_store  # noqa: E402
 from hpcprof.serve.guard import Access  # noqa: E402
+from tests.data.many_ranks import write_program  # noqa: E402
+from tests.data.parallel_program import Program as Parallel  # noqa: E402
 
 PATTERNS = ("*.sqlite", "*.sqlite.xz", "*.trace.json*")
 ROUNDED = 1.0
@@ -128,14 +135,16 @@ def _of_account(
     every: pd.Series[Any], account: pd.DataFrame, tables: Mapping[str, pd.DataFrame]
 ) -> Iterator[Compared]:
     whole = whole_steps(account)
-    ranks = int(account["rank"].nunique())
+    ranks, alike = int(account["rank"].nunique()), len(whole) == len(account)
+    if alike:
+        whole = whole[whole.groupby("rank").cumcount() < _ended_steps(tables["step_parts"])]
     for name in PARTS:
         mean = float(whole[name].fillna(0).astype(float).mean())
         yield Compared(f"{name}: step_account", every[name], mean, len(PARTS))
     parts = sum(int(every[name]) for name in (*PARTS, "uneven_ns"))
     yield Compared("sum of the parts: step_kinds", parts, int(every["elapsed_ns"]))
     idle, rows = tables["idle_causes"], len(tables["idle_causes"])
-    if rows and len(whole) == len(account):
+    if rows and alike:
         total = float(idle["idle_ns_per_step"].sum()) / ranks
         yield Compared("idle time: idle_causes", total, float(every["idle_ns"]), ROUNDED + rows / 2)
     divided = tables["step_idle_causes"]
@@ -146,7 +155,9 @@ def _of_account(
         filled = by_step.reindex(own.index, fill_value=0)
         yield Compared("idle time of each step: step_idle_causes", [*filled], [*own["idle_ns"].astype(int)])
         for _, row in tables["step_kinds"].iloc[1:].iterrows():
-            mean = float(filled[own["kind"] == row["kind"]].mean())
+            of_kind = own["kind"] == row["kind"]
+            ended = of_kind & own.index.isin([*zip(whole["rank"], whole["step"], strict=True)])
+            mean = float(filled[ended if ended.any() else of_kind].mean())
             name = f"idle time of kind {row['kind']}: step_idle_causes"
             yield Compared(name, mean, float(row["idle_ns"]), len(PARTS))
     breakdown = tables["breakdown"]
@@ -155,6 +166,13 @@ def _of_account(
         share = 100 * own / float(every["elapsed_ns"])
         mean = float(breakdown[f"{part}_pct"].mean())
         yield Compared(f"share of {part}: breakdown", round(mean, 1), round(share, 1), _SHARE_PCT)
+
+
+def _ended_steps(parts: pd.DataFrame) -> int:
+    """Return how many of the steps have an end on all ranks."""
+    names = ("start_ns", "wall_ns")
+    by_rank = (rows for _, rows in parts.groupby("rank"))
+    return min(ended_steps(*(rows[name].to_numpy(np.int64) for name in names)) for rows in by_rank)
 
 
 def _of_gpu_time(tables: Mapping[str, pd.DataFrame]) -> Iterator[Compared]:
@@ -291,13 +309,15 @@ def _of_report(run: Results, every: pd.Series[Any], explanation: Explanation) ->
         yield Compared(f"{name} step: title of the bar", value in screen.accounts[0].title, True)
     charts = {chart.get("id"): chart for chart in chart_data(contents)}
     if rows := charts.get("account", {}).get("rows"):
-        ranks = len(run.analysis("step_account")["rank"].unique())
+        account = run.analysis("step_account")
+        ranks = len(account["rank"].unique())
         if len(rows) == ranks:
             names = dict(rows[0]["parts"])
             for part, column in (("compute", "compute_ns"), ("idle", "idle_ns")):
                 mean = sum(dict(row["parts"]).get(part, 0) for row in rows) / ranks
                 if part in names:
-                    yield Compared(f"{part}: chart of the ranks", mean, float(every[column]), len(PARTS))
+                    table_mean = float(account.groupby("rank")[column].mean().mean())
+                    yield Compared(f"{part}: chart of the ranks", mean, table_mean, ROUNDED)
     said = dict(facts(contents, findings=False)).get("stragglers", "")
     late = [one for one in explanation.shown() if one.cause in _LATE and len(one.ranks) == 1]
     for one in late:
@@ -431,33 +451,68 @@ def unpacked(folder: Path, pattern: str, target: Path) -> None:
             shutil.copy(path, target)
 
 
+def generate(folder: Path) -> None:
+    """Write the profiles of generated programs, each into a folder of its own."""
+    for kind in KINDS:
+        program = next(one for ranks in (2, 4) if (one := kind(Loop(0, ranks))) is not None)
+        timelines = program.timelines()
+        if any(len(one.collectives) for one in timelines.values()):
+            # Exports of these would need NCCL's ranges, as the programs of groups below have them.
+            continue
+        target = folder / kind.__name__
+        target.mkdir()
+        for rank, timeline in timelines.items():
+            write_export(target / f"rank{rank}.sqlite", rank, timeline, len(program.planted))
+    for name, of_groups in _OF_GROUPS.items():
+        write_program(folder / name, of_groups)
+
+
+_OF_GROUPS = {
+    "tensor": Parallel(8, 300, tensor=2, slow={5: 6.0}),
+    "pipeline": Parallel(4, 300, pipeline=4),
+    "slow_stage_of_groups": Parallel(8, 300, pipeline=4, slow={2: 20.0, 3: 20.0}),
+    "stalled_host": Parallel(4, 300, stalled={1: 6.0}),
+    "missing_rank": Parallel(4, 300, missing=frozenset({3})),
+    "lost_kernels": Parallel(4, 300, dropped={2: 0.2}),
+}
+
+
 def main() -> None:
     """Hunt for contradictions in every run of some folders."""
-    count = differing = 0
+    count = differing = runs = 0
     with tempfile.TemporaryDirectory() as temporary:
-        work = Path(temporary)
-        for source in map(Path, sys.argv[1:]):
+        work, generated = Path(temporary) / "work", Path(temporary) / "generated"
+        work.mkdir()
+        generated.mkdir()
+        if len(sys.argv) == 1:
+            generate(generated)
+        for source in [Path(one) for one in sys.argv[1:]] or [generated]:
             for number, (folder, pattern) in enumerate(folders(source)):
-                target = work / f"{folder.name}-{number}"
-                unpacked(folder, pattern, target)
-                command = [sys.executable, "-m", "hpcprof", "collect", str(target)]
-                done = subprocess.run(
-                    command, cwd=work, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
-                )
-                if done.returncode:
-                    print(f"{target.name}: not collected: {done.stderr.strip().splitlines()[-1]}")
-                    continue
-                runs = work / "runs"
-                store = open_store(None, runs)
-                found = [*compared(Results(find_known_run(str(target), runs, store), store))]
+                found = [*differences(folder, pattern, work / f"{folder.name}-{number}")]
+                runs += bool(found)
                 count += len(found)
                 for one in found:
                     if one.differs:
                         differing += 1
-                        print(f"{target.name}: {one.name}: {one.a} and {one.b}")
-                shutil.rmtree(target)
-    print(f"{differing} of {count:,} comparisons differ")
+                        print(f"{folder.name}: {one.name}: {one.a} and {one.b}", flush=True)
+    print(f"{differing} of {count:,} comparisons of {runs} runs differ")
     sys.exit(differing > 0)
+
+
+def differences(folder: Path, pattern: str, target: Path) -> Iterator[Compared]:
+    """Collect the profiles in a folder as a run of its own, and yield every figure that two places show."""
+    unpacked(folder, pattern, target)
+    command = [sys.executable, "-m", "hpcprof", "collect", str(target)]
+    done = subprocess.run(
+        command, cwd=target.parent, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}
+    )
+    if done.returncode:
+        print(f"{folder.name}: not collected: {done.stderr.strip().splitlines()[-1]}", flush=True)
+        return
+    runs = target.parent / "runs"
+    store = open_store(None, runs)
+    yield from compared(Results(find_known_run(str(target), runs, store), store))
+    shutil.rmtree(target)
 
 
 if __name__ == "__main__":

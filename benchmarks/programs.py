@@ -27,7 +27,7 @@ from hpcprof.analysis.explain.explain import explain_run  # noqa: E402
 from hpcprof.analysis.explain.explanation import Cause, Finding  # noqa: E402
 from hpcprof.analysis.explain.inputs import ExplainInputs  # noqa: E402
 from hpcprof.analysis.explain.stream_waits import SUBJECT  # noqa: E402
-from hpcprof.profiles.timeline import Category  # noqa: E402
+from hpcprof.profiles.timeline import Category, Timeline  # noqa: E402
 from tests.unit.analysis.explain.programs import (  # noqa: E402
     MS,
     US,
@@ -98,12 +98,14 @@ class Program:
     truth: Truth
     profiled: int | None = None
 
+    def timelines(self) -> dict[int, Timeline]:
+        """Return what the profiled ranks record of the program with its cause."""
+        timelines = simulate(self.planted, STEPS)
+        return {rank: timelines[rank] for rank in range(self.profiled or len(timelines))}
+
     def inputs(self) -> ExplainInputs:
         """Return what an explanation is computed from."""
-        timelines = simulate(self.planted, STEPS)
-        profiled = len(timelines) if self.profiled is None else self.profiled
-        found = inputs_of({rank: timelines[rank] for rank in range(profiled)})
-        return replace(found, world_size=len(timelines))
+        return replace(inputs_of(self.timelines()), world_size=len(self.planted))
 
     def cost_ns(self) -> float:
         """Return what a step gains without the cause."""

@@ -32,8 +32,12 @@ FEWEST = 5
 MOST_VALUES = 1000
 """So many values are looked at, which takes a second; of a longer series the last ones."""
 
-_PER_VALUE = 0.01
-"""The prior probability of a change before each value: once in a hundred runs."""
+_PER_VALUE, _PER_SERIES = 0.01, 0.25
+"""The prior probability of a change before each value, and the most changes to expect in a series.
+
+Whoever looks after each run looks the more often, the longer the series is. So its changes are not to be
+more probable for that.
+"""
 
 _USUAL_CHANGE = 0.1
 """The prior distance of levels, as a logarithm: most changes of interest are below 10 %."""
@@ -178,8 +182,9 @@ def change_probabilities(series: Floats) -> Floats:
 
 def _posterior(likelihood: Floats) -> tuple[Floats, Floats]:
     """Return the probability of a change before each value, and the log evidence of the likelihoods."""
-    stay, change = np.log1p(-_PER_VALUE), np.log(_PER_VALUE)
     n = likelihood.shape[-1] - 1
+    prior = min(_PER_VALUE, _PER_SERIES / n)
+    stay, change = np.log1p(-prior), np.log(prior)
     likelihood[..., n - _LAST + 1 :, n] = -np.inf
     lengths = np.arange(n + 1)
     # ahead[t]: the values before t, if a segment ends there; behind[t]: those from t on.

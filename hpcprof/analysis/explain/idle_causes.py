@@ -29,6 +29,7 @@ from hpcprof.analysis.explain.step_account import busy_time, nothing_ran
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.operators.host_time import measured_on_host
+from hpcprof.analysis.steps.run_step import ended_steps
 from hpcprof.analysis.steps.step_ranges import no_steps, shown_name, steps_of
 from hpcprof.analysis.steps.streams import OperationTimes, launch_calls
 from hpcprof.analysis.steps.wall_time import StepTimes, step_intervals
@@ -138,10 +139,11 @@ class _Where(Table):
 def idle_causes(timeline: Timeline) -> Outcome:
     """Divide the idle time of the steps by what the next operation was waiting for.
 
-    ``idle_ns_per_step`` is the mean over the steps, and ``gaps`` how many gaps have the cause. ``range`` is
-    the innermost range of the thread that launches the operation, else of the thread that marks the steps;
-    ``api`` is the call in which the launching thread is. Until its launch call begins, an operation waits for
-    the host, and then for the launch.
+    ``idle_ns_per_step`` is the mean over the steps, and ``gaps`` how many gaps have the cause; a last step
+    without an end does not count, as in `step_kinds`. ``range`` is the innermost range of the thread that
+    launches the operation, else of the thread that marks the steps; ``api`` is the call in which the
+    launching thread is. Until its launch call begins, an operation waits for the host, and then for the
+    launch.
 
     Without work on a GPU, time is idle in which no operator is executed and no collective runs. Its cause is
     ``host``, and ``range`` that of the thread that marks the steps.
@@ -149,9 +151,12 @@ def idle_causes(timeline: Timeline) -> Outcome:
     divided = _idle_time(timeline)
     if isinstance(divided, str):
         return no_rows(divided)
-    kind, number = numbered(divided.sums.kind)
-    time, gaps = (_totals(number, of) for of in (divided.sums.time, divided.sums.gaps))
-    per_step = np.rint(time / len(step_intervals(timeline).start)).astype(np.int64)
+    times = step_intervals(timeline)
+    steps = ended_steps(times.start, times.end - times.start)
+    sums = divided.sums.take(divided.sums.step < steps)
+    kind, number = numbered(sums.kind)
+    time, gaps = (_totals(number, of) for of in (sums.time, sums.gaps))
+    per_step = np.rint(time / steps).astype(np.int64)
     return Outcome(divided.kinds.columns(kind) | {"idle_ns_per_step": per_step, "gaps": gaps})
 
 

@@ -27,8 +27,8 @@ _FEWEST_DEGREES = 1 - 1e-9
 _ASSUMED_CLUSTERS = 12
 """The weight of an assumed correlation, as a number of clusters."""
 
-_ERRORS = 1.0
-"""The correlation of clusters may be larger than measured by so many standard errors."""
+_ERRORS = 1.28
+"""The correlation of clusters is taken for the upper end of its one-sided 90 % interval."""
 
 
 @dataclass(frozen=True)

@@ -206,7 +206,7 @@ def step_kinds(account: pd.DataFrame, start: Ints, aligned: Set[int]) -> list[di
     if not len(account):
         return []
     rows = whole_steps(account.assign(start_ns=start)).sort_values(["step", "rank"])
-    kind, series, follow = kinds_of_steps(account), step_series(account), _follow(rows)
+    kind, series, follow = kinds_of_steps(account), step_series(account), _follow(*_by_step(rows))
     elapsed = _elapsed(rows, aligned, follow)
     steps, ended = rows["step"].to_numpy(), np.ones(len(kind), bool)
     ended[-1] = not follow
@@ -225,14 +225,25 @@ def step_kinds(account: pd.DataFrame, start: Ints, aligned: Set[int]) -> list[di
     ]
 
 
-def _follow(rows: pd.DataFrame) -> bool:
-    """Return whether each step, sorted by number and rank, ends where the next one begins."""
+def _by_step(rows: pd.DataFrame) -> tuple[Ints, Ints]:
+    """Return begin and time of steps, sorted by number and rank, with shape (steps, ranks)."""
     ranks = rows["rank"].nunique()
-    if len(rows) == ranks:
-        return False
     start, wall = (rows[name].to_numpy(np.int64).reshape(-1, ranks) for name in ("start_ns", "wall_ns"))
+    return start, wall
+
+
+def _follow(start: Ints, wall: Ints) -> bool:
+    """Return whether each step ends where the next one begins; the arrays begin with an axis of steps."""
     apart = np.abs(np.diff(start, axis=0) - wall[:-1])
-    return bool(np.median(apart) <= _FOLLOWS * np.median(wall))
+    return len(wall) > 1 and bool(np.median(apart) <= _FOLLOWS * np.median(wall))
+
+
+def ended_steps(start: Ints, wall: Ints) -> int:
+    """Return how many of the steps of a rank are whole: all but the last, where each ends with the next one.
+
+    See the notes of `step_kinds`.
+    """
+    return len(wall) - _follow(start, wall)
 
 
 def account_of_all_steps(kinds: pd.DataFrame) -> dict[str, float]:

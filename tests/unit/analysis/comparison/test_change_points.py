@@ -55,6 +55,17 @@ def test_several_series_at_once_have_the_probabilities_of_each_alone() -> None:
     assert change_probabilities(values) == pytest.approx(np.array(alone), abs=1e-9)
 
 
+@pytest.mark.parametrize(("count", "prior"), [(25, 0.01), (100, 0.0025)])
+def test_longer_series_are_not_expected_to_have_more_changes(
+    monkeypatch: pytest.MonkeyPatch, count: int, prior: float
+) -> None:
+    values = np.log(series((count, 1.0), seed=7))
+    found = change_probabilities(values)
+    monkeypatch.setattr(module, "_PER_SERIES", np.inf)
+    monkeypatch.setattr(module, "_PER_VALUE", prior)
+    assert found == pytest.approx(change_probabilities(values))
+
+
 @pytest.mark.parametrize(("before", "after"), [(3, 3), (20, 3), (5, 12), (40, 30), (90, 4)])
 def test_ranks_are_compared_by_the_exact_test_of_mann_and_whitney(before: int, after: int) -> None:
     random = np.random.default_rng(5)

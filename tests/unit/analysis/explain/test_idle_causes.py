@@ -13,6 +13,16 @@ from hypothesis import strategies as st
 from hpcprof.analysis.explain.idle_causes import idle_causes
 from hpcprof.analysis.explain.step_account import step_parts
 from hpcprof.profiles.timeline import ApiCalls, Category, Timeline
+from tests.unit.analysis.explain.programs import (
+    MS,
+    Host,
+    Instruction,
+    Launch,
+    Place,
+    Wait,
+    inputs_of,
+    simulate,
+)
 from tests.unit.analysis.timelines import COMP, MEM, timeline
 
 STEP = [(0, 1000, "iteration", 0)]
@@ -47,6 +57,16 @@ def causes(profile: Timeline) -> dict[tuple[str, str | None, str | None], int]:
     return {
         (row["cause"], row["range"], row["api"]): row["idle_ns_per_step"] for row in rows.to_dict("records")
     }
+
+
+def test_the_idle_time_of_a_step_is_that_of_the_account_of_the_steps_with_an_end() -> None:
+    program: list[Instruction] = [Place("data", (Host(9 * MS),)), *[Launch(MS)] * 3, Wait()]
+    tables = inputs_of(simulate([program], 5)).tables
+    every = tables["step_kinds"].iloc[0]
+    # The last step lacks the pause before a next one.
+    assert every["idle_ns"] > 1.2 * tables["step_account"]["idle_ns"].mean()
+    rows = tables["idle_causes"]
+    assert rows["idle_ns_per_step"].sum() == pytest.approx(every["idle_ns"], abs=len(rows))
 
 
 def test_a_gap_is_the_hosts_until_the_launch_call_begins_and_then_the_launchs() -> None:
