@@ -57,7 +57,7 @@ ROUNDED = 1.0
 """A figure in whole ns may be rounded twice."""
 
 _SHARE_PCT = 3.0
-"""The whole capture has time outside the steps, so shares of it and of steps differ by up to so much."""
+"""Shares of the whole capture, which has time outside the steps, and of steps differ by up to so much."""
 
 _LATE = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU)
 
@@ -161,6 +161,9 @@ def _of_account(
             name = f"idle time of kind {row['kind']}: step_idle_causes"
             yield Compared(name, mean, float(row["idle_ns"]), len(PARTS))
     breakdown = tables["breakdown"]
+    steps = float(every["elapsed_ns"]) * len(whole) / ranks
+    if len(breakdown) and steps < (1 - _SHARE_PCT / 100) * float(breakdown["span_ns"].mean()):
+        return
     for part in ("compute", "exposed_comm", "exposed_mem", "idle") if len(breakdown) else ():
         own = float(every[f"{part}_ns"]) + (float(every["wait_for_peer_ns"]) if part == "exposed_comm" else 0)
         share = 100 * own / float(every["elapsed_ns"])

@@ -10,6 +10,7 @@ import numpy as np
 
 from hpcprof.analysis.gpu_time.breakdown import PARTS
 from hpcprof.analysis.steps.phases import distribution
+from hpcprof.analysis.steps.run_step import ended_steps
 
 AnalysisColumns = Mapping[str, Sequence[Any]]
 
@@ -78,11 +79,14 @@ def _step_parts(results: Mapping[str, AnalysisColumns]) -> Iterator[str]:
 
 
 def _idle_causes(results: Mapping[str, AnalysisColumns]) -> Iterator[str]:
-    """Check that the causes of idle time add up to the idle time of the steps; each mean is rounded."""
-    steps = results["step_parts"]["idle_ns"]
-    per_step = results["idle_causes"]["idle_ns_per_step"]
+    """Check that the causes of idle time add up to that of the steps with an end; each mean is rounded."""
+    parts, per_step = results["step_parts"], results["idle_causes"]["idle_ns_per_step"]
+    if not per_step:
+        return
+    start, wall = (np.array(parts[name], np.int64) for name in ("start_ns", "wall_ns"))
+    steps = parts["idle_ns"][: ended_steps(start, wall)]
     total, whole = sum(per_step) * len(steps), sum(steps)
-    if per_step and abs(total - whole) > len(per_step) * len(steps):
+    if abs(total - whole) > len(per_step) * len(steps):
         yield f"the causes of idle time add up to {total} ns, the idle time of the steps to {whole} ns"
 
 
