@@ -29,6 +29,7 @@ from hpcprof.common.errors import HpcprofError, StoreError
 from hpcprof.common.units import counted
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.event_folders import communication_folder
+from hpcprof.profiles.readers.communicators import is_of_one_process
 from hpcprof.profiles.timeline import Ints
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.communicator_groups import RankGroup, Survey, groups_of_communicators, rank_chunks
@@ -426,7 +427,8 @@ def _survey(task: RankTask) -> Survey:
                 found.exchanging.add(name)
             found.whole |= not name or kind["op"] == _UNTOLD
             found.worlds.add(world)
-            found.size = max(found.size, world or 0, kind["comm_ranks"] or 0)
+            inside = name and is_of_one_process(name)
+            found.size = max(found.size, world or 0, 0 if inside else kind["comm_ranks"] or 0)
     return found
 
 

@@ -130,6 +130,11 @@ def test_processes_that_mark_nothing_may_record_different_executions(
     assert kept == {0: 782_724_313, 1: 782_724_316}
 
 
+def test_a_process_with_several_gpus_is_all_of_its_program(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    (tmp_path / "rank00000.xplane.pb").write_bytes(made.profile(gpus=2))
+    assert "ranks has a profile" not in hpcprof("explain", str(tmp_path)).stdout
+
+
 def first_finding(hpcprof: Hpcprof, run: Path) -> dict[str, object]:
     found = json.loads(hpcprof("explain", str(run), "--format", "json").stdout)["findings"]
     return dict(found[0]) if found else {}

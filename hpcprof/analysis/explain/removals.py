@@ -34,6 +34,9 @@ WHOLE_STEP = ""
 
 _LONG_NS = 100_000
 _LONG_TIMES = 10
+_SURELY_LONG_NS = 2_000_000
+"""Launches do not lie so far apart by themselves, however few a step has."""
+
 _CALL_NS = 5_000
 """The time left of a call that no longer waits or allocates."""
 
@@ -101,7 +104,7 @@ class Removals:
         for rank in range(len(self.graph.ranks)):
             mine = self.graph.call_rank == rank
             usual = float(np.median(time[mine])) if mine.any() else 0.0
-            result |= mine & (time > max(_LONG_NS, _LONG_TIMES * usual))
+            result |= mine & (time > max(_LONG_NS, min(_LONG_TIMES * usual, _SURELY_LONG_NS)))
         return result
 
     @cached_property

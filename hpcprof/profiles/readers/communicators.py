@@ -130,3 +130,16 @@ def own_sizes(operation: str, sent: Ints, received: Ints, ranks: Ints, own: Ints
         np.where(known, given // np.maximum(to, 1), NO_BYTES),
         np.where(known, got // np.maximum(by, 1), NO_BYTES),
     )
+
+
+_OF_PROCESS = " of process "
+
+
+def of_one_process(text: str, process: int) -> str:
+    """Return the name of a communicator of devices that one process has: others may number theirs alike."""
+    return f"{text}{_OF_PROCESS}{process}"
+
+
+def is_of_one_process(name: str) -> bool:
+    """Return whether a communicator has devices of one process only: its size tells nothing of ranks."""
+    return _OF_PROCESS in name

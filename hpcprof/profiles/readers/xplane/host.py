@@ -20,7 +20,7 @@ from hpcprof.profiles.columns.intervals import outermost, properly_nested
 from hpcprof.profiles.columns.ordering import by_time
 from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows, rows_by_key
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
-from hpcprof.profiles.readers.communicators import ranks_in_short
+from hpcprof.profiles.readers.communicators import of_one_process, ranks_in_short
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.readers.xplane.hlo import CONTAINERS, Operation, Program
 from hpcprof.profiles.readers.xplane.planes import NOT_GIVEN, Plane
@@ -476,8 +476,7 @@ class _Described:
         given = sum(one.bytes for one in operation.inputs)
         size = given // len(group) if name in ("ReduceScatter", "AlltoAll", "AlltoAllV") else given
         if len(inside) == len(group):
-            # Other processes may number their devices in the same way.
-            return cls(name, f"{text} of process {process}", size or NO_BYTES, len(group), True)
+            return cls(name, of_one_process(text, process), size or NO_BYTES, len(group), True)
         return cls(name, text, size or NO_BYTES, len(group) // max(len(inside), 1))
 
 
