@@ -106,7 +106,7 @@ def test_the_same_training_on_two_ranks_is_equally_fast(timelines: dict[int, Tim
     assert control["overlapped_n"] > 3000
     assert 0.995 < control["ci_low"] <= control["slowdown"] <= control["ci_high"] < 1.005
     # Both communicate beside much the same kernels, so that little is left of the 7 %.
-    assert 0.97 < rows[0]["ci_low"] <= rows[0]["ci_high"] < 1.035
+    assert 0.96 < rows[0]["ci_low"] <= rows[0]["ci_high"] < 1.04
 
 
 def test_the_same_run_twice_has_an_interval_that_contains_1(timelines: dict[int, Timeline]) -> None:
