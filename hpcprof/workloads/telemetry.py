@@ -77,7 +77,8 @@ _BYTES_BEFORE_SLOWER = 8 << 20
 
 _SLOWEST_S = 2.0
 _MOST_CPU = 0.005
-"""The share of a core that samples may take: they come less often where they take longer."""
+"""The share of a core that samples may take, half of it for slow values: they come less often where they take
+longer, as on a node with many GPUs."""
 
 _ENERGY_S = 5.0
 """The seconds between readings of what takes long: of a GPU's energy 5 ms of CPU time (H100, driver 580)."""
@@ -608,18 +609,22 @@ class Sampler:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         self._widen()
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        self._began, self._began_cpu = time.time(), time.process_time()
+        self._began, self._began_cpu, self._slow_cpu = time.time(), time.process_time(), 0.0
         empty, next_slow, had_ranks = 0, 0.0, False
         with open(self._path, "ab", 0) as self._file:
             while True:
                 now = time.time()
                 slow = now >= next_slow or self._ended
+                before = time.process_time()
                 if slow:
-                    next_slow = now + max(_SLOW_S, self._pause(now))
                     self._look()
                     empty = 0 if self._ranks.processes else empty + 1
                     had_ranks = had_ranks or bool(self._ranks.processes)
                 self._sample(now, slow)
+                if slow:
+                    spent = time.process_time() - before
+                    self._slow_cpu += spent
+                    next_slow = now + max(_SLOW_S, self._pause(now), 2.0 * spent / _MOST_CPU)
                 if self._ended or self._all_have_left(slow) or self._is_alone(empty, had_ranks, now):
                     return
                 pause = max(0.0, now + self._pause(now) - time.time())
@@ -648,7 +653,8 @@ class Sampler:
 
     def _pause(self, now: float) -> float:
         """Return the seconds to the next sample: more of them for long files, and where CPU time is up."""
-        spent = (time.process_time() - self._began_cpu) / _MOST_CPU - (now - self._began)
+        fast = time.process_time() - self._began_cpu - self._slow_cpu
+        spent = 2.0 * fast / _MOST_CPU - (now - self._began)
         pause = max(_FAST_S * 2.0 ** (self._written // _BYTES_BEFORE_SLOWER), spent)
         return min(pause, _SLOWEST_S)
 

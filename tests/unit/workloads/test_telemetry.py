@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -124,3 +125,34 @@ def test_a_rank_that_waits_for_a_disk_is_blocked(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(telemetry, "_stat", lambda pid: [states[pid], *["0"] * 40])
     values = dict(ranks.fast())
     assert (values["rank0 blocked_pct"], values["rank1 blocked_pct"]) == (100, 0)
+
+
+@pytest.mark.parametrize(("fast_ms", "slow_ms", "fast_hz"), [(0.1, 1, 10), (1, 40, 2.5), (3, 200, 0.8)])
+def test_samples_take_half_a_percent_of_a_core_at_most(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fast_ms: float, slow_ms: float, fast_hz: float
+) -> None:
+    clock, seconds = SimpleNamespace(now=0.0, cpu=0.0), 2000.0
+    taken = {False: 0, True: 0}
+    times = SimpleNamespace(time=lambda: clock.now, process_time=lambda: clock.cpu)
+    one = telemetry.Sampler(str(tmp_path), "node", 0)
+
+    def sample(now: float, slow: bool) -> None:
+        taken[slow] += 1
+        clock.cpu += (fast_ms + slow * slow_ms) / 1e3
+
+    def wait(signals: object, pause: float) -> object:
+        clock.now += pause
+        return object() if clock.now > seconds else None
+
+    waits = SimpleNamespace(SIGTERM=15, SIG_BLOCK=0, pthread_sigmask=lambda *given: None, sigtimedwait=wait)
+    monkeypatch.setattr(telemetry, "time", times)
+    monkeypatch.setattr(telemetry, "signal", waits)
+    for name, function in {
+        "_sample": sample,
+        "_look": lambda: None,
+        "_is_alone": lambda *given: False,
+    }.items():
+        monkeypatch.setattr(one, name, function)
+    one.run()
+    assert clock.cpu < 0.0055 * seconds
+    assert taken[False] / seconds == pytest.approx(fast_hz, rel=0.15)

@@ -167,7 +167,10 @@ def test_a_late_rank_is_found_and_priced_where_no_wait_is_recorded() -> None:
 
 def test_a_long_pause_is_host_work_also_where_a_step_has_few_launches() -> None:
     graph = Launch(4 * MS, name="graph")
-    program = [Place("data", (Host(21 * MS), graph)), Place("augment", (Host(18 * MS), graph))]
+    program: list[Instruction] = [
+        Place("data", (Host(21 * MS), graph)),
+        Place("augment", (Host(18 * MS), graph)),
+    ]
     first = explained(program).shown()[0]
     assert first.cause is Cause.HOST_WORK
     assert first.saving_ns == pytest.approx(21 * MS, abs=MS)
