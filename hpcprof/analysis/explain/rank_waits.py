@@ -154,9 +154,10 @@ class WaitedWork:
     def _just_before(self) -> Ints:
         """Return what ended on another stream just before an operation that was launched long ago."""
         work = self.work
-        # The last one that has ended, if a stream's own predecessor ended before it.
         last = np.searchsorted(work.end[self._by_end], work.start, side="right") - 1
-        late = np.flatnonzero(last >= 0)
+        # The operation before it on its own stream may explain when it began.
+        free = (work.before == NONE) | (work.start - work.end[work.before] > ODD_NS)
+        late = np.flatnonzero((last >= 0) & free)
         source = self._by_end[last[late]]
         launched = self.calls.start[work.call[late]]
         kept = (work.stream[source] != work.stream[late]) & (work.end[source] > launched + ODD_NS)
