@@ -210,6 +210,7 @@ def collect(
         new = [task for task in tasks if task.path in collection.read]
         survey = _survey_of_one_program(run, store, executor, new)
     summary.warnings += _world_size_warnings(run, collection.world_sizes)
+    summary.warnings += [_UNTRACED] if any((run.path / "state").glob("*.untraced")) else []
     if summary.read or summary.unchanged:
         collection.describe_run()
         update_run(run.id, store, executor, run, survey)
@@ -418,6 +419,12 @@ class _Collection:
             for task in tasks
             if task.rank in other and task.path in done
         ]
+
+
+_UNTRACED = (
+    "this nsys traces no MPI_Send_c and its like, which mpi4py called in this MPI: messages and collectives "
+    "are missing, and pop shows too much useful time. Use mpi4py 3, or Open MPI up to 5.0."
+)
 
 
 def _world_size_warnings(run: Run, world_sizes: Mapping[Path, int]) -> list[str]:

@@ -77,8 +77,9 @@ _BYTES_BEFORE_SLOWER = 8 << 20
 
 _SLOWEST_S = 2.0
 _MOST_CPU = 0.005
-"""The share of a core that samples may take, half of it for slow values: they come less often where they take
-longer, as on a node with many GPUs."""
+"""The share of a core that samples may take: they come less often where they take longer."""
+_MOST_CPU_OF_SLOW = _MOST_CPU / 2
+"""Of it, what the slow values of GPUs may take, so that those of many GPUs leave time for clocks."""
 
 _ENERGY_S = 5.0
 """The seconds between readings of what takes long: of a GPU's energy 5 ms of CPU time (H100, driver 580)."""
@@ -446,7 +447,8 @@ class NvidiaGpus:
         self.names: List[str] = []
         self._handles: List[Tuple[int, ctypes.c_void_p]] = []
         self._lacking: Set[Tuple[Any, ...]] = set()
-        self._next_energy = 0.0
+        self._next_energy = self._next_slow = 0.0
+        self._slow_names: List[str] = []
         try:
             self._nvml = ctypes.CDLL("libnvidia-ml.so.1")
         except OSError:
@@ -496,11 +498,27 @@ class NvidiaGpus:
             )
 
     def slow(self) -> Named:
-        """Yield energy, memory and errors of each GPU."""
+        """Yield energy, memory and errors of each GPU; None for each while it is too early to read them."""
+        now, before = time.time(), time.process_time()
+        if now < self._next_slow:
+            for name in self._slow_names:
+                yield name, None
+            return
+        self._slow_names = []
+        for name, value in self._read_slow(now):
+            self._slow_names.append(name)
+            yield name, value
+        self._next_slow = now + (time.process_time() - before) / _MOST_CPU_OF_SLOW
+
+    def end(self) -> None:
+        """Let the next slow values be read, whenever the last ones were."""
+        self._next_energy = self._next_slow = 0.0
+
+    def _read_slow(self, now: float) -> Named:
         number, large = ctypes.c_uint, ctypes.c_ulonglong
-        counted = time.time() >= self._next_energy
+        counted = now >= self._next_energy
         if counted:
-            self._next_energy = time.time() + _ENERGY_S * len(self._handles)
+            self._next_energy = now + _ENERGY_S * len(self._handles)
         for index, handle in self._handles:
             name = "gpu%d " % index
             memory = self._ask("nvmlDeviceGetMemoryInfo", handle, _Memory)
@@ -609,26 +627,24 @@ class Sampler:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         self._widen()
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        self._began, self._began_cpu, self._slow_cpu = time.time(), time.process_time(), 0.0
+        self._began, self._began_cpu = time.time(), time.process_time()
         empty, next_slow, had_ranks = 0, 0.0, False
         with open(self._path, "ab", 0) as self._file:
             while True:
                 now = time.time()
                 slow = now >= next_slow or self._ended
-                before = time.process_time()
                 if slow:
+                    next_slow = now + max(_SLOW_S, self._pause(now))
                     self._look()
                     empty = 0 if self._ranks.processes else empty + 1
                     had_ranks = had_ranks or bool(self._ranks.processes)
                 self._sample(now, slow)
-                if slow:
-                    spent = time.process_time() - before
-                    self._slow_cpu += spent
-                    next_slow = now + max(_SLOW_S, self._pause(now), 2.0 * spent / _MOST_CPU)
                 if self._ended or self._all_have_left(slow) or self._is_alone(empty, had_ranks, now):
                     return
                 pause = max(0.0, now + self._pause(now) - time.time())
                 self._ended = signal.sigtimedwait({signal.SIGTERM}, pause) is not None
+                if self._ended:
+                    self._nvidia.end()
 
     def _look(self) -> None:
         """Look for the processes of the ranks, here and on the GPUs."""
@@ -653,8 +669,7 @@ class Sampler:
 
     def _pause(self, now: float) -> float:
         """Return the seconds to the next sample: more of them for long files, and where CPU time is up."""
-        fast = time.process_time() - self._began_cpu - self._slow_cpu
-        spent = 2.0 * fast / _MOST_CPU - (now - self._began)
+        spent = (time.process_time() - self._began_cpu) / _MOST_CPU - (now - self._began)
         pause = max(_FAST_S * 2.0 ** (self._written // _BYTES_BEFORE_SLOWER), spent)
         return min(pause, _SLOWEST_S)
 

@@ -289,6 +289,12 @@ def test_a_profile_of_another_number_of_ranks_than_the_run_has_is_named(hpcprof:
     assert {row["rank"] for row in rows(hpcprof, run, "kernels")} == {0, 1, 2}
 
 
+def test_calls_of_mpi_that_the_profiler_could_not_trace_are_said(hpcprof: Hpcprof, run: Path) -> None:
+    (run / "state/rank00000.untraced").write_text("MPI_Send_c\n")
+    (said,) = sentences(hpcprof("collect", "--jobs", "1").stderr)
+    assert said.startswith("hpcprof: this nsys traces no MPI_Send_c and its like")
+
+
 def test_a_profile_of_another_number_of_ranks_than_the_others_is_refused(
     hpcprof: Hpcprof, folder: Path
 ) -> None:

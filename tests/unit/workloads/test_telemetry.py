@@ -114,6 +114,7 @@ def test_fields_of_nvml_are_added_up_and_those_without_any_asked_once() -> None:
     assert (values["gpu0 nvlink_sent_bytes"], values["gpu0 nvlink_received_bytes"]) == (10240, 20480)
     assert values["gpu0 nvlink_errors"] == 3 and values["gpu0 pcie_sent_bytes"] is None
     library.asked = 0
+    gpus._next_slow = 0.0
     dict(gpus.slow())
     assert library.asked == 3
 
@@ -127,32 +128,29 @@ def test_a_rank_that_waits_for_a_disk_is_blocked(monkeypatch: pytest.MonkeyPatch
     assert (values["rank0 blocked_pct"], values["rank1 blocked_pct"]) == (100, 0)
 
 
-@pytest.mark.parametrize(("fast_ms", "slow_ms", "fast_hz"), [(0.1, 1, 10), (1, 40, 2.5), (3, 200, 0.8)])
-def test_samples_take_half_a_percent_of_a_core_at_most(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fast_ms: float, slow_ms: float, fast_hz: float
+def test_the_slow_values_of_many_gpus_take_a_quarter_of_a_percent_of_a_core(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock, seconds = SimpleNamespace(now=0.0, cpu=0.0), 2000.0
-    taken = {False: 0, True: 0}
+    clock, read = SimpleNamespace(now=0.0, cpu=0.0), 0
     times = SimpleNamespace(time=lambda: clock.now, process_time=lambda: clock.cpu)
-    one = telemetry.Sampler(str(tmp_path), "node", 0)
-
-    def sample(now: float, slow: bool) -> None:
-        taken[slow] += 1
-        clock.cpu += (fast_ms + slow * slow_ms) / 1e3
-
-    def wait(signals: object, pause: float) -> object:
-        clock.now += pause
-        return object() if clock.now > seconds else None
-
-    waits = SimpleNamespace(SIGTERM=15, SIG_BLOCK=0, pthread_sigmask=lambda *given: None, sigtimedwait=wait)
     monkeypatch.setattr(telemetry, "time", times)
-    monkeypatch.setattr(telemetry, "signal", waits)
-    for name, function in {
-        "_sample": sample,
-        "_look": lambda: None,
-        "_is_alone": lambda *given: False,
-    }.items():
-        monkeypatch.setattr(one, name, function)
-    one.run()
-    assert clock.cpu < 0.0055 * seconds
-    assert taken[False] / seconds == pytest.approx(fast_hz, rel=0.15)
+    gpus = telemetry.NvidiaGpus()
+    gpus._handles = [(index, ctypes.c_void_p()) for index in range(8)]
+
+    def ask(*given: object) -> None:
+        clock.cpu += 1e-3
+
+    monkeypatch.setattr(gpus, "_ask", ask)
+    monkeypatch.setattr(gpus, "_fields", ask)
+    names = [name for name, _ in gpus.slow()]
+    for clock.now in range(1, 1000):
+        before = clock.cpu
+        # The names stay, whether values are read or not.
+        assert [name for name, _ in gpus.slow()] == names
+        read += clock.cpu > before
+    assert 0.9 * 0.0025 * 1000 < clock.cpu < 1.1 * 0.0025 * 1000
+    assert read > 20
+    before = clock.cpu
+    gpus.end()
+    list(gpus.slow())
+    assert clock.cpu > before
