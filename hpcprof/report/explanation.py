@@ -193,7 +193,8 @@ def _gains(explanation: Explanation, wall_ns: int) -> list[str]:
     said = []
     replayed = [finding for finding in priced if finding.cause not in _OF_SINGLE_STEPS]
     names = [_remedied(finding, explanation) for finding in replayed]
-    if replayed:
+    # A mean over all steps of a run without a profile may exceed their median.
+    if replayed and (replayed[0].saving_ns or 0) < wall_ns:
         said.append(f"{_capital(names[0])} it would take about {_without(wall_ns, replayed[:1])}.")
     # Savings in two or three steps, the first of which takes long, add up to more than a mean step.
     if len(replayed) > 1 and sum(finding.saving_ns or 0 for finding in replayed) < wall_ns:

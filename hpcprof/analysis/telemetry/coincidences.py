@@ -251,11 +251,11 @@ def _moved(subject: _Subject, tested: Sequence[_Tested], subjects: int) -> Itera
         for one in tested
         if np.isfinite(one.values[subject.kept]).all() and np.ptp(one.values[subject.kept]) > 0
     ]
-    if not varied:
+    worse = weights > (weights.min() + weights.max()) / 2
+    if not varied or not worse.any():
         return
     values = np.array([one.sign * one.values[subject.kept] for one in varied])
     chances = np.minimum(1.0, subjects * chance(weights, values, subject.name == "spikes"))
-    worse = weights > (weights.min() + weights.max()) / 2
     for one, p_value in zip(varied, chances.tolist(), strict=True):
         own = one.values[subject.kept]
         then, usual = float(own[worse].mean()), float(np.median(own[~worse]))

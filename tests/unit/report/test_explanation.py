@@ -70,6 +70,11 @@ def test_savings_that_would_leave_no_step_are_not_added_up() -> None:
     assert not any(sentence.startswith("Also without") for sentence in written(several).conclusion)
 
 
+def test_a_saving_above_the_median_step_leaves_no_step_of_no_time() -> None:
+    # As of writing in some steps of a run without a profile, whose mean is far above its median.
+    assert not any("would take about" in said for said in written(explained(finding(150))).conclusion)
+
+
 def test_what_a_remedy_adds_is_not_called_absent() -> None:
     slow = explained(finding(13, cause=Cause.SLOW_MATH), finding(7, cause=Cause.HOST_SYNC))
     assert written(slow).conclusion[1:3] == [
