@@ -216,9 +216,12 @@ def _expect(here: Processes, runs: Sequence[Run]) -> None:
     from hpcprof.results.rank_task import ProfileTask
     from hpcprof.results.run_profiles import profiles_of
 
-    files = [file for run in runs for file in profiles_of(run)]
-    known = {file for run in runs if run.files is None for file in unchanged_files(profiles_of(run))}
-    here.expect([ProfileTask(file, 0) for file in files if file not in known])
+    new: list[ProfileTask] = []
+    for run in runs:
+        files = profiles_of(run)
+        known = {*unchanged_files(files)} if run.files is None else set()
+        new += [ProfileTask(file, 0) for file in files if file not in known]
+    here.expect(new)
 
 
 @dataclass(frozen=True)

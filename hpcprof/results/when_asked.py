@@ -26,6 +26,7 @@ from hpcprof.submit.runs.directory import Run
 if TYPE_CHECKING:  # a report from the store does without
     from hpcprof.profiles.timeline import StepRange, Timeline
     from hpcprof.profiles.timeline_parquet import RankEvents
+    from hpcprof.results.executors.processes import Processes
 
 _PER_ROW = 3e-7
 """The time for a kept event, as a share of the time in which a worker starts."""
@@ -174,11 +175,7 @@ def asked_on_all_cpus(
     function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
 ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
     """Run the tasks of `complete` in processes of this machine, or in this one where that is as quick."""
-    from hpcprof.results.executors.planning import usable_cpus
-    from hpcprof.results.executors.processes import Processes
-    from hpcprof.results.rank_task import PRELOAD
-
-    yield from Processes(usable_cpus(), PRELOAD, _work_of_kept, if_quicker=True)(function, tasks)
+    yield from _processes(work=_work_of_kept, if_quicker=True)(function, tasks)
 
 
 def _work_of_kept(task: KeptRank) -> float:
@@ -190,8 +187,12 @@ def on_all_cpus(
     function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
 ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
     """Run tasks in processes of this machine, an executor for commands; a single one runs in this process."""
+    yield from _processes()(function, tasks)
+
+
+def _processes(**settings: Any) -> Processes:
     from hpcprof.results.executors.planning import usable_cpus
     from hpcprof.results.executors.processes import Processes
     from hpcprof.results.rank_task import PRELOAD
 
-    yield from Processes(usable_cpus(), PRELOAD)(function, tasks)
+    return Processes(usable_cpus(), PRELOAD, **settings)

@@ -504,11 +504,10 @@ class NvidiaGpus:
             for name in self._slow_names:
                 yield name, None
             return
-        self._slow_names = []
-        for name, value in self._read_slow(now):
-            self._slow_names.append(name)
-            yield name, value
+        read = list(self._read_slow(now))
+        self._slow_names = [name for name, _ in read]
         self._next_slow = now + (time.process_time() - before) / _MOST_CPU_OF_SLOW
+        yield from read
 
     def end(self) -> None:
         """Let the next slow values be read, whenever the last ones were."""

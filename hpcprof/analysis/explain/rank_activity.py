@@ -302,14 +302,12 @@ def grows_with(cause: Ints, effect: Ints) -> NDArray[np.bool_]:
     with the cause. The slope is that of Theil and Sen: a few odd repetitions do not decide.
     """
     later = effect >= cause
-    if later.sum() < max(_FEWEST, _NEARLY_ALL * len(cause)) or not np.ptp(cause):
+    chosen = np.linspace(0, len(cause) - 1, min(len(cause), _MOST_PAIRS)).astype(int)
+    x, y = cause[chosen], effect[chosen]
+    if later.sum() < max(_FEWEST, _NEARLY_ALL * len(cause)) or not np.ptp(x):
         return np.zeros(len(cause), bool)
     from scipy.stats import theilslopes
 
-    chosen = np.linspace(0, len(cause) - 1, min(len(cause), _MOST_PAIRS)).astype(int)
-    x, y = cause[chosen], effect[chosen]
-    if not np.ptp(x):
-        return np.zeros(len(cause), bool)
     # Many equal values make its variance negative, and the interval unknown.
     with np.errstate(invalid="ignore"):
         surely = bool(theilslopes(y, x, alpha=_CONFIDENCE).low_slope > _SLOPE)

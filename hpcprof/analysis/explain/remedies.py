@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hpcprof.analysis.explain.explanation import Cause, Explanation, Finding
@@ -184,34 +184,35 @@ def remedy(
 def with_remedies_of_mpi(explanation: Explanation) -> Explanation:
     """Return the explanation of a program with MPI and without a GPU, with its remedies."""
 
-    def told(finding: Finding) -> Finding:
-        text = finding.remedy
-        if finding.cause in _MPI:
-            text = remedy(finding.cause, finding.where, finding.ranks, mpi=True)
-        return replace(
-            finding,
-            remedy=text,
-            alternatives=tuple(map(told, finding.alternatives)),
-            together=tuple(map(told, finding.together)),
-        )
+    def text(finding: Finding) -> str:
+        if finding.cause not in _MPI:
+            return finding.remedy
+        return remedy(finding.cause, finding.where, finding.ranks, mpi=True)
 
-    return replace(explanation, findings=tuple(map(told, explanation.findings)))
+    return replace(explanation, findings=_retold(explanation.findings, text))
 
 
 def with_remedies_of_jax(explanation: Explanation) -> Explanation:
     """Return the explanation of a program in JAX, with its remedies."""
 
-    def told(finding: Finding) -> Finding:
+    def text(finding: Finding) -> str:
         # Findings on memory bring remedies of their own.
-        general = finding.cause in _GENERAL
-        return replace(
-            finding,
-            remedy=remedy(finding.cause, finding.where, finding.ranks, jax=True)
-            if general
-            else finding.remedy,
-            alternatives=tuple(map(told, finding.alternatives)),
-            together=tuple(map(told, finding.together)),
-        )
+        if finding.cause not in _GENERAL:
+            return finding.remedy
+        return remedy(finding.cause, finding.where, finding.ranks, jax=True)
 
-    findings, hidden = (tuple(map(told, some)) for some in (explanation.findings, explanation.hidden))
+    findings, hidden = (_retold(some, text) for some in (explanation.findings, explanation.hidden))
     return replace(explanation, findings=findings, hidden=hidden)
+
+
+def _retold(findings: Sequence[Finding], text: Callable[[Finding], str]) -> tuple[Finding, ...]:
+    """Return findings with other remedies, also those beside and together with them."""
+    return tuple(
+        replace(
+            one,
+            remedy=text(one),
+            alternatives=_retold(one.alternatives, text),
+            together=_retold(one.together, text),
+        )
+        for one in findings
+    )

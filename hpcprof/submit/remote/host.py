@@ -40,7 +40,7 @@ _SHARED = ("-o", "ControlMaster=auto", "-o", "ControlPath=~/.ssh/hpcprof-%C", "-
 _MARK = "hpcprof-account"
 
 _UNANSWERED = ("Permission denied (", "Host key verification failed")
-"""What ssh says where it would have to ask for a password, or to confirm a host that is new."""
+"""Words of ssh where it would have to ask for a password, or to confirm a host that is new."""
 
 _ADVICE = "; run hpcprof in a terminal first, where ssh can ask you"
 
