@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from hpcprof.analysis.collectives.common_clock import Aligned, RankClock
-from hpcprof.analysis.collectives.communication import communication
+from hpcprof.analysis.collectives.communication import Communication, communication
 from hpcprof.analysis.collectives.matches import matches_of, rank_waits
 from hpcprof.analysis.framework.declaration import Part, Scope
 from hpcprof.analysis.framework.outcome import Outcome, analyze_run, imported, outcome_from_columns
@@ -56,6 +56,9 @@ if TYPE_CHECKING:  # the workers do without
 _OVER_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
 _RANKS_AT_ONCE = 16
 _MOST_METRIC_ROWS = 200_000
+_MANY_ROWS = 10_000
+"""More rows of a list that nobody may ask for take a database longer than computing them again takes."""
+
 _UNTOLD = "SendRecv"
 _TABLE = "rank_collectives"
 _MPI_REGIONS = "mpi_regions"
@@ -133,7 +136,7 @@ def analyze_over_ranks(
     """Compute the analyses that span the ranks of a run, and keep its communication.
 
     Without ``run``, its nodes were not sampled. A ``survey`` of other profiles than the run now has does not
-    count.
+    count. Many rows that are left to whoever asks first are not in what is returned (`analyze_matched`).
 
     Raises
     ------
@@ -169,7 +172,28 @@ def analyze_over_ranks(
         for need in analysis.needs:
             if last_use[need] == analysis.name and ANALYSES[need].scope is Scope.RANK:
                 del outcomes[need]
-    return {analysis.name: outcomes[analysis.name] for analysis in _OVER_RANKS}
+    return {
+        one.name: outcomes[one.name]
+        for one in _OVER_RANKS
+        if not one.when_asked or len(outcomes[one.name]) <= _MANY_ROWS
+    }
+
+
+def analyze_matched(run_id: str, store: Store, names: Sequence[str]) -> dict[str, Outcome]:
+    """Compute analyses of scope RUN that a collect left to whoever asks first.
+
+    Raises
+    ------
+    StoreError
+        If the rows of a rank are gone.
+    """
+    maps = {ANALYSES[name].map: imported(ANALYSES[name].map) for name in names}
+    values: dict[str, list[Any]] = {name: [] for name in maps}
+    for task in _match_tasks(survey_ranks(store.rank_events(run_id)), Path()):
+        found = _communication(task)
+        for name, function in maps.items() if found.ranks else ():
+            values[name].append(function(found))
+    return {name: analyze_run(ANALYSES[name], {}, values[ANALYSES[name].map]) for name in names}
 
 
 def run_communication(run: Run, store: Store) -> RunCommunication:
@@ -434,15 +458,19 @@ def _survey(task: RankTask) -> Survey:
 
 def _match(task: MatchTask) -> _Matched:
     """Match some communicators and write what they have in common; without values if that is nothing."""
-    batches = (
-        rank_table_rows(task.events[at : at + _RANKS_AT_ONCE], _TABLE)
-        for at in range(0, len(task.events), _RANKS_AT_ONCE)
-    )
-    found = communication(batches, task.communicators, task.exchanging, task.profiled)
+    found = _communication(task)
     if not found.ranks:
         return _Matched(PartFile("", ()), [], {})
     file = write_matches(task.folder, task.number, matches_of(found))
     return _Matched(file, found.aligned, {name: imported(name)(found) for name in _maps(Part.COMMUNICATORS)})
+
+
+def _communication(task: MatchTask) -> Communication:
+    batches = (
+        rank_table_rows(task.events[at : at + _RANKS_AT_ONCE], _TABLE)
+        for at in range(0, len(task.events), _RANKS_AT_ONCE)
+    )
+    return communication(batches, task.communicators, task.exchanging, task.profiled)
 
 
 def _map_ranks(task: RankTask) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError, StoreError
 from hpcprof.common.units import named_ranks
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable
 from hpcprof.results.executors.interface import Executor, Lost, ResultT, TaskT, serially
 from hpcprof.results.run_names import find_known_run
 from hpcprof.results.step_choice import stored_step_ranges
@@ -32,7 +32,7 @@ _PER_ROW = 3e-7
 """The time for a kept event, as a share of the time in which a worker starts."""
 
 Computed = Mapping[int, Mapping[str, AnalysisTable]]
-"""Analyses by rank and name."""
+"""Analyses by rank, or `WHOLE_RUN`, and name."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ def complete(
     if not missing:
         return {}
     events, steps = store.rank_events(run.id), stored_step_ranges(store, run.id)
+    of_run = missing.pop(WHOLE_RUN, [])
     tasks = [
         KeptRank(events[rank], steps.step_range(rank), tuple(wanted))
         for rank, wanted in sorted(missing.items())
@@ -89,17 +90,41 @@ def complete(
     found: dict[int, Mapping[str, AnalysisTable]] = {}
     for task, result in executor(analyze_kept, tasks):
         rank = task.events.rank
+        tables: Mapping[str, AnalysisTable]
         try:
             tables = result if isinstance(result, dict) else _from_profile(run, task, result)
         except HpcprofError as error:
-            reason = f"rank {rank} was not analyzed: {str(error).rstrip('.')}"
-            tables = {name: AnalysisTable(_no_columns(name), {rank: reason}) for name in task.analyses}
+            tables = _unanalyzed(task.analyses, rank, f"rank {rank} was not analyzed", error)
         else:
             # Whoever may only read the database gets the rows too.
             with suppress(StoreError):
-                store.put_analyses(run.id, rank, tables, task.events.sha256)
+                store.put_analyses(run.id, rank, tables, {rank: task.events.sha256})
         found[rank] = tables
+    if of_run:
+        found[WHOLE_RUN] = _over_ranks(run, store, of_run)
     return found
+
+
+def _over_ranks(run: Run, store: Store, names: Sequence[str]) -> Mapping[str, AnalysisTable]:
+    """Compute and store analyses that span the ranks."""
+    from hpcprof.results.over_ranks import analyze_matched
+
+    sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run.id).items()}
+    try:
+        outcomes = analyze_matched(run.id, store, names)
+    except StoreError as error:
+        return _unanalyzed(names, WHOLE_RUN, "not computed", error)
+    tables = {name: AnalysisTable.from_outcome(outcome) for name, outcome in outcomes.items()}
+    with suppress(StoreError):
+        store.put_analyses(run.id, WHOLE_RUN, tables, sha256)
+    return tables
+
+
+def _unanalyzed(
+    names: Iterable[str], rank: int, what: str, error: HpcprofError
+) -> Mapping[str, AnalysisTable]:
+    reason = f"{what}: {str(error).rstrip('.')}"
+    return {name: AnalysisTable(_no_columns(name), {rank: reason}) for name in names}
 
 
 def _from_profile(run: Run, task: KeptRank, result: Lost | None) -> dict[str, AnalysisTable]:
@@ -135,7 +160,7 @@ def stored_analysis(
     table = store.read(run.id, name, None if computed else notes)
     for rank, tables in computed.items():
         new = tables[name]
-        if not table.rows_by_rank[rank]:
+        if not (table.count if rank == WHOLE_RUN else table.rows_by_rank[rank]):
             columns = {key: [*values, *new.columns[key]] for key, values in table.columns.items()}
             reasons = {other: why for other, why in table.reasons.items() if other != rank}
             table = replace(table, columns=columns, reasons=reasons | new.reasons)
@@ -165,10 +190,15 @@ def incomplete_tables(sql: str, store: Store) -> list[str]:
         if lacking:
             tables = sorted({f"analysis_{name}" for of_rank in lacking.values() for name in of_rank})
             found.append(
-                f"{', '.join(tables)} of {row.id} lacks {named_ranks(sorted(lacking))}: hpcprof query "
-                "computes its rows where the timelines are kept"
+                f"{', '.join(tables)} of {row.id} lacks {_lacking(lacking)}: hpcprof query "
+                "computes them where the timelines are kept"
             )
     return found
+
+
+def _lacking(names: Mapping[int, Sequence[str]]) -> str:
+    ranks = sorted(names.keys() - {WHOLE_RUN})
+    return f"rows of {named_ranks(ranks)}" if ranks else "its rows"
 
 
 def asked_on_all_cpus(

@@ -225,7 +225,11 @@ def test_a_rank_that_crashes_ends_an_mpi_job_is_named_and_costs_no_profile(
     shape = ["--nodes", "2" if site == "slurm" else "1", "--ranks-per-node", "2", "--profiler", profiler]
     options = ["--profiler-option", "trace=mpi"] if profiler == "nsys" else []
     # Without an end of its own, the job would last for its walltime, an hour.
-    done = hpcprof("submit", "--site", site, *shape, *options, "--wait", "--", sys.executable, "crash.py")
+    for _ in range(3):
+        done = hpcprof("submit", "--site", site, *shape, *options, "--wait", "--", sys.executable, "crash.py")
+        # On two nodes of one machine, UCX now and then aborts inside MPI_Init: it reads a damaged address.
+        if "UCP_OBJECT_VERSION" not in done.stderr:
+            break
     assert done.returncode == 1
     named = "rank 1 failed first: exit code 139 (SIGSEGV, segmentation fault)"
     assert named in done.stderr

@@ -19,7 +19,6 @@ from hpcprof.analysis.collectives.communication import Communication
 from hpcprof.analysis.collectives.matching import MatchedCollectives, in_few_sentences
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
-from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.collective_operations import bus_factor, whole_bytes
 from hpcprof.profiles.columns.unique import numbered_rows
 
@@ -199,18 +198,13 @@ def _table(one: MatchedCollectives, clock: AlignedClocks | None) -> dict[str, ND
         "bytes": nullable(size, known),
         "ranks": np.full(count, len(one.ranks)),
         "latency_ns": latency,
-        "algbw_gbps": nullable(six_decimals(bandwidth), timed),
-        "busbw_gbps": nullable(six_decimals(bandwidth * (factor or 0)), timed & (factor is not None)),
+        "algbw_gbps": nullable(np.round(bandwidth, 6), timed),
+        "busbw_gbps": nullable(np.round(bandwidth * (factor or 0), 6), timed & (factor is not None)),
         "first_rank": first,
         "last_rank": last,
         "spread_ns": spread,
         "begin": one.start[:, 0],
     }
-
-
-def six_decimals(values: Floats) -> Floats:
-    """Return values rounded to six decimals."""
-    return np.array([round(value, 6) for value in values.tolist()], np.float64)
 
 
 def nullable(values: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[Any]:

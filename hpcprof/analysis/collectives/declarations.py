@@ -37,6 +37,7 @@ ANALYSES = (
         "hpcprof.analysis.collectives.across_ranks:collectives",
         map="hpcprof.analysis.collectives.across_ranks:list_collectives",
         main_columns=("op", "seq", "bytes", "latency_ns", "busbw_gbps", "last_rank", "spread_ns"),
+        when_asked=True,
     ),
     Analysis(
         "collectives_summary",
@@ -60,6 +61,7 @@ ANALYSES = (
         "hpcprof.analysis.collectives.point_to_point:point_to_point",
         map="hpcprof.analysis.collectives.point_to_point:list_messages",
         main_columns=names("sender receiver seq bytes latency_ns algbw_gbps last_rank spread_ns"),
+        when_asked=True,
     ),
     Analysis(
         "point_to_point_summary",

@@ -16,7 +16,6 @@ from hpcprof.analysis.collectives.across_ranks import (
     medians,
     nullable,
     outcome_of,
-    six_decimals,
 )
 from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES, AlignedClocks
 from hpcprof.analysis.collectives.communication import Communication
@@ -82,7 +81,7 @@ def _table(pair: MatchedPairs, clock: AlignedClocks | None) -> dict[str, NDArray
         "seq": pair.seq,
         "bytes": nullable(size.astype(np.int64), known),
         "latency_ns": latency,
-        "algbw_gbps": nullable(six_decimals(bandwidth), timed),
+        "algbw_gbps": nullable(np.round(bandwidth, 6), timed),
         "last_rank": last,
         "spread_ns": spread,
         "begin": pair.start[:, int(pair.sender > pair.receiver)],

@@ -157,9 +157,10 @@ class Analysis:
     memory_heavy : bool
         Whether it takes so much memory that a collect runs such analyses one after another.
     when_asked : bool
-        Whether a collect that keeps the timeline of a large profile leaves it to whoever asks first: for
-        analyses of scope RANK that take long, and that no other analysis of the run is computed from. There
-        is a reason wherever there are no rows, which tells that it was computed.
+        Whether a collect leaves it to whoever asks first. Of scope RANK, it leaves those of a large profile
+        whose timeline it keeps: analyses that take long, and that no other analysis of the run is computed
+        from. Of scope RUN, it leaves many rows: lists of what ``map`` finds in communicators, without
+        ``needs``. There is a reason wherever there are no rows, which tells that it was computed.
     """
 
     name: str

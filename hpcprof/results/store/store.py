@@ -19,6 +19,7 @@ import msgspec
 from sqlalchemy import Connection, Select, exists, or_, select
 from sqlalchemy.engine import URL
 
+from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.losses import losses_of
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import StoreError
@@ -186,7 +187,10 @@ class Store:
         return AnalysisTable(columns, reasons, losses_of(ANALYSES[analysis], losses))
 
     def unasked(self, run_id: str, names: Iterable[str]) -> dict[int, list[str]]:
-        """Return, by rank, which of some analyses nobody has asked for yet (`Analysis.when_asked`)."""
+        """Return which of some analyses nobody has asked for yet (`Analysis.when_asked`).
+
+        They are by rank, and those that span the ranks are under `WHOLE_RUN`.
+        """
         found: dict[int, list[str]] = defaultdict(list)
         asked = [name for name in names if ANALYSES[name].when_asked]
         profiles = self.profiles(run_id).values() if asked else ()
@@ -197,8 +201,11 @@ class Store:
         }
         with self._database.reading() as connection:
             for name in asked:
-                for rank in sorted(ranks - ranks_with(connection, run_id, name)):
-                    found[rank].append(name)
+                if ANALYSES[name].scope is Scope.RANK:
+                    for rank in sorted(ranks - ranks_with(connection, run_id, name)):
+                        found[rank].append(name)
+                elif ranks and has_run_analyses(connection, run_id) and not _has(connection, run_id, name):
+                    found[WHOLE_RUN].append(name)
         return found
 
     def events_folder(self, path: str | Path) -> Path:
@@ -335,10 +342,16 @@ class Store:
             insert_outcomes(connection, run_id, outcomes)
             return True
 
-    def put_analyses(self, run_id: str, rank: int, tables: Mapping[str, AnalysisTable], sha256: str) -> None:
-        """Write analyses of a rank, replacing those in the store, unless its profile is now another."""
+    def put_analyses(
+        self, run_id: str, rank: int, tables: Mapping[str, AnalysisTable], sha256: Mapping[int, str]
+    ) -> None:
+        """Write analyses of a rank, or with `WHOLE_RUN` of a run, replacing those in the store.
+
+        Nothing is written if a profile that they were computed from, by rank in ``sha256``, is now another.
+        """
         with self._database.writing(run_id) as connection:
-            if _checksums(connection, run_id).get(rank) == sha256:
+            now = _checksums(connection, run_id)
+            if sha256 == (now if rank == WHOLE_RUN else {rank: now.get(rank)}):
                 for name in tables:
                     delete_analysis(connection, run_id, name, rank)
                 insert_analyses(connection, run_id, {rank: tables})
@@ -647,6 +660,15 @@ def ranks_with(connection: Connection, run_id: str, name: str) -> set[int]:
     rows = select(TABLES[name].c.rank).where(TABLES[name].c.run_id == run_id)
     reasons = select(REASONS.c.rank).where(REASONS.c.run_id == run_id, REASONS.c.analysis == name)
     return set(connection.execute(rows.union(reasons)).scalars())
+
+
+def _has(connection: Connection, run_id: str, name: str) -> bool:
+    """Return whether an analysis that spans the ranks has rows or a reason."""
+    rows = exists().where(TABLES[name].c.run_id == run_id)
+    reason = exists().where(
+        REASONS.c.run_id == run_id, REASONS.c.analysis == name, REASONS.c.rank == WHOLE_RUN
+    )
+    return bool(connection.execute(select(or_(rows, reason))).scalar())
 
 
 def has_run_analyses(connection: Connection, run_id: str) -> bool:

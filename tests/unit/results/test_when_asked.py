@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from hpcprof.analysis.framework.declaration import Part, Scope
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.report.contents import gather
 from hpcprof.results import collect as collecting
-from hpcprof.results import rank_task
+from hpcprof.results import over_ranks, rank_task
+from hpcprof.results.analysis_table import WHOLE_RUN
 from hpcprof.results.collect import collect
 from hpcprof.results.executors.interface import Lost, ResultT, TaskT, serially
 from hpcprof.results.query import query
@@ -23,7 +25,8 @@ from hpcprof.submit.runs.directory import Run
 from tests.unit.analysis.timelines import timeline
 
 DATA = Path(__file__).parents[2] / "data"
-LATER = {name for name, one in ANALYSES.items() if one.when_asked}
+LATER = {name for name, one in ANALYSES.items() if one.when_asked and one.scope is Scope.RANK}
+LISTS = [name for name, one in ANALYSES.items() if one.when_asked and one.scope is Scope.RUN]
 
 
 @pytest.fixture
@@ -35,6 +38,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         packed = (DATA / f"sp_bf16_rank{rank}.sqlite.xz").read_bytes()
         (folder / f"rank{rank}.sqlite").write_bytes(lzma.decompress(packed))
     monkeypatch.setattr(rank_task, "_SMALL", 0)
+    monkeypatch.setattr(over_ranks, "_MANY_ROWS", 0)
     monkeypatch.setattr(collecting, "is_unpacked", lambda run: True)
     return Run("run", folder)
 
@@ -50,8 +54,9 @@ def test_what_is_asked_for_later_is_what_a_collect_would_have_computed(
 ) -> None:
     store = new_store(tmp_path)
     collect(run, store)
-    assert store.unasked(run.id, ANALYSES).keys() == {0, 1}
-    assert {name for names in store.unasked(run.id, ANALYSES).values() for name in names} == LATER
+    unasked = {rank: {*names} for rank, names in store.unasked(run.id, ANALYSES).items()}
+    # There are no messages, and that is stored.
+    assert unasked == {0: LATER, 1: LATER, WHOLE_RUN: {"collectives"}}
     assert store.read(run.id, "idle").reasons[1].startswith("not computed yet: hpcprof report RUN")
     shutil.rmtree(run.path)  # The kept timelines are enough.
     later = {name: stored_analysis(name, run, store) for name in ANALYSES}
@@ -65,7 +70,9 @@ def test_what_is_asked_for_later_is_what_a_collect_would_have_computed(
     at_once = new_store(tmp_path, "at_once.db")
     collect(run, at_once)
     assert at_once.unasked(run.id, ANALYSES) == {}
-    assert {name: at_once.read(run.id, name) for name in LATER} == {name: later[name] for name in LATER}
+    both = [*LATER, *LISTS]
+    assert {name: at_once.read(run.id, name) for name in both} == {name: later[name] for name in both}
+    assert later["collectives"].count
 
 
 def test_all_analyses_of_a_report_come_from_one_reading_of_each_timeline_by_its_executor(
@@ -110,7 +117,7 @@ def test_a_timeline_that_cannot_be_kept_leaves_nothing_for_later(
     monkeypatch.setattr("hpcprof.results.kept_events.keep_timeline", full)
     store = new_store(tmp_path)
     collect(run, store)
-    assert store.unasked(run.id, ANALYSES) == {}
+    assert store.unasked(run.id, ANALYSES).keys() == {WHOLE_RUN}
 
 
 def test_sql_completes_the_tables_that_it_names(run: Run, tmp_path: Path) -> None:
@@ -118,7 +125,8 @@ def test_sql_completes_the_tables_that_it_names(run: Run, tmp_path: Path) -> Non
     collect(run, store)
     sql = "SELECT DISTINCT rank FROM Analysis_Idle WHERE run_id IN (SELECT id FROM runs)"
     assert incomplete_tables(sql, store) == [
-        "analysis_idle of run lacks ranks 0, 1: hpcprof query computes its rows where the timelines are kept"
+        "analysis_idle of run lacks rows of ranks 0, 1: "
+        "hpcprof query computes them where the timelines are kept"
     ]
     complete_tables(sql, store, tmp_path)
     assert query(store, sql).rows == [(0,), (1,)]
@@ -149,8 +157,26 @@ def test_rows_of_a_profile_that_was_replaced_are_not_stored(run: Run, tmp_path: 
     store = new_store(tmp_path)
     collect(run, store)
     (tables, _) = complete(run, store, ["idle"]).values()
-    store.put_analyses(run.id, 1, tables, "the checksum of an earlier profile")
+    store.put_analyses(run.id, 1, tables, {1: "the checksum of an earlier profile"})
     assert set(store.read(run.id, "idle").columns["rank"]) == {0, 1}
+    store.put_analyses(run.id, WHOLE_RUN, complete(run, store, LISTS)[WHOLE_RUN], {0: "another", 1: "one"})
+    assert store.unasked(run.id, LISTS) == {}
+
+
+def test_a_list_over_the_ranks_whose_rows_are_gone_has_a_reason(run: Run, tmp_path: Path) -> None:
+    store = new_store(tmp_path)
+    collect(run, store)
+    sql = "SELECT count(*) FROM analysis_collectives"
+    assert incomplete_tables(sql, store) == [
+        "analysis_collectives of run lacks its rows: hpcprof query computes them where the timelines are kept"
+    ]
+    shutil.rmtree(store.rank_events(run.id)[0].folder)
+    found = stored_analysis("collectives", run, store)
+    assert not found.count
+    assert found.reasons[WHOLE_RUN].startswith(
+        "not computed: the rows of rank_collectives of rank 0 of run are"
+    )
+    assert store.unasked(run.id, ["collectives"]) == {WHOLE_RUN: ["collectives"]}
 
 
 def test_a_lost_process_is_the_reason_of_its_rank(run: Run, tmp_path: Path) -> None:
@@ -168,3 +194,5 @@ def test_there_is_a_reason_where_there_are_no_rows(name: str) -> None:
 
 def test_no_analysis_of_a_run_is_computed_from_one_that_comes_later() -> None:
     assert not {need for one in ANALYSES.values() for need in one.computed_from} & LATER
+    # These are computed again, from what is matched alone.
+    assert {(ANALYSES[name].map_over, ANALYSES[name].needs) for name in LISTS} == {(Part.COMMUNICATORS, ())}
