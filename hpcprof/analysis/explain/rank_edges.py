@@ -235,10 +235,8 @@ def _waiting_calls(
     A copy blocks its call if the call returns when the copy has ended. The own time of a call that waited is
     that of the calls of the same name that did not; it returns after the usual lag of its name.
     """
-    pairs = [(call, row) for call in _may_wait(calls).tolist() for row in waits.of_call(call)]
-    pairs += _blocking_copies(calls, work)
-    found = np.array(pairs, np.int64).reshape(-1, 2)
-    call, row = found.T
+    copies = np.array(_blocking_copies(calls, work), np.int64).reshape(-1, 2)
+    call, row = np.concatenate([waits.of_calls(_may_wait(calls)), copies]).T
     until = np.full(len(calls), EARLIEST)
     np.maximum.at(until, call, work.end[row])
     waited = until > calls.start + _RETURN_NS

@@ -109,12 +109,27 @@ class WaitedWork:
         row = int(self._by_end[last]) if last >= 0 else NONE
         return [row] if row != NONE and self.work.end[row] > self.calls.start[call] else []
 
-    def of_call(self, call: int) -> list[int]:
-        """Return the operations that a waiting call waits for."""
+    def of_calls(self, waiting: Ints) -> Ints:
+        """Return the pairs of a waiting call and an operation that it waits for, shape (n, 2)."""
+        pauses = self.calls.kind[waiting] == CallKind.PAUSE
+        pairs = [(call, row) for call in waiting[~pauses].tolist() for row in self._of_call(call)]
+        found: Ints = np.concatenate(
+            [np.array(pairs, np.int64).reshape(-1, 2), np.column_stack(self._before_all(waiting[pauses]))]
+        )
+        return found
+
+    def _before_all(self, calls: Ints) -> tuple[Ints, Ints]:
+        """Return calls, each once for every stream, with the last operation launched there before them."""
+        place = [np.searchsorted(launched, self.calls.start[calls]) - 1 for launched in self._launched]
+        there = [np.flatnonzero(one >= 0) for one in place]
+        rows = [work[one[kept]] for work, one, kept in zip(self._by_launch, place, there, strict=True)]
+        none = np.empty(0, np.int64)
+        return calls[np.concatenate([none, *there])], np.concatenate([none, *rows])
+
+    def _of_call(self, call: int) -> list[int]:
         moment = int(self.calls.start[call])
         known = self._recorded.get(call)
-        all_streams = self.calls.kind[call] in (CallKind.FREE, CallKind.PAUSE)
-        if all_streams or (known and known[0] == SyncKind.DEVICE):
+        if self.calls.kind[call] == CallKind.FREE or (known and known[0] == SyncKind.DEVICE):
             return self._last_on_all(moment, known[1] if known else None)
         if known is None or known[0] not in (SyncKind.STREAM, SyncKind.EVENT):
             self.inferred += 1
