@@ -18,8 +18,8 @@ from hpcprof.analysis.explain.rank_activity import (
     HostPieces,
     RankActivity,
     Work,
-    grows_with,
 )
+from hpcprof.analysis.statistics.slopes import grows_with
 from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.timeline import Ints, concatenate
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.explain.host_activity import NONE, divided
 from hpcprof.analysis.explain.places import Places, places_of
+from hpcprof.analysis.statistics.slopes import grows_with
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.steps.streams import NEVER, OperationTimes, launch_calls, launch_starts
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, rows_by_key
@@ -285,33 +286,6 @@ def predecessors(start: Ints, end: Ints, thread: Ints) -> Ints:
         done, gap = (times - end[latest[asked]] for times in (end[asked], start[following[latest[asked]]]))
         follows[asked] |= grows_with(done, gap)
     return np.where(follows, latest, own)
-
-
-_FEWEST = 20
-_NEARLY_ALL = 0.95
-_MOST_PAIRS = 400
-_CONFIDENCE = 0.99
-_SLOPE = 0.5
-"""A time that follows another one grows with it: by 1 for each ns, surely by more than this."""
-
-
-def grows_with(cause: Ints, effect: Ints) -> NDArray[np.bool_]:
-    """Return in which of many repetitions something waited for what ended before it; times in ns, shape (n,).
-
-    All or none of those in which the effect is no earlier: one that waits is nearly always later, and grows
-    with the cause. The slope is that of Theil and Sen: a few odd repetitions do not decide.
-    """
-    later = effect >= cause
-    chosen = np.linspace(0, len(cause) - 1, min(len(cause), _MOST_PAIRS)).astype(int)
-    x, y = cause[chosen], effect[chosen]
-    if later.sum() < max(_FEWEST, _NEARLY_ALL * len(cause)) or not np.ptp(x):
-        return np.zeros(len(cause), bool)
-    from scipy.stats import theilslopes
-
-    # Many equal values make its variance negative, and the interval unknown.
-    with np.errstate(invalid="ignore"):
-        surely = bool(theilslopes(y, x, alpha=_CONFIDENCE).low_slope > _SLOPE)
-    return later & surely
 
 
 def _work(timeline: Timeline, calls: HostCalls, owner: dict[int, int], places: Places) -> tuple[Work, Ints]:

@@ -16,8 +16,9 @@ from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import WAITING, Cause, Explanation
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.host_pace import pace_of
-from hpcprof.analysis.explain.rank_activity import HostCalls, Work, grows_with, predecessors
+from hpcprof.analysis.explain.rank_activity import HostCalls, Work, predecessors
 from hpcprof.analysis.explain.whole_run import unexplained_waiting
+from hpcprof.analysis.statistics.slopes import grows_with
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline
 from tests.data.many_ranks import write_program
