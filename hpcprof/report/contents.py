@@ -32,8 +32,8 @@ from hpcprof.workloads.schema import RankResult
 VERDICTS = ("skew", "skew_summary")
 """The analyses that judge how late ranks are."""
 
-_ABOUT_GPUS = frozenset({"gpu", "mem"})
-"""Words in the names of columns about GPUs and what is copied to them."""
+_ABOUT_GPUS = frozenset({"gpu", "mem", "device", "host", "offload"})
+"""Words in the names of columns about GPUs, what is copied to them, and what a host does for them."""
 
 _COUNTS = (("kernels", "instances", "kernel"), ("memops", "count", "memory operation"))
 

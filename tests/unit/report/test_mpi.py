@@ -43,6 +43,12 @@ def test_the_tree_has_each_factor_in_each_scope_with_its_grade() -> None:
     assert efficiencies(contents_of({})) is None
 
 
+def test_a_table_of_a_run_without_gpus_has_no_columns_about_them() -> None:
+    contents = contents_of({"pop": table(row("run", "", 90, 70, 50))})
+    shown = {column.name for column in contents.declared("pop").columns}
+    assert shown == {"scope", "name", *row("run", "", 1, 1, 1)}
+
+
 def test_the_step_is_judged_before_the_run_and_the_worst_factor_is_named() -> None:
     rows = [row("run", "", 99, 98, 97), row("step", "step", 60, 99, 98)]
     assert (
