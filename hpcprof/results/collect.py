@@ -211,6 +211,7 @@ def collect(
         survey = _survey_of_one_program(run, store, executor, new)
     summary.warnings += _world_size_warnings(run, collection.world_sizes)
     summary.warnings += [_UNTRACED] if any((run.path / "state").glob("*.untraced")) else []
+    summary.warnings += _unimported(run)
     if summary.read or summary.unchanged:
         collection.describe_run()
         update_run(run.id, store, executor, run, survey)
@@ -425,6 +426,18 @@ _UNTRACED = (
     "this nsys traces no MPI_Send_c and its like, which mpi4py called in this MPI: messages and collectives "
     "are missing, and pop shows too much useful time. Use mpi4py 3, or Open MPI up to 5.0."
 )
+
+
+def _unimported(run: Run) -> list[str]:
+    """Return a sentence for each trace that nsys recorded, and then could not turn into a report."""
+    traces = (run.path / "profiles").glob("*.qdstrm")
+    ends = (".nsys-rep", ".sqlite")
+    return [
+        f"nsys could not import what it recorded in {path}. QdstrmImporter of Nsight Systems, in its folder "
+        f"host-linux-x64, may do it: QdstrmImporter -i {path}; then collect again."
+        for path in sorted(traces)
+        if not any(path.with_suffix(end).exists() for end in ends)
+    ]
 
 
 def _world_size_warnings(run: Run, world_sizes: Mapping[Path, int]) -> list[str]:

@@ -289,10 +289,17 @@ def test_a_profile_of_another_number_of_ranks_than_the_run_has_is_named(hpcprof:
     assert {row["rank"] for row in rows(hpcprof, run, "kernels")} == {0, 1, 2}
 
 
-def test_calls_of_mpi_that_the_profiler_could_not_trace_are_said(hpcprof: Hpcprof, run: Path) -> None:
+def test_what_nsys_could_not_trace_or_import_is_said(hpcprof: Hpcprof, run: Path) -> None:
     (run / "state/rank00000.untraced").write_text("MPI_Send_c\n")
-    (said,) = sentences(hpcprof("collect", "--jobs", "1").stderr)
-    assert said.startswith("hpcprof: this nsys traces no MPI_Send_c and its like")
+    # Rank 0 has its profile all the same.
+    (run / "profiles/rank00000.qdstrm").touch()
+    (run / "profiles/rank00003.qdstrm").touch()
+    said = sentences(hpcprof("collect", "--jobs", "1").stderr)
+    assert said[0].startswith("hpcprof: this nsys traces no MPI_Send_c and its like")
+    assert said[1].startswith(
+        f"hpcprof: nsys could not import what it recorded in {run}/profiles/rank00003.qdstrm"
+    )
+    assert len(said) == 2
 
 
 def test_a_profile_of_another_number_of_ranks_than_the_others_is_refused(
