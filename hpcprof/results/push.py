@@ -38,6 +38,11 @@ _PART_BYTES = 4 << 20
 _TRIES, _PAUSE_S, _TIMEOUT_S = 5, 1.0, 120.0
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _TOKEN = re.compile(r"[\w-]{20,200}")
+_BEFORE_THE_HUB = {
+    401: "a proxy before the hub asks for another sign-in; have it let requests with a Bearer token through",
+    413: "a proxy before the hub refuses parts of 4 MiB; have it let 8 MiB through",
+}
+"""Refusals without a sentence of the hub."""
 
 
 @dataclass(frozen=True)
@@ -215,6 +220,11 @@ def _send(package: Path, hub: HubAddress, shown: Callable[[int, int], None]) -> 
                 if error.offset == offset or failed >= _TRIES:
                     raise HpcprofError(f"{hub.url} accepts no more than {offset:,} bytes of it.") from None
                 answer = {"offset": error.offset, "run": None}
+            except ssl.SSLCertVerificationError as error:
+                raise HpcprofError(
+                    f"{hub.url} cannot be trusted: {error.verify_message}; "
+                    "SSL_CERT_FILE=FILE names the certificates of your own authority."
+                ) from None
             except (OSError, http.client.HTTPException, _Unavailable) as error:
                 failed += 1
                 if failed >= _TRIES:
@@ -268,5 +278,8 @@ def _ask(
     if answer.status == 409 and isinstance(said, dict) and isinstance(said.get("offset"), int):
         raise _Elsewhere(said["offset"])
     if answer.status != 200:
-        raise HpcprofError(f"{hub.url} refused ({answer.status}): {why or 'it is not a hub'}")
+        why = why or _BEFORE_THE_HUB.get(
+            answer.status, "it is not a hub, or a proxy before it keeps pushes out"
+        )
+        raise HpcprofError(f"{hub.url} refused ({answer.status}): {why.rstrip('.')}.")
     return said if isinstance(said, dict) else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import ssl
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
@@ -104,6 +105,34 @@ def refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Answer
 @pytest.mark.parametrize("answer", [b"{}", b"[]", b"<html>", b'{"offset": -5, "run": null}'])
 def test_what_is_no_hub_is_one_sentence(answer: bytes, refusal: Callable[[Answer], str]) -> None:
     assert "is not a hub" in refusal(lambda *_: (200, answer))
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [(401, "Bearer token"), (413, "have it let 8 MiB through"), (403, "keeps pushes out")],
+)
+def test_what_a_proxy_before_the_hub_refuses_has_advice(
+    status: int, advice: str, refusal: Callable[[Answer], str]
+) -> None:
+    assert advice in refusal(lambda *_: (status, b"<html>"))
+
+
+def test_a_certificate_that_cannot_be_trusted_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def ask(*_: object) -> None:
+        asked.append(1)
+        error = ssl.SSLCertVerificationError()
+        error.verify_message = "self-signed certificate"
+        raise error
+
+    monkeypatch.setattr(push, "_ask", ask)
+    (tmp_path / "package").write_bytes(b"package")
+    with pytest.raises(HpcprofError, match=r"cannot be trusted: self-signed certificate; SSL_CERT_FILE=FILE"):
+        push._send(tmp_path / "package", HUB, lambda *_: None)
+    assert len(asked) == 1
 
 
 def test_a_hub_that_never_agrees_how_much_it_has_is_left(refusal: Callable[[Answer], str]) -> None:
