@@ -62,8 +62,13 @@ def serve_store(runs_dir: Path, db: str | None, access: Access) -> ASGIApp:
     return Guard(pages_of(runs_dir, db), access)
 
 
-def pages_of(runs_dir: Path, db: str | None) -> Starlette:
+def pages_of(runs_dir: Path, db: str | None, all_stored: bool = False) -> Starlette:
     """Return the pages of a folder of runs and a results database, for whoever has checked the request.
+
+    Parameters
+    ----------
+    all_stored : bool
+        Whether all runs are in the database, so that nothing can be listed without it.
 
     Raises
     ------
@@ -72,7 +77,7 @@ def pages_of(runs_dir: Path, db: str | None) -> Starlette:
     """
     store = open_store(db, runs_dir, read_only=True)
     tiles = Tiles(store, TileCache(user_cache() / "tiles"))
-    return _pages(Catalogue(runs_dir, db, store), tiles, SqlDesk(runs_dir, db, tiles))
+    return _pages(Catalogue(runs_dir, db, store, all_stored=all_stored), tiles, SqlDesk(runs_dir, db, tiles))
 
 
 def _pages(catalogue: Catalogue, tiles: Tiles, desk: SqlDesk) -> Starlette:
@@ -132,21 +137,22 @@ def _learn_types() -> None:
 def _explain(request: Request, error: Exception) -> Response:
     statuses = ((UnknownRun, 404), (UsageError, 400), (AskAgain, 429), (StoreError, 503))
     status = next((status for kind, status in statuses if isinstance(error, kind)), 404)
-    return _answer(request, str(error), status)
+    return answer(request, str(error), status)
 
 
 def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     what = {404: "page not found.", 405: "method not allowed."}
-    return _answer(request, what.get(error.status_code, f"{error.detail}"), error.status_code)
+    return answer(request, what.get(error.status_code, f"{error.detail}"), error.status_code)
 
 
 def _fail(request: Request, error: Exception) -> Response:
     """Answer an error of hpcprof itself; the server's terminal shows the traceback."""
-    return _answer(request, "internal error: the terminal of hpcprof serve shows it.", 500)
+    return answer(request, "internal error: the terminal of hpcprof serve shows it.", 500)
 
 
-def _answer(request: Request, sentence: str, status: int) -> Response:
+def answer(request: Request, sentence: str, status: int) -> Response:
+    """Return one sentence, as JSON to programs and as a page to browsers."""
     if request.url.path.startswith(_API):
         return as_json({"error": sentence}, status)
     return served(request).page("error", status, title="Not available", sentence=sentence)

@@ -156,14 +156,21 @@ class Catalogue:
     ----------
     clock : callable
         Returns seconds that only grow.
+    all_stored : bool
+        Whether all runs are in the store: if it cannot be used, there is no list.
     """
 
     def __init__(
-        self, runs_dir: Path, db: str | None, store: Store, clock: Callable[[], float] = time.monotonic
+        self,
+        runs_dir: Path,
+        db: str | None,
+        store: Store,
+        clock: Callable[[], float] = time.monotonic,
+        all_stored: bool = False,
     ) -> None:
         self.store = store
         self.runs_dir = runs_dir
-        self._db, self._clock = db, clock
+        self._db, self._clock, self._all_stored = db, clock, all_stored
         self._lock = Lock()
         self._listing = Listing([], [])
         self._made: float | None = None
@@ -229,6 +236,8 @@ class Catalogue:
         try:
             return {row.id: row.program for row in self.store.runs()} if self.store.exists() else {}
         except StoreError as error:
+            if self._all_stored:
+                raise
             if str(error) not in skipped:
                 skipped.append(str(error))
             return {}

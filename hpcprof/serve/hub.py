@@ -7,6 +7,7 @@ application over its own results.
 from __future__ import annotations
 
 import secrets
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.common.units import visible
 from hpcprof.results.store.database import cause, public_address
 from hpcprof.results.store.store import Store, open_store
-from hpcprof.serve.app import few_threads, page_templates, pages_of
+from hpcprof.serve.app import answer, few_threads, page_templates, pages_of
 from hpcprof.serve.context import as_html, as_json, run_address
 from hpcprof.serve.grants import PUSH, Grant, Grants
 from hpcprof.serve.guard import MOST_ADDRESS_BYTES, Access, Guard, sentence
@@ -93,7 +94,8 @@ class Project:
         self.store: Store = open_store(db, folder)
         self.store.prepare()
         self.uploads = Uploads(folder, self.store)
-        self.pages = pages_of(folder, db)
+        self.pages = pages_of(folder, db, all_stored=True)
+        self.pages.add_exception_handler(StoreError, _no_database)
 
     def changed(self) -> None:
         """Have the list of runs made again."""
@@ -294,7 +296,19 @@ class _HubGuard(Guard):
 
 def _unavailable(request: Request, error: Exception) -> Response:
     """Answer where the disk or the database cannot be used; whoever pushes tries again."""
-    return as_json({"error": str(error)}, 503)
+    return as_json({"error": _without_place(error)}, 503)
+
+
+def _no_database(request: Request, error: Exception) -> Response:
+    return answer(request, _without_place(error), 503)
+
+
+def _without_place(error: Exception) -> str:
+    """Return the sentence of an error. Where the database is concerns who runs the hub, and no reader."""
+    if not isinstance(error, StoreError):
+        return str(error)
+    print(f"hpcprof: {error}", file=sys.stderr, flush=True)
+    return "the hub's database cannot be used now."
 
 
 def _wanted(scope: Scope) -> str:

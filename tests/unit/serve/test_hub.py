@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from sqlalchemy.engine import make_url
+from pathlib import Path
 
-from hpcprof.serve.hub import _in_schema, _wanted
+import pytest
+from sqlalchemy.engine import make_url
+from starlette.testclient import TestClient
+
+from hpcprof.serve.grants import create_grant
+from hpcprof.serve.guard import LOCAL_NAMES, Access, all_names
+from hpcprof.serve.hub import _in_schema, _wanted, make_hub
 
 
 def test_the_schema_of_a_project_joins_the_options_of_the_url() -> None:
@@ -19,3 +25,23 @@ def test_the_page_that_a_reader_wants_has_no_token_in_its_address() -> None:
     scope = {"raw_path": b"/compare", "query_string": b"a=1&token=x&b=%2F"}
     assert _wanted(scope) == "/compare?a=1&b=%2F"
     assert _wanted({"raw_path": b"/runs/" + b"x" * 4000, "query_string": b""}) == "/runs"
+
+
+def test_where_the_database_is_concerns_no_reader(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    token = create_grant(tmp_path, "ci", "train", "push")
+    hub = make_hub(tmp_path, None, Access(all_names(LOCAL_NAMES), port=8765))
+    client = TestClient(hub, base_url="http://127.0.0.1:8765", headers={"Authorization": f"Bearer {token}"})
+    database = tmp_path / "train" / "hpcprof.db"
+    database.parent.mkdir()
+    pages = [f"/api/push/{'0' * 64}", "/runs", "/runs/x", "/api/runs"]
+    said = []
+    for asked in (pages[:1], pages):  # before the project is known, and when it is
+        database.write_bytes(b"no database " * 100)
+        said += [client.get(path) for path in asked]
+        database.unlink()
+        client.get(pages[0])
+    for one in said:
+        assert one.status_code == 503 and "database cannot be used now." in one.text
+        assert str(tmp_path) not in one.text
+    assert said[2].text.startswith("<!DOCTYPE") and [*said[4].json()] == ["error"]
+    assert str(database) in capsys.readouterr().err
