@@ -30,6 +30,7 @@ from hpcprof.results.earlier_figures import earlier_version
 from hpcprof.results.executors.interface import Executor, serially
 from hpcprof.results.run_memory import memory_rows
 from hpcprof.results.run_names import command_line, typed_run
+from hpcprof.results.run_profiles import profiles_of
 from hpcprof.results.stalls import find_stall, is_unprofiled
 from hpcprof.results.store.store import Store
 from hpcprof.results.when_asked import stored_analysis
@@ -273,6 +274,8 @@ def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> Exp
     profiles = store.profiles(run.id) if store.exists() else {}
     collecting = command_line(store, "collect", typed_run(run))
     if not profiles:
+        if run.path.is_dir() and not profiles_of(run):
+            raise HpcprofError(f"{run.id} has no profile: run the program with --profiler nsys or torch.")
         raise HpcprofError(f"{run.id} has not been collected: run {collecting} first.")
     earlier = earlier_version(profiles.values())
     if earlier and not is_folder(run.path):

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from hpcprof.common.errors import DamagedInput, HpcprofError
 from hpcprof.common.logs import log_traceback
-from hpcprof.profiles.readers.declaration import ProfilePart, SeveralRanks
+from hpcprof.profiles.readers.declaration import ProfilePart, SeveralRanks, rank_from_name
 from hpcprof.profiles.readers.discovery import file_to_read, identify_rank, reader_of, several_ranks
 from hpcprof.results.executors.interface import Executor, Lost, serially
 from hpcprof.results.known_files import Identity, stamps_of
@@ -88,7 +88,11 @@ def profiles_by_rank(
             number = number or 0
             if number in found.paths:
                 other = found.paths[number]
-                raise HpcprofError(f"two profiles of rank {number}: {other} and {path}; remove one.")
+                why = f"two profiles of rank {number}: {other} and {path}; remove one"
+                # Started by the mpiexec of another MPI, each process is rank 0 of 1.
+                if number == 0 and {rank_from_name(one) for one in (other, path)} != {0}:
+                    why += ", or if both are of one job, use the mpiexec of the program's MPI: each was alone"
+                raise HpcprofError(f"{why}.")
             found.paths[number] = path
             found.identities[file] = identity
             if part is not None:

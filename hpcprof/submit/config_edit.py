@@ -12,9 +12,10 @@ import yaml
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import unknown, writing
 from hpcprof.common.yaml_file import read_mapping
-from hpcprof.submit.config import check_config, check_no_host, local_file, split_key
+from hpcprof.submit.config import HOST_KEYS, check_config, check_no_host, local_file, split_key
 from hpcprof.submit.jobs.checks import site_options
 from hpcprof.submit.notify import check_target
+from hpcprof.submit.remote.request import check_host
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.sites.files import load_site, site_files
 
@@ -61,6 +62,8 @@ def _check_value(keys: Sequence[str], value: str) -> None:
     if keys[0] != "sites" or not value:
         return
     site = load_site(keys[1])
+    if keys[2] in HOST_KEYS:
+        check_host(**{"host": "host", "user": "", "runs_dir": "", keys[2]: value}, where=".".join(keys))
     if keys[2] == "options":
         site_options(site, {keys[3]: value})
     accepted = not site.queues or value in site.queues

@@ -29,7 +29,7 @@ from hpcprof.submit.jobs.job_name import default_job_name
 from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.profilers import INSPECTOR, NONE, find_profiler
-from hpcprof.submit.remote.request import HOME, parse_host
+from hpcprof.submit.remote.request import HOME, check_host, parse_host
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import GPUS, Scheduler
 from hpcprof.submit.sites.files import load_site, load_site_file, site_files
@@ -137,18 +137,14 @@ def _with_host(site: Site, given: str | None) -> Site:
         if key := next((key for key in ("user", "runs_dir") if getattr(site, key)), ""):
             raise UsageError(f"site {site.name}: {key} belongs to host, which is missing.")
         return site
-    name, user = parse_host(site.host, where)
-    if site.user:
-        parse_host(f"{site.user}@{name}", f"{where}, user")
-    if site.runs_dir.startswith("-"):
-        raise UsageError(f"{where}, runs_dir: {site.runs_dir!r} begins with -; write a path.")
+    name, user = check_host(site.host, site.user, site.runs_dir, where)
     scheduler = find_scheduler(site.scheduler)
     if scheduler.runs_here or scheduler.runs_in_image:
         raise UsageError(
             f"{where} {site.host}: site {site.name} ({scheduler.title}) has no batch system on a login node; "
             "name another one with --site."
         )
-    return msgspec.structs.replace(site, host=name, user=user or site.user)
+    return msgspec.structs.replace(site, host=name, user=user)
 
 
 def make_job(site: Site, spec: JobSpec, draft: bool = False) -> Job:

@@ -45,6 +45,22 @@ class Sync:
     size: int = 0
 
 
+def check_host(host: str, user: str, runs_dir: str, where: str) -> tuple[str, str]:
+    """Check how a site is reached from another machine, and return the name of the host and the user.
+
+    Raises
+    ------
+    UsageError
+        If a value would be an option of ssh or of another command, or more than one word.
+    """
+    name, own = parse_host(host, where)
+    if user:
+        parse_host(f"{user}@{name}", f"{where}, user")
+    if runs_dir.startswith("-"):
+        raise UsageError(f"{where}, runs_dir: {runs_dir!r} begins with -; write a path.")
+    return name, own or user
+
+
 def parse_host(text: str, where: str = "--host") -> tuple[str, str]:
     """Return the name and the user of ``[USER@]HOST``; the user is empty if none is given.
 

@@ -180,7 +180,9 @@ def test_an_explanation_is_computed_again_if_a_collect_has_overtaken_it(
 def test_what_cannot_be_explained_is_refused_with_one_sentence(run: Run, tmp_path: Path) -> None:
     empty = open_store(str(tmp_path / "empty.db"), tmp_path)
     with pytest.raises(HpcprofError, match=r"run has not been collected: run hpcprof collect .* first"):
-        explain(run, empty)
+        explain(Run("run", tmp_path / "elsewhere"), empty)
+    with pytest.raises(HpcprofError, match=r"has no profile: run the program with --profiler"):
+        what_if(run, empty, [])
     empty.prepare()
     put(empty, run, profile(0, kind="ncu"))
     with pytest.raises(HpcprofError, match="has no timelines to explain"):

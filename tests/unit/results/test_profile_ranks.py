@@ -22,12 +22,15 @@ MPI = SeveralRanks(((11,), (12,)), (4, 7))
 def identified(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the rank from the name: ``3.x``, or none; a ``damaged`` file cannot be read.
 
-    The suffix ``.two`` stands for two processes, ``.mpi`` for the MPI ranks 4 and 7.
+    The suffix ``.two`` stands for two processes, ``.mpi`` for the MPI ranks 4 and 7,
+    ``.alone`` for rank 0 of 1.
     """
 
     def rank(path: Path) -> int | None:
         if path.stem == "damaged":
             raise DamagedInput(f"{path} is damaged.")
+        if path.suffix == ".alone":
+            return 0
         return int(path.stem) if path.stem.isdigit() else None
 
     monkeypatch.setattr(profile_ranks, "file_to_read", lambda path: path)
@@ -48,7 +51,13 @@ def test_a_damaged_profile_is_named_and_the_others_keep_their_ranks() -> None:
 
 @pytest.mark.parametrize(
     ("names", "says"),
-    [(("a.x", "1.x"), "the rank of a.x is unknown"), (("1.x", "1.y"), "two profiles of rank 1: 1.x and 1.y")],
+    [
+        (("a.x", "1.x"), "the rank of a.x is unknown"),
+        (("1.x", "1.y"), "two profiles of rank 1: 1.x and 1.y; remove one.$"),
+        (("rank0.alone", "rank00.alone"), "two profiles of rank 0: .*; remove one.$"),
+        (("rank0.alone", "rank1.alone"), "remove one, or .* use the mpiexec of the program's MPI"),
+        (("node7.alone", "node8.alone"), "remove one, or .* use the mpiexec of the program's MPI"),
+    ],
 )
 def test_profiles_that_cannot_be_told_apart_are_refused(names: tuple[str, str], says: str) -> None:
     with pytest.raises(HpcprofError, match=says):
