@@ -128,7 +128,7 @@ def _mail(address: str, document: Document) -> bytes:
     message = email.message.EmailMessage()
     message["To"] = address
     message["Subject"] = "hpcprof: %s %s" % (_line(document.get("run", "")), document["event"])
-    facts = ["%s: %s" % (key, value) for key, value in document.items() if key != "text"]
+    facts = ["%s: %s" % fact for fact in _facts(document)]
     message.set_content("\n".join([document["text"], "", *facts]) + "\n")
     return message.as_bytes()
 
@@ -142,11 +142,7 @@ def _slack(document: Document) -> Document:
 
 
 def _teams(document: Document) -> Document:
-    facts = [
-        {"title": str(key), "value": str(value)}
-        for key, value in document.items()
-        if key not in ("text", "event")
-    ]
+    facts = [{"title": key, "value": value} for key, value in _facts(document) if key != "event"]
     body = [
         {"type": "TextBlock", "text": document["text"], "wrap": True},
         {"type": "FactSet", "facts": facts},
@@ -154,6 +150,11 @@ def _teams(document: Document) -> Document:
     card = {"type": "AdaptiveCard", "version": "1.4", "body": body}
     kind = "application/vnd.microsoft.card.adaptive"
     return {"type": "message", "attachments": [{"contentType": kind, "content": card}]}
+
+
+def _facts(document: Document) -> List[Tuple[str, str]]:
+    """Return what people read beside the text; what is not known is left out."""
+    return [(key, str(value)) for key, value in document.items() if key != "text" and value is not None]
 
 
 def _line(text: str) -> str:

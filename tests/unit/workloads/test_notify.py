@@ -74,6 +74,12 @@ def test_an_address_gets_the_document_and_chats_get_their_own_form(server: Serve
     assert {"title": "run", "value": "20261124-1"} in card["body"][1]["facts"]
 
 
+def test_people_are_not_told_what_is_not_known() -> None:
+    document = {**ENDED, "first_failed_rank": None}
+    assert "first_failed_rank" not in json.dumps(notify._teams(document))
+    assert b"first_failed_rank" not in notify._mail("me@example.org", document)
+
+
 @pytest.mark.parametrize("status", [302, 307, 403, 500])
 def test_a_server_that_refuses_or_leads_elsewhere_was_not_told(server: Server, status: int) -> None:
     assert notify.send(f"{server.address}/{status}", ENDED) == f"the server answered {status}"
