@@ -37,6 +37,7 @@ from hpcprof.results.when_asked import stored_analysis
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.failures import first_failure
 from hpcprof.submit.runs.live_steps import median_step_ns, read_live_steps, step_lines
+from hpcprof.submit.waiting import ended_by_stall
 from hpcprof.workloads.on_request import SLOWER
 
 if TYPE_CHECKING:  # a kept explanation needs none of them
@@ -144,6 +145,8 @@ def as_of_now(found: Explanation, run: Run, store: Store) -> Explanation:
 
 def _what_happened(run: Run) -> dict[str, Any]:
     failure = first_failure(run) if run.manifest is not None else None
+    if failure is not None and ended_by_stall(run) and not failure.has_own_fault:
+        failure = None  # it was ended with the job
     slower = None
     with suppress(msgspec.MsgspecError):
         slower = msgspec.json.decode(run.state_file(SLOWER) or "", type=Slower)

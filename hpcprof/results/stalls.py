@@ -78,10 +78,10 @@ def find_stall(run: Run) -> Stall | None:
     # PyTorch may have ended the run before, when a collective exceeded its time limit.
     if since is None and not any((run.path / FOLDER).glob("rank*.flight.pickle")):
         return None
-    if since is not None and _was_only_slow(run) and not _others_told(run.path / FOLDER):
+    if since is not None and not is_stalled(run) and not _others_told(run.path / FOLDER):
         return None  # it went on before the evidence was kept
     found = _kept(run) or _judge_run(run, since or "")
-    if found is None or since is None or not _was_only_slow(run):
+    if found is None or since is None or is_stalled(run):
         return found
     return msgspec.structs.replace(found, went_on=True) if found.waiting or found.collective else None
 
@@ -133,8 +133,8 @@ def _with_profiles(run: Run, evidence: dict[int, RankEvidence]) -> dict[int, Ran
 
 
 def is_stalled(run: Run) -> bool:
-    """Return whether a run has stalled and has not gone on."""
-    return run.state_file(_STALLED) is not None
+    """Return whether a run has stalled, has not gone on, and has not ended well."""
+    return run.state_file(_STALLED) is not None and run.state_file("finished") != "0"
 
 
 def stall_sentence(run: Run) -> str:
@@ -192,11 +192,6 @@ def judge_folder(folder: Path) -> Stall | None:
 def has_dumps(folder: Path) -> bool:
     """Return whether a folder has dumps of PyTorch's flight recorder."""
     return bool(is_folder(folder) and find_dumps(folder))
-
-
-def _was_only_slow(run: Run) -> bool:
-    """Return whether a run that stood still has gone on, or has ended well."""
-    return not is_stalled(run) or run.state_file("finished") == "0"
 
 
 def _kept(run: Run) -> Stall | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from hpcprof.submit.doctor import Inspected, Status, checks, machine, mpi, node_evidence
 from hpcprof.submit.doctor.machine import ask
+from hpcprof.submit.doctor.node_evidence import _HERE
 from hpcprof.submit.launchers import find_mpiexec
 from hpcprof.submit.sites.files import load_site
 
@@ -68,3 +70,15 @@ def test_a_node_that_nobody_grants_is_told(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("PATH", "/nowhere")
     (found,) = node_evidence(Inspected(load_site("generic-pbs"), tmp_path))
     assert (found.status, "Nothing was tried" in found.observation) == (Status.WARNING, True)
+
+
+def test_py_spy_is_tried_on_a_program_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "py-spy"
+    tool.write_text('#!/bin/sh\ngrep -q python "/proc/$4/cmdline" && echo "Thread $4 (idle)"\n')
+    tool.chmod(0o700)
+    (tmp_path / "python3").symlink_to(sys.executable)
+    for name in ("cat", "grep", "head", "sh", "sleep", "tr", "uname"):
+        (tmp_path / name).symlink_to(shutil.which(name) or "")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = subprocess.run(_HERE, capture_output=True, text=True, check=False)
+    assert "traces\tpy-spy\n" in done.stdout

@@ -620,6 +620,60 @@ def test_what_watches_a_node_ends_soon_after_its_ranks(shell: str, tmp_path: Pat
     assert len((tmp_path / "naps").read_text().splitlines()) < 20
 
 
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_stalled_run_ends_with_all_that_its_programs_have_started(shell: str, tmp_path: Path) -> None:
+    real = shutil.which("sleep")
+    (tmp_path / "bin").mkdir()
+    sleep = tmp_path / "bin/sleep"  # time flies
+    sleep.write_text(f"#!/bin/sh\nexec {real} 0.1\n")
+    sleep.chmod(0o700)
+    one = {
+        "PMI_RANK": "0",
+        "PMI_SIZE": "1",
+        "MPI_LOCALRANKID": "0",
+        "PATH": f"{sleep.parent}:{os.environ['PATH']}",
+    }
+    chosen = job(nodes=1, ranks_per_node=1, stall_timeout=2, on_stall="stop", no_telemetry=True)
+    program = f"(trap '' TERM; exec {real} 1000) & exec {real} 1000"
+    done = run_wrapper(shell, chosen, tmp_path, one, "sh", "-c", program)
+    assert ((tmp_path / "state/rank00000.exit").read_text(), done.returncode) == ("143\n", 143)
+    mark = os.fsencode(f"HPCPROF_RUN_DIR={tmp_path}\0")
+    assert not [path for path in Path("/proc").glob("[0-9]*/environ") if mark in read_bytes(path)]
+
+
+LOOK_TWICE = """
+clock=$(getconf CLK_TCK) before=$(sample)
+sleep 2
+now=$(sample)
+printf '%s\n' "$now"
+progressed "$before" "$now" 2
+"""
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_rank_that_hardly_gets_a_cpu_computes(shell: str, tmp_path: Path) -> None:
+    wrapper = rendered(job(stall_timeout=12), tmp_path)["wrapper.sh"]
+    looks = wrapper.partition("# Prints the processes of this run")[2].partition("# Prints which ranks")[0]
+    program = {"HPCPROF_RUN_DIR": str(tmp_path), "HPCPROF_RANK": "1", "HPCPROF_PROGRAM": "x"}
+    cpu = str(min(os.sched_getaffinity(0)))
+    loop = ["taskset", "--cpu-list", cpu, "sh", "-c", "while :; do :; done"]
+    # This one leaves a hundredth of the CPU to the other.
+    with (
+        subprocess.Popen(loop) as owner,
+        subprocess.Popen(["nice", "-n", "19", *loop], env=os.environ | program) as rank,
+    ):
+        try:
+            until(lambda: b"while" in read_bytes(Path(f"/proc/{rank.pid}/cmdline")))
+            script = f"run_dir={tmp_path}\n#{looks}{LOOK_TWICE}"
+            done = subprocess.run([shell, "-c", script], capture_output=True, text=True)
+        finally:
+            owner.kill()
+            rank.kill()
+    # It is rank 1, has no hook, and has not ended a step.
+    assert done.stdout.split("\n")[0].startswith("1 u 0 ")
+    assert done.stdout.split("\n")[1].split() == ["1"], done.stdout
+
+
 def read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()

@@ -21,7 +21,10 @@ _PY_FRAME = re.compile(r"\s+(?P<function>.+?) \((?P<file>[^():]+)(?::(?P<line>\d
 
 _WAITS = re.compile(r"/lib(?:p?mpi[a-z0-9_]*|[nr]ccl|cuda)(?:-[0-9a-f.]+)?\.so")
 _CALL = re.compile(r"P?(?P<mpi>MPI_[A-Z]\w+)|p?(?P<other>nccl[A-Z]\w+|cu[A-Z]\w+)")
-_SYSTEM = re.compile(r"/(?:ld-|lib(?:c|m|pthread|cudart)[-.])|sysdeps/|nptl/|linux-vdso|^\.\./|^\./")
+_SYSTEM = re.compile(r"(?:^|/)(?:ld-|lib(?:c|m|pthread|cudart)[-.])|sysdeps/|nptl/|linux-vdso|^\.\./|^\./")
+_OWN = re.compile(r"(?!torch/).*\.py")
+"""Files of the user's program in Python, of which py-spy tells the frames too."""
+
 _MOST_LINES = 20_000
 
 
@@ -34,8 +37,8 @@ class NativeStack:
     call : str
         The call of MPI, NCCL or CUDA in which it waits, such as ``MPI_Barrier``; empty if it is in none.
     frame : Frame or None
-        The function that made the call; without one, the innermost of its main thread that is not the C
-        library's. The line is 0 where the program has no debugging information.
+        The function that made the call; without one, the innermost of its main thread that is in Python or,
+        if none is, not the C library's. The line is 0 where the program has no debugging information.
     """
 
     call: str = ""
@@ -85,7 +88,8 @@ def _call(frames: Sequence[tuple[str, str, int, bool]]) -> str:
 
 
 def _first(frames: Sequence[tuple[str, str, int, bool]]) -> Frame | None:
-    for function, file, line, _ in frames:
+    in_python = [frame for frame in frames if _OWN.fullmatch(frame[1])]
+    for function, file, line, _ in in_python or frames:
         if function not in ("", "??") and not _SYSTEM.search(file):
             return Frame(function, file, line)
     return None

@@ -22,12 +22,19 @@ look() {
     case $1 in
     eu-stack) eu-stack -p "$target" ;;
     gdb) gdb -nx -batch -iex 'set auto-load off' -iex 'set debuginfod enabled off' -p "$target" -ex bt ;;
-    py-spy) py-spy dump --native --pid "$target" ;;
+    py-spy) # it looks into nothing but Python
+        python3 -c 'import time; time.sleep(60)' & python=$!
+        sleep 1
+        py-spy dump --native --pid "$python"
+        kill "$python" ;;
     esac
 }
 for tool in eu-stack gdb py-spy; do
     command -v "$tool" >/dev/null || continue
-    case $(look "$tool" 2>/dev/null) in *'#0'* | *'#1'*) say traces "$tool" ;; *) say refused "$tool" ;; esac
+    case $(look "$tool" 2>/dev/null) in
+    *'#0'* | *'#1'* | *'Thread '*) say traces "$tool" ;;
+    *) say refused "$tool" ;;
+    esac
 done
 for tool in python3 awk nvidia-smi; do command -v "$tool" >/dev/null && say tool "$tool"; done
 say scope "$(cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null)"
@@ -89,7 +96,8 @@ def _processes(node: str, facts: dict[str, list[str]]) -> CheckResult:
 def _stacks(node: str, facts: dict[str, list[str]]) -> CheckResult:
     name = "native stacks on a node"
     if traces := facts.get("traces"):
-        return CheckResult(name, Status.OK, f"{traces[0]} reads them on {node}.")
+        alone = ", of programs in Python alone" if traces[0] == "py-spy" else ""
+        return CheckResult(name, Status.OK, f"{traces[0]} reads them on {node}{alone}.")
     lost = "MPI programs that hang while they poll are not found"
     if refused := facts.get("refused"):
         scope = (facts.get("scope") or [""])[0]

@@ -173,7 +173,7 @@ def test_a_pause_of_all_ranks_is_no_stall_once_the_run_has_ended_well(stalled: R
     assert found is not None
     assert (found.kind, found.ranks, found.waiting) == (StallKind.NEVER_CAME, (0, 1, 2), ())
     (stalled.path / "state" / "finished").write_text("0\n")
-    assert find_stall(stalled) is None
+    assert (find_stall(stalled), stall_sentence(stalled)) == (None, "")
 
 
 def test_dumps_of_a_collective_that_exceeded_its_time_limit_are_judged(stalled: Run) -> None:
@@ -217,3 +217,13 @@ def test_dumps_of_a_job_that_hpcprof_did_not_start_are_judged(tmp_path: Path) ->
     found = judge_folder(tmp_path)
     assert found is not None
     assert (found.kind, found.ranks, found.waiting) == (StallKind.NEVER_CAME, (1, 2), (0,))
+
+
+def test_a_rank_that_was_ended_with_a_stalled_job_has_not_failed(stalled: Run, tmp_path: Path) -> None:
+    state, store = stalled.path / "state", open_store(None, tmp_path)
+    for name, text in {"finished": "5", "stall_stop": "node1", "rank00002.exit": "143"}.items():
+        (state / name).write_text(f"{text}\n")
+    assert explain(stalled, store).as_json()["failure"] is None
+    error = {"type": "ValueError", "message": "no batch", "where": None, "time": 1.0, "started_as": 2}
+    (state / "rank00002.exception").write_text(json.dumps(error))
+    assert explain(stalled, store).as_json()["failure"]["rank"] == 2

@@ -429,7 +429,8 @@ NODE = "node\tn3\ntool\tawk\ntool\tpython3\nscope\t1\nparanoid\t2\n"
     [
         ("", "processes on a node", Status.OK, "n3 shows progress"),
         ("unreadable\tio\n", "processes on a node", Status.WARNING, "nobody read io of a process"),
-        ("traces\tgdb\n", "native stacks on a node", Status.OK, "gdb reads them on n3"),
+        ("traces\tgdb\n", "native stacks on a node", Status.OK, "gdb reads them on n3."),
+        ("traces\tpy-spy\n", "native stacks on a node", Status.OK, "on n3, of programs in Python alone."),
         ("refused\tgdb\n", "native stacks on a node", Status.WARNING, "processes on n3 (ptrace_scope is 1)"),
         ("", "native stacks on a node", Status.WARNING, "none of eu-stack, gdb and py-spy"),
         (

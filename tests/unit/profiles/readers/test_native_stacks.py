@@ -59,6 +59,14 @@ Thread 88 (active): "MainThread"
     PMPI_Allreduce (libmpi.so.12)
     reduce (train.py:12)
 """
+PY_SPY_LATE = """\
+Thread 88 (idle)
+    clock_nanosleep (libc.so.6)
+    ffi_call (libffi.so.8.1.2)
+    PyCFuncPtr_call (_ctypes.c:4201)
+    __call__ (torch/_ops.py:1269)
+    load_shard (train.py:7)
+"""
 
 
 @pytest.mark.parametrize(
@@ -72,11 +80,22 @@ Thread 88 (active): "MainThread"
         ),
         (EU_STACK_WITH_SOURCE, NativeStack("MPI_Barrier", Frame("main", "/home/me/solver.c", 23))),
         (PY_SPY, NativeStack("MPI_Allreduce", Frame("reduce", "train.py", 12))),
+        (PY_SPY_LATE, NativeStack("", Frame("load_shard", "train.py", 7))),
         (GDB_WAITS.replace("PMPI_Barrier", "??"), NativeStack("libmpi", Frame("exchange", "halo.c", 41))),
         ("ptrace: Operation not permitted.\n", None),
         ("", None),
     ],
-    ids=["gdb", "gdb, late", "eu-stack", "eu-stack, lines", "py-spy", "no names", "refused", "empty"],
+    ids=[
+        "gdb",
+        "gdb, late",
+        "eu-stack",
+        "eu-stack, lines",
+        "py-spy",
+        "py-spy, late",
+        "no names",
+        "refused",
+        "empty",
+    ],
 )
 def test_the_call_in_which_a_process_waits_and_the_line_that_made_it(
     text: str, expected: NativeStack | None
