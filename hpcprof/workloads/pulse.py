@@ -126,7 +126,7 @@ class Pulse:
 
     def _watch(self) -> None:
         looked = ended = None
-        progress, quiet, written = 0, 0.0, False
+        progress, quiet, written = 0, 0.0, 0
         waits: bool | None = False
         while True:
             if self._stack is not None:
@@ -138,18 +138,22 @@ class Pulse:
             moved = steps != looked or (None not in (ended, counted) and counted != ended)
             looked, ended = steps, counted
             if moved:
-                progress, quiet, written = progress + 1, 0.0, False
+                progress, quiet = progress + 1, 0.0
             else:
                 self._lines.flush()
             self._tell(progress, waits)
-            if quiet > self._timeout_s / 2 and not written and self._is_stalled():
+            # Of each stall anew: another rank may have gone on since the last one.
+            if quiet > self._timeout_s / 2 and (since := self._stalled_since()) not in (0, written):
                 self._write_evidence()
-                written = True
+                written = since
             time.sleep(self._every_s)
             quiet += self._every_s
 
-    def _is_stalled(self) -> bool:
-        return (self.run / "state" / _STALLED).exists()
+    def _stalled_since(self) -> int:
+        """Return when the run was found to stall, in nanoseconds of its file system; 0 if it is not."""
+        with suppress(OSError):
+            return (self.run / "state" / _STALLED).stat().st_mtime_ns
+        return 0
 
     def _all_steps(self) -> int:
         marked = _marked_steps()

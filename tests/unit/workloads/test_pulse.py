@@ -103,6 +103,27 @@ def test_evidence_has_the_stacks_of_all_threads_and_the_last_step(of_rank: Pulse
     assert any(frame["filename"] == __file__ for frame in main["frames"])
 
 
+def test_each_stall_of_a_run_has_its_evidence(
+    of_rank: Pulse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stalled = tmp_path / "state/stalled"
+    written: list[float] = []
+    moments = iter((100, 100, 200, 200))  # another rank goes on between the two stalls
+
+    def nap(_: float) -> None:
+        if len(written) == 0 and not stalled.exists():
+            stalled.touch()
+            of_rank._timeout_s = 0.0
+        moment = next(moments)
+        os.utime(stalled, (moment, moment))
+
+    monkeypatch.setattr(time, "sleep", nap)
+    monkeypatch.setattr(of_rank, "_write_evidence", lambda: written.append(stalled.stat().st_mtime))
+    with pytest.raises(StopIteration):
+        of_rank._watch()
+    assert written == [100, 200]
+
+
 def test_the_name_of_the_thread_tells_how_far_a_rank_is_and_whether_it_waits(of_rank: Pulse) -> None:
     names: list[str] = []
 
