@@ -1,24 +1,63 @@
 """Profiles, as readers return them and analyses take them, and the results of analyses."""
 
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
-from hpcprof.analysis.framework.run_data import RunData
-from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
-from hpcprof.profiles.losses import Loss, LossKind, Subject
+from hpcprof.analysis.framework.outcome import (
+    Outcome,
+    no_rows,
+)
+from hpcprof.analysis.framework.run_data import (
+    RunData,
+)
+from hpcprof.profiles.host_memory import (
+    HostMemory,
+)
+from hpcprof.profiles.kernel_classification import (
+    classes_of,
+)
+from hpcprof.profiles.kernel_report import (
+    KernelReport,
+    MeasuredKernel,
+)
+from hpcprof.profiles.losses import (
+    Loss,
+    LossKind,
+    Subject,
+)
+from hpcprof.profiles.readers.string_table import (
+    StringTable,
+)
 from hpcprof.profiles.timeline import (
+    HOST,
+    NO_BYTES,
+    NO_CORRELATION,
+    NO_LINK,
     NO_NAME,
+    NO_PEER,
+    NO_PROCESS,
+    NO_ROOT,
+    NO_STREAM,
+    NO_TAG,
+    NO_WAIT,
+    UNKNOWN_RANKS,
     Allocations,
     ApiCalls,
     Category,
     Collectives,
+    CpuCounters,
+    DeviceSamples,
     Fact,
     Functions,
     Gpu,
     GpuMarks,
+    KernelCounters,
     Kernels,
     MemoryOperations,
+    MpiCalls,
+    MpiOperations,
     Operators,
     Origin,
+    OsCalls,
     Ranges,
+    StepRange,
     Style,
     Synchronizations,
     SyncKind,
@@ -26,30 +65,51 @@ from hpcprof.profiles.timeline import (
 )
 
 __all__ = [
+    "HOST",
+    "NO_BYTES",
+    "NO_CORRELATION",
+    "NO_LINK",
     "NO_NAME",
+    "NO_PEER",
+    "NO_PROCESS",
+    "NO_ROOT",
+    "NO_STREAM",
+    "NO_TAG",
+    "NO_WAIT",
+    "UNKNOWN_RANKS",
     "Allocations",
     "ApiCalls",
     "Category",
     "Collectives",
+    "CpuCounters",
+    "DeviceSamples",
     "Fact",
     "Functions",
     "Gpu",
     "GpuMarks",
+    "HostMemory",
+    "KernelCounters",
     "KernelReport",
     "Kernels",
     "Loss",
     "LossKind",
     "MeasuredKernel",
     "MemoryOperations",
+    "MpiCalls",
+    "MpiOperations",
     "Operators",
     "Origin",
+    "OsCalls",
     "Outcome",
     "Ranges",
     "RunData",
+    "StepRange",
+    "StringTable",
     "Style",
     "Subject",
     "SyncKind",
     "Synchronizations",
     "Timeline",
+    "classes_of",
     "no_rows",
 ]

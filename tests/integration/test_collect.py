@@ -18,6 +18,7 @@ from click.testing import CliRunner
 import hpcprof as package
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.cli.main import cli
+from hpcprof.profiles.readers.declaration import ProfileContent
 from tests.conftest import Hpcprof
 from tests.data import rocprof_profiles
 from tests.integration.conftest import Database, unpack_mpi
@@ -292,7 +293,7 @@ def test_the_report_of_a_run_speaks_of_the_kinds_of_profiles_that_it_has(
     assert "GPU time breakdown" not in shown
     assert "breakdown" not in shown
     alone = hpcprof("report", str(other), "--analysis", "breakdown").stdout
-    assert "breakdown needs a timeline of Nsight Systems, PyTorch or Score-P" in " ".join(alone.split())
+    assert f"breakdown needs {ProfileContent.TIMELINE.value}" in " ".join(alone.split())
 
 
 def test_a_profile_without_kernels_says_so(hpcprof: Hpcprof, profiles: Path) -> None:

@@ -244,14 +244,15 @@ def test_a_package_that_cannot_be_used_is_one_sentence(hpcprof: Hpcprof, tmp_pat
 
 
 _READERS = '''\
-"""A reader of text files with one kernel per line: its name, start and end."""
+"""A reader of text files with one event per line: kind, name, start, end, and the number of the call."""
 
 import numpy as np
 
 from hpcprof import DamagedInput
 from hpcprof.plugins.readers import ProfileContent, Reader
 from hpcprof.plugins.data import (
-    ApiCalls, Category, Kernels, MemoryOperations, Origin, Ranges, Timeline
+    NO_CORRELATION, NO_NAME, ApiCalls, Kernels, MemoryOperations, Origin, Ranges, StringTable,
+    Timeline, classes_of,
 )
 
 LINES = Reader(
@@ -270,23 +271,33 @@ def identify_rank(path):
 
 
 def read(path):
-    try:
-        rows = [line.split() for line in path.read_text().splitlines()]
-        start, end = (np.array([int(row[i]) for row in rows]) for i in (1, 2))
-    except ValueError:
-        raise DamagedInput(f"{path} has a line without a start or an end.") from None
-    zero = np.zeros(len(rows), np.int64)
+    strings = StringTable()
+    events = {"kernel": [], "call": [], "range": []}
+    for line in path.read_text().splitlines():
+        try:
+            kind, name, *numbers = line.split()
+            start, end, call = [*map(int, numbers), NO_CORRELATION][:3]
+            events[kind].append((strings.add(name), start, end, call))
+        except (KeyError, ValueError):
+            raise DamagedInput(f"{path} has a line without a start or an end.") from None
+    columns = {kind: np.array(rows, np.int64).reshape(-1, 4).T for kind, rows in events.items()}
+    (kernel, start, end, launch), (name, begin, done, call), (range_, opened, closed, _) = columns.values()
+    texts, zero, thread = strings.array(), np.zeros_like(kernel), np.zeros_like(name)
+    other = np.zeros_like(range_)
+    grid = np.ones((len(kernel), 3), np.int64)
     return Timeline(
         origin=Origin(path, LINES.name, identify_rank(path)),
-        strings=np.array([row[0] for row in rows], object),
+        strings=texts,
         kernels=Kernels(
-            start=start, end=end, device=zero, stream=zero, name=np.arange(len(rows)),
-            category=np.full(len(rows), int(Category.COMP)), correlation=zero - 1, process=zero,
-            grid=np.ones((len(rows), 3), np.int64), block=np.ones((len(rows), 3), np.int64),
+            start=start, end=end, device=zero, stream=zero, name=kernel, category=classes_of(kernel, texts),
+            correlation=launch, process=zero, grid=grid, block=grid,
         ),
         memops=MemoryOperations.empty(),
-        calls=ApiCalls.empty(),
-        ranges=Ranges.empty(),
+        calls=ApiCalls(start=begin, end=done, process=thread, thread=thread, name=name, correlation=call),
+        ranges=Ranges(
+            start=opened, end=closed, process=other, thread=other, name=range_, domain=other + NO_NAME,
+            style=other, closed=other + 1, one_thread=other + 1,
+        ),
     )
 '''
 
@@ -300,8 +311,8 @@ def test_profiles_of_another_package_are_collected_beside_the_built_in_ones(
         {"hpcprof.readers": {"lines": "extras_readers:LINES"}},
     )
     monkeypatch.setenv("PYTHONPATH", search_path(tmp_path / "installed"))
-    (profiles / "7-mine.kernels").write_text("work 100 350\nwork_more 400 420\n")
-    (profiles / "8-mine.kernels").write_text("work soon\n")
+    (profiles / "7-mine.kernels").write_text("kernel work 100 350\nkernel work_more 400 420\n")
+    (profiles / "8-mine.kernels").write_text("kernel work soon\n")
     done = hpcprof("collect", str(profiles))
     assert done.returncode == 1
     assert "8-mine.kernels has a line without a start or an end." in done.stderr
@@ -310,6 +321,32 @@ def test_profiles_of_another_package_are_collected_beside_the_built_in_ones(
     assert [(row["name"], row["total_ns"]) for row in rows] == [("work", 250), ("work_more", 20)]
     # The store knows the kind, so that analyses of kernel reports are not asked for.
     assert hpcprof("report", str(profiles)).returncode == 0
+
+
+def test_a_reader_of_another_package_gives_all_that_explains_a_run(
+    hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(
+        tmp_path / "installed",
+        {"extras_readers": _READERS},
+        {"hpcprof.readers": {"lines": "extras_readers:LINES"}},
+    )
+    monkeypatch.setenv("PYTHONPATH", search_path(tmp_path / "installed"))
+    lines = []
+    # Of each 10 ms, the host loads for 6, and then the GPU works.
+    for at in range(0, 200_000_000, 10_000_000):
+        load, end = at + 6_000_000, at + 9_500_000
+        lines += [f"range step {at} {at + 9_999_000}", f"range load {at} {load}"]
+        lines += [f"call vendorLaunch {load} {load + 10_000} {at}", f"kernel gemm {load + 9_000} {end} {at}"]
+        lines += [f"call vendorSynchronize {load + 20_000} {end + 5_000}"]
+    folder = tmp_path / "vendor"
+    folder.mkdir()
+    (folder / "0-mine.kernels").write_text("\n".join(lines) + "\n")
+    assert hpcprof("collect", str(folder)).returncode == 0
+    done = hpcprof("explain", str(folder), "--format", "json")
+    found = json.loads(done.stdout)["findings"][0]
+    assert (found["cause"], found["where"]) == ("host_work", "load")
+    assert found["saving_ns"] == pytest.approx(6_000_000, rel=0.05)
 
 
 def test_a_reader_of_another_package_is_loaded_only_for_files_that_no_built_in_reader_takes(

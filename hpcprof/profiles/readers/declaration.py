@@ -27,7 +27,7 @@ _SUFFIX = re.compile(
 class ProfileContent(Enum):
     """The content of a profile, which decides its analyses. The values are for messages."""
 
-    TIMELINE = "a timeline of Nsight Systems, PyTorch or Score-P"
+    TIMELINE = "a timeline of Nsight Systems, PyTorch, JAX, rocprofv3, unitrace or Score-P"
     KERNEL_REPORT = "a profile of Nsight Compute"
 
 

@@ -16,6 +16,7 @@ from hpcprof.analysis.hardware.roofline import ncu_peaks, roofline, roofline_of_
 from hpcprof.analysis.summaries.kernels import kernels_by_shape
 from hpcprof.profiles.kernel_names import without_namespaces
 from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
+from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.ncu.reader import read
 from hpcprof.profiles.timeline import Origin, Timeline
 
@@ -404,7 +405,7 @@ def test_an_analysis_of_timelines_gives_one_sentence_for_a_report_of_ncu(name: s
     outcome = analyze_rank(ANALYSES[name], read(DATA / "sp.details.csv.gz"), 0)
     assert outcome.rows.empty
     assert outcome.reason == (
-        f"{name} needs a timeline of Nsight Systems, PyTorch or Score-P, and sp.details.csv.gz is not one"
+        f"{name} needs {ProfileContent.TIMELINE.value}, and sp.details.csv.gz is not one"
     )
 
 
