@@ -50,7 +50,8 @@ def align_pairs(pairs: Sequence[MatchedPairs]) -> dict[tuple[int, int], AlignedC
     halves the width.
 
     A send to a buffer can end long before its receive begins. So where receives waited for their sends in
-    one direction only, these alone align the clocks: they lag by no more than the shortest transfer. A
+    one direction only, these alone align the clocks: the promptest lag by no more than the shortest transfer.
+    The uncertainty is then at least the median distance from these, since nothing bounds the other side. A
     constant drift is taken out first if these messages then differ less.
 
     Returns
@@ -141,7 +142,11 @@ def _bounds(
     ahead = np.where(np.isfinite(most), most - delay, least + delay)
     ahead[both] = (most + least)[both] / 2
     width: Floats = np.abs((most - least)[both]) / 2
-    return ahead, max(float(width.max(initial=0)), delay)
+    error = max(float(width.max(initial=0)), delay)
+    if usual is not None:
+        of_message = np.repeat(ahead, [len(block) for block in blocks])
+        error = max(error, float(np.median(np.abs(apart - of_message))))
+    return ahead, error
 
 
 def sender_later(pair: MatchedPairs, clock: AlignedClocks) -> Floats:
