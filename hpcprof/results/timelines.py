@@ -43,8 +43,8 @@ class Timelines:
         return cast("Timeline", with_captured(profile, self.captured))
 
 
-def find_timelines(run: Run) -> Timelines:
-    """Find the timelines of a run.
+def find_timelines(run: Run, file: str = "") -> Timelines:
+    """Find the timelines of a run, or only those in the profile of this name if there is one.
 
     Raises
     ------
@@ -54,6 +54,8 @@ def find_timelines(run: Run) -> Timelines:
     if not is_folder(run.path):
         raise HpcprofError(f"the timelines of {run.id} cannot be read: there is no folder {run.path} here.")
     files = profiles_of(run)
+    # To find out the ranks of thousands of files takes seconds.
+    files = [one for one in files if one.name == file] or files
     known = {file: one.identity for file, one in unchanged_files(files).items()}
     found = profiles_by_rank(files, known=known)
     paths = {rank: path for rank, path in sorted(found.paths.items()) if _has_timeline(path)}

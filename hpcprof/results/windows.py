@@ -118,10 +118,6 @@ class RunWindows:
     def _step_ranges(self) -> StoredStepRanges:
         return stored_step_ranges(self._store, self._run.id)
 
-    @cached_property
-    def _timelines(self) -> Timelines:
-        return find_timelines(self._run)
-
     def read(self, rank: int, start_ns: int, end_ns: int) -> Timeline:
         """Read all events of a rank that overlap a window of time, without its end.
 
@@ -210,14 +206,21 @@ class RunWindows:
         return _from_first_launch(self.read(rank, min(before, start), end), start, end)
 
     def _profile(self, rank: int) -> Timeline:
-        if rank not in self._timelines.paths:
-            file = self.profiles[rank].file
-            raise HpcprofError(f"the profile of rank {rank} is no longer in {self._run.path}: {file}.")
         # The next window is often one of the same rank.
         if self._last is None or self._last[0] != rank:
             self._last = None
-            self._last = rank, self._timelines.read(rank)
+            file = self.profiles[rank].file
+            found = find_timelines(self._run, file)
+            if rank not in found.paths:
+                found = self._timelines
+            if rank not in found.paths:
+                raise HpcprofError(f"the profile of rank {rank} is no longer in {self._run.path}: {file}.")
+            self._last = rank, found.read(rank)
         return self._last[1]
+
+    @cached_property
+    def _timelines(self) -> Timelines:
+        return find_timelines(self._run)
 
 
 def _has(steps: RankSteps) -> str:
