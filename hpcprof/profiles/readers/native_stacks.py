@@ -21,7 +21,12 @@ _PY_FRAME = re.compile(r"\s+(?P<function>.+?) \((?P<file>[^():]+)(?::(?P<line>\d
 
 _WAITS = re.compile(r"/lib(?:p?mpi[a-z0-9_]*|[nr]ccl|cuda)(?:-[0-9a-f.]+)?\.so")
 _CALL = re.compile(r"P?(?P<mpi>MPI_[A-Z]\w+)|p?(?P<other>nccl[A-Z]\w+|cu[A-Z]\w+)")
-_SYSTEM = re.compile(r"(?:^|/)(?:ld-|lib(?:c|m|pthread|cudart)[-.])|sysdeps/|nptl/|linux-vdso|^\.\./|^\./")
+_SYSTEM = re.compile(
+    r"(?:^|/)(?:ld-|lib(?:c|m|pthread|cudart)[-.])|sysdeps/|nptl/|linux-vdso|^\.\./|^\./"
+    r"|/Python-3[^/]*/|^(?:Modules|Objects|Programs|Python)/\w+\.c$|(?:^|/)(?:lib)?python3[\d.]*(?:so[\d.]*)?$"
+)
+"""Files of the C library and of Python's interpreter, which say nothing of the program."""
+
 _OWN = re.compile(r"(?!torch/).*\.py")
 """Files of the user's program in Python, of which py-spy tells the frames too."""
 
@@ -38,7 +43,8 @@ class NativeStack:
         The call of MPI, NCCL or CUDA in which it waits, such as ``MPI_Barrier``; empty if it is in none.
     frame : Frame or None
         The function that made the call; without one, the innermost of its main thread that is in Python or,
-        if none is, not the C library's. The line is 0 where the program has no debugging information.
+        if none is, not the C library's or the interpreter's. The line is 0 where the program has no debugging
+        information.
     """
 
     call: str = ""

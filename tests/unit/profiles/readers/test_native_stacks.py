@@ -59,6 +59,17 @@ Thread 88 (active): "MainThread"
     PMPI_Allreduce (libmpi.so.12)
     reduce (train.py:12)
 """
+EU_STACK_OF_PYTHON = """\
+TID 2848:
+#0  0x00007fc4cab1a26f __poll - /usr/lib/x86_64-linux-gnu/libc.so.6
+    ../sysdeps/unix/sysv/linux/poll.c:29:10
+#1  0x00007fc4ca54ba5e select_poll_poll - /opt/lib-dynload/select.cpython-311-x86_64-linux-gnu.so
+    /tmp/Python-3.11.7/Modules/selectmodule.c:654:23
+#2  0x00007fc4cacfdf34 _PyEval_EvalFrameDefault - /opt/lib/libpython3.11.so.1.0
+    Python/ceval.c:5325:29
+#3  0x00007fc4cae50a40 _PyEval_Vector - /usr/bin/python3.11
+#4  0x0000562313f88482 main - /home/me/solver
+"""
 PY_SPY_LATE = """\
 Thread 88 (idle)
     clock_nanosleep (libc.so.6)
@@ -80,6 +91,8 @@ Thread 88 (idle)
         ),
         (EU_STACK_WITH_SOURCE, NativeStack("MPI_Barrier", Frame("main", "/home/me/solver.c", 23))),
         (PY_SPY, NativeStack("MPI_Allreduce", Frame("reduce", "train.py", 12))),
+        (EU_STACK_OF_PYTHON, NativeStack("", Frame("main", "/home/me/solver", 0))),
+        (EU_STACK_OF_PYTHON.rpartition("#4")[0], NativeStack("", None)),
         (PY_SPY_LATE, NativeStack("", Frame("load_shard", "train.py", 7))),
         (GDB_WAITS.replace("PMPI_Barrier", "??"), NativeStack("libmpi", Frame("exchange", "halo.c", 41))),
         ("ptrace: Operation not permitted.\n", None),
@@ -90,6 +103,8 @@ Thread 88 (idle)
         "gdb, late",
         "eu-stack",
         "eu-stack, lines",
+        "Python",
+        "Python alone",
         "py-spy",
         "py-spy, late",
         "no names",
