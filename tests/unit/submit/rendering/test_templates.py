@@ -36,6 +36,12 @@ def job(**changes: object) -> Job:
     return Job(**{**values, **shape, **changes})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("profiler", "times"), [("nsys", 1), ("none", 0), ("torch", 0)])
+def test_profilers_may_write_after_open_mpi_has_aborted(profiler: str, times: int, tmp_path: Path) -> None:
+    script = rendered(job(profiler=profiler), tmp_path)["job.sh"]
+    assert script.count("export OMPI_MCA_odls_base_sigkill_timeout=") == times
+
+
 def test_a_template_that_changes_is_rendered_as_it_is_now(tmp_path: Path) -> None:
     job = make_job(load_site("local"), arguments=["x"])
     mine = tmp_path / "mine.sh.j2"
