@@ -302,15 +302,20 @@ def read(path):
 '''
 
 
-def test_profiles_of_another_package_are_collected_beside_the_built_in_ones(
-    profiles: Path, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def _reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(
         tmp_path / "installed",
         {"extras_readers": _READERS},
         {"hpcprof.readers": {"lines": "extras_readers:LINES"}},
     )
     monkeypatch.setenv("PYTHONPATH", search_path(tmp_path / "installed"))
+
+
+@pytest.mark.usefixtures("_reader")
+def test_profiles_of_another_package_are_collected_beside_the_built_in_ones(
+    profiles: Path, hpcprof: Hpcprof
+) -> None:
     (profiles / "7-mine.kernels").write_text("kernel work 100 350\nkernel work_more 400 420\n")
     (profiles / "8-mine.kernels").write_text("kernel work soon\n")
     done = hpcprof("collect", str(profiles))
@@ -323,15 +328,8 @@ def test_profiles_of_another_package_are_collected_beside_the_built_in_ones(
     assert hpcprof("report", str(profiles)).returncode == 0
 
 
-def test_a_reader_of_another_package_gives_all_that_explains_a_run(
-    hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(
-        tmp_path / "installed",
-        {"extras_readers": _READERS},
-        {"hpcprof.readers": {"lines": "extras_readers:LINES"}},
-    )
-    monkeypatch.setenv("PYTHONPATH", search_path(tmp_path / "installed"))
+@pytest.mark.usefixtures("_reader")
+def test_a_reader_of_another_package_gives_all_that_explains_a_run(hpcprof: Hpcprof, tmp_path: Path) -> None:
     lines = []
     # Of each 10 ms, the host loads for 6, and then the GPU works.
     for at in range(0, 200_000_000, 10_000_000):

@@ -35,8 +35,8 @@ MOST_VALUES = 1000
 _PER_VALUE, _PER_SERIES = 0.01, 0.25
 """The prior probability of a change before each value, and the most changes to expect in a series.
 
-Whoever looks after each run looks the more often, the longer the series is. So its changes are not to be
-more probable for that.
+People look after each run, so at a long series they look often. Without the limit, each look would add to the
+chance of a false alarm.
 """
 
 _USUAL_CHANGE = 0.1
