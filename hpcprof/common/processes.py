@@ -172,7 +172,7 @@ _MOST_STDERR = 65_536
 """The most bytes that are kept of what a piped command prints to standard error."""
 
 
-_RESTORE_SECONDS = 2.0
+_RESTORE_SECONDS, _RESTORE_TRIES = 2.0, 10
 """For a command in a terminal, to leave that as it was."""
 
 
@@ -238,10 +238,12 @@ def piped(command: Sequence[str], *, timeout: float, in_terminal: bool = False) 
 
     def kill() -> None:
         if in_terminal:
-            # To ask for a password, a program switches echo off; at this signal it restores the terminal.
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(_RESTORE_SECONDS)
+            # To ask for a password, a program switches echo off; at this signal it restores the terminal. One
+            # that comes between the prompt and the reading is lost.
+            for _ in range(_RESTORE_TRIES):
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_RESTORE_SECONDS / _RESTORE_TRIES)
         process.kill()
 
     def end() -> None:

@@ -282,11 +282,15 @@ class Tools:
         """
         guides = {path.stem: path for path in sorted(_guides().glob("*.md"))}
         wanted, _, heading = topic.partition("#")
+        words = wanted.lower().replace("-", " ").split()
+        wanted = "-".join(words)
         if wanted not in guides:
-            words = wanted.lower().split()
             texts = {stem: path.read_text(encoding="utf-8") for stem, path in guides.items()}
-            hits = {stem: sum(text.lower().count(word) for word in words) for stem, text in texts.items()}
-            order = sorted((stem for stem in guides if hits[stem] or not words), key=lambda stem: -hits[stem])
+            hits = {
+                stem: (_mentions(f"{stem} {_title(text)}", words), _mentions(text, words))
+                for stem, text in texts.items()
+            }
+            order = sorted((stem for stem in guides if any(hits[stem])), key=hits.__getitem__, reverse=True)
             lines = [f"{stem}: {_title(texts[stem])}" for stem in order or guides]
             return answer(["Guides, the fitting ones first; call how_to with one of these names:", *lines])
         text = guides[wanted].read_text(encoding="utf-8")
@@ -343,6 +347,11 @@ def _matching(lines: Sequence[str], text: str) -> Iterator[tuple[int, str]]:
 def _guides() -> Path:
     inside = packaged("how_to")
     return inside if inside.is_dir() else inside.parent / "docs" / "how-to"
+
+
+def _mentions(text: str, words: Sequence[str]) -> int:
+    """Return how often words begin words of a text."""
+    return sum(len(re.findall(rf"\b{re.escape(word)}", text.lower())) for word in words if len(word) > 2)
 
 
 def _title(text: str) -> str:

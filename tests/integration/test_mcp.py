@@ -117,7 +117,7 @@ def test_a_run_is_explained_with_its_conclusion_first_and_evidence_that_report_h
 
 
 def test_every_question_has_an_answer(run: str, ask: Ask) -> None:
-    found, predicted, same, events, table, around, longest, guide, section = ask(
+    found, predicted, same, events, table, around, longest, guide, section, spaced = ask(
         ("find_runs", {"search": "train"}),
         ("whatif", {"run": "last", "changes": ["comm*0"]}),
         ("history", {"run": run}),
@@ -127,6 +127,7 @@ def test_every_question_has_an_answer(run: str, ask: Ask) -> None:
         ("events_around", {"run": "last", "rank": 0, "range_name": "matmul_2"}),
         ("how_to", {"topic": "straggler"}),
         ("how_to", {"topic": "query-events"}),
+        ("how_to", {"topic": "Be told"}),
     )
     assert found.startswith("1 of 1 run match") and f"\n{run} | imported | " in found
     assert predicted.startswith("The median step would take ")
@@ -135,7 +136,8 @@ def test_every_question_has_an_answer(run: str, ask: Ask) -> None:
     assert f"\n{run} | 1\n" in table and f"run_id of «last»: «{run}»" in table
     assert "\nkind | name | events | ms | longest_ms | longest_at_ms\n" in around and "\nkernel | " in around
     assert "the longest «matmul_2»" in longest
-    assert "find-a-straggler: Find a straggler" in guide
+    assert guide.splitlines()[1] == "find-a-straggler: Find a straggler"  # its title has the word
+    assert spaced.startswith("# Be told when")
     assert section.startswith("# Ask the events in SQL")
 
 

@@ -18,6 +18,7 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.common.processes import (
     CommandNotStarted,
     CommandTimedOut,
+    piped,
     run_command,
     run_in_terminal,
     start_in_background,
@@ -199,3 +200,17 @@ def test_an_interrupt_while_a_command_starts_ends_the_command(monkeypatch: pytes
     assert len(started) == 2
     assert started[0].returncode == -signal.SIGKILL
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_program_in_a_terminal_that_missed_a_signal_still_restores_it(tmp_path: Path) -> None:
+    script = f"""
+trap 'count=x$count; [ $count = x ] || {{ echo restored >{tmp_path}/terminal; exit; }}' TERM
+echo ready; while :; do sleep 0.05; done
+"""
+    with (
+        pytest.raises(KeyboardInterrupt),
+        piped(["sh", "-c", script], timeout=60, in_terminal=True) as asking,
+    ):
+        assert asking.stdout.read(6) == b"ready\n"
+        raise KeyboardInterrupt
+    assert (tmp_path / "terminal").is_file()
