@@ -6,8 +6,9 @@ import mlflow
 
 import hpcprof
 
-explanation = hpcprof.open(sys.argv[1]).explain()
-with mlflow.start_run(run_name=sys.argv[1]):
+results = hpcprof.open(sys.argv[1])
+explanation = results.explain()
+with mlflow.start_run(run_name=results.id):
     mlflow.log_metric("step_p50_ns", explanation.step.wall_p50_ns)
     mlflow.log_metrics(
         {f"{one.cause.value}_ns": one.saving_ns for one in explanation.shown() if one.saving_ns}

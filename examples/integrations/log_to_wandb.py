@@ -7,6 +7,6 @@ import wandb
 import hpcprof
 
 results = hpcprof.open(sys.argv[1])
-with wandb.init(project="hpcprof", name=sys.argv[1]) as run:
+with wandb.init(project="hpcprof", name=results.id) as run:
     run.summary["step_p50_ns"] = results.explain().step.wall_p50_ns
     run.log({"kernels": wandb.Table(dataframe=results.kernels())})

@@ -64,8 +64,10 @@ def run(bin_folder: Path, *words: str | Path, **variables: str) -> str:
 
 def test_mlflow_has_the_step_time(bin_folder: Path, run_id: str, tmp_path: Path) -> None:
     store = {"MLFLOW_TRACKING_URI": f"file:{tmp_path}/mlruns", "MLFLOW_ALLOW_FILE_STORE": "true"}
-    run(bin_folder, bin_folder / "python", EXAMPLES / "log_to_mlflow.py", run_id, **store)
+    run(bin_folder, bin_folder / "python", EXAMPLES / "log_to_mlflow.py", "last", **store)
     (metric,) = (tmp_path / "mlruns").rglob("metrics/step_p50_ns")
+    (name,) = (tmp_path / "mlruns").rglob("tags/mlflow.runName")
+    assert name.read_text() == run_id
     assert float(metric.read_text().split()[1]) == hpcprof.open(run_id).explain().step.wall_p50_ns
 
 
