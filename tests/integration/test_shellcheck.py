@@ -47,11 +47,11 @@ def scripts_of(site: str, profiler: str) -> dict[str, str]:
 
 
 def other_scripts() -> dict[str, str]:
-    """Return the wrapper of a program under the PyTorch profiler, and scripts of arrays."""
+    """Return the scripts of a program with the PyTorch profiler that runs again if it stalls, and of arrays."""
     site = load_site("generic-slurm")
-    job = make_job(site, arguments=["python", "train.py"], profiler="torch")
-    wrapper = render(site, job, Rendering(Path("/runs"), ["hpcprof"], ["srun"], ["python", "train.py"]))
-    found = {"wrapper of train.py": wrapper["wrapper.sh"]}
+    job = make_job(site, arguments=["python", "train.py"], profiler="torch", on_stall="resubmit")
+    scripts = render(site, job, Rendering(Path("/runs"), ["hpcprof"], ["srun"], ["python", "train.py"]))
+    found = {f"{name} of train.py": scripts[name] for name in ("job.sh", "wrapper.sh")}
     for name in ("generic-pbs", "generic-slurm"):
         loaded = load_site(name)
         jobs = [make_job(loaded, arguments=["echo", word], walltime="5m") for word in ("a b", "$(c)")]
