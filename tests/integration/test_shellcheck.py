@@ -47,7 +47,7 @@ def scripts_of(site: str, profiler: str) -> dict[str, str]:
 
 
 def other_scripts() -> dict[str, str]:
-    """Return the scripts of a program with the PyTorch profiler that runs again if it stalls, and of arrays."""
+    """Return the scripts of a program with the PyTorch profiler that runs again if it stalls; of arrays."""
     site = load_site("generic-slurm")
     job = make_job(site, arguments=["python", "train.py"], profiler="torch", on_stall="resubmit")
     scripts = render(site, job, Rendering(Path("/runs"), ["hpcprof"], ["srun"], ["python", "train.py"]))
