@@ -4,7 +4,8 @@ Prints in how many percent of runs one of ten metrics that have nothing to do wi
 with them, by the nature of the steps and of the metrics (AR(φ): each value resembles the one before), then in
 how many percent a metric is named that rises by so many of its standard deviations in the steps. Then in how
 many percent of runs of 2 or 8 ranks, whose GPUs differ by 1 % (standard deviation) by nature and vary over
-time, one is said to have a lower clock. By default there are 300 runs of each kind.
+time, one is said to have a lower clock. Then the same for noted steps, of which some take long, and for
+ranks that wait for their cores. By default there are 300 runs of each kind.
 """
 
 from __future__ import annotations
@@ -114,6 +115,106 @@ def slow_clocks(ranks: int, trials: int, lower: float = 0.0) -> float:
     return 100 * found / trials
 
 
+def _noted(every: int, long: float, draw: np.random.Generator) -> RunSteps:
+    """Return lines of two minutes about steps of 0.1 s, of which each ``every``-th one takes ``long`` s."""
+    wall = 0.1 * (1 + 0.03 * correlated(0.5)(1200, draw)).clip(0.5)
+    wall[draw.integers(every) :: every] *= long / 0.1
+    ends = np.cumsum(wall)
+    rows, begin = [], 0
+    for end in range(1, int(np.searchsorted(ends, 120.0))):
+        if ends[end - 1] - (ends[begin - 1] if begin else 0.0) >= 1.0:
+            own = wall[begin:end]
+            rows.append((ends[end - 1], end - 1, len(own), 1e9 * np.median(own), 1e9 * own.max()))
+            begin = end
+    time, *numbers = np.array(rows).T
+    return RunSteps(np.append(0.0, time), *(one.astype(np.int64) for one in numbers))
+
+
+def _sampled(make: Make, fast: bool, draw: np.random.Generator) -> Series:
+    """Return two minutes of samples, ten a second or one; of a walk or a level, so many."""
+    count = 1201 if fast else 121
+    return Series(np.linspace(0.0, 120.0, count), make(count, draw))
+
+
+def long_steps(make: Make, every: int, long: float, trials: int, waits: float = 0.0) -> float:
+    """Return in how many percent of runs something moves with long steps; `waits` is how often that is so."""
+    draw, found = np.random.default_rng(0), 0
+    for _ in range(trials):
+        steps = _noted(every, long, draw)
+        series = {
+            ("rank0", "blocked_pct"): _sampled(
+                lambda n, d: np.where(make(n, d) > 1.5, 100.0, 0.0), True, draw
+            ),
+            ("gpu0", "temperature_c"): _sampled(make, True, draw),
+            ("node", "memory_pressure_s"): _sampled(
+                lambda n, d: np.cumsum(abs(make(n, d)), dtype=float), False, draw
+            ),
+            ("rank0", "written_bytes"): _sampled(
+                lambda n, d: np.cumsum(make(n, d) ** 2, dtype=float), False, draw
+            ),
+            ("rank0", "cpu_wait_s"): _sampled(
+                lambda n, d: np.cumsum(abs(make(n, d)), dtype=float), False, draw
+            ),
+        }
+        times, blocked = series["rank0", "blocked_pct"].times, series["rank0", "blocked_pct"].values
+        at = np.minimum(np.searchsorted(steps.edges, times), len(steps.edges) - 1)
+        inside = steps.edges[at] - times <= np.append(0, steps.longest)[at] / 1e9
+        blocked[inside & (draw.random(len(times)) < waits)] = 100.0
+        node = NodeTelemetry("n", series, {0: RankPlace((), (0,))}, ("A",))
+        rows = [row for row in coincidences([node], steps) if row["beyond_chance"]]
+        found += any(row["subject"] == "spikes" for row in rows)
+    return 100 * found / trials
+
+
+def busy_cores(own: str, others: float, trials: int, ranks: int = 2) -> list[float]:
+    """Return how many percent of the runs name each rank for waiting for its core, which others use.
+
+    Each rank has a core of its own, as its use of it ``own`` says. Others use 1 % of each core for daemons
+    and the kernel, at times 20 % for some seconds, and in addition ``others`` of the core of rank 1. A rank
+    has threads that wait for each other for its core for 0 to 30 % of the time. A second has one sample of
+    the cores, in ticks of 10 ms that are counted by whom they hit; the ranks have ten.
+    """
+    draw, found = np.random.default_rng(0), np.zeros(ranks)
+    fine, seconds = 0.05, 90
+    for _ in range(trials):
+        series, places = {}, {}
+        count = round(seconds / fine)
+        times: Floats = np.arange(1.0, count + 1.0) * np.float64(fine)
+        for rank in range(ranks):
+            share = USE[own](count, draw)
+            strange = 0.01 * abs(correlated(0.9)(count, draw)) + 0.2 * (correlated(0.98)(count, draw) > 2.3)
+            taken = others if rank == 1 else 0.0
+            strange = np.minimum(1.0, strange + taken * share)
+            used = np.minimum(share, 1.0 - strange) if not taken else share * (1 - taken)
+            waits = draw.uniform(0.0, 0.3) * share * (draw.random(count) < 0.7) + np.minimum(share, strange)
+            # Ticks hit whoever runs.
+            ticks = draw.binomial(5, np.clip(np.array([used, strange]), 0, 1)) * 0.01
+            own_s, other_s = np.asarray(np.cumsum(ticks, axis=1), np.float64)
+            fast, slow = slice(draw.integers(2), None, 2), slice(draw.integers(20), None, 20)
+            series[f"rank{rank}", "cpu_s"] = Series(times[fast], own_s[fast])
+            series[f"rank{rank}", "cpu_wait_s"] = Series(
+                times[slow], np.asarray(np.cumsum(waits * fine), np.float64)[slow]
+            )
+            series[f"cpu{rank}", "busy_s"] = Series(times[slow], (own_s + other_s)[slow])
+            places[rank] = RankPlace((rank,), ())
+        edges = np.arange(2.0, seconds - 2, draw.uniform(1.0, 1.4))
+        wall = np.full(len(edges) - 1, 10**8)
+        steps = RunSteps(edges, np.arange(len(wall)) * 10, np.full(len(wall), 10), wall, wall)
+        rows = coincidences([NodeTelemetry("n", series, places, ())], steps)
+        for row in rows:
+            if row["subject"] == "cores":
+                found[row["rank"]] += 1
+    return [*(100 * found / trials)]
+
+
+USE: dict[str, Make] = {
+    "steady, 95 %": lambda count, draw: np.clip(0.95 + 0.03 * correlated(0.5)(count, draw), 0, 1),
+    "varied, AR(0.95)": lambda count, draw: np.clip(0.6 + 0.3 * correlated(0.95)(count, draw), 0, 1),
+    "waits for seconds": lambda count, draw: (correlated(0.97)(count, draw) > -0.3).astype(float),
+    "steps of 1.7 s": lambda count, draw: ((np.arange(count) + draw.integers(34)) % 34 < 20).astype(float),
+}
+
+
 def main() -> None:
     """Print false alarms, then power."""
     trials = int(sys.argv[1]) if len(sys.argv) > 1 else 300
@@ -140,6 +241,16 @@ def main() -> None:
     for ranks in (2, 8):
         false, right = slow_clocks(ranks, trials), slow_clocks(ranks, max(1, trials // 3), 0.1)
         print(f"{ranks} ranks: a lower clock is claimed in {false:.1f} %, one 10 % lower in {right:.0f} %")
+    print("Noted steps: something is said to move with the long ones, in percent of runs:")
+    for every, long in ((5, 1.0), (40, 1.0), (40, 0.3)):
+        rates = [long_steps(one, every, long, trials) for one in SAMPLES.values()]
+        power = [long_steps(SAMPLES["AR(0.9)"], every, long, max(1, trials // 3), one) for one in (0.5, 1.0)]
+        print(f"every {every}th of {long} s" + "".join(f"{rate:8.1f}" for rate in rates), end="")
+        print(f"; waiting in half or all of each: {power[0]:.0f}, {power[1]:.0f} %", flush=True)
+    print("Others take shares of the core of rank 1. Ranks named for waiting, rank 0 / rank 1, in percent:")
+    for kind in USE:
+        named_ranks = [busy_cores(kind, share, trials) for share in (0.0, 0.1, 0.2, 0.5)]
+        print(f"{kind:18}" + "".join(f"{a:8.1f} /{b:6.1f}" for a, b in named_ranks), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Rates at which steady host memory is taken for growth, and at which a leak is found.
 
-``python benchmarks/host_memory.py [SERIES]``: series of each kind, by default 2,000, of a sample a second for
-two minutes.
+``python benchmarks/host_memory.py [SERIES [SECONDS]]``: series of each kind, by default 2,000, of a sample a
+second, by default for two minutes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hpcprof.analysis.memory.tables import growth
 from hpcprof.profiles.timeline import Floats
 
 _LEVEL, _MB = 2e9, 1e6
-_SECONDS = 120
+_SECONDS = int(sys.argv[2]) if len(sys.argv) > 2 else 120
 
 
 def _noise(random: np.random.Generator, mb: float) -> Floats:
@@ -51,6 +51,9 @@ CLEAN: dict[str, Callable[[np.random.Generator], Floats]] = {
     "sawtooth of 7 to 40 s": _sawtooth,
     "one to three jumps": _jumps,
     "level that settles in 3 to 40 s": _settles,
+    "leak that stops at the half": lambda random: (
+        15 * _MB * np.minimum(np.arange(_SECONDS), _SECONDS / 2) + _noise(random, 2)
+    ),
 }
 
 
@@ -60,7 +63,7 @@ def _leak(rate_mb: float, noise_mb: float) -> Callable[[np.random.Generator], Fl
 
 LEAKS = {
     f"leak of {rate} MB/s, noise of {noise} MB": _leak(rate, noise)
-    for rate, noise in ((1, 5), (1, 30), (10, 100))
+    for rate, noise in ((1, 5), (1, 30), (10, 100), (15, 5))
 }
 
 

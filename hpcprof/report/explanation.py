@@ -210,7 +210,10 @@ def _remedied(finding: Finding, explanation: Explanation) -> str:
 
 
 def _nothing(explanation: Explanation) -> str:
-    """Return why there are no findings: the run is healthy, or no step could be replayed."""
+    """Return why no finding has a price: none has one, the run is healthy, or no step could be replayed."""
+    memory = [named(one, explanation) for one in explanation.shown() if one.cause in ABOUT_MEMORY]
+    if memory:
+        return f"Found, which costs memory and not time: {'; '.join(memory)}."
     if not explanation.step.explained_steps and explanation.not_judged:
         return f"No cause could be judged: {visible(explanation.not_judged[0].reason)}."
     nothing = f"Nothing was found that would shorten a step by {LEAST_ESTIMATE_PCT:.0f} % or more."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.framework.declaration import Analysis, Scope
 from hpcprof.analysis.framework.registry import find_analysis, find_analysis_across_runs
 from hpcprof.common.atomic import write_atomically
-from hpcprof.common.errors import HpcprofError, UsageError, writing
+from hpcprof.common.errors import HpcprofError, StoreError, UsageError, writing
 from hpcprof.report.contents import VERDICTS, Contents, gather, sample_sizes
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.darshan_logs import logs_of
@@ -21,7 +22,7 @@ from hpcprof.results.on_demand import read_or_compute
 from hpcprof.results.run_memory import snapshots_of
 from hpcprof.results.run_names import find_known_run, find_known_runs
 from hpcprof.results.run_profiles import profiles_of
-from hpcprof.results.stalls import tells_while_it_runs
+from hpcprof.results.stalls import is_unprofiled, tells_while_it_runs
 from hpcprof.results.store.store import Store
 from hpcprof.submit.remote.mirror import connect, host_of
 from hpcprof.submit.runs.directory import Run, typed_name
@@ -171,7 +172,8 @@ def _across_runs(
 def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], None]) -> None:
     """Have each run collected whose profiles are not in the store, or by an earlier version of hpcprof.
 
-    A run that has stalled, or that runs without a profiler, has nothing to collect as long as its job lasts.
+    A run that has stalled has nothing to collect as long as its job lasts. Of one without a profiler, what is
+    beside profiles is stored quietly, and again whenever there is more.
 
     Raises
     ------
@@ -195,6 +197,9 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], 
             )
     for run in runs:
         profiles = stored[run.id].values()
+        if not profiles and run.manifest is not None and is_unprofiled(run, store):
+            _store_what_was_sampled(run, store)
+            continue
         uncollected = (snapshots_of(run) or logs_of(run)) and not (exists and store.has_run(run.id))
         if (
             run.id not in unfinished
@@ -202,3 +207,13 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], 
             and (profiles_of(run) or host_of(run) or uncollected)
         ):
             collect(run)
+
+
+def _store_what_was_sampled(run: Run, store: Store) -> None:
+    """Store what the nodes of a run without profiles did, its memory and its logs, if there is any of it."""
+    from hpcprof.results.collect import collect
+
+    # Whoever may only read the database is told what it has, and what the folder of the run has.
+    with suppress(StoreError, OSError):
+        store.prepare()
+        collect(run, store)

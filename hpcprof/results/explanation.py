@@ -168,17 +168,21 @@ def _of_unprofiled(run: Run, store: Store) -> Explanation:
         replay_error_pct=None,
     )
     reason = "the run was not profiled (--profiler nsys, torch or jax shows where its time goes)"
-    findings, rare = _of_noted_steps(run, store, tuple(sorted(steps)))
+    findings, rare, mean_ns = _of_noted_steps(run, store, tuple(sorted(steps)))
+    summary = replace(summary, elapsed_ns=mean_ns)
     return Explanation(findings, (), (NotJudged(CAUSES, reason), *rare), summary)
 
 
 def _of_noted_steps(
     run: Run, store: Store, ranks: tuple[int, ...]
-) -> tuple[tuple[Finding, ...], tuple[NotJudged, ...]]:
-    """Return what the noted steps of a run show, and what its nodes did meanwhile; nothing without steps."""
+) -> tuple[tuple[Finding, ...], tuple[NotJudged, ...], int | None]:
+    """Return what the noted steps of a run show with what its nodes did meanwhile, and their mean time in ns.
+
+    Few steps show nothing.
+    """
     lines = step_lines(run, ranks[:1]).get(ranks[0], ()) if ranks else ()
     if len(lines) < _FEWEST_LINES:
-        return (), ()
+        return (), (), None
     # Runs without steps do without these imports.
     from hpcprof.analysis.explain.explain import explain_noted
     from hpcprof.analysis.framework.outcome import analyze_run, outcome_from_columns
@@ -196,10 +200,8 @@ def _of_noted_steps(
     noted = noted_steps(lines[-_MOST_LINES:])
     assert noted is not None
     series = single_steps(noted)
-    newest = slice(-_MOST_STEPS, None)
-    return explain_noted(
-        StepSeries(series.steps[newest], series.wall[newest], series.ranks[newest]), ranks, rows, files
-    )
+    newest = StepSeries(*(column[-_MOST_STEPS:] for column in (series.steps, series.wall, series.ranks)))
+    return *explain_noted(newest, ranks, rows, files), round(float(newest.wall.mean()))
 
 
 def _compute(

@@ -66,6 +66,9 @@ def test_a_run_without_a_profiler_has_tables_of_its_nodes(
     busy = "import time\nfor _ in range(12): sum(range(10**6)); time.sleep(0.2)"
     job = ["--site", "local", "--wait", "--ranks-per-node", "2"]
     assert hpcprof("submit", *job, "--", sys.executable, "-c", busy).returncode == 0
+    # Nothing has to be collected first.
+    memory = json.loads(hpcprof("report", "--analysis", "host_memory", "--format", "json").stdout)
+    assert [row["rank"] for row in memory] == [0, 1]
     assert "not profiled, so only its nodes, memory and files were collected" in hpcprof("collect").stdout
     resources = json.loads(hpcprof("report", "--analysis", "job_resources", "--format", "json").stdout)
     assert [row["resource"] for row in resources] == ["cores", "memory (GiB)", "walltime (min)"]

@@ -14,7 +14,7 @@ from hpcprof.analysis.explain.candidates import Candidate, Candidates
 from hpcprof.analysis.explain.common_clock import CommonClock, clock_parts, common_clock
 from hpcprof.analysis.explain.critical_path import critical_path
 from hpcprof.analysis.explain.culprits import with_culprits
-from hpcprof.analysis.explain.evidence import evidence_of
+from hpcprof.analysis.explain.evidence import Tables, evidence_of
 from hpcprof.analysis.explain.evidence_words import in_words
 from hpcprof.analysis.explain.explanation import (
     LEAST_ESTIMATE_PCT,
@@ -32,7 +32,12 @@ from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.host_pace import with_pauses
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import CALL_COST_NS, MPI_CALL_COST_NS
-from hpcprof.analysis.explain.machine import waiting_for_cores, waiting_for_files, with_files, with_machine
+from hpcprof.analysis.explain.machine import (
+    waiting_for_cores,
+    with_files,
+    with_machine,
+    with_waiting_for_files,
+)
 from hpcprof.analysis.explain.mpi_candidates import HELD_UP, MpiCandidates
 from hpcprof.analysis.explain.mpi_graph import HostSteps, common_steps, mpi_graph
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
@@ -425,16 +430,20 @@ def explain_noted(
     found, _ = of_series(tables, ranks, series, {})
     wall = float(series.wall.mean())
     placed = with_machine(_sorted(found, round(wall), {}), tables)
-    if not any(one.cause is Cause.SLOW_IO for one in placed):
-        placed += with_files(_sorted([*waiting_for_files(coincidences, wall)], round(wall), {}), tables)
-    placed += _sorted([*waiting_for_cores(coincidences, wall)], round(wall), {})
+    placed = with_files(with_waiting_for_files(placed, coincidences, wall), tables)
+    placed += waiting_for_cores(coincidences, wall)
     rare = [one for one in placed if _is_rare(one)]
-    told = tuple(
-        replace(one, evidence_text=tuple(in_words(tables, figure) for figure in one.evidence))
-        for one in placed
-        if one not in rare
-    )
+    told = _sorted([_told(one, tables) for one in placed if one not in rare], round(wall), {})
     return told, tuple(map(_rare_steps, rare))
+
+
+def _told(finding: Finding, tables: Tables) -> Finding:
+    """Return a finding, and those that would save as much instead, with the evidence in words."""
+    return replace(
+        finding,
+        evidence_text=tuple(in_words(tables, figure) for figure in finding.evidence),
+        alternatives=tuple(_told(one, tables) for one in finding.alternatives),
+    )
 
 
 def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[Explanation, pd.DataFrame]:

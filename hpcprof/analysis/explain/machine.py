@@ -172,6 +172,28 @@ def waiting_for_files(table: pd.DataFrame, wall: float) -> Iterator[Finding]:
     yield from _waiting([row for row in _rows(table) if row["subject"] == "io"], Cause.SLOW_IO, wall)
 
 
+def with_waiting_for_files(findings: Sequence[Finding], table: pd.DataFrame, wall: float) -> list[Finding]:
+    """Return findings with that of the ranks that wait for files, in steps of ``wall`` ns; once at most.
+
+    Where they wait in the long steps, these would be gone too without it: it is then an alternative to them.
+    """
+    if any(one.cause is Cause.SLOW_IO for one in findings):
+        return [*findings]
+    found = [*waiting_for_files(table, wall)]
+    long = next((one for one in findings if one.cause is Cause.STEP_SPIKES), None)
+    if long is None or not found or not _mostly_in_long_steps(_rows(table)):
+        return [*findings, *found]
+    nested = replace(long, alternatives=(*long.alternatives, *found))
+    return [nested if one is long else one for one in findings]
+
+
+def _mostly_in_long_steps(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether all ranks that wait for files do so in long steps, if it may be by chance."""
+    waiting = {row["rank"] for row in rows if row["subject"] == "io"}
+    moved = [row for row in rows if row["subject"] == "spikes" and row["metric"] == "blocked_pct"]
+    return waiting <= {row["rank"] for row in moved if row["usual"] <= _ENOUGH * row["then"]}
+
+
 def waiting_for_cores(table: pd.DataFrame, wall: float) -> Iterator[Finding]:
     """Yield the ranks that wait for their cores in steps of ``wall`` ns, which others use meanwhile."""
     yield from _waiting([row for row in _rows(table) if row["subject"] == "cores"], Cause.BUSY_CORES, wall)

@@ -43,6 +43,12 @@ _STEADY = 0.5
 """The growth of the second half of the time, as a share of that of the first half, from which it goes on."""
 
 
+_MOST_GIVEN_BACK = 0.5
+"""The share of the growth that may have been given back at once: else it is the tooth of a saw."""
+
+_SETTLING = 0.99
+
+
 class Growth(NamedTuple):
     """The growth of a level by second or step, with an interval of 99.5 %; ``grows`` if that is no chance."""
 
@@ -57,10 +63,12 @@ def growth(times: Floats, values: Floats) -> Growth | None:
 
     The first third is left out: programs fill caches and import modules. The rest is divided into equal
     times, and the differences of their medians are taken for independent, as they are in a random walk; noise
-    around a steady level makes the interval wider.
+    around a steady level makes the interval wider. What settles, and what gives memory back at times, does
+    not grow.
     """
     if len(times) < 2:
         return None
+    given_back = _given_back(values)
     late = times >= times[0] + (times[-1] - times[0]) / 3
     times, values = times[late], values[late]
     blocks = min(_MOST_BLOCKS, len(times) // _SAMPLES)
@@ -80,9 +88,27 @@ def growth(times: Floats, values: Floats) -> Growth | None:
     mean = float(steps.mean())
     half = len(steps) // 2
     first, second = float(steps[:half].mean()), float(steps[-half:].mean())
-    goes_on = second >= _STEADY * first
-    grows = mean - wide > 0 and goes_on and levels[-1] - levels[0] >= _LEAST_BYTES
+    goes_on = second >= _STEADY * first and not _settles(steps)
+    grown = float(levels[-1] - levels[0])
+    grows = mean - wide > 0 and goes_on and grown >= max(_LEAST_BYTES, given_back / _MOST_GIVEN_BACK)
     return Growth(mean, mean - wide, mean + wide, bool(grows))
+
+
+def _given_back(values: Floats) -> float:
+    """Return by how much a level once fell below what it had been; single samples do not count."""
+    if len(values) < 3:
+        return 0.0
+    level = np.median(np.lib.stride_tricks.sliding_window_view(values, 3), axis=1)
+    return float((np.maximum.accumulate(level) - level).max())
+
+
+def _settles(rates: Floats) -> bool:
+    """Return whether rates that follow each other become smaller, beyond chance: the slope of their line."""
+    places = np.arange(len(rates)) - (len(rates) - 1) / 2
+    slope = float(places @ rates / (places @ places))
+    rest = rates - rates.mean() - slope * places
+    error = float(np.sqrt(rest @ rest / (len(rates) - 2) / (places @ places)))
+    return slope < -float(student_quantile(len(rates) - 2, _SETTLING)) * error
 
 
 def host_rows(run: RunTelemetry) -> Iterator[dict[str, Any]]:

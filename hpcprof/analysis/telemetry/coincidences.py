@@ -42,6 +42,8 @@ _MATERIAL, _MATERIAL_OF_FEW = 0.03, 0.05
 _MOST_ROWS, _MOST_SERIES = 100, 4000
 _FEWEST_OTHERS, _APART = 3, 5.0
 _NEAR = 4
+_OF_GAP, _NEXT_TO, _LEAST_BESIDE_S = 0.35, 0.3, 0.1
+"""Of the time between long steps: the most that counts, where its middle is, and the least, in seconds."""
 _MOSTLY = 0.9
 _CROWDED = 0.05
 """The least share of the steps in which a rank waits for a core that others use."""
@@ -117,12 +119,18 @@ def coincidences(nodes: Sequence[NodeTelemetry], steps: RunSteps | None) -> Iter
     """Yield the rows of the analysis ``coincidences``, the least probable first."""
     if steps is None or not nodes:
         return
-    steps = _joined(_covered(steps, nodes))
+    covered = _covered(steps, nodes)
+    steps = _joined(covered)
     if len(steps.steps) < FEWEST_UNITS:
         return
     tested = list(_all_tested(nodes, steps.edges))[:_MOST_SERIES]
-    subjects = list(_subjects(steps))
-    rows = [row for one in subjects for row in _moved(one, tested, len(subjects))]
+    subjects, long = list(_subjects(steps)), _times_of_long_steps(covered)
+    rows: list[dict[str, Any]] = []
+    for one in subjects:
+        if one.name == "spikes" and long is not None:
+            rows += _beside_usual_steps(nodes, covered, long, len(subjects))
+        else:
+            rows += _moved(one, tested, len(subjects))
     rows += [*_ranks_apart(tested, steps), *_waiting(nodes, tested, steps), *_crowded(nodes, tested, steps)]
     yield from sorted(rows, key=lambda row: (row["p_value"], row["subject"], row["device"]))[:_MOST_ROWS]
 
@@ -174,6 +182,74 @@ def _subjects(steps: RunSteps) -> Iterator[_Subject]:
         yield _Subject("drift", rest.wall.astype(float), calm, first, last)
 
 
+def _times_of_long_steps(steps: RunSteps) -> tuple[Floats, Floats] | None:
+    """Return when the long steps begin and end; None if each has a line of its own.
+
+    A line is written when a step has ended, so that a long step is mostly the last one of its line.
+    """
+    line = np.repeat(np.arange(len(steps.steps)), steps.steps)
+    of_long = np.unique(line[spikes(single_steps(steps))])
+    if not (steps.steps[of_long] > 1).any():
+        return None
+    end = steps.edges[of_long + 1]
+    return np.maximum(end - steps.longest[of_long] / 1e9, steps.edges[of_long]), end
+
+
+def _beside_usual_steps(
+    nodes: Sequence[NodeTelemetry], steps: RunSteps, long: tuple[Floats, Floats], subjects: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the metrics that are worse in long steps than just before and just after each of them.
+
+    The three times are equally long: the mean over a short time is more often 0, and more often far off. By
+    chance, each of the three is as likely to be the worst; so any of them is drawn instead of the long step,
+    the same one in blocks of long steps that resemble each other.
+    """
+    begin, end = long
+    before, after = begin - np.append(steps.edges[0], end[:-1]), np.append(begin[1:], steps.edges[-1]) - end
+    width = np.minimum.reduce((end - begin, _OF_GAP * before, _OF_GAP * after))
+    kept = width >= _LEAST_BESIDE_S
+    if np.count_nonzero(kept) < _FEWEST_BLOCKS:
+        return
+    # Next to a long step, a sample may be of both.
+    middles = (begin - _NEXT_TO * before, (begin + end) / 2, end + _NEXT_TO * after)
+    width = width[kept]
+    edges = [middle[kept] + side * width / 2 for middle in middles for side in (-1, 1)]
+    varied, values = [], []
+    for one in list(_all_tested(nodes, np.column_stack(edges).ravel()))[:_MOST_SERIES]:
+        of_three = np.append(one.values, np.nan).reshape(-1, 6)[:, [0, 2, 4]]
+        if np.isfinite(of_three).all() and np.ptp(of_three) > 0:
+            varied.append(one)
+            values.append(one.sign * of_three)
+    draw, tables = np.random.default_rng(0), []
+    for of_three in values:
+        ranks = _ranks(of_three.ravel()).reshape(-1, 3)
+        tables.append(ranks - ranks.mean(axis=1, keepdims=True))
+    lengths = [_block(_ranks(one[:, 1]), _ranks(one[:, 1]), False) for one in tables]
+    for length in sorted(set(lengths)):
+        some = [place for place, own in enumerate(lengths) if own == length]
+        if len(width) < _FEWEST_BLOCKS * length:
+            continue
+        drawn = draw.integers(0, 3, (_PERMUTATIONS, -(-len(width) // length))).repeat(length, axis=1)
+        chosen = np.vstack((np.ones(len(width), np.int64), drawn[:, : len(width)]))
+        sums = np.column_stack([tables[place][np.arange(len(width)), chosen].sum(axis=1) for place in some])
+        chances = np.minimum(1.0, subjects * len(set(lengths)) * _as_high(sums))
+        for place, p_value in zip(some, chances.tolist(), strict=True):
+            one, own = varied[place], varied[place].sign * values[place]
+            then, usual = float(own[:, 1].mean()), float(own[:, [0, 2]].mean())
+            if one.sign * (then - usual) > 0 and _differs(then, usual):
+                yield _row(one, "spikes", (int(steps.last[0]), int(steps.last[-1])), usual, then, p_value)
+
+
+def _as_high(sums: Floats) -> Floats:
+    """Return how often the highest of some drawn sums is as high as each of the first row, by its spread."""
+    spread = sums.std(axis=0)
+    scores = (sums - sums.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    highest = np.sort(scores[1:].max(axis=1))
+    above = len(highest) - np.searchsorted(highest, scores[0] - 1e-9)
+    result: Floats = (1 + above) / (1 + len(highest))
+    return result
+
+
 def single_steps(steps: RunSteps) -> StepSeries:
     """Return the time of each step: the usual one of its line or, for the last step of a line, the longest.
 
@@ -218,8 +294,20 @@ def _others_in(node: NodeTelemetry, rank: int, edges: Floats) -> Floats | None:
     known = [one for one in busy if one is not None]
     if shared or not known or len(known) < len(busy) or own is None:
         return None
-    used: Floats = np.add.reduce([mean_in(one, "counter", edges) for one in known])
-    return np.maximum(0.0, used - mean_in(own, "counter", edges))
+    return _used_by_others(known, [own], edges)
+
+
+def _used_by_others(busy: Sequence[Series], own: Sequence[Series], edges: Floats) -> Floats:
+    """Return how many of some cores others use in each unit, from the use of all and of the own ranks.
+
+    Ranks are sampled more often than cores. What they use counts when the cores were sampled: else the use of
+    a rank that pauses within a second would be that of others before and after it.
+    """
+    used = np.add.reduce([mean_in(one, "counter", edges) for one in busy])
+    times = busy[0].times
+    beside = [Series(times, np.interp(times, one.times, one.values)) for one in own]
+    found: Floats = np.maximum(0.0, used - np.add.reduce([mean_in(one, "counter", edges) for one in beside]))
+    return found
 
 
 def mean_in(series: Series, kind: str, edges: Floats) -> Floats:
@@ -321,12 +409,7 @@ def _permuted(weights: Floats, ranks: Floats, length: int, draw: np.random.Gener
     turned = weights[(np.arange(count) + shift[:, np.newaxis]) % count]
     order = np.argsort(keys[:, block], axis=1, kind="stable")
     sums = np.vstack((weights, np.take_along_axis(turned, order, axis=1))) @ ranks.T
-    spread = sums.std(axis=0)
-    scores = (sums - sums.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
-    highest = np.sort(scores[1:].max(axis=1))
-    above = len(highest) - np.searchsorted(highest, scores[0] - 1e-9)
-    result: Floats = (1 + above) / (1 + len(highest))
-    return result
+    return _as_high(sums)
 
 
 def _beside_neighbours(values: Floats) -> Floats:
@@ -437,14 +520,10 @@ def _others_on_node(node: NodeTelemetry, edges: Floats) -> Floats | None:
     cores = sorted({core for place in node.ranks.values() for core in place.cores})
     busy = [node.series.get((f"cpu{core}", "busy_s")) for core in cores]
     own = [node.series.get((f"rank{rank}", "cpu_s")) for rank in node.ranks]
-    if not cores or None in busy or None in own:
+    known, of_ranks = ([one for one in some if one is not None] for some in (busy, own))
+    if not cores or len(known) < len(busy) or len(of_ranks) < len(own):
         return None
-    used, of_ranks = (
-        np.add.reduce([mean_in(one, "counter", edges) for one in some if one is not None])
-        for some in (busy, own)
-    )
-    found: Floats = np.maximum(0.0, used - of_ranks)
-    return found
+    return _used_by_others(known, of_ranks, edges)
 
 
 def _is_apart(value: float, others: Floats) -> bool:

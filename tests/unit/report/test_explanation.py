@@ -9,6 +9,7 @@ from rich.console import Console, RenderableType
 
 from hpcprof.analysis.explain.changes import Prediction
 from hpcprof.analysis.explain.explanation import (
+    CAUSES,
     WAITING,
     Cause,
     Evidence,
@@ -192,6 +193,15 @@ def test_where_no_step_was_replayed_the_run_is_not_called_healthy() -> None:
     unknown = explained(step=replace(STEP, explained_steps=0, replay_error_pct=None))
     assert written(unknown).conclusion[1] == "No cause could be judged: one rank was profiled."
     assert in_short(unknown) == ["No cause could be judged: one rank was profiled."]
+
+
+def test_what_costs_memory_only_is_in_the_conclusion_of_a_run_that_was_not_profiled() -> None:
+    grown = replace(finding(None, cause=Cause.HOST_MEMORY), where="", ranks=(1,))
+    unprofiled = replace(explained(grown), not_judged=(NotJudged(CAUSES, "no profiler"),))
+    unprofiled = replace(unprofiled, step=replace(STEP, explained_steps=0))
+    said = written(unprofiled)
+    assert said.conclusion[1] == "Found, which costs memory and not time: growing host memory on rank 1."
+    assert said.not_judged == ["causes: no profiler"]
 
 
 def test_a_finding_without_an_estimate_claims_no_saving() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -10,7 +11,12 @@ import pytest
 from hpcprof.analysis.explain.evidence_words import in_words
 from hpcprof.analysis.explain.explanation import Cause, Finding
 from hpcprof.analysis.explain.findings import estimated_finding
-from hpcprof.analysis.explain.machine import waiting_for_cores, waiting_for_files, with_machine
+from hpcprof.analysis.explain.machine import (
+    waiting_for_cores,
+    waiting_for_files,
+    with_machine,
+    with_waiting_for_files,
+)
 
 
 def row(subject: str, metric: str, usual: float, then: float, **others: Any) -> dict[str, Any]:
@@ -88,6 +94,21 @@ def test_waiting_for_files_has_a_price_without_a_profile() -> None:
     assert (one.cause, one.ranks, one.saving_ns) == (Cause.SLOW_IO, (0, 1), 200_000_000)
     assert one.saving_low_ns is not None and 0.1e9 < one.saving_low_ns < 0.2e9
     assert list(waiting_for_files(pd.DataFrame(rows).iloc[:0], 1e9)) == []
+
+
+@pytest.mark.parametrize(("usual", "nested"), [(5.0, True), (15.0, False)])
+def test_waiting_for_files_that_may_be_that_of_long_steps_is_not_a_second_price(
+    usual: float, nested: bool
+) -> None:
+    rows = [row("io", "blocked_pct", 0.0, 20.0), row("spikes", "blocked_pct", usual, 20.0, beyond_chance=0)]
+    long = estimated_finding(Cause.STEP_SPIKES, (0, 1), "step 5", 3e8, 1e5, 1e9, ())
+    first, *others = with_waiting_for_files([long], pd.DataFrame(rows), 1e9)
+    assert (first.cause, len(others)) == (Cause.STEP_SPIKES, 0 if nested else 1)
+    assert [one.cause for one in (first.alternatives or others)] == [Cause.SLOW_IO]
+    of_files = with_waiting_for_files([long], pd.DataFrame(rows), 1e9)[-1]
+    assert with_waiting_for_files([replace(of_files, cause=Cause.SLOW_IO)], pd.DataFrame(rows), 1e9) == [
+        replace(of_files, cause=Cause.SLOW_IO)
+    ]
 
 
 def test_waiting_for_a_core_that_others_use_has_the_price_of_the_rank_that_waits_longest() -> None:

@@ -147,7 +147,9 @@ def test_a_leak_is_named_with_its_rate_and_when_the_node_is_full() -> None:
     assert clean["full_in_s"] is None
     (finding,) = memory_findings({name: rows[name] for name in TABLES}, 2)
     assert (finding.cause, finding.ranks) == (Cause.HOST_MEMORY, (0,))
-    assert "1.000 MB more in each step" in finding.evidence_text[0]
+    assert "1.000 MB more in each step" in finding.evidence_text[0] and finding.confidence == "high"
+    tables = {name: [{**row, "samples": 20} for row in rows[name]] for name in TABLES}
+    assert memory_findings(tables, 2)[0].confidence == "medium"
 
 
 def test_a_leak_in_each_step_is_told_by_step_where_steps_become_slower() -> None:
@@ -169,6 +171,8 @@ def test_a_leak_in_each_step_is_told_by_step_where_steps_become_slower() -> None
         lambda times: 1e9 + 5e8 * (times > 40),
         lambda times: 1e9 + 5e8 * (1 - np.exp(-times / 10)),
         lambda times: 1e9 + 2e7 * (times % 10),
+        lambda times: 1e9 + 5e8 * (1 - np.exp(-times / 60)),
+        lambda times: 1e9 + 1e7 * ((times + 50) % 60),
         lambda times: 1e9 + 1e4 * times,
     ],
 )

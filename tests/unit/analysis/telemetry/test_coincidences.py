@@ -138,6 +138,35 @@ def test_a_rank_waits_for_its_core_as_long_as_others_use_it(pinned: bool) -> Non
     assert rows(others=0.5, waits=0.0) == []
 
 
+def test_a_rank_that_pauses_within_a_second_is_no_stranger_on_its_core() -> None:
+    of, ends = steps([]), np.arange(0.0, STEPS + 2, 0.1) + BEGIN - 1
+    own: Any = np.cumsum(np.where(np.arange(len(ends)) % 17 < 10, 0.1, 0.0))
+    series = {
+        ("cpu0", "busy_s"): Series(ends[::10], own[::10]),
+        ("rank0", "cpu_s"): Series(ends, own),
+        ("rank0", "cpu_wait_s"): Series(ends[::10], 0.3 * own[::10]),
+    }
+    assert [row for row in coincidences([node(series)], of) if row["subject"] == "cores"] == []
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_long_steps_that_end_each_line_are_told_from_the_usual_ones_beside_them(waits: bool) -> None:
+    """A line has four steps of 0.1 s, then one of a second."""
+    edges = BEGIN + 1.4 * np.arange(STEPS + 1.0)
+    numbers = (5 * np.arange(1, STEPS + 1), *(np.full(STEPS, one) for one in (5, 10**8, 10**9)))
+    times = np.arange(BEGIN - 1, edges[-1] + 1, 0.1)
+    blocked = (times - BEGIN) % 1.4 > 0.4 if waits else np.random.default_rng(3).random(len(times)) < 0.3
+    rising = Series(times, times - BEGIN)
+    series = {
+        ("rank0", "blocked_pct"): Series(times, np.where(blocked, 100.0, 0.0)),
+        ("gpu0", "temperature_c"): rising,
+    }
+    found = claimed(RunSteps(edges, *numbers), series)
+    assert {row for row in found if row[0] == "spikes"} == (
+        {("spikes", "rank0", "blocked_pct")} if waits else set()
+    )
+
+
 def test_waiting_for_files_in_all_steps_is_named_and_a_few_samples_are_not() -> None:
     of = steps(np.empty(0, np.int64))
     times = np.arange(of.edges[0], of.edges[-1], 0.1)
