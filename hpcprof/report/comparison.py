@@ -16,6 +16,7 @@ from hpcprof.analysis.comparison.compare import (
     INCONCLUSIVE,
     MATERIAL_PCT,
     NO_STATISTICS,
+    NOT_MEASURED,
     REGRESSION,
 )
 from hpcprof.analysis.comparison.run_differences import Difference
@@ -143,6 +144,11 @@ class Comparison:
 
     def conclusion(self) -> str:
         """Return the conclusion in a sentence; empty where there is neither a regression nor a doubt."""
+        said = [part for one in remarks(self.table) for part in one.split("; ")]
+        lacking = "".join(f"Not judged: {part}. " for part in said if part.startswith(NOT_MEASURED))
+        return f"{lacking}{self._of_metrics()}".rstrip()
+
+    def _of_metrics(self) -> str:
         worse = [row["metric"] for row in self.table.rows if row["verdict"] == REGRESSION]
         if worse:
             return f"{self.other_clocks()}Regression: {', '.join(worse)}."

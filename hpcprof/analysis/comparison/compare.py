@@ -43,6 +43,9 @@ GATES = {
 
 _CLOCKS = ("gpu_clock_mhz", "core_clock_mhz")
 _OTHER_CLOCK = 0.03
+NOT_MEASURED = "no run has "
+"""Begins the remark about a gate that no run has figures of."""
+
 CLOCKS_DIFFER = ("the GPUs ran at", "the cores ran at")
 """The beginnings of the sentence that says that the clocks of the sides differ; it is the first one."""
 _OVERLAP = "overlap_pct"
@@ -110,7 +113,7 @@ def compare(
         for name, side in sides.items()
         if name not in deciders and side.any_time()
     ]
-    said += [f"no run has {gate} of its steps" for gate in gates if not set(GATES[gate]) & set(sides)]
+    said += [f"{NOT_MEASURED}{gate} of its steps" for gate in gates if not set(GATES[gate]) & set(sides)]
     if not per_step and any(name == _SPAN for name in sides):
         said.append("not every profile has steps, so the GPU's times are those of whole profiles")
     return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
@@ -30,3 +32,9 @@ def compared(*verdicts: str) -> Comparison:
 )
 def test_a_regression_or_too_few_runs_is_the_conclusion(verdicts: tuple[str, ...], conclusion: str) -> None:
     assert compared(*verdicts).conclusion() == conclusion
+
+
+def test_a_gate_that_no_run_has_figures_of_is_said_not_to_be_judged() -> None:
+    one = compared("equivalent")
+    lacking = replace(one, table=replace(one.table, reasons={-1: "how; no run has energy of its steps"}))
+    assert lacking.conclusion() == "Not judged: no run has energy of its steps."
