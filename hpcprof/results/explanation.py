@@ -31,7 +31,7 @@ from hpcprof.results.executors.interface import Executor, serially
 from hpcprof.results.run_memory import memory_rows
 from hpcprof.results.run_names import command_line, typed_run
 from hpcprof.results.run_profiles import profiles_of
-from hpcprof.results.stalls import find_stall, is_unprofiled
+from hpcprof.results.stalls import find_stall, is_unprofiled, unread_dumps
 from hpcprof.results.store.store import Store
 from hpcprof.results.when_asked import stored_analysis
 from hpcprof.submit.runs.directory import Run
@@ -170,7 +170,9 @@ def _of_unprofiled(run: Run, store: Store) -> Explanation:
     reason = "the run was not profiled (--profiler nsys, torch or jax shows where its time goes)"
     findings, rare, mean_ns = _of_noted_steps(run, store, tuple(sorted(steps)))
     summary = replace(summary, elapsed_ns=mean_ns)
-    return Explanation(findings, (), (NotJudged(CAUSES, reason), *rare), summary)
+    unread = unread_dumps(run.path) if run.manifest is None else ""
+    lost = (NotJudged("which rank holds the others up", unread),) if unread else ()
+    return Explanation(findings, (), (NotJudged(CAUSES, reason), *lost, *rare), summary)
 
 
 def _of_noted_steps(

@@ -47,9 +47,13 @@ VERDICT = "stall.json"
 _STALLED, _WENT_ON = "stalled", "went_on"
 """Files in ``state/`` of a run that is stalled, and that has gone on; with the time of the last progress."""
 
+_RESUBMITTED = "resubmitted"
+"""The file in ``state/`` that has when a stalled job was queued again."""
+
 _MOST_BYTES = 16 << 20
 _MOST_PROFILE_BYTES = 256 << 20
 """Profiles of a run that are larger together are not read for its verdict: `status` is to answer soon."""
+_SHOWN = 8
 _STACK_LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
 _MAIN_THREAD = "Current thread"
 
@@ -81,7 +85,7 @@ def find_stall(run: Run) -> Stall | None:
     if since is not None and not is_stalled(run) and not _others_told(run.path / FOLDER):
         return None  # it went on before the evidence was kept
     found = _kept(run) or _judge_run(run, since or "")
-    if found is None or since is None or is_stalled(run):
+    if found is None or since is None or is_stalled(run) or _ran_again(run, since):
         return found
     return msgspec.structs.replace(found, went_on=True) if found.waiting or found.collective else None
 
@@ -189,9 +193,26 @@ def judge_folder(folder: Path) -> Stall | None:
     return judge({rank: evidence.get(rank, RankEvidence()) for rank in sorted(known | evidence.keys())})
 
 
+def unread_dumps(folder: Path) -> str:
+    """Return which dumps in a folder cannot be read, in words, if the others give no verdict; else empty."""
+    if not is_folder(folder) or judge_folder(folder) is not None:
+        return ""
+    losses = [loss for path in find_dumps(folder).values() if (loss := _record(path)[1])]
+    more = f"; and {len(losses) - _SHOWN} more" if len(losses) > _SHOWN else ""
+    return "; ".join(losses[:_SHOWN]) + more
+
+
 def has_dumps(folder: Path) -> bool:
     """Return whether a folder has dumps of PyTorch's flight recorder."""
     return bool(is_folder(folder) and find_dumps(folder))
+
+
+def _ran_again(run: Run, since: str) -> bool:
+    """Return whether the run was ended and queued again by Slurm after a stall at a second of Unix time."""
+    with suppress(ValueError):
+        again = datetime.strptime(run.state_file(_RESUBMITTED) or "", "%Y-%m-%dT%H:%M:%S%z")
+        return again.timestamp() >= int(since)
+    return False
 
 
 def _kept(run: Run) -> Stall | None:

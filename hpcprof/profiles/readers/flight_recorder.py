@@ -183,7 +183,7 @@ def parse_flight_record(data: bytes) -> FlightRecord:
         If the bytes are no dump, or hold anything but plain values, or too much.
     """
     values = plain_values(data)
-    if not isinstance(values, dict) or not isinstance(values.get("entries", []), list):
+    if not isinstance(values, dict) or not isinstance(values.get("entries", []), (list, tuple)):
         raise ValueError("it has no list of entries")
     groups, descriptions = _groups(values.get("pg_config"))
     operations, damaged = [], 0

@@ -164,6 +164,16 @@ def test_a_run_that_went_on_keeps_its_verdict_and_is_stalled_no_more(stalled: Ru
     assert stall_sentence(stalled) == ""
 
 
+def test_a_run_that_was_queued_again_after_a_stall_did_not_go_on(stalled: Run) -> None:
+    state = stalled.path / "state"
+    (state / "stalled").rename(state / "went_on")
+    for moment, went_on in (("2026-11-25T20:37:00Z", False), ("2026-11-24T20:00:00Z", True)):
+        (state / "resubmitted").write_text(f"{moment}\n")
+        found = find_stall(stalled)
+        assert found is not None
+        assert found.went_on is went_on
+
+
 def test_a_pause_of_all_ranks_is_no_stall_once_the_run_has_ended_well(stalled: Run) -> None:
     for rank in range(RANKS):
         keep(stalled, rank, "flight.json", json.dumps(record(entered=False)))
@@ -217,6 +227,14 @@ def test_dumps_of_a_job_that_hpcprof_did_not_start_are_judged(tmp_path: Path) ->
     found = judge_folder(tmp_path)
     assert found is not None
     assert (found.kind, found.ranks, found.waiting) == (StallKind.NEVER_CAME, (1, 2), (0,))
+
+
+def test_dumps_of_which_none_can_be_read_are_said(tmp_path: Path) -> None:
+    for rank in range(RANKS):
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(record(entered=True))[:-40])
+    found = explain(Run("x", tmp_path, None), open_store(None, tmp_path))
+    reason = found.not_judged[1].reason
+    assert reason.startswith("nccl_trace_rank_0 is damaged; nccl_trace_rank_1 is damaged; ")
 
 
 def test_a_rank_that_was_ended_with_a_stalled_job_has_not_failed(stalled: Run, tmp_path: Path) -> None:
