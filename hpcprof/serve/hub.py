@@ -290,7 +290,11 @@ class _HubGuard(Guard):
         if path == _SIGN_IN or path.startswith(_STATIC):
             return None
         if by_program:
-            return as_json({"error": "a token is needed: Authorization: Bearer TOKEN."}, 401)
+            shown = Headers(scope=scope).get("authorization", "").lower().startswith("bearer ")
+            wrong = "the token is unknown, was removed, or has expired."
+            return as_json(
+                {"error": wrong if shown else "a token is needed: Authorization: Bearer TOKEN."}, 401
+            )
         return RedirectResponse(f"{_SIGN_IN}?{urlencode({'next': _wanted(scope)})}", 303)
 
 

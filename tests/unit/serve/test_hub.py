@@ -45,3 +45,11 @@ def test_where_the_database_is_concerns_no_reader(tmp_path: Path, capsys: pytest
         assert str(tmp_path) not in one.text
     assert said[2].text.startswith("<!DOCTYPE") and [*said[4].json()] == ["error"]
     assert str(database) in capsys.readouterr().err
+
+
+def test_a_program_learns_whether_its_token_or_any_is_missing(tmp_path: Path) -> None:
+    hub = make_hub(tmp_path, None, Access(all_names(LOCAL_NAMES), port=8765))
+    client = TestClient(hub, base_url="http://127.0.0.1:8765")
+    assert "a token is needed" in client.get("/api/runs").json()["error"]
+    expired = client.get("/api/runs", headers={"Authorization": "Bearer " + "x" * 43})
+    assert expired.status_code == 401 and "has expired" in expired.json()["error"]
