@@ -156,9 +156,14 @@ def _free(node: NodeTelemetry) -> float | None:
     return None if limit is None or used is None else max(0.0, float(limit - used.values.max()))
 
 
-def _last(series: Series) -> float:
-    """Return the last value that is not zero, which it is when the processes have ended."""
+def _last(series: Series, marks: Sequence[StepMark] = ()) -> float:
+    """Return the last value up to the last step; without steps, the last one that is not zero.
+
+    It is zero when the processes have ended, and small as long as only the shell that started them is left.
+    """
     known = series.values[series.values > 0]
+    inside = series.values[(series.values > 0) & (series.times <= marks[-1].time)] if marks else known
+    known = inside if len(inside) else known
     return float(known[-1]) if len(known) else 0.0
 
 
@@ -183,7 +188,7 @@ def _row(
         "samples": len(series.times),
         "first_step": marks[0].step if marks else None,
         "last_step": marks[-1].step if marks else None,
-        "resident_bytes": int(_last(series)),
+        "resident_bytes": int(_last(series, marks)),
         "proportional_bytes": None if shared is None else int(_last(shared)),
         "growth_bytes_per_step": by_step and round(by_step.rate, 1),
         "growth_low_bytes_per_step": by_step and round(by_step.low, 1),

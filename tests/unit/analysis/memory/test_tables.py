@@ -182,6 +182,14 @@ def test_a_clean_run_does_not_grow(level: Any) -> None:
     assert memory_findings(rows, 2) == []
 
 
+def test_what_the_shell_of_a_killed_rank_holds_is_not_what_the_rank_held() -> None:
+    times = np.arange(40.0)
+    series = {("rank0", "resident_bytes"): Series(times, np.where(times < 35, 1e9, 1.6e6))}
+    marks = {0: [StepMark(step, step + 0.5) for step in range(35)]}
+    run = RunMemory({}, [], RunTelemetry([NodeTelemetry("n1", series, {0: RankPlace()})], marks))
+    assert _rows(run)["host_memory"][0]["resident_bytes"] == 10**9
+
+
 def test_few_samples_say_nothing() -> None:
     assert growth(np.arange(12.0), 1e6 * np.arange(12.0)) is None
     assert growth(np.zeros(40), np.arange(40.0)) is None
