@@ -308,7 +308,7 @@ def _no_database(request: Request, error: Exception) -> Response:
 
 
 def _without_place(error: Exception) -> str:
-    """Return the sentence of an error. Where the database is concerns who runs the hub, and no reader."""
+    """Return the sentence of an error for readers; where the database is goes to the hub's terminal only."""
     if not isinstance(error, StoreError):
         return str(error)
     print(f"hpcprof: {error}", file=sys.stderr, flush=True)
