@@ -180,13 +180,14 @@ def _tell(targets: Mapping[str, str], compared: Comparison) -> None:
     from hpcprof.report.ci import verdict_sentence
     from hpcprof.workloads.notify import send
 
+    run = compared.candidate[-1].id
     document = {
         "event": "regression",
-        "run": compared.candidate[-1].id,
+        "run": run,
         "baseline": [run.id for run in compared.baseline],
         "candidate": [run.id for run in compared.candidate],
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "text": verdict_sentence(compared),
+        "text": f"hpcprof: {run}: {verdict_sentence(compared)}",
     }
     for name, target in targets.items():
         if why := send(target, document):

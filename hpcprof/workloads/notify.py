@@ -154,7 +154,11 @@ def _teams(document: Document) -> Document:
 
 def _facts(document: Document) -> List[Tuple[str, str]]:
     """Return what people read beside the text; what is not known is left out."""
-    return [(key, str(value)) for key, value in document.items() if key != "text" and value is not None]
+    return [
+        (key, ", ".join(value) if isinstance(value, list) else str(value))
+        for key, value in document.items()
+        if key != "text" and value is not None
+    ]
 
 
 def _line(text: str) -> str:

@@ -152,9 +152,16 @@ def test_a_regression_ends_with_status_3_where_that_is_asked_for(hpcprof: Hpcpro
     slower = [measured(tmp_path / f"b{i}", time) for i, time in enumerate((1200, 1210, 1190))]
     sides = [word for name in usual for word in ("--a", name)]
     sides += [word for name in slower for word in ("--b", name)]
-    done = hpcprof("compare", *sides, "--fail-on-regression", "--format", "json")
+    tell = tmp_path / "tell"
+    tell.write_text(f"#!/bin/sh\ncat >{tmp_path}/told\n")
+    tell.chmod(0o700)
+    gate = ("--fail-on-regression", "--notify", str(tell), "--format", "json")
+    done = hpcprof("compare", *sides, *gate)
     assert done.returncode == 3
     assert done.stderr == "Regression: own_step_p50_ns.\n"
+    told = json.loads((tmp_path / "told").read_text())
+    assert (told["event"], len(told["baseline"]), len(told["candidate"])) == ("regression", 3, 3)
+    assert told["text"].startswith(f"hpcprof: {told['run']}: regression: own_step_p50_ns 1.000 µs in A, ")
     row = metrics(done.stdout)[0]
     assert (row["n_a"], row["n_b"], row["verdict"]) == (3, 3, "regression")
     assert row["ratio"] == pytest.approx(1.2, abs=1e-3)

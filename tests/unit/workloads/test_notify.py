@@ -75,9 +75,10 @@ def test_an_address_gets_the_document_and_chats_get_their_own_form(server: Serve
 
 
 def test_people_are_not_told_what_is_not_known() -> None:
-    document = {**ENDED, "first_failed_rank": None}
+    document = {**ENDED, "first_failed_rank": None, "baseline": ["run1", "run2"]}
     assert "first_failed_rank" not in json.dumps(notify._teams(document))
     assert b"first_failed_rank" not in notify._mail("me@example.org", document)
+    assert b"\nbaseline: run1, run2\n" in notify._mail("me@example.org", document)
 
 
 @pytest.mark.parametrize("status", [302, 307, 403, 500])
