@@ -7,7 +7,8 @@ from functools import partial
 from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, Scope, columns, from_part
 
 NO_SNAPSHOTS = "there are no snapshots of PyTorch's memory (--memory-history keeps some)"
-
+NO_LINES = "no rank noted the memory of a GPU"
+NO_HOST_SAMPLES = "the memory of the ranks on the host was not sampled"
 
 _declared = partial(
     from_part,
@@ -23,6 +24,7 @@ ANALYSES = (
         "Peaks of the GPU memory",
         "rank first_step last_step allocated_bytes reserved_bytes inactive_split_bytes",
         "rank first_step last_step allocated_bytes reserved_bytes inactive_split_bytes",
+        absent=NO_LINES,
     ),
     _declared(
         "memory_snapshots",
@@ -57,6 +59,7 @@ ANALYSES = (
         "growth_bytes_per_s:float node_free_bytes full_in_s full_at_step grows",
         "rank node resident_bytes growth_bytes_per_step full_at_step grows",
         162,
+        absent=NO_HOST_SAMPLES,
         compared_by="resident_bytes",
     ),
     Analysis(

@@ -26,7 +26,7 @@ from hpcprof.analysis.memory.contents import (
     differences,
     line_of,
 )
-from hpcprof.analysis.memory.declarations import NO_SNAPSHOTS
+from hpcprof.analysis.memory.declarations import NO_HOST_SAMPLES, NO_LINES, NO_SNAPSHOTS
 from hpcprof.analysis.statistics.student import student_quantile
 from hpcprof.analysis.telemetry.tables import RunTelemetry, StepMark
 from hpcprof.common.units import counted
@@ -204,8 +204,6 @@ def _row(
 OUT_OF_MEMORY, ASKED = "out_of_memory", "asked"
 """The events of the snapshots of a rank that ran out of memory, and of the others then."""
 
-_NO_LINES = "no rank noted the memory of a GPU"
-_NO_SAMPLES = "the memory of the ranks on the host was not sampled"
 _MOST_MOMENTS, _MOST_PLACES, _MOST_LINES = 400, 2000, 60
 REST = "(rest)"
 """The line of what has too little memory for a row of its own."""
@@ -278,11 +276,11 @@ def memory_tables(run: RunMemory) -> dict[str, Outcome]:
     lines = [row for rank, own in sorted(run.lines.items()) for row in _line_rows(rank, own)]
     host = [*host_rows(run.telemetry)] if run.telemetry is not None else []
     return {
-        "memory_use": _outcome(lines, _NO_LINES),
+        "memory_use": _outcome(lines, NO_LINES),
         "memory_snapshots": _outcome([one.key | one.summary for one in looked], NO_SNAPSHOTS, reason),
         "memory": _outcome([*_place_rows(looked)], NO_SNAPSHOTS, reason),
         "memory_over_step": _outcome([row for one in looked for row in one.series], NO_SNAPSHOTS, reason),
-        "host_memory": _outcome(host, _NO_SAMPLES),
+        "host_memory": _outcome(host, NO_HOST_SAMPLES),
     }
 
 

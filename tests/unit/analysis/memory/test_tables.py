@@ -190,6 +190,15 @@ def test_what_the_shell_of_a_killed_rank_holds_is_not_what_the_rank_held() -> No
     assert _rows(run)["host_memory"][0]["resident_bytes"] == 10**9
 
 
+def test_each_table_says_what_a_run_without_any_memory_lacks() -> None:
+    said = {name: ANALYSES[name].absent for name in ("memory_use", "memory", "host_memory")}
+    assert [text.split()[:4] for text in said.values()] == [
+        ["no", "rank", "noted", "the"],
+        ["there", "are", "no", "snapshots"],
+        ["the", "memory", "of", "the"],
+    ]
+
+
 def test_few_samples_say_nothing() -> None:
     assert growth(np.arange(12.0), 1e6 * np.arange(12.0)) is None
     assert growth(np.zeros(40), np.arange(40.0)) is None
