@@ -41,6 +41,7 @@ _LOOKS = 12
 _LATE_S = 10.0
 """The interpreter is stuck if nothing runs for this long beyond the time of a stall."""
 
+_DEVICES = ("torch.cuda", "torch.xpu")
 _MEETING = tuple(
     f"/torch/distributed/{name}.py" for name in ("distributed_c10d", "rendezvous", "device_mesh")
 )
@@ -134,7 +135,7 @@ class Pulse:
             steps = self._all_steps()
             # Asking for the collectives takes a lock, so that is done only while no step ends.
             counted, waits = collectives() if quiet > self._timeout_s / 4 else (None, False)
-            waits = waits or (True if quiet and meets() else waits)
+            waits = waits or (True if quiet and meets_on_gpus() else waits)
             moved = steps != looked or (None not in (ended, counted) and counted != ended)
             looked, ended = steps, counted
             if moved:
@@ -268,13 +269,16 @@ def collectives() -> tuple[int, bool | None]:
     return sum(last.values()) - open_now, open_now > 0
 
 
-def meets() -> bool:
-    """Return whether the main thread is inside a function of PyTorch in which ranks wait for each other.
+def meets_on_gpus() -> bool:
+    """Return whether the main thread of a rank with a GPU is where PyTorch has ranks wait for each other.
 
-    The first collective of NCCL polls until all ranks have come, before it is recorded.
+    The first collective of NCCL polls until all ranks have come, before it is recorded. Without GPUs, ranks
+    that meet use no CPU; what uses one there is an import after it, while this thread got no turn.
     """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    return frame is not None and frame.f_code.co_filename.endswith(_MEETING)
+    devices = (sys.modules.get(name) for name in _DEVICES)
+    on_gpus = any(device is not None and device.is_initialized() for device in devices)
+    return on_gpus and frame is not None and frame.f_code.co_filename.endswith(_MEETING)
 
 
 def flight_record() -> dict[str, Any] | None:

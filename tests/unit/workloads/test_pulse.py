@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -149,13 +150,17 @@ def test_collectives_that_have_not_ended_are_waited_for(monkeypatch: pytest.Monk
     assert pulse.collectives() == (43, False)
 
 
-def test_a_rank_in_a_function_in_which_ranks_meet_waits() -> None:
+@pytest.mark.parametrize(("on_gpus", "expected"), [(True, [True, False]), (False, [False, False])])
+def test_a_rank_with_gpus_in_a_function_in_which_ranks_meet_waits(
+    on_gpus: bool, expected: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.cuda", SimpleNamespace(is_initialized=lambda: on_gpus))
     lock = threading.Lock()
     found: list[bool] = []
 
     def look() -> None:
         time.sleep(0.05)
-        found.append(pulse.meets())
+        found.append(pulse.meets_on_gpus())
         lock.release()
 
     code = "def wait(acquire): acquire()"  # no frame of Python is below it
@@ -166,7 +171,7 @@ def test_a_rank_in_a_function_in_which_ranks_meet_waits() -> None:
         threading.Thread(target=look).start()
         namespace["wait"](lock.acquire)
         lock.release()
-    assert found == [True, False]
+    assert found == expected
 
 
 def test_only_the_program_of_a_rank_has_its_pulse(
