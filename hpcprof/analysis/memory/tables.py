@@ -35,7 +35,7 @@ from hpcprof.profiles.readers.telemetry import NodeTelemetry, Series
 from hpcprof.profiles.timeline import Floats, Ints
 
 _MOST_BLOCKS, _FEWEST_BLOCKS, _SAMPLES = 12, 6, 2
-_PROBABILITY = 0.99
+_PROBABILITY = 0.995
 """One minus the chance that the lower end of the interval is above the growth."""
 
 _LEAST_BYTES = 16 << 20
@@ -50,7 +50,7 @@ _SETTLING = 0.99
 
 
 class Growth(NamedTuple):
-    """The growth of a level by second or step, with an interval of 98 %; ``grows`` if that is no chance."""
+    """The growth of a level by second or step, with an interval of 99 %; ``grows`` if that is no chance."""
 
     rate: float
     low: float
