@@ -21,7 +21,7 @@ from hpcprof.results.explanation import explain_for_report
 from hpcprof.results.on_demand import read_or_compute
 from hpcprof.results.run_memory import snapshots_of
 from hpcprof.results.run_names import find_known_run, find_known_runs
-from hpcprof.results.run_profiles import profiles_of
+from hpcprof.results.run_profiles import profiles_of, sampled_so_far
 from hpcprof.results.stalls import is_unprofiled, tells_while_it_runs
 from hpcprof.results.store.store import Store
 from hpcprof.submit.remote.mirror import connect, host_of
@@ -197,7 +197,7 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], 
             )
     for run in runs:
         profiles = stored[run.id].values()
-        if not profiles and run.manifest is not None and is_unprofiled(run, store):
+        if not profiles and run.manifest is not None and not host_of(run) and is_unprofiled(run, store):
             _store_what_was_sampled(run, store)
             continue
         uncollected = (snapshots_of(run) or logs_of(run)) and not (exists and store.has_run(run.id))
@@ -210,10 +210,13 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], 
 
 
 def _store_what_was_sampled(run: Run, store: Store) -> None:
-    """Store what the nodes of a run without profiles did, its memory and its logs, if there is any of it."""
-    from hpcprof.results.collect import collect
-
+    """Store what the nodes of a run without profiles did, its memory and its logs, if there is more of it."""
     # Whoever may only read the database is told what it has, and what the folder of the run has.
     with suppress(StoreError, OSError):
+        known = store.run(run.id) if store.exists() else None
+        if (known.sampled if known else None) == sampled_so_far(run):
+            return
+        from hpcprof.results.collect import collect  # imports pandas
+
         store.prepare()
         collect(run, store)

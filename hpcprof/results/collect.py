@@ -42,7 +42,7 @@ from hpcprof.results.rank_task import (
     work_of,
 )
 from hpcprof.results.run_names import find_runs_to_collect
-from hpcprof.results.run_profiles import is_unpacked, profiles_of, readable
+from hpcprof.results.run_profiles import is_unpacked, profiles_of, readable, sampled_so_far
 from hpcprof.results.stalls import is_unprofiled
 from hpcprof.results.step_choice import (
     captured_steps,
@@ -263,7 +263,7 @@ def _store_beside_profiles(run: Run, store: Store, row: RunRow) -> None:
     from hpcprof.results.over_ranks import mapped_beside_profiles
 
     # A folder of somebody else may have samples of memory anywhere.
-    sampled = f"{ANALYSIS_VERSION} {_size_beside_profiles(run)}" if run.manifest is not None else None
+    sampled = sampled_so_far(run) if run.manifest is not None else None
     row = msgspec.structs.replace(row, sampled=sampled)
     if sampled and store.run(run.id) == row and store.has_run(run.id):
         return
@@ -275,12 +275,6 @@ def _store_beside_profiles(run: Run, store: Store, row: RunRow) -> None:
         name: analyze_run(one, {}, values[one.map]) for name, one in ANALYSES.items() if one.map in values
     }
     store.put_run(run.id, outcomes, {})
-
-
-def _size_beside_profiles(run: Run) -> int:
-    """Return the bytes of what a run has beside its profiles: while it runs, they grow."""
-    folders = (run.path / name for name in ("telemetry", "memory", "darshan", "state/steps", "results"))
-    return sum(file.stat().st_size for folder in folders if folder.is_dir() for file in folder.iterdir())
 
 
 def _survey_of_one_program(run: Run, store: Store, executor: Executor, read: list[ProfileTask]) -> RunSurvey:

@@ -20,6 +20,7 @@ from hpcprof.profiles.readers.darshan.logs import is_darshan_log
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.discovery import PROFILES, find_profiles, identify_rank, reader_of
 from hpcprof.profiles.readers.memory_snapshot import is_memory_snapshot
+from hpcprof.results.analysis_table import ANALYSIS_VERSION
 from hpcprof.submit.runs.directory import MANIFEST, Run, adopted_id, open_run
 
 
@@ -217,3 +218,10 @@ def _names(file: Path) -> set[str]:
     """Return the name of a profile, and of what a reader makes from it."""
     reader = reader_of(file)
     return {file.name, *(one.name for one in (reader.made_from(file) if reader else ()))}
+
+
+def sampled_so_far(run: Run) -> str | None:
+    """Return a text that changes as a run writes more beside its profiles; None if it has nothing there."""
+    folders = (run.path / name for name in ("telemetry", "memory", "darshan", "state/steps", "results"))
+    size = sum(file.stat().st_size for folder in folders if folder.is_dir() for file in folder.iterdir())
+    return f"{ANALYSIS_VERSION} {size}" if size else None

@@ -53,6 +53,7 @@ def test_submit_imports_neither_torch_nor_pandas_nor_a_database(arguments: list[
 
 def test_a_report_from_the_store_imports_neither_pandas_nor_torch(tmp_path: Path, hpcprof: Hpcprof) -> None:
     hpcprof("submit", "--wait", "--", "false")
+    hpcprof("report")
     assert imported(["report"], tmp_path).isdisjoint({"pandas", "torch", "mpi4py"})
 
 

@@ -154,6 +154,8 @@ def idle_causes(timeline: Timeline) -> Outcome:
     times = step_intervals(timeline)
     steps = ended_steps(times.start, times.end - times.start)
     sums = divided.sums.take(divided.sums.step < steps)
+    if not len(sums):
+        return no_rows("no step that ends has idle time")
     kind, number = numbered(sums.kind)
     time, gaps = (_totals(number, of) for of in (sums.time, sums.gaps))
     per_step = np.rint(time / steps).astype(np.int64)

@@ -159,6 +159,12 @@ def test_a_thread_without_ranges_is_where_the_thread_that_marks_the_steps_is() -
     assert causes(profile) == {("host", "backward", None): 200, ("launch", "backward", "call"): 30}
 
 
+def test_idle_time_in_the_last_step_alone_which_has_no_end_is_said() -> None:
+    profile = timeline([(0, 1000, COMP, 0), (1000, 1100, COMP, 1000)], [*STEP, (1000, 2000, "iteration", 0)])
+    found = idle_causes(profile)
+    assert (len(found), found.reason) == (0, "no step that ends has idle time")
+
+
 def test_an_operation_of_unknown_launch_and_the_end_of_the_last_step_are_told_apart() -> None:
     profile = timeline([(10, 100, COMP, 1), (330, 800, COMP, None)], [*STEP, (700, 900, "log", 0)])
     assert causes(profile) == {
