@@ -1,30 +1,12 @@
 """Profiles, as readers return them and analyses take them, and the results of analyses."""
 
-from hpcprof.analysis.framework.outcome import (
-    Outcome,
-    no_rows,
-)
-from hpcprof.analysis.framework.run_data import (
-    RunData,
-)
-from hpcprof.profiles.host_memory import (
-    HostMemory,
-)
-from hpcprof.profiles.kernel_classification import (
-    classes_of,
-)
-from hpcprof.profiles.kernel_report import (
-    KernelReport,
-    MeasuredKernel,
-)
-from hpcprof.profiles.losses import (
-    Loss,
-    LossKind,
-    Subject,
-)
-from hpcprof.profiles.readers.string_table import (
-    StringTable,
-)
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.run_data import RunData
+from hpcprof.profiles.host_memory import HostMemory
+from hpcprof.profiles.kernel_classification import classes_of
+from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
+from hpcprof.profiles.losses import Loss, LossKind, Subject
+from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
     HOST,
     NO_BYTES,

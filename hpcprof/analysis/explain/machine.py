@@ -188,7 +188,7 @@ def with_waiting_for_files(findings: Sequence[Finding], table: pd.DataFrame, wal
 
 
 def _mostly_in_long_steps(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether all ranks that wait for files do so in long steps, if it may be by chance."""
+    """Return whether all ranks that wait for files do so mostly in long steps, be it by chance."""
     waiting = {row["rank"] for row in rows if row["subject"] == "io"}
     moved = [row for row in rows if row["subject"] == "spikes" and row["metric"] == "blocked_pct"]
     return waiting <= {row["rank"] for row in moved if row["usual"] <= _ENOUGH * row["then"]}

@@ -1,4 +1,4 @@
-"""Whether one time grows with another."""
+"""The slope of one time over another."""
 
 from __future__ import annotations
 
