@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # a report from the store does without
     from hpcprof.profiles.timeline import StepRange, Timeline
     from hpcprof.profiles.timeline_parquet import RankEvents
     from hpcprof.results.executors.processes import Processes
+    from hpcprof.results.timelines import Timelines
 
 _PER_ROW = 3e-7
 """The time for a kept event, as a share of the time in which a worker starts."""
@@ -88,11 +90,13 @@ def complete(
         for rank, wanted in sorted(missing.items())
     ]
     found: dict[int, Mapping[str, AnalysisTable]] = {}
+    # To find out the ranks of thousands of files takes seconds.
+    profiled = cache(partial(_timelines, run))
     for task, result in executor(analyze_kept, tasks):
         rank = task.events.rank
         tables: Mapping[str, AnalysisTable]
         try:
-            tables = result if isinstance(result, dict) else _from_profile(run, task, result)
+            tables = result if isinstance(result, dict) else _from_profile(profiled, task, result)
         except HpcprofError as error:
             tables = _unanalyzed(task.analyses, rank, f"rank {rank} was not analyzed", error)
         else:
@@ -127,7 +131,15 @@ def _unanalyzed(
     return {name: AnalysisTable(_no_columns(name), {rank: reason}) for name in names}
 
 
-def _from_profile(run: Run, task: KeptRank, result: Lost | None) -> dict[str, AnalysisTable]:
+def _timelines(run: Run) -> Timelines:
+    from hpcprof.results.timelines import find_timelines
+
+    return find_timelines(run)
+
+
+def _from_profile(
+    profiled: Callable[[], Timelines], task: KeptRank, result: Lost | None
+) -> dict[str, AnalysisTable]:
     """Return the analyses of a rank whose timeline is not kept from its profile.
 
     Raises
@@ -135,11 +147,9 @@ def _from_profile(run: Run, task: KeptRank, result: Lost | None) -> dict[str, An
     HpcprofError
         If the profile cannot be read, or the process that should have read the timeline was lost.
     """
-    from hpcprof.results.timelines import find_timelines
-
     if isinstance(result, Lost):
         raise HpcprofError(result.reason)
-    timelines = find_timelines(run)
+    timelines = profiled()
     if task.events.rank not in timelines.paths:
         raise HpcprofError("its timeline is not kept, and its profile is gone")
     return _analyzed(task, replace(timelines.read(task.events.rank), step_range=task.step_range))
