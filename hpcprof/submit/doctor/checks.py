@@ -8,10 +8,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
-from hpcprof.submit.doctor.machine import COMMAND_SECONDS, CheckResult, Inspected, Status
+from hpcprof.submit.doctor.machine import COMMAND_SECONDS, CheckResult, Inspected, absent, broken, ok, warning
 from hpcprof.submit.doctor.mpi import mpi
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS
 
@@ -25,98 +26,79 @@ _PROFILERS_OWN = 50
 
 def counters(machine: Inspected) -> CheckResult:
     """Check that this user may read hardware counters; otherwise ncu fails with ERR_NVGPUCTRPERM."""
-    name = "hardware counters"
     text = machine.read(Path("/proc/driver/nvidia/params"))
     if text is None:
-        return CheckResult(name, Status.ABSENT, "No NVIDIA driver is loaded here.")
+        return absent("No NVIDIA driver is loaded here.")
     if re.search(r"^RmProfilingAdminOnly: *1", text, re.MULTILINE) and machine.user != 0:
-        return CheckResult(
-            name,
-            Status.WARNING,
+        return warning(
             "The driver lets only administrators read them: ncu fails with ERR_NVGPUCTRPERM.",
             "Ask the operators to set the module option NVreg_RestrictProfilingToAdminUsers=0.",
         )
-    return CheckResult(name, Status.OK, "This user may read hardware counters.")
+    return ok("This user may read hardware counters.")
 
 
 def perf_events(machine: Inspected) -> CheckResult:
     """Check that nsys can sample the CPU."""
-    name = "CPU sampling"
     text = (machine.read(Path("/proc/sys/kernel/perf_event_paranoid")) or "").strip()
     if not re.fullmatch(r"-?\d+", text):
-        return CheckResult(name, Status.ABSENT, "This kernel has no perf_event_paranoid.")
+        return absent("This kernel has no perf_event_paranoid.")
     if int(text) > 2 and machine.user != 0:
-        return CheckResult(
-            name,
-            Status.WARNING,
+        return warning(
             f"perf_event_paranoid is {text}: nsys cannot sample the CPU.",
             "Keep the profiler option sample=none, or ask for sysctl kernel.perf_event_paranoid=2.",
         )
-    return CheckResult(name, Status.OK, f"perf_event_paranoid is {text}.")
+    return ok(f"perf_event_paranoid is {text}.")
 
 
 def stalls(machine: Inspected) -> CheckResult:
     """Check which evidence of a stall can be kept beside Python stacks and collectives."""
-    name = "evidence of stalls"
     tool = next(filter(machine.which, ("eu-stack", "gdb", "py-spy")), None)
     scope = (machine.read(Path("/proc/sys/kernel/yama/ptrace_scope")) or "0").strip()
     always = "Python stacks, collectives of PyTorch and the state of processes are kept"
     if tool is None:
-        return CheckResult(
-            name,
-            Status.WARNING,
+        return warning(
             f"{always}, but no native stacks: MPI programs that hang while they poll are not found.",
             "Install eu-stack (elfutils), gdb or py-spy on the nodes.",
         )
     if scope != "0" and machine.user != 0:
-        return CheckResult(
-            name,
-            Status.WARNING,
+        return warning(
             f"{always}, but ptrace_scope is {scope}, so {tool} can read no native stacks: MPI programs that "
             "hang while they poll are not found.",
             "Ask the operators for sysctl kernel.yama.ptrace_scope=0 on the nodes.",
         )
-    return CheckResult(name, Status.OK, f"{always}, and native stacks by {tool}.")
+    return ok(f"{always}, and native stacks by {tool}.")
 
 
 def tmpdir(machine: Inspected) -> CheckResult:
     """Check that TMPDIR is short, writable and has space."""
-    name = "TMPDIR"
     path = machine.site.tmpdir or machine.environment.get("TMPDIR") or "/tmp"
     left = SOCKET_PATH - len(path.encode()) - len(_SCRATCH)
     if left < _PROFILERS_OWN:
-        return CheckResult(
-            name,
-            Status.BROKEN if left < 0 else Status.WARNING,
+        judge = broken if left < 0 else warning
+        return judge(
             f"{path} is too long: the path of a profiler's socket in it has at most {SOCKET_PATH} bytes.",
             "Set TMPDIR to a short path on the node, such as /tmp.",
         )
     if machine.site.tmpdir and not machine.scheduler.runs_here:
-        return CheckResult(name, Status.OK, f"Jobs make {path} on the node.")
+        return ok(f"Jobs make {path} on the node.")
     try:
         with tempfile.TemporaryDirectory(dir=path):
             free = machine.free(Path(path))
     except OSError as error:
-        observation = f"{path} cannot be written: {error.strerror}."
-        return CheckResult(
-            name, Status.BROKEN, observation, "Set TMPDIR to a folder that exists and that you can write to."
-        )
+        remedy = "Set TMPDIR to a folder that exists and that you can write to."
+        return broken(f"{path} cannot be written: {error.strerror}.", remedy)
     if free < _GIB:
-        observation = f"{path} has {free / _GIB:.1f} GiB left."
-        return CheckResult(name, Status.WARNING, observation, "Free some space, or set TMPDIR elsewhere.")
-    return CheckResult(name, Status.OK, f"{path} has {free / _GIB:.0f} GiB left.")
+        return warning(f"{path} has {free / _GIB:.1f} GiB left.", "Free some space, or set TMPDIR elsewhere.")
+    return ok(f"{path} has {free / _GIB:.0f} GiB left.")
 
 
 def dcgm(machine: Inspected) -> CheckResult:
     """Check that NVIDIA's monitoring does not hold the hardware counters, which have one user at a time."""
-    name = "DCGM"
     if not machine.which("dcgmi"):
-        return CheckResult(name, Status.ABSENT, "dcgmi is not on the PATH, so nothing needs to be paused.")
+        return absent("dcgmi is not on the PATH, so nothing needs to be paused.")
     if not machine.run(["dcgmi", "discovery", "--list"]).ok:
-        return CheckResult(name, Status.OK, "Its host engine is not running.")
-    return CheckResult(
-        name,
-        Status.WARNING,
+        return ok("Its host engine is not running.")
+    return warning(
         "It is running and may hold the hardware counters.",
         "Run dcgmi profile --pause before ncu, and dcgmi profile --resume afterwards.",
     )
@@ -124,15 +106,12 @@ def dcgm(machine: Inspected) -> CheckResult:
 
 def runs(machine: Inspected) -> CheckResult:
     """Check that there is space for runs."""
-    name = "runs folder"
     free = machine.free(machine.runs.absolute()) / _GIB
     observation = f"{machine.runs} has {free:.1f} GiB left."
     if free < 5:
-        status = Status.BROKEN if free < 0.1 else Status.WARNING
-        return CheckResult(
-            name, status, observation, "Free some space, or give --runs-dir on another file system."
-        )
-    return CheckResult(name, Status.OK, observation)
+        judge = broken if free < 0.1 else warning
+        return judge(observation, "Free some space, or give --runs-dir on another file system.")
+    return ok(observation)
 
 
 _TORCH = (
@@ -146,27 +125,27 @@ _TORCH = (
 
 def scheduler(machine: Inspected) -> CheckResult:
     """Check that the commands of the site's scheduler are on the PATH, and that it answers."""
-    name, site_scheduler = "scheduler", machine.scheduler
+    site_scheduler = machine.scheduler
     if site_scheduler.runs_here:
-        return CheckResult(name, Status.OK, "Jobs run on this machine, without a batch system.")
+        return ok("Jobs run on this machine, without a batch system.")
     title, commands = site_scheduler.title, site_scheduler.commands
     if not commands:
-        return CheckResult(name, Status.ABSENT, f"{title} names no commands that could be checked.")
+        return absent(f"{title} names no commands that could be checked.")
     missing = [command for command in commands if not machine.which(command)]
     if missing:
         remedy = f"Load the {title} module of the site, or use a login node of {machine.site.name}."
-        return CheckResult(name, Status.BROKEN, f"{_listed(missing)} not on the PATH.", remedy)
+        return broken(f"{_listed(missing)} not on the PATH.", remedy)
     question = site_scheduler.question(machine.site)
     answer = machine.run(question, seconds=LISTING_SECONDS) if question else None
     if answer is not None and not answer.ok:
         why = answer.why if answer.stderr.strip() else answer.stdout.partition("\n")[0]
         observation = f"{' '.join(question)} failed: {why or answer.why}."
-        return CheckResult(name, Status.BROKEN, observation, site_scheduler.silence_remedy)
+        return broken(observation, site_scheduler.silence_remedy)
     shortcoming = site_scheduler.shortcoming(answer.stdout) if answer is not None else None
     if shortcoming is not None:
-        return CheckResult(name, Status.WARNING, shortcoming.observation, shortcoming.remedy)
+        return warning(shortcoming.observation, shortcoming.remedy)
     answers = f", and {title} answers" if question else ""
-    return CheckResult(name, Status.OK, f"{_listed(commands)} on the PATH{answers}.")
+    return ok(f"{_listed(commands)} on the PATH{answers}.")
 
 
 def _listed(commands: Sequence[str]) -> str:
@@ -177,19 +156,16 @@ def _listed(commands: Sequence[str]) -> str:
 
 def gpus(machine: Inspected) -> CheckResult:
     """List the GPUs that the driver shows."""
-    name = "GPUs"
     if not machine.which("nvidia-smi"):
         remedy = "Run this on a compute node; without NVIDIA GPUs, nsys records MPI, and torch PyTorch."
         observation = "nvidia-smi is not on the PATH: no NVIDIA driver is installed here."
-        return CheckResult(name, Status.ABSENT, observation, remedy)
+        return absent(observation, remedy)
     answer = machine.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
     lines = [line.strip() for line in answer.stdout.splitlines() if line.strip()]
     if not answer.ok or not lines:
         observation = f"nvidia-smi shows no GPU: {answer.why}."
-        return CheckResult(
-            name, Status.BROKEN, observation, "Ask the operators whether the driver is loaded."
-        )
-    return CheckResult(name, Status.OK, f"{len(lines)} x {lines[0].replace(', ', ', driver ')}.")
+        return broken(observation, "Ask the operators whether the driver is loaded.")
+    return ok(f"{len(lines)} x {lines[0].replace(', ', ', driver ')}.")
 
 
 def nsys(machine: Inspected) -> CheckResult:
@@ -210,9 +186,8 @@ _WITHOUT_LARGE_COUNTS = (2023, 4)
 
 def mpi_profiling(machine: Inspected) -> CheckResult:
     """Say which profilers record calls of MPI here."""
-    name = "MPI profiling"
     if machine.scheduler.runs_in_image:
-        return CheckResult(name, Status.ABSENT, "The profilers are in the image that the jobs run in.")
+        return absent("The profilers are in the image that the jobs run in.")
     said = []
     if machine.which("nsys"):
         said.append("nsys records programs of Open MPI, MPICH and MPIs derived from them as they are")
@@ -221,21 +196,19 @@ def mpi_profiling(machine: Inspected) -> CheckResult:
     if machine.which("scorep"):
         said.append("Score-P records those that are built with it")
     if not said:
-        return CheckResult(
-            name,
-            Status.ABSENT,
+        return absent(
             "None of nsys, unitrace and scorep is on the PATH.",
             "Load a module of Nsight Systems, which needs no GPU for this, or of Score-P.",
         )
     observation = f"{'; '.join(said)}."
     if machine.which("scorep") and find_spec("otf2") is None:
         observation += " Archives of Score-P cannot be read here."
-        return CheckResult(name, Status.WARNING, observation, "Install hpcprof[otf2].")
+        return warning(observation, "Install hpcprof[otf2].")
     if machine.which("nsys") and _loses_mpi4py(machine):
         observation += " This nsys does not record the messages of this mpi4py."
         remedy = "Use a newer nsys, mpi4py 3, or an MPI without large counts, such as Open MPI 5.0."
-        return CheckResult(name, Status.WARNING, observation, remedy)
-    return CheckResult(name, Status.OK, observation)
+        return warning(observation, remedy)
+    return ok(observation)
 
 
 def _loses_mpi4py(machine: Inspected) -> bool:
@@ -258,13 +231,12 @@ def _tool(machine: Inspected, command: str, product: str) -> CheckResult:
         remedy = (
             f"Load the CUDA module, install {product}, or build an image that has it (hpcprof container)."
         )
-        return CheckResult(command, Status.ABSENT, f"{command} is not on the PATH.", remedy)
+        return absent(f"{command} is not on the PATH.", remedy)
     answer = machine.run([command, "--version"])
     version = _version(answer.stdout)
     if not answer.ok or version is None:
-        observation = f"{command} --version failed: {answer.why}."
-        return CheckResult(command, Status.BROKEN, observation, f"Reinstall {product}.")
-    return CheckResult(command, Status.OK, f"{product} {version}.")
+        return broken(f"{command} --version failed: {answer.why}.", f"Reinstall {product}.")
+    return ok(f"{product} {version}.")
 
 
 def _version(text: str) -> str | None:
@@ -275,25 +247,22 @@ def _version(text: str) -> str | None:
 
 def torch(machine: Inspected) -> CheckResult:
     """Find the PyTorch that the ranks will use; it is imported by their Python, not by this one."""
-    name, remedy = "PyTorch", "Install hpcprof[workloads] there, or name another Python with -o python=PATH."
+    remedy = "Install hpcprof[workloads] there, or name another Python with -o python=PATH."
     if machine.scheduler.runs_in_image:
-        observation = "PyTorch is in the image that the jobs run in."
-        return CheckResult(name, Status.ABSENT, observation, "Run hpcprof container test IMAGE.")
+        return absent("PyTorch is in the image that the jobs run in.", "Run hpcprof container test IMAGE.")
     answer = machine.run([machine.python, "-c", _TORCH])
     if not answer.ok:
-        status = Status.ABSENT if "No module named 'torch'" in answer.stderr else Status.BROKEN
-        return CheckResult(name, status, f"{machine.python} cannot import torch: {answer.why}.", remedy)
+        judge = absent if "No module named 'torch'" in answer.stderr else broken
+        return judge(f"{machine.python} cannot import torch: {answer.why}.", remedy)
     version, backends, toolkit, devices = json.loads(answer.stdout.splitlines()[-1])
     gpus_seen = f"{devices} GPU{'' if devices == 1 else 's'}"
     observation = f"{version}, backends {', '.join(backends) or 'none'}, {gpus_seen}."
     if not toolkit and machine.which("nvidia-smi"):
-        return CheckResult(
-            name, Status.WARNING, f"{observation} It is a build for CPUs.", "Install one for CUDA."
-        )
+        return warning(f"{observation} It is a build for CPUs.", "Install one for CUDA.")
     if toolkit and not devices and machine.scheduler.runs_here and machine.which("nvidia-smi"):
         wrong = "Check that CUDA_VISIBLE_DEVICES is not empty and that the driver is new enough."
-        return CheckResult(name, Status.WARNING, f"{observation} It sees none of the GPUs.", wrong)
-    return CheckResult(name, Status.OK, observation)
+        return warning(f"{observation} It sees none of the GPUs.", wrong)
+    return ok(observation)
 
 
 Check = Callable[[Inspected], CheckResult]
@@ -333,35 +302,24 @@ def examine(
     each of its commands has a time limit of its own.
     """
     found: dict[str, CheckResult] = {}
+
+    def run(name: str) -> None:
+        try:
+            found[name] = checks[name](machine)
+        except Exception as error:
+            found[name] = broken(f"The check failed: {type(error).__name__}: {error}.", "Report it.")
+
     in_job = _STARTS_RANKS in checks and machine.starts_ranks and not machine.scheduler.runs_here
-    threads = {
-        name: _start(name, check, machine, found)
-        for name, check in checks.items()
-        if not (in_job and name == _STARTS_RANKS)
-    }
+    beside = [name for name in checks if not (in_job and name == _STARTS_RANKS)]
+    threads = {name: threading.Thread(target=run, args=[name], daemon=True) for name in beside}
+    for thread in threads.values():
+        thread.start()
     deadline = time.monotonic() + seconds
     if in_job:
-        _run(_STARTS_RANKS, checks[_STARTS_RANKS], machine, found)
+        run(_STARTS_RANKS)
+    late = f"The check did not finish within {seconds:.0f} s."
     for name in checks:
         if name in threads:
             threads[name].join(max(0.0, deadline - time.monotonic()))
-        yield found.get(name) or CheckResult(
-            name,
-            Status.BROKEN,
-            f"The check did not finish within {seconds:.0f} s.",
-            "Look for a file system or a server that does not respond.",
-        )
-
-
-def _start(name: str, check: Check, machine: Inspected, found: dict[str, CheckResult]) -> threading.Thread:
-    thread = threading.Thread(target=_run, args=(name, check, machine, found), daemon=True)
-    thread.start()
-    return thread
-
-
-def _run(name: str, check: Check, machine: Inspected, found: dict[str, CheckResult]) -> None:
-    try:
-        found[name] = check(machine)
-    except Exception as error:
-        observation = f"The check failed: {type(error).__name__}: {error}."
-        found[name] = CheckResult(name, Status.BROKEN, observation, "Report it.")
+        finding = found.get(name) or broken(late, "Look for a file system or a server that does not respond.")
+        yield replace(finding, name=name)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from pathlib import Path
 
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_command
@@ -30,20 +31,19 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The finding of a check.
+    """The finding of a check: what it saw and what to do about it, in one sentence each.
 
-    Attributes
-    ----------
-    observation : str
-        What the check saw, in one sentence.
-    remedy : str
-        What to do about it, in one sentence; empty if there is nothing to do.
+    The remedy is empty if there is nothing to do. `examine` adds the name of the check.
     """
 
-    name: str
     status: Status
     observation: str
     remedy: str = ""
+    name: str = ""
+
+
+ok, warning, broken, absent = (partial(CheckResult, status) for status in Status)
+"""A finding of each status, from its observation and its remedy."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from hpcprof.common.errors import HpcprofError
-from hpcprof.submit.doctor.machine import Answer, CheckResult, Inspected, Status
+from hpcprof.submit.doctor.machine import Answer, CheckResult, Inspected, absent, broken, ok, warning
 from hpcprof.submit.doctor.trial import MINUTES, QUEUE_SECONDS, NotGranted, trial_job
 from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.request import make_job
@@ -30,7 +30,6 @@ from hpcprof.submit.schedulers.polling import LISTING_SECONDS
 from hpcprof.submit.sites.environment import active_environment, active_prefix, added_folders
 from hpcprof.submit.sites.model import LauncherName, Site
 
-_NAME = "MPI"
 # One write per rank, so that the lines of two ranks cannot mix.
 _RANKS = (
     "import os; from mpi4py import MPI; world = MPI.COMM_WORLD; "
@@ -54,13 +53,10 @@ def mpi(machine: Inspected) -> CheckResult:
     """
     launcher = machine.site.launcher.name
     if machine.scheduler.runs_in_image:
-        remedy = "Run hpcprof container test IMAGE."
-        return CheckResult(
-            _NAME, Status.ABSENT, "The image that the jobs run in has an MPI of its own.", remedy
-        )
+        said = "The image that the jobs run in has an MPI of its own."
+        return absent(said, "Run hpcprof container test IMAGE.")
     if launcher in (LauncherName.TORCHRUN, LauncherName.NONE):
-        observation = f"The site starts its ranks without MPI (launcher {launcher.value})."
-        return CheckResult(_NAME, Status.OK, observation)
+        return ok(f"The site starts its ranks without MPI (launcher {launcher.value}).")
     if launcher is LauncherName.SRUN:
         return probe_srun(machine).finding
     return _mpiexec(machine)
@@ -77,9 +73,9 @@ def _mpiexec(machine: Inspected) -> CheckResult:
     answer = machine.run([mpiexec, "-n", "2", machine.python, "-c", _RANKS], _OPEN_MPI)
     ranks = sorted(re.findall(r"rank \d+ of \d+", answer.stdout))
     if answer.ok and ranks == ["rank 0 of 2", "rank 1 of 2"]:
-        return CheckResult(_NAME, Status.OK, f"{mpiexec} starts 2 ranks of one job.")
+        return ok(f"{mpiexec} starts 2 ranks of one job.")
     # Many sites start no ranks on a login node, which proves nothing about their jobs.
-    status = Status.BROKEN if machine.scheduler.runs_here else Status.WARNING
+    judge = broken if machine.scheduler.runs_here else warning
     output = answer.stderr + answer.stdout
     if "No module named 'mpi4py'" in output:
         return _without_mpi4py(machine)
@@ -88,18 +84,16 @@ def _mpiexec(machine: Inspected) -> CheckResult:
         observation = (
             f"{mpiexec} starts 2 jobs of one rank: it does not belong to the MPI of {machine.python}."
         )
-        return CheckResult(_NAME, status, observation, remedy)
+        return judge(observation, remedy)
     if refuses_root(output):
-        return CheckResult(
-            _NAME, status, f"{mpiexec} is Open MPI's, which refuses to run as root.", ROOT_REMEDY
-        )
+        return judge(f"{mpiexec} is Open MPI's, which refuses to run as root.", ROOT_REMEDY)
     remedy = "Repair or reinstall MPI." if machine.scheduler.runs_here else "Try it in a job on the site."
-    return CheckResult(_NAME, status, f"{mpiexec} does not start 2 ranks: {answer.why}.", remedy)
+    return judge(f"{mpiexec} does not start 2 ranks: {answer.why}.", remedy)
 
 
 def _absent(command: str) -> CheckResult:
     remedy = "Load the site's MPI module, or install hpcprof[workloads]."
-    return CheckResult(_NAME, Status.ABSENT, f"{command} is not on the PATH.", remedy)
+    return absent(f"{command} is not on the PATH.", remedy)
 
 
 def _launcher_of_jobs(machine: Inspected, command: str, here: str | None) -> CheckResult:
@@ -109,10 +103,10 @@ def _launcher_of_jobs(machine: Inspected, command: str, here: str | None) -> Che
         folders = added_folders(site)
         in_jobs = shutil.which(command, path=os.pathsep.join(folders)) if folders else None
         if in_jobs is not None:
-            return CheckResult(_NAME, Status.OK, f"Jobs run {in_jobs}; no ranks were started.", probe)
+            return ok(f"Jobs run {in_jobs}; no ranks were started.", probe)
         if site.modules or folders is None:
             observation = f"Jobs run the {command} of the site's modules and setup; no ranks were started."
-            return CheckResult(_NAME, Status.OK, observation, probe)
+            return ok(observation, probe)
         prefix = active_prefix(machine.environment)
         if prefix and here is not None and here.startswith(f"{prefix}/"):
             lines = json.dumps(active_environment(machine.environment)["setup"])
@@ -120,10 +114,10 @@ def _launcher_of_jobs(machine: Inspected, command: str, here: str | None) -> Che
                 f"{here} was found, but {machine.scheduler.title} passes no environment on: a job runs the "
                 f"{command} that its node has on the PATH, if any."
             )
-            return CheckResult(_NAME, Status.WARNING, observation, f"Add to the site: setup: {lines}.")
+            return warning(observation, f"Add to the site: setup: {lines}.")
     if here is None:
         return _absent(command)
-    return CheckResult(_NAME, Status.OK, f"{here} was found, and no ranks were started.", probe)
+    return ok(f"{here} was found, and no ranks were started.", probe)
 
 
 def _probe_in_job(machine: Inspected) -> CheckResult:
@@ -141,20 +135,19 @@ def _probe_in_job(machine: Inspected) -> CheckResult:
             why = " ".join(line.strip() for line in describe_failure(run, status)[1:3]) or str(status)
     except HpcprofError as error:
         remedy = "Try again later." if isinstance(error, NotGranted) else "Try it with hpcprof submit."
-        return CheckResult(_NAME, Status.WARNING, f"No ranks were started: {error}", remedy)
+        return warning(f"No ranks were started: {error}", remedy)
     if said == ["rank 0 of 2", "rank 1 of 2"]:
-        return CheckResult(_NAME, Status.OK, f"Jobs run {launcher}, which starts 2 ranks of one job.")
+        return ok(f"Jobs run {launcher}, which starts 2 ranks of one job.")
     remedy = "Name the modules or the environment of the MPI that mpi4py uses in the site (modules, setup)."
     if said == ["rank 0 of 1", "rank 0 of 1"]:
         observation = f"Jobs run {launcher}, which starts 2 jobs of one rank: mpi4py has another MPI."
-        return CheckResult(_NAME, Status.BROKEN, observation, remedy)
-    return CheckResult(_NAME, Status.BROKEN, f"Jobs run {launcher}, which fails: {why}.", remedy)
+        return broken(observation, remedy)
+    return broken(f"Jobs run {launcher}, which fails: {why}.", remedy)
 
 
 def _without_mpi4py(machine: Inspected) -> CheckResult:
     remedy = "Install hpcprof[workloads] if you want to run hpcprof's own workloads."
-    observation = f"{machine.python} has no mpi4py, so no ranks were started."
-    return CheckResult(_NAME, Status.WARNING, observation, remedy)
+    return warning(f"{machine.python} has no mpi4py, so no ranks were started.", remedy)
 
 
 @dataclass(frozen=True)
@@ -168,8 +161,7 @@ class Probe:
 def probe_srun(machine: Inspected) -> Probe:
     """Compare the site's type of ``srun --mpi`` with those of Slurm, and try them if ranks may start."""
     if not machine.which("srun"):
-        remedy = f"Use a login node of {machine.site.name}."
-        return Probe(CheckResult(_NAME, Status.ABSENT, "srun is not on the PATH.", remedy))
+        return Probe(absent("srun is not on the PATH.", f"Use a login node of {machine.site.name}."))
     answer = machine.run(LIST_TYPES)
     listed = answer.stdout + answer.stderr
     types = parse_mpi_types(listed)
@@ -177,14 +169,14 @@ def probe_srun(machine: Inspected) -> Probe:
     if not answer.ok or not types:
         observation = f"srun --mpi=list names no type that connects ranks: {answer.why}."
         remedy = "Ask the operators which launcher MPI programs need, and name it under launcher in the site."
-        return Probe(CheckResult(_NAME, Status.WARNING, observation, remedy))
+        return Probe(warning(observation, remedy))
     if wanted not in ("", AUTO) and not re.search(rf"\b{re.escape(wanted)}\b", listed):
         observation = f"The site names srun --mpi={wanted}, but srun has {', '.join(types)}."
-        return Probe(CheckResult(_NAME, Status.BROKEN, observation, _name_it("one of them")))
+        return Probe(broken(observation, _name_it("one of them")))
     if not machine.starts_ranks:
         finds = ", and jobs find the one that works" if wanted == AUTO else ""
         observation = f"srun has the types {', '.join(types)}{finds}; no ranks were started."
-        return Probe(CheckResult(_NAME, Status.OK, observation, "Add --probe to start two ranks."))
+        return Probe(ok(observation, "Add --probe to start two ranks."))
     # Asked first, while the other checks run: a silent Slurm takes up all these seconds.
     question = machine.scheduler.question(machine.site)
     if not machine.in_job and not machine.run(question, seconds=LISTING_SECONDS).ok:
@@ -194,7 +186,7 @@ def probe_srun(machine: Inspected) -> Probe:
 
 def _not_granted(reason: object) -> Probe:
     remedy = "Try again later, or inside a job; SALLOC_PARTITION and SALLOC_ACCOUNT choose where to wait."
-    return Probe(CheckResult(_NAME, Status.WARNING, f"No ranks were started: {reason}.", remedy))
+    return Probe(warning(f"No ranks were started: {reason}.", remedy))
 
 
 def _site_type(site: Site) -> str:
@@ -212,7 +204,7 @@ def _probe_with_ranks(machine: Inspected, types: Sequence[str], wanted: str) -> 
         return Probe(_without_mpi4py(machine))
     if not asked.ok:
         observation = f"{machine.python} cannot load its MPI library: {asked.why}."
-        return Probe(CheckResult(_NAME, Status.BROKEN, observation, "Load the MPI module that mpi4py needs."))
+        return Probe(broken(observation, "Load the MPI module that mpi4py needs."))
     # "MPICH Version:      5.0.2", "Open MPI v5.0.11, package: …"
     library = " ".join(asked.stdout.partition("\n")[0].partition(",")[0].replace("Version:", "").split())
     first = "" if wanted == AUTO else wanted
@@ -232,13 +224,13 @@ def _judge(library: str, candidates: Sequence[str], wanted: str, works: str | No
     if works is None:
         observation = f"srun makes no job of 2 ranks of {library} (tried {tried}): {answer.why}."
         remedy = "Use an MPI that knows one of these types: MPICH needs pmi2, Open MPI needs pmix."
-        return Probe(CheckResult(_NAME, Status.BROKEN, observation, remedy))
+        return Probe(broken(observation, remedy))
     how = f"srun --mpi={works}" if works else "srun and Slurm's default type"
     if wanted in (works, AUTO):
-        return Probe(CheckResult(_NAME, Status.OK, f"2 ranks of {library} form one job with {how}."), works)
+        return Probe(ok(f"2 ranks of {library} form one job with {how}."), works)
     which = f"--mpi={wanted}" if wanted else "Slurm's default type"
     observation = f"2 ranks of {library} form no job with srun and {which}, but they do with {how}."
-    return Probe(CheckResult(_NAME, Status.BROKEN, observation, _name_it(works or '""')), works)
+    return Probe(broken(observation, _name_it(works or '""')), works)
 
 
 def _first_that_works(

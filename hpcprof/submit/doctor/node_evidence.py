@@ -5,8 +5,10 @@ The node has no hpcprof, so a small script of the shell tries it there: in a job
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hpcprof.common.errors import HpcprofError
-from hpcprof.submit.doctor.machine import CheckResult, Inspected, Status
+from hpcprof.submit.doctor.machine import CheckResult, Inspected, absent, broken, ok, warning
 from hpcprof.submit.doctor.trial import trial_job
 
 # A program of a job is no child of the process that looks at it.
@@ -65,8 +67,8 @@ def node_evidence(machine: Inspected) -> list[CheckResult]:
                 if not said:
                     raise HpcprofError(f"the job ended without an answer: {status}.")
         except HpcprofError as error:
-            remedy = "Try it with hpcprof submit."
-            return [CheckResult("evidence on a node", Status.WARNING, f"Nothing was tried: {error}", remedy)]
+            said = f"Nothing was tried: {error}"
+            return [warning(said, "Try it with hpcprof submit.", "evidence on a node")]
     return judge_node(said)
 
 
@@ -78,47 +80,42 @@ def judge_node(said: str) -> list[CheckResult]:
         if tab:
             facts.setdefault(key, []).append(value)
     node = (facts.get("node") or ["the node"])[0]
-    return [_processes(node, facts), _stacks(node, facts), _memory(node, facts), _monitors(node, facts)]
+    return [replace(judge(node, facts), name=name) for name, judge in _KINDS.items()]
 
 
 def _processes(node: str, facts: dict[str, list[str]]) -> CheckResult:
-    name = "processes on a node"
     tools = {*facts.get("tool", ())}
     if "awk" not in tools:
-        observation = f"{node} has no awk, so that no run is seen to stall there."
-        return CheckResult(name, Status.BROKEN, observation, "Install awk on the nodes.")
+        return broken(
+            f"{node} has no awk, so that no run is seen to stall there.", "Install awk on the nodes."
+        )
     if missing := facts.get("unreadable"):
         observation = f"{node} lets nobody read {', '.join(missing)} of a process in /proc."
-        return CheckResult(name, Status.WARNING, observation, "Ask the operators to mount /proc for users.")
-    return CheckResult(name, Status.OK, f"{node} shows progress and the state of processes in /proc.")
+        return warning(observation, "Ask the operators to mount /proc for users.")
+    return ok(f"{node} shows progress and the state of processes in /proc.")
 
 
 def _stacks(node: str, facts: dict[str, list[str]]) -> CheckResult:
-    name = "native stacks on a node"
     if traces := facts.get("traces"):
         alone = ", of programs in Python alone" if traces[0] == "py-spy" else ""
-        return CheckResult(name, Status.OK, f"{traces[0]} reads them on {node}{alone}.")
+        return ok(f"{traces[0]} reads them on {node}{alone}.")
     lost = "MPI programs that hang while they poll are not found"
     if refused := facts.get("refused"):
         scope = (facts.get("scope") or [""])[0]
         why = f" (ptrace_scope is {scope})" if scope else ""
         observation = f"{' and '.join(refused)} may not look into processes on {node}{why}: {lost}."
         remedy = "Ask the operators for sysctl kernel.yama.ptrace_scope=0 on the nodes."
-        return CheckResult(name, Status.WARNING, observation, remedy)
+        return warning(observation, remedy)
     observation = f"{node} has none of eu-stack, gdb and py-spy: {lost}."
-    return CheckResult(
-        name, Status.WARNING, observation, "Install eu-stack (elfutils), gdb or py-spy on the nodes."
-    )
+    return warning(observation, "Install eu-stack (elfutils), gdb or py-spy on the nodes.")
 
 
 def _memory(node: str, facts: dict[str, list[str]]) -> CheckResult:
-    name = "out of memory on a node"
     if found := facts.get("memory"):
-        return CheckResult(name, Status.OK, f"{node} counts kills for lack of memory in {found[0]}.")
-    observation = (
+        return ok(f"{node} counts kills for lack of memory in {found[0]}.")
+    return absent(
         f"{node} has no counter of a control group: a rank that is out of memory is told by SIGKILL alone."
     )
-    return CheckResult(name, Status.ABSENT, observation)
 
 
 def _monitors(node: str, facts: dict[str, list[str]]) -> CheckResult:
@@ -131,9 +128,14 @@ def _monitors(node: str, facts: dict[str, list[str]]) -> CheckResult:
     paranoid = (facts.get("paranoid") or [""])[0]
     events = f"; perf_event_paranoid is {paranoid}" if paranoid else ""
     if not asked:
-        return CheckResult(
-            "monitors on a node", Status.ABSENT, f"{node} has neither nvidia-smi nor python3{events}."
-        )
-    return CheckResult(
-        "monitors on a node", Status.OK, f"{node} can be asked for {' and '.join(asked)}{events}."
-    )
+        return absent(f"{node} has neither nvidia-smi nor python3{events}.")
+    return ok(f"{node} can be asked for {' and '.join(asked)}{events}.")
+
+
+_KINDS = {
+    "processes on a node": _processes,
+    "native stacks on a node": _stacks,
+    "out of memory on a node": _memory,
+    "monitors on a node": _monitors,
+}
+"""What judges each kind of evidence, by the name of its finding."""
