@@ -21,7 +21,7 @@ _RMA = (
     *("RequestLock", "AcquireLock", "TryLock", "OpCompleteBlocking", "OpCompleteNonBlocking"),
 )
 FLUSH = "flush"
-_METRICS = "metrics"
+METRICS = "counters other than instructions and cycles"
 _UNREAD = {
     **{f"Rma{name}": "RMA" for name in _RMA},
     "IoOperationBegin": "I/O",
@@ -250,7 +250,7 @@ class _Recorded:
         def function(_: int, time: int, __: int, ___: int, ____: int, *about: int) -> int:
             metric, size, _types, address = about
             places = counters.get(metric, {})
-            unread[_METRICS] += size > len(places)
+            unread[METRICS] += size > len(places)
             for name, place in places.items():
                 times, values = counted.setdefault(name, (array("Q"), array("Q")))
                 times.append(time)

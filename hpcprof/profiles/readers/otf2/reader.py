@@ -23,7 +23,7 @@ from hpcprof.profiles.readers.otf2.archive import (
     Location,
     open_archive,
 )
-from hpcprof.profiles.readers.otf2.events import FLUSH, LocationEvents, Visits, read_events
+from hpcprof.profiles.readers.otf2.events import FLUSH, METRICS, LocationEvents, Visits, read_events
 from hpcprof.profiles.readers.otf2.library import LibraryError
 from hpcprof.profiles.readers.otf2.mpi import CalledEvents, called, operations, outermost
 from hpcprof.profiles.readers.string_table import StringTable, translate
@@ -230,6 +230,8 @@ class _Building:
         unmatched = {"counterpart": self._unmatched}
         lost += losses(LossKind.ROW, Subject.VISIT, unmatched, self._unmatched + 2 * self._visits)
         flushes = self._unread.pop(FLUSH, 0)
+        metrics = {METRICS: self._unread.pop(METRICS, 0)}
+        lost += losses(LossKind.CATEGORY, Subject.METRIC, metrics)
         lost += losses(LossKind.CATEGORY, Subject.EVENT, self._unread)
         if flushes:
             sentence = f"its buffer was full and was written {counted(flushes, 'time')} while the program ran"
