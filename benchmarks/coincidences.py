@@ -207,6 +207,38 @@ def busy_cores(own: str, others: float, trials: int, ranks: int = 2) -> list[flo
     return [*(100 * found / trials)]
 
 
+def short_memory(kind: str, share: float, trials: int) -> tuple[float, float]:
+    """Return in how many percent of the runs a rank waits for memory, and for files.
+
+    ``share`` of its time it waits: for files ("files"), for pages of a file that it maps and reads for the
+    first time, while others bring back a tenth as many ("first pages"), for nothing while its group waits for
+    memory in bursts of 1 % at most in the mean ("bursts"), or for pages that were taken away ("memory"). What
+    it waits for is known of two thirds of these samples.
+    """
+    draw, found = np.random.default_rng(0), np.zeros(2)
+    times = np.linspace(0.0, 60.0, 601)
+    wall = np.full(50, 10**8)
+    steps = RunSteps(np.linspace(1.0, 59.0, 51), np.arange(50) * 10, np.full(50, 10), wall, wall)
+    for _ in range(trials):
+        blocked = draw.random(601) < np.clip(share * (1 + correlated(0.9)(601, draw)), 0, 1)
+        paging = blocked & (kind in ("first pages", "memory")) & (draw.random(601) < 0.9)
+        rates = {
+            ("rank0", "major_faults"): abs(50 * (0.02 + paging)),
+            ("node", "refaults"): abs(50 * (0.02 + paging)) * (1.0 if kind == "memory" else 0.1),
+            ("rank0", "memory_stall_s"): _bursts(601, draw)
+            * (0.2 if kind == "bursts" else 0.0)
+            * draw.random(),
+        }
+        series = {name: Series(times, np.cumsum(0.1 * rate)) for name, rate in rates.items()}
+        known = ~blocked | (draw.random(601) < 2 / 3)
+        series["rank0", "blocked_pct"] = Series(times, 100.0 * blocked)
+        series["rank0", "paging_pct"] = Series(times[known], 100.0 * paging[known])
+        rows = coincidences([NodeTelemetry("n", series, {0: RankPlace((0,), ())}, ())], steps)
+        subjects = {row["subject"] for row in rows}
+        found += ["memory" in subjects, "io" in subjects]
+    return 100 * found[0] / trials, 100 * found[1] / trials
+
+
 USE: dict[str, Make] = {
     "steady, 95 %": lambda count, draw: np.clip(0.95 + 0.03 * correlated(0.5)(count, draw), 0, 1),
     "varied, AR(0.95)": lambda count, draw: np.clip(0.6 + 0.3 * correlated(0.95)(count, draw), 0, 1),
@@ -251,6 +283,10 @@ def main() -> None:
     for kind in USE:
         named_ranks = [busy_cores(kind, share, trials) for share in (0.0, 0.1, 0.2, 0.5)]
         print(f"{kind:18}" + "".join(f"{a:8.1f} /{b:6.1f}" for a, b in named_ranks), flush=True)
+    print("A rank waits for 0, 5, 10, 20 % of the time. It is said to wait for memory / files, in percent:")
+    for kind in ("files", "first pages", "bursts", "memory"):
+        waits = [short_memory(kind, share, trials) for share in (0.0, 0.05, 0.1, 0.2)]
+        print(f"{kind:18}" + "".join(f"{a:8.1f} /{b:6.1f}" for a, b in waits), flush=True)
 
 
 if __name__ == "__main__":

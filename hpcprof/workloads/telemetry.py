@@ -28,6 +28,8 @@ METRICS = {
     "cpu_s": ("counter", "s"),
     "cpu_wait_s": ("counter", "s"),
     "blocked_pct": ("gauge", "%"),
+    "paging_pct": ("gauge", "%"),
+    "memory_stall_s": ("counter", "s"),
     "resident_bytes": ("gauge", "bytes"),
     "proportional_bytes": ("gauge", "bytes"),
     "major_faults": ("counter", ""),
@@ -41,6 +43,7 @@ METRICS = {
     "memory_used_bytes": ("gauge", "bytes"),
     "swap_used_bytes": ("gauge", "bytes"),
     "swapped_pages": ("counter", ""),
+    "refaults": ("counter", ""),
     "cpu_pressure_s": ("counter", "s"),
     "memory_pressure_s": ("counter", "s"),
     "io_pressure_s": ("counter", "s"),
@@ -130,6 +133,12 @@ def _pairs(path: str, *names: str) -> Dict[str, int]:
     return {name: int(value) for name, value in lines}
 
 
+def _pressure(path: str, who: str) -> Optional[float]:
+    """Return for how many seconds some or all ("full") processes waited, of a file about pressure."""
+    total = re.search(who + r" .*total=(\d+)", _read(path))
+    return int(total.group(1)) / 1e6 if total else None
+
+
 def _stat(pid: int) -> List[str]:
     """Return the state of a process and what follows it in its ``stat``; empty if it is gone."""
     fields = _read("/proc/%d/stat" % pid).rpartition(") ")[2].split()
@@ -196,14 +205,18 @@ class Ranks:
     def fast(self) -> Named:
         """Yield the CPU time of each rank, with its children that have ended, and whether it waits for I/O.
 
-        A process that waits for a file system or a disk is in the state D, "uninterruptible sleep".
+        A process that waits for a file system or a disk is in the state D, "uninterruptible sleep"; one that
+        waits for a page of its memory is then in no system call. None where that is closed, or it goes on.
         """
         for rank, pids in sorted(self.processes.items()):
-            known = [fields for fields in map(_stat, pids) if fields]
-            ticks = sum(int(value) for fields in known for value in fields[11:15])
-            blocked = 100 * any(fields[0] == "D" for fields in known)
+            known = {pid: fields for pid, fields in ((pid, _stat(pid)) for pid in pids) if fields}
+            ticks = sum(int(value) for fields in known.values() for value in fields[11:15])
+            blocked = [pid for pid, fields in known.items() if fields[0] == "D"]
+            calls = [_read("/proc/%d/syscall" % pid).split(" ")[0].strip() for pid in blocked]
+            paging = None if {"", "running"} & set(calls) or not known else 100 * ("-1" in calls)
             yield "rank%d cpu_s" % rank, round(ticks * _TICK, 3) if known else None
-            yield "rank%d blocked_pct" % rank, blocked if known else None
+            yield "rank%d blocked_pct" % rank, 100 * bool(blocked) if known else None
+            yield "rank%d paging_pct" % rank, paging
 
     def slow(self) -> Named:
         """Yield the memory, faults and data of each rank."""
@@ -224,11 +237,22 @@ class Ranks:
             yield name + "resident_bytes", resident
             yield name + "proportional_bytes", self._proportional(rank, pids, resident)
             yield name + "major_faults", faults
+            yield name + "memory_stall_s", _pressure(self._group_of(min(pids)) + "/memory.pressure", "full")
             yield name + "cpu_wait_s", round(queued / 1e9, 3)
             yield name + "io_wait_s", round(waited * _TICK, 3)
             yield name + "read_bytes", data.get("rchar")
             yield name + "written_bytes", data.get("wchar")
             yield name + "io_calls", data["syscr"] + data["syscw"] if "syscr" in data else None
+
+    @staticmethod
+    def _group_of(pid: int) -> str:
+        """Return the folder of a process's control group with pressure, but for that of the whole node."""
+        path = re.search("^0::(/.*)$", _read("/proc/%d/cgroup" % pid), re.MULTILINE)
+        for base in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified") if path else ():
+            folder = (base + path.group(1)).rstrip("/")
+            if os.path.exists(folder + "/cgroup.type"):
+                return folder
+        return ""
 
     def _proportional(self, rank: int, pids: Set[int], resident: int) -> Optional[int]:
         """Return the memory of a rank in which shared pages count once, if it is time to ask for it."""
@@ -238,6 +262,9 @@ class Ranks:
             return None
         self._shares_due[rank] = now + _SHARES_S
         return sum(_pairs("/proc/%d/smaps_rollup" % pid, "Pss").get("Pss", 0) for pid in pids) * 1024 or None
+
+
+_REFAULTS = ("workingset_refault", "workingset_refault_anon", "workingset_refault_file")
 
 
 class Node:
@@ -298,9 +325,10 @@ class Node:
         yield "node swapped_pages", counts.get("pswpin", 0) + counts.get("pswpout", 0)
         yield "node major_faults", counts.get("pgmajfault")
         for kind in ("cpu", "memory", "io"):
-            total = re.search(r"some .*total=(\d+)", _read("/proc/pressure/" + kind))
-            if total:
-                yield "node %s_pressure_s" % kind, int(total.group(1)) / 1e6
+            waited = _pressure("/proc/pressure/" + kind, "some")
+            if waited is not None:
+                yield "node %s_pressure_s" % kind, waited
+        yield "node refaults", self._refaults()
         if self._group:
             used = _number(self._group + "/memory.current")
             yield (
@@ -314,6 +342,15 @@ class Node:
             throttled = _pairs(self._group + "/cpu.stat", "throttled_usec").get("throttled_usec")
             if throttled is not None:
                 yield "node cgroup_throttled_s", throttled / 1e6
+
+    def _refaults(self) -> Optional[int]:
+        """Return how many pages had been taken away and were needed again, of the job or else of the node."""
+        own = self._group + "/memory.stat"
+        for path, prefix in ((own, "total_"), (own, ""), ("/proc/vmstat", "")):
+            again = _pairs(path, *(prefix + name for name in _REFAULTS))
+            if again:
+                return sum(again.values())
+        return None
 
 
 _NET_ERRORS = ("rx_errors", "tx_errors", "rx_dropped")

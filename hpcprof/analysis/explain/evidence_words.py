@@ -39,6 +39,9 @@ _METRICS = {
     "io_pressure_s": "time in which some process waits for files",
     "cpu_pressure_s": "time in which some process waits for a core",
     "memory_pressure_s": "time in which some process waits for memory",
+    "memory_stall_s": "time in which the whole job waits for memory",
+    "paging_pct": "samples waiting for pages of memory",
+    "refaults": "pages that were taken away and are needed again",
     "major_faults": "page faults from disk",
     "swapped_pages": "swapped pages",
     "cgroup_throttled_s": "held back by the CPU limit of the job",
@@ -153,6 +156,9 @@ def _meanwhile(row: Row) -> str:
     then, usual = (_with_unit(row[key], unit) for key in ("then", "usual"))
     if subject == "io":
         return f"it waits for files in {then} of the samples"
+    if subject == "memory":
+        again = f", and {row['usual']:,.0f} pages a second are read again" if row["usual"] >= 1 else ""
+        return f"it waits for memory in {then} of the time{again}"
     if subject == "cores":
         return f"it waits for a core in {then} of the time, and others use {row['usual']:.2g} of its cores"
     against = "on the other ranks" if subject == "rank" else "else"

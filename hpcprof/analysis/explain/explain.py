@@ -33,10 +33,9 @@ from hpcprof.analysis.explain.host_pace import with_pauses
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import CALL_COST_NS, MPI_CALL_COST_NS
 from hpcprof.analysis.explain.machine import (
-    waiting_for_cores,
     with_files,
     with_machine,
-    with_waiting_for_files,
+    with_waiting,
 )
 from hpcprof.analysis.explain.mpi_candidates import HELD_UP, MpiCandidates
 from hpcprof.analysis.explain.mpi_graph import HostSteps, common_steps, mpi_graph
@@ -430,8 +429,7 @@ def explain_noted(
     found, _ = of_series(tables, ranks, series, {})
     wall = float(series.wall.mean())
     placed = with_machine(_sorted(found, round(wall), {}), tables)
-    placed = with_files(with_waiting_for_files(placed, coincidences, wall), tables)
-    placed += waiting_for_cores(coincidences, wall)
+    placed = with_files(with_waiting(placed, coincidences, wall), tables)
     rare = [one for one in placed if _is_rare(one)]
     told = _sorted([_told(one, tables) for one in placed if one not in rare], round(wall), {})
     return told, tuple(map(_rare_steps, rare))

@@ -53,6 +53,7 @@ class Cause(str, Enum):
     CONTENTION = "contention"
     SLOW_IO = "slow_io"
     BUSY_CORES = "busy_cores"
+    MEMORY_PRESSURE = "memory_pressure"
     STEP_SPIKES = "step_spikes"
     STEP_DRIFT = "step_drift"
     OUT_OF_MEMORY = "out_of_memory"
@@ -80,6 +81,7 @@ NAMES: dict[Cause, str] = {
     Cause.CONTENTION: "contention with communication",
     Cause.SLOW_IO: "slow reads and writes",
     Cause.BUSY_CORES: "waiting for busy cores",
+    Cause.MEMORY_PRESSURE: "waiting for memory",
     Cause.STEP_SPIKES: "spikes",
     Cause.STEP_DRIFT: "drift of the step time",
     Cause.OUT_OF_MEMORY: "out of GPU memory",
@@ -108,6 +110,7 @@ MEANINGS: dict[Cause, str] = {
     Cause.CONTENTION: "communication slows the kernels beside it",
     Cause.SLOW_IO: "ranks wait for a file system or a disk",
     Cause.BUSY_CORES: "ranks wait for their cores, which other processes use",
+    Cause.MEMORY_PRESSURE: "memory is short, and ranks wait until the kernel frees some or reads pages again",
     Cause.STEP_SPIKES: "single steps take much longer than the others",
     Cause.STEP_DRIFT: "the step time changes during the capture",
     Cause.OUT_OF_MEMORY: "an allocation on a GPU failed",

@@ -54,6 +54,7 @@ _COLLECTIVE = (
     Cause.SMALL_MESSAGES,
     Cause.SLOW_IO,
     Cause.BUSY_CORES,
+    Cause.MEMORY_PRESSURE,
 )
 """These are about all of their ranks at once."""
 

@@ -30,8 +30,18 @@ _NORMAL, _SAMPLES_A_SECOND = 1.645, 5.0
 _ENOUGH = 0.5
 """A difference that explains less than so much of a finding is no reason for it."""
 
-_WAITS = ("blocked_pct", "io_wait_s", "io_pressure_s")
-_OF_FILES = (*_WAITS, "written_bytes", "read_bytes", "io_calls")
+_WAITS = {
+    Cause.MEMORY_PRESSURE: ("paging_pct", "memory_stall_s"),
+    Cause.SLOW_IO: ("blocked_pct", "io_wait_s", "io_pressure_s"),
+}
+"""The metrics that say that a rank waits for memory or, otherwise, for files."""
+
+_BESIDE = {
+    Cause.MEMORY_PRESSURE: ("memory_pressure_s", "major_faults", "refaults", "swapped_pages"),
+    Cause.SLOW_IO: ("written_bytes", "read_bytes", "io_calls"),
+}
+_WAITING = {Cause.MEMORY_PRESSURE: "memory", Cause.SLOW_IO: "io", Cause.BUSY_CORES: "cores"}
+"""The subject of the shares that ranks wait, by the cause that has their price."""
 
 _SUBJECTS = {
     Cause.STEP_SPIKES: "spikes",
@@ -39,12 +49,12 @@ _SUBJECTS = {
     Cause.LATE_RANK_HOST: "rank",
     Cause.LATE_RANK_GPU: "rank",
 }
-_BY_IO = (Cause.HOST_WORK, Cause.LATE_RANK_HOST, Cause.SERIAL_SECTION, Cause.STEP_SPIKES)
-"""Causes that may be waits for reads and writes."""
+_OF_HOST = (Cause.HOST_WORK, Cause.LATE_RANK_HOST, Cause.SERIAL_SECTION, Cause.STEP_SPIKES)
+"""Causes that may be waits for memory, or for reads and writes."""
 
 
 def with_machine(findings: Iterable[Finding], tables: Tables) -> list[Finding]:
-    """Return findings with what the machine did meanwhile; those that wait for files are ``slow_io``."""
+    """Return findings with what the machine did meanwhile; waits for memory or files are causes too."""
     findings = list(findings)
     # Without any finding, nobody asks for the table.
     rows = [] if not findings else _rows(tables[TABLE])
@@ -75,9 +85,10 @@ def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _explained(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> Finding:
-    of_files = _slow_io(finding, rows)
-    if of_files is not None:
-        return of_files
+    for cause in _WAITS:
+        of_waiting = _as_waiting(finding, rows, cause)
+        if of_waiting is not None:
+            return of_waiting
     own = _about(finding, rows)
     shown = [row for row in own if _is_reason(row, finding)][:_MOST_REASONS]
     shown += [row for row in own if row not in shown][: _MOST_CHANCES if not shown else 0]
@@ -122,25 +133,24 @@ def _explained_pct(row: Mapping[str, Any]) -> float | None:
     return 100 * more if row["unit"] in ("s/s", "cores") else None
 
 
-def _slow_io(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> Finding | None:
-    """Return a finding about the host as one about files; None if its time is not spent in waiting for them.
+def _as_waiting(finding: Finding, rows: Sequence[Mapping[str, Any]], cause: Cause) -> Finding | None:
+    """Return a finding about the host as one about waiting for something; None if that is not its time.
 
-    Either long steps wait for files, or in all steps the ranks wait for them for at least half of its time.
+    Either the ranks wait in long steps, or in all steps for at least half of its time.
     """
-    if finding.cause not in _BY_IO:
+    if finding.cause not in _OF_HOST:
         return None
     long = finding.cause is Cause.STEP_SPIKES or any(
         one.cause is Cause.STEP_SPIKES for one in finding.alternatives
     )
-    of_steps = [
-        row
-        for row in rows
-        if long and row["subject"] == "spikes" and row["metric"] in _WAITS and row["beyond_chance"]
-    ]
+    in_long = [row for row in rows if long and row["subject"] == "spikes" and row["beyond_chance"]]
+    of_steps = [row for row in in_long if row["metric"] in _WAITS[cause]]
+    if cause is Cause.MEMORY_PRESSURE:
+        of_steps = [row for row in of_steps if _is_most_of_waiting(row, rows)]
     of_ranks = [
         row
         for row in rows
-        if row["subject"] == "io"
+        if row["subject"] == _WAITING[cause]
         and finding.cause is not Cause.STEP_SPIKES
         and row["rank"] in finding.ranks
         and row["then"] >= _ENOUGH * (finding.share_pct or 100.0)
@@ -148,55 +158,59 @@ def _slow_io(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> Finding | N
     shown = of_steps or of_ranks
     if not shown:
         return None
-    also = [
-        row
-        for row in rows
-        if of_steps and row["subject"] == "spikes" and row["metric"] in _OF_FILES and row["beyond_chance"]
-    ]
+    also = [row for row in in_long if of_steps and row["metric"] in (*_WAITS[cause], *_BESIDE[cause])]
     own = {int(row["rank"]) for row in shown if row["rank"] is not None}
     ranks = tuple(sorted(own)) or finding.ranks
     told = [*shown, *(row for row in also if row not in shown)][:_MOST_REASONS]
     where = "" if finding.cause is Cause.STEP_SPIKES else finding.where
     return replace(
         finding,
-        cause=Cause.SLOW_IO,
+        cause=cause,
         ranks=ranks,
         where=where,
         evidence=(*map(_evidence, told), *finding.evidence),
-        remedy=remedy(Cause.SLOW_IO, where, ranks),
+        remedy=remedy(cause, where, ranks),
     )
 
 
-def waiting_for_files(table: pd.DataFrame, wall: float) -> Iterator[Finding]:
-    """Yield the ranks that wait for files in steps of ``wall`` ns, as the samples of their states show."""
-    yield from _waiting([row for row in _rows(table) if row["subject"] == "io"], Cause.SLOW_IO, wall)
+def _is_most_of_waiting(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a rank for which memory is short waits for hardly anything else in long steps."""
+    own = [one for one in rows if one["rank"] == row["rank"]]
+    blocked = (one["then"] for one in own if (one["subject"], one["metric"]) == ("spikes", "blocked_pct"))
+    share = row["then"] * (100 if row["unit"] == "s/s" else 1)
+    return any(one["subject"] == "memory" for one in own) and share >= _ENOUGH * max(blocked, default=0.0)
 
 
-def with_waiting_for_files(findings: Sequence[Finding], table: pd.DataFrame, wall: float) -> list[Finding]:
-    """Return findings with that of the ranks that wait for files, in steps of ``wall`` ns; once at most.
+def waiting(table: pd.DataFrame, cause: Cause, wall: float) -> Iterator[Finding]:
+    """Yield the ranks that wait for memory, files or cores in steps of ``wall`` ns, as a finding."""
+    yield from _waiting([row for row in _rows(table) if row["subject"] == _WAITING[cause]], cause, wall)
 
-    Where they wait in the long steps, these would be gone too without it: it is then an alternative to them.
+
+def with_waiting(findings: Sequence[Finding], table: pd.DataFrame, wall: float) -> list[Finding]:
+    """Return findings with those of the ranks that wait in steps of ``wall`` ns; each cause once at most.
+
+    Where they wait for memory or files in the long steps, these would be gone too without it: it is then an
+    alternative to them.
     """
-    if any(one.cause is Cause.SLOW_IO for one in findings):
-        return [*findings]
-    found = [*waiting_for_files(table, wall)]
-    long = next((one for one in findings if one.cause is Cause.STEP_SPIKES), None)
-    if long is None or not found or not _mostly_in_long_steps(_rows(table)):
-        return [*findings, *found]
-    nested = replace(long, alternatives=(*long.alternatives, *found))
-    return [nested if one is long else one for one in findings]
+    known, rows = [*findings], _rows(table)
+    for cause in _WAITING:
+        if any(one.cause is cause for one in findings):
+            continue
+        found = [*waiting(table, cause, wall)]
+        long = next((one for one in known if one.cause is Cause.STEP_SPIKES), None)
+        if long is None or not found or cause not in _WAITS or not _mostly_in_long_steps(rows, cause):
+            known += found
+        else:
+            nested = replace(long, alternatives=(*long.alternatives, *found))
+            known = [nested if one is long else one for one in known]
+    return known
 
 
-def _mostly_in_long_steps(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether all ranks that wait for files do so mostly in long steps, be it by chance."""
-    waiting = {row["rank"] for row in rows if row["subject"] == "io"}
-    moved = [row for row in rows if row["subject"] == "spikes" and row["metric"] == "blocked_pct"]
-    return waiting <= {row["rank"] for row in moved if row["usual"] <= _ENOUGH * row["then"]}
-
-
-def waiting_for_cores(table: pd.DataFrame, wall: float) -> Iterator[Finding]:
-    """Yield the ranks that wait for their cores in steps of ``wall`` ns, which others use meanwhile."""
-    yield from _waiting([row for row in _rows(table) if row["subject"] == "cores"], Cause.BUSY_CORES, wall)
+def _mostly_in_long_steps(rows: Sequence[Mapping[str, Any]], cause: Cause) -> bool:
+    """Return whether all ranks that wait for something do so mostly in long steps, be it by chance."""
+    ranks = {row["rank"] for row in rows if row["subject"] == _WAITING[cause]}
+    moved = [row for row in rows if row["subject"] == "spikes" and row["metric"] in _WAITS[cause]]
+    return ranks <= {row["rank"] for row in moved if row["usual"] <= _ENOUGH * row["then"]}
 
 
 def _waiting(rows: Sequence[Mapping[str, Any]], cause: Cause, wall: float) -> Iterator[Finding]:

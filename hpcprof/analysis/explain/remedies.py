@@ -46,6 +46,8 @@ _GENERAL: dict[Cause, str] = {
     "fsync, help a shared file system.",
     Cause.BUSY_CORES: "Ask for nodes or cores of your own (--exclusive, --cpus-per-rank), bind each rank to "
     "cores that nothing else uses (--cpu-bind), and look for what else the job starts there.",
+    Cause.MEMORY_PRESSURE: "Ask for more memory (--mem), put fewer ranks on a node, or keep less: fewer "
+    "workers that load data, smaller caches. What a program maps and reads of files counts too.",
     Cause.STEP_SPIKES: "Look at what happens in these steps only: checkpoints, evaluation, logging, garbage "
     "collection (gc.freeze(), gc.disable() and collecting between epochs).",
     Cause.STEP_DRIFT: "Look for what grows: lists of tensors with a graph, longer inputs, the cache of the "

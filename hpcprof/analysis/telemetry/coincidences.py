@@ -64,6 +64,7 @@ _HIGH = (
     *("temperature_c", "ecc_errors", "pcie_replays", "nvlink_errors", "other_processes", "errors"),
     *("major_faults", "swapped_pages", "cpu_wait_s", "io_wait_s", "blocked_pct", "read_bytes"),
     *("written_bytes", "io_calls", "cpu_pressure_s", "memory_pressure_s", "io_pressure_s"),
+    *("paging_pct", "memory_stall_s", "refaults"),
     *("cgroup_throttled_s", "oom_kills"),
 )
 _SIGNS = {**dict.fromkeys(_LOW, -1.0), **dict.fromkeys(_HIGH, 1.0)}
@@ -131,7 +132,7 @@ def coincidences(nodes: Sequence[NodeTelemetry], steps: RunSteps | None) -> Iter
             rows += _beside_usual_steps(nodes, covered, long, len(subjects))
         else:
             rows += _moved(one, tested, len(subjects))
-    rows += [*_ranks_apart(tested, steps), *_waiting(nodes, tested, steps), *_crowded(nodes, tested, steps)]
+    rows += [*_ranks_apart(tested, steps), *_waiting(nodes, steps), *_crowded(nodes, tested, steps)]
     yield from sorted(rows, key=lambda row: (row["p_value"], row["subject"], row["device"]))[:_MOST_ROWS]
 
 
@@ -477,18 +478,48 @@ def _ranks_apart(tested: Sequence[_Tested], steps: RunSteps) -> Iterator[dict[st
             yield _row(one, "rank", (int(steps.last[0]), int(steps.last[-1])), usual, then, p_value)
 
 
-def _waiting(
-    nodes: Sequence[NodeTelemetry], tested: Sequence[_Tested], steps: RunSteps
-) -> Iterator[dict[str, Any]]:
-    """Yield the ranks that wait for files in a share of the samples that lie in steps; that is no chance."""
-    samples = {(node.node, name): series for node in nodes for name, series in node.series.items()}
-    for one in tested:
-        if one.metric == "blocked_pct" and one.rank is not None:
-            series = samples[one.node, (one.device, one.metric)]
-            some = series.values[(series.times > steps.edges[0]) & (series.times <= steps.edges[-1])]
-            share = float(some.sum()) / max(1, len(some))
-            if np.count_nonzero(some) >= _FEWEST_BLOCKED and share >= 100 * _MATERIAL:
-                yield _row(one, "io", (int(steps.last[0]), int(steps.last[-1])), 0.0, share, 0.0)
+def _waiting(nodes: Sequence[NodeTelemetry], steps: RunSteps) -> Iterator[dict[str, Any]]:
+    """Yield the ranks that wait for memory, or for files, for a share of the steps; that is no chance.
+
+    For memory, all processes in the control group of a rank wait at once, as the kernel counts, or the rank
+    waits for pages that are no longer in memory, as far as these had been there before.
+    """
+    extent, span = steps.edges[[0, -1]], (int(steps.last[0]), int(steps.last[-1]))
+    for node in nodes:
+        again = _rate(node.series.get(("node", "refaults")), extent)
+        for rank in node.ranks:
+            metrics = node.metrics_of(f"rank{rank}")
+            blocked = _inside(metrics.get("blocked_pct"), extent)
+            enough = np.count_nonzero(blocked.values) >= _FEWEST_BLOCKED
+            waits = float(blocked.values.sum()) / len(blocked.times) if enough else 0.0
+            stalled = 100 * _rate(metrics.get("memory_stall_s"), extent)
+            faults = _rate(metrics.get("major_faults"), extent)
+            known = _inside(metrics.get("paging_pct"), extent)
+            known = known.values[np.isin(known.times, blocked.times[blocked.values > 0])]
+            paging = (
+                waits * float(known.mean()) / 100 * min(1.0, again / faults) if len(known) and faults else 0.0
+            )
+            memory = max(paging, stalled)
+            for subject, metric, usual, then in (
+                ("memory", "memory_stall_s", again, memory),
+                ("io", "blocked_pct", 0.0, waits - (paging if len(known) else stalled)),
+            ):
+                if then >= 100 * _MATERIAL:
+                    one = _Tested(rank, node.node, f"rank{rank}", metric, "%", 1.0, extent)
+                    yield _row(one, subject, span, usual, min(100.0, then), 0.0)
+
+
+def _inside(series: Series | None, extent: Floats) -> Series:
+    """Return the samples of a metric between two moments."""
+    if series is None:
+        return Series(np.empty(0), np.empty(0))
+    some = (series.times > extent[0]) & (series.times <= extent[1])
+    return Series(series.times[some], series.values[some])
+
+
+def _rate(series: Series | None, extent: Floats) -> float:
+    """Return the rate of a counter between two moments; 0 where it is unknown."""
+    return 0.0 if series is None else float(np.nan_to_num(mean_in(series, "counter", extent)).sum())
 
 
 def _crowded(

@@ -128,6 +128,57 @@ def test_a_rank_that_waits_for_a_disk_is_blocked(monkeypatch: pytest.MonkeyPatch
     assert (values["rank0 blocked_pct"], values["rank1 blocked_pct"]) == (100, 0)
 
 
+@pytest.mark.parametrize(
+    ("call", "paging"), [("-1 0x7ffc 0x7f21", 100), ("74 0x3 0x0", 0), ("running\n", None), ("", None)]
+)
+def test_a_rank_that_waits_for_a_page_is_in_no_call(
+    call: str, paging: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = telemetry.Ranks("/run")
+    ranks.processes = {0: {1}, 1: {2}}
+    monkeypatch.setattr(telemetry, "_stat", lambda pid: ["D" if pid == 1 else "S", *["0"] * 40])
+    monkeypatch.setattr(telemetry, "_read", {"/proc/1/syscall": call}.__getitem__)
+    values = dict(ranks.fast())
+    assert (values["rank0 blocked_pct"], values["rank0 paging_pct"]) == (100, paging)
+    assert values["rank1 paging_pct"] == 0
+
+
+@pytest.mark.parametrize("base", ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"])
+def test_the_pressure_of_the_group_of_a_rank_is_read_and_not_that_of_the_node(
+    base: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    some = "some avg10=0.00 avg60=0.00 avg300=0.00 total=9000000\n"
+    whole = some.replace("some", "full").replace("9", "4")
+    files = {
+        "/proc/7/cgroup": "4:memory:/old\n0::/slurm/job_7/step_0\n",
+        "/proc/8/cgroup": "0::/\n",
+        f"{base}/slurm/job_7/step_0/memory.pressure": some + whole,
+        f"{base}/memory.pressure": some,
+    }
+    monkeypatch.setattr(telemetry, "_read", lambda path: files.get(path, ""))
+    monkeypatch.setattr(telemetry.os.path, "exists", f"{base}/slurm/job_7/step_0/cgroup.type".__eq__)
+    ranks = telemetry.Ranks("/run")
+    ranks.processes = {0: {7}, 1: {8}}
+    values = dict(ranks.slow())
+    assert (values["rank0 memory_stall_s"], values["rank1 memory_stall_s"]) == (4.0, None)
+
+
+def test_pages_that_are_needed_again_are_those_of_the_job_or_else_of_the_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    vm = "pgmajfault 7\nworkingset_refault_anon 20\nworkingset_refault_file 22\n"
+    old = "workingset_refault_file 1\ntotal_workingset_refault_file 5\ntotal_workingset_refault_anon 1\n"
+    files = {"/proc/vmstat": vm}
+    monkeypatch.setattr(telemetry, "_read", lambda path: files.get(path, ""))
+    system = telemetry.Node()
+    assert dict(system.slow())["node refaults"] == 42
+    system._group = "/sys/fs/cgroup/job"
+    files["/sys/fs/cgroup/job/memory.stat"] = "anon 1\nworkingset_refault 3\n"
+    assert dict(system.slow())["node refaults"] == 3
+    files["/sys/fs/cgroup/job/memory.stat"] = old
+    assert dict(system.slow())["node refaults"] == 6
+
+
 def test_the_slow_values_of_many_gpus_take_a_quarter_of_a_percent_of_a_core(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -11,12 +11,7 @@ import pytest
 from hpcprof.analysis.explain.evidence_words import in_words
 from hpcprof.analysis.explain.explanation import Cause, Finding
 from hpcprof.analysis.explain.findings import estimated_finding
-from hpcprof.analysis.explain.machine import (
-    waiting_for_cores,
-    waiting_for_files,
-    with_machine,
-    with_waiting_for_files,
-)
+from hpcprof.analysis.explain.machine import waiting, with_machine, with_waiting
 
 
 def row(subject: str, metric: str, usual: float, then: float, **others: Any) -> dict[str, Any]:
@@ -90,10 +85,10 @@ def test_slow_io_names_the_files_that_took_most_time() -> None:
 
 def test_waiting_for_files_has_a_price_without_a_profile() -> None:
     rows = [row("io", "blocked_pct", 0.0, then, rank=rank) for rank, then in ((0, 10.0), (1, 20.0))]
-    (one,) = waiting_for_files(pd.DataFrame(rows), 1e9)
+    (one,) = waiting(pd.DataFrame(rows), Cause.SLOW_IO, 1e9)
     assert (one.cause, one.ranks, one.saving_ns) == (Cause.SLOW_IO, (0, 1), 200_000_000)
     assert one.saving_low_ns is not None and 0.1e9 < one.saving_low_ns < 0.2e9
-    assert list(waiting_for_files(pd.DataFrame(rows).iloc[:0], 1e9)) == []
+    assert list(waiting(pd.DataFrame(rows).iloc[:0], Cause.SLOW_IO, 1e9)) == []
 
 
 @pytest.mark.parametrize(("usual", "nested"), [(5.0, True), (15.0, False)])
@@ -102,11 +97,11 @@ def test_waiting_for_files_that_may_be_that_of_long_steps_is_not_a_second_price(
 ) -> None:
     rows = [row("io", "blocked_pct", 0.0, 20.0), row("spikes", "blocked_pct", usual, 20.0, beyond_chance=0)]
     long = estimated_finding(Cause.STEP_SPIKES, (0, 1), "step 5", 3e8, 1e5, 1e9, ())
-    first, *others = with_waiting_for_files([long], pd.DataFrame(rows), 1e9)
+    first, *others = with_waiting([long], pd.DataFrame(rows), 1e9)
     assert (first.cause, len(others)) == (Cause.STEP_SPIKES, 0 if nested else 1)
     assert [one.cause for one in (first.alternatives or others)] == [Cause.SLOW_IO]
-    of_files = with_waiting_for_files([long], pd.DataFrame(rows), 1e9)[-1]
-    assert with_waiting_for_files([replace(of_files, cause=Cause.SLOW_IO)], pd.DataFrame(rows), 1e9) == [
+    of_files = with_waiting([long], pd.DataFrame(rows), 1e9)[-1]
+    assert with_waiting([replace(of_files, cause=Cause.SLOW_IO)], pd.DataFrame(rows), 1e9) == [
         replace(of_files, cause=Cause.SLOW_IO)
     ]
 
@@ -115,11 +110,39 @@ def test_waiting_for_a_core_that_others_use_has_the_price_of_the_rank_that_waits
     rows = [
         row("cores", "cpu_wait_s", 0.5, then, rank=rank, unit="%") for rank, then in ((0, 10.0), (1, 20.0))
     ]
-    (one,) = waiting_for_cores(pd.DataFrame(rows), 1e9)
+    (one,) = waiting(pd.DataFrame(rows), Cause.BUSY_CORES, 1e9)
     assert (one.cause, one.ranks, one.saving_ns) == (Cause.BUSY_CORES, (0, 1), 200_000_000)
     said = in_words({"coincidences": pd.DataFrame(rows)}, one.evidence[0])
     assert said == "rank 1: it waits for a core in 20 % of the time, and others use 0.5 of its cores"
-    assert list(waiting_for_cores(pd.DataFrame(rows).iloc[:0], 1e9)) == []
+    assert list(waiting(pd.DataFrame(rows).iloc[:0], Cause.BUSY_CORES, 1e9)) == []
+
+
+@pytest.mark.parametrize(("metric", "then"), [("paging_pct", 30.0), ("memory_stall_s", 0.3)])
+def test_long_steps_in_which_memory_is_short_are_that_and_no_slow_files(metric: str, then: float) -> None:
+    unit = "s/s" if metric.endswith("_s") else "%"
+    waits = row("spikes", "blocked_pct", 0.0, 40.0, unit="%")
+    pages, short = (
+        row("spikes", metric, 0.0, then, unit=unit),
+        row("memory", "memory_stall_s", 250.0, 12.0, unit="%"),
+    )
+    one, said = found(Cause.STEP_SPIKES, [waits, pages, short])
+    assert one.cause is Cause.MEMORY_PRESSURE and one.saving_ns == 10_000_000
+    assert said.startswith("rank 1: ") and "memory" in said and "--mem" in one.remedy
+    # Pages of a file that are read for the first time, or some pages while files are read.
+    assert found(Cause.STEP_SPIKES, [waits, pages])[0].cause is Cause.SLOW_IO
+    assert found(Cause.STEP_SPIKES, [waits, {**pages, "then": then / 3}, short])[0].cause is Cause.SLOW_IO
+
+
+def test_waiting_for_memory_has_a_price() -> None:
+    rows = [
+        row("memory", "memory_stall_s", 250.0, then, rank=rank, unit="%")
+        for rank, then in ((0, 12.0), (1, 20.0))
+    ]
+    (one,) = with_waiting([], pd.DataFrame(rows), 1e9)
+    assert (one.cause, one.ranks, one.saving_ns) == (Cause.MEMORY_PRESSURE, (0, 1), 200_000_000)
+    said = in_words({"coincidences": pd.DataFrame(rows)}, one.evidence[0])
+    assert said == "rank 1: it waits for memory in 20 % of the time, and 250 pages a second are read again"
+    assert found(Cause.HOST_WORK, rows)[0].cause is Cause.MEMORY_PRESSURE
 
 
 def test_long_steps_that_do_not_wait_for_files_stay_what_they_are() -> None:

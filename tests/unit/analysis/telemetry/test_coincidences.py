@@ -176,6 +176,36 @@ def test_waiting_for_files_in_all_steps_is_named_and_a_few_samples_are_not() -> 
     assert claimed(of, {("rank0", "blocked_pct"): seldom}) == set()
 
 
+@pytest.mark.parametrize(
+    ("refaults", "stalled", "memory", "files"),
+    [(50.0, 0.0, 20.0, 5.0), (5.0, 0.0, None, 23.0), (0.0, 0.4, 40.0, 25.0), (0.0, 0.02, None, 25.0)],
+)
+def test_waiting_for_memory_is_told_from_waiting_for_files(
+    refaults: float, stalled: float, memory: float | None, files: float
+) -> None:
+    """A quarter of the samples waits, four of five of these for pages."""
+    of = steps(np.empty(0, np.int64))
+    times = np.arange(of.edges[0] - 2, of.edges[-1] + 2, 0.1)
+    place = np.arange(len(times))
+    blocked, known = place % 4 == 0, place % 8 != 0
+    paging = blocked & (place % 20 != 4)
+    counters = {("node", "refaults"): refaults, ("rank0", "major_faults"): 50.0}
+    series = {name: Series(times, rate * times) for name, rate in counters.items()}
+    series["rank0", "memory_stall_s"] = Series(times, stalled * times)
+    series["rank0", "blocked_pct"] = Series(times, 100.0 * blocked)
+    series["rank0", "paging_pct"] = Series(times[known], 100.0 * paging[known])
+    rows = {row["subject"]: row for row in coincidences([node(series)], of) if row["rank"] == 0}
+    assert {name: round(row["then"]) for name, row in rows.items()} == pytest.approx(
+        {"io": files} | ({"memory": memory} if memory else {}), abs=1
+    )
+    if memory:
+        assert rows["memory"]["usual"] == pytest.approx(refaults, abs=0.1)
+    # Where nobody could say what they wait for, what the whole job waits for memory is none for files.
+    del series["rank0", "paging_pct"]
+    rows = {row["subject"]: row for row in coincidences([node(series)], of) if row["rank"] == 0}
+    assert rows.get("io", {"then": 0})["then"] == pytest.approx(max(0.0, 25.0 - 100 * stalled), abs=1)
+
+
 def test_nothing_is_interpolated_but_the_growth_of_counters() -> None:
     edges = np.array([0.0, 1.5, 3.0])
     held = Series(np.array([0.0, 1.0, 2.0, 3.0]), np.array([9.0, 2.0, 4.0, 6.0]))
