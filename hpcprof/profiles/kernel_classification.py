@@ -125,22 +125,43 @@ def _category(name: str, rules: Sequence[Rule]) -> Category:
 
 OTHER = "other"
 
+# What Inductor fuses is named after the operators that the results go to as well: it never is one of these.
+_NOT_FUSED = r"^(?!triton_(?:poi|red|per)_).*?"
+
 # The order matters: a fused attention is also a product, and PyTorch copies with elementwise kernels. The
-# names are those of cuBLAS, cuDNN, CUTLASS, CUB, of hipBLASLt (Cijk_…), Composable Kernel and MIOpen, and of
-# PyTorch's and Triton's kernels.
+# names are those of cuBLAS, cuDNN, CUTLASS, CUB, TensorRT-LLM, FBGEMM, of hipBLASLt (Cijk_…), MIOpen,
+# rocPRIM, Composable Kernel, AOTriton (attn_fwd, bwd_kernel_…), AITER (fmoe, mla, pa), PyTorch and Triton.
 _FAMILIES = tuple(
     (family, re.compile(pattern, re.IGNORECASE))
     for family, pattern in (
-        ("attention", r"fmha|flash|attention"),
-        ("convolution", r"dgrad|wgrad|fprop|conv(?!ert)|winograd"),
-        ("matrix product", r"gemm|nvjet|cutlass|splitkreduce|cublas|triton_mm|matmul|Cijk_"),
-        ("normalization", r"layer_?norm|batch_?norm|\bbn_|group_?norm|rms_?norm|gammabeta"),
+        (
+            "attention",
+            _NOT_FUSED + r"(?:fmha|flash|attention|\b(?:attn|sage)_(?:fwd|bwd)|\bbwd_(?:kernel_|preprocess)"
+            r"|(?<![a-z])(?:mla_|pa_(?:bf16|fp16|a16)))",
+        ),
+        ("convolution", _NOT_FUSED + r"(?:dgrad|wgrad|fprop|conv(?!ert)|winograd|scudnn)"),
+        (
+            "matrix product",
+            _NOT_FUSED + r"(?:(?<!fb)gemm|nvjet|cutlass|splitkreduce|cublas|triton_mm|matmul|Cijk_|\bbmm_"
+            r"|fmoe|fused_moe)",
+        ),
+        (
+            "normalization",
+            r"layer_?norm|batch_?norm|\bbn_|group_?norm|rms_?norm|gammabeta|cuComputeGradInput|RowwiseMoments"
+            r"|Compute\w*(Gradients|Params)CUDA",
+        ),
         ("softmax", r"soft_?max"),
         ("reduction", r"reduce|reduction|\bsum_|triton_(red|per)_"),
-        ("sort and scan", r"radix|sort|scan|unique"),
-        ("index", r"gather|scatter|index_|indexing|embedding|segment|compute_grad_weight"),
-        ("copy", r"copy|transpose|nchwtonhwc|nhwctonchw|\bCatArray"),
-        ("elementwise", r"elementwise|multi_tensor_apply|dropout|triton_poi_"),
+        ("sort and scan", r"radix|(?<!ten)sort|scan|unique|onesweep|partition_(kernel|config)|top_?k"),
+        (
+            "index",
+            r"gather|scatter|index_|index(Select|Func)|indexing|embedding|segment|compute_grad_weight|kv_?cache",
+        ),
+        ("copy", r"copy|transpose|nchwtonhwc|nhwctonchw|\bCatArray|\bim2d?2?col"),
+        (
+            "elementwise",
+            r"elementwise|multi_tensor_apply|dropout|triton_poi_|act_and_mul|quant|SubTensorOp|transform_(kernel|config)",
+        ),
     )
 )
 FAMILIES = (*(family for family, _ in _FAMILIES), OTHER)
