@@ -7,6 +7,8 @@ first asked for, so that one reader serves both kinds of export.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.nsys.table_pages import BinaryColumn, TableColumns, Wanted
 from hpcprof.profiles.timeline import Ints
 
@@ -31,17 +34,12 @@ class ParquetTables:
 
     def columns(self, table: str) -> frozenset[str]:
         """Return the names of a table's columns; none if it has no rows."""
-        with pq.ParquetFile(self.files[table]) as file:
+        with self._damage_named(table), pq.ParquetFile(self.files[table]) as file:
             return frozenset(file.schema_arrow.names if file.metadata.num_rows else ())
 
     def read(self, table: str, wanted: Wanted) -> TableColumns | None:
         """Return columns in the order of the file; None where SQLite has to read them."""
-        columns = pq.read_table(
-            self.files[table],
-            columns=[*wanted.integers, *wanted.binary],
-            use_threads=False,
-            partitioning=None,
-        )
+        columns = self._content(table, [*wanted.integers, *wanted.binary])
         found = {name: columns[name].combine_chunks() for name in columns.column_names}
         if not all(_is_whole(found[name].type) for name in wanted.integers):
             return None
@@ -56,7 +54,7 @@ class ParquetTables:
         """Copy a table into SQLite, unless it is there."""
         if table in self.copied:
             return
-        content = pq.read_table(self.files[table], use_threads=False, partitioning=None)
+        content = self._content(table)
         names = ", ".join('"' + name.replace('"', '""') + '"' for name in content.column_names)
         quoted = '"' + table.replace('"', '""') + '"'
         self.connection.execute(f"CREATE TABLE {quoted} ({names})")
@@ -64,6 +62,22 @@ class ParquetTables:
         rows = zip(*(_values(column.combine_chunks()) for column in content.columns), strict=True)
         self.connection.executemany(f"INSERT INTO {quoted} VALUES ({marks})", rows)
         self.copied.add(table)
+
+    def _content(self, table: str, columns: list[str] | None = None) -> pa.Table:
+        with self._damage_named(table):
+            return pq.read_table(self.files[table], columns=columns, use_threads=False, partitioning=None)
+
+    @contextmanager
+    def _damage_named(self, table: str) -> Iterator[None]:
+        """Name the file of a table that cannot be read."""
+        try:
+            yield
+        except (pa.ArrowException, OSError) as error:
+            file = self.files[table]
+            first = (str(error).splitlines() or ["no message"])[0].rstrip(".")
+            raise DamagedInput(
+                f"{file.parent} cannot be read as a Parquet export of nsys: {file.name}: {first}."
+            ) from None
 
 
 def _is_whole(kind: pa.DataType) -> bool:

@@ -80,9 +80,8 @@ def test_an_incomplete_folder_is_not_used_for_a_report(folder: Path, monkeypatch
 @pytest.mark.parametrize("table", [KERNELS, "StringIds", "NVTX_EVENTS"])
 def test_a_damaged_table_is_one_sentence(table: str, damage: bytes, folder: Path) -> None:
     (folder / f"{table}.parquet").write_bytes(damage)
-    with pytest.raises(
-        DamagedInput, match="rank3_pqtdir cannot be read as a Parquet export of nsys"
-    ) as error:
+    sentence = rf"rank3_pqtdir cannot be read as a Parquet export of nsys: {table}\.parquet: "
+    with pytest.raises(DamagedInput, match=sentence) as error:
         read_profile(folder)
     assert "\n" not in str(error.value)
 
