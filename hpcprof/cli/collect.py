@@ -110,7 +110,7 @@ def command(
 
     RUN is a run id, a name that means one run, a path, or last (the default); or a sweep that was submitted
     as an array, for all its runs. A path may be a profile or any folder of profiles (*.sqlite or *.nsys-rep
-    of Nsight Systems, *.ncu-rep[z] or *.csv[.gz] of Nsight Compute, *trace.json[.gz] of PyTorch, *.otf2 of
+    of Nsight Systems, *.ncu-rep[z] or *.csv[.gz] of Nsight Compute, *.json[.gz] of PyTorch, *.otf2 of
     Score-P), also compressed as .xz, .gz or .zst. Profiles that have not changed since the last collect are
     not read again. Logs of Darshan (*.darshan) and snapshots of PyTorch's memory (*.pickle) that are named
     with one run are about that run.

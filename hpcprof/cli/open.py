@@ -50,10 +50,10 @@ def command(
 ) -> None:
     """Show what profiles say: collect, explain and report them.
 
-    PATH is a profile (*.sqlite, *.nsys-rep or *_pqtdir of Nsight Systems, *.trace.json of PyTorch, *.ncu-rep
-    or *.csv of Nsight Compute), also compressed as .xz, .gz or .zst; an archive of Score-P (*.otf2), which
-    holds all ranks; a snapshot of PyTorch's memory (*.pickle); a log of Darshan (*.darshan); a folder of
-    these, or of such folders; or a run. Files of one folder are the ranks of one run.
+    PATH is a profile (*.sqlite, *.nsys-rep or *_pqtdir of Nsight Systems, *.json of PyTorch, *.ncu-rep or
+    *.csv of Nsight Compute), also compressed as .xz, .gz or .zst; an archive of Score-P (*.otf2), which holds
+    all ranks; a snapshot of PyTorch's memory (*.pickle); a log of Darshan (*.darshan); a folder of these, or
+    of such folders; or a run. Files of one folder are the ranks of one run.
 
     The report is a page in the browser where there is a display and a terminal, else it is printed. Nothing
     is written beside the profiles: results and pages are in the folder of runs.

@@ -31,6 +31,7 @@ from hpcprof.common.errors import DamagedInput, HpcprofError
 from hpcprof.common.units import named_ranks
 from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.event_columns import timeline_tables
+from hpcprof.profiles.readers.kineto import MERGED
 from hpcprof.profiles.timeline import (
     HOST,
     NO_BYTES,
@@ -59,8 +60,6 @@ _FIRST_TRACK = 1 << 24
 _COMPRESSION = 5
 _BATCH = 4096
 _MARKS = {"cuda_sync": " waits", "gpu_user_annotation": " annotations"}
-MERGED = "all_ranks.json.gz"
-"""This name does not match that of a profile, so that a collect of the folder ignores it."""
 
 
 @dataclass

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
+from hpcprof.profiles.readers.kineto import MERGED
 from hpcprof.report.page.timeline_data import timeline_data
 from hpcprof.report.perfetto.export import TRACE
-from hpcprof.report.trace_events import MERGED
 from hpcprof.results.store.store import open_store
 from hpcprof.submit.runs.directory import Run
 from tests.conftest import Hpcprof

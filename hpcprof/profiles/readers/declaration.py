@@ -19,7 +19,7 @@ _RANK = re.compile(r"(?<![A-Za-z])(?<!local[-_.])rank[-_.]?(\d+)", re.IGNORECASE
 # At most seven digits: PyTorch's own names hold a time stamp there (host_pid.1700000000000.pt.trace.json).
 _NUMBER = re.compile(r"\.(\d{1,7})$")
 _SUFFIX = re.compile(
-    r"((\.pt)?\.trace\.json(\.gz)?|\.sqlite|_pqtdir|\.nsys-rep|\.ncu-repz?|(\.details|\.raw)?\.csv(\.gz)?|\.otf2)$",
+    r"(((\.pt)?\.trace)?\.json(\.gz)?|\.sqlite|_pqtdir|\.nsys-rep|\.ncu-repz?|(\.details|\.raw)?\.csv(\.gz)?|\.otf2)$",
     re.IGNORECASE,
 )
 
@@ -104,7 +104,7 @@ class Reader:
     suffixes : tuple of str
         How the names of the files end, in lower case.
     files : str
-        The same for people, for example ``*.trace.json[.gz]``.
+        The same for people, for example ``*.json[.gz] of PyTorch``.
     content : ProfileContent
         What ``read`` returns: a `hpcprof.profiles.timeline.Timeline` or a
         `hpcprof.profiles.kernel_report.KernelReport`.

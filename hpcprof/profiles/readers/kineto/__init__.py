@@ -2,20 +2,24 @@
 
 from hpcprof.profiles.readers.declaration import ProfileContent, Reader, Scrubber
 
-# ``.pt.trace.json`` ends with ``trace.json``; frameworks name their traces as they like.
-_SUFFIXES = tuple(f"{name}.json{packed}" for name in ("trace", "kineto") for packed in ("", ".gz"))
+_OWN_SUFFIXES = (".trace.json", ".trace.json.gz")
+# Programs name their traces as they like; what a file begins with tells whether it is one.
+_SUFFIXES = (*_OWN_SUFFIXES, ".json", ".json.gz")
+
+MERGED = "all_ranks.json.gz"
+"""The trace of all ranks that an export writes beside theirs, for viewers; it is no profile."""
 
 TORCH = Reader(
     "torch",
     suffixes=_SUFFIXES,
-    files="*trace.json[.gz] or *kineto.json[.gz]",
+    files="*.json[.gz] of PyTorch",
     content=ProfileContent.TIMELINE,
     read="hpcprof.profiles.readers.kineto.reader:read",
     identify_rank="hpcprof.profiles.readers.kineto.rank_identity:identify_rank",
     shared_suffixes=_SUFFIXES,
-    own_suffixes=(".trace.json", ".trace.json.gz"),
+    own_suffixes=_OWN_SUFFIXES,
     recognize="hpcprof.profiles.readers.kineto.rank_identity:is_trace",
     scrubber=Scrubber(
-        "hpcprof.profiles.scrub.torch:scrub", suffixes=_SUFFIXES, files="*trace.json[.gz] of PyTorch"
+        "hpcprof.profiles.scrub.torch:scrub", suffixes=_SUFFIXES, files="*.json[.gz] of PyTorch"
     ),
 )

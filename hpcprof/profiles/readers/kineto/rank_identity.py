@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.declaration import rank_from_name
+from hpcprof.profiles.readers.kineto import MERGED
 
 # Kineto writes distributedInfo before the events, after the properties of up to 16 devices.
 _HEAD_BYTES = 1 << 18
@@ -29,7 +30,7 @@ def identify_rank(path: Path) -> int | None:
 def is_trace(path: Path) -> bool:
     """Return whether a file is a trace, by what it begins with."""
     try:
-        return _OF_KINETO.search(_head(path)) is not None
+        return path.name != MERGED and _OF_KINETO.search(_head(path)) is not None
     except DamagedInput:
         return False
 

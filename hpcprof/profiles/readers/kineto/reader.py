@@ -1,4 +1,4 @@
-"""Reader of PyTorch profiler traces (``*.trace.json``, ``*.pt.trace.json``, either with ``.gz``)."""
+"""Reader of PyTorch profiler traces (``*.json``, ``*.json.gz``)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.host_memory import host_memory_of_name
 from hpcprof.profiles.losses import Loss
 from hpcprof.profiles.readers.declaration import rank_from_name
-from hpcprof.profiles.readers.kineto import TORCH
+from hpcprof.profiles.readers.kineto import MERGED, TORCH
 from hpcprof.profiles.readers.kineto.arrows import linked_operators
 from hpcprof.profiles.readers.kineto.collectives import batched, collectives
 from hpcprof.profiles.readers.kineto.events import TraceEvents, frame_of, synchronizations
@@ -151,6 +151,8 @@ def _load(path: Path) -> tuple[TraceEvents, dict[str, Any]]:
     """Return the events, and the other properties of the trace."""
     events = TraceEvents()
     with open_trace(path) as file, damage_as_sentence(path):
+        if path.name == MERGED:
+            raise NotATrace("holds the traces of all ranks, for viewers: give those of the ranks.")
         stream = TraceStream(file)
         for batch in stream.batches():
             events.add(batch)

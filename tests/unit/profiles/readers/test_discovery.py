@@ -9,6 +9,7 @@ import pytest
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.discovery import find_profiles, read_profile, reader_of
+from hpcprof.profiles.readers.kineto import MERGED
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,11 @@ from hpcprof.profiles.readers.discovery import find_profiles, read_profile, read
         ("a.pt.trace.json.gz", "torch"),
         ("rank0_trace.json", "torch"),
         ("mi250_kineto.json.gz", "torch"),
-        ("rank0.json", None),
+        ("rank0.json", "torch"),
+        ("Qwen__1016005.json.gz", "torch"),
+        ("908_results.json.gz", "rocprofv3"),
+        ("rank0.unitrace.json", "unitrace"),
+        ("rank0.jsonl", None),
         ("rank0.nsys-rep", "nsys"),
         ("rank0.ncu-rep", "ncu"),
         ("rank0.ncu-repz", "ncu"),
@@ -76,12 +81,17 @@ def test_traces_of_pytorch_with_other_names_are_found_by_what_they_begin_with(
     tmp_path: Path, torch_trace: Path
 ) -> None:
     (tmp_path / "mi250_kineto.json.gz").write_bytes(torch_trace.read_bytes())
+    (tmp_path / "Qwen__1016005.json.gz").write_bytes(torch_trace.read_bytes())
+    (tmp_path / MERGED).write_bytes(torch_trace.read_bytes())
+    (tmp_path / "config.json").write_text('{"schema": 1, "traceEvents": []}')
     (tmp_path / "rank1_trace.json").write_text('{"traceEvents": [{"ph": "X", "cat": "ac2g", "ts": 1}]}')
     (tmp_path / "other_trace.json").write_text('{"traceEvents": [{"ph": "X", "cat": "gpu_op", "ts": 1}]}')
     (tmp_path / "cut_trace.json.gz").write_bytes(b"\x1f\x8b\x08")
     found = [path.name for path in find_profiles(tmp_path)]
-    assert found == ["mi250_kineto.json.gz", "rank1_trace.json"]
+    assert found == ["Qwen__1016005.json.gz", "mi250_kineto.json.gz", "rank1_trace.json"]
     assert read_profile(tmp_path / "mi250_kineto.json.gz").origin.kind == "torch"
+    with pytest.raises(DamagedInput, match="holds the traces of all ranks"):
+        read_profile(tmp_path / MERGED)
 
 
 def test_each_kind_goes_to_its_reader(export: Path, torch_trace: Path) -> None:
