@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +14,13 @@ from hpcprof.cli.conventions import examples, exit_naming
 from hpcprof.cli.options import db_option, runs_dir_option
 from hpcprof.cli.tables import console, format_option, show_what_fits, write_rows
 from hpcprof.common.atomic import write_atomically
-from hpcprof.common.errors import writing
+from hpcprof.common.errors import UsageError, writing
 from hpcprof.common.units import counted
 
 if TYPE_CHECKING:
     from hpcprof.results.history import History
 
+_REGRESSION_EXIT = 3
 _BY_IMPORTANCE = ("run", "value", "change", "time", "commit", "tags")
 
 
@@ -28,6 +30,7 @@ _BY_IMPORTANCE = ("run", "value", "change", "time", "commit", "tags")
         "hpcprof history --program train",
         "hpcprof history --program train --metric exposed_comm_per_step_ns --format csv",
         "hpcprof history --program train --html history.html",
+        "hpcprof history --program train --gate energy --fail-on-regression",
     ),
 )
 @runs_dir_option
@@ -46,6 +49,19 @@ _BY_IMPORTANCE = ("run", "value", "change", "time", "commit", "tags")
     show_default=True,
     help="The median step, or a metric of hpcprof compare.",
 )
+@click.option(
+    "--gate",
+    "gates",
+    type=click.Choice(["energy", "memory", "io"]),
+    multiple=True,
+    help="Also judge the energy of a step, the peaks of memory, or reads and writes. Repeatable.",
+)
+@click.option(
+    "--fail-on-regression",
+    is_flag=True,
+    help="Exit with status 3 if, in the series of the newest run, the last change of the metric, or of what "
+    "--gate names, is a rise by 1 % or more.",
+)
 @click.option("--tag", "tags", multiple=True, help="Only runs with this tag (hpcprof tag). Repeatable.")
 @click.option(
     "--html",
@@ -59,6 +75,8 @@ def command(
     db: str | None,
     program: str | None,
     metric: str,
+    gates: tuple[str, ...],
+    fail_on_regression: bool,
     tags: tuple[str, ...],
     html: Path | None,
     form: str,
@@ -71,13 +89,20 @@ def command(
     differ in their ranks too; it takes five runs, and three of them on the new level. Tags and commits are
     beside the runs.
     """
-    from hpcprof.report.history import COLUMNS, left_out, plain_rows
-    from hpcprof.results.history import histories
+    from hpcprof.report.history import COLUMNS, left_out, plain_rows, regression_sentence
+    from hpcprof.results.history import gated_histories, histories, may_be_gated, regressions
     from hpcprof.results.store.store import open_store
 
+    if fail_on_regression and not may_be_gated(metric):
+        raise UsageError(
+            f"--fail-on-regression: more of {metric} is not worse; name a metric of time or --gate."
+        )
     skipped: list[str] = []
     without: list[str] = []
-    found = histories(open_store(db, runs_dir), runs_dir, program, metric, tags, skipped, without)
+    store = open_store(db, runs_dir)
+    found = histories(store, runs_dir, program, metric, tags, skipped, without)
+    also, unjudged = gated_histories(gates, store, runs_dir, program, tags)
+    found += [history for history in also if history.metric != metric]
     if form == "table":
         _show(found)
     else:
@@ -94,9 +119,14 @@ def command(
             "hpcprof collect RUN --program NAME.",
             err=True,
         )
-    if note := left_out(without, metric):
-        click.echo(note, err=True)
+    for sentence in filter(None, [left_out(without, metric), *unjudged]):
+        click.echo(sentence, err=True)
+    worse = regressions(found) if fail_on_regression or gates else []
+    if worse:
+        click.echo(regression_sentence(worse), err=True)
     exit_naming(skipped)
+    if fail_on_regression and worse:
+        sys.exit(_REGRESSION_EXIT)
 
 
 def _show(found: Sequence[History]) -> None:

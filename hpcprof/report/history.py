@@ -23,7 +23,7 @@ MOST_CERTAIN = 0.999
 
 COLUMNS = (
     *("setup", "run", "time", "metric", "value"),
-    *("change_probability", "change_pct", "commit", "tags"),
+    *("change_probability", "change_pct", "commit", "tags", "clocks"),
 )
 """The columns of `plain_rows`."""
 
@@ -69,9 +69,22 @@ def in_words(history: History) -> Iterator[str]:
     yield visible(f"{history.setup}: {history.metric} of {course}.")
     for point in history.points:
         if point.change_probability is not None:
-            yield f"{_change(point)} from {visible(point.run)} on{_commit(point)}."
+            said = f"{_change(point)} from {visible(point.run)} on{_commit(point)}."
+            yield f"{_first_said(point.clocks)}{said}"
     if any(point.change_probability is not None for point in history.points):
         yield _BY_CHANCE
+
+
+def regression_sentence(found: Sequence[History]) -> str:
+    """Return what became worse in some histories; with other clocks, these come first."""
+    last = [[one for one in history.points if one.change_pct is not None][-1] for history in found]
+    clocks = "".join(dict.fromkeys(_first_said(one.clocks) for one in last))
+    names = ", ".join(f"{one.metric} from {point.run} on" for one, point in zip(found, last, strict=True))
+    return f"{clocks}Regression: {visible(names)}."
+
+
+def _first_said(clocks: str) -> str:
+    return f"{clocks[:1].upper()}{clocks[1:]}. " if clocks else ""
 
 
 def _change(point: HistoryPoint) -> str:
@@ -107,7 +120,7 @@ def plain_rows(histories: Sequence[History]) -> list[tuple[object, ...]]:
         (
             *(history.setup, point.run, point.time.isoformat(timespec="seconds") if point.time else None),
             *(history.metric, point.value, point.change_probability, point.change_pct),
-            *(point.commit, " ".join(point.tags)),
+            *(point.commit, " ".join(point.tags), point.clocks or None),
         )
         for history in histories
         for point in history.points

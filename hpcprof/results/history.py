@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 from hpcprof.analysis.comparison.change_points import change_points
-from hpcprof.analysis.comparison.compare import GATES, OWN_STEP, STEP, has_steps, run_metrics
+from hpcprof.analysis.comparison.compare import (
+    CLOCK_TABLES,
+    GATES,
+    MATERIAL_PCT,
+    NOT_MEASURED,
+    OWN_STEP,
+    STEP,
+    clocks_of,
+    has_steps,
+    other_clocks,
+    run_metrics,
+)
 from hpcprof.analysis.comparison.scaling_series import relevant
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
@@ -57,6 +69,8 @@ class HistoryPoint:
         The probability that the level changes with this run or one beside it; None if it is not marked.
     change_pct : float or None
         By how much the level is higher from this run on.
+    clocks : str
+        What tells the clocks of the runs from this one on from those before, if they differ.
     """
 
     run: str
@@ -66,6 +80,7 @@ class HistoryPoint:
     commit: str | None
     change_probability: float | None = None
     change_pct: float | None = None
+    clocks: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,6 +104,12 @@ class History:
     points: tuple[HistoryPoint, ...]
     apart: Mapping[str, str] = field(default_factory=dict)
     program_known: bool = True
+
+    @property
+    def regressed(self) -> bool:
+        """True if the last change of the level is a rise by `MATERIAL_PCT` or more."""
+        changes = [point.change_pct for point in self.points if point.change_pct is not None]
+        return bool(changes) and changes[-1] >= MATERIAL_PCT
 
 
 def histories(
@@ -144,12 +165,44 @@ def histories(
         if named and metric not in known:
             raise unknown("metric", metric, {*known, *METRICS}, "", _LISTED)
         raise UsageError(f"no run {'matches' if tags or program else f'in {runs_dir} has a step time'}.")
-    told = _told_apart(list(groups))
+    told, by_id = _told_apart(list(groups)), {run.id: run for run in chosen}
     found = [
-        History(metric, _described(setup, apart), _marked(points), apart, setup.program_known)
+        History(
+            metric, _described(setup, apart), _with_clocks(points, store, by_id), apart, setup.program_known
+        )
         for (setup, points), apart in zip(groups.items(), told, strict=True)
     ]
     return sorted(found, key=lambda history: (-len(history.points), history.setup))
+
+
+def gated_histories(
+    gates: Sequence[str], store: Store, runs_dir: Path, program: str | None, tags: Sequence[str] = ()
+) -> tuple[list[History], list[str]]:
+    """Return the histories of the metrics of some `GATES`, and a sentence for each gate that no run has."""
+    found: list[History] = []
+    unjudged = []
+    for gate in dict.fromkeys(gates):
+        had = len(found)
+        for metric in GATES[gate]:
+            with suppress(UsageError):
+                found += histories(store, runs_dir, program, metric, tags)
+        if len(found) == had:
+            unjudged.append(f"Not judged: {NOT_MEASURED}{gate} of its steps.")
+    return found, unjudged
+
+
+def may_be_gated(metric: str) -> bool:
+    """Return whether more of a metric is worse: a time, or one of `GATES`."""
+    return metric.endswith("_ns") or any(metric in names for names in GATES.values())
+
+
+def regressions(found: Sequence[History]) -> list[History]:
+    """Return the histories with the newest run, one of each metric, of which the last change is a rise."""
+    newest: dict[str, History] = {}
+    earliest = datetime.min.replace(tzinfo=timezone.utc)
+    for history in sorted(found, key=lambda one: max(point.time or earliest for point in one.points)):
+        newest[history.metric] = history
+    return [one for one in newest.values() if may_be_gated(one.metric) and one.regressed]
 
 
 def _of_program(every: Sequence[tuple[Run, RunData]], program: str | None) -> list[tuple[Run, RunData]]:
@@ -245,14 +298,33 @@ def _recorded(run: Run, store: Store) -> datetime | None:
     return datetime.fromtimestamp(min(starts) / 1e9, timezone.utc) if starts else None
 
 
+def _with_clocks(
+    points: Iterable[HistoryPoint], store: Store, runs: Mapping[str, Run]
+) -> tuple[HistoryPoint, ...]:
+    """Return the points as `_marked`, the changes with other clocks than before."""
+    found = [*_marked(points)]
+    at = [place for place, point in enumerate(found) if point.change_pct is not None]
+    if not at:
+        return tuple(found)
+    clocks = [clocks_of(run_data(runs[point.run], store, CLOCK_TABLES).tables) for point in found]
+    for before, place, after in zip([0, *at], at, [*at[1:], len(found)], strict=False):
+        sides = [
+            {name: [one[name] for one in some if name in one] for name in set().union(*some)}
+            for some in (clocks[before:place], clocks[place:after])
+        ]
+        known = {name: (sides[0][name], sides[1][name]) for name in sides[0].keys() & sides[1].keys()}
+        found[place] = replace(found[place], clocks=other_clocks(known, "since then", "before"))
+    return tuple(found)
+
+
 def _marked(points: Iterable[HistoryPoint]) -> tuple[HistoryPoint, ...]:
     """Return the points in the order of time, with the changes; those of unknown time come first."""
     earliest = datetime.min.replace(tzinfo=timezone.utc)
     ordered = sorted(points, key=lambda point: (point.time or earliest, point.run))
     for one in change_points([point.value for point in ordered]):
         at = ordered[one.position]
-        ordered[one.position] = HistoryPoint(
-            *(at.run, at.time, at.value, at.tags, at.commit),
+        ordered[one.position] = replace(
+            at,
             change_probability=round(one.probability, 3),
             change_pct=round(100 * (one.after / one.before - 1), 2),
         )

@@ -41,6 +41,9 @@ GATES = {
 }
 """The metrics that may decide beside the step, by what a user calls them."""
 
+CLOCK_TABLES = ("clocks", "telemetry")
+"""The analyses that `clocks_of` reads."""
+
 _CLOCKS = ("gpu_clock_mhz", "core_clock_mhz")
 _OTHER_CLOCK = 0.03
 NOT_MEASURED = "no run has "
@@ -98,7 +101,9 @@ def compare(
     deciding = _deciding(sides)
     if deciding is None:
         return no_rows("the sides have no time in common: neither steps nor GPU work")
-    said = [*_other_clocks(sides), *describe_differences(against, runs)]
+    known = {name: sides[name].known() for name in _CLOCKS if name in sides}
+    clocks = other_clocks(known, "in b", "in a")
+    said = [*filter(None, [clocks]), *describe_differences(against, runs)]
     gated = [name for gate in gates for name in GATES[gate] if name in sides]
     rows, deciders = [], dict.fromkeys((deciding, *gated))
     for name in deciders:
@@ -147,14 +152,16 @@ class _Sides:
         return None if logs is None else independent(*logs)
 
 
-def _other_clocks(sides: Mapping[str, _Sides]) -> list[str]:
-    """Return a sentence where the clocks of one side are lower by 3 %: nothing else is to blame then."""
-    for name in _CLOCKS:
-        a, b = sides[name].known() if name in sides else ([], [])
+def other_clocks(known: Mapping[str, tuple[Sequence[float], Sequence[float]]], now: str, before: str) -> str:
+    """Return a sentence where the clocks of some runs differ from those before by 3 %; empty where not.
+
+    Nothing else is to blame then. ``known`` has the clocks before and now, by the name of the metric.
+    """
+    for name, ran in zip(_CLOCKS, CLOCKS_DIFFER, strict=True):
+        a, b = known.get(name, ((), ()))
         if a and b and abs(np.mean(b) / np.mean(a) - 1) >= _OTHER_CLOCK:
-            ran = CLOCKS_DIFFER[_CLOCKS.index(name)]
-            return [f"{ran} {np.mean(b):,.0f} MHz in b and at {np.mean(a):,.0f} MHz in a"]
-    return []
+            return f"{ran} {np.mean(b):,.0f} MHz {now} and at {np.mean(a):,.0f} MHz {before}"
+    return ""
 
 
 def _deciding(sides: Mapping[str, _Sides]) -> str | None:
@@ -293,7 +300,7 @@ def _of_machine(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     found: dict[str, float] = {}
     if not len(tables["telemetry"]):
         return found
-    energy, io, clocks = tables["energy"], tables["io"], tables["clocks"]
+    energy, io = tables["energy"], tables["io"]
     whole = energy[energy["gpu"].isna() & energy["joule_per_step"].notna()]
     if len(whole):
         found["energy_per_step_j"] = float(whole["joule_per_step"].iloc[0])
@@ -323,6 +330,12 @@ def _of_machine(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:
         found["waiting_for_files_pct"] = float(
             (waiting["mean"].astype(float) * weights).sum() / weights.sum()
         )
+    return found | clocks_of(tables)
+
+
+def clocks_of(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:
+    """Return the mean clock of GPUs and cores in the steps of a run, as far as they were sampled."""
+    found, clocks, samples = {}, tables["clocks"], tables["telemetry"]
     cores = samples[(samples["metric"] == "frequency") & samples["phase"].isin(("step", "run"))]
     of_gpu = clocks[clocks["first_step"].notna()] if clocks["first_step"].notna().any() else clocks
     for name, rows, column in zip(_CLOCKS, (of_gpu, cores), ("sm_mhz_mean", "mean"), strict=True):

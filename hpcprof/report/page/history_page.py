@@ -73,7 +73,7 @@ def _chart(history: History, points: Sequence[HistoryPoint]) -> dict[str, Any]:
     return {
         "title": visible(f"{header(history.metric)}: {history.setup}"),
         "note": f"{counted(left, 'run')} of unknown time left out" if left else "",
-        "unit": "pct" if history.metric.endswith("_pct") else "ns",
+        "unit": history.metric.rpartition("_")[2],
         "points": [
             {"time": _seconds(one), "value": one.value, "label": " ".join(map(visible, (one.run, *one.tags)))}
             for one in points

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timezone
 
-from hpcprof.report.history import COLUMNS, in_words, left_out, plain_rows, sparkline, table, told_apart
+from hpcprof.report.history import (
+    COLUMNS,
+    in_words,
+    left_out,
+    plain_rows,
+    regression_sentence,
+    sparkline,
+    table,
+    told_apart,
+)
 from hpcprof.results.history import History, HistoryPoint
 
 TIME = datetime(2026, 11, 22, tzinfo=timezone.utc)
@@ -25,6 +35,16 @@ def test_a_change_is_a_sentence_with_its_probability_and_its_commit() -> None:
         "If you look after each of 100 runs, about 2 % of histories without a change get a mark where runs "
         "vary normally, 10 % with heavy tails, and half with skewed times.",
     ]
+
+
+def test_other_clocks_are_said_first() -> None:
+    clocks = "the GPUs ran at 1,410 MHz since then and at 1,755 MHz before"
+    slower = replace(HISTORY, points=(HISTORY.points[0], replace(HISTORY.points[1], clocks=clocks)))
+    assert [*in_words(slower)][
+        1
+    ] == f"T{clocks[1:]}. +5.0 % (probability 99.9 %) from r2 on, commit def\\x1b."
+    assert regression_sentence([slower]) == f"T{clocks[1:]}. Regression: step_ns from r2 on."
+    assert dict(zip(COLUMNS, plain_rows([slower])[1], strict=True))["clocks"] == clocks
 
 
 def test_what_tells_series_apart_is_one_sentence() -> None:

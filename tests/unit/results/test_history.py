@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.common.errors import UsageError
-from hpcprof.results.history import histories
+from hpcprof.results import history
+from hpcprof.results.history import gated_histories, histories, may_be_gated, regressions
+from hpcprof.results.run_inputs import run_data
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.runs.directory import GitState, Manifest, Run, save
 from hpcprof.submit.runs.tags import change_tags
 from hpcprof.submit.sites.files import load_site
 from hpcprof.workloads.schema import SCHEMA_VERSION, Correctness, RankResult, Scalar, summarize, write
+from tests.unit.analysis.comparison.test_compare import sampled
 
 
 def timed(
@@ -102,6 +107,46 @@ def test_arguments_that_may_change_a_step_put_runs_apart_and_others_do_not(
     assert [len(one.points) for one in (large, default)] == [2, 4]
     assert large.setup == "train, 1 rank, local, cpu, none, batch 16"
     assert (large.apart, default.apart) == ({"batch": "16"}, {"batch": "not given"})
+
+
+def test_energy_is_judged_as_the_step_is_and_other_clocks_are_named(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest five runs take 20 % more energy, at a lower clock, in equally long steps."""
+    for minute in range(14):
+        timed(tmp_path, minute, 100_000 + 100 * (minute % 5))
+
+    def with_samples(run: Run, store: Store, needs: Sequence[str]) -> RunData:
+        minute = int(run.id.removeprefix("run"))
+        later, scatter = minute < 5, 7 * minute % 5 / 5
+        machine = sampled((120.0 if later else 100.0) + scatter, 1410.0 if later else 1755.0)
+        data = run_data(run, store, needs)
+        return replace(data, tables={**data.tables, **{name: machine.tables[name] for name in needs}})
+
+    monkeypatch.setattr(history, "run_data", with_samples)
+    (steps,) = histories(store, tmp_path, None)
+    assert not steps.regressed
+    found, unjudged = gated_histories(["energy", "memory"], store, tmp_path, None)
+    assert [one.metric for one in found] == [
+        "energy_per_step_j",
+        "memory_peak_bytes",
+        "gpu_memory_peak_bytes",
+    ]
+    (worse,) = regressions([steps, *found])
+    (changed,) = [point for point in worse.points if point.change_pct is not None]
+    assert (worse.metric, changed.run, unjudged) == ("energy_per_step_j", "run04", [])
+    assert changed.clocks == "the GPUs ran at 1,410 MHz since then and at 1,755 MHz before"
+    # Who went back to the old level has no regression, and a higher clock is none.
+    fell = replace(worse, points=(*worse.points, replace(changed, run="run", change_pct=-16.0)))
+    assert regressions([fell]) == [] and not may_be_gated("overlap_pct")
+    # A series of other arguments that nobody runs any more is not looked at.
+    newer = replace(steps.points[-1], run="new", time=None)
+    assert regressions([worse, replace(worse, points=(newer,))]) == [worse]
+    monkeypatch.undo()
+    assert gated_histories(["io"], store, tmp_path, None) == (
+        [],
+        ["Not judged: no run has io of its steps."],
+    )
 
 
 def test_runs_without_the_metric_are_told(tmp_path: Path, store: Store) -> None:

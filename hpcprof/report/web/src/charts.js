@@ -4,7 +4,7 @@ import * as Plot from "@observablehq/plot";
 import { areas, bars, modes, phases, steps } from "./time_charts.js";
 import { curves, intervals, roofline, scatter } from "./kernel_charts.js";
 import { LABELS, addChart, axisOf, rowLabels, styled } from "./chart_parts.js";
-import { duration, durationTicks, durationTickValues, percent } from "./units.js";
+import { bytes, bytesTicks, duration, durationTicks, durationTickValues, percent } from "./units.js";
 
 const DRAWN = { areas, bars, curves, intervals, modes, phases, roofline, scatter, steps };
 
@@ -103,6 +103,19 @@ function utc(date) {
   return time.startsWith("00:00:00") ? day : `${day.slice(5)}\n${time.slice(0, time.startsWith(":00", 5) ? 5 : 8)}`;
 }
 
+/** Writers of the values of a metric and of the ticks of its axis up to the largest one, by its unit. */
+const WRITERS = {
+  ns: [duration, durationTicks],
+  bytes: [bytes, bytesTicks],
+  pct: [(value) => percent(value / 100), () => (value) => percent(value / 100)],
+};
+
+function writersOf(unit) {
+  const name = { j: "J", mhz: "MHz" }[unit] ?? unit;
+  const amount = (value) => `${value.toLocaleString("en", { maximumSignificantDigits: 4 })} ${name}`;
+  return WRITERS[unit] ?? [amount, () => amount];
+}
+
 function drawHistory({ points, changes, title, note, unit = "ns" }, width) {
   const dated = points.map((point) => ({ ...point, date: new Date(1000 * point.time) }));
   const changed = changes.map((change) => ({
@@ -113,12 +126,11 @@ function drawHistory({ points, changes, title, note, unit = "ns" }, width) {
   const least = Math.min(...points.map(({ value }) => value));
   const low = Math.max(0, least - Math.max(0.1 * most, most - least));
   const high = 1.05 * most;
-  const inPercent = unit === "pct";
-  const written = inPercent ? (value) => percent(value / 100) : duration;
+  const [written, ticks] = writersOf(unit);
   return styled(
     { title, note, width, height: 300, marginLeft: 64, marginTop: 30, x: { type: "utc", axis: null }, y: { domain: [low, high], axis: null } },
     [
-      axisOf("y", durationTickValues(low, high), inPercent ? written : durationTicks(most)),
+      axisOf("y", unit === "ns" ? durationTickValues(low, high) : undefined, ticks(most)),
       Plot.axisX({ anchor: "bottom", ticks: Math.max(2, Math.floor(width / 120)), tickFormat: utc, label: null }),
       Plot.ruleX(changed, { x: "date", stroke: "var(--wait)", strokeWidth: 2, strokeDasharray: "4,3" }),
       Plot.text(changed, { ...LABELS, x: "date", text: "text", frameAnchor: "top", dy: -14 }),
