@@ -71,13 +71,19 @@ class SyncKind(IntEnum):
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of equal length."""
+    """Columns of equal length; one with a default need not be given."""
 
     # The names of the columns in order, which dataclass sets: `fields` takes longer than a small table does.
     __match_args__: ClassVar[tuple[str, ...]]
 
     def __post_init__(self) -> None:
-        lengths = {name: len(getattr(self, name)) for name in self.__match_args__}
+        lengths = {}
+        for name in self.__match_args__:
+            column = getattr(self, name)
+            if column is _NOT_GIVEN:
+                column = np.full((len(self), *SHAPES.get(name, (0,))[1:]), _DEFAULTS[name])
+                object.__setattr__(self, name, column)
+            lengths[name] = len(column)
         if len(set(lengths.values())) > 1:
             raise ValueError(f"columns of {type(self).__name__} differ in length: {lengths}")
 
@@ -99,6 +105,24 @@ FLOATS = ("value",)
 
 # Columns with more than one value per row.
 SHAPES = {"grid": (0, 3), "block": (0, 3)}
+
+_DEFAULTS = {
+    **dict.fromkeys(("grid", "block", "closed", "one_thread"), 1),
+    **dict.fromkeys(("domain", "dims", "types", "values", "communicator"), NO_NAME),
+    "bytes": NO_BYTES,
+    "host_memory": int(HostMemory.UNKNOWN),
+    "style": int(Style.PUSH_POP),
+    "correlation": NO_CORRELATION,
+    "link": NO_LINK,
+    "ranks": UNKNOWN_RANKS,
+    **dict.fromkeys(("peer", "comm_peer"), NO_PEER),
+}
+"""The values of columns that a profiler does not record."""
+_NOT_GIVEN: Ints = np.empty(0, np.int64)
+
+
+def _default() -> Ints:
+    return _NOT_GIVEN
 
 
 @dataclass(frozen=True)
@@ -135,24 +159,16 @@ class Operations(GpuWork):
 class Kernels(Operations):
     """GPU kernels; ``grid`` and ``block`` have shape (n, 3)."""
 
-    grid: Ints
-    block: Ints
+    grid: Ints = field(default_factory=_default)
+    block: Ints = field(default_factory=_default)
 
 
 @dataclass(frozen=True)
 class MemoryOperations(Operations):
-    """Memory copies and sets; ``bytes`` is the size of each, -1 if unknown.
+    """Memory copies and sets; ``bytes`` is the size of each, ``host_memory`` holds `HostMemory` values."""
 
-    ``host_memory`` holds `HostMemory` values, which are unknown if the column is not given.
-    """
-
-    bytes: Ints
-    host_memory: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-
-    def __post_init__(self) -> None:
-        if not len(self.host_memory):
-            object.__setattr__(self, "host_memory", np.full(len(self.bytes), int(HostMemory.UNKNOWN)))
-        super().__post_init__()
+    bytes: Ints = field(default_factory=_default)
+    host_memory: Ints = field(default_factory=_default)
 
 
 @dataclass(frozen=True)
@@ -206,10 +222,10 @@ class Ranges(NamedSpans):
     ``one_thread`` is 0 if another thread ended the range.
     """
 
-    domain: Ints
-    style: Ints
-    closed: Ints
-    one_thread: Ints
+    domain: Ints = field(default_factory=_default)
+    style: Ints = field(default_factory=_default)
+    closed: Ints = field(default_factory=_default)
+    one_thread: Ints = field(default_factory=_default)
 
 
 @dataclass(frozen=True)
@@ -222,10 +238,10 @@ class Operators(NamedSpans):
     operator of the forward pass shares the number ``link`` with the one of its gradient, or has `NO_LINK`.
     """
 
-    dims: Ints
-    types: Ints
-    link: Ints
-    values: Ints
+    dims: Ints = field(default_factory=_default)
+    types: Ints = field(default_factory=_default)
+    link: Ints = field(default_factory=_default)
+    values: Ints = field(default_factory=_default)
 
 
 @dataclass(frozen=True)
@@ -268,11 +284,11 @@ class Collectives(Spans):
     """
 
     operation: Ints
-    communicator: Ints
-    bytes: Ints
-    ranks: Ints
-    peer: Ints
-    comm_peer: Ints
+    communicator: Ints = field(default_factory=_default)
+    bytes: Ints = field(default_factory=_default)
+    ranks: Ints = field(default_factory=_default)
+    peer: Ints = field(default_factory=_default)
+    comm_peer: Ints = field(default_factory=_default)
 
 
 @dataclass(frozen=True)

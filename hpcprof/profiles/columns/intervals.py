@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from hpcprof.profiles.columns.ordering import as_of, by_time, ordered
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.columns.unique import rows_by_key
+from hpcprof.profiles.timeline import Ints, Style
 
 Intervals = tuple[Ints, Ints]
 
@@ -54,6 +55,15 @@ def properly_nested(start: Ints, end: Ints) -> bool:
     at = np.empty(len(events), np.int64)
     at[events] = depth
     return bool(np.all(at[: len(order)] == at[len(order) :] + 1))
+
+
+def styles_of_threads(process: Ints, thread: Ints, start: Ints, end: Ints) -> Ints:
+    """Return the `Style` of ranges: those of a thread are pushed and popped if all of them nest."""
+    style = np.full(len(start), int(Style.PUSH_POP))
+    for _, rows in rows_by_key(process, thread) if len(start) else ():
+        if not properly_nested(start[rows], end[rows]):
+            style[rows] = int(Style.START_END)
+    return style
 
 
 def length(start: Ints, end: Ints) -> int:

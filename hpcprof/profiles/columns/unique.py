@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from hpcprof.profiles.timeline import Ints
@@ -46,6 +48,12 @@ def numbered(values: Ints) -> tuple[Ints, Ints]:
     number = np.empty(len(found), np.int64)
     number[order] = np.arange(len(found))
     return found[order], number[row]
+
+
+def each(values: Ints, function: Callable[[int], int]) -> Ints:
+    """Return what a function gives for each value; it is called once for each distinct one."""
+    used, row = numbered(values)
+    return np.array([function(one) for one in used.tolist()], np.int64)[row]
 
 
 def extent(values: Ints) -> tuple[int, int]:

@@ -214,7 +214,6 @@ def _timeline(path: Path, lines: Sequence[_Line], end: Ints, lost: list[Loss]) -
     # Each has a call of its own, at a moment of its own.
     called = np.maximum.accumulate(start - numbers) + numbers
     name = strings.add_all(f"nccl{one.name}" for one in done)
-    ones = np.ones((count, 3), np.int64)
     first = lines[0].metadata
     return Timeline(
         origin=Origin(
@@ -236,8 +235,6 @@ def _timeline(path: Path, lines: Sequence[_Line], end: Ints, lost: list[Loss]) -
             category=np.full(count, int(Category.COMM)),
             correlation=numbers,
             process=process,
-            grid=ones,
-            block=ones,
         ),
         memops=MemoryOperations.empty(),
         calls=ApiCalls(
@@ -258,7 +255,6 @@ def _timeline(path: Path, lines: Sequence[_Line], end: Ints, lost: list[Loss]) -
             communicator=strings.add_all(line.header.id for line in lines),
             bytes=np.array([one.msg_size_bytes for one in done], np.int64),
             ranks=np.array([line.header.n_ranks for line in lines], np.int64),
-            peer=np.full(count, NO_PEER),
             comm_peer=np.array([getattr(one, "peer", NO_PEER) for one in done], np.int64),
         ),
         strings=strings.array(),

@@ -199,7 +199,6 @@ def collectives(records: Sequence[CollectiveRecord], calls: ApiCalls, strings: S
         bytes=np.array([_message(name, record) for _, name, record in found], np.int64),
         ranks=np.array([record.ranks for _, _, record in found], np.int64),
         peer=np.array([record.peer for _, _, record in found], np.int64),
-        comm_peer=np.full(len(found), NO_PEER),
     )
 
 

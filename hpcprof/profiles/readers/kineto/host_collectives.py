@@ -22,7 +22,6 @@ from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
     NO_BYTES,
-    NO_PEER,
     UNKNOWN_RANKS,
     Collectives,
     IntColumns,
@@ -119,8 +118,6 @@ def _collectives(
         communicator=np.full(len(rows), strings.add(group.name)),
         bytes=np.array([size[kind] for kind in kinds], np.int64),
         ranks=np.full(len(rows), group.ranks),
-        peer=np.full(len(rows), NO_PEER),
-        comm_peer=np.full(len(rows), NO_PEER),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from hpcprof.profiles.columns.joins import latest
-from hpcprof.profiles.columns.unique import numbered
+from hpcprof.profiles.columns.unique import each
 from hpcprof.profiles.readers.communicators import (
     UNKNOWN,
     WORLD,
@@ -63,11 +63,12 @@ class Communicators:
         """Return the handle of the communicator of all ranks in each process, `MISSING` if it is unknown."""
         of_all = self._created == MISSING
         handles = dict(zip(self._owner[of_all].tolist(), self._handle[of_all].tolist(), strict=True))
-        used, number = numbered(process)
-        owners = [
-            self._rank_of_process.get(one, NO_ID if self._rank_of_process else 0) for one in used.tolist()
-        ]
-        return np.array([handles.get(owner, MISSING) for owner in owners], np.int64)[number]
+        return each(self._owners(process), lambda owner: handles.get(owner, MISSING))
+
+    def _owners(self, process: Ints) -> Ints:
+        """Return the rank of each process; 0 for all where the export has one rank."""
+        known = self._rank_of_process
+        return each(process, lambda one: known.get(one, NO_ID)) if known else np.zeros(len(process), np.int64)
 
     def at(self, process: Ints, handle: Ints, time: Ints) -> tuple[list[Communicator], Ints]:
         """Return communicators, and which of them each handle of a process stands for at a time.
@@ -75,13 +76,8 @@ class Communicators:
         The last one is `UNKNOWN`, for handles that the export does not describe: those of MPI_COMM_SELF and
         of intercommunicators are among them.
         """
-        owner = np.zeros(len(process), np.int64)
-        if self._rank_of_process:
-            used, number = numbered(process)
-            owner = np.array([self._rank_of_process.get(one, NO_ID) for one in used.tolist()], np.int64)[
-                number
-            ]
-        row = latest((self._owner, self._handle), self._created, (owner, handle), time)
+        wanted = self._owners(process), handle
+        row = latest((self._owner, self._handle), self._created, wanted, time)
         return [*self._found, UNKNOWN], np.where(row < 0, len(self._found), row)
 
 

@@ -122,7 +122,5 @@ def _decoded(export: NsysExport, calls: _Calls, strings: StringTable) -> dict[st
         "communicator": communicator,
         "bytes": size,
         "ranks": ranks,
-        # NCCL knows no ranks but those of the communicator.
-        "peer": np.full(count, NO_PEER),
-        "comm_peer": peer,
+        "comm_peer": peer,  # NCCL knows no ranks but those of the communicator
     }

@@ -36,7 +36,6 @@ from hpcprof.profiles.readers.nsys.table_pages import BinaryColumn
 from hpcprof.profiles.readers.string_table import StringTable, translate
 from hpcprof.profiles.timeline import (
     LATEST,
-    NO_LINK,
     NO_NAME,
     NO_PROCESS,
     Ints,
@@ -276,9 +275,6 @@ def separate(ranges: Ranges, marked: Marked) -> tuple[Ranges, Operators]:
     operators = Operators(
         **{name: getattr(ranges, name)[chosen] for name in columns},
         dims=marked.dims[chosen],
-        types=np.full(np.count_nonzero(chosen), NO_NAME),
-        values=np.full(np.count_nonzero(chosen), NO_NAME),
-        link=np.full(np.count_nonzero(chosen), NO_LINK),
     )
     return ranges.take(~chosen), operators
 

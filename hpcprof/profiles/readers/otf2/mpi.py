@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hpcprof.profiles.collective_operations import mpi_function
 from hpcprof.profiles.columns.joins import latest
-from hpcprof.profiles.columns.unique import distinct, numbered
+from hpcprof.profiles.columns.unique import distinct, each
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.communicators import (
     NULL,
@@ -231,5 +231,4 @@ def _sizes(
 
 
 def _translated(values: Ints, numbers: Mapping[int, int], otherwise: int) -> Ints:
-    used, row = numbered(values)
-    return np.array([numbers.get(one, otherwise) for one in used.tolist()], np.int64)[row]
+    return each(values, lambda one: numbers.get(one, otherwise))

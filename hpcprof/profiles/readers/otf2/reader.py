@@ -11,7 +11,6 @@ import numpy as np
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.units import counted
 from hpcprof.profiles import kernel_classification
-from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import ProfilePart, rank_from_name
 from hpcprof.profiles.readers.otf2 import OTF2
@@ -28,9 +27,7 @@ from hpcprof.profiles.readers.otf2.library import LibraryError
 from hpcprof.profiles.readers.otf2.mpi import CalledEvents, called, operations, outermost
 from hpcprof.profiles.readers.string_table import StringTable, translate
 from hpcprof.profiles.timeline import (
-    NO_BYTES,
     NO_CORRELATION,
-    NO_NAME,
     NO_PROCESS,
     ApiCalls,
     Category,
@@ -43,7 +40,6 @@ from hpcprof.profiles.timeline import (
     MpiOperations,
     Origin,
     Ranges,
-    Style,
     Table,
     TableT,
     Timeline,
@@ -167,10 +163,7 @@ class _Building:
                 process=np.full(rows, location.process),
                 thread=np.full(rows, location.id),
                 name=self._of(others.region, self._numbers),
-                domain=np.full(rows, NO_NAME),
-                style=np.full(rows, int(Style.PUSH_POP)),
                 closed=(others.left >= 0).astype(np.int64),
-                one_thread=np.ones(rows, np.int64),
             )
         )
         for name, readings in found.counters.items():
@@ -214,10 +207,7 @@ class _Building:
                 "correlation": np.full(rows, NO_CORRELATION),
                 "process": np.full(rows, location.process),
             }
-            if category is None:
-                self._add(Kernels(**columns, grid=np.ones((rows, 3), int), block=np.ones((rows, 3), int)))
-            else:
-                self._add(MemoryOperations(**columns, bytes=np.full(rows, NO_BYTES)))
+            self._add((Kernels if category is None else MemoryOperations)(**columns))
 
     def _count_unowned(self) -> None:
         unowned = sum(one.events for one in self._archive.locations if one.process == NO_PROCESS)
@@ -264,10 +254,7 @@ class _Building:
 
     def _classes(self, names: Ints) -> Ints:
         """Return the class of each kernel, decided once for each name."""
-        used, row = numbered(names)
-        texts = self._strings.array()
-        rules = kernel_classification.load()
-        return kernel_classification.classify((None if n == NO_NAME else texts[n] for n in used), rules)[row]
+        return kernel_classification.classes_of(names, self._strings.array())
 
     def _of(self, region: Ints, values: Mapping[int, int]) -> Ints:
         return translate(region.copy(), values)

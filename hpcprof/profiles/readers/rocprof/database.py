@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.columns.joins import matches
-from hpcprof.profiles.columns.unique import distinct, numbered
+from hpcprof.profiles.columns.unique import distinct, each, numbered
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers import environment_allowlist
 from hpcprof.profiles.readers.declaration import SeveralRanks, rank_from_name
@@ -242,8 +242,7 @@ class DatabasePart:
         return {name: looked_up(own, known["id"], known[name], NO_ID) for name in _TRACK}
 
     def _processes(self, ids: Ints) -> Ints:
-        used, row = numbered(ids)
-        return np.array([self.process(self.processes.get(one, one)) for one in used.tolist()], np.int64)[row]
+        return each(ids, lambda one: self.process(self.processes.get(one, one)))
 
     def _of_events(self, ids: Ints, events: IntColumns, name: str) -> Ints:
         return looked_up(ids, events["id"], events[name], NO_ID)
@@ -261,9 +260,7 @@ class DatabasePart:
         }
 
     def _devices(self, agent: Ints) -> Ints:
-        used, row = numbered(agent)
-        device = [self.agents[one].device if one in self.agents else max(one, 0) for one in used.tolist()]
-        return np.array(device, np.int64)[row]
+        return each(agent, lambda one: self.agents[one].device if one in self.agents else max(one, 0))
 
     def _dispatches(
         self, table: ExportTable, events: IntColumns, strings: StringTable, lost: list[Loss]
@@ -357,8 +354,7 @@ class DatabasePart:
 
     def _threads(self, ids: Ints) -> Ints:
         known = {number: tid for number, tid in self.rows("info_thread", "id", "tid") if _whole(number, tid)}
-        used, row = numbered(ids)
-        return np.array([known.get(one, one) for one in used.tolist()], np.int64)[row]
+        return each(ids, lambda one: known.get(one, one))
 
     def _messages(self, categories: Ints, strings: StringTable) -> tuple[Ints, Ints]:
         """Return the events of markers that have a message, and its number in the string table."""

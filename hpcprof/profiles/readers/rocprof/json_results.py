@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.columns.unique import numbered
+from hpcprof.profiles.columns.unique import each
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.kineto.arguments import BatchDecoder
@@ -396,14 +396,10 @@ class _ProcessReader:
         return known.kind, known.operations[operation] if operation < len(known.operations) else ""
 
     def _devices(self, agent: Ints) -> Ints:
-        used, row = numbered(agent)
-        return np.array(
-            [self.agents[one].device if one in self.agents else 0 for one in used.tolist()], np.int64
-        )[row]
+        return each(agent, lambda one: self.agents[one].device if one in self.agents else 0)
 
     def _named(self, numbers: Ints, texts: Mapping[int, str]) -> Ints:
-        used, row = numbered(numbers)
-        return self._strings.add_all(texts.get(one) or None for one in used.tolist())[row]
+        return each(numbers, lambda one: self._strings.add(texts.get(one) or None))
 
 
 class _Fields:

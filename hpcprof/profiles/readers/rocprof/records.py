@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from hpcprof.profiles import kernel_classification
 from hpcprof.profiles.collective_operations import operation
-from hpcprof.profiles.columns.intervals import properly_nested
-from hpcprof.profiles.columns.unique import numbered, rows_by_key
+from hpcprof.profiles.columns.intervals import styles_of_threads
+from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.gpu_peaks import memory_bytes_per_s
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
@@ -27,12 +27,9 @@ from hpcprof.profiles.readers.nccl_groups import launching_calls
 from hpcprof.profiles.readers.nsys.operations import unplaced
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
-    NO_BYTES,
     NO_CORRELATION,
     NO_NAME,
-    NO_PEER,
     NO_STREAM,
-    UNKNOWN_RANKS,
     ApiCalls,
     Category,
     Collectives,
@@ -254,12 +251,12 @@ def _ranges(calls: IntColumns, strings: StringTable) -> Ranges:
     start, end, process, thread, name, kind, style = (
         calls[key][rows] for key in ("start", "end", "process", "thread", "name", "kind", "style")
     )
-    style = _known_styles(start, end, process, thread, style)
+    unknown = style == NOT_RECORDED
+    style[unknown] = styles_of_threads(*(column[unknown] for column in (process, thread, start, end)))
     rccl = kind == CallKind.RCCL
     texts = strings.array()
     used, row = numbered(name[rccl])
     name[rccl] = strings.add_all(f"RCCL:{texts[number]}" for number in used.tolist())[row]
-    ones = np.ones(len(rows), np.int64)
     return Ranges(
         start=start,
         end=end,
@@ -268,20 +265,7 @@ def _ranges(calls: IntColumns, strings: StringTable) -> Ranges:
         name=name,
         domain=np.where(rccl, strings.add("RCCL") if rccl.any() else NO_NAME, NO_NAME),
         style=style,
-        closed=ones,
-        one_thread=ones,
     )
-
-
-def _known_styles(start: Ints, end: Ints, process: Ints, thread: Ints, style: Ints) -> Ints:
-    """Return the styles; where they are not recorded, ranges of a thread that nest are pushed and popped."""
-    style = style.copy()
-    unknown = style == NOT_RECORDED
-    for (one, other), rows in rows_by_key(process[unknown], thread[unknown]):
-        rows = np.flatnonzero(unknown & (process == one) & (thread == other))
-        nested = properly_nested(start[rows], end[rows])
-        style[rows] = int(Style.PUSH_POP if nested else Style.START_END)
-    return style
 
 
 def _collectives(calls: IntColumns, strings: StringTable) -> Collectives:
@@ -301,11 +285,6 @@ def _collectives(calls: IntColumns, strings: StringTable) -> Collectives:
         process=calls["process"][rows],
         thread=calls["thread"][rows],
         operation=operations[rows],
-        communicator=np.full(len(rows), NO_NAME),
-        bytes=np.full(len(rows), NO_BYTES),
-        ranks=np.full(len(rows), UNKNOWN_RANKS),
-        peer=np.full(len(rows), NO_PEER),
-        comm_peer=np.full(len(rows), NO_PEER),
     )
 
 

@@ -20,9 +20,8 @@ import numpy as np
 
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.profiles import kernel_classification
-from hpcprof.profiles.columns.intervals import properly_nested
+from hpcprof.profiles.columns.intervals import styles_of_threads
 from hpcprof.profiles.columns.joins import latest
-from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import ProfilePart, rank_from_name
@@ -34,7 +33,6 @@ from hpcprof.profiles.readers.unitrace import UNITRACE
 from hpcprof.profiles.timeline import (
     NO_BYTES,
     NO_CORRELATION,
-    NO_NAME,
     ApiCalls,
     Category,
     Gpu,
@@ -47,7 +45,6 @@ from hpcprof.profiles.timeline import (
     MpiCalls,
     Origin,
     Ranges,
-    Style,
     Timeline,
     plausible,
 )
@@ -488,9 +485,5 @@ def _memory(columns: IntColumns, rows: Ints, names: Sequence[_Operation]) -> Mem
 
 def _ranges(columns: IntColumns) -> Ranges:
     """Return ranges of SYCL, oneCCL and the program; those of a thread nest, or are started and ended."""
-    style = np.full(len(columns["start"]), int(Style.PUSH_POP))
-    for _, rows in rows_by_key(columns["process"], columns["thread"]) if len(style) else ():
-        if not properly_nested(columns["start"][rows], columns["end"][rows]):
-            style[rows] = int(Style.START_END)
-    ones = np.ones(len(style), np.int64)
-    return Ranges(**columns, domain=NO_NAME * ones, style=style, closed=ones, one_thread=ones)
+    placed = (columns[key] for key in ("process", "thread", "start", "end"))
+    return Ranges(**columns, style=styles_of_threads(*placed))

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.profiles.columns.intervals import outermost, properly_nested
+from hpcprof.profiles.columns.intervals import outermost, styles_of_threads
 from hpcprof.profiles.columns.ordering import by_time
-from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows, rows_by_key
+from hpcprof.profiles.columns.unique import distinct, each, numbered, numbered_rows, rows_by_key
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.communicators import of_one_process, ranks_in_short
 from hpcprof.profiles.readers.string_table import StringTable
@@ -26,9 +26,7 @@ from hpcprof.profiles.readers.xplane.hlo import CONTAINERS, Operation, Program
 from hpcprof.profiles.readers.xplane.planes import NOT_GIVEN, Plane
 from hpcprof.profiles.timeline import (
     NO_BYTES,
-    NO_LINK,
     NO_NAME,
-    NO_PEER,
     UNKNOWN_RANKS,
     ApiCalls,
     Collectives,
@@ -188,8 +186,8 @@ class _Threads:
         }
 
     def _names(self, rows: Ints) -> Ints:
-        used, row = numbered(self._plane.metadata_id[rows])
-        return self._strings.add_all(self._plane.metadata_name(key) or None for key in used.tolist())[row]
+        name = self._plane.metadata_name
+        return each(self._plane.metadata_id[rows], lambda key: self._strings.add(name(key) or None))
 
     def _take_operations(self, gpu: Plane) -> None:
         """Give calls without an operation that of what they launched, which newer versions of XLA tell."""
@@ -215,8 +213,7 @@ class _Threads:
         calls = np.flatnonzero(self._is_call & (self._op != NOT_GIVEN))
         texts = {text: number for number, text in enumerate(self._op_texts)}
         marks = np.flatnonzero(plane.matching(texts.__contains__) & ~self._is_call & self._valid)
-        used, row = numbered(plane.metadata_id[marks])
-        marked = np.array([texts[plane.metadata_name(key)] for key in used.tolist()], np.int64)[row]
+        marked = each(plane.metadata_id[marks], lambda key: texts[plane.metadata_name(key)])
         votes: list[tuple[int, int, int]] = []
         for (line,), own in rows_by_key(plane.line[marks]) if len(marks) else ():
             rows = own[np.argsort(plane.start[marks[own]], kind="stable")]
@@ -269,11 +266,9 @@ class _Threads:
             )
         ]
         columns = self._columns(rows)
-        style = np.full(len(rows), int(Style.PUSH_POP))
-        for _, of_thread in rows_by_key(columns["thread"]) if len(rows) else ():
-            if not properly_nested(columns["start"][of_thread], columns["end"][of_thread]):
-                style[of_thread] = int(Style.START_END)
-        return _marked(columns, self._strings.add_all(text or None for text in texts), style)
+        placed = (columns[key] for key in ("process", "thread", "start", "end"))
+        name = self._strings.add_all(text or None for text in texts)
+        return Ranges(**columns, name=name, style=styles_of_threads(*placed))
 
     def _modules(self) -> Ranges:
         """Return the executions of programs on CPU devices, each from its first operation to its last.
@@ -306,7 +301,7 @@ class _Threads:
             if self._with_other_processes(rows[module[rows] == number]):
                 run_ids = _run_ids(keys[order[own], 1])
             name[own] = self._strings.add_all(_module_name(texts[number], one) for one in run_ids.tolist())
-        return _marked(columns, name, np.full(len(keys), int(Style.START_END)))
+        return Ranges(**columns, name=name, style=np.full(len(keys), int(Style.START_END)))
 
     def _run_ids_on_gpus(self, module: NDArray[np.bool_]) -> Ints:
         """Return the ``run_id`` of programs that also run on GPUs of other processes, shape (events,).
@@ -396,7 +391,6 @@ class _Threads:
         return Operators(
             **executed.columns,
             **{key: np.ascontiguousarray(table[:, at]) for at, key in enumerate(("name", "dims", "types"))},
-            link=np.full(len(table), NO_LINK),
             values=np.ascontiguousarray(table[:, 3]),
         )
 
@@ -433,15 +427,12 @@ class _Threads:
             np.int64,
         ).reshape(-1, 4)[pair]
         operation, communicator, size, ranks = (np.ascontiguousarray(values[:, at]) for at in range(4))
-        none = np.full(len(pair), NO_PEER)
         return Collectives(
             **found.columns,
             operation=operation,
             communicator=communicator,
             bytes=size,
             ranks=ranks,
-            peer=none,
-            comm_peer=none,
         )
 
 
@@ -494,11 +485,6 @@ def _run_ids(run_id: Ints) -> Ints:
     if len(number) > 1 and not 0 < number[1] - number[0] < len(number):
         number[0] = max(number[1] - 1, 0)
     return number
-
-
-def _marked(columns: IntColumns, name: Ints, style: Ints) -> Ranges:
-    ones = np.ones(len(name), np.int64)
-    return Ranges(**columns, name=name, domain=NO_NAME * ones, style=style, closed=ones, one_thread=ones)
 
 
 def _costs(operation: Operation) -> str:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.profiles.columns.unique import numbered
+from hpcprof.profiles.columns.unique import each
 from hpcprof.profiles.readers.xplane.wire import NO_PART, Bytes, Field, Fields, columns_of, fields_of
 from hpcprof.profiles.timeline import Ints
 
@@ -111,10 +111,9 @@ class Plane:
         texts: dict[str, int] = {}
         position = np.full(len(rows), NOT_GIVEN)
         references = np.flatnonzero(kind == _REFERENCE)
-        used, row = numbered(value[references])
-        position[references] = np.array(
-            [texts.setdefault(self.stat_names.get(key, ""), len(texts)) for key in used.tolist()], np.int64
-        )[row]
+        position[references] = each(
+            value[references], lambda key: texts.setdefault(self.stat_names.get(key, ""), len(texts))
+        )
         for at in np.flatnonzero(kind == _TEXT).tolist():
             text = _text(self.data, int(value[at]), int(end[at]))
             position[at] = texts.setdefault(text, len(texts))

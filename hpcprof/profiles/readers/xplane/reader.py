@@ -14,7 +14,7 @@ import numpy as np
 
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.profiles import kernel_classification
-from hpcprof.profiles.columns.unique import numbered
+from hpcprof.profiles.columns.unique import each
 from hpcprof.profiles.host_memory import HostMemory, host_memory
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import rank_from_name
@@ -83,15 +83,16 @@ def work_of(
 
 
 def _kernels(plane: Plane, columns: IntColumns, rows: Ints, strings: StringTable) -> Kernels:
-    used, row = numbered(plane.metadata_id[rows])
     # HIP's loader gives the symbol of a kernel's descriptor.
-    names = strings.add_all(plane.metadata_name(key).removesuffix(".kd") or None for key in used.tolist())
+    name = each(
+        plane.metadata_id[rows],
+        lambda key: strings.add(plane.metadata_name(key).removesuffix(".kd") or None),
+    )
     texts, position = plane.texts("kernel_details")
     shapes = [
         tuple(map(int, found.groups())) if (found := _SHAPE.search(text)) else (1,) * 6 for text in texts
     ]
     shape = np.array([*shapes, (1,) * 6], np.int64)[position[rows]]
-    name = names[row]
     return Kernels(
         **{key: values[rows] for key, values in columns.items()},
         name=name,
@@ -103,8 +104,9 @@ def _kernels(plane: Plane, columns: IntColumns, rows: Ints, strings: StringTable
 
 def _memory(plane: Plane, columns: IntColumns, rows: Ints, strings: StringTable) -> MemoryOperations:
     platform = "HIP" if plane.stats.get("device_vendor") == "AMD" else "CUDA"
-    used, row = numbered(plane.metadata_id[rows])
-    names = strings.add_all(_memory_name(plane.metadata_name(key), platform) for key in used.tolist())
+    name = each(
+        plane.metadata_id[rows], lambda key: strings.add(_memory_name(plane.metadata_name(key), platform))
+    )
     size, kind = np.full(len(rows), NO_BYTES), np.full(len(rows), int(HostMemory.UNKNOWN))
     for stat in ("memcpy_details", "memset_details"):
         texts, position = plane.texts(stat)
@@ -118,7 +120,7 @@ def _memory(plane: Plane, columns: IntColumns, rows: Ints, strings: StringTable)
         kind[given] = np.array(kinds, np.int64)[position[rows][given]]
     return MemoryOperations(
         **{key: values[rows] for key, values in columns.items()},
-        name=names[row],
+        name=name,
         category=np.full(len(rows), int(Category.MEM)),
         bytes=size,
         host_memory=kind,
