@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.readers.rocprof.csv_tables import content_of
+from hpcprof.profiles.gzip_file import content_of
 from hpcprof.profiles.readers.rocprof.json_results import SECTIONS, Node, parsed
 from hpcprof.profiles.scrub.names import Names, hosts_and_users
 

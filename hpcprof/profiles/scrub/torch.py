@@ -16,9 +16,10 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from hpcprof.profiles.collective_operations import operation
+from hpcprof.profiles.gzip_file import open_packed
 from hpcprof.profiles.readers.kineto.events import is_module
 from hpcprof.profiles.readers.kineto.json_stream import NO_VALUE, Batch, Event, TraceStream
-from hpcprof.profiles.readers.kineto.reader import damage_as_sentence, open_trace
+from hpcprof.profiles.readers.kineto.reader import damage_as_sentence
 from hpcprof.profiles.scrub.names import Names
 
 _COMPRESSION = 6
@@ -156,7 +157,7 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
     left_out: Counter[str] = Counter()
     # Without the name and time stamp of the file.
     with (
-        open_trace(path) as source,
+        open_packed(path) as source,
         target.open("wb") as raw,
         gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) if path.suffix == ".gz" else raw as file,
     ):

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from pathlib import Path
 
 from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.gzip_file import content_of
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.kineto import MERGED
 
@@ -23,23 +22,13 @@ _DISTRIBUTED = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*(
 
 def identify_rank(path: Path) -> int | None:
     """Return the rank in a trace, else in its name; None if neither has one."""
-    found = _DISTRIBUTED.search(_head(path))
+    found = _DISTRIBUTED.search(content_of(path, _HEAD_BYTES))
     return int(found[1]) if found else rank_from_name(path)
 
 
 def is_trace(path: Path) -> bool:
     """Return whether a file is a trace, by what it begins with."""
     try:
-        return path.name != MERGED and _OF_KINETO.search(_head(path)) is not None
+        return path.name != MERGED and _OF_KINETO.search(content_of(path, _HEAD_BYTES)) is not None
     except DamagedInput:
         return False
-
-
-def _head(path: Path) -> bytes:
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            return file.read(_HEAD_BYTES)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DamagedInput(f"{path} is damaged or truncated: {error}.") from None
-    except OSError as error:
-        raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.units import counted
 from hpcprof.profiles import kernel_classification
-from hpcprof.profiles.columns.unique import numbered
+from hpcprof.profiles.columns.unique import each, numbered
+from hpcprof.profiles.gzip_file import open_packed, reading_packed
 from hpcprof.profiles.host_memory import host_memory_of_name
 from hpcprof.profiles.losses import Loss
 from hpcprof.profiles.readers.declaration import rank_from_name
@@ -27,7 +25,6 @@ from hpcprof.profiles.readers.kineto.host_collectives import host_collectives, i
 from hpcprof.profiles.readers.kineto.json_stream import NotATrace, TraceStream
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
-    NO_NAME,
     Allocations,
     ApiCalls,
     Category,
@@ -36,7 +33,6 @@ from hpcprof.profiles.timeline import (
     Gpu,
     GpuMarks,
     IntColumns,
-    Ints,
     Kernels,
     MemoryOperations,
     Operations,
@@ -47,7 +43,6 @@ from hpcprof.profiles.timeline import (
     Timeline,
 )
 
-_GZIP = b"\x1f\x8b"
 _VERSIONS = {
     "cuda_driver_version": "CUDA driver",
     "cuda_runtime_version": "CUDA runtime",
@@ -83,7 +78,6 @@ def read(path: Path) -> Timeline:
     # Events on the GPU have no process. A trace is of one.
     processes = np.unique(calls.process)
     process = int(processes[0]) if len(processes) == 1 else 0
-    marks = len(ranges["start"])
     return Timeline(
         origin=_origin(path, properties, events.losses),
         kernels=Kernels(
@@ -95,13 +89,12 @@ def read(path: Path) -> Timeline:
             **memory,
             process=np.full(len(memory["start"]), process),
             category=np.full(len(memory["start"]), int(Category.MEM)),
-            host_memory=_host_memory(memory["name"], strings),
+            host_memory=each(memory["name"], lambda name: host_memory_of_name(strings[name])),
         ),
         calls=calls,
         collectives=communicated,
         ranges=Ranges(
             **ranges,
-            domain=np.full(marks, NO_NAME),
             style=np.where(work, Style.START_END, Style.PUSH_POP).astype(np.int64),
             one_thread=(~work).astype(np.int64),
         ),
@@ -114,24 +107,11 @@ def read(path: Path) -> Timeline:
         allocations=Allocations(**events.allocations.columns()),
         operators=Operators(**operators),
         host_collectives=on_host,
-        modules=_pushed(events.modules.columns()),
+        modules=Ranges(**events.modules.columns()),
         functions=functions,
         synchronizations=synchronizations(events.waits.columns(), process, calls, strings.tolist()),
         strings=strings,
     )
-
-
-def _host_memory(names: Ints, strings: NDArray[np.object_]) -> Ints:
-    """Return the kind of the host's memory of each operation, decided once for each name."""
-    used, row = numbered(names)
-    return np.array([host_memory_of_name(strings[name]) for name in used.tolist()], np.int64)[row]
-
-
-def _pushed(columns: IntColumns) -> Ranges:
-    """Return ranges that the profiler itself pushed and popped."""
-    ones = np.ones(len(columns["start"]), np.int64)
-    others = {"domain": NO_NAME * ones, "style": int(Style.PUSH_POP) * ones}
-    return Ranges(**columns, **others, closed=ones, one_thread=ones)
 
 
 def _functions(columns: IntColumns, strings: StringTable) -> Functions:
@@ -150,7 +130,7 @@ def _functions(columns: IntColumns, strings: StringTable) -> Functions:
 def _load(path: Path) -> tuple[TraceEvents, dict[str, Any]]:
     """Return the events, and the other properties of the trace."""
     events = TraceEvents()
-    with open_trace(path) as file, damage_as_sentence(path):
+    with open_packed(path) as file, damage_as_sentence(path):
         if path.name == MERGED:
             raise NotATrace("holds the traces of all ranks, for viewers: give those of the ranks.")
         stream = TraceStream(file)
@@ -165,32 +145,13 @@ def _load(path: Path) -> tuple[TraceEvents, dict[str, Any]]:
 
 
 @contextmanager
-def open_trace(path: Path) -> Iterator[BinaryIO]:
-    """Open the text of a trace, unpacked if it is packed, whatever its suffix.
-
-    Raises
-    ------
-    DamagedInput
-        If it cannot be opened.
-    """
-    with ExitStack() as closing:
-        with damage_as_sentence(path):
-            raw = closing.enter_context(path.open("rb"))
-            packed = raw.peek(2).startswith(_GZIP)
-        yield cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
-
-
-@contextmanager
 def damage_as_sentence(path: Path) -> Iterator[None]:
     """Turn errors while a trace is read into `DamagedInput`."""
     try:
-        yield
+        with reading_packed(path):
+            yield
     except NotATrace as error:
         raise DamagedInput(f"{path} {error}") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DamagedInput(f"{path} is damaged or truncated: {error}.") from None
-    except OSError as error:
-        raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None
 
 
 def _origin(path: Path, trace: dict[str, Any], losses: tuple[Loss, ...]) -> Origin:

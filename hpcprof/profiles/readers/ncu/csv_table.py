@@ -6,15 +6,14 @@ The raw page has one row per kernel and a row of units, the details page one row
 from __future__ import annotations
 
 import csv
-import gzip
 import math
 import re
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.gzip_file import content_of
 from hpcprof.profiles.kernel_report import MeasuredKernel
 from hpcprof.submit.profilers.ncu import complaint
 
@@ -56,9 +55,8 @@ class Printed:
 def is_table(path: Path) -> bool:
     """Return whether a CSV file holds a table of Nsight Compute near its beginning."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            head = file.read(_HEAD_BYTES)
-    except (OSError, EOFError, zlib.error):
+        head = content_of(path, _HEAD_BYTES)
+    except DamagedInput:
         return False
     return _HEADER.search(head.decode("utf-8-sig", "replace").replace("\r\n", "\n")) is not None
 
@@ -75,20 +73,8 @@ def read_file(path: Path) -> Printed:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a CSV file, plain or gzip.
-
-    Raises
-    ------
-    DamagedInput
-        If it cannot be read.
-    """
-    try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DamagedInput(f"{path} is damaged or truncated: {error}.") from None
-    except OSError as error:
-        raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None
-    return data.decode("utf-8-sig", "replace")
+    """Return the text of a CSV file, plain or gzip."""
+    return content_of(path).decode("utf-8-sig", "replace")
 
 
 def parse(text: str, path: Path) -> Printed:

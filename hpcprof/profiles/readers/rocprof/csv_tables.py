@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from pyarrow import csv
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.columns.unique import distinct
+from hpcprof.profiles.gzip_file import content_of
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.rocprof import COUNTER_TABLE, KERNEL_TABLE, ROCPROFV3
@@ -309,10 +309,7 @@ def _calls(folder: _Folder, suffix: str, strings: StringTable) -> IntColumns:
     return {key: values[kept] for key, values in columns.items()}
 
 
-_GZIP = b"\x1f\x8b"
 _HEAD_BYTES = 4096
-_MOST_RATIO = 1032
-"""A byte of a gzip file stands for at most so many."""
 
 
 def read(path: Path) -> Timeline:
@@ -327,32 +324,6 @@ def is_profile(path: Path) -> bool:
     name = path.name
     if name.lower().endswith(COUNTER_TABLE):
         return not path.with_name(name[: -len(COUNTER_TABLE)] + KERNEL_TABLE).exists()
-    try:
-        with gzip.open(path) if name.lower().endswith(".gz") else path.open("rb") as file:
-            return KEY.encode() in file.read(_HEAD_BYTES)
-    except (OSError, EOFError, zlib.error):
-        return False
-
-
-def content_of(path: Path) -> bytes:
-    """Return the content of a file, unpacked if it is packed.
-
-    Raises
-    ------
-    DamagedInput
-        If it cannot be read.
-    """
-    try:
-        written = path.read_bytes()
-        return _unpacked(written) if written.startswith(_GZIP) else written
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DamagedInput(f"{path} is damaged or truncated: {error}.") from None
-    except OSError as error:
-        raise DamagedInput(f"{path} cannot be read: {error.strerror}.") from None
-
-
-def _unpacked(written: bytes) -> bytes:
-    """Return the content of a gzip file, which ends with its size if it has one member."""
-    size = int.from_bytes(written[-4:], "little")
-    content = zlib.decompress(written, 16 + zlib.MAX_WBITS, min(size, _MOST_RATIO * len(written)) or 1)
-    return content if len(content) == size else gzip.decompress(written)
+    with suppress(DamagedInput):
+        return KEY.encode() in content_of(path, _HEAD_BYTES)
+    return False
