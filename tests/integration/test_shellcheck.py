@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 from hpcprof.submit.profilers import PROFILERS, find_profiler
@@ -64,10 +65,13 @@ def test_all_scripts_pass(tmp_path: Path) -> None:
     for site in site_files():
         for profiler in PROFILERS:
             rendered |= scripts_of(site, profiler)
-    # Many are alike, and one call takes the time of a few scripts.
-    distinct = {text: name for name, text in rendered.items()}
-    assert len(distinct) > 50
-    for text, name in distinct.items():
-        (tmp_path / f"{name}.sh").write_text(text)
+    # Nearly all are alike: those are checked that have two lines in succession which no longer script has.
+    seen: set[tuple[str, str]] = set()
+    for name, text in sorted(rendered.items(), key=lambda item: -len(item[1])):
+        lines = [line for line in text.splitlines() if not line.startswith(("#SBATCH", "#PBS"))]
+        if not seen.issuperset(pairwise(lines)):
+            seen.update(pairwise(lines))
+            (tmp_path / f"{name}.sh").write_text(text)
+    assert len(list(tmp_path.iterdir())) > 20
     done = subprocess.run([shellcheck(), *tmp_path.iterdir()], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
