@@ -4,10 +4,25 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 from hpcprof.common.errors import InformationRequested, UsageError, unknown
+
+
+class Options:
+    """A workload's parsed arguments."""
+
+    tools: Mapping[str, str] = MappingProxyType({})
+    """Paths of ``python``, ``nsys`` and ``ncu``, as far as the arguments name them."""
+
+    def validate(self, world_size: int, /) -> None:
+        """Raise `UsageError` if the options do not suit ``world_size`` ranks."""
+        raise NotImplementedError
+
+    def validate_profiled(self) -> None:
+        """Raise `UsageError` if the options cannot be combined with a profiler."""
 
 
 class WorkloadParser(argparse.ArgumentParser):

@@ -10,23 +10,9 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from hpcprof.common.errors import unknown
-
-
-class Options(Protocol):
-    """A workload's parsed arguments."""
-
-    @property
-    def tools(self) -> Mapping[str, str]:
-        """Paths of ``python``, ``nsys`` and ``ncu``, as far as the arguments name them."""
-
-    def validate(self, world_size: int, /) -> None:
-        """Raise `UsageError` if the options do not suit ``world_size`` ranks."""
-
-    def validate_profiled(self) -> None:
-        """Raise `UsageError` if the options cannot be combined with a profiler."""
+from hpcprof.workloads.arguments import Options
 
 
 @dataclass(frozen=True)

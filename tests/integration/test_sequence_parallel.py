@@ -182,12 +182,12 @@ def driver(folder: Path, damage: str) -> list[str]:
     script.write_text(
         "import sys, torch\n"
         "from mpi4py import MPI\n"
-        "from hpcprof.workloads.sequence_parallel.__main__ import main\n"
+        "from hpcprof.workloads.start import start\n"
         "mm = torch.mm\n"
         f"{damage}\n"
         "if MPI.COMM_WORLD.rank == 1:\n"
         "    torch.mm = damaged\n"
-        "sys.exit(main(sys.argv[1:]))\n"
+        "sys.exit(start('hpcprof.workloads.sequence_parallel', '', sys.argv[1:]))\n"
     )
     return [*PYTHON, str(script), *SMALL]
 

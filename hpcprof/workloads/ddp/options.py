@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcprof.common.errors import UsageError, unknown
-from hpcprof.workloads.arguments import WorkloadParser
+from hpcprof.workloads.arguments import Options, WorkloadParser
 from hpcprof.workloads.ddp.faults import (
     BLOCKS,
     check_device,
@@ -40,7 +40,7 @@ _SWITCHES = {
 
 
 @dataclass(frozen=True)
-class TrainingParameters:
+class TrainingParameters(Options):
     """The model and how it is trained.
 
     ``model`` is the name of a built-in model or the path of a model file. The measured steps are those of the
@@ -108,9 +108,6 @@ class TrainingParameters:
             )
         for injected in parse_faults(self.fault):
             check_rank(injected, world_size)
-
-    def validate_profiled(self) -> None:
-        """Accept every profiled run: all of them can be profiled."""
 
 
 def _above_zero(text: str) -> float:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.workloads.arguments import Options
 
 DTYPES = ("float32", "tf32", "float16", "bfloat16", "float8")
 DIRECTIONS = ("forward", "backward", "both")
@@ -112,7 +113,7 @@ class PointParameters:
 
 
 @dataclass(frozen=True)
-class Sweep:
+class Sweep(Options):
     """The points to measure in one job, by name; without ``--sweep``, one point with an empty name."""
 
     points: dict[str, PointParameters]
@@ -121,11 +122,6 @@ class Sweep:
     def first(self) -> PointParameters:
         """The first point; options that cannot be swept are the same at all points."""
         return next(iter(self.points.values()))
-
-    @property
-    def tools(self) -> Mapping[str, str]:
-        """The paths of programs that the options name: none."""
-        return {}
 
     @property
     def swept(self) -> bool:

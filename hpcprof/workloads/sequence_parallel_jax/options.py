@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpcprof.workloads.arguments import WorkloadParser
+from hpcprof.workloads.arguments import Options, WorkloadParser
 from hpcprof.workloads.sequence_parallel.parameters import DIRECTIONS, PointParameters
 
 DTYPES = ("float32", "float16", "bfloat16")
 
 
 @dataclass(frozen=True)
-class Parameters:
+class Parameters(Options):
     """The shape of the problem, and how it is measured; the names are those of ``sequence-parallel``."""
 
     sequence_length: int = 256
@@ -36,17 +36,9 @@ class Parameters:
         """The columns between the two matmuls over all ranks, f."""
         return self.hidden_size * self.ffn_multiplier
 
-    @property
-    def tools(self) -> Mapping[str, str]:
-        """The paths of programs that the options name: none."""
-        return {}
-
     def validate(self, world_size: int) -> None:
         """Raise `UsageError` if ``world_size`` ranks cannot share the shape evenly."""
         PointParameters(**dataclasses.asdict(self)).validate(world_size)
-
-    def validate_profiled(self) -> None:
-        """Do nothing: all options can be combined with a profiler."""
 
 
 def parse(arguments: Sequence[str]) -> Parameters:
