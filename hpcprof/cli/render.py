@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -11,7 +9,7 @@ import click
 from hpcprof.cli.conventions import examples, typed_command
 from hpcprof.cli.job_options import job_options, log_origins
 from hpcprof.common.atomic import write_atomically
-from hpcprof.common.errors import HpcprofError
+from hpcprof.common.errors import writing
 from hpcprof.submit.jobs.checks import missing_requirements
 from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.request import merged, resolve
@@ -48,25 +46,13 @@ def command(request: JobSpec, output: Path | None, save: Path | None) -> None:
     if save is not None:
         from hpcprof.submit.jobs.job_file import dump_job_file
 
-        _write(save, dump_job_file(merged(request)))
+        with writing(save):
+            write_atomically(save, dump_job_file(merged(request)))
     if output is None:
         click.echo(texts[find_scheduler(site.scheduler).submitted_file], nl=False)
         return
     for name, text in texts.items():
-        with _explained(output):
+        with writing(output / name):
             (output / name).parent.mkdir(parents=True, exist_ok=True)
-        _write(output / name, text)
+            write_atomically(output / name, text)
     click.echo(f"wrote {', '.join(str(output / name) for name in texts)}")
-
-
-def _write(path: Path, text: str) -> None:
-    with _explained(path):
-        write_atomically(path, text)
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise HpcprofError(f"cannot write to {path}: {error.strerror}.") from None

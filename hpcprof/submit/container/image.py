@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import ChoiceLoader, FileSystemLoader, StrictUndefined, TemplateError
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-
 from hpcprof.common import __version__
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import UsageError, writing
-from hpcprof.submit.rendering.templates import template_path
+from hpcprof.submit.rendering.templates import render_text
 
 DOCKERFILE = "Dockerfile"
 DEFINITION = "hpcprof.def"
@@ -110,22 +107,9 @@ def render(image: Image, command_line: str) -> dict[str, str]:
         **{field: getattr(image, field) for field in ("base", "mpi", "efa", "nccl_tests", "user", "wheel")},
         "ssh_port": image.ssh_port,
         "versions": image.versions(),
-        "version": __version__,
         "command_line": command_line,
     }
-    environment = ImmutableSandboxedEnvironment(
-        loader=ChoiceLoader([FileSystemLoader(folder) for folder in template_path()]),
-        undefined=StrictUndefined,
-        autoescape=False,  # not HTML; `check` rejects what a shell would interpret
-        keep_trailing_newline=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["comment"] = lambda text: re.sub(r"[\r\n]+", " ", text)
-    try:
-        return {file: environment.get_template(name).render(values) for file, name in _TEMPLATES.items()}
-    except TemplateError as error:
-        raise UsageError(f"the template of the container is invalid: {error.message or error}.") from None
+    return {file: render_text(name, values) for file, name in _TEMPLATES.items()}
 
 
 def write_build_files(texts: Mapping[str, str], folder: Path) -> list[Path]:

@@ -105,7 +105,7 @@ def test_a_base_with_a_tag_or_a_digest_is_taken(base: str) -> None:
 
 def test_a_line_break_in_the_command_line_stays_in_its_comment() -> None:
     text = render(Image(), "hpcprof\nRUN evil")[DOCKERFILE]
-    assert text.startswith("# hpcprof RUN evil\n")
+    assert text.startswith("# hpcprof\\nRUN evil\n")
 
 
 SETUP = ContainerSetup(volume=Path("/data"))
