@@ -8,7 +8,7 @@ import click
 
 from hpcprof.cli.completion import complete_baselines, complete_runs
 from hpcprof.cli.conventions import Group, examples
-from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.options import store_options
 from hpcprof.cli.tables import format_option, write_rows
 from hpcprof.common.units import visible
 
@@ -28,8 +28,7 @@ def command() -> None:
 
 
 @command.command("set", epilog=examples("hpcprof baseline set main RUN1 RUN2 RUN3"))
-@runs_dir_option
-@db_option
+@store_options
 @click.argument("name", shell_complete=complete_baselines)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN…", shell_complete=complete_runs)
 def set_(runs_dir: Path, db: str | None, name: str, runs: tuple[str, ...]) -> None:
@@ -45,8 +44,7 @@ def set_(runs_dir: Path, db: str | None, name: str, runs: tuple[str, ...]) -> No
 
 
 @command.command("list", epilog=examples("hpcprof baseline list --format json"))
-@runs_dir_option
-@db_option
+@store_options
 @format_option
 def list_(runs_dir: Path, db: str | None, form: str) -> None:
     """List the baselines with their runs, and when they were set."""
@@ -61,8 +59,7 @@ def list_(runs_dir: Path, db: str | None, form: str) -> None:
 
 
 @command.command("rm", epilog=examples("hpcprof baseline rm main"))
-@runs_dir_option
-@db_option
+@store_options
 @click.argument("name", shell_complete=complete_baselines)
 def rm(runs_dir: Path, db: str | None, name: str) -> None:
     """Remove a baseline; its runs stay."""

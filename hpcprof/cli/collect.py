@@ -14,7 +14,7 @@ import click
 
 from hpcprof.cli.completion import complete_queues, complete_runs, complete_sites
 from hpcprof.cli.conventions import examples, typed_command
-from hpcprof.cli.options import db_option, push_option, runs_dir_option
+from hpcprof.cli.options import push_option, store_options
 from hpcprof.cli.progress import ProgressLine, bar
 from hpcprof.cli.pushing import push_each, pushing_to
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
         "hpcprof collect --submit --executor mpi --nodes 2 --jobs 32",
     ),
 )
-@runs_dir_option
-@db_option
+@store_options
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),

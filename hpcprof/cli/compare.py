@@ -16,7 +16,7 @@ import click
 
 from hpcprof.cli.completion import complete_baselines, complete_runs, complete_targets
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.options import html_option, store_options
 from hpcprof.cli.report import collect_first
 from hpcprof.cli.tables import console, write_analysis
 from hpcprof.common.atomic import write_atomically
@@ -39,8 +39,7 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
         "hpcprof compare --baseline main RUN3 RUN4 --fail-on-regression --format github",
     ),
 )
-@runs_dir_option
-@db_option
+@store_options
 @click.option(
     "--format",
     "form",
@@ -50,12 +49,7 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
     help="json has everything, csv the metrics. github writes an annotation for GitHub Actions and a summary "
     "in Markdown, junit a report that GitLab and Jenkins show.",
 )
-@click.option(
-    "--html",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Also write the comparison as one HTML file.",
-)
+@html_option("comparison")
 @click.option(
     "--baseline",
     metavar="NAME",

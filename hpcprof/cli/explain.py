@@ -12,7 +12,7 @@ import click
 
 from hpcprof.cli.completion import complete_gates, complete_runs
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.options import store_options
 from hpcprof.cli.progress import ExplainingLine
 from hpcprof.cli.report import collect_first
 
@@ -31,8 +31,7 @@ _FINDING_EXIT = 3
         "hpcprof explain --fail-on host_sync --fail-on exposed_communication:10",
     ),
 )
-@runs_dir_option
-@db_option
+@store_options
 @click.option(
     "--format",
     "form",

@@ -8,7 +8,7 @@ import click
 
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.options import store_options
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import counted
 
@@ -20,8 +20,7 @@ from hpcprof.common.units import counted
         "hpcprof export last --to perfetto --steps 10-12 --ranks 0,3-5 timelines",
     ),
 )
-@runs_dir_option
-@db_option
+@store_options
 @click.option(
     "--to",
     "form",

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.options import store_options
 from hpcprof.cli.rm import carry_out, confirm, describe, yes_option
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import counted, format_bytes
@@ -17,8 +17,7 @@ from hpcprof.results.listing import parse_age
 
 
 @click.command("gc", epilog=examples("hpcprof gc --older-than 30d --dry-run", "hpcprof gc --missing --yes"))
-@runs_dir_option
-@db_option
+@store_options
 @click.option(
     "--older-than", metavar="AGE", help="Runs submitted longer ago than this (30d, 12h) that have ended."
 )

@@ -11,7 +11,7 @@ import click
 
 from hpcprof.cli.completion import complete_metrics, complete_programs
 from hpcprof.cli.conventions import examples, exit_naming
-from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.options import html_option, store_options
 from hpcprof.cli.tables import console, format_option, show_what_fits, write_rows
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import UsageError, writing
@@ -33,8 +33,7 @@ _BY_IMPORTANCE = ("run", "value", "change", "time", "commit", "tags")
         "hpcprof history --program train --gate energy --fail-on-regression",
     ),
 )
-@runs_dir_option
-@db_option
+@store_options
 @click.option(
     "--program",
     metavar="NAME",
@@ -63,12 +62,7 @@ _BY_IMPORTANCE = ("run", "value", "change", "time", "commit", "tags")
     "--gate names, is a rise by 1 % or more.",
 )
 @click.option("--tag", "tags", multiple=True, help="Only runs with this tag (hpcprof tag). Repeatable.")
-@click.option(
-    "--html",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Also write the history as one HTML file.",
-)
+@html_option("history")
 @format_option
 def command(
     runs_dir: Path,

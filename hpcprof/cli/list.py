@@ -10,7 +10,7 @@ import click
 
 from hpcprof.cli.completion import complete_sites
 from hpcprof.cli.conventions import examples, exit_naming
-from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.options import store_options
 from hpcprof.cli.tables import format_option, show_what_fits, write_rows
 from hpcprof.common.units import format_ns, visible
 from hpcprof.results.listing import STATES, Coverage, ListedRun, Selection, list_runs, parse_since
@@ -28,8 +28,7 @@ _BY_IMPORTANCE = (
         "hpcprof list --since 7d --state failed --state timeout", "hpcprof list --tag baseline --format json"
     ),
 )
-@runs_dir_option
-@db_option
+@store_options
 @click.option(
     "--state", "states", type=click.Choice(STATES), multiple=True, help="Only runs in this state. Repeatable."
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.options import store_options
 from hpcprof.common.errors import HpcprofError, UsageError
 
 
@@ -15,8 +15,7 @@ from hpcprof.common.errors import HpcprofError, UsageError
     "mcp",
     epilog=examples("hpcprof mcp", "hpcprof mcp --allow-submit train.yaml --budget 20"),
 )
-@runs_dir_option
-@db_option
+@store_options
 @click.option(
     "--allow-submit",
     "job_files",

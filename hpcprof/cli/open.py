@@ -16,7 +16,7 @@ import click
 
 from hpcprof.cli.completion import complete_files
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.options import store_options
 from hpcprof.cli.report import collect_first, explain_first
 from hpcprof.cli.tables import show_report
 from hpcprof.common.errors import writing
@@ -36,8 +36,7 @@ if TYPE_CHECKING:
         "hpcprof open traces --program train",
     ),
 )
-@runs_dir_option
-@db_option
+@store_options
 @click.option(
     "--program",
     metavar="NAME",

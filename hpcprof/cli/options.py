@@ -63,6 +63,21 @@ def db_option(command: CommandT) -> CommandT:
     )(command)
 
 
+def store_options(command: CommandT) -> CommandT:
+    """Add ``--runs-dir`` and ``--db``: the runs, and the store of their results."""
+    return runs_dir_option(db_option(command))
+
+
+def html_option(of: str) -> Callable[[CommandT], CommandT]:
+    """Return what adds ``--html``."""
+    return click.option(
+        "--html",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help=f"Also write the {of} as one HTML file.",
+    )
+
+
 def push_option(command: CommandT) -> CommandT:
     """Add ``--push``."""
     return click.option(

@@ -13,7 +13,7 @@ import click
 
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.options import store_options
 from hpcprof.cli.pushing import push_each
 
 if TYPE_CHECKING:
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
         "hpcprof push https://profiles.example.org RUN1 RUN2 --scrub --token-file ~/.hub-token",
     ),
 )
-@runs_dir_option
-@db_option
+@store_options
 @click.option("--scrub", is_flag=True, help="Push copies without hosts, users, paths and environments.")
 @click.option(
     "--token-file",

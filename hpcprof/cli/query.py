@@ -12,7 +12,7 @@ import click
 
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.options import store_options
 from hpcprof.cli.tables import format_option, write_rows
 from hpcprof.common.errors import UsageError
 
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
         'hpcprof query --events "SELECT name, count(*), sum(end_ns - start_ns) FROM kernels GROUP BY 1"',
     ),
 )
-@runs_dir_option
-@db_option
+@store_options
 @format_option
 @click.option("--schema", is_flag=True, help="List the tables and columns.")
 @click.option("--events", is_flag=True, help="Query the events of RUN instead of the results database.")

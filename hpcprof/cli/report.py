@@ -11,7 +11,7 @@ import click
 
 from hpcprof.cli.completion import complete_analyses, complete_runs
 from hpcprof.cli.conventions import examples, exit_naming
-from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.options import html_option, store_options
 from hpcprof.cli.progress import ExplainingLine
 from hpcprof.cli.tables import show_report, write_analysis
 
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
         "hpcprof report RUN --analysis slowdown_pairs --against RUN2",
     ),
 )
-@runs_dir_option
-@db_option
+@store_options
 @click.option(
     "--analysis",
     metavar="NAME",
@@ -45,12 +44,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="csv and json give times in whole nanoseconds; csv needs --analysis.",
 )
-@click.option(
-    "--html",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Also write the report as one HTML file.",
-)
+@html_option("report")
 @click.option(
     "--scrub",
     is_flag=True,

@@ -10,7 +10,7 @@ import click
 
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.options import store_options
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import counted, format_bytes
 from hpcprof.results.cleanup import Removal, chosen_removals, remove
@@ -19,8 +19,7 @@ yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 
 
 @click.command("rm", epilog=examples("hpcprof rm 20261121-143005-train-3fa9", "hpcprof rm --yes last"))
-@runs_dir_option
-@db_option
+@store_options
 @yes_option
 @click.argument("runs", nargs=-1, required=True, metavar="RUN…", shell_complete=complete_runs)
 def command(runs_dir: Path, db: str | None, yes: bool, runs: tuple[str, ...]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.conventions import Group, examples
-from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.options import runs_dir_option, store_options
 from hpcprof.cli.tables import format_option, write_rows
 from hpcprof.common.errors import HpcprofError, UsageError
 
@@ -27,8 +27,7 @@ _PORT = 8765
         "hpcprof serve --accept --runs-dir hub --allow-host profiles.example.org",
     ),
 )
-@runs_dir_option
-@db_option
+@store_options
 @click.option(
     "--host",
     default="127.0.0.1",

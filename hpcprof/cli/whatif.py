@@ -9,7 +9,7 @@ import click
 
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.options import store_options
 from hpcprof.cli.report import collect_first
 
 
@@ -21,8 +21,7 @@ from hpcprof.cli.report import collect_first
         "hpcprof whatif RUN --set 'kernel:gemm*0.5' --set 'comm*0'",
     ),
 )
-@runs_dir_option
-@db_option
+@store_options
 @click.option(
     "--set",
     "changes",
