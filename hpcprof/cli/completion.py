@@ -109,7 +109,8 @@ def _profilers(context: click.Context, incomplete: str) -> Iterable[str]:
 
 
 def _profiler_options(context: click.Context, incomplete: str) -> Iterable[str]:
-    from hpcprof.submit.profilers import NONE, find_profiler
+    from hpcprof.submit.profilers import find_profiler
+    from hpcprof.submit.profilers.base import NONE
 
     return [f"{key}=" for key in find_profiler(context.params.get("profiler") or NONE.name).settings]
 

@@ -25,7 +25,8 @@ from hpcprof.submit.collect_job import CollectPlacement, make_collect_job
 from hpcprof.submit.jobs.checks import profilers_at
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.launchers import launch_command
-from hpcprof.submit.profilers import JAX, PROFILERS
+from hpcprof.submit.profilers import PROFILERS
+from hpcprof.submit.profilers.jax_profiler import JAX
 from hpcprof.submit.rendering.job_scripts import render_array
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.runs.directory import Manifest, Run

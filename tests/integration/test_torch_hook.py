@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.submit.profilers import PROFILERS, Target
+from hpcprof.submit.profilers import PROFILERS
+from hpcprof.submit.profilers.base import Target
 from hpcprof.submit.runs.directory import all_runs
 from tests.conftest import Hpcprof
 

@@ -12,7 +12,9 @@ from hpcprof.common.errors import UsageError, unknown
 from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.walltime import format_walltime, parse_walltime
 from hpcprof.submit.launchers import LAUNCHERS
-from hpcprof.submit.profilers import NONE, PROFILERS, TORCH, Profiler, find_profiler, profiler_names
+from hpcprof.submit.profilers import PROFILERS, find_profiler, profiler_names
+from hpcprof.submit.profilers.base import NONE, Profiler
+from hpcprof.submit.profilers.torch_profiler import TORCH
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import Scheduler
 from hpcprof.submit.sites.model import NodeRequest, Queue, Site, Vendor

@@ -21,7 +21,8 @@ from hpcprof.submit.jobs.job_name import command_options, default_job_name, runs
 from hpcprof.submit.jobs.occasions import parse_capture_when, parse_memory_history
 from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.jobs.walltime import parse_stall_timeout, parse_walltime
-from hpcprof.submit.profilers import NONE, PROFILERS, Target
+from hpcprof.submit.profilers import PROFILERS
+from hpcprof.submit.profilers.base import NONE, Target
 from hpcprof.workloads import catalogue
 
 

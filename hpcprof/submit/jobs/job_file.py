@@ -14,7 +14,7 @@ from hpcprof.common.decode import decode
 from hpcprof.common.errors import UsageError
 from hpcprof.common.yaml_file import key_lines, read_mapping
 from hpcprof.submit.jobs.job import OPTION_TYPES, OPTIONS, JobSpec, Option, ValueOrigin
-from hpcprof.submit.profilers import NONE
+from hpcprof.submit.profilers.base import NONE
 from hpcprof.submit.profilers.torch_profiler import TORCH
 
 _GIGL_DEFAULTS = {"wait": "5", "warmup": "2", "active": "2", "repeat": "1", "profile_memory": "true"}

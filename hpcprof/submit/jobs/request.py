@@ -28,7 +28,9 @@ from hpcprof.submit.jobs.job import OPTIONS, Job, JobSpec, ValueOrigin
 from hpcprof.submit.jobs.job_name import default_job_name
 from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.jobs.walltime import format_walltime
-from hpcprof.submit.profilers import INSPECTOR, NONE, find_profiler
+from hpcprof.submit.profilers import find_profiler
+from hpcprof.submit.profilers.base import NONE
+from hpcprof.submit.profilers.inspector import INSPECTOR
 from hpcprof.submit.remote.request import HOME, check_host, parse_host
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import GPUS, Scheduler

@@ -8,22 +8,7 @@ from functools import cache
 
 from hpcprof.common import plugins
 from hpcprof.common.errors import UsageError, unknown
-from hpcprof.submit.profilers.base import (
-    FOLDER,
-    GPUS,
-    NAME,
-    NONE,
-    OUTPUT,
-    PULSE,
-    SCRATCH,
-    SECONDS,
-    START_UP,
-    OnNode,
-    PerfEvents,
-    Profiler,
-    Target,
-    Versioned,
-)
+from hpcprof.submit.profilers.base import NONE, Profiler
 from hpcprof.submit.profilers.inspector import INSPECTOR
 from hpcprof.submit.profilers.jax_profiler import JAX
 from hpcprof.submit.profilers.ncu import NCU
@@ -32,29 +17,6 @@ from hpcprof.submit.profilers.rocprofv3 import ROCPROFV3
 from hpcprof.submit.profilers.scorep import SCOREP
 from hpcprof.submit.profilers.torch_profiler import TORCH
 from hpcprof.submit.profilers.unitrace import UNITRACE
-
-__all__ = [
-    "FOLDER",
-    "GPUS",
-    "INSPECTOR",
-    "JAX",
-    "NAME",
-    "NONE",
-    "OUTPUT",
-    "PROFILERS",
-    "PULSE",
-    "SCRATCH",
-    "SECONDS",
-    "START_UP",
-    "TORCH",
-    "OnNode",
-    "PerfEvents",
-    "Profiler",
-    "Target",
-    "Versioned",
-    "find_profiler",
-    "profiler_names",
-]
 
 PROFILERS: dict[str, Profiler] = {
     profiler.name: profiler

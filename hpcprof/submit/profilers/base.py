@@ -211,6 +211,18 @@ class Profiler:
 NONE = Profiler("none", "run the program as it is")
 
 
+def captures_range(target: Target, settings: Settings) -> bool:
+    """Return whether only what the program marks is captured, by the setting ``capture``."""
+    marks_steps = target.workload is not None or target.captures > 0
+    return settings["capture"] == "range" or (settings["capture"] == "auto" and marks_steps)
+
+
+def no_trace(text: str) -> str:
+    """Return why a profiler inside the program wrote no trace, as a `Profiler.complaint`."""
+    _, found, reason = text.partition("hpcprof: no trace: ")
+    return f": {reason.strip().rstrip('.')}" if found else ""
+
+
 def whole_number(settings: Settings, key: str, least: int) -> int:
     """Return a setting as a whole number of at least ``least``.
 

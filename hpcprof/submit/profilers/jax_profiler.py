@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.profilers.base import Profiler, Settings, Target
+from hpcprof.submit.profilers.base import Profiler, Settings, Target, no_trace
 from hpcprof.workloads import catalogue, jax_hook, torch_hook
 
 HOOK = "hpcprof_jax_hook.py"
@@ -35,11 +35,6 @@ def _start_up(target: Target) -> dict[str, str]:
     return {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
 
 
-def _complaint(text: str) -> str:
-    _, found, reason = text.partition("hpcprof: no trace: ")
-    return f": {reason.strip().rstrip('.')}" if found else ""
-
-
 JAX = Profiler(
     "jax",
     "the JAX profiler, CPU and GPU",
@@ -52,6 +47,6 @@ JAX = Profiler(
     },
     check=_check,
     start_up=_start_up,
-    complaint=_complaint,
+    complaint=no_trace,
     suffix=jax_hook.SUFFIX,
 )

@@ -24,12 +24,13 @@ from hpcprof.submit.profilers.base import (
     Target,
     Versioned,
     Word,
+    captures_range,
 )
 from hpcprof.submit.sites.model import Vendor
 
 
 def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
-    by_program = _captures_range(target, settings)
+    by_program = captures_range(target, settings)
     # "stop" takes the first range only.
     end = f"repeat:{target.captures}" if target.captures > 1 else "stop"
     return (
@@ -88,14 +89,9 @@ def _sampling(target: Target, settings: Settings) -> tuple[Word, ...]:
 _PYTHON = Versioned(("--python-sampling",), "true")
 
 
-def _captures_range(target: Target, settings: Settings) -> bool:
-    marks_steps = target.workload is not None or target.captures > 0
-    return settings["capture"] == "range" or (settings["capture"] == "auto" and marks_steps)
-
-
 def _time_limit(target: Target, settings: Settings) -> tuple[str, ...]:
     # nsys would also end the program. With a range it counts from the range's start, which nobody knows.
-    return () if _captures_range(target, settings) else (f"--duration={SECONDS}", "--kill=none")
+    return () if captures_range(target, settings) else (f"--duration={SECONDS}", "--kill=none")
 
 
 # The first name is that of 2025.3, the second that of 2023.4.

@@ -17,6 +17,7 @@ from hpcprof.submit.profilers.base import (
     Target,
     Versioned,
     Word,
+    captures_range,
     traced,
 )
 from hpcprof.submit.profilers.torch_profiler import start_up
@@ -62,7 +63,7 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     counters = [name for name in settings["pmc"].split(",") if name]
     return (
         *(Versioned((_TRACES[name],), required=False) for name in names if name in _NEWER),
-        *((Versioned(("--selected-regions",)),) if _captures_range(target, settings) else ()),
+        *((Versioned(("--selected-regions",)),) if captures_range(target, settings) else ()),
         *(_TRACES[name] for name in names if name not in _NEWER),
         *(("--pmc", *counters) if counters else ()),
         f"--output-directory={_WRITTEN}",
@@ -70,11 +71,6 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
         "--output-file=%pid%",
         "--",
     )
-
-
-def _captures_range(target: Target, settings: Settings) -> bool:
-    marks_steps = target.workload is not None or target.captures > 0
-    return settings["capture"] == "range" or (settings["capture"] == "auto" and marks_steps)
 
 
 def _afterwards(target: Target, settings: Settings) -> list[tuple[str, ...]]:

@@ -11,13 +11,21 @@ import json
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.profilers.base import OUTPUT, PULSE, Profiler, Setting, Settings, Target, whole_number
+from hpcprof.submit.profilers.base import (
+    OUTPUT,
+    PULSE,
+    Profiler,
+    Setting,
+    Settings,
+    Target,
+    no_trace,
+    whole_number,
+)
 from hpcprof.workloads import pulse, torch_hook
 
 _SCHEDULE = ("wait", "warmup", "active", "repeat")
 _SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
 _BOOLEAN = ("false", "true")
-_NO_TRACE = "hpcprof: no trace: "
 
 
 def _check(target: Target, settings: Settings) -> None:
@@ -59,11 +67,6 @@ def start_up(target: Target) -> dict[str, str]:
     return texts
 
 
-def _complaint(text: str) -> str:
-    _, found, reason = text.partition(_NO_TRACE)
-    return f": {reason.strip().rstrip('.')}" if found else ""
-
-
 TORCH = Profiler(
     "torch",
     "the PyTorch profiler, CPU and GPU",
@@ -83,7 +86,7 @@ TORCH = Profiler(
     afterwards=_afterwards,
     stacks={"with_stack": "true"},
     start_up=start_up,
-    complaint=_complaint,
+    complaint=no_trace,
     # What the profiler's library logs when it starts and stops; its warnings and errors are not left out.
     chatter=r"(INFO|STAGE|USDT):\d{4}-\d\d-\d\d ",
     suffix=".trace.json.gz",

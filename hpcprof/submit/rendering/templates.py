@@ -22,7 +22,8 @@ from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.jobs.rank_selection import rank_spans
 from hpcprof.submit.jobs.walltime import capture_lead, format_walltime
 from hpcprof.submit.launchers import LAUNCHERS, MEETING, on_each_node
-from hpcprof.submit.profilers import (
+from hpcprof.submit.profilers import find_profiler
+from hpcprof.submit.profilers.base import (
     FOLDER,
     GPUS,
     NAME,
@@ -34,7 +35,6 @@ from hpcprof.submit.profilers import (
     OnNode,
     PerfEvents,
     Versioned,
-    find_profiler,
 )
 from hpcprof.submit.rendering.inheritance import inheritance
 from hpcprof.submit.schedulers.registry import BUILT_IN, find_scheduler

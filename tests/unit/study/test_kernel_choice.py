@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hpcprof.profiles.readers.nsys.reader import read
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.study.kernel_choice import best_window, choose_kernels, function_name
-from hpcprof.submit.profilers import Target
+from hpcprof.submit.profilers.base import Target
 from hpcprof.submit.profilers.ncu import NCU
 
 DATA = Path(__file__).parents[2] / "data"

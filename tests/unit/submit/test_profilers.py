@@ -7,7 +7,8 @@ import json
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.profilers import FOLDER, PROFILERS, OnNode, PerfEvents, Target, Versioned
+from hpcprof.submit.profilers import PROFILERS
+from hpcprof.submit.profilers.base import FOLDER, OnNode, PerfEvents, Target, Versioned
 from hpcprof.submit.sites.files import load_site
 from tests.jobs import make_job
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from hpcprof.submit.profilers import PROFILERS, Target
+from hpcprof.submit.profilers import PROFILERS
+from hpcprof.submit.profilers.base import Target
 from hpcprof.workloads.torch_hook import recorder as hook
 from hpcprof.workloads.torch_hook.recorder import Recorder, chosen_spans
 from hpcprof.workloads.torch_hook.recording import Recording
