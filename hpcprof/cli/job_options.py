@@ -123,7 +123,5 @@ def repeated(reference: str, runs_dir: Path) -> tuple[Site, Job]:
     """Return the site and the job of an earlier run, unchanged."""
     from hpcprof.submit.runs.directory import find_run
 
-    run = find_run(reference, runs_dir)
-    if run.manifest is None:
-        raise UsageError(f"{run.path} is a folder of profiles that hpcprof did not submit.")
-    return run.manifest.site, run.manifest.job
+    submission = find_run(reference, runs_dir).submission
+    return submission.site, submission.job

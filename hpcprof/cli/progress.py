@@ -189,5 +189,4 @@ class WaitingLine(ProgressLine):
 
 def waiting_line(run: Run) -> WaitingLine:
     """Return the line of a command that waits for one run."""
-    assert run.manifest is not None
-    return WaitingLine(run.manifest.job.walltime)
+    return WaitingLine(run.submission.job.walltime)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -132,15 +132,8 @@ def _manifest(runs: Sequence[Run]) -> Manifest:
 def _command(runs: Sequence[Run], database: URL, place: CollectPlacement) -> list[str]:
     """Return the command of the collect, with absolute paths."""
     words = [sys.executable, *(["-m", "mpi4py.futures"] if place.mpi else []), "-m", "hpcprof", "collect"]
-    if place.mpi:
-        words += ["--executor", "mpi"]
-    elif place.jobs:
-        words += ["--jobs", str(place.jobs)]
-    if place.step_range is not None:
-        words += ["--step-range", place.step_range]
-    if place.program is not None:
-        words += ["--program", place.program]
-    return [*words, "--db", _shown(database), *(str(run.path) for run in runs)]
+    inside = replace(place, jobs=None if place.mpi else place.jobs, nodes=None, queue=None, walltime=None)
+    return [*words, *inside.options(), "--db", _shown(database), *(str(run.path) for run in runs)]
 
 
 def _shown(database: URL) -> str:

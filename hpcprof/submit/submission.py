@@ -124,9 +124,8 @@ def _submit_there(
 
 def _texts_there(run: runs.Run, texts: Mapping[str, str]) -> dict[str, bytes]:
     """Return the files of a run as its host has them: to hpcprof there it is a run of that machine."""
-    assert run.manifest is not None
-    site = msgspec.structs.replace(run.manifest.site, host="", user="", runs_dir="")
-    manifest = msgspec.structs.replace(run.manifest, site=site)
+    site = msgspec.structs.replace(run.submission.site, host="", user="", runs_dir="")
+    manifest = msgspec.structs.replace(run.submission, site=site)
     encoded = {name: text.encode("utf-8", "surrogateescape") for name, text in texts.items()}
     return {**encoded, runs.MANIFEST: msgspec.json.encode(manifest)}
 
@@ -174,9 +173,8 @@ def submit_request(request: JobSpec, script: Path | None = None, wait: bool = Fa
 
 def runs_again(run: runs.Run) -> bool:
     """Return whether a run that has ended is to be submitted again, since it stalled."""
-    assert run.manifest is not None
-    scheduler = find_scheduler(run.manifest.site.scheduler)
-    return run.manifest.job.on_stall == "resubmit" and ended_by_stall(run) and not scheduler.requeues
+    scheduler = find_scheduler(run.submission.site.scheduler)
+    return run.submission.job.on_stall == "resubmit" and ended_by_stall(run) and not scheduler.requeues
 
 
 def submit_again(run: runs.Run, template: Path | None = None, script: Path | None = None) -> runs.Run:
@@ -187,9 +185,8 @@ def submit_again(run: runs.Run, template: Path | None = None, script: Path | Non
     UsageError, SchedulerError
         As `submit` does.
     """
-    assert run.manifest is not None
-    job = msgspec.structs.replace(run.manifest.job, on_stall="stop")
-    return submit(run.manifest.site, job, run.path.parent, run.manifest.command_line, template, script)
+    job = msgspec.structs.replace(run.submission.job, on_stall="stop")
+    return submit(run.submission.site, job, run.path.parent, run.submission.command_line, template, script)
 
 
 def submit_array(
@@ -307,8 +304,7 @@ def _handing_over(members: Sequence[runs.Run], *directories: Path) -> Iterator[N
 
 
 def _submitted(run: runs.Run, job_id: str) -> runs.Run:
-    assert run.manifest is not None
-    manifest = msgspec.structs.replace(run.manifest, scheduler_job_id=job_id)
+    manifest = msgspec.structs.replace(run.submission, scheduler_job_id=job_id)
     saved = runs.save(runs.Run(run.id, run.path, manifest))
     remove_intent(run)
     return saved

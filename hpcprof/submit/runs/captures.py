@@ -80,12 +80,11 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
     """
     if not 0 < steps <= MOST_STEPS:
         raise UsageError(f"--steps {steps}: give a number from 1 to {MOST_STEPS}.")
-    manifest = run.manifest
-    assert manifest is not None
-    if manifest.job.no_hook:
+    job = run.submission.job
+    if job.no_hook:
         raise UsageError(f"{run.id} was submitted with --no-hook, so nothing in its ranks can record.")
-    if manifest.job.profiled_ranks:
-        raise UsageError(f"{run.id} runs under {manifest.job.profiler} already: wait for its profiles.")
+    if job.profiled_ranks:
+        raise UsageError(f"{run.id} runs under {job.profiler} already: wait for its profiles.")
     host = host_of(run)
     if host is not None:
         host.connect()

@@ -78,6 +78,13 @@ class Run:
     beside: tuple[Path, ...] | None = None
 
     @property
+    def submission(self) -> Manifest:
+        """The manifest of a run that hpcprof submitted; `UsageError` for a folder of profiles."""
+        if self.manifest is None:
+            raise UsageError(f"{self.path} is a folder of profiles that hpcprof did not submit.")
+        return self.manifest
+
+    @property
     def job_id(self) -> str:
         """The scheduler's id of the run's job: as submitted, or as the job noted it; empty if unknown."""
         submitted = self.manifest.scheduler_job_id if self.manifest else ""
@@ -176,8 +183,7 @@ def create(
 
 def save(run: Run) -> Run:
     """Write the manifest of a run with the files that it has now, and return the run as written."""
-    assert run.manifest is not None
-    manifest = msgspec.structs.replace(run.manifest, files=_sizes(run.path))
+    manifest = msgspec.structs.replace(run.submission, files=_sizes(run.path))
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=2).decode()
     write_atomically(run.path / MANIFEST, text + "\n")
     return Run(run.id, run.path, manifest)
@@ -377,10 +383,8 @@ def find_submitted_runs(references: Sequence[str], runs: Path) -> list[Run]:
         If a name matches nothing or several runs, or is a folder of profiles that hpcprof did not submit.
     """
     found = [run for reference in references for run in find_runs(reference, runs)]
-    for run in found:
-        if run.manifest is None:
-            raise UsageError(f"{run.path} is a folder of profiles that hpcprof did not submit.")
-    return found
+    # A folder of profiles among them is an error.
+    return [run for run in found if run.submission]
 
 
 def log_files(run: Run, rank: int | None = None) -> list[Path]:

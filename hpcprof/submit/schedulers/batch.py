@@ -93,9 +93,8 @@ class BatchClient(SchedulerClient):
 
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Submit the run's ``job.sh`` from the working directory of its program."""
-        assert run.manifest is not None
         script, logs = run.path / JOB_SCRIPT, run.path / "logs"
-        directory = Path(run.manifest.job.directory)
+        directory = Path(run.submission.job.directory)
         if _names(script, logs):
             return self.hand_over(script, directory, after)
         # A plain script of the user's: `hpcprof logs` reads the run's own logs.
@@ -106,13 +105,12 @@ class BatchClient(SchedulerClient):
     ) -> list[str]:
         """Submit the script of a job array, and return the job id of each member."""
         first = members[0]
-        assert first.manifest is not None
         logs, options = first.path / "logs", []
         if not _names(first.path / JOB_SCRIPT, logs):
             one, each = (f"{sweep_of(first.id)}.{index}/logs/" for index in (0, index_in_path))
             options = self.log_options(logs / "job.out", logs / "job.err")
             options = [option.replace(one, each) for option in options]
-        array_id = self.hand_over(script, Path(first.manifest.job.directory), after, options)
+        array_id = self.hand_over(script, Path(first.submission.job.directory), after, options)
         return [self.member_id(array_id, index) for index in range(len(members))]
 
     def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
@@ -191,7 +189,7 @@ def _names(script: Path, folder: Path) -> bool:
 
 
 def _oldest(runs: Sequence[Run]) -> datetime:
-    return min(datetime.fromisoformat(run.manifest.created) for run in runs if run.manifest is not None)
+    return min(datetime.fromisoformat(run.submission.created) for run in runs if run.manifest is not None)
 
 
 def parse_array_indices(text: str) -> list[int]:

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 
-from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.errors import HpcprofError
 from hpcprof.submit.remote.mirror import host_of, update
 from hpcprof.submit.remote.transport import on_host, transport
 from hpcprof.submit.runs.directory import Run
@@ -36,8 +36,7 @@ def client_of(run: Run) -> SchedulerClient:
 
 
 def _scheduler_of(run: Run) -> Scheduler:
-    assert run.manifest is not None
-    return find_scheduler(run.manifest.site.scheduler)
+    return find_scheduler(run.submission.site.scheduler)
 
 
 def _by_scheduler(runs: Sequence[Run]) -> list[list[Run]]:
@@ -50,7 +49,7 @@ def _by_scheduler(runs: Sequence[Run]) -> list[list[Run]]:
         if run.manifest is not None:
             host = host_of(run)
             place = (host, run.path.parent) if host else None
-            groups.setdefault((run.manifest.site.scheduler, place), []).append(run)
+            groups.setdefault((run.submission.site.scheduler, place), []).append(run)
     return list(groups.values())
 
 
@@ -126,9 +125,8 @@ def poll(runs: Sequence[Run], seconds: float | None = None) -> dict[str, JobStat
 
 def _ask(group: Sequence[Run], seconds: float | None) -> dict[str, JobStatus]:
     """Ask a scheduler about runs; if the time is limited, not again shortly after it was silent."""
-    assert group[0].manifest is not None
     host, began = host_of(group[0]), time.monotonic()
-    name = host.name if host else group[0].manifest.site.scheduler
+    name = host.name if host else group[0].submission.site.scheduler
     try:
         if seconds is not None:
             _check_silence(name)
@@ -157,12 +155,8 @@ def cancel(runs: Sequence[Run]) -> None:
     SchedulerError
         If a job could not be ended.
     """
-    for run in runs:
-        if run.manifest is None:
-            raise UsageError(f"{run.path} is a folder of profiles that hpcprof did not submit.")
-    for group in _by_scheduler([run for run in runs if read_final_status(run) is None]):
-        assert group[0].manifest is not None
+    for group in _by_scheduler([run for run in runs if run.submission and read_final_status(run) is None]):
         scheduler = _scheduler_of(group[0])
         with on_host(host_of(group[0]), group[0].path.parent):
-            check_answers(scheduler, group[0].manifest.site, f"{group[0].id} was not cancelled")
+            check_answers(scheduler, group[0].submission.site, f"{group[0].id} was not cancelled")
             scheduler.client().cancel(*group)

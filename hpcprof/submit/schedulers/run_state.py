@@ -101,8 +101,7 @@ def _stopped_capture(run: Run) -> str:
 
 def _lost_profiles(run: Run) -> str:
     """Return which ranks left no profile at their walltime limit; empty if there are none."""
-    assert run.manifest is not None
-    profiled = run.manifest.job.profiled_ranks
+    profiled = run.submission.job.profiled_ranks
     written = {path.name.partition(".")[0] for path in (run.path / "profiles").glob("rank*")}
     lost = [rank for rank in profiled if f"rank{rank:05d}" not in written]
     if not lost:
@@ -112,22 +111,20 @@ def _lost_profiles(run: Run) -> str:
 
 
 def _from_record(run: Run, record: Record) -> JobStatus:
-    assert run.manifest is not None
     if not record.state.ended:
         with suppress(OSError):  # it is listed: a later absence is waited for anew
             (run.path / "state" / _UNFINISHED_FILE).unlink(missing_ok=True)
             if record.state is not JobState.UNKNOWN and not records(run, "started"):
                 write_atomically(run.path / "state" / _SEEN_FILE, f"{record.state.value}\n")
-    if record.preempted and run.manifest.site.preemption is Preemption.REQUEUE:
+    if record.preempted and run.submission.site.preemption is Preemption.REQUEUE:
         return JobStatus(JobState.QUEUED, "preempted by another job; it will run again")
     if record.state is JobState.COMPLETED:
         return _completed(run, record)
     if record.state is JobState.FAILED:
         return _failed(run, record)
     if record.state is JobState.TIMEOUT:
-        reason = (
-            record.reason or f"the walltime limit ({format_walltime(run.manifest.job.walltime)}) was exceeded"
-        )
+        limit = format_walltime(run.submission.job.walltime)
+        reason = record.reason or f"the walltime limit ({limit}) was exceeded"
         return JobStatus(JobState.TIMEOUT, reason, record.exit_code)
     if record.state is JobState.CANCELLED:
         return JobStatus(JobState.CANCELLED, record.reason or "cancelled by the user", record.exit_code)
@@ -149,11 +146,9 @@ def _requeued_because(run: Run, record: Record) -> str:
 
 
 def _completed(run: Run, record: Record) -> JobStatus:
-    finished = _finished(run)
-    if finished == 0:
-        return JobStatus(JobState.COMPLETED, record.reason, 0)
+    finished = status_by_finished_file(run)
     if finished is not None:
-        return JobStatus(JobState.FAILED, f"exit code {finished}", finished)
+        return replace(finished, reason=finished.reason or record.reason)
     if record.exit_code == 0 and not records(run, "finished"):
         return JobStatus(JobState.COMPLETED, record.reason, 0)
     if _still_awaited(run, record.ended_seconds):
@@ -164,7 +159,8 @@ def _completed(run: Run, record: Record) -> JobStatus:
 
 def _failed(run: Run, record: Record) -> JobStatus:
     # job.sh's own exit code takes precedence: sacct subtracts 128 from larger ones.
-    code = _finished(run) or record.exit_code
+    finished = status_by_finished_file(run)
+    code = (finished and finished.exit_code) or record.exit_code
     generic = "failed" if code is None else f"exit code {code}"
     return JobStatus(JobState.FAILED, record.reason or generic, code)
 
@@ -209,8 +205,7 @@ def _last_sign(run: Run) -> tuple[JobState, float]:
 
     The scheduler called it queued or running, or there is output of it.
     """
-    assert run.manifest is not None
-    state, last = JobState.QUEUED, datetime.fromisoformat(run.manifest.created).timestamp()
+    state, last = JobState.QUEUED, datetime.fromisoformat(run.submission.created).timestamp()
     for path in (run.path / "state" / _SEEN_FILE, *(run.path / "logs").glob("*")):
         with suppress(OSError):
             last = max(last, path.stat().st_mtime)
@@ -245,11 +240,6 @@ def records(run: Run, fact: str) -> bool:
     except OSError:
         return True  # the script is gone: hpcprof made it
     return re.search(rf"^[^#\n]*(\brecord\s+|state/){fact}\b", text, re.MULTILINE) is not None
-
-
-def _finished(run: Run) -> int | None:
-    text = run.state_file("finished") or ""
-    return int(text) if text.isdigit() else None
 
 
 def _still_awaited(run: Run, ended_seconds: float | None) -> bool:

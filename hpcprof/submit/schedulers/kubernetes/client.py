@@ -18,7 +18,13 @@ from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
 from hpcprof.submit.schedulers.command import Refused, seconds_left
 from hpcprof.submit.schedulers.kubernetes.manifest import MPIJOB_FILE, object_name
-from hpcprof.submit.schedulers.run_state import CANCELLED_FILE, records, status_of_submission, unknown_result
+from hpcprof.submit.schedulers.run_state import (
+    CANCELLED_FILE,
+    records,
+    status_by_finished_file,
+    status_of_submission,
+    unknown_result,
+)
 
 _LABEL = "hpcprof/run"
 _SECONDS = 60.0
@@ -97,10 +103,10 @@ def status_from_objects(run: Run, objects: Mapping[str, Objects]) -> JobStatus:
     if found is None:
         return _without_record(run)
     present = found.status()
-    finished = run.state_file("finished")
-    if present.state is JobState.COMPLETED and finished not in (None, "0"):
-        return JobStatus(JobState.FAILED, f"exit code {finished}", int(finished or 0))
-    if present.state is JobState.COMPLETED and finished is None and run.state_file("started") is not None:
+    finished = status_by_finished_file(run)
+    if present.state is JobState.COMPLETED and finished is not None:
+        return finished
+    if present.state is JobState.COMPLETED and run.state_file("started") is not None:
         return JobStatus(JobState.FAILED, "job.sh ended without its finished file", 0, provisional=True)
     if present.state is JobState.QUEUED and run.state_file("started") is not None:
         return JobStatus(JobState.RUNNING)
@@ -111,11 +117,8 @@ def _without_record(run: Run) -> JobStatus:
     """Return the status of a run whose MPIJob was deleted, by a user or at the end of its time to live."""
     if run.state_file(CANCELLED_FILE) is not None:
         return JobStatus(JobState.CANCELLED, "cancelled by the user")
-    finished = run.state_file("finished")
-    if finished == "0":
-        return JobStatus(JobState.COMPLETED, "", 0)
-    if finished is not None:
-        return JobStatus(JobState.FAILED, f"exit code {finished}", int(finished))
+    if (finished := status_by_finished_file(run)) is not None:
+        return finished
     if not run.job_id:
         return status_of_submission(run)
     gone = f"the MPIJob {_name(run)} was deleted"
@@ -137,13 +140,11 @@ def _objects(run: Run) -> dict[str, Objects]:
 
 
 def _name(run: Run) -> str:
-    assert run.manifest is not None
     return run.job_id or object_name(run.id)
 
 
 def _place(run: Run) -> list[str]:
-    assert run.manifest is not None
-    options = run.manifest.job.options
+    options = run.submission.job.options
     return [f"--{key}={options[key]}" for key in ("context", "namespace") if options.get(key)]
 
 

@@ -61,13 +61,12 @@ class LocalClient(SchedulerClient):
 
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Start the supervisor in its own session; the job id is its process id."""
-        assert run.manifest is not None
         command = [
             sys.executable,
             "-m",
             "hpcprof.submit.schedulers.local.supervisor",
             str(run.path),
-            str(run.manifest.job.walltime),
+            str(run.submission.job.walltime),
         ]
         try:
             # python -m searches the working directory: the user's files must not be found.
