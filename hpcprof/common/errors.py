@@ -48,7 +48,13 @@ class InformationRequested(Exception):
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn an OSError in the block into a `DamagedInput` that names the file."""
+    """Turn an OSError in the block into a `DamagedInput` that names the file.
+
+    Raises
+    ------
+    DamagedInput
+        If the file cannot be read.
+    """
     try:
         yield
     except OSError as error:
@@ -86,7 +92,13 @@ def damage_named(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError in the block into an `HpcprofError` that names the file."""
+    """Turn an OSError in the block into an `HpcprofError` that names the file.
+
+    Raises
+    ------
+    HpcprofError
+        If the file cannot be written.
+    """
     try:
         yield
     except OSError as error:

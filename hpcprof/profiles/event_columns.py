@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from hpcprof.profiles.columns.unique import numbered
-from hpcprof.profiles.timeline import FLOATS, NO_NAME, SHAPES, Allocations, Ints, Table, Timeline
+from hpcprof.profiles.timeline import FLOATS, NO_NAME, SHAPES, Allocations, Ints, Table, Timeline, along_axes
 
 TEXTS = (
     "name",
@@ -98,7 +98,7 @@ def arrow_columns(table: Table, strings: Sequence[str]) -> pa.Table:
     for f in fields(table):
         values: Ints = getattr(table, f.name)
         if f.name in SHAPES:
-            columns |= zip(column_names(f.name), map(np.ascontiguousarray, values.T), strict=True)
+            columns |= zip(column_names(f.name), np.ascontiguousarray(values.T, np.int64), strict=True)
         elif is_text(f.name):
             columns[f.name] = _texts(values, WORDS.get(f.name, strings))
         else:
@@ -141,7 +141,7 @@ def table_of(kind: type[Table], columns: Mapping[str, pa.ChunkedArray], number: 
         words = WORDS.get(f.name)
         numbers = {word: i for i, word in enumerate(words)} if words else number
         parts = [_values(columns[name], numbers) for name in names]
-        found[f.name] = np.column_stack(parts) if f.name in SHAPES else _compact(parts[0])
+        found[f.name] = along_axes(parts) if f.name in SHAPES else _compact(parts[0])
     return kind(**found)
 
 

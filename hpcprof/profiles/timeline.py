@@ -7,7 +7,7 @@ no name. All columns of a table have the same length, and rows keep the profiler
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -125,6 +125,13 @@ def _default() -> Ints:
     return _NOT_GIVEN
 
 
+def along_axes(sizes: Sequence[Ints]) -> Ints:
+    """Return columns of sizes along x, y and z as one, shape (n, 3): int32, half the memory, if all fit."""
+    fit = all(one.min(initial=0) >= 0 and one.max(initial=0) < 1 << 31 for one in sizes)
+    found: Ints = np.stack(sizes, dtype=np.int32 if fit else np.int64, casting="same_kind").T
+    return found
+
+
 @dataclass(frozen=True)
 class GpuSpans(Table):
     """Spans of time on streams of a GPU."""
@@ -157,7 +164,7 @@ class Operations(GpuWork):
 
 @dataclass(frozen=True)
 class Kernels(Operations):
-    """GPU kernels; ``grid`` and ``block`` have shape (n, 3)."""
+    """GPU kernels; ``grid`` and ``block`` have shape (n, 3), and may be int32."""
 
     grid: Ints = field(default_factory=_default)
     block: Ints = field(default_factory=_default)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from hpcprof.analysis.collectives.across_ranks import Listed
 from hpcprof.analysis.collectives.common_clock import Aligned, RankClock
 from hpcprof.analysis.collectives.communication import Communication, communication
 from hpcprof.analysis.collectives.matches import matches_of, rank_waits
@@ -163,7 +164,8 @@ def analyze_over_ranks(
         raise HpcprofError(f"cannot write to {folder}: {error.strerror or error}.") from error
     outcomes: dict[str, Outcome] = {}
     last_use = {need: analysis.name for analysis in _OVER_RANKS for need in analysis.needs}
-    for analysis in _OVER_RANKS:
+    shown = [one for one in _OVER_RANKS if not (one.when_asked and _has_many_rows(values[one.map]))]
+    for analysis in shown:
         for need in analysis.needs:
             if need not in outcomes:
                 columns = store.read_columns(run_id, need)
@@ -172,11 +174,11 @@ def analyze_over_ranks(
         for need in analysis.needs:
             if last_use[need] == analysis.name and ANALYSES[need].scope is Scope.RANK:
                 del outcomes[need]
-    return {
-        one.name: outcomes[one.name]
-        for one in _OVER_RANKS
-        if not one.when_asked or len(outcomes[one.name]) <= _MANY_ROWS
-    }
+    return {one.name: outcomes[one.name] for one in shown}
+
+
+def _has_many_rows(parts: Sequence[Listed]) -> bool:
+    return sum(map(len, parts)) > _MANY_ROWS
 
 
 def analyze_matched(run_id: str, store: Store, names: Sequence[str]) -> dict[str, Outcome]:
@@ -462,7 +464,11 @@ def _match(task: MatchTask) -> _Matched:
     if not found.ranks:
         return _Matched(PartFile("", ()), [], {})
     file = write_matches(task.folder, task.number, matches_of(found))
-    return _Matched(file, found.aligned, {name: imported(name)(found) for name in _maps(Part.COMMUNICATORS)})
+    values = {name: imported(name)(found) for name in _maps(Part.COMMUNICATORS)}
+    for name in {one.map for one in _OVER_RANKS if one.when_asked}:
+        if _has_many_rows([values[name]]):
+            values[name] = values[name].without_rows()
+    return _Matched(file, found.aligned, values)
 
 
 def _communication(task: MatchTask) -> Communication:

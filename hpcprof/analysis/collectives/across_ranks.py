@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,9 @@ from hpcprof.profiles.collective_operations import bus_factor, whole_bytes
 from hpcprof.profiles.columns.unique import numbered_rows
 
 NO_COLLECTIVES = "no rank has collectives"
+_NONE_MATCHED = "all recorded operations are sends and receives, which are not matched"
+
+Columns = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -50,18 +53,27 @@ class Gaps:
 
 @dataclass(frozen=True)
 class Listed:
-    """Matched collectives or messages, and what is missing.
+    """Matched collectives or messages of some communicators, their medians, and what is missing.
 
     Attributes
     ----------
-    columns : dict of str to ndarray
-        With ``begin``, which is for sorting; empty without any.
+    rows, summary : dict of str to ndarray
+        The columns of both tables, with those that only sort them; empty without any.
     """
 
-    columns: dict[str, NDArray[Any]]
+    rows: Columns
+    summary: Columns
     problems: list[str]
     gaps: Gaps
     missing: str
+
+    def __len__(self) -> int:
+        """Return the number of rows, also where they are left out."""
+        return int(sum(self.summary.get("count", ())))
+
+    def without_rows(self) -> Listed:
+        """Return the medians and what is missing."""
+        return replace(self, rows={})
 
 
 def list_collectives(found: Communication) -> Listed:
@@ -76,7 +88,9 @@ def list_collectives(found: Communication) -> Listed:
         uncounted=any(one.size is None for one in shown),
         unaligned=any(clock_key(one) not in aligned for one in shown),
     )
-    return Listed(joined(tables), found.problems, gaps, found.missing)
+    rows = joined(tables)
+    medians = medians_of(rows, ("op", "comm_id", "bytes", "ranks"), ("algbw_gbps", "busbw_gbps"))
+    return Listed(rows, medians, found.problems, gaps, found.missing)
 
 
 def collectives(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -88,14 +102,22 @@ def collectives(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) ->
     between the starts of the first and the last rank on the aligned clocks
     (`hpcprof.analysis.collectives.clock_alignment.align_clocks`).
     """
-    nothing = "all recorded operations are sends and receives, which are not matched"
-    return outcome_of(parts, NO_COLLECTIVES, nothing, _why_null)
+    return outcome_of(in_order(parts), parts, NO_COLLECTIVES, _NONE_MATCHED, _why_null)
+
+
+def collectives_summary(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Return the medians of the collectives of each operation, communicator and size, by total latency."""
+    return outcome_of(by_latency(parts), parts, NO_COLLECTIVES, _NONE_MATCHED, _why_null)
 
 
 def outcome_of(
-    parts: Sequence[Listed], unrecorded: str, nothing: str, why_null: Callable[[Gaps, str], list[str]]
+    columns: Columns,
+    parts: Sequence[Listed],
+    unrecorded: str,
+    nothing: str,
+    why_null: Callable[[Gaps, str], list[str]],
 ) -> Outcome:
-    """Return the rows that were listed of all communicators, in their order, and why some are missing.
+    """Return what was listed of all communicators, and why some is missing.
 
     Parameters
     ----------
@@ -107,24 +129,24 @@ def outcome_of(
     if not parts:
         return no_rows(unrecorded)
     problems = in_few_sentences([one for part in parts for one in part.problems])
-    columns = _in_order(joined([part.columns for part in parts if part.columns]))
     if not columns:
         return no_rows("; ".join(problems) or nothing)
     gaps = Gaps.of_all([part.gaps for part in parts])
     return Outcome(columns, "; ".join([*problems, *why_null(gaps, parts[0].missing)]))
 
 
-def joined(tables: Sequence[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
+def joined(tables: Sequence[Columns]) -> Columns:
     """Take the columns out of several tables and return them as one; empty without tables."""
     names = [*tables[0]] if tables else []
     return {name: np.concatenate([table.pop(name) for table in tables]) for name in names}
 
 
-def _in_order(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Return the columns of rows in the order of ``begin``, which is left out.
+def in_order(parts: Sequence[Listed]) -> Columns:
+    """Return the rows of all parts in the order of ``begin``, which is left out.
 
     Of those that begin together, the columns of numbers without missing values decide.
     """
+    columns = joined([part.rows for part in parts if part.rows])
     if not columns:
         return {}
     keys = [values for name, values in columns.items() if values.dtype != object and name != "begin"]
@@ -138,32 +160,38 @@ def _in_order(columns: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return {name: values[order] for name, values in columns.items() if name != "begin"}
 
 
-def collectives_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Return the medians of the collectives of each operation, communicator and size, by total latency.
+def by_latency(parts: Sequence[Listed]) -> Columns:
+    """Return the medians of all parts by ``total_ns``; both columns that sort are left out."""
+    columns = joined([part.summary for part in parts if part.summary])
+    if not columns:
+        return {}
+    order = np.lexsort((columns.pop("begin"), -columns.pop("total_ns")))
+    return {name: values[order] for name, values in columns.items()}
 
-    `collectives` gives the reasons why rows or values are missing.
+
+def medians_of(rows: Columns, keys: Sequence[str], bandwidths: Sequence[str]) -> Columns:
+    """Return the medians of latency, spread and bandwidths for each combination of keys.
+
+    A communicator, and so its combinations, is in one part of the run. ``total_ns``, the total latency by its
+    median, and ``begin`` of the first row are for sorting.
     """
-    return medians(results["collectives"], ("op", "comm_id", "bytes", "ranks"), ("algbw_gbps", "busbw_gbps"))
-
-
-def medians(rows: pd.DataFrame, keys: Sequence[str], bandwidths: Sequence[str]) -> Outcome:
-    """Return the medians of latency, spread and bandwidths for each combination of keys, by total latency."""
-    if not len(rows):
-        return no_rows("")
+    if not rows:
+        return {}
     _, kind = numbered_rows(*(pd.factorize(rows[name])[0] for name in keys))
     _, first, count = np.unique(kind, return_index=True, return_counts=True)
-    values = {name: rows[name].to_numpy().astype(float) for name in ("latency_ns", "spread_ns", *bandwidths)}
-    middle = pd.DataFrame(values, copy=False).groupby(kind).median()
+    values = {name: rows[name].astype(float) for name in ("latency_ns", "spread_ns", *bandwidths)}
+    grouped = pd.DataFrame(values | {"begin": rows["begin"]}, copy=False).groupby(kind)
+    middle = grouped[[*values]].median()
     median = {name: _none(middle[name]) for name in middle}
-    shown = {
-        **{name: rows[name].to_numpy()[first] for name in keys},
+    return {
+        **{name: rows[name][first] for name in keys},
         "count": count,
         "latency_p50_ns": _whole(median["latency_ns"]),
         **{f"{name[:-5]}_p50_gbps": object_array(median[name]) for name in bandwidths},
         "spread_p50_ns": _whole(median["spread_ns"]),
+        "total_ns": count * middle["latency_ns"].to_numpy(),
+        "begin": grouped["begin"].min().to_numpy(),
     }
-    order = np.lexsort((first, -count * middle["latency_ns"].to_numpy()))
-    return Outcome({name: of[order] for name, of in shown.items()})
 
 
 def _none(column: pd.Series[Any]) -> list[Any]:
@@ -174,7 +202,7 @@ def _whole(values: list[Any]) -> NDArray[np.object_]:
     return object_array(None if value is None else round(value) for value in values)
 
 
-def _table(one: MatchedCollectives, clock: AlignedClocks | None) -> dict[str, NDArray[Any]]:
+def _table(one: MatchedCollectives, clock: AlignedClocks | None) -> Columns:
     """Return the columns of one operation of one communicator; ``begin`` is for sorting."""
     count = len(one.seq)
     latency = (one.end - one.start).min(axis=1)

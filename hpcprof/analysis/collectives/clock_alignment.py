@@ -156,11 +156,9 @@ def _medians(values: Floats, blocks: int) -> Floats:
 def later_than_others(stamps: Floats) -> Floats:
     """Return how much later each time stamp is than the median of the other ranks', shape (m, n), n > 1."""
     count = stamps.shape[1]
-    order = np.argsort(stamps, axis=1, kind="stable")
-    place = np.argsort(order, axis=1, kind="stable")
-    ordered = np.take_along_axis(stamps, order, axis=1)
     # Leaving out a rank's own time stamp shifts those after it by one.
     low, high = (count - 2) // 2, (count - 1) // 2
-    middle = [np.take_along_axis(ordered, k + (place <= k), axis=1) for k in (low, high)]
+    ordered = np.partition(stamps, sorted({low, high, high + 1}), axis=1)
+    middle = [np.where(stamps <= ordered[:, [k]], ordered[:, [k + 1]], ordered[:, [k]]) for k in (low, high)]
     result: Floats = stamps - (middle[0] + middle[1]) / 2
     return result

@@ -48,7 +48,7 @@ ANALYSES = (
             "busbw_p50_gbps:float spread_p50_ns"
         ),
         "hpcprof.analysis.collectives.across_ranks:collectives_summary",
-        needs=("collectives",),
+        map="hpcprof.analysis.collectives.across_ranks:list_collectives",
         main_columns=("op", "bytes", "ranks", "count", "latency_p50_ns", "busbw_p50_gbps", "spread_p50_ns"),
         report_position=50,
         about=Activity.GPU,
@@ -69,7 +69,7 @@ ANALYSES = (
         Scope.RUN,
         columns("sender receiver comm_id:text bytes count latency_p50_ns algbw_p50_gbps:float spread_p50_ns"),
         "hpcprof.analysis.collectives.point_to_point:point_to_point_summary",
-        needs=("point_to_point",),
+        map="hpcprof.analysis.collectives.point_to_point:list_messages",
         main_columns=names("sender receiver bytes count latency_p50_ns algbw_p50_gbps spread_p50_ns"),
     ),
     Analysis(

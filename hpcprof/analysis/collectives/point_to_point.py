@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives.across_ranks import (
+    Columns,
     Gaps,
     Listed,
+    by_latency,
+    in_order,
     joined,
-    medians,
+    medians_of,
     nullable,
     outcome_of,
 )
@@ -38,8 +39,9 @@ def list_messages(found: Communication) -> Listed:
         uncounted=False,
         unaligned=any(pair.ranks not in clocks for pair in pairs),
     )
-    columns = joined([_table(pair, clocks.get(pair.ranks)) for pair in pairs])
-    return Listed(columns, found.unpaired, gaps, found.missing)
+    rows = joined([_table(pair, clocks.get(pair.ranks)) for pair in pairs])
+    medians = medians_of(rows, ("sender", "receiver", "comm_id", "bytes"), ("algbw_gbps",))
+    return Listed(rows, medians, found.unpaired, gaps, found.missing)
 
 
 def point_to_point(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -50,18 +52,15 @@ def point_to_point(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame])
     share a kernel. ``last_rank`` is the rank that began last, and ``spread_ns`` the time between both starts
     on the aligned clocks (`hpcprof.analysis.collectives.pair_clocks.align_pairs`).
     """
-    return outcome_of(parts, NO_MESSAGES, NO_MESSAGES, _why_null)
+    return outcome_of(in_order(parts), parts, NO_MESSAGES, NO_MESSAGES, _why_null)
 
 
-def point_to_point_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
-    """Return the medians of the messages of each pair, communicator and size, by total latency.
-
-    `point_to_point` gives the reasons why rows or values are missing.
-    """
-    return medians(results["point_to_point"], ("sender", "receiver", "comm_id", "bytes"), ("algbw_gbps",))
+def point_to_point_summary(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Return the medians of the messages of each pair, communicator and size, by total latency."""
+    return outcome_of(by_latency(parts), parts, NO_MESSAGES, NO_MESSAGES, _why_null)
 
 
-def _table(pair: MatchedPairs, clock: AlignedClocks | None) -> dict[str, NDArray[Any]]:
+def _table(pair: MatchedPairs, clock: AlignedClocks | None) -> Columns:
     """Return the columns of one pair; ``begin`` is for sorting."""
     count = len(pair.seq)
     latency = (pair.end - pair.start).min(axis=1)

@@ -78,11 +78,11 @@ def _intervals(
     alike: Mapping[SeriesT, StepCosts], judged: int, usual: Floats
 ) -> dict[SeriesT, tuple[float, float]]:
     """Return the intervals of series with the same number of steps; ``usual`` as in `rank_intervals`."""
-    names = ("cost", "most", "late")
-    cost, most, late = (np.stack([getattr(one, name) for one in alike.values()]) for name in names)
+    names = ("cost", "most", "late", "clock")
+    cost, most, late, clocks = (np.stack([getattr(one, name) for one in alike.values()]) for name in names)
     bounds = [rank_intervals(series, late, judged, usual) for series in (cost, most)]
     middle = np.median(cost, axis=-1)
-    clock = np.array([np.median(one.clock) for one in alike.values()])
+    clock = np.median(clocks, axis=-1)
     low = np.maximum(0.0, np.minimum(bounds[0][0], middle) - clock)
     high = np.maximum(np.maximum(bounds[0][1], bounds[1][1]), middle) + clock
     return dict(zip(alike, zip(low.tolist(), high.tolist(), strict=True), strict=True))

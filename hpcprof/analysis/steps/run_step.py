@@ -66,9 +66,15 @@ def step_series(table: pd.DataFrame) -> StepSeries:
     """Return the series of the steps that all ranks have; ``table`` has rank, step and wall_ns."""
     if not len(table):
         return StepSeries(*np.empty((3, 0), np.int64))
-    longest = whole_steps(table).sort_values(["step", "wall_ns", "rank"], ascending=[True, True, False])
-    longest = longest.drop_duplicates("step", keep="last")
-    return StepSeries(*(longest[name].to_numpy(np.int64) for name in ("step", "wall_ns", "rank")))
+    whole = whole_steps(table)
+    step, wall, rank = (whole[name].to_numpy(np.int64) for name in ("step", "wall_ns", "rank"))
+    steps, place = numbered(step)
+    longest = np.zeros(len(steps), np.int64)
+    np.maximum.at(longest, place, wall)
+    rows = np.flatnonzero(wall == longest[place])
+    rows = rows[np.lexsort((rank[rows], place[rows]))]
+    rows = rows[np.unique(place[rows], return_index=True)[1]]
+    return StepSeries(steps, longest, rank[rows])
 
 
 def whole_steps(table: pd.DataFrame) -> pd.DataFrame:

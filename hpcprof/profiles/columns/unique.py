@@ -57,14 +57,16 @@ def each(values: Ints, function: Callable[[int], int]) -> Ints:
 
 
 def extent(values: Ints) -> tuple[int, int]:
-    """Return the least value and the size of the range up to the greatest, at most 0 without values.
+    """Return the least value and the size of the range up to the greatest, 0 and 0 without values.
 
     If starting at 0 at most doubles the range, the least value is 0, which need not be subtracted.
     """
+    if not len(values):
+        return 0, 0
     if values.strides == (0,):
         values = values[:1]  # One value stands for all rows.
-    low = int(values.min(initial=_LATEST))
-    span = int(values.max(initial=-_LATEST)) - low + 1
+    low = int(values.min())
+    span = int(values.max()) - low + 1
     return (0, low + span) if 0 < low < span else (low, span)
 
 

@@ -137,9 +137,7 @@ def test_operations_without_ranges_and_outside_ranges_are_told_apart() -> None:
 
 
 def test_what_stands_on_another_analysis_takes_over_why_values_are_missing() -> None:
-    found = analyze_run(
-        ANALYSES["collectives_summary"], {"collectives": Outcome(pd.DataFrame(), "no rank has any")}
-    )
+    found = analyze_run(ANALYSES["skew"], {"skew_summary": Outcome(pd.DataFrame(), "no rank has any")})
     assert (len(found.rows), found.reason) == (0, "no rank has any")
 
 

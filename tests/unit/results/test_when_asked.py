@@ -70,9 +70,10 @@ def test_what_is_asked_for_later_is_what_a_collect_would_have_computed(
     at_once = new_store(tmp_path, "at_once.db")
     collect(run, at_once)
     assert at_once.unasked(run.id, ANALYSES) == {}
-    both = [*LATER, *LISTS]
+    both = [*LATER, *LISTS, "collectives_summary"]
     assert {name: at_once.read(run.id, name) for name in both} == {name: later[name] for name in both}
     assert later["collectives"].count
+    assert later["collectives_summary"].count
 
 
 def test_all_analyses_of_a_report_come_from_one_reading_of_each_timeline_by_its_executor(

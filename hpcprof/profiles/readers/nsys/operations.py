@@ -30,6 +30,7 @@ from hpcprof.profiles.timeline import (
     MemoryOperations,
     Operations,
     OsCalls,
+    along_axes,
     concatenate,
     plausible,
     plausible_stamps,
@@ -155,8 +156,8 @@ def kernels(columns: IntColumns, name: Ints, category: Ints) -> Kernels:
         **_shared(columns),
         name=name,
         category=category,
-        grid=np.stack([columns[axis] for axis in _GRID]).T,
-        block=np.stack([columns[axis] for axis in _BLOCK]).T,
+        grid=along_axes([columns[axis] for axis in _GRID]),
+        block=along_axes([columns[axis] for axis in _BLOCK]),
     )
 
 

@@ -338,7 +338,13 @@ class Archive:
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[Archive]:
-    """Open an archive by its anchor file."""
+    """Open an archive by its anchor file.
+
+    Raises
+    ------
+    DamagedInput
+        If it cannot be read.
+    """
     with open_handle(path) as handle:
         yield Archive(path, handle)
 

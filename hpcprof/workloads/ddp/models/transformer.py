@@ -15,7 +15,13 @@ from hpcprof.workloads.ddp.options import TrainingParameters
 
 
 def library() -> Any:
-    """Return the module ``transformers``."""
+    """Return the module ``transformers``.
+
+    Raises
+    ------
+    UsageError
+        It is not installed.
+    """
     try:
         return importlib.import_module("transformers")
     except ImportError as error:

@@ -10,14 +10,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.collectives.across_ranks import collectives_summary
 from hpcprof.analysis.collectives.per_rank import rank_collectives
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.collective_operations import bus_factor, operation, whole_bytes
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline
-from tests.unit.analysis.at_once import collectives
+from tests.unit.analysis.at_once import collectives, of_run
 from tests.unit.analysis.simulated import JITTER, TRANSFER, Program, sequence_parallel
 from tests.unit.analysis.timelines import COMM, COMP, timeline
 
@@ -50,7 +49,7 @@ def test_the_bandwidth_of_a_real_run_is_the_one_computed_independently(real: dic
 
 
 def test_the_summary_has_a_row_for_each_operation_and_size(real: dict[str, pd.DataFrame]) -> None:
-    summary = collectives_summary({"collectives": collectives(real).rows}).rows
+    summary = of_run("collectives_summary", real).rows
     assert summary["op"].tolist() == ["AllGather", "ReduceScatter"]
     assert summary["count"].tolist() == [43, 43]
     assert [round(value, 1) for value in summary["busbw_p50_gbps"]] == [285.8, 287.5]
@@ -62,7 +61,7 @@ def test_sizes_in_the_summary_stay_whole_beside_unknown_ones() -> None:
     program = Program(2)
     for op in ("AllReduce", "AlltoAllV"):
         program.collective(op, message=4096)
-    summary = collectives_summary({"collectives": collectives(program.results()).rows}).rows
+    summary = of_run("collectives_summary", program.results()).rows
     sizes = dict(zip(summary["op"], summary["bytes"].tolist(), strict=True))
     assert sizes == {"AllReduce": 4096, "AlltoAllV": None}
     assert type(sizes["AllReduce"]) is int

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcprof.analysis.collectives.point_to_point import point_to_point_summary
 from hpcprof.analysis.framework.registry import ANALYSES
-from tests.unit.analysis.at_once import point_to_point
+from tests.unit.analysis.at_once import of_run, point_to_point
 from tests.unit.analysis.simulated import JITTER, LAG, MESSAGE, Program, pipeline
 
 
@@ -32,14 +31,16 @@ def test_each_message_has_its_pair_size_latency_and_who_began_last() -> None:
 
 
 def test_the_summary_has_a_row_for_each_pair_and_size() -> None:
-    rows = point_to_point(pipeline([500_000, 2_000_000], steps=3, microbatches=2).results()).rows
-    summary = point_to_point_summary({"point_to_point": rows}).rows
+    results = pipeline([500_000, 2_000_000], steps=3, microbatches=2).results()
+    rows, summary = point_to_point(results).rows, of_run("point_to_point_summary", results).rows
     for name, table in (("point_to_point", rows), ("point_to_point_summary", summary)):
         assert table.columns.tolist() == [column.name for column in ANALYSES[name].columns]
     assert sorted(summary["sender"]) == [0, 1]
     assert summary["count"].tolist() == [6, 6]
     assert set(summary["bytes"]) == {8 << 20}
-    assert point_to_point_summary({"point_to_point": rows[:0]}).reason == ""
+    assert [round(value) for value in summary["latency_p50_ns"]] == [
+        round(rows[rows["sender"] == sender]["latency_ns"].median()) for sender in summary["sender"]
+    ]
 
 
 def test_messages_that_share_a_kernel_have_no_bandwidth() -> None:

@@ -51,3 +51,11 @@ def test_equal_rows_are_found_wherever_they_are(rows: list[tuple[int, int]]) -> 
 def test_a_position_counts_the_earlier_rows_of_the_group(group: list[int]) -> None:
     found = position_in_group(np.array(group, np.int64))
     assert found.tolist() == [group[:i].count(number) for i, number in enumerate(group)]
+
+
+@given(st.lists(st.tuples(*[st.integers(-(2**31), 2**31 - 1)] * 3)))
+def test_columns_of_32_bits_are_numbered_as_those_of_64(rows: list[tuple[int, ...]]) -> None:
+    columns = [np.array(column, np.int64) for column in zip(*rows, strict=True)] or [np.empty(0, np.int64)]
+    expected = numbered_rows(*columns)
+    found = numbered_rows(*(column.astype(np.int32) for column in columns))
+    assert [array.tolist() for array in found] == [array.tolist() for array in expected]
