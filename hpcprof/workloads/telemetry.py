@@ -413,25 +413,38 @@ class FileSystems:
     def slow(self) -> Named:
         """Yield bytes and calls of each file system."""
         for path in self._lustre:
-            name = "lustre:" + os.path.basename(os.path.dirname(path)).partition("-")[0]
+            name = "lustre:" + os.path.basename(os.path.dirname(path)).rpartition("-")[0]
             sums: Dict[str, int] = {}
-            calls = 0
+            calls: Dict[str, int] = {}
             for line in _read(path).splitlines():
                 words = line.split()
                 if len(words) >= 4 and words[2] == "samples":
-                    calls += int(words[1])
+                    calls[words[0]] = int(words[1])
                     sums[words[0]] = int(words[6]) if len(words) > 6 and words[6].isdigit() else 0
             yield name + " read_bytes", sums.get("read_bytes", 0)
             yield name + " written_bytes", sums.get("write_bytes", 0)
-            yield name + " io_calls", calls
-        name = ""
-        for line in _read(self._mounts).splitlines() if self._nfs else ():
-            words = line.split()
-            if words[:1] == ["device"]:
-                name = "nfs:" + words[4] if len(words) > 7 and words[7].startswith("nfs") else ""
-            elif name and words[:1] == ["bytes:"] and len(words) > 6:
-                yield name + " read_bytes", int(words[5])
-                yield name + " written_bytes", int(words[6])
+            # Newer versions count a read, and once more its bytes.
+            once = [
+                count
+                for call, count in calls.items()
+                if call.replace("_bytes", "", 1) not in {*calls} - {call}
+            ]
+            yield name + " io_calls", sum(once)
+        yield from self._of_nfs()
+
+    def _of_nfs(self) -> Named:
+        mounts = re.split("^device ", _read(self._mounts), flags=re.MULTILINE) if self._nfs else ()
+        for mount in mounts:
+            words = mount.split(None, 7)
+            bytes_ = re.search(r"^\s*bytes:\s+" + r"(\d+)\s+" * 6, mount, re.MULTILINE)
+            if len(words) > 6 and words[6].startswith("nfs") and bytes_:
+                name = "nfs:" + words[3]
+                yield name + " read_bytes", int(bytes_.group(5))
+                yield name + " written_bytes", int(bytes_.group(6))
+                calls = re.findall(
+                    r"^\s*[A-Z_]+: (\d+) ", mount.partition("per-op statistics")[2], re.MULTILINE
+                )
+                yield name + " io_calls", sum(map(int, calls)) if calls else None
 
 
 class _Utilization(ctypes.Structure):

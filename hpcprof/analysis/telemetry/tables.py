@@ -24,6 +24,7 @@ from hpcprof.profiles.timeline import Floats, Ints
 from hpcprof.workloads.telemetry import METRICS
 
 _NO_GPU = "no GPU was sampled"
+_NO_RANK = "no process of a rank was sampled"
 _NO_COINCIDENCE = (
     "no rank and no long steps differ from the others in what was sampled, or too few steps are known"
 )
@@ -122,6 +123,9 @@ def telemetry_tables(run: RunTelemetry) -> dict[str, Outcome]:
         + [*run.profiled],
     }
     why = {"energy": _NO_GPU, "clocks": _NO_GPU, "coincidences": _NO_COINCIDENCE}
+    if run.nodes and not any(node.ranks for node in run.nodes):
+        said = {text for node in run.nodes for what, text in node.missing.items() if "ranks" in what}
+        why |= dict.fromkeys(("neighbours", "io"), ": ".join([_NO_RANK, *sorted(said)]))
     tables = {
         name: Outcome(columns_of(rows), reason) if rows else no_rows(reason or why.get(name, NO_SAMPLES))
         for name, rows in found.items()

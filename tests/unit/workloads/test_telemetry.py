@@ -20,9 +20,21 @@ read_bytes                10 samples [bytes] 4096 1048576 5242880
 write_bytes               20 samples [bytes] 1048576 1048576 20971520
 open                      3 samples [usecs] 10 20 45
 """
+LUSTRE_OF_2_15 = f"""{LUSTRE}read                      10 samples [usecs] 20 200 1000 30000
+write                     20 samples [usecs] 30 400 5000 900000
+"""
 MOUNTS = """device /dev/vda mounted on / with fstype ext4
 device server:/export mounted on /home with fstype nfs4 statvers=1.1
+\topts:\trw,vers=4.2,rsize=1048576
+\tevents:\t9 8 7 6 5
 \tbytes:\t100 200 0 0 3000 4000 1 2
+\tRPC iostats version: 1.1  p/v: 100003/4 (nfs)
+\txprt:\ttcp 0 0 1 0 7 40 40 0 40 0
+\tper-op statistics
+\t        NULL: 0 0 0 0 0 0 0 0
+\t        READ: 30 30 0 6000 3000 1 200 210 0
+\t       WRITE: 12 12 0 4000 2000 1 100 110 0
+device tmpfs mounted on /run with fstype tmpfs
 """
 
 
@@ -83,13 +95,19 @@ def test_slingshot_and_infiniband_count_bytes_and_errors(root: Path) -> None:
 
 
 def test_lustre_and_nfs_count_bytes_and_calls(root: Path) -> None:
-    write(root, {"proc/fs/lustre/llite/scratch-ffff8881/stats": LUSTRE, "proc/self/mountstats": MOUNTS})
+    folder = "proc/fs/lustre/llite/"
+    write(root, {f"{folder}scratch-ffff8881/stats": LUSTRE, f"{folder}my-fs-ffff8882/stats": LUSTRE_OF_2_15})
+    write(root, {"proc/self/mountstats": MOUNTS})
+    lustre = {"read_bytes": 5242880, "written_bytes": 20971520, "io_calls": 33}
     assert dict(telemetry.FileSystems().slow()) == {
-        "lustre:scratch read_bytes": 5242880,
-        "lustre:scratch written_bytes": 20971520,
-        "lustre:scratch io_calls": 33,
+        **{
+            f"lustre:{name} {metric}": value
+            for name in ("my-fs", "scratch")
+            for metric, value in lustre.items()
+        },
         "nfs:/home read_bytes": 3000,
         "nfs:/home written_bytes": 4000,
+        "nfs:/home io_calls": 42,
     }
 
 

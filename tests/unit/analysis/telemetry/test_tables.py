@@ -148,6 +148,17 @@ def test_a_run_without_samples_has_no_tables_and_damaged_lines_are_said() -> Non
     assert {row["phase"] for row in found["telemetry"].rows.to_dict("records")} == {"run"}
 
 
+def test_a_node_without_python_has_no_rows_of_ranks_and_says_why() -> None:
+    """The loop of the shell samples the node only."""
+    missing = {"GPUs, ranks, network": "this node has no python3"}
+    node = NodeTelemetry("n1", {("node", "busy_s"): slow(lambda at: at)}, {}, missing=missing)
+    found = telemetry_tables(RunTelemetry([node]))
+    assert {found[name].reason for name in ("io", "neighbours")} == {
+        "no process of a rank was sampled: this node has no python3"
+    }
+    assert found["energy"].reason == "no GPU was sampled" and len(found["telemetry"].rows) == 1
+
+
 def test_clocks_of_profiles_are_those_of_gpus_that_were_not_sampled() -> None:
     row = {"rank": 0, "node": "n1", "device": "gpu0", "first_step": 3, "last_step": 3, "phase": "step"}
     row |= {"samples": 7, "mean": 1410.0, "min": 1400.0, "max": 1420.0}
