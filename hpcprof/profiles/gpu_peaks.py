@@ -13,8 +13,8 @@ from typing import NamedTuple
 class GpuPeaks(NamedTuple):
     """The peaks of one GPU.
 
-    ``tflops`` are those by data type, in TFLOP/s: of tensor (matrix) cores where they take the type;
-    ``fp32`` is that of the plain cores. ``memory`` is the bandwidth in TB/s where profiles do not record it.
+    ``tflops`` are those by data type, in TFLOP/s: of tensor (matrix) cores where they take the type. NVIDIA's
+    do not take ``fp32``. ``memory`` is the bandwidth in TB/s where profiles do not record it.
     """
 
     tflops: Mapping[str, float]
@@ -29,7 +29,14 @@ def _cuda(fp16: float, tf32: float, fp32: float, fp64: float = 0.0, fp8: float =
 
 _H100 = _cuda(989.4, 494.7, 66.9, 66.9, 1978.9)
 _NVL = _cuda(835.5, 417.5, 60.0, 60.0, 1670.5)
-_CDNA3 = {"fp16": 1307.4, "bf16": 1307.4, "tf32": 653.7, "fp8": 2614.9, "fp64": 163.4}
+
+
+def _cdna(units: int, ghz: float, fp16: int, fp64: int, memory: float, **others: int) -> GpuPeaks:
+    """Return the peaks of an AMD GPU from what the matrix cores of one unit do in a cycle."""
+    rates = {"fp16": fp16, "bf16": fp16, "fp32": 256, "fp64": fp64, **others}
+    return GpuPeaks({name: round(units * ghz * rate / 1e3, 1) for name, rate in rates.items()}, memory)
+
+
 _PEAKS = (
     ("V100-SXM2", GpuPeaks({"fp16": 125.0, "fp32": 15.7, "fp64": 7.8})),
     ("V100-PCIE", GpuPeaks({"fp16": 112.0, "fp32": 14.0, "fp64": 7.0})),
@@ -45,15 +52,12 @@ _PEAKS = (
     ("A40", _cuda(149.7, 74.8, 37.4)),
     ("A10", _cuda(125.0, 62.5, 31.2)),
     # An MI250X is two devices, and the figures are those of one.
-    ("MI250X", GpuPeaks({"fp16": 191.5, "bf16": 191.5, "fp64": 47.9}, 1.638)),
-    (
-        "MI300A",
-        GpuPeaks({"fp16": 980.6, "bf16": 980.6, "tf32": 490.3, "fp8": 1961.2, "fp64": 122.6}, 5.3),
-    ),
-    ("MI300X", GpuPeaks(_CDNA3, 5.3)),
-    ("MI325X", GpuPeaks(_CDNA3, 6.0)),
-    ("MI350X", GpuPeaks({"fp16": 2306.9, "bf16": 2306.9, "fp8": 4613.7, "fp64": 72.1}, 8.0)),
-    ("MI355X", GpuPeaks({"fp16": 2516.6, "bf16": 2516.6, "fp8": 5033.2, "fp64": 78.6}, 8.0)),
+    ("MI250X", _cdna(110, 1.7, 1024, 256, 1.638)),
+    ("MI300A", _cdna(228, 2.1, 2048, 256, 5.3, tf32=1024, fp8=4096)),
+    ("MI300X", _cdna(304, 2.1, 2048, 256, 5.3, tf32=1024, fp8=4096)),
+    ("MI325X", _cdna(304, 2.1, 2048, 256, 6.0, tf32=1024, fp8=4096)),
+    ("MI350X", _cdna(256, 2.2, 4096, 128, 8.0, fp8=8192)),
+    ("MI355X", _cdna(256, 2.4, 4096, 128, 8.0, fp8=8192)),
 )
 """By a part of the GPU's name; the first match counts."""
 

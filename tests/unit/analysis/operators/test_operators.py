@@ -160,9 +160,9 @@ def test_a_peak_that_is_not_certain_is_unknown(gpu: str, kind: str, kernel: str,
     ("kernel", "expected"),
     [
         ("Cijk_Ailk_Bljk_S_MX_B_Bias_HA_S_SAV_UserArgs_MT128x128x32", 653.7),
-        # AMD's data sheets name no plain cores for products in fp32.
-        ("Cijk_Ailk_Bljk_S_B_Bias_HA_S_SAV_UserArgs_MT128x128x32", None),
+        ("Cijk_Ailk_Bljk_S_B_Bias_HA_S_SAV_UserArgs_MT128x128x32", 163.4),
+        ("Cijk_Alik_Bljk_SB_Bias_AS_SAV_UserArgs_MT64x64x16", 163.4),
     ],
 )
-def test_hipblaslt_names_tf32_in_its_kernels(kernel: str, expected: float | None) -> None:
+def test_hipblaslt_names_tf32_in_its_kernels(kernel: str, expected: float) -> None:
     assert peak_tflops("AMD Instinct MI300X", "aten::mm", '["float", "float"]', [kernel]) == expected
