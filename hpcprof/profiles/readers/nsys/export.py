@@ -269,6 +269,12 @@ class NsysExport:
             self._found_tables[name] = self._found(name)
         return self._found_tables[name]
 
+    def begin_bulk(self, tables: Mapping[str, Mapping[str, int | None]]) -> None:
+        """Begin to read tables, each with its columns, as `ExportTable.begin_bulk`."""
+        for name, integers in tables.items():
+            if table := self.table(name):
+                table.begin_bulk(integers)
+
     def _found(self, name: str) -> ExportTable | None:
         version = re.compile(re.escape(name) + r"_V\d+")
         versions = [t for t in self.tables if t.startswith(name) and version.fullmatch(t)]

@@ -120,12 +120,8 @@ class _Begun(NamedTuple):
     ended: Ints
 
 
-def begin_mpi(export: NsysExport) -> None:
-    """Begin to read the tables of MPI in other threads."""
-    for name in _TABLES:
-        table = export.table(name)
-        if table is not None:
-            table.begin_bulk(_COLUMNS)
+BULK = dict.fromkeys(_TABLES, _COLUMNS)
+"""The columns of the large tables."""
 
 
 def read_mpi(export: NsysExport, strings: StringTable) -> tuple[MpiCalls, MpiOperations, list[Loss]]:

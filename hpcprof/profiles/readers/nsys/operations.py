@@ -94,13 +94,8 @@ _MEMORY_LABELS = {
 }
 
 
-def begin_large_tables(export: NsysExport) -> None:
-    """Begin to read the calls and operations in other threads, the largest tables first."""
-    tables = {_CALLS: _CALL, _KERNELS: _KERNEL, _COPIES: _COPY, _SETS: _SET, _OS_CALLS: _OS_CALL}
-    for name, columns in tables.items():
-        table = export.table(name)
-        if table is not None:
-            table.begin_bulk(columns)
+BULK = {_CALLS: _CALL, _KERNELS: _KERNEL, _COPIES: _COPY, _SETS: _SET, _OS_CALLS: _OS_CALL}
+"""The columns of the large tables, the largest first."""
 
 
 def read_calls(export: NsysExport) -> tuple[IntColumns, list[Loss]]:

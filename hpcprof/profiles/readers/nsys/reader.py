@@ -10,15 +10,15 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles import kernel_classification
 from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.readers.nsys import mpi, operations, synchronizations
 from hpcprof.profiles.readers.nsys.device_samples import read_device_samples
 from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, NsysExport, open_export
 from hpcprof.profiles.readers.nsys.functions import read_functions
-from hpcprof.profiles.readers.nsys.mpi import begin_mpi, read_mpi
+from hpcprof.profiles.readers.nsys.mpi import read_mpi
 from hpcprof.profiles.readers.nsys.nccl_calls import read_collectives
 from hpcprof.profiles.readers.nsys.nvtx_ranges import ranges, read_events
 from hpcprof.profiles.readers.nsys.operations import (
     api_calls,
-    begin_large_tables,
     kernels,
     read_calls,
     read_graphs,
@@ -27,7 +27,7 @@ from hpcprof.profiles.readers.nsys.operations import (
     read_os_calls,
 )
 from hpcprof.profiles.readers.nsys.origin import origin
-from hpcprof.profiles.readers.nsys.synchronizations import begin_synchronizations, read_synchronizations
+from hpcprof.profiles.readers.nsys.synchronizations import read_synchronizations
 from hpcprof.profiles.readers.string_table import StringTable, translate
 from hpcprof.profiles.timeline import NO_NAME, Collectives, Ints, Operators, Ranges, Timeline
 
@@ -48,9 +48,7 @@ def read(path: Path, threads: int = 2) -> Timeline:
 
 
 def _timeline(export: NsysExport) -> Timeline:
-    begin_large_tables(export)
-    begin_synchronizations(export)
-    begin_mpi(export)
+    export.begin_bulk(operations.BULK | synchronizations.BULK | mpi.BULK)
     events = read_events(export)
     calls, of_calls = read_calls(export)
     process = _only_process(calls["globalTid"])

@@ -56,12 +56,8 @@ _PID = 0xFFFFFF
 _BY_TYPE = np.array([UNKNOWN, SyncKind.EVENT, SyncKind.STREAM_WAIT, SyncKind.STREAM, SyncKind.DEVICE])
 
 
-def begin_synchronizations(export: NsysExport) -> None:
-    """Begin to read them in other threads."""
-    for name, columns in ((_WAITS, _WAIT), (_RECORDS, _RECORD)):
-        table = export.table(name)
-        if table is not None:
-            table.begin_bulk(columns)
+BULK = {_WAITS: _WAIT, _RECORDS: _RECORD}
+"""The columns of the large tables."""
 
 
 def read_synchronizations(
