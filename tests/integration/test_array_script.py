@@ -8,24 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.rendering.job_scripts import render_array
 from hpcprof.submit.sites.files import load_site
-from hpcprof.submit.sites.model import Site
-from tests.jobs import make_job
+from tests.jobs import echoing
 
 SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]
 INDEX = {"generic-slurm": "SLURM_ARRAY_TASK_ID", "generic-pbs": "PBS_ARRAY_INDEX"}
-
-
-def echoing(site: Site, *words: str) -> list[Job]:
-    return [make_job(site, arguments=["echo", word], walltime="5m") for word in words]
-
-
-def array(site: str, folder: Path, *words: str, at_once: int | None = None) -> list[str]:
-    loaded = load_site(site)
-    script, _ = render_array(loaded, echoing(loaded, *words), folder / "s-0a1b", ["hpcprof"], at_once)
-    return script.splitlines()
 
 
 @pytest.mark.parametrize("shell", SHELLS)

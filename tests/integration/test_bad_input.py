@@ -21,6 +21,7 @@ import pytest
 from hpcprof.profiles.event_columns import dataset_name, timeline_tables
 from tests.conftest import Hpcprof
 from tests.data.many_ranks import write_all
+from tests.integration.conftest import Database
 from tests.page_blocks import blocks
 
 DATA = Path(__file__).parents[1] / "data"
@@ -378,12 +379,7 @@ def test_a_full_disk_ends_in_a_sentence_and_the_next_collect_completes_it(
     assert said == f"hpcprof: cannot use the results database {small}/a.db: database or disk is full."
     done = hpcprof("collect", "--db", "kept.db")
     assert done.returncode == 0, done.stderr
-    assert dump(tmp_path / "kept.db") == dump(tmp_path / "reference.db")
-
-
-def dump(database: Path) -> list[str]:
-    with sqlite3.connect(database) as store:
-        return sorted(store.iterdump())
+    assert Database(str(tmp_path / "kept.db")).dump() == Database(str(tmp_path / "reference.db")).dump()
 
 
 def pages(folder: Path) -> int:

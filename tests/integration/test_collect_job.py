@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from hpcprof.submit.launchers import find_mpiexec
 from hpcprof.submit.runs.directory import all_runs
 from tests.conftest import Hpcprof
 from tests.data.many_ranks import write_all
+from tests.integration.conftest import Database
 from tests.waiting import until
 
 RANKS = 4
@@ -24,11 +24,6 @@ def run(hpcprof: Hpcprof, tmp_path: Path) -> Path:
     (found,) = all_runs(tmp_path / "runs")
     write_all(found.path / "profiles", RANKS, 200)
     return found.path
-
-
-def dump(database: Path) -> list[str]:
-    with sqlite3.connect(database) as store:
-        return sorted(store.iterdump())
 
 
 @pytest.mark.parametrize(
@@ -54,7 +49,7 @@ def test_a_submitted_collect_makes_the_store_that_a_collect_makes(
     until(lambda: job.state_file("finished") is not None)
     assert job.state_file("finished") == "0", (job.path / "logs/rank00000.err").read_text()
     assert f"{RANKS} profiles collected" in (job.path / "logs/rank00000.out").read_text()
-    assert dump(tmp_path / "job.db") == dump(tmp_path / "reference.db")
+    assert Database(str(tmp_path / "job.db")).dump() == Database(str(tmp_path / "reference.db")).dump()
     until(lambda: "completed" in hpcprof("status", str(job.path)).stdout)
 
 

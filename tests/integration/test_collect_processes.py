@@ -21,6 +21,7 @@ from hpcprof.results import rank_task
 from hpcprof.results.rank_task import ProfileTask, analyze_profile
 from tests.conftest import INTERRUPTED, Hpcprof
 from tests.data.many_ranks import write_all
+from tests.integration.conftest import Database
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -59,11 +60,6 @@ def run(hpcprof: Hpcprof, tmp_path: Path) -> Path:
     return run
 
 
-def dump(database: Path) -> list[str]:
-    with sqlite3.connect(database) as store:
-        return sorted(store.iterdump())
-
-
 def test_workers_of_all_phases_find_what_they_need_imported_and_no_database() -> None:
     program = (
         "import sys; from importlib import import_module; from hpcprof.results.rank_task import PRELOAD; "
@@ -83,7 +79,7 @@ def test_several_processes_make_the_store_that_one_makes(
         done = hpcprof("collect", "--jobs", str(jobs), "--db", f"{jobs}.db", str(folder))
         assert f"{RANKS} profiles collected" in done.stdout, done.stderr
         assert f"({RANKS} of {RANKS})" in done.stderr
-    assert dump(tmp_path / "1.db") == dump(tmp_path / "3.db")
+    assert Database(str(tmp_path / "1.db")).dump() == Database(str(tmp_path / "3.db")).dump()
 
 
 def test_timelines_are_kept_beside_a_run_and_nowhere_else(hpcprof: Hpcprof, folder: Path, run: Path) -> None:
@@ -154,7 +150,9 @@ def test_ctrl_c_leaves_a_store_that_the_next_collect_completes(
     hpcprof("collect", "--db", "reference.db", str(folder))
     done = hpcprof("collect", str(folder))
     assert " 0 unchanged" not in done.stdout
-    assert dump(tmp_path / "runs/hpcprof.db") == dump(tmp_path / "reference.db")
+    assert (
+        Database(str(tmp_path / "runs/hpcprof.db")).dump() == Database(str(tmp_path / "reference.db")).dump()
+    )
 
 
 def test_a_profile_that_changes_while_it_is_read_is_damaged(

@@ -19,20 +19,11 @@ from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site
+from tests.jobs import job, rendered
 from tests.waiting import until
 
 SHELLS = [shell for shell in ("dash", "bash") if shutil.which(shell)]
 PRINT_ARGUMENTS = "import os, sys; os.write(1, b'\\0'.join(os.fsencode(a) for a in sys.argv[1:]))"
-
-
-def rendered(job: Job, folder: Path, **options: object) -> dict[str, str]:
-    values: dict[str, object] = {
-        "run_directory": folder,
-        "command_line": ["hpcprof", "submit"],
-        "launch": ["mpiexec", "-n", str(job.ranks)],
-        "program": job.arguments,
-    }
-    return render(load_site("local"), job, Rendering(**{**values, **options}))  # type: ignore[arg-type]
 
 
 def run_wrapper(
@@ -88,13 +79,6 @@ LAUNCHERS = {
 }
 RECORDED = json.loads((Path(__file__).parents[1] / "data/launchers/environments.json").read_text())
 SHOW = ("sh", "-c", 'echo "$HPCPROF_RANK $HPCPROF_LOCAL_RANK $HPCPROF_WORLD_SIZE $HPCPROF_PROFILER"')
-
-
-def job(**changes: object) -> Job:
-    values = {"name": "j", "site": "local", "workload": None, "arguments": ["true"], "directory": "/"}
-    settings = PROFILERS[str(changes.get("profiler", "none"))].resolve({})
-    shape = {"ranks_per_node": 2, "nodes": 2, "profiler_options": settings}
-    return Job(**{**values, **shape, **changes})  # type: ignore[arg-type]
 
 
 def wrapped(shell: str, wrapper: str, folder: Path, environment: dict[str, str]) -> str:

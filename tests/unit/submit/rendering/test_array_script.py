@@ -7,21 +7,9 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.rendering.job_scripts import render_array, render_scripts
 from hpcprof.submit.sites.files import load_site, load_site_file
-from hpcprof.submit.sites.model import Site
-from tests.jobs import make_job
-
-
-def echoing(site: Site, *words: str) -> list[Job]:
-    return [make_job(site, arguments=["echo", word], walltime="5m") for word in words]
-
-
-def array(site: str, folder: Path, *words: str, at_once: int | None = None) -> list[str]:
-    loaded = load_site(site)
-    script, _ = render_array(loaded, echoing(loaded, *words), folder / "s-0a1b", ["hpcprof"], at_once)
-    return script.splitlines()
+from tests.jobs import array, echoing, make_job
 
 
 def test_slurm_an_array_has_its_members_directives_and_its_range(tmp_path: Path) -> None:

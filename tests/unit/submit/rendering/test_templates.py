@@ -11,29 +11,11 @@ from hypothesis import strategies as st
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.rendering.templates import ScriptValues, render
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site, load_site_file
 from hpcprof.submit.sites.model import Site
-from tests.jobs import make_job
-
-
-def rendered(job: Job, folder: Path, **options: object) -> dict[str, str]:
-    values: dict[str, object] = {
-        "run_directory": folder,
-        "command_line": ["hpcprof", "submit"],
-        "launch": ["mpiexec", "-n", str(job.ranks)],
-        "program": job.arguments,
-    }
-    return render(load_site("local"), job, Rendering(**{**values, **options}))  # type: ignore[arg-type]
-
-
-def job(**changes: object) -> Job:
-    values = {"name": "j", "site": "local", "workload": None, "arguments": ["true"], "directory": "/"}
-    settings = PROFILERS[str(changes.get("profiler", "none"))].resolve({})
-    shape = {"ranks_per_node": 2, "nodes": 2, "profiler_options": settings}
-    return Job(**{**values, **shape, **changes})  # type: ignore[arg-type]
+from tests.jobs import job, make_job, rendered
 
 
 @pytest.mark.parametrize(("profiler", "times"), [("nsys", 1), ("none", 0), ("torch", 0)])
