@@ -316,7 +316,7 @@ def test_the_files_of_the_program_under_rocprofv3_get_the_name_of_its_rank(
 
 
 UNITRACE = """#!/bin/sh
-[ "$1" != --help ] || exit
+[ "$1" != --help ] || {{ echo '  {knows} <path>'; exit; }}
 echo "$*" >{notes}
 while [ "$1" != /bin/sh ]; do
     [ "$1" != --result-dir ] || folder=$2
@@ -350,7 +350,9 @@ def test_the_files_of_the_program_under_unitrace_get_the_name_of_its_rank(
 ) -> None:
     tools, folder, notes = tmp_path / "bin", tmp_path / "a run", tmp_path / "notes"
     tools.mkdir()
-    (tools / "unitrace").write_text(UNITRACE.format(notes=notes, files=written, main=main))
+    (tools / "unitrace").write_text(
+        UNITRACE.format(knows="--result-dir", notes=notes, files=written, main=main)
+    )
     (tools / "unitrace").chmod(0o755)
     environment = {**LAUNCHERS["Open MPI"], "PATH": f"{tools}:{os.environ['PATH']}"}
     chosen = job(
@@ -361,11 +363,27 @@ def test_the_files_of_the_program_under_unitrace_get_the_name_of_its_rank(
     )
     done = run_wrapper(shell, chosen, folder, environment, "echo", "x y")
     assert done.returncode == 0, (folder / "logs/rank00003.profiler").read_text()
-    assert ("--metric-query --group ComputeBasic --result-dir" in notes.read_text()) is bool(metrics)
+    assert ("--metric-query --group ComputeBasic" in notes.read_text()) is bool(metrics)
+    assert notes.read_text().startswith("--result-dir /") is bool(metrics)
     profiles = folder / "profiles"
     assert sorted(path.name for path in profiles.iterdir() if path.is_file()) == kept
     assert "main" in (profiles / "rank00003.unitrace.json").read_text()
     assert [path.name for path in (profiles / "processes/rank00003").iterdir()] == aside
+
+
+def test_a_unitrace_without_folders_of_results_cannot_read_counters(tmp_path: Path) -> None:
+    tools, folder, notes = tmp_path / "bin", tmp_path / "a run", tmp_path / "notes"
+    tools.mkdir()
+    (tools / "unitrace").write_text(
+        UNITRACE.format(knows="--output-dir-path", notes=notes, files="", main="")
+    )
+    (tools / "unitrace").chmod(0o755)
+    environment = {**LAUNCHERS["Open MPI"], "PATH": f"{tools}:{os.environ['PATH']}"}
+    options = PROFILERS["unitrace"].resolve({"capture": "whole", "metrics": "ComputeBasic"})
+    chosen = job(profiler="unitrace", workload="ddp", arguments=[], profiler_options=options)
+    done = run_wrapper("sh", chosen, folder, environment, "echo", "x y")
+    assert done.returncode != 0
+    assert "this unitrace has no --result-dir: load a newer version" in done.stderr
 
 
 # Ends before the program if it has a time limit, as nsys does with --kill=none.

@@ -49,12 +49,14 @@ class Versioned:
     """A flag that some versions of a tool lack or spell differently.
 
     The rank wrapper uses the first of ``spellings`` that the tool's help lists, with ``=value`` unless that
-    is empty. It stops with an error if the help lists none, unless the flag is not ``required``.
+    is empty, or with the value as a word of its own if they are not ``joined``. It stops with an error if the
+    help lists none, unless the flag is not ``required``.
     """
 
     spellings: tuple[str, ...]
     value: str = ""
     required: bool = True
+    joined: bool = True
 
 
 @dataclass(frozen=True)

@@ -59,14 +59,13 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     ranged = settings["capture"] == "range" or (settings["capture"] == "auto" and marks_steps)
     paused = Versioned(("--start-paused", "--conditional-collection"))
     group = settings["metrics"]
-    # Only in a folder of their own have tables of counters names that tell their process.
-    place = ("--result-dir", f"{SCRATCH}/unitrace") if group else ("--output-dir-path", SCRATCH)
     return (
         *(Versioned((_TRACES[name],), required=False) for name in names if name in _OPTIONAL),
         *((paused,) if ranged else ()),
+        # Only in a folder of their own have tables of counters names that tell their process.
+        *((Versioned(("--result-dir",), f"{SCRATCH}/unitrace", joined=False),) if group else ()),
         *(_TRACES[name] for name in names if name not in _OPTIONAL),
-        *(("--metric-query", "--group", group) if group else ()),
-        *place,
+        *(("--metric-query", "--group", group) if group else ("--output-dir-path", SCRATCH)),
     )
 
 
