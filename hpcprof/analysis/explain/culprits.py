@@ -30,15 +30,9 @@ def with_culprits(
             evidence_text=tuple(_said(finding, one, tables) for one in finding.evidence),
             source=sources_of(finding.cause, where, ranks, timelines),
             culprit=culprit_of(finding.cause, where, ranks, timelines),
-            alternatives=tuple(map(led, finding.alternatives)),
-            together=tuple(map(led, finding.together)),
         )
 
-    return replace(
-        explanation,
-        findings=tuple(map(led, explanation.findings)),
-        hidden=tuple(map(led, explanation.hidden)),
-    )
+    return explanation.changed(led)
 
 
 def _said(finding: Finding, evidence: Evidence, tables: Mapping[str, pd.DataFrame]) -> str:

@@ -14,7 +14,7 @@ from hpcprof.analysis.explain.candidates import Candidate, Candidates
 from hpcprof.analysis.explain.common_clock import CommonClock, clock_parts, common_clock
 from hpcprof.analysis.explain.critical_path import critical_path
 from hpcprof.analysis.explain.culprits import with_culprits
-from hpcprof.analysis.explain.evidence import Tables, evidence_of
+from hpcprof.analysis.explain.evidence import evidence_of
 from hpcprof.analysis.explain.evidence_words import in_words
 from hpcprof.analysis.explain.explanation import (
     LEAST_ESTIMATE_PCT,
@@ -45,7 +45,7 @@ from hpcprof.analysis.explain.pauses import outside_steps
 from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts
 from hpcprof.analysis.explain.rank_edges import rank_edges
 from hpcprof.analysis.explain.rank_sample import MOST_RANKS, of_ranks, replayed_ranks
-from hpcprof.analysis.explain.remedies import remedy, with_remedies_of_jax, with_remedies_of_mpi
+from hpcprof.analysis.explain.remedies import remedy, with_remedies_of
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.explain.run_graph import RunGraph, run_graph
@@ -406,9 +406,9 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
     if explanation.findings:
         first = timelines[inputs.ranks[0]]
         if _uses_jax(first):
-            explanation = with_remedies_of_jax(explanation)
+            explanation = with_remedies_of("jax", explanation)
         elif len(first.mpi_calls) and not len(first.kernels):
-            explanation = with_remedies_of_mpi(explanation)
+            explanation = with_remedies_of("mpi", explanation)
     return with_culprits(explanation, inputs.tables, timelines), path
 
 
@@ -431,17 +431,12 @@ def explain_noted(
     placed = with_machine(_sorted(found, round(wall), {}), tables)
     placed = with_files(with_waiting(placed, coincidences, wall), tables)
     rare = [one for one in placed if _is_rare(one)]
-    told = _sorted([_told(one, tables) for one in placed if one not in rare], round(wall), {})
-    return told, tuple(map(_rare_steps, rare))
 
+    def told(finding: Finding) -> Finding:
+        return replace(finding, evidence_text=tuple(in_words(tables, one) for one in finding.evidence))
 
-def _told(finding: Finding, tables: Tables) -> Finding:
-    """Return a finding, and those that would save as much instead, with the evidence in words."""
-    return replace(
-        finding,
-        evidence_text=tuple(in_words(tables, figure) for figure in finding.evidence),
-        alternatives=tuple(_told(one, tables) for one in finding.alternatives),
-    )
+    common = _sorted([one.changed(told) for one in placed if one not in rare], round(wall), {})
+    return common, tuple(map(_rare_steps, rare))
 
 
 def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[Explanation, pd.DataFrame]:
@@ -716,10 +711,22 @@ def _sorted(
 ) -> tuple[Finding, ...]:
     """Return findings with their shares of the elapsed time of a step, and the kind of steps that has them.
 
+    ``kinds`` has the kind of each step where there are several.
+
     The most costly come first, then those of low confidence, and then those without an estimate. A finding
     that saves so much only together with another one comes after it.
     """
-    placed = [_of_step(one, elapsed, kinds) if elapsed else one for one in findings]
+
+    def of_step(finding: Finding) -> Finding:
+        saving = finding.saving_ns
+        # What the host does before the first launch of a step is in the wall time of the step before.
+        of_steps = [{kinds.get(step - by) for step in finding.steps} for by in (0, 1)]
+        # The rarer kind tells more.
+        kind = max((number for one in of_steps if len(one) == 1 for number in one if number), default=None)
+        share = None if saving is None else round(100 * saving / (elapsed or 1), 3)
+        return replace(finding, share_pct=share, kind=kind)
+
+    placed = [one.changed(of_step) if elapsed else one for one in findings]
 
     def place(finding: Finding) -> tuple[bool, bool, int, bool]:
         before = [one for one in placed if any(_is_same(one, other) for other in finding.together)]
@@ -732,22 +739,3 @@ def _sorted(
 def _is_same(one: Finding, other: Finding) -> bool:
     """Return whether two findings are about the same cause, place and ranks."""
     return (one.cause, one.where, one.ranks) == (other.cause, other.where, other.ranks)
-
-
-def _of_step(finding: Finding, elapsed: int, kinds: Mapping[int, int]) -> Finding:
-    """Return a finding, and those inside it, with their shares of the elapsed time and their kind of steps.
-
-    ``kinds`` has the kind of each step where there are several. What the host does before the first launch of
-    a step is in the wall time of the step before.
-    """
-    saving = finding.saving_ns
-    of_steps = [{kinds.get(step - by) for step in finding.steps} for by in (0, 1)]
-    # The rarer kind tells more.
-    kind = max((number for one in of_steps if len(one) == 1 for number in one if number), default=None)
-    return replace(
-        finding,
-        share_pct=None if saving is None else round(100 * saving / elapsed, 3),
-        kind=kind,
-        alternatives=tuple(_of_step(one, elapsed, kinds) for one in finding.alternatives),
-        together=tuple(_of_step(one, elapsed, kinds) for one in finding.together),
-    )

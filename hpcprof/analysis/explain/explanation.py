@@ -5,7 +5,7 @@ Nothing here imports numpy or pandas, so that a kept explanation is shown quickl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
@@ -221,6 +221,14 @@ class Finding:
     kind: int | None = None
     culprit: Culprit | None = None
 
+    def changed(self, change: Callable[[Finding], Finding]) -> Finding:
+        """Return the finding changed, and so those that are alternatives to it or go together with it."""
+        return replace(
+            change(self),
+            alternatives=tuple(one.changed(change) for one in self.alternatives),
+            together=tuple(one.changed(change) for one in self.together),
+        )
+
 
 @dataclass(frozen=True)
 class NotJudged:
@@ -343,6 +351,13 @@ class Explanation:
             return False
         low = 100 * (finding.saving_low_ns or 0) / step
         return low >= LEAST_PCT and 100 * saving / step >= LEAST_ESTIMATE_PCT
+
+    def changed(self, change: Callable[[Finding], Finding]) -> Explanation:
+        """Return the explanation with all of its findings changed."""
+        findings, hidden = (
+            tuple(one.changed(change) for one in some) for some in (self.findings, self.hidden)
+        )
+        return replace(self, findings=findings, hidden=hidden)
 
     def as_json(self) -> dict[str, Any]:
         """Return the explanation in the types of JSON."""

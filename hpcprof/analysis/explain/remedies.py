@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Literal
 
 from hpcprof.analysis.explain.explanation import Cause, Explanation, Finding
 
@@ -89,6 +90,11 @@ _MPI: dict[Cause, str] = {
 }
 """Remedies for programs with MPI and without a GPU, where they differ."""
 
+Program = Literal["jax", "mpi"]
+"""A program in JAX, or one with MPI and without a GPU."""
+
+_OF_PROGRAM: dict[Program | None, dict[Cause, str]] = {"jax": _JAX, "mpi": _MPI}
+
 _INPUT = ("data", "load", "batch", "input", "fetch")
 
 _JAX_BY_WORD: tuple[tuple[Cause, tuple[str, ...], str], ...] = (
@@ -152,29 +158,18 @@ def remedy(
     where: str,
     ranks: Sequence[int],
     *,
-    jax: bool = False,
-    mpi: bool = False,
+    program: Program | None = None,
     in_turn: bool = False,
 ) -> str:
     """Return what to do about a cause in a place, in one or two sentences.
 
-    Parameters
-    ----------
-    cause : Cause
-    where : str
-    ranks : sequence of int
-    jax : bool
-        Whether it is a program in JAX.
-    mpi : bool
-        Whether it is a program with MPI and without a GPU.
-    in_turn : bool
-        Whether all ranks have the cause in turn, if they are late.
+    ``in_turn`` says whether all ranks have the cause in turn, if they are late.
     """
     place = where.lower()
-    by_word = _JAX_BY_WORD if jax else _BY_WORD
+    by_word = _JAX_BY_WORD if program == "jax" else _BY_WORD
     chosen = next(
         (text for one, words, text in by_word if one is cause and any(word in place for word in words)),
-        (_GENERAL | (_JAX if jax else {}) | (_MPI if mpi else {}))[cause],
+        (_GENERAL | _OF_PROGRAM.get(program, {}))[cause],
     )
     chosen = _IN_TURN if in_turn and cause is Cause.LATE_RANK_HOST else chosen
     named = f"rank {ranks[0]}" if len(ranks) == 1 else "these ranks"
@@ -183,38 +178,14 @@ def remedy(
     return re.sub(r"\b(?:of|in) (between|before|after) MPI_", r"\1 MPI_", said)
 
 
-def with_remedies_of_mpi(explanation: Explanation) -> Explanation:
-    """Return the explanation of a program with MPI and without a GPU, with its remedies."""
+def with_remedies_of(program: Program, explanation: Explanation) -> Explanation:
+    """Return an explanation with the remedies for such a program."""
+    # Findings on memory bring remedies of their own.
+    about = _GENERAL if program == "jax" else _MPI
 
-    def text(finding: Finding) -> str:
-        if finding.cause not in _MPI:
-            return finding.remedy
-        return remedy(finding.cause, finding.where, finding.ranks, mpi=True)
+    def retold(finding: Finding) -> Finding:
+        if finding.cause not in about:
+            return finding
+        return replace(finding, remedy=remedy(finding.cause, finding.where, finding.ranks, program=program))
 
-    return replace(explanation, findings=_retold(explanation.findings, text))
-
-
-def with_remedies_of_jax(explanation: Explanation) -> Explanation:
-    """Return the explanation of a program in JAX, with its remedies."""
-
-    def text(finding: Finding) -> str:
-        # Findings on memory bring remedies of their own.
-        if finding.cause not in _GENERAL:
-            return finding.remedy
-        return remedy(finding.cause, finding.where, finding.ranks, jax=True)
-
-    findings, hidden = (_retold(some, text) for some in (explanation.findings, explanation.hidden))
-    return replace(explanation, findings=findings, hidden=hidden)
-
-
-def _retold(findings: Sequence[Finding], text: Callable[[Finding], str]) -> tuple[Finding, ...]:
-    """Return findings with other remedies, also those beside and together with them."""
-    return tuple(
-        replace(
-            one,
-            remedy=text(one),
-            alternatives=_retold(one.alternatives, text),
-            together=_retold(one.together, text),
-        )
-        for one in findings
-    )
+    return explanation.changed(retold)
