@@ -6,7 +6,7 @@ A candidate only says what could be taken out; whether it costs anything, a repl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -313,18 +313,13 @@ class Candidates:
         ):
             changed = {rank: late(measured, rank) for rank in self._longest(cause)}
             excess = {rank: self._less(measured, times) for rank, times in changed.items()}
-            order = sorted(excess, key=lambda rank: -excess[rank])[:_MOST_LATE]
-            several = [rank for rank in order if excess[rank] >= _ALIKE * excess[order[0]]]
-            chosen: list[tuple[int, ...]] = [(rank,) for rank in order]
-            if 1 < len(several) <= len(self._every) // 2:
-                chosen.append(tuple(sorted(several)))
-            for ranks in chosen:
+            for ranks in late_groups(excess, len(self._every)):
                 least = min(ranks, key=lambda rank: excess[rank])
                 slower = self._slower(least) if cause is Cause.LATE_RANK_HOST else 0.0
                 latest = sorted(ranks, key=lambda rank: -excess[rank])
                 places = dict.fromkeys(self._most_excess(cause, rank) for rank in latest)
                 place = ", ".join([*places][:_NAMED])
-                yield Candidate(cause, place, ranks, _of_ranks(late, ranks), excess[least], slower=slower)
+                yield Candidate(cause, place, ranks, of_ranks(late, ranks), excess[least], slower=slower)
 
             yield from self._in_turn(cause)
 
@@ -479,7 +474,16 @@ class Candidates:
         return float(total[most]), most if alone else NONE
 
 
-def _of_ranks(late: Callable[[Times, int], Times], ranks: tuple[int, ...]) -> Remove:
+def late_groups(excess: Mapping[int, float], ranks: int) -> list[tuple[int, ...]]:
+    """Return those of some ranks that are latest, each and those that are late together: at most half."""
+    latest = sorted(excess, key=lambda rank: -excess[rank])[:_MOST_LATE]
+    several = tuple(sorted(rank for rank in latest if excess[rank] >= _ALIKE * excess[latest[0]] > 0))
+    return [*((rank,) for rank in latest), *([several] if 1 < len(several) <= ranks // 2 else [])]
+
+
+def of_ranks(late: Callable[[Times, int], Times], ranks: tuple[int, ...]) -> Remove:
+    """Return what takes a lateness out of each of these ranks."""
+
     def remove(times: Times, _: tuple[int, ...] | None) -> Times:
         for rank in ranks:
             times = late(times, rank)

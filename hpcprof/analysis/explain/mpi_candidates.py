@@ -6,21 +6,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hpcprof.analysis.explain.candidates import LEAST_SHARE, Candidate
+from hpcprof.analysis.explain.candidates import LEAST_SHARE, Candidate, late_groups, of_ranks
 from hpcprof.analysis.explain.explanation import Cause
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.mpi_part import MpiPart
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.removals import WHOLE_STEP
-from hpcprof.analysis.explain.replay import Replay, Times
+from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.timeline import Ints
 
-_MOST_LATE = 4
 _ALIKE = 0.5
-"""Several ranks are late together if the least late one is so much as late as the latest."""
-
+"""Several ranks have a cause together if the one that has least has so much of what the others have."""
 
 HELD_UP = 0.25
 """If calls are held up for so much of the time that ranks are late, the machine may be the reason."""
@@ -56,22 +54,11 @@ class MpiCandidates:
         excess = {rank: removals.host_excess(rank)[0] for rank in self._every if removals.is_late(rank)}
         if not excess:
             return
-        order = sorted(excess, key=lambda rank: -excess[rank])
-        several = [rank for rank in order if excess[rank] >= _ALIKE * excess[order[0]] > 0]
-        chosen: list[tuple[int, ...]] = [(rank,) for rank in order[:_MOST_LATE]]
-        if 1 < len(several) <= len(self._every) // 2:
-            chosen.append(tuple(sorted(several)))
         cause = Cause.PIPELINE_BUBBLE if self.part.is_pipeline else Cause.LATE_RANK_HOST
-        for ranks in chosen:
+        for ranks in late_groups(excess, len(self._every)):
             least = min(ranks, key=lambda rank: excess[rank])
             where = self._where(removals.host_times[:, least] * removals.host_excess(least)[1])
-
-            def remove(times: Times, _: tuple[int, ...] | None, ranks: tuple[int, ...] = ranks) -> Times:
-                for rank in ranks:
-                    times = removals.late_host(times, rank)
-                return times
-
-            yield Candidate(cause, where, ranks, remove, excess[least])
+            yield Candidate(cause, where, ranks, of_ranks(removals.late_host, ranks), excess[least])
 
     def _by_chance(self) -> Iterator[Candidate]:
         """Yield what ranks work longer in turn: each in some steps, none in all.
@@ -105,12 +92,11 @@ class MpiCandidates:
             yield self._serial_at(self.graph.places[place], rank, total[place, rank] / self.graph.steps)
 
     def _serial_at(self, place: str, rank: int, own: float, where: str | None = None) -> Candidate:
-        removals = self.removals
         return Candidate(
             Cause.SERIAL_SECTION,
             place if where is None else where,
             (rank,),
-            lambda times, _: removals.host_time(times, place, rank),
+            lambda times, _: self.removals.removals.host_time(times, place, (rank,)),
             own,
         )
 
@@ -130,14 +116,14 @@ class MpiCandidates:
             return
         less = np.where(np.isin(graph.call_rank, ranks), time, 0)
         calls = np.flatnonzero(less)
-
-        def remove(times: Times, _: tuple[int, ...] | None) -> Times:
-            edges = self.removals.removals.edge_of_call[EdgeKind.HOST][calls]
-            return times.set_lag(edges, np.maximum(times.lag[edges] - less[calls], 0))
-
-        of_place = np.bincount(graph.calls.place[calls], less[calls], len(graph.places))
-        where = self._where(of_place)
-        yield Candidate(Cause.SLOW_IO, where, tuple(ranks.tolist()), remove, self._per_step(less))
+        where = self._where(np.bincount(graph.calls.place[calls], less[calls], len(graph.places)))
+        yield Candidate(
+            Cause.SLOW_IO,
+            where,
+            tuple(ranks.tolist()),
+            lambda times, _: self.removals.removals.less_before(times, less),
+            self._per_step(less),
+        )
 
     def _small(self) -> Iterator[Candidate]:
         """Yield the small messages that could be sent together, of each call and of all."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
@@ -14,7 +14,7 @@ from hpcprof.analysis.explain.mpi_part import MpiNeeds
 from hpcprof.analysis.explain.places import places_of
 from hpcprof.analysis.explain.rank_activity import CallKind, HostCalls, HostPieces, Work
 from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, edges_of
-from hpcprof.analysis.explain.run_graph import RunGraph, in_order
+from hpcprof.analysis.explain.run_graph import RunGraph, in_order, shifted
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.columns.intervals import coverage, union
@@ -81,7 +81,10 @@ def mpi_graph(
     first = np.cumsum([0, *(len(part.calls) for part in parts)])
     calls = concatenate(
         HostCalls,
-        [_moved(part.calls, int(at)) for part, at in zip(parts, first[:-1], strict=True)],
+        [
+            replace(part.calls, before=shifted(part.calls.before, at))
+            for part, at in zip(parts, first[:-1].tolist(), strict=True)
+        ],
     )
     places, pieces = _pieces(timelines, parts, run, first)
     # A call is where its rank was before it.
@@ -94,8 +97,6 @@ def mpi_graph(
     edges = concatenate(Edges, [*_own_edges(calls, needs.waits), *needs.edges(len(observed))])
     observed = np.concatenate((observed, needs.moments()))
     edges, order = in_order(edges, observed)
-    position = np.empty(len(order), np.int64)
-    position[order] = np.arange(len(order))
     fronts = [1 + 2 * (part.fronts + at) for part, at in zip(parts, first[:-1], strict=True)]
     return RunGraph(
         ranks=tuple(timelines),
@@ -106,15 +107,10 @@ def mpi_graph(
         work_rank=np.empty(0, np.int64),
         places=places,
         names=tuple(run.calls.names),
-        edges=edges.take(np.argsort(position[edges.target], kind="stable")),
+        edges=edges,
         order=order,
         observed=observed,
         front=np.array(fronts, np.int64),
-        couplings=(),
-        odd_ns=0,
-        inferred_waits=0,
-        blocked=np.empty(0, np.int64),
-        paced_ranks=(),
         mpi=needs.part(call_rank, len(parts), _in_files(timelines, parts, run)),
     )
 
@@ -167,12 +163,6 @@ def _rank_calls(rank: int, run: RunMpi, clock: CommonClock, bounds: Ints) -> _Ra
         before=np.where(again, np.arange(len(row)) - 1, NONE),
     )
     return _RankCalls(calls, np.flatnonzero(row == NONE), following, begin, np.maximum(begin, end))
-
-
-def _moved(calls: HostCalls, by: int) -> HostCalls:
-    columns = {name: getattr(calls, name) for name in HostCalls.__match_args__}
-    columns["before"] = np.where(calls.before == NONE, NONE, calls.before + by)
-    return HostCalls(**columns)
 
 
 def _pieces(

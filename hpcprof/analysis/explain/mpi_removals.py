@@ -145,10 +145,6 @@ class MpiRemovals:
         """Scale the transfer of calls, without what they wait for others."""
         return self.less_transfer(times, np.where(calls, self.transfer * (1 - factor), 0))
 
-    def host_time(self, times: Times, place: str, rank: int) -> Times:
-        """Take out what a rank does in a place."""
-        return self.removals.host_time(times, place, (rank,))
-
     def late_receivers(self, times: Times) -> Times:
         """Let no send wait for its receiver."""
         return times.without(self.graph.edges.kind == EdgeKind.RENDEZVOUS)
@@ -214,12 +210,7 @@ class MpiRemovals:
         time = np.where(chosen, pieces.length * np.append(share, 0.0)[pieces.place], 0.0)
         if self.part.server == NONE:
             time = self._where_longer(time, rank)
-        time = self._in_late_steps(time, rank)
-        less = np.bincount(pieces.call, time, len(self.graph.calls))
-        calls = np.flatnonzero(less)
-        edges = self.removals.edge_of_call[EdgeKind.HOST][calls]
-        lag = np.maximum(times.lag[edges] - np.rint(less[calls]).astype(np.int64), 0)
-        return times.set_lag(edges, lag)
+        return self.removals.less_between(times, self._in_late_steps(time, rank))
 
     def _where_longer(self, time: Floats, rank: int) -> Floats:
         """Move what is taken from pieces of a rank to those of a step in which it takes longer than others.
@@ -252,7 +243,7 @@ class MpiRemovals:
         """Take from a rank what it works longer than the others, and what it does while they wait for it."""
         changed = self.late_host(times, rank)
         for place in np.flatnonzero(self.serial[:-1, rank]).tolist():
-            changed = self.host_time(changed, self.graph.places[place], rank)
+            changed = self.removals.host_time(changed, self.graph.places[place], (rank,))
         return changed
 
     @cached_property
@@ -389,11 +380,8 @@ class MpiRemovals:
         work = self._work_of_steps
         share = np.divide(self.late_by_chance, work, out=np.zeros_like(work), where=work > 0)
         counts = ~self.serial[pieces.place, rank]
-        time = np.where(counts, pieces.length * share[self._step, rank], 0.0)
-        less = np.bincount(pieces.call, time, len(graph.calls))
-        calls = np.flatnonzero(less)
-        edges = self.removals.edge_of_call[EdgeKind.HOST][calls]
-        return times.set_lag(edges, np.maximum(times.lag[edges] - np.rint(less[calls]).astype(np.int64), 0))
+        less = np.where(counts, pieces.length * share[self._step, rank], 0.0)
+        return self.removals.less_between(times, less)
 
     @cached_property
     def held_up(self) -> float:

@@ -144,12 +144,18 @@ class Removals:
         chosen = self.inside(place)[pieces.place] & self.of_ranks(self.graph.call_rank[pieces.call], ranks)
         if long is not None:
             chosen &= self.long_gap[pieces.call] == long
-        less = np.zeros(len(self.graph.calls), np.int64)
-        np.add.at(less, pieces.call[chosen], pieces.length[chosen])
+        return self.less_between(times, np.where(chosen, pieces.length * (1 - factor), 0.0))
+
+    def less_between(self, times: Times, less: Floats) -> Times:
+        """Shorten the pieces of host time by some ns each."""
+        of_call = np.bincount(self.graph.pieces.call, less, len(self.graph.calls))
+        return self.less_before(times, np.rint(of_call).astype(np.int64))
+
+    def less_before(self, times: Times, less: Ints) -> Times:
+        """Shorten the time between each call and the one before it on its thread."""
         calls = np.flatnonzero(less)
         edges = self.edge_of_call[EdgeKind.HOST][calls]
-        lag = np.maximum(times.lag[edges] - np.rint(less[calls] * (1 - factor)).astype(np.int64), 0)
-        return times.set_lag(edges, lag)
+        return times.set_lag(edges, np.maximum(times.lag[edges] - less[calls], 0))
 
     def call_time(self, times: Times, calls: Ints, most: int = _CALL_NS) -> Times:
         """Limit the own time of calls."""
@@ -275,15 +281,9 @@ class Removals:
 
     def _less_host(self, times: Times, own: Floats, between: Floats) -> Times:
         """Shorten the own time of calls and the pieces of host time."""
-        graph = self.graph
         edges = self.edge_of_call[EdgeKind.CALL]
-        lag = times.lag.copy()
-        lag[edges] -= np.rint(own).astype(np.int64)
-        less = np.bincount(graph.pieces.call, between, len(graph.calls))
-        calls = np.flatnonzero(less)
-        edges = self.edge_of_call[EdgeKind.HOST][calls]
-        lag[edges] = np.maximum(lag[edges] - np.rint(less[calls]).astype(np.int64), 0)
-        return replace(times, lag=lag)
+        shorter = times.set_lag(edges, times.lag[edges] - np.rint(own).astype(np.int64))
+        return self.less_between(shorter, between)
 
     def host_excess(self, times: Times, rank: int) -> tuple[Floats, Floats]:
         """Return by how much each call and each piece of host time of a rank is longer than on the others.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -69,11 +69,11 @@ class RunGraph:
     order: Ints
     observed: Ints
     front: Ints
-    couplings: tuple[Coupling, ...]
-    odd_ns: int
-    inferred_waits: int
-    blocked: Ints
-    paced_ranks: tuple[int, ...]
+    couplings: tuple[Coupling, ...] = ()
+    odd_ns: int = 0
+    inferred_waits: int = 0
+    blocked: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    paced_ranks: tuple[int, ...] = ()
     mpi: MpiPart | None = None
 
     @cached_property
@@ -172,8 +172,6 @@ def run_graph(
         observed = np.concatenate((observed, needs.moments()))
     every = concatenate(Edges, (inside, coupled))
     every, order = in_order(every, observed)
-    position = np.empty(len(order), np.int64)
-    position[order] = np.arange(len(order))
     return RunGraph(
         ranks=ranks,
         calls=calls,
@@ -183,7 +181,7 @@ def run_graph(
         work_rank=tables.work_rank,
         places=tables.places,
         names=tables.names,
-        edges=every.take(np.argsort(position[every.target], kind="stable")),
+        edges=every,
         order=order,
         observed=observed,
         front=_fronts(activities, tables),
@@ -245,7 +243,7 @@ def _joined(activities: Mapping[int, RankActivity], clock: CommonClock) -> _Join
             "thread": one.calls.thread + threads,
             "name": name[one.calls.name],
             "place": place[one.calls.place],
-            "before": _shifted(one.calls.before, at_call),
+            "before": shifted(one.calls.before, at_call),
         }
         calls.append(replace(one.calls, **moved))
         work.append(
@@ -257,7 +255,7 @@ def _joined(activities: Mapping[int, RankActivity], clock: CommonClock) -> _Join
                 name=name[one.work.name],
                 call=one.work.call + at_call,
                 place=place[one.work.place],
-                before=_shifted(one.work.before, at_work),
+                before=shifted(one.work.before, at_work),
             )
         )
         pieces.append(replace(one.pieces, call=one.pieces.call + at_call, place=place[one.pieces.place]))
@@ -296,7 +294,8 @@ class _Texts:
         return np.array([*found, NONE], np.int64)
 
 
-def _shifted(rows: Ints, by: int) -> Ints:
+def shifted(rows: Ints, by: int) -> Ints:
+    """Return rows that have moved; `NONE` stays."""
     return np.where(rows == NONE, NONE, rows + by)
 
 
@@ -328,17 +327,18 @@ def _renumbered(
 
 
 def in_order(edges: Edges, observed: Ints) -> tuple[Edges, Ints]:
-    """Return the edges, and the nodes in an order in which every edge leads forward: that of time if it can.
+    """Return edges by their targets, and the nodes in an order in which every edge leads forward.
 
-    A call may return before its copy ends, and where clocks are not aligned exactly, a rank may end a
-    collective before another one begins it. A node that is too early moves behind its source. Where edges
-    contradict each other, no such order exists until `_without_cycles`.
+    The order is that of time if it can. A call may return before its copy ends, and where clocks are not
+    aligned exactly, a rank may end a collective before another one begins it. A node that is too early moves
+    behind its source. Where edges contradict each other, no such order exists until `_without_cycles`.
     """
     moment = observed.copy()
     for _ in range(_MOST_ROUNDS):
         early = moment[edges.target] <= moment[edges.source]
         if not early.any():
-            return edges, np.argsort(moment, kind="stable")
+            order = np.argsort(moment, kind="stable")
+            return edges.take(np.argsort(np.argsort(order)[edges.target], kind="stable")), order
         np.maximum.at(moment, edges.target[early], moment[edges.source[early]] + 1)
     return in_order(_without_cycles(edges, observed), observed)
 
