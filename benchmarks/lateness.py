@@ -1,8 +1,8 @@
 """False alarms and power of the verdicts on late ranks: ``python benchmarks/lateness.py [TRIALS]``.
 
 Ranks arrive at a collective of each step at times that vary, and each rank's lateness against the median of
-the others is judged by the intervals of `hpcprof.analysis.collectives.step_costs`, as a collect does. The
-clocks are exact, because their uncertainty only widens the intervals. The kinds of noise are those of
+the others is judged by the intervals of `hpcprof.analysis.collectives.waiting_balance`, as a collect does.
+The clocks are exact, because their uncertainty only widens the intervals. The kinds of noise are those of
 `benchmarks.noise`; a drift and half of "common" are the same for all ranks in a step, "one AR(0.8)" has one
 such rank beside independent ones, and "unequal" ranks whose AR(0.5) differs in size. In the first table no
 rank is late, in the second one is, by 1.5 standard deviations: 3 % of a step where a step varies by 2 %.
@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.noise import KINDS, Values, share  # noqa: E402
 from hpcprof.analysis.collectives.clock_alignment import later_than_others  # noqa: E402
-from hpcprof.analysis.collectives.step_costs import rank_intervals  # noqa: E402
+from hpcprof.analysis.collectives.waiting_balance import rank_intervals  # noqa: E402
 
 RANKS = (2, 16, 64)
 STEPS = (6, 20, 100)

@@ -113,7 +113,7 @@ def collect_first(run: Run, store: Store) -> None:
     """Collect a run that this version of hpcprof has not collected, and say so on standard error."""
     # Imported here: a report from the store is quick.
     from hpcprof.cli.collect import collect_and_tell
-    from hpcprof.results.earlier_figures import earlier_version
+    from hpcprof.results.analysis_table import earlier_version
 
     earlier = earlier_version(store.profiles(run.id).values()) if store.exists() else ""
     why = f"{run.id} was collected by {earlier}" if earlier else f"nothing of {run.id} has been collected"

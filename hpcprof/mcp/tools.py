@@ -162,7 +162,7 @@ class Tools:
             compared.conclusion() or (f"Verdict: {row['verdict']}." if row else "Nothing can be compared.")
         ]
         if compared.waterfall is not None:
-            from hpcprof.report.difference import in_a_sentence
+            from hpcprof.report.comparison import in_a_sentence
 
             head.append(in_a_sentence(compared.waterfall))
         lines = ["metric | " + " | ".join(key for key in row if key != "metric")] if row else []

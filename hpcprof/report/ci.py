@@ -12,8 +12,7 @@ from xml.etree import ElementTree
 from hpcprof.analysis.comparison.compare import REGRESSION
 from hpcprof.common.units import format_ns, visible
 from hpcprof.profiles.kernel_names import short_name
-from hpcprof.report.comparison import Comparison
-from hpcprof.report.difference import in_a_sentence
+from hpcprof.report.comparison import Comparison, in_a_sentence
 from hpcprof.report.formatting import format_value
 from hpcprof.results.analysis_table import Row
 

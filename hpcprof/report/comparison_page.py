@@ -13,8 +13,7 @@ from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.common.units import format_ns
 from hpcprof.report.account import IDLE_CAUSES
-from hpcprof.report.comparison import Comparison
-from hpcprof.report.difference import in_a_sentence
+from hpcprof.report.comparison import Comparison, in_a_sentence
 from hpcprof.report.formatting import format_value, header
 from hpcprof.report.page.first_screen import Slice, patterned
 from hpcprof.report.page.page import render_page

@@ -24,8 +24,7 @@ from hpcprof.analysis.explain.explanation import (
     Source,
     StepSummary,
 )
-from hpcprof.analysis.stalls.evidence import Stall
-from hpcprof.analysis.stalls.words import describe
+from hpcprof.analysis.stalls.evidence import Stall, describe
 from hpcprof.common.units import counted, format_ns, named_ranks, visible
 
 _LABELS = 12

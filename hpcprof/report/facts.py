@@ -13,8 +13,7 @@ from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns, 
 from hpcprof.report.contents import Contents
 from hpcprof.report.explanation import in_short
 from hpcprof.report.mpi import delays, messages, useful_time
-from hpcprof.results.analysis_table import Row
-from hpcprof.results.earlier_figures import earlier_version
+from hpcprof.results.analysis_table import Row, earlier_version
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.workloads.schema import Correctness, RankResult, Training, summarize
 

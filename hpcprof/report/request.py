@@ -13,17 +13,16 @@ from hpcprof.analysis.framework.registry import find_analysis, find_analysis_acr
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError, writing
 from hpcprof.report.contents import VERDICTS, Contents, gather, sample_sizes
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.analysis_table import AnalysisTable, earlier_version
 from hpcprof.results.darshan_logs import logs_of
-from hpcprof.results.earlier_figures import earlier_version
 from hpcprof.results.executors.interface import Executor, serially
 from hpcprof.results.explanation import explain_for_report
-from hpcprof.results.on_demand import read_or_compute
 from hpcprof.results.run_memory import snapshots_of
 from hpcprof.results.run_names import find_known_run, find_known_runs
 from hpcprof.results.run_profiles import profiles_of, sampled_so_far
 from hpcprof.results.stalls import is_unprofiled, tells_while_it_runs
 from hpcprof.results.store.store import Store
+from hpcprof.results.when_asked import read_or_compute
 from hpcprof.submit.remote.mirror import connect, host_of
 from hpcprof.submit.runs.directory import Run, typed_name
 from hpcprof.submit.schedulers.base import JobState

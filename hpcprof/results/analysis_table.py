@@ -14,6 +14,9 @@ if TYPE_CHECKING:  # pandas is not needed to report from the store
     import pandas as pd
 
     from hpcprof.analysis.framework.outcome import Outcome
+from collections.abc import Iterable
+
+from hpcprof.results.store.tables import ProfileRow
 
 ANALYSIS_VERSION = 24
 """Raised whenever an analysis gives other figures: profiles that were collected before are read again."""
@@ -79,3 +82,12 @@ def data_frame(columns: Sequence[Column], values: Mapping[str, list[Any]]) -> pd
         }
     )
     return frame
+
+
+def earlier_version(profiles: Iterable[ProfileRow]) -> str:
+    """Return the hpcprof that computed the figures of a run; empty if this version would not change them."""
+    earlier = [profile for profile in profiles if profile.analysis_version != ANALYSIS_VERSION]
+    if not earlier:
+        return ""
+    versions = sorted({profile.made_by for profile in earlier if profile.made_by})
+    return f"hpcprof {' and '.join(versions)}" if versions else "an earlier version of hpcprof"

@@ -25,8 +25,7 @@ from hpcprof.profiles.losses import Loss, LossKind
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
-from hpcprof.results.analysis_table import ANALYSIS_VERSION, AnalysisTable
-from hpcprof.results.earlier_figures import earlier_version
+from hpcprof.results.analysis_table import ANALYSIS_VERSION, AnalysisTable, earlier_version
 from hpcprof.results.executors.interface import Executor, serially
 from hpcprof.results.run_memory import memory_rows
 from hpcprof.results.run_names import command_line, typed_run

@@ -11,7 +11,7 @@ from hpcprof.common.errors import HpcprofError
 from hpcprof.common.processes import CommandNotStarted
 from hpcprof.common.units import visible
 from hpcprof.profiles.event_folders import EVENTS
-from hpcprof.results.earlier_figures import earlier_version
+from hpcprof.results.analysis_table import earlier_version
 from hpcprof.results.package import check_rows
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.submit.remote.host import Host

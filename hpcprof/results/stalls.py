@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from hpcprof.analysis.stalls.evidence import ProcessState, RankEvidence, Stall
+from hpcprof.analysis.stalls.evidence import ProcessState, RankEvidence, Stall, describe
 from hpcprof.analysis.stalls.verdict import judge
-from hpcprof.analysis.stalls.words import describe
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.paths import is_folder

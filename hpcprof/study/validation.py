@@ -14,9 +14,8 @@ from hpcprof.study.runs import MessageKind, Progress, StudyRuns, prepared_store
 if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.analysis.explain.explanation import Explanation
     from hpcprof.results.store.store import Store
-    from hpcprof.study.fault_cost import Cost
     from hpcprof.study.validation_record import ValidationRecord, ValidationRun
-    from hpcprof.study.validation_table import Validation
+    from hpcprof.study.validation_table import Cost, Validation
     from hpcprof.submit.jobs.job import JobSpec
     from hpcprof.submit.runs.directory import Run
 
@@ -240,7 +239,7 @@ def _validate(
 
 def _costs(timed: Iterable[ValidationRun], runs_dir: Path) -> dict[str, Cost]:
     from hpcprof.profiles.readers.results import parse_result
-    from hpcprof.study.fault_cost import fault_costs
+    from hpcprof.study.validation_table import fault_costs
     from hpcprof.workloads.schema import file_name
 
     costs = {}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from hpcprof.analysis.stalls.words import describe
+from hpcprof.analysis.stalls.evidence import describe
 from hpcprof.results.stalls import judge_folder
 
 pytestmark = pytest.mark.slow

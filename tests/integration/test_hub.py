@@ -39,10 +39,10 @@ from hpcprof.results.event_query import find_events
 from hpcprof.results.listing import list_runs
 from hpcprof.results.package import Package, described, unpacked, write_package
 from hpcprof.results.store.store import Store, open_store
-from hpcprof.serve import uploads as uploads_module
+from hpcprof.serve import hub as hub_module
 from hpcprof.serve.grants import Grant
+from hpcprof.serve.hub import Progress, Refused, Uploads
 from hpcprof.serve.server import listen_on_file
-from hpcprof.serve.uploads import Progress, Refused, Uploads
 from hpcprof.submit.runs.directory import Run
 from tests.conftest import Hpcprof
 from tests.integration.chromium import OpenPage, barriers
@@ -695,7 +695,7 @@ def test_a_large_package_holds_up_no_other(
         with unpacked(path, *others) as found:
             yield found
 
-    monkeypatch.setattr(uploads_module, "unpacked", slow)
+    monkeypatch.setattr(hub_module, "unpacked", slow)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(receive, uploads, large, grant_of("ci"))
         assert unpacking.wait(60)

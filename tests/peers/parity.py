@@ -18,10 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcprof.analysis.gpu_time.breakdown import breakdown, kernel_classes, overlap
+from hpcprof.analysis.gpu_time.breakdown import breakdown, idle, kernel_classes, overlap, queue_length
 from hpcprof.analysis.gpu_time.hta_breakdown import hta_breakdown
-from hpcprof.analysis.gpu_time.idle import idle
-from hpcprof.analysis.gpu_time.queue_length import queue_length
 from hpcprof.analysis.summaries.api_calls import launches
 from hpcprof.analysis.summaries.kernels import kernels
 from hpcprof.profiles.timeline import Table, Timeline

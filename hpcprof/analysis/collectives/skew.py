@@ -20,9 +20,11 @@ from hpcprof.analysis.collectives.clock_alignment import (
 from hpcprof.analysis.collectives.communication import Communication
 from hpcprof.analysis.collectives.declarations import COST_PCT, EVEN_PCT
 from hpcprof.analysis.collectives.matching import MatchedCollectives, in_few_sentences
-from hpcprof.analysis.collectives.step_costs import MIN_STEPS, StepCosts, cost_intervals
 from hpcprof.analysis.collectives.waiting_balance import (
+    MIN_STEPS,
+    StepCosts,
     balanced_costs,
+    cost_intervals,
     message_waits,
     partners,
 )

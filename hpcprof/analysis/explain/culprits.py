@@ -2,16 +2,152 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from statistics import median
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from hpcprof.analysis.explain.evidence_words import in_words
-from hpcprof.analysis.explain.explanation import Cause, Evidence, Explanation, Finding
-from hpcprof.analysis.explain.slices import culprit_of
-from hpcprof.analysis.explain.sources import MOST_RANKS, sources_of
-from hpcprof.profiles.timeline import Timeline
+from hpcprof.analysis.explain.explanation import Cause, Culprit, Evidence, Explanation, Finding
+from hpcprof.analysis.explain.places import OUTSIDE, Places, is_inside, places_of
+from hpcprof.analysis.explain.slow_math import runs_without_tensor_cores
+from hpcprof.analysis.explain.sources import CALLS, MOST_RANKS, sources_of
+from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
+from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
+from hpcprof.analysis.steps.wall_time import StepTimes, step_intervals
+from hpcprof.profiles.columns.unique import numbered
+from hpcprof.profiles.timeline import NO_NAME, ApiCalls, Category, Ints, Operations, Ranges, Timeline
+
+_ON_GPU = {
+    Cause.LATE_RANK_GPU: Category.COMP,
+    Cause.SLOW_MATH: Category.COMP,
+    Cause.CONTENTION: Category.COMP,
+    Cause.EXPOSED_COMMUNICATION: Category.COMM,
+    Cause.PIPELINE_BUBBLE: Category.COMM,
+}
+"""The operations of these causes, in words."""
+
+_OTHERS = 8
+"""With how many other ranks the kernels of a late one are compared."""
+
+_WITHOUT = (Cause.STEP_SPIKES, Cause.STEP_DRIFT, Cause.CAPTURE_INCOMPLETE)
+"""Causes that no single slice shows."""
+
+
+def culprit_of(
+    cause: Cause, where: str, ranks: tuple[int, ...], timelines: Mapping[int, Timeline]
+) -> Culprit | None:
+    """Return the longest slice that shows a finding, outside the first step if there is one.
+
+    Parameters
+    ----------
+    where : str
+        The path of its range; empty for the whole step.
+    """
+    if cause in _WITHOUT:
+        return None
+    known = [rank for rank in ranks if rank in timelines]
+    only = {rank: _slowest_kernel(rank, timelines) for rank in known if cause is Cause.LATE_RANK_GPU}
+    found = [_longest(rank, timelines[rank], cause, where, only.get(rank)) for rank in known]
+    steps = [steps_of(timelines[rank]).number for rank in known]
+    first = min((int(number[0]) for number in steps if len(number)), default=0)
+    return max(
+        (one for one in found if one), key=lambda one: (one.step > first, one.duration_ns), default=None
+    )
+
+
+def _slowest_kernel(rank: int, timelines: Mapping[int, Timeline]) -> str | None:
+    """Return the kernel for which a rank needs most more time than the median of others; None without any."""
+    others = [other for other in timelines if other != rank][:_OTHERS]
+    times = [_time_by_name(timelines[other]) for other in others]
+    excess = {
+        name: time - median(other.get(name, 0) for other in times) if times else 0
+        for name, time in _time_by_name(timelines[rank]).items()
+    }
+    slowest = max(excess, key=excess.__getitem__, default=None)
+    return slowest if slowest is not None and excess[slowest] > 0 else None
+
+
+def _time_by_name(timeline: Timeline) -> dict[str, int]:
+    kernels = timeline.kernels
+    used, row = numbered(kernels.name)
+    time = np.zeros(len(used), np.int64)
+    np.add.at(time, row, np.where(kernels.category == Category.COMP, kernels.end - kernels.start, 0))
+    return {text: int(ns) for text, ns in zip(timeline.names(used), time, strict=True) if text}
+
+
+def _longest(rank: int, timeline: Timeline, cause: Cause, where: str, kernel: str | None) -> Culprit | None:
+    """Return the longest slice of a rank, of one kernel only if it is named."""
+    steps = step_intervals(timeline)
+    if not len(steps.start):
+        return None
+    places = places_of(timeline, int(steps.start.min()), int(steps.end.max()))
+    start, end, name = _candidates(timeline, places, cause, where)
+    within = (start < steps.end[-1]) & (end > steps.start[0])
+    if kernel is not None and (alike := within & _named(timeline, name, kernel.__eq__)).any():
+        within = alike
+    start, end, name = start[within], end[within], name[within]
+    if not len(start):
+        return None
+    step = _step_of(steps, start)
+    row = int(np.lexsort((end - start, step > 0))[-1])
+    return Culprit(
+        rank,
+        int(steps_of(timeline).number[step[row]]),
+        timeline.names(name[row : row + 1])[0] or "",
+        int(start[row] - steps.start[step[row]]),
+        int(end[row] - start[row]),
+    )
+
+
+def _named(timeline: Timeline, name: Ints, fits: Callable[[str], bool]) -> NDArray[np.bool_]:
+    """Return which names fit, each distinct one decided once."""
+    used, row = numbered(name)
+    fitting = [text is not None and fits(text) for text in timeline.names(used)]
+    found: NDArray[np.bool_] = np.array(fitting, np.bool_)[row]
+    return found
+
+
+def _step_of(steps: StepTimes, start: Ints) -> Ints:
+    """Return the step in whose wall time each slice begins; what comes before all belongs to the first."""
+    found: Ints = np.maximum(np.searchsorted(steps.start, start, side="right") - 1, 0)
+    return found
+
+
+def _candidates(timeline: Timeline, places: Places, cause: Cause, where: str) -> tuple[Ints, Ints, Ints]:
+    """Return start, end and name of the slices that may show a cause."""
+    wheres = where.split(", ")
+    of_texts = (any(is_inside(text, one) for one in wheres) for text in places.texts)
+    inside = np.array([*of_texts, where in ("", OUTSIDE)], bool)
+    if cause in _ON_GPU:
+        work = timeline.columns_of_operations(Operations)
+        chosen = work.category == _ON_GPU[cause]
+        if cause is Cause.SLOW_MATH:
+            chosen &= _named(timeline, work.name, runs_without_tensor_cores)
+        calls, launch = timeline.calls, launch_calls(timeline)
+        known = np.flatnonzero(chosen & (launch != NO_CALL))
+        place = places.at(timeline, *(getattr(calls, of)[launch[known]] for of in _WHOSE))
+        rows = known[inside[place]]
+        work = work.take(rows if len(rows) else np.flatnonzero(chosen))
+        return work.start, work.end, work.name
+    table: ApiCalls | Ranges
+    if cause in CALLS:
+        table = timeline.calls
+        chosen = _named(timeline, table.name, lambda name: bool(CALLS[cause].search(name)))
+    else:
+        table = timeline.ranges
+        own = (timeline.ranges.domain == NO_NAME) & (timeline.ranges.one_thread == 1)
+        inner = {one.rpartition("/")[2] for one in wheres}
+        chosen = own & _named(timeline, table.name, lambda name: shown_name(timeline, name) in inner)
+    rows = np.flatnonzero(chosen)
+    rows = rows[inside[places.at(timeline, *(getattr(table, of)[rows] for of in _WHOSE))]]
+    return table.start[rows], table.end[rows], table.name[rows]
+
+
+_WHOSE = ("process", "thread", "start")
 
 
 def with_culprits(

@@ -29,7 +29,6 @@ from hpcprof.analysis.explain.explanation import (
 )
 from hpcprof.analysis.explain.findings import MUCH_SLOWER, Judged, Search
 from hpcprof.analysis.explain.host_activity import NONE
-from hpcprof.analysis.explain.host_pace import with_pauses
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import CALL_COST_NS, MPI_CALL_COST_NS
 from hpcprof.analysis.explain.machine import (
@@ -41,8 +40,7 @@ from hpcprof.analysis.explain.mpi_candidates import HELD_UP, MpiCandidates
 from hpcprof.analysis.explain.mpi_graph import HostSteps, common_steps, mpi_graph
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
 from hpcprof.analysis.explain.on_host import explain_on_host
-from hpcprof.analysis.explain.pauses import outside_steps
-from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts
+from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts, with_pauses
 from hpcprof.analysis.explain.rank_edges import rank_edges
 from hpcprof.analysis.explain.rank_sample import MOST_RANKS, of_ranks, replayed_ranks
 from hpcprof.analysis.explain.remedies import remedy, with_remedies_of
@@ -50,7 +48,7 @@ from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay
 from hpcprof.analysis.explain.run_graph import RunGraph, run_graph
 from hpcprof.analysis.explain.slow_math import slow_products, tensor_core_gain
-from hpcprof.analysis.explain.step_series import drift
+from hpcprof.analysis.explain.step_series import drift, outside_steps
 from hpcprof.analysis.explain.stream_waits import waits_between_streams
 from hpcprof.analysis.explain.whole_run import of_capture, of_series, unexplained_waiting
 from hpcprof.analysis.mpi.matching import RunMpi

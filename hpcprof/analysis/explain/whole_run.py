@@ -14,9 +14,8 @@ from hpcprof.analysis.explain.explanation import WAITING, Cause, Evidence, Findi
 from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import MODEL_SHARE, half_width
-from hpcprof.analysis.explain.pauses import Pause, spikes_and_pauses
 from hpcprof.analysis.explain.remedies import remedy
-from hpcprof.analysis.explain.step_series import drift
+from hpcprof.analysis.explain.step_series import Pause, drift, spikes_and_pauses
 from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.steps.run_step import StepSeries

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from itertools import combinations
+
+import numpy as np
 
 from hpcprof.analysis.framework.outcome import Outcome, Values, columns_of, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.gpu_time.device_time import DeviceTime, device_times
-from hpcprof.profiles.timeline import Category, Timeline
+from hpcprof.analysis.steps.streams import NEVER, OperationTimes, launch_starts, streams, why_no_launches
+from hpcprof.profiles.timeline import Category, Ints, Timeline
 
 PARTS = ("compute", "exposed_comm", "exposed_mem", "idle")
 _SETS_OF_CLASSES = [chosen for size in (1, 2, 3) for chosen in combinations(Category, size)]
@@ -106,3 +110,117 @@ def kernel_classes(timeline: Timeline) -> Outcome:
         "pct": [round(100 * time / busy, 2) for time in present.values()],
     }
     return Outcome(rows)
+
+
+KERNEL_WAIT_NS = 30_000
+"""A shorter gap is the cost of launching one kernel after another.
+
+HolisticTraceAnalysis documents 30 ns, but its code compares microseconds.
+"""
+
+CAUSES = ("host_wait", "kernel_wait", "other")
+
+
+def idle(timeline: Timeline) -> Outcome:
+    """Divide the gaps between the operations of each stream by cause.
+
+    A gap is ``host_wait`` if the next operation's launch call began only after the previous operation had
+    ended. Otherwise it is ``kernel_wait`` if it is shorter than `KERNEL_WAIT_NS`, and ``other`` if not. Each
+    stream of a device has a row per cause. ``share_pct`` is percent of the stream's gaps with two decimals,
+    None if the stream is never idle. A gap next to an operation whose launch call was not recorded is left
+    out, because its cause is unknown.
+    """
+    file = timeline.origin.path.name
+    if reason := why_no_launches(timeline):
+        return no_rows(reason)
+    operations, launched = timeline.columns_of_operations(OperationTimes), launch_starts(timeline)
+    totals: dict[tuple[int, int], Ints] = {}
+    gaps = used = 0
+    for device, stream, rows in streams(timeline):
+        launch = launched[rows]
+        known = (launch[1:] != NEVER) & (launch[:-1] != NEVER)
+        ended = np.maximum.accumulate(operations.end[rows])[:-1]
+        length = np.maximum(operations.start[rows][1:] - ended, 0) * known
+        late = launch[1:] > ended
+        short = length < KERNEL_WAIT_NS
+        gaps, used = gaps + len(known), used + int(np.count_nonzero(known))
+        if known.any():
+            total = totals.setdefault((device, stream), np.zeros(len(CAUSES), np.int64))
+            host, kernel = length[late].sum(), length[short & ~late].sum()
+            total += (host, kernel, length.sum() - host - kernel)
+    if not gaps:
+        return no_rows(f"no stream of {file} has two operations")
+    left_out = f"{gaps - used} of {gaps} gaps in {file} are left out, because a launch call was not recorded"
+    found = [
+        {
+            "device": device,
+            "stream": stream,
+            "cause": cause,
+            "idle_ns": int(ns),
+            "share_pct": _share(int(ns), int(total.sum())),
+        }
+        for (device, stream), total in totals.items()
+        for cause, ns in zip(CAUSES, total, strict=True)
+    ]
+    return Outcome(columns_of(found), left_out if used < gaps else "")
+
+
+def _share(time: int, whole: int) -> float | None:
+    return round(100 * time / whole, 2) if whole else None
+
+
+def queue_length(timeline: Timeline) -> Outcome:
+    """Summarize the length of each stream's queue: the operations that are launched but have not started.
+
+    The length increases when the launch call of an operation begins, and decreases when the operation
+    starts on the GPU. ``count`` is the number of these changes. The other columns are statistics of the
+    length after each change, not weighted by time, as in HolisticTraceAnalysis' queue length summary.
+    ``stddev`` is that of the sample (n - 1); percentiles interpolate linearly. Operations whose launch call
+    was not recorded do not count.
+    """
+    if reason := why_no_launches(timeline):
+        return no_rows(reason)
+    operations, launched = timeline.columns_of_operations(OperationTimes), launch_starts(timeline)
+    rows = []
+    for device, stream, members in streams(timeline):
+        launch, start = launched[members], operations.start[members]
+        known = launch != NEVER
+        if not known.any():
+            continue
+        length, count = _lengths(launch[known], start[known])
+        n, mean = int(count.sum()), int(length @ count) / int(count.sum())
+        rows.append(
+            {
+                "device": device,
+                "stream": stream,
+                "count": n,
+                "mean": round(mean, 2),
+                "stddev": round(math.sqrt(float((length - mean) ** 2 @ count) / (n - 1)), 2),
+                "min": int(length[0]),
+                **{f"p{percent}": _percentile(length, count, percent) for percent in (25, 50, 75)},
+                "max": int(length[-1]),
+            }
+        )
+    return Outcome(columns_of(rows))
+
+
+def _lengths(launched: Ints, begun: Ints) -> tuple[Ints, Ints]:
+    """Return the lengths of a queue, ascending, and the number of changes after which it has each."""
+    # Twice a time stamp does not overflow (`LATEST`). At equal times the launch comes first.
+    changes = np.concatenate((launched, begun))
+    changes *= 2
+    changes[len(launched) :] += 1
+    # Both parts are nearly sorted, and a stable sort merges sorted runs quickly.
+    changes.sort(kind="stable")
+    changes &= 1
+    length = np.cumsum(1 - 2 * changes.astype(np.int8), dtype=np.int32)
+    length.sort()
+    first = np.flatnonzero(np.append(True, length[1:] != length[:-1]))
+    return length[first].astype(np.int64), np.diff(first, append=len(length))
+
+
+def _percentile(length: Ints, count: Ints, percent: int) -> float:
+    """Return a percentile of the lengths, interpolated linearly between neighbours."""
+    place = percent / 100 * (int(count.sum()) - 1)
+    below, above = length[np.searchsorted(np.cumsum(count), (int(place), math.ceil(place)), side="right")]
+    return float(below + (above - below) * (place - int(place)))

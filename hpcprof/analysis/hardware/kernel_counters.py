@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 import numpy as np
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
-from hpcprof.analysis.hardware.ncu_counts import DURATION, PRECISIONS, dram_bytes, flops, tensor_flops
 from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
 from hpcprof.profiles.timeline import Timeline
@@ -46,6 +48,8 @@ _PERCENT = {
     "l1_hit_pct": "l1tex__t_sector_hit_rate.pct",
     "l2_hit_pct": "lts__t_sector_hit_rate.pct",
 }
+DURATION = "gpu__time_duration.sum"
+
 _WHOLE = {"sm_count": "launch__sm_count", "duration_ns": DURATION}
 
 
@@ -82,3 +86,96 @@ def _row(kernel: MeasuredKernel) -> dict[str, object]:
         "tensor_type": tensor_type,
         "dram_bytes": dram_bytes(metrics),
     }
+
+
+Metrics = Mapping[str, float]
+
+# The operations of one instruction of a thread. Half-precision instructions work on pairs, as in ncu's own
+# half-precision roofline.
+PRECISIONS = {
+    "fp16": {"hadd": 2, "hmul": 2, "hfma": 4},
+    "fp32": {"fadd": 1, "fmul": 1, "ffma": 2},
+    "fp64": {"dadd": 1, "dmul": 1, "dfma": 2},
+}
+# If the instructions were not counted, these metrics are zero when there were none; the most specific comes
+# first. The tensor pipe also runs instructions other than matrix products; a type excludes those.
+_FP16_ACTIVITY = ("sm__inst_executed_pipe_fp16", "sm__inst_executed_pipe_fma_type_fp16")
+_TENSOR_ACTIVITY = ("sm__pipe_tensor_type_", "sm__pipe_tensor", "sm__inst_executed_pipe_tensor")
+
+# The type that the tensor cores read; then the type that they write, and sparsity.
+_TENSOR = re.compile(
+    r"sm__ops_path_tensor_src_([a-z0-9_]+?)((?:_dst_\w+?)?)(_sparsity_off|_sparsity_on)?\.sum"
+)
+
+
+def flops(metrics: Metrics, precision: str) -> int | None:
+    """Return the floating-point operations of a precision outside the tensor cores."""
+    weights = PRECISIONS[precision]
+    counts = {
+        op: _instructions(metrics, f"smsp__sass_thread_inst_executed_op_{op}_pred_on.sum") for op in weights
+    }
+    if all(count is not None for count in counts.values()):
+        return round(sum(weights[op] * (count or 0) for op, count in counts.items()))
+    return 0 if precision == "fp16" and _idle(metrics, _FP16_ACTIVITY) else None
+
+
+def tensor_flops(metrics: Metrics) -> tuple[int | None, str | None]:
+    """Return the operations of the tensor cores and the type that they read; several are joined by ``+``.
+
+    Without operations the type is None. Depending on the chip, each type has one metric, or one per written
+    type and sparsity; a metric that is the sum of others takes precedence.
+    """
+    found: dict[str, dict[tuple[str, str], float]] = {}
+    for name, value in metrics.items():
+        if match := _TENSOR.fullmatch(name):
+            source, written, sparsity = match[1], match[2], match[3] or ""
+            found.setdefault(source, {})[written, sparsity] = value
+    if not found:
+        return (0, None) if _idle(metrics, _TENSOR_ACTIVITY) else (None, None)
+    totals = {source: round(_total(parts)) for source, parts in found.items()}
+    used = {source: total for source, total in totals.items() if total}
+    return sum(used.values()), "+".join(sorted(used)) or None
+
+
+def dram_bytes(metrics: Metrics) -> int | None:
+    """Return the bytes read from and written to the GPU's memory."""
+    read, written = (metrics.get(f"dram__bytes_{way}.sum") for way in ("read", "write"))
+    total = metrics.get("dram__bytes.sum")
+    if total is None and read is not None and written is not None:
+        total = read + written
+    rate = metrics.get("dram__bytes.sum.per_second")
+    if total is None and rate is not None and DURATION in metrics:
+        total = rate * metrics[DURATION] / 1e9
+    return None if total is None else round(total)
+
+
+def _instructions(metrics: Metrics, name: str) -> float | None:
+    """Return a counter, or its value per cycle times the number of cycles."""
+    if name in metrics:
+        return metrics[name]
+    per_cycle = metrics.get(f"{name}.per_cycle_elapsed")
+    cycles = metrics.get("smsp__cycles_elapsed.avg")
+    rate = metrics.get("smsp__cycles_elapsed.avg.per_second")
+    if cycles is None and rate is not None and DURATION in metrics:
+        cycles = rate * metrics[DURATION] / 1e9
+    return None if per_cycle is None or cycles is None else per_cycle * cycles
+
+
+def _idle(metrics: Metrics, prefixes: tuple[str, ...]) -> bool:
+    """Return whether a unit was observed and idle, by the first group of metrics that was collected."""
+    # Extremes over units do not show activity: for a metric that is a difference they may be nonzero.
+    means = {name: value for name, value in metrics.items() if ".avg" in name or ".sum" in name}
+    groups = ([value for name, value in means.items() if name.startswith(start)] for start in prefixes)
+    observed = next((group for group in groups if group), [])
+    return bool(observed) and not any(observed)
+
+
+def _total(parts: Mapping[tuple[str, str], float]) -> float:
+    """Sum the metrics of one type over the written types and over sparsity."""
+    written = {key[0] for key in parts}
+    chosen = {""} if "" in written else written
+    total = 0.0
+    for each in chosen:
+        own = {sparsity: value for (kind, sparsity), value in parts.items() if kind == each}
+        total += own[""] if "" in own else sum(own.values())
+    return total

@@ -11,7 +11,7 @@ import pandas as pd
 from hpcprof.analysis.comparison.run_differences import SIDE_NAMES, describe_differences
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
-from hpcprof.analysis.hardware.ncu_counts import PRECISIONS
+from hpcprof.analysis.hardware.kernel_counters import PRECISIONS
 from hpcprof.common.units import named_ranks
 from hpcprof.profiles.kernel_names import KernelLookup
 from hpcprof.profiles.kernel_report import KernelReport

@@ -60,7 +60,7 @@ ANALYSES = (
             "rank name:text calls host_ns self_host_ns host_pct:float "
             "gpu_ops gpu_ns backward_gpu_ns gpu_pct:float"
         ),
-        "hpcprof.analysis.operators.modules:modules",
+        "hpcprof.analysis.operators.operators:modules",
         events=Events(OPERATIONS | CALLS | {Subject.ARROW, Subject.MODULE, Subject.OPERATOR}, launches=True),
         sort_by=("-gpu_ns", "-host_ns"),
         main_columns=("rank", "name", "calls", "gpu_ns", "host_ns", "host_pct"),

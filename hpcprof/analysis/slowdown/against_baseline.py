@@ -13,15 +13,20 @@ import pandas as pd
 from hpcprof.analysis.comparison.run_differences import SIDE_NAMES, describe_differences
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
-from hpcprof.analysis.slowdown.matched_times import MatchedTimes
-from hpcprof.analysis.slowdown.rank_pairs import PairedRank, name_ranks, pair_ranks
+from hpcprof.analysis.slowdown.matched_times import (
+    Kernel,
+    MatchedTimes,
+    Occurrences,
+    PairedRank,
+    name_ranks,
+    pair_ranks,
+)
 from hpcprof.analysis.slowdown.ratio_estimates import (
     EXPECTED_DIFFERENCES,
     StepRatios,
     percent,
     slowdown_columns,
 )
-from hpcprof.analysis.slowdown.step_occurrences import Kernel, Occurrences
 from hpcprof.analysis.slowdown.within_run import MIN_LAUNCHES, TOTAL
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.timeline import Ints

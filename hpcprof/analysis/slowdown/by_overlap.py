@@ -14,15 +14,19 @@ from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.slowdown import against_baseline
 from hpcprof.analysis.slowdown.kernel_instances import OVERLAPPED_SHARE
-from hpcprof.analysis.slowdown.matched_times import MatchedTimes
-from hpcprof.analysis.slowdown.rank_pairs import PairedRank, name_ranks, pair_ranks
+from hpcprof.analysis.slowdown.matched_times import (
+    MatchedTimes,
+    Occurrences,
+    PairedRank,
+    name_ranks,
+    pair_ranks,
+)
 from hpcprof.analysis.slowdown.ratio_estimates import (
     EXPECTED_DIFFERENCES,
     StepRatios,
     percent,
     slowdown_columns,
 )
-from hpcprof.analysis.slowdown.step_occurrences import Occurrences
 from hpcprof.analysis.slowdown.within_run import MIN_LAUNCHES
 from hpcprof.profiles.kernel_classification import FAMILIES, family
 from hpcprof.profiles.timeline import Ints

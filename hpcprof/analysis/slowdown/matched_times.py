@@ -2,16 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.slowdown.step_occurrences import Occurrences
+from hpcprof.analysis.framework.run_data import RunData
+from hpcprof.analysis.slowdown.kernel_instances import OUTSIDE, KernelInstances, open_range, place_kernels
 from hpcprof.analysis.statistics.grouped import Floats, summarize
-from hpcprof.profiles.columns.unique import numbered_rows
-from hpcprof.profiles.timeline import Ints
+from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.profiles.columns.unique import numbered, numbered_rows, position_in_group
+from hpcprof.profiles.timeline import Ints, Timeline
+
+Kernel = tuple[str | None, str, str]
+"""Name, grid and block."""
+
+
+@dataclass
+class KernelNumbering:
+    """Gives the kernels and phases of several timelines common numbers."""
+
+    kernels: dict[Kernel, int] = field(default_factory=dict)
+    phases: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Occurrences:
+    """The compute kernels that steps launched; arrays have shape (n,).
+
+    Attributes
+    ----------
+    key : ndarray of int64, shape (n, 3)
+        The numbers of the kernel and of the phase in `KernelNumbering` (`OUTSIDE` outside phases), and the
+        position among the launches of this kernel in this phase of the step, from 0.
+    step : ndarray of int64
+        The number of the step, from 0; only steps with kernels count.
+    duration, covered, alone, overlapped : ndarray
+        As in `hpcprof.analysis.slowdown.kernel_instances.KernelInstances`.
+    """
+
+    key: Ints
+    step: Ints
+    duration: Ints
+    covered: Ints
+    alone: NDArray[np.bool_]
+    overlapped: NDArray[np.bool_]
+
+
+def find_occurrences(timeline: Timeline, numbering: KernelNumbering) -> Occurrences:
+    """Find the compute kernels in the steps of a timeline; new kernels and phases join ``numbering``."""
+    placed = place_kernels(timeline)
+    steps = steps_of(timeline).ranges
+    owner = open_range(steps, placed.process, placed.launched)
+    inside = np.flatnonzero(owner != OUTSIDE)
+    kernel, phase = _numbered(placed, numbering)
+    kernel, phase = kernel[inside], phase[inside]
+    _, step = numbered(owner[inside])
+    _, group = numbered_rows(step, kernel, phase)
+    return Occurrences(
+        key=np.column_stack((kernel, phase, position_in_group(group))),
+        step=step,
+        duration=placed.duration[inside],
+        covered=placed.covered[inside],
+        alone=placed.alone[inside],
+        overlapped=placed.overlapped[inside],
+    )
+
+
+def _numbered(placed: KernelInstances, numbering: KernelNumbering) -> tuple[Ints, Ints]:
+    """Return the common numbers of each kernel and of its phase."""
+    shapes = zip(placed.shapes.name, placed.shapes.grid, placed.shapes.block, strict=True)
+    kernel = [numbering.kernels.setdefault(shape, len(numbering.kernels)) for shape in shapes]
+    phase = [numbering.phases.setdefault(name, len(numbering.phases)) for name in placed.phases]
+    return np.array(kernel, np.int64)[placed.shape], np.array([*phase, OUTSIDE], np.int64)[placed.phase]
 
 
 @dataclass(frozen=True)
@@ -70,7 +135,7 @@ class OccurrenceMatcher:
     ----------
     candidate, baseline : sequence of Occurrences
         One element per run, all found with the same
-        `hpcprof.analysis.slowdown.step_occurrences.KernelNumbering`.
+        `hpcprof.analysis.slowdown.matched_times.KernelNumbering`.
     kernels : int
         The number of numbered kernels.
     """
@@ -134,3 +199,54 @@ class OccurrenceMatcher:
 def _sums(group: Ints, values: Ints | Floats, groups: int) -> Floats:
     """Add up the values of each group as floats; bincount returns integers for an empty input."""
     return np.bincount(group, values, groups).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class PairedRank:
+    """One rank: the kernels of both sides, one element per run, and what the numbers of kernels mean."""
+
+    rank: int
+    candidate: list[Occurrences]
+    baseline: list[Occurrences]
+    kernels: tuple[Kernel, ...]
+
+    @cached_property
+    def matcher(self) -> OccurrenceMatcher:
+        """The matcher of the occurrences of both sides."""
+        return OccurrenceMatcher(self.candidate, self.baseline, len(self.kernels))
+
+    @cached_property
+    def overlapped(self) -> MatchedTimes:
+        """The candidate's kernels that communication overlaps, matched."""
+        return self.matcher.matched([one.overlapped for one in self.candidate])
+
+    @cached_property
+    def alone(self) -> MatchedTimes:
+        """The candidate's kernels during which no communication runs, matched: the control."""
+        return self.matcher.matched([one.alone for one in self.candidate])
+
+
+def pair_ranks(runs: Sequence[RunData], against: Sequence[RunData]) -> Iterator[PairedRank]:
+    """Yield the ranks that both sides have; each timeline is read once, and only one is held at a time.
+
+    If ``against`` has a single rank, every rank is paired with it.
+    """
+    numbering = KernelNumbering()
+    ranks = sorted({rank for run in runs for rank in run.timeline_ranks})
+    others = sorted({rank for run in against for rank in run.timeline_ranks})
+    single = _rank_occurrences(against, others[0], numbering) if len(others) == 1 else None
+    for rank in ranks:
+        if single is not None or rank in others:
+            candidate = _rank_occurrences(runs, rank, numbering)
+            baseline = single or _rank_occurrences(against, rank, numbering)
+            yield PairedRank(rank, candidate, baseline, tuple(numbering.kernels))
+
+
+def name_ranks(ranks: Iterable[int]) -> str:
+    """Return ranks for a sentence: ``"rank 3"``, ``"ranks 3, 4"``."""
+    named = [str(rank) for rank in sorted(ranks)]
+    return f"rank{'s'[: len(named) != 1]} {', '.join(named)}"
+
+
+def _rank_occurrences(runs: Sequence[RunData], rank: int, numbering: KernelNumbering) -> list[Occurrences]:
+    return [find_occurrences(run.read(rank), numbering) for run in runs if rank in run.timeline_ranks]

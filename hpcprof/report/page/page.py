@@ -19,10 +19,9 @@ from hpcprof.profiles.scrub.names import Names, hosts_and_users
 from hpcprof.report.contents import Contents
 from hpcprof.report.explanation import HIDDEN
 from hpcprof.report.page.blocks import block, bundle
-from hpcprof.report.page.chart_data import chart_data
+from hpcprof.report.page.chart_data import chart_data, message_matrix
 from hpcprof.report.page.first_screen import first_screen
 from hpcprof.report.page.heat_map import heat_map
-from hpcprof.report.page.message_matrix import message_matrix
 from hpcprof.report.page.page_tables import PageTable, analysis_tables
 from hpcprof.report.terminal import LACKING
 from hpcprof.results.store.store import Store

@@ -22,13 +22,13 @@ from hpcprof.profiles.kernel_names import short_name
 from hpcprof.profiles.timeline import Ints
 from hpcprof.profiles.timeline_parquet import overlapping
 from hpcprof.report.many_ranks import DEVIATING, MOST_IN_FULL
-from hpcprof.report.page.timeline_links import links_of
 from hpcprof.report.page.timeline_tracks import (
     NONE,
     RankTracks,
     Track,
     TrackKind,
     joined,
+    links_of,
     merge_short,
     rank_tracks,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.report.difference import Waterfall, in_a_sentence, waterfall, waterfall_lines
+from hpcprof.report.comparison import Waterfall, in_a_sentence, waterfall, waterfall_lines
 
 FOUND = Waterfall(
     5_300_000,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.results.analysis_table import ANALYSIS_VERSION
-from hpcprof.results.earlier_figures import earlier_version
+from hpcprof.results.analysis_table import ANALYSIS_VERSION, earlier_version
 from hpcprof.results.store.tables import ProfileRow
 
 

@@ -138,7 +138,7 @@ def test_an_explanation_of_an_earlier_version_counts_only_where_the_run_is_out_o
 ) -> None:
     explain(run, store)
     monkeypatch.setattr("hpcprof.results.explanation.ANALYSIS_VERSION", ANALYSIS_VERSION + 1)
-    monkeypatch.setattr("hpcprof.results.earlier_figures.ANALYSIS_VERSION", ANALYSIS_VERSION + 1)
+    monkeypatch.setattr("hpcprof.results.analysis_table.ANALYSIS_VERSION", ANALYSIS_VERSION + 1)
     assert kept_explanation(run, store) is None
     assert kept_explanation(Run("run", run.path / "gone"), store) == graph.explanation
     with pytest.raises(HpcprofError, match="collected by an earlier version of hpcprof: run hpcprof collect"):

@@ -12,11 +12,17 @@ import pyarrow as pa
 import pytest
 
 from hpcprof.common.errors import HpcprofError, StoreError
-from hpcprof.results import communicator_groups, over_ranks
+from hpcprof.results import over_ranks
 from hpcprof.results.analysis_table import AnalysisTable
-from hpcprof.results.communicator_groups import Survey, groups_of_communicators
 from hpcprof.results.executors.interface import Executor, Lost, ResultT, TaskT, serially
-from hpcprof.results.over_ranks import MatchTask, RankTask, analyze_over_ranks, survey_ranks
+from hpcprof.results.over_ranks import (
+    MatchTask,
+    RankTask,
+    Survey,
+    analyze_over_ranks,
+    groups_of_communicators,
+    survey_ranks,
+)
 from hpcprof.results.rank_tables import read_rank_table
 from hpcprof.results.store.store import Store
 from tests.data.parallel_program import Program
@@ -51,7 +57,7 @@ def at_once(store: Store) -> dict[str, AnalysisTable]:
 def test_matching_by_communicator_gives_what_matching_at_once_gives(
     store: Store, at_once: dict[str, AnalysisTable], together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(communicator_groups, "RANKS_A_TASK", together)
+    monkeypatch.setattr(over_ranks, "RANKS_A_TASK", together)
     monkeypatch.setattr(over_ranks, "_RANKS_AT_ONCE", 3)
     assert tables(store) == at_once
     assert at_once["skew"].columns["verdict"].count("straggler") == 1
@@ -60,7 +66,7 @@ def test_matching_by_communicator_gives_what_matching_at_once_gives(
 
 def test_no_task_has_more_ranks_than_it_was_given(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANKS_A_TASK", "RANKS_A_CHUNK"):
-        monkeypatch.setattr(communicator_groups, name, 4)
+        monkeypatch.setattr(over_ranks, name, 4)
     asked: list[int] = []
 
     def counted(
@@ -79,7 +85,7 @@ def test_what_other_processes_lose_or_cannot_read_this_one_computes(
     store: Store, at_once: dict[str, AnalysisTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("RANKS_A_TASK", "RANKS_A_CHUNK"):
-        monkeypatch.setattr(communicator_groups, name, 4)
+        monkeypatch.setattr(over_ranks, name, 4)
 
     def lossy(
         function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]

@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hpcprof.analysis.stalls.evidence import StallKind
-from hpcprof.analysis.stalls.words import describe
+from hpcprof.analysis.stalls.evidence import StallKind, describe
 from hpcprof.results.explanation import explain
 from hpcprof.results.stalls import find_stall, judge_folder, stall_sentence
 from hpcprof.results.store.store import open_store

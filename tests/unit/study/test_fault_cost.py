@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hpcprof.common.errors import HpcprofError
-from hpcprof.study.fault_cost import fault_costs
+from hpcprof.study.validation_table import fault_costs
 from hpcprof.workloads.schema import RankResult, summarize
 
 MS = 1_000_000

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcprof.analysis.explain.explanation import Cause, Explanation, Finding, StepSummary
-from hpcprof.study.fault_cost import Cost
-from hpcprof.study.validation_table import COLUMNS, Validation, summary
+from hpcprof.study.validation_table import COLUMNS, Cost, Validation, summary
 from hpcprof.workloads.ddp.faults import parse_fault
 
 MS = 1_000_000

@@ -13,7 +13,7 @@ const WRITTEN = { bytes, count, ns: duration };
 /**
  * Draws the matrix.
  * @param {HTMLElement} element
- * @param {object} data of hpcprof.report.page.message_matrix
+ * @param {object} data of hpcprof.report.page.chart_data
  */
 export function messageMatrix(element, data) {
   new MessageMatrix(element, data);

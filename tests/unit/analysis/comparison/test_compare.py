@@ -14,8 +14,7 @@ from scipy.stats import ttest_ind
 
 from benchmarks.comparison import ABBA, TURNS, Case
 from benchmarks.comparison import verdict as benchmark_verdict
-from hpcprof.analysis.comparison.compare import compare
-from hpcprof.analysis.comparison.replicates import drifts, independent, noise_of, paired, turns
+from hpcprof.analysis.comparison.compare import compare, drifts, independent, noise_of, paired, turns
 from hpcprof.analysis.framework.outcome import analyze_pair
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData

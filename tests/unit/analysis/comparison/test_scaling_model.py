@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hpcprof.analysis.comparison.scaling_model import FEWEST_SIZES, Floats, dominant_from, fit
+from hpcprof.analysis.comparison.scaling import FEWEST_SIZES, Floats, dominant_from, fit
 
 SIZES = [2, 4, 8, 16, 32, 64]
 

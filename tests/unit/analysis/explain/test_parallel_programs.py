@@ -11,14 +11,13 @@ import pytest
 
 from hpcprof.analysis.collectives.matches import MatchedGroup
 from hpcprof.analysis.explain.common_clock import CommonClock, clock_parts
-from hpcprof.analysis.explain.couplings import MESSAGE, Coupling, pipeline_stages
 from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.explanation import WAITING, Cause, Explanation
 from hpcprof.analysis.explain.host_activity import NONE
-from hpcprof.analysis.explain.host_pace import pace_of
-from hpcprof.analysis.explain.rank_activity import HostCalls, Work, predecessors
+from hpcprof.analysis.explain.rank_activity import HostCalls, Work, pace_of, predecessors
+from hpcprof.analysis.explain.run_graph import MESSAGE, Coupling, pipeline_stages
 from hpcprof.analysis.explain.whole_run import unexplained_waiting
-from hpcprof.analysis.statistics.slopes import grows_with
+from hpcprof.analysis.statistics.confidence_intervals import grows_with
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline
 from tests.data.many_ranks import write_program

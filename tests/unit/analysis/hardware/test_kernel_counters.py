@@ -10,8 +10,7 @@ import pytest
 
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.analysis.hardware.kernel_counters import ncu_kernels
-from hpcprof.analysis.hardware.ncu_counts import dram_bytes, flops, tensor_flops
+from hpcprof.analysis.hardware.kernel_counters import dram_bytes, flops, ncu_kernels, tensor_flops
 from hpcprof.analysis.hardware.roofline import ncu_peaks, roofline, roofline_of_run
 from hpcprof.analysis.summaries.kernels import kernels_by_shape
 from hpcprof.profiles.kernel_names import without_namespaces

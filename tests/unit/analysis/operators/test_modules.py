@@ -10,7 +10,7 @@ import pytest
 
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.analysis.operators.modules import modules
+from hpcprof.analysis.operators.operators import modules
 from hpcprof.profiles.readers.kineto.reader import read
 from hpcprof.profiles.scrub.names import Names
 from hpcprof.profiles.scrub.torch import scrub

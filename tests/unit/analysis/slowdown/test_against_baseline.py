@@ -16,7 +16,7 @@ from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.slowdown.against_baseline import CONTROL, slowdown_pairs
 from hpcprof.analysis.slowdown.by_overlap import ALL_FAMILIES, slowdown_by_overlap
-from hpcprof.analysis.slowdown.step_occurrences import KernelNumbering, find_occurrences
+from hpcprof.analysis.slowdown.matched_times import KernelNumbering, find_occurrences
 from hpcprof.profiles.timeline import Timeline
 from tests.unit.analysis.several import run
 from tests.unit.analysis.timelines import COMM, COMP, timeline

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hpcprof.analysis.stalls.evidence import ProcessState, RankEvidence, StallKind
+from hpcprof.analysis.stalls.evidence import ProcessState, RankEvidence, StallKind, describe
 from hpcprof.analysis.stalls.mpi_calls import with_recorded_calls
 from hpcprof.analysis.stalls.verdict import judge
-from hpcprof.analysis.stalls.words import describe
 from hpcprof.profiles.readers.flight_recorder import Frame
 from hpcprof.profiles.readers.native_stacks import NativeStack
 from tests.unit.analysis.mpi.programs import Program

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from hpcprof.analysis.stalls.evidence import ProcessState, RankEvidence, Stall, StallKind
+from hpcprof.analysis.stalls.evidence import ProcessState, RankEvidence, Stall, StallKind, describe
 from hpcprof.analysis.stalls.verdict import judge
-from hpcprof.analysis.stalls.words import describe
 from hpcprof.profiles.readers.flight_recorder import FlightRecord, Frame, Operation
 from hpcprof.profiles.readers.native_stacks import NativeStack
 

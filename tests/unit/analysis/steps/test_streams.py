@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcprof.analysis.gpu_time.breakdown import idle, queue_length
 from hpcprof.analysis.gpu_time.hta_breakdown import hta_breakdown
-from hpcprof.analysis.gpu_time.idle import idle
-from hpcprof.analysis.gpu_time.queue_length import queue_length
 from hpcprof.analysis.summaries.memory import memory_usage
 from hpcprof.profiles.timeline import HOST, Allocations, ApiCalls, Origin, Timeline, concatenate
 from tests.unit.analysis.timelines import COMM, COMP, MEM, timeline
