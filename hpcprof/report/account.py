@@ -54,51 +54,35 @@ _IdleTime = tuple[str, str | None, int]
 
 @dataclass(frozen=True)
 class AccountPart:
-    """A part of the account.
-
-    Attributes
-    ----------
-    colour : str
-        Its colour in page.css, without the hyphens in front.
-    where : str
-        For idle time, the ranges in which most of it is; else empty.
-    """
+    """A part of the account."""
 
     colour: str
+    """Its colour in page.css, without the hyphens in front."""
     name: str
     ns: int
     where: str = ""
+    """For idle time, the ranges in which most of it is; else empty."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """The time that a run takes for each step and its parts, the sum of which it is exactly.
-
-    Attributes
-    ----------
-    kind, kinds : int
-        The number of the kind of these steps, 0 for all steps, and how many kinds there are.
-    elapsed_ns, p50_ns : int
-        The elapsed time per step, and the median over the steps of the wall time on the slowest rank.
-    parts : tuple of AccountPart
-        Those above 0.
-    steps, ranks : int
-        The numbers of steps and of ranks behind it.
-    share_pct : float
-        The share of the steps of the run.
-    notes : tuple of str
-        What a reader has to know of it, in sentences.
-    """
+    """The time that a run takes for each step and its parts, the sum of which it is exactly."""
 
     kind: int
     kinds: int
+    """The number of the kind of these steps, 0 for all steps, and how many kinds there are."""
     elapsed_ns: int
     p50_ns: int
+    """The elapsed time per step, and the median over the steps of the wall time on the slowest rank."""
     parts: tuple[AccountPart, ...]
+    """Those above 0."""
     steps: int
     ranks: int
+    """The numbers of steps and of ranks behind it."""
     share_pct: float
+    """The share of the steps of the run."""
     notes: tuple[str, ...]
+    """What a reader has to know of it, in sentences."""
 
 
 def accounts_of_steps(contents: Contents) -> list[Account]:

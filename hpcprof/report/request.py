@@ -31,31 +31,21 @@ from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 
 @dataclass(frozen=True)
 class ReportRequest:
-    """A user's request for a report.
-
-    Attributes
-    ----------
-    runs, against : tuple of str
-        The runs and those that they are compared with, as users refer to them.
-    analysis : str or None
-        The only analysis to show.
-    one_table : bool
-        Whether the output format holds one table only, so that an analysis must be named.
-    html : Path or None
-        The HTML file to write.
-    scrub : bool
-        Whether the HTML file leaves out hosts, users, paths, command lines and logs.
-    threshold : float or None
-        From which cost on a late rank is a straggler, in percent of a step, if not the usual one.
-    """
+    """A user's request for a report."""
 
     runs: tuple[str, ...] = ()
     against: tuple[str, ...] = ()
+    """The runs and those that they are compared with, as users refer to them."""
     analysis: str | None = None
+    """The only analysis to show."""
     one_table: bool = False
+    """Whether the output format holds one table only, so that an analysis must be named."""
     html: Path | None = None
+    """The HTML file to write."""
     scrub: bool = False
+    """Whether the HTML file leaves out hosts, users, paths, command lines and logs."""
     threshold: float | None = None
+    """From which cost on a late rank is a straggler, in percent of a step, if not the usual one."""
 
 
 @dataclass(frozen=True)

@@ -101,23 +101,16 @@ def _remove_empty_sweep(run: Run) -> None:
 
 @dataclass(frozen=True)
 class Removal:
-    """The removal of one id: the directory of a run, rows in the store, or both.
-
-    Attributes
-    ----------
-    run : Run or None
-        The run whose directory is removed; None for rows alone.
-    bytes : int
-        The size of the directory.
-    rows : StoredRun or None
-        The rows that are removed.
-    """
+    """The removal of one id: the directory of a run, rows in the store, or both."""
 
     id: str
     run: Run | None = None
+    """The run whose directory is removed; None for rows alone."""
     status: JobStatus | None = None
     bytes: int = 0
+    """The size of the directory."""
     rows: StoredRun | None = None
+    """The rows that are removed."""
 
 
 def chosen_removals(references: Sequence[str], runs_dir: Path, db: str | None = None) -> list[Removal]:

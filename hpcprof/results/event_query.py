@@ -50,18 +50,12 @@ _TYPES = {pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.string(): "VARCHAR", 
 
 @dataclass(frozen=True)
 class EventFiles:
-    """The events of ranks, and what is missing.
-
-    Attributes
-    ----------
-    files : list of tuple of RankEvents and dict of str to int
-        The files of each rank, with the number of rows of each table.
-    missing : list of str
-        A sentence for each reason why ranks are not among them.
-    """
+    """The events of ranks, and what is missing."""
 
     files: list[tuple[RankEvents, dict[str, int]]] = field(default_factory=list)
+    """The files of each rank, with the number of rows of each table."""
     missing: list[str] = field(default_factory=list)
+    """A sentence for each reason why ranks are not among them."""
 
 
 def schema() -> QueryResult:

@@ -38,25 +38,17 @@ _in_use: WeakValueDictionary[tuple[RankEvents, StepRange | None], Timeline] = We
 
 @dataclass(frozen=True)
 class KeepTask:
-    """The events of one rank that are to be kept.
-
-    Attributes
-    ----------
-    path : Path or None
-        The profile; None if it is gone.
-    part : ProfilePart or None
-        The part of the profile that is this rank, if it holds several.
-    step_range : StepRange or None
-        The range that is the step.
-    captured : tuple of (int, int)
-        The steps that the job was told to capture, see `hpcprof.profiles.timeline.Origin`.
-    """
+    """The events of one rank that are to be kept."""
 
     path: Path | None
+    """The profile; None if it is gone."""
     events: RankEvents
     part: ProfilePart | None
+    """The part of the profile that is this rank, if it holds several."""
     step_range: StepRange | None
+    """The range that is the step."""
     captured: tuple[tuple[int, int], ...] = ()
+    """The steps that the job was told to capture, see `hpcprof.profiles.timeline.Origin`."""
 
 
 def event_schemas() -> dict[str, pa.Schema]:

@@ -49,24 +49,16 @@ class Stamp(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True)
 class Identity:
-    """Rank and source file of a profile.
-
-    Attributes
-    ----------
-    path : Path
-        The file to read: another one if the profile is a report.
-    rank : int or None
-        The rank of the profile; None if it is unknown.
-    several : SeveralRanks or None
-        The ranks if it holds several.
-    stamps : tuple of Stamp
-        Of the profile and of the files to read, before this was found; empty if they changed just then.
-    """
+    """Rank and source file of a profile."""
 
     path: Path
+    """The file to read: another one if the profile is a report."""
     rank: int | None
+    """The rank of the profile; None if it is unknown."""
     several: SeveralRanks | None
+    """The ranks if it holds several."""
     stamps: tuple[Stamp, ...] = ()
+    """Of the profile and of the files to read, before this was found; empty if they changed just then."""
 
 
 @dataclass(frozen=True)

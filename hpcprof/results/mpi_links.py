@@ -38,30 +38,20 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class MpiLinks:
-    """The n messages and collectives of a rank; arrays of shape (n,).
-
-    Attributes
-    ----------
-    row : ndarray of int64
-        The position in ``mpi_operation_list`` of the rank.
-    start : ndarray of int64
-        When the call begins that begins it, on the clock of the rank.
-    match : ndarray of int64
-        What all of its ranks have in common, from 0.
-    peer : ndarray of int64
-        The other rank of a message, -1 for a collective.
-    way : ndarray of int64
-        1 for a message that is sent, -1 for one that is received, 0 for a collective.
-    pending : ndarray of int64
-        1 if it ends in another call than the one that begins it.
-    """
+    """The n messages and collectives of a rank; arrays of shape (n,)."""
 
     row: Ints
+    """The position in ``mpi_operation_list`` of the rank."""
     start: Ints
+    """When the call begins that begins it, on the clock of the rank."""
     match: Ints
+    """What all of its ranks have in common, from 0."""
     peer: Ints
+    """The other rank of a message, -1 for a collective."""
     way: Ints
+    """1 for a message that is sent, -1 for one that is received, 0 for a collective."""
     pending: Ints
+    """1 if it ends in another call than the one that begins it."""
 
 
 class LinkWriter:

@@ -81,22 +81,15 @@ class RankTask:
 
 @dataclass(frozen=True)
 class MatchTask(RankTask):
-    """The communicators of some ranks, which no other task has; all of them if none are named.
-
-    Attributes
-    ----------
-    communicators, exchanging : frozenset of str
-        See `hpcprof.analysis.collectives.communication.communication`.
-    profiled : int
-        The number of ranks of the run that have a profile.
-    number : int
-        Of the file that the task writes.
-    """
+    """The communicators of some ranks, which no other task has; all of them if none are named."""
 
     communicators: frozenset[str] = frozenset()
     exchanging: frozenset[str] = frozenset()
+    """See `hpcprof.analysis.collectives.communication.communication`."""
     profiled: int = 0
+    """The number of ranks of the run that have a profile."""
     number: int = 0
+    """Of the file that the task writes."""
 
 
 @dataclass(frozen=True)

@@ -72,24 +72,16 @@ class ClockSource(Enum):
 
 @dataclass(frozen=True)
 class RunClocks:
-    """The clocks of a run's ranks on one common clock: that of the reference, as far as it can be known.
-
-    Attributes
-    ----------
-    clocks : mapping of int to RankClock
-        By rank.
-    sources : mapping of int to ClockSource
-        By rank.
-    errors : mapping of int to float
-        How far off a rank may be, in ns; without the ranks of which that is unknown.
-    start_utc_ns : int or None
-        The UTC time of the common clock's zero in ns since 1970; None if the profiles do not record it.
-    """
+    """The clocks of a run's ranks on one common clock: that of the reference, as far as it can be known."""
 
     clocks: Mapping[int, RankClock]
+    """By rank."""
     sources: Mapping[int, ClockSource]
+    """By rank."""
     errors: Mapping[int, float]
+    """How far off a rank may be, in ns; without the ranks of which that is unknown."""
     start_utc_ns: int | None = None
+    """The UTC time of the common clock's zero in ns since 1970; None if the profiles do not record it."""
 
     def to_common(self, rank: int, stamps: Ints) -> Ints:
         """Return time stamps of a rank's profile on the common clock, in ns."""
@@ -214,28 +206,20 @@ def _start(part: Alignment, first: Mapping[int, int]) -> int:
 
 @dataclass(frozen=True)
 class RankCommunication:
-    """The n matched collectives and messages of a rank, by start.
-
-    Attributes
-    ----------
-    start : ndarray of int64, shape (n,)
-        When their kernel, or the host, began, on the clock of the rank's profile. Several messages may share
-        a kernel. Of the collectives that share one, only the first is here.
-    number : ndarray of int64, shape (n,)
-        What a collective, or a message, has in common on all of its ranks.
-    way : ndarray of int64, shape (n,)
-        1 for a message that is sent, -1 for one that is received, 0 for a collective.
-    carrier : ndarray of int64, shape (n,)
-        `Carrier` values.
-    texts : list of str
-        What each is.
-    """
+    """The n matched collectives and messages of a rank, by start."""
 
     start: Ints
+    """When their kernel, or the host, began, on the clock of the rank's profile. Several messages may share a
+    kernel. Of the collectives that share one, only the first is here. Shape (n,).
+    """
     number: Ints
+    """What a collective, or a message, has in common on all of its ranks; shape (n,)."""
     way: Ints
+    """1 for a message that is sent, -1 for one that is received, 0 for a collective; shape (n,)."""
     carrier: Ints
+    """`Carrier` values; shape (n,)."""
     texts: list[str]
+    """What each is."""
 
     @classmethod
     def joined(cls, parts: Sequence[RankCommunication]) -> RankCommunication:

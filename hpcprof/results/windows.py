@@ -37,19 +37,13 @@ _ON_GPU = ("kernels", "memops", "graphs", "gpu_marks", "counters")
 
 @dataclass(frozen=True)
 class RankSteps:
-    """The steps of a rank; arrays have shape (steps,).
-
-    Attributes
-    ----------
-    number : ndarray of int64
-        As in all tables of the run.
-    start, end : ndarray of int64
-        The interval of each step's wall time, on the rank's clock.
-    """
+    """The steps of a rank; arrays have shape (steps,)."""
 
     number: Ints
+    """As in all tables of the run."""
     start: Ints
     end: Ints
+    """The interval of each step's wall time, on the rank's clock."""
 
     def __len__(self) -> int:
         """Return the number of steps."""

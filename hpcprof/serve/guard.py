@@ -48,27 +48,18 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class Access:
-    """Who may use the application.
-
-    Attributes
-    ----------
-    hosts : frozenset of str
-        The names in a Host header that are served, without their port and in lower case.
-    addresses : bool
-        Whether any IP address is served as well. A page elsewhere cannot make a browser send one.
-    token : str or None
-        What a browser or a program has to show; None lets everybody in.
-    port : int
-        The port, which is in the name of the cookie: browsers share cookies between the ports of a host.
-    https : bool
-        Whether browsers reach it by https, whatever a proxy says of that.
-    """
+    """Who may use the application."""
 
     hosts: frozenset[str]
+    """The names in a Host header that are served, without their port and in lower case."""
     addresses: bool = False
+    """Whether any IP address is served as well. A page elsewhere cannot make a browser send one."""
     token: str | None = None
+    """What a browser or a program has to show; None lets everybody in."""
     port: int = 0
+    """The port, which is in the name of the cookie: browsers share cookies between the ports of a host."""
     https: bool = False
+    """Whether browsers reach it by https, whatever a proxy says of that."""
     session: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     @property

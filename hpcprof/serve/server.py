@@ -30,37 +30,25 @@ _TOKEN_BYTES = 32
 
 @dataclass(frozen=True)
 class Serving:
-    """The address and settings under which the application is reached.
-
-    Attributes
-    ----------
-    port : int
-        0 chooses a free one.
-    names : sequence of str
-        More names by which browsers may reach it, as behind a proxy.
-    token : bool
-        Whether a token is required on loopback too; elsewhere it always is.
-    accept : bool
-        Whether it is a hub, to which runs can be pushed.
-    user_header : str
-        Of a hub, the header in which a reverse proxy names the user; empty for none.
-    proxy : str
-        The address of that proxy; empty where it comes by ``unix``.
-    unix : Path or None
-        A Unix socket to listen on instead of host and port.
-    https : bool
-        Whether browsers reach it by https.
-    """
+    """The address and settings under which the application is reached."""
 
     host: str = "127.0.0.1"
     port: int = 0
+    """0 chooses a free one."""
     names: Sequence[str] = ()
+    """More names by which browsers may reach it, as behind a proxy."""
     token: bool = False
+    """Whether a token is required on loopback too; elsewhere it always is."""
     accept: bool = False
+    """Whether it is a hub, to which runs can be pushed."""
     user_header: str = ""
+    """Of a hub, the header in which a reverse proxy names the user; empty for none."""
     proxy: str = ""
+    """The address of that proxy; empty where it comes by ``unix``."""
     unix: Path | None = None
+    """A Unix socket to listen on instead of host and port."""
     https: bool = False
+    """Whether browsers reach it by https."""
 
 
 def serve(serving: Serving, runs_dir: Path, db: str | None, announce: Callable[[str], None]) -> None:

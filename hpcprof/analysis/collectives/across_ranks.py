@@ -53,16 +53,11 @@ class Gaps:
 
 @dataclass(frozen=True)
 class Listed:
-    """Matched collectives or messages of some communicators, their medians, and what is missing.
-
-    Attributes
-    ----------
-    rows, summary : dict of str to ndarray
-        The columns of both tables, with those that only sort them; empty without any.
-    """
+    """Matched collectives or messages of some communicators, their medians, and what is missing."""
 
     rows: Columns
     summary: Columns
+    """The columns of both tables, with those that only sort them; empty without any."""
     problems: list[str]
     gaps: Gaps
     missing: str

@@ -28,34 +28,29 @@ ClockKey = tuple[str | None, bytes]
 
 @dataclass(frozen=True)
 class AlignedClocks:
-    """The clocks of a communicator's n ranks, aligned.
-
-    Attributes
-    ----------
-    zero : ndarray of int64, shape (n,)
-        Subtracted from each rank's time stamps first.
-    rate : ndarray of float64, shape (n,)
-        By how much each clock then gets ahead per ns; 0 unless the collectives show that it drifts.
-    moment, offset : ndarray of float64, shape (blocks, n)
-        By how much each clock is ahead beyond that (``offset``) at a moment; interpolated between blocks.
-    extent : ndarray of float64, shape (n,)
-        The time from the first collective to the last one, on each rank's clock.
-    uncertainty : ndarray of float64, shape (n,)
-        The 95th percentile of the distance of a rank's aligned ends from the median of the other ranks' ends.
-    collectives : int
-        How many collectives aligned the clocks.
-    of_node : bool
-        Whether the ranks share the clock of their node, and only its zeros differ.
-    """
+    """The clocks of a communicator's n ranks, aligned."""
 
     zero: Ints
+    """Subtracted from each rank's time stamps first; shape (n,)."""
     rate: Floats
+    """By how much each clock then gets ahead per ns; 0 unless the collectives show that it drifts; shape
+    (n,).
+    """
     moment: Floats
     offset: Floats
+    """By how much each clock is ahead beyond that (``offset``) at a moment; interpolated between blocks;
+    shape (blocks, n).
+    """
     extent: Floats
+    """The time from the first collective to the last one, on each rank's clock; shape (n,)."""
     uncertainty: Floats
+    """The 95th percentile of the distance of a rank's aligned ends from the median of the other ranks' ends;
+    shape (n,).
+    """
     collectives: int
+    """How many collectives aligned the clocks."""
     of_node: bool = False
+    """Whether the ranks share the clock of their node, and only its zeros differ."""
 
     def aligned(self, stamps: Ints) -> Floats:
         """Return time stamps of shape (m, n) on the common clock, in ns since its zero."""

@@ -16,25 +16,17 @@ from hpcprof.profiles.timeline import Ints
 
 @dataclass(frozen=True)
 class RankClock:
-    """The clock of a rank relative to the common clock.
-
-    Attributes
-    ----------
-    zero : int
-        A time stamp of the rank; the other times on its clock are relative to it.
-    base : int
-        The time on the common clock where the rank's clock shows ``zero`` and is ahead by 0.
-    moment, ahead : ndarray of float64, shape (k,)
-        By how much the clock is ahead (``ahead``) at a moment; interpolated between moments.
-    rate : float
-        By how much it gets ahead per ns before the first moment and after the last.
-    """
+    """The clock of a rank relative to the common clock."""
 
     zero: int
+    """A time stamp of the rank; the other times on its clock are relative to it."""
     base: int
+    """The time on the common clock where the rank's clock shows ``zero`` and is ahead by 0."""
     moment: Floats
     ahead: Floats
+    """By how much the clock is ahead (``ahead``) at a moment; interpolated between moments; shape (k,)."""
     rate: float
+    """By how much it gets ahead per ns before the first moment and after the last."""
 
     @classmethod
     def shifted(cls, zero: int) -> RankClock:
@@ -58,18 +50,12 @@ class RankClock:
 
 @dataclass(frozen=True)
 class Alignment:
-    """Ranks whose clocks are aligned with each other.
-
-    Attributes
-    ----------
-    clocks : dict of int to RankClock
-        By rank, on the clock of the first communicator's first rank.
-    uncertainty : dict of int to float
-        By rank, in ns: the sum along the communicators that connect the rank with the first one.
-    """
+    """Ranks whose clocks are aligned with each other."""
 
     clocks: dict[int, RankClock]
+    """By rank, on the clock of the first communicator's first rank."""
     uncertainty: dict[int, float]
+    """By rank, in ns: the sum along the communicators that connect the rank with the first one."""
 
 
 Aligned = tuple[Sequence[int], AlignedClocks]

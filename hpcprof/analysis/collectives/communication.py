@@ -24,29 +24,20 @@ from hpcprof.analysis.collectives.waiting_balance import exposed_by_step
 
 @dataclass(frozen=True)
 class Communication:
-    """The collectives and messages of some ranks in all communicators, or in some of them.
-
-    Attributes
-    ----------
-    ranks : list of int
-        Those that communicated.
-    problems : list of str
-        Why some collectives are not matched.
-    unpaired : list of str
-        Why some messages are not matched.
-    exposed : DataFrame
-        How long each rank communicated exposed in each step; see `exposed_by_step`.
-    missing : str
-        How many ranks of the program have no profile; empty if none or unknown.
-    """
+    """The collectives and messages of some ranks in all communicators, or in some of them."""
 
     ranks: list[int]
+    """Those that communicated."""
     collectives: list[MatchedCollectives]
     problems: list[str]
+    """Why some collectives are not matched."""
     pairs: list[MatchedPairs]
     unpaired: list[str]
+    """Why some messages are not matched."""
     exposed: pd.DataFrame
+    """How long each rank communicated exposed in each step; see `exposed_by_step`."""
     missing: str
+    """How many ranks of the program have no profile; empty if none or unknown."""
 
     @cached_property
     def clocks(self) -> dict[ClockKey, AlignedClocks]:

@@ -33,42 +33,30 @@ _NOTHING |= {"op": np.empty(0, object), "sends": np.empty(0, bool)}
 
 @dataclass(frozen=True)
 class Matches:
-    """The n rows of ``rank_collectives`` that have a counterpart on other ranks; arrays of shape (n,).
-
-    Attributes
-    ----------
-    rank, row : ndarray of int64
-        The rank, and the position among its rows.
-    group : ndarray of int64
-        The number of the operation of a communicator, or of the messages from one rank to another in it.
-    match : ndarray of int64
-        What a collective, or a message, has in common on all of its ranks.
-    op : ndarray of object
-        The name of the collective, or `MESSAGE`.
-    part : ndarray of int64
-        The position among the collectives that share a kernel.
-    start, end : ndarray of int64
-        Of the kernel, or of the call on the host, on the clock of the rank.
-    peer : ndarray of int64
-        The partner of a message by its rank in the program, `UNKNOWN` for a collective.
-    sends : ndarray of bool
-        Whether this is the end of a message that sends.
-    arrived : ndarray of int64
-        When the last rank came to a collective in which all wait for it, or the partner to a message, on the
-        clock of the rank; `UNKNOWN` where clocks are not aligned, or ranks are missing.
-    """
+    """The n rows of ``rank_collectives`` that have a counterpart on other ranks; arrays of shape (n,)."""
 
     rank: Ints
     row: Ints
+    """The rank, and the position among its rows."""
     group: Ints
+    """The number of the operation of a communicator, or of the messages from one rank to another in it."""
     match: Ints
+    """What a collective, or a message, has in common on all of its ranks."""
     op: NDArray[np.object_]
+    """The name of the collective, or `MESSAGE`."""
     part: Ints
+    """The position among the collectives that share a kernel."""
     start: Ints
     end: Ints
+    """Of the kernel, or of the call on the host, on the clock of the rank."""
     peer: Ints
+    """The partner of a message by its rank in the program, `UNKNOWN` for a collective."""
     sends: NDArray[np.bool_]
+    """Whether this is the end of a message that sends."""
     arrived: Ints
+    """When the last rank came to a collective in which all wait for it, or the partner to a message, on the
+    clock of the rank; `UNKNOWN` where clocks are not aligned, or ranks are missing.
+    """
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -93,29 +81,20 @@ class Matches:
 
 
 class MatchedGroup(NamedTuple):
-    """The m collectives of one operation in one communicator of n ranks, or the m messages between two.
-
-    Attributes
-    ----------
-    op : str
-        The name of the collective, or `MESSAGE`.
-    ranks : ndarray of int64, shape (n,)
-        Of messages the sender and the receiver.
-    part : ndarray of int64, shape (m,)
-    start : ndarray of int64, shape (m, n)
-        On each rank's own clock.
-    others_late : ndarray of int64, shape (m,)
-        How long after all of these ranks another one came that all wait for, in ns.
-    aligned : bool
-        Whether what these ranks have in common aligns their clocks.
-    """
+    """The m collectives of one operation in one communicator of n ranks, or the m messages between two."""
 
     op: str
+    """The name of the collective, or `MESSAGE`."""
     ranks: Ints
+    """Of messages the sender and the receiver; shape (n,)."""
     part: Ints
+    """Shape (m,)."""
     start: Ints
+    """On each rank's own clock; shape (m, n)."""
     others_late: Ints
+    """How long after all of these ranks another one came that all wait for, in ns; shape (m,)."""
     aligned: bool
+    """Whether what these ranks have in common aligns their clocks."""
 
 
 def matches_of(found: Communication) -> Matches:
@@ -162,25 +141,18 @@ class Arrivals:
     """Who came last to n operations that ranks have in common, and who takes part in which groups of them.
 
     Only operations are here of which it is known when all came.
-
-    Attributes
-    ----------
-    last : ndarray of int64, shape (n,)
-        The rank for which the others waited.
-    waited, longest : ndarray of int64, shape (n,)
-        How long they did in all, and at most, in ns.
-    collective : ndarray of bool, shape (n,)
-        Whether this is no message.
-    group, member : ndarray of int64
-        The number of a group, and a rank that takes part in it, whatever is known of its operations.
     """
 
     last: Ints
+    """The rank for which the others waited; shape (n,)."""
     waited: Ints
     longest: Ints
+    """How long they did in all, and at most, in ns; shape (n,)."""
     collective: NDArray[np.bool_]
+    """Whether this is no message; shape (n,)."""
     group: Ints
     member: Ints
+    """The number of a group, and a rank that takes part in it, whatever is known of its operations."""
 
 
 def arrivals_of(batches: Iterable[Matches]) -> Arrivals:

@@ -72,41 +72,28 @@ class MatchedCollectives:
 
 @dataclass(frozen=True)
 class RecordedCollectives:
-    """The collectives that some ranks recorded, by communicator and operation.
-
-    Attributes
-    ----------
-    members : dict of str to ndarray of int64
-        The ranks that recorded anything of a communicator; empty text is the unknown one.
-    operations : dict of (str, str) to Operation
-        By communicator and operation.
-    """
+    """The collectives that some ranks recorded, by communicator and operation."""
 
     members: dict[str, Ints]
+    """The ranks that recorded anything of a communicator; empty text is the unknown one."""
     operations: dict[tuple[str, str], Operation]
+    """By communicator and operation."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One operation of a communicator, as some of its ranks recorded it.
-
-    Attributes
-    ----------
-    calls : ndarray of int64, shape (n,)
-        How many of them each rank made.
-    seq : ndarray of int64, shape (m,)
-        Those of which all of these ranks recorded the kernel.
-    columns : dict of str to ndarray
-        Of shape (m, n) for what differs between ranks, else (m,).
-    by_step : Operation or None
-        The same by the numbers of steps, if these ranks recorded different steps; ``seq`` identifies the step
-        and the position in it.
-    """
+    """One operation of a communicator, as some of its ranks recorded it."""
 
     calls: Ints
+    """How many of them each rank made; shape (n,)."""
     seq: Ints
+    """Those of which all of these ranks recorded the kernel; shape (m,)."""
     columns: dict[str, NDArray[Any]]
+    """Of shape (m, n) for what differs between ranks, else (m,)."""
     by_step: Operation | None = None
+    """The same by the numbers of steps, if these ranks recorded different steps; ``seq`` identifies the step
+    and the position in it.
+    """
 
 
 def recorded(rows: pd.DataFrame) -> RecordedCollectives:

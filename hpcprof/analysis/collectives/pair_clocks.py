@@ -21,22 +21,15 @@ _WAITED = 2
 
 @dataclass(frozen=True)
 class _Messages:
-    """The m messages between two ranks, in the order of time.
-
-    Attributes
-    ----------
-    sent, received : ndarray of int64, shape (m,)
-        Until when the send and the receive lasted, each on its rank's own clock.
-    duration : ndarray of int64, shape (m, 2)
-        Of the kernels that sent and received.
-    up : ndarray of bool, shape (m,)
-        Whether the lower rank sent the message.
-    """
+    """The m messages between two ranks, in the order of time."""
 
     sent: Ints
     received: Ints
+    """Until when the send and the receive lasted, each on its rank's own clock; shape (m,)."""
     duration: Ints
+    """Of the kernels that sent and received; shape (m, 2)."""
     up: NDArray[np.bool_]
+    """Whether the lower rank sent the message; shape (m,)."""
 
 
 def align_pairs(pairs: Sequence[MatchedPairs]) -> dict[tuple[int, int], AlignedClocks]:

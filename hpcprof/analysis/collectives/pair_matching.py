@@ -24,43 +24,30 @@ class MatchedPairs:
     """The m messages from one rank to another in one communicator, in the order in which they were sent.
 
     Arrays of shape (m, 2) hold the sender's values in the first column and the receiver's in the second.
-
-    Attributes
-    ----------
-    comm_id : str or None
-        None if the communicator is unknown.
-    sender, receiver : int
-        Ranks of the program.
-    seq : ndarray of int64, shape (m,)
-        The position among the calls of the pair, which also counts messages without a kernel.
-    message : ndarray of float64, shape (m,)
-        In bytes; NaN if unknown.
-    rows : ndarray of int64, shape (m, 2)
-        The position of both ends in the rows of their ranks.
-    start, end : ndarray of int64, shape (m, 2)
-        Of the kernels that carried out the message, on each rank's own clock.
-    exposed : ndarray of int64, shape (m, 2)
-        How long no compute ran beside these kernels, in ns.
-    step : ndarray of float64, shape (m, 2)
-        NaN outside steps.
-    fused : ndarray of int64, shape (m, 2)
-        How many calls the kernels carried out.
-    alone : ndarray of bool, shape (m, 2)
-        Whether the kernels communicated with this partner only.
     """
 
     comm_id: str | None
+    """None if the communicator is unknown."""
     sender: int
     receiver: int
+    """Ranks of the program."""
     seq: Ints
+    """The position among the calls of the pair, which also counts messages without a kernel; shape (m,)."""
     message: Floats
+    """In bytes; NaN if unknown; shape (m,)."""
     rows: Ints
+    """The position of both ends in the rows of their ranks; shape (m, 2)."""
     start: Ints
     end: Ints
+    """Of the kernels that carried out the message, on each rank's own clock; shape (m, 2)."""
     exposed: Ints
+    """How long no compute ran beside these kernels, in ns; shape (m, 2)."""
     step: Floats
+    """NaN outside steps; shape (m, 2)."""
     fused: Ints
+    """How many calls the kernels carried out; shape (m, 2)."""
     alone: NDArray[np.bool_]
+    """Whether the kernels communicated with this partner only; shape (m, 2)."""
 
     @property
     def ranks(self) -> tuple[int, int]:

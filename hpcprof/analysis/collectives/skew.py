@@ -39,27 +39,20 @@ from hpcprof.profiles.timeline import Ints
 
 @dataclass(frozen=True)
 class CollectiveArrivals:
-    """Arrivals of n ranks at the m collectives of one operation in one communicator.
-
-    Attributes
-    ----------
-    wait : ndarray of float64, shape (m, n)
-        How long each rank waited for the last one, in ns.
-    late : ndarray of float64, shape (m, n)
-        How much later than the median of the others each rank began by its own work, in ns; negative if it
-        was earlier.
-    share : ndarray of float64, shape (m,)
-        The share of all waiting during which the waiting ranks computed nothing.
-    last : ndarray of int64, shape (m,)
-        The column of the last rank.
-    """
+    """Arrivals of n ranks at the m collectives of one operation in one communicator."""
 
     matched: MatchedCollectives
     clock: AlignedClocks
     wait: Floats
+    """How long each rank waited for the last one, in ns; shape (m, n)."""
     late: Floats
+    """How much later than the median of the others each rank began by its own work, in ns; negative if it was
+    earlier; shape (m, n).
+    """
     share: Floats
+    """The share of all waiting during which the waiting ranks computed nothing; shape (m,)."""
     last: Ints
+    """The column of the last rank; shape (m,)."""
 
 
 def arrivals(
@@ -236,32 +229,22 @@ def skew_summary(parts: Sequence[Waiting], results: Mapping[str, pd.DataFrame]) 
 
 @dataclass(frozen=True)
 class Waiting:
-    """Who waited for whom in all communicators, or in some that share no groups of ranks with others.
-
-    Attributes
-    ----------
-    costs : mapping
-        What the lateness of each rank cost in each step, by the rank and the ranks of the collectives.
-    counts : mapping of int to Counts
-        By rank.
-    pairs : set of tuple
-        The ranks that sent each other messages.
-    problems : list of str
-        Why some collectives and messages are not matched.
-    unnamed : bool
-        Whether communicators are unknown.
-    missing : str
-        See `Communication`.
-    """
+    """Who waited for whom in all communicators, or in some that share no groups of ranks with others."""
 
     costs: Mapping[tuple[int, bytes], StepCosts]
+    """What the lateness of each rank cost in each step, by the rank and the ranks of the collectives."""
     counts: Mapping[int, Counts]
+    """By rank."""
     pairs: set[tuple[int, int]]
+    """The ranks that sent each other messages."""
     problems: list[str]
+    """Why some collectives and messages are not matched."""
     unpaired: list[str]
     unnamed: bool
+    """Whether communicators are unknown."""
     exposed: pd.DataFrame
     missing: str
+    """See `Communication`."""
 
 
 def waiting(found: Communication) -> Waiting:

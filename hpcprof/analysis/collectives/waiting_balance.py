@@ -41,24 +41,16 @@ SeriesT = TypeVar("SeriesT", bound=Hashable)
 
 @dataclass(frozen=True)
 class StepCosts:
-    """The cost of one rank's lateness in each of its n steps, in ns.
-
-    Attributes
-    ----------
-    cost : ndarray of float64, shape (n,)
-        In the collectives to which the rank comes late beyond the uncertainty of the clocks.
-    most : ndarray of float64, shape (n,)
-        In all collectives to which it came late in this step, by chance or not.
-    late : ndarray of float64, shape (n,)
-        In all collectives, less what it was early to others by.
-    clock : ndarray of float64, shape (n,)
-        What the clocks may add or hide.
-    """
+    """The cost of one rank's lateness in each of its n steps, in ns."""
 
     cost: Floats
+    """In the collectives to which the rank comes late beyond the uncertainty of the clocks; shape (n,)."""
     most: Floats
+    """In all collectives to which it came late in this step, by chance or not; shape (n,)."""
     late: Floats
+    """In all collectives, less what it was early to others by; shape (n,)."""
     clock: Floats
+    """What the clocks may add or hide; shape (n,)."""
 
 
 def cost_intervals(costs: Mapping[SeriesT, StepCosts]) -> dict[SeriesT, tuple[float, float]]:

@@ -70,22 +70,15 @@ _LEAST_NOISE = 1e-4
 
 @dataclass(frozen=True)
 class ChangePoint:
-    """A change of the level.
-
-    Attributes
-    ----------
-    position : int
-        The position of the first value after it.
-    probability : float
-        The probability that the level changes there or one value earlier or later.
-    before, after : float
-        The medians of the values from the change before and up to the change after.
-    """
+    """A change of the level."""
 
     position: int
+    """The position of the first value after it."""
     probability: float
+    """The probability that the level changes there or one value earlier or later."""
     before: float
     after: float
+    """The medians of the values from the change before and up to the change after."""
 
 
 def change_points(values: Sequence[float]) -> list[ChangePoint]:

@@ -401,19 +401,13 @@ _LARGEST_LOG = 700.0
 
 @dataclass(frozen=True)
 class Estimate:
-    """A difference of means that follows Student's t; the means are those of logarithms.
-
-    Attributes
-    ----------
-    difference, error : float
-        The difference, and its standard error.
-    freedom : float
-        The degrees of freedom of the standard error.
-    """
+    """A difference of means that follows Student's t; the means are those of logarithms."""
 
     difference: float
     error: float
+    """The difference, and its standard error."""
     freedom: float
+    """The degrees of freedom of the standard error."""
 
     @property
     def ratio(self) -> float:

@@ -51,19 +51,13 @@ class ScalingSetup:
 
 @dataclass(frozen=True)
 class Series:
-    """Runs whose parameters are equal but for those that scale with the ranks.
-
-    Attributes
-    ----------
-    runs : tuple of int
-        The positions of the runs.
-    size : str
-        The parameters that make up the size, and the size that stays the same; empty if nothing tells it.
-    """
+    """Runs whose parameters are equal but for those that scale with the ranks."""
 
     kind: ScalingKind
     runs: tuple[int, ...]
+    """The positions of the runs."""
     size: str
+    """The parameters that make up the size, and the size that stays the same; empty if nothing tells it."""
     others: Mapping[str, Scalar]
 
 

@@ -56,31 +56,21 @@ Remove = Callable[[Times, tuple[int, ...] | None], Times]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A cause that may cost time.
-
-    Attributes
-    ----------
-    where : str
-        The place; empty for the whole step.
-    ranks : tuple of int
-        Positions of ranks in the graph.
-    remove : callable
-        Takes the cause out of times, on some ranks; None for all of ``ranks``.
-    own_ns : float
-        The time per step that it takes by itself, on the rank where that is most.
-    only : int
-        The position of the only rank that has it, or `NONE`.
-    slower : float
-        If no long pauses make a rank late but a host that is slower, by how many times; else 0.
-    """
+    """A cause that may cost time."""
 
     cause: Cause
     where: str
+    """The place; empty for the whole step."""
     ranks: tuple[int, ...]
+    """Positions of ranks in the graph."""
     remove: Remove
+    """Takes the cause out of times, on some ranks; None for all of ``ranks``."""
     own_ns: float
+    """The time per step that it takes by itself, on the rank where that is most."""
     only: int = NONE
+    """The position of the only rank that has it, or `NONE`."""
     slower: float = 0.0
+    """If no long pauses make a rank late but a host that is slower, by how many times; else 0."""
 
 
 class Candidates:

@@ -17,20 +17,14 @@ class CommonClock:
     """Converts the time stamps of the ranks to one clock.
 
     Ranks that no communication connects with others, also not over further ranks, have no part.
-
-    Attributes
-    ----------
-    clocks : mapping of int to RankClock
-        By rank, on a clock that the ranks of a part have in common.
-    part : mapping of int to int
-        By rank, the number of the ranks whose clocks are aligned with each other.
-    zero : mapping of int to int
-        The moment 0: of ranks with a part on the clock of the part, of the others on their own.
     """
 
     clocks: Mapping[int, RankClock]
+    """By rank, on a clock that the ranks of a part have in common."""
     part: Mapping[int, int]
+    """By rank, the number of the ranks whose clocks are aligned with each other."""
     zero: Mapping[int, int]
+    """The moment 0: of ranks with a part on the clock of the part, of the others on their own."""
 
     def common(self, rank: int, stamps: Ints) -> Ints:
         """Return stamps of a rank's own clock as moments in ns on the common one."""

@@ -105,32 +105,21 @@ _ODD_PCT = 1.0
 
 @dataclass(frozen=True, eq=False)
 class Replayable:
-    """The steps of a run that can be replayed.
-
-    Attributes
-    ----------
-    graph : RunGraph
-    steps : int
-        The number of steps of the capture, of which ``graph.steps`` are replayed.
-    step : str
-        The name of the range that is the step, or ``step``.
-    profiler : str
-        The kind of the profiles.
-    problems : tuple of NotJudged
-        What the graph lacks.
-    numbers : tuple of int
-        The program's numbers of the steps.
-    loose_ranks : int
-        The number of ranks whose clocks are not aligned with the others'.
-    """
+    """The steps of a run that can be replayed."""
 
     graph: RunGraph
     steps: int
+    """The number of steps of the capture, of which ``graph.steps`` are replayed."""
     step: str
+    """The name of the range that is the step, or ``step``."""
     profiler: str
+    """The kind of the profiles."""
     problems: tuple[NotJudged, ...]
+    """What the graph lacks."""
     numbers: tuple[int, ...] = ()
+    """The program's numbers of the steps."""
     loose_ranks: int = 0
+    """The number of ranks whose clocks are not aligned with the others'."""
 
     def number(self, place: int) -> int:
         """Return the program's number of a step, which may be the one after the last."""

@@ -65,38 +65,25 @@ _OF_HOST = (Cause.HOST_WORK, Cause.HOST_SYNC, Cause.DEVICE_ALLOCATION)
 
 @dataclass(frozen=True)
 class Judged:
-    """A candidate and what a step gains without it.
-
-    Attributes
-    ----------
-    candidate : Candidate
-    ranks : tuple of int
-        The positions of the ranks that have the cause.
-    saving : float
-        In ns of elapsed time, mean over the steps.
-    by_step : ndarray of float64
-        What each step saves, in ns; if only some have the cause, the share of these in what a step saves.
-    interval : Interval
-        That of the saving; from 0 on for what is not taken out.
-    steps : tuple of int
-        The steps that have the cause, where only some have it.
-    alternatives : tuple of Judged
-        What would save about as much instead, and nothing once this is taken out.
-    together : tuple of Judged
-        The causes without which a late rank saves so much: while they last, it saves little.
-    gained : ndarray of float64
-        What each replayed step gains.
-    """
+    """A candidate and what a step gains without it."""
 
     candidate: Candidate
     ranks: tuple[int, ...]
+    """The positions of the ranks that have the cause."""
     saving: float
+    """In ns of elapsed time, mean over the steps."""
     by_step: Floats
+    """What each step saves, in ns; if only some have the cause, the share of these in what a step saves."""
     interval: Interval
+    """That of the saving; from 0 on for what is not taken out."""
     steps: tuple[int, ...] = ()
+    """The steps that have the cause, where only some have it."""
     alternatives: tuple[Judged, ...] = ()
+    """What would save about as much instead, and nothing once this is taken out."""
     together: tuple[Judged, ...] = ()
+    """The causes without which a late rank saves so much: while they last, it saves little."""
     gained: Floats = field(default_factory=lambda: np.empty(0))
+    """What each replayed step gains."""
 
 
 class Search:

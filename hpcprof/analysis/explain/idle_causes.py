@@ -78,34 +78,24 @@ _LAG_NS = 10_000
 
 @dataclass(frozen=True)
 class _Gaps(Table):
-    """The intervals inside steps in which no GPU of the process works; the arrays have shape (gaps,).
-
-    Attributes
-    ----------
-    call : ndarray of int64
-        The call that launched the next operation, `NONE` if it was not recorded or there is none.
-    begun : ndarray of int64
-        When that call began, 0 if there is none.
-    launched : ndarray of int64
-        Until when the GPU waits for the host: the part of the gap after that is due to the launch.
-    holding : ndarray of int64
-        The call in which the thread of the launch is when the gap begins, if it holds the thread up.
-    held : ndarray of int64
-        For how long of the gap that call is the cause.
-    copies, changes_stream : ndarray of bool
-        Whether the next operation moves memory, and whether the one before ran on another stream.
-    """
+    """The intervals inside steps in which no GPU of the process works; the arrays have shape (gaps,)."""
 
     number: Ints
     start: Ints
     end: Ints
     call: Ints
+    """The call that launched the next operation, `NONE` if it was not recorded or there is none."""
     begun: Ints
+    """When that call began, 0 if there is none."""
     launched: Ints
+    """Until when the GPU waits for the host: the part of the gap after that is due to the launch."""
     holding: Ints
+    """The call in which the thread of the launch is when the gap begins, if it holds the thread up."""
     held: Ints
+    """For how long of the gap that call is the cause."""
     copies: _Bools
     changes_stream: _Bools
+    """Whether the next operation moves memory, and whether the one before ran on another stream."""
 
 
 @dataclass(frozen=True)

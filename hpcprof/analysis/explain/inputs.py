@@ -18,49 +18,34 @@ if TYPE_CHECKING:  # neither numpy nor pandas is needed to name the inputs
 
 @dataclass(frozen=True, eq=False)
 class ExplainInputs:
-    """One run: its timelines and what a collect computed from them.
-
-    Attributes
-    ----------
-    ranks : tuple of int
-        The ranks that have a timeline, in ascending order.
-    read : callable
-        Returns the timeline of one of these ranks, with the step that was chosen for the run.
-    window : callable
-        Returns what overlaps a window of a rank's timeline, by the rank, its begin and its end.
-    mpi : callable
-        Returns the calls of MPI of some ranks, each between two moments, on the common clock; None if not
-        all of them make some. All moments are in ns on the clock of the rank.
-    tables : mapping of str to DataFrame
-        The analyses of the run by name, over all ranks; each is read at its first use.
-    losses : mapping of int to tuple of Loss
-        By rank, what its profile lacks.
-    clocks : mapping of int to RankClock
-        The clocks of the ranks. Those that communication connects have one in common.
-    aligned : collection of int
-        The ranks that communication connects with most of the others.
-    matches : callable
-        Returns what some ranks have in common with others.
-    arrivals : callable
-        Yields who came last to what the ranks have in common, for some communicators at a time.
-    world_size : int
-        The number of ranks that the run or its profiles recorded, profiled or not; 0 if none did.
-    gpus : mapping of int to tuple of Gpu
-        By rank, the GPUs that its profile lists.
-    """
+    """One run: its timelines and what a collect computed from them."""
 
     ranks: tuple[int, ...]
+    """The ranks that have a timeline, in ascending order."""
     read: Callable[[int], Timeline]
+    """Returns the timeline of one of these ranks, with the step that was chosen for the run."""
     window: Callable[[int, int, int], Timeline]
+    """Returns what overlaps a window of a rank's timeline, by the rank, its begin and its end."""
     mpi: Callable[[Mapping[int, tuple[int, int]]], RunMpi | None]
+    """Returns the calls of MPI of some ranks, each between two moments, on the common clock; None if not all
+    of them make some. All moments are in ns on the clock of the rank.
+    """
     tables: Mapping[str, pd.DataFrame]
+    """The analyses of the run by name, over all ranks; each is read at its first use."""
     losses: Mapping[int, tuple[Loss, ...]]
+    """By rank, what its profile lacks."""
     clocks: Mapping[int, RankClock]
+    """The clocks of the ranks. Those that communication connects have one in common."""
     aligned: Collection[int]
+    """The ranks that communication connects with most of the others."""
     matches: Callable[[Sequence[int]], Matches]
+    """Returns what some ranks have in common with others."""
     arrivals: Callable[[], Iterable[Arrivals]]
+    """Yields who came last to what the ranks have in common, for some communicators at a time."""
     world_size: int
+    """The number of ranks that the run or its profiles recorded, profiled or not; 0 if none did."""
     gpus: Mapping[int, tuple[Gpu, ...]]
+    """By rank, the GPUs that its profile lists."""
 
     @property
     def coverage(self) -> str:

@@ -47,46 +47,31 @@ _MOST_STEPS = 500
 
 @dataclass(frozen=True)
 class Interval:
-    """The interval of a saving, in ns of a step.
-
-    Attributes
-    ----------
-    low, high : float
-    by_profiler : float
-        By how much less a step saves without the profiler.
-    steps_needed : int or None
-        How many steps would narrow the interval so that it can be shown; None if more steps do not help, or
-        are not needed.
-    """
+    """The interval of a saving, in ns of a step."""
 
     low: float
     high: float
     by_profiler: float = 0.0
+    """By how much less a step saves without the profiler."""
     steps_needed: int | None = None
+    """How many steps would narrow the interval so that it can be shown; None if more steps do not help, or
+    are not needed.
+    """
 
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """Gives savings of a replay their intervals.
-
-    Attributes
-    ----------
-    replay : Replay
-    time : callable
-        Returns the time of a step with some times, in ns.
-    error : float
-        How far the median of the unchanged replay is from the measured one, in ns.
-    least : float
-        The lower end of an interval that is shown, in ns.
-    call_cost_ns : int
-        See `CALL_COST_NS`; 0 for the steps as they are when profiled.
-    """
+    """Gives savings of a replay their intervals."""
 
     replay: Replay
     time: Callable[[Times], float]
+    """Returns the time of a step with some times, in ns."""
     error: float
+    """How far the median of the unchanged replay is from the measured one, in ns."""
     least: float = 0.0
+    """The lower end of an interval that is shown, in ns."""
     call_cost_ns: int = 0
+    """See `CALL_COST_NS`; 0 for the steps as they are when profiled."""
 
     def of_saving(
         self, times: Times, change: Callable[[Times], Times], saving: float, by_step: Floats

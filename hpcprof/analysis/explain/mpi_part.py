@@ -23,38 +23,30 @@ from hpcprof.profiles.timeline import Ints
 
 @dataclass(frozen=True, eq=False)
 class MpiPart:
-    """The calls of MPI among those of a graph.
-
-    Attributes
-    ----------
-    run : RunMpi
-        The calls of the run.
-    row : ndarray of int64, shape (calls,)
-        The position in ``run`` of each call of the graph, `NONE` for one that is none of MPI.
-    wait : ndarray of int64, shape (calls,)
-        How long each call waited for others.
-    messages : ndarray of int64, shape (m, 2)
-        The sending and the receiving rank of each message, by position.
-    relays : ndarray of int64, shape (r, 3)
-        Of messages whose sender had received another one before: the rank that sent that one last, the
-        sender, and the receiver.
-    ranks : int
-        The number of ranks.
-    in_files : ndarray of int64, shape (calls,)
-        How long the thread of each call reads and writes files since its call before, in ns.
-    reordered : ndarray of int64, shape (r, 2)
-        The calls that would receive another message if their rank received them in the order in which they
-        are sent, and by how much later than that one is sent they then would end, in ns.
-    """
+    """The calls of MPI among those of a graph."""
 
     run: RunMpi
+    """The calls of the run."""
     row: Ints
+    """The position in ``run`` of each call of the graph, `NONE` for one that is none of MPI; shape (calls,).
+    """
     wait: Ints
+    """How long each call waited for others; shape (calls,)."""
     messages: Ints
+    """The sending and the receiving rank of each message, by position; shape (m, 2)."""
     relays: Ints
+    """Of messages whose sender had received another one before: the rank that sent that one last, the sender,
+    and the receiver; shape (r, 3).
+    """
     ranks: int
+    """The number of ranks."""
     in_files: Ints
+    """How long the thread of each call reads and writes files since its call before, in ns; shape (calls,).
+    """
     reordered: Ints
+    """The calls that would receive another message if their rank received them in the order in which they are
+    sent, and by how much later than that one is sent they then would end, in ns; shape (r, 2).
+    """
 
     @cached_property
     def directions(self) -> Ints:

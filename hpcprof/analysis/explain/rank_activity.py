@@ -113,28 +113,22 @@ class HostPieces(Table):
 
 @dataclass(frozen=True)
 class RankActivity:
-    """The explained steps of one rank, on the profile's own clock.
-
-    Attributes
-    ----------
-    places : tuple of str
-        The texts of the column ``place``.
-    streams : ndarray of int64, shape (streams, 2)
-        The device and the stream of each number.
-    front : ndarray of int64, shape (steps,)
-        The first operation of each step; the last one ends at the front of the next, or with ``last``.
-    last : int
-        The operation that ends last in the last step, `NONE` if the front of a further step is known.
-    """
+    """The explained steps of one rank, on the profile's own clock."""
 
     timeline: Timeline
     calls: HostCalls
     work: Work
     pieces: HostPieces
     places: tuple[str, ...]
+    """The texts of the column ``place``."""
     streams: Ints
+    """The device and the stream of each number; shape (streams, 2)."""
     front: Ints
+    """The first operation of each step; the last one ends at the front of the next, or with ``last``; shape
+    (steps,).
+    """
     last: int
+    """The operation that ends last in the last step, `NONE` if the front of a further step is known."""
 
 
 def step_fronts(timeline: Timeline) -> Ints:

@@ -86,24 +86,16 @@ class Edges(Table):
 
 @dataclass(frozen=True)
 class RankEdges:
-    """The edges of a rank, and what had to be inferred.
-
-    Attributes
-    ----------
-    edges : Edges
-        Nodes ``2 i`` and ``2 i + 1`` are the start and the end of call i; the operations follow.
-    odd_ns : int
-        The time by which operations start later than every known edge explains.
-    inferred_waits : int
-        The waits whose event or stream the profile does not record.
-    blocked : ndarray of int64
-        The calls that waited for the GPU.
-    """
+    """The edges of a rank, and what had to be inferred."""
 
     edges: Edges
+    """Nodes ``2 i`` and ``2 i + 1`` are the start and the end of call i; the operations follow."""
     odd_ns: int
+    """The time by which operations start later than every known edge explains."""
     inferred_waits: int
+    """The waits whose event or stream the profile does not record."""
     blocked: Ints
+    """The calls that waited for the GPU."""
 
 
 def rank_edges(activity: RankActivity) -> RankEdges:

@@ -32,20 +32,14 @@ _MOST_SLOWDOWN = 3.0
 
 @dataclass(frozen=True)
 class Times:
-    """The times of a run that a replay takes.
-
-    Attributes
-    ----------
-    lag : ndarray of int64, shape (edges,)
-    alone : ndarray of float64, shape (operations,)
-        The time of each operation without communication beside it, in ns.
-    contended : bool
-        Whether communication slows the kernels beside it.
-    """
+    """The times of a run that a replay takes."""
 
     lag: Ints
+    """Shape (edges,)."""
     alone: Floats
+    """The time of each operation without communication beside it, in ns; shape (operations,)."""
     contended: bool = True
+    """Whether communication slows the kernels beside it."""
 
     def with_alone(self, alone: Floats) -> Times:
         """Return the times with others of the operations."""
@@ -71,21 +65,15 @@ class _Chains:
     """Chains of nodes, each node with one edge that leads to it, which begin behind nodes of other chains.
 
     The nodes of each chain follow each other in ``node`` and ``edge``, and so do the chains.
-
-    Attributes
-    ----------
-    node, edge : ndarray of int64
-        The nodes, by position in the order, and the edge that leads to each.
-    head : ndarray of int64, shape (chains,)
-        Where each chain begins in ``node``.
-    above : ndarray of int64, shape (chains,)
-        The node that each chain begins behind.
     """
 
     node: Ints
     edge: Ints
+    """The nodes, by position in the order, and the edge that leads to each."""
     head: Ints
+    """Where each chain begins in ``node``; shape (chains,)."""
     above: Ints
+    """The node that each chain begins behind; shape (chains,)."""
 
     def add(self, lag: Ints, after: Ints) -> None:
         """Write the sum of the lags up to each node into ``after``, which has those of the nodes above."""
@@ -100,29 +88,22 @@ class _Plan:
 
     Only a node that several edges lead to has to be looked at by itself. The others, four of five in a
     profile, follow the first node or such a one, their *base*, by the sum of the lags between them.
-
-    Attributes
-    ----------
-    chains : list of _Chains
-        The nodes that one edge leads to; later ones begin behind earlier ones.
-    base : ndarray of int64, shape (nodes,)
-        The number of each node's base; by position in the order.
-    edge, source : ndarray of int64
-        The first edges that lead to the bases but the first one, and where these begin.
-    other, other_source : ndarray of int64
-        The same for the other edges.
-    steps : list of tuple of int and list
-        For each base but the first one, the base before its first edge, and for the others the bases before
-        them and their places in ``other``.
     """
 
     chains: list[_Chains]
+    """The nodes that one edge leads to; later ones begin behind earlier ones."""
     base: Ints
+    """The number of each node's base; by position in the order; shape (nodes,)."""
     edge: Ints
     source: Ints
+    """The first edges that lead to the bases but the first one, and where these begin."""
     other: Ints
     other_source: Ints
+    """The same for the other edges."""
     steps: list[tuple[int, list[tuple[int, int]]]]
+    """For each base but the first one, the base before its first edge, and for the others the bases before
+    them and their places in ``other``.
+    """
 
     @classmethod
     def of(cls, graph: RunGraph) -> _Plan:

@@ -212,52 +212,39 @@ class RunGraph:
 
     Node 0 is the zero of the common clock. Then come the starts and ends of all calls, of all operations,
     and the moments at which the last rank has come to each collective.
-
-    Attributes
-    ----------
-    calls, work, pieces : HostCalls, Work, HostPieces
-        Those of all ranks one after another, on the common clock. Streams, threads, places, names and grids
-        are numbered over the run.
-    call_rank, work_rank : ndarray of int64
-        The position in ``ranks`` of each call and operation.
-    places, names : tuple of str
-        The texts of places and of names.
-    edges : Edges
-        Sorted by the position of their targets in an order in which every edge leads forward.
-    order : ndarray of int64, shape (nodes,)
-        The nodes in that order.
-    observed : ndarray of int64, shape (nodes,)
-        When each node happened.
-    front : ndarray of int64, shape (ranks, steps + 1)
-        The nodes at which the steps begin; the last one ends the last step.
-    odd_ns : int
-        See `RankEdges`.
-    blocked : ndarray of int64
-        The calls that waited for the GPU.
-    paced_ranks : tuple of int
-        The ranks whose host keeps pace with the GPU without a call that waits (`host_pace.with_pauses`).
-    mpi : MpiPart or None
-        The calls of MPI; None if not all ranks call it.
     """
 
     ranks: tuple[int, ...]
     calls: HostCalls
     work: Work
     pieces: HostPieces
+    """Those of all ranks one after another, on the common clock. Streams, threads, places, names and grids
+    are numbered over the run.
+    """
     call_rank: Ints
     work_rank: Ints
+    """The position in ``ranks`` of each call and operation."""
     places: tuple[str, ...]
     names: tuple[str, ...]
+    """The texts of places and of names."""
     edges: Edges
+    """Sorted by the position of their targets in an order in which every edge leads forward."""
     order: Ints
+    """The nodes in that order; shape (nodes,)."""
     observed: Ints
+    """When each node happened; shape (nodes,)."""
     front: Ints
+    """The nodes at which the steps begin; the last one ends the last step; shape (ranks, steps + 1)."""
     couplings: tuple[Coupling, ...] = ()
     odd_ns: int = 0
+    """See `RankEdges`."""
     inferred_waits: int = 0
     blocked: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+    """The calls that waited for the GPU."""
     paced_ranks: tuple[int, ...] = ()
+    """The ranks whose host keeps pace with the GPU without a call that waits (`host_pace.with_pauses`)."""
     mpi: MpiPart | None = None
+    """The calls of MPI; None if not all ranks call it."""
 
     @cached_property
     def stage(self) -> Ints:

@@ -33,18 +33,13 @@ class BusyTime:
 
     In a profile without work on a GPU, operators are compute, and collectives of the host communication. In
     one of a program with MPI, its calls are communication, and all else is compute.
-
-    Attributes
-    ----------
-    exposed_communication, exposed_memory : tuple of ndarray
-        Communication outside compute; copies and sets outside both.
-    busy : tuple of ndarray
-        All work; outside the other two it is compute.
     """
 
     exposed_communication: Intervals
     exposed_memory: Intervals
+    """Communication outside compute; copies and sets outside both."""
     busy: Intervals
+    """All work; outside the other two it is compute."""
 
 
 @computed_once
@@ -130,22 +125,17 @@ def exposed_communication(timeline: Timeline) -> Outcome:
 
 
 class Divided(NamedTuple):
-    """The steps of some ranks.
-
-    Attributes
-    ----------
-    rows : DataFrame
-        Those of ``step_account``.
-    start : ndarray of int64, shape (rows,)
-        The front of each step: on the common clock for the ranks in ``aligned``, else on the rank's own.
-    aligned, unknown : set of int
-        The ranks whose clocks communication aligned, and those of which the waiting is unknown.
-    """
+    """The steps of some ranks."""
 
     rows: pd.DataFrame
+    """Those of ``step_account``."""
     start: Ints
+    """The front of each step: on the common clock for the ranks in ``aligned``, else on the rank's own; shape
+    (rows,).
+    """
     aligned: set[int]
     unknown: set[int]
+    """The ranks whose clocks communication aligned, and those of which the waiting is unknown."""
 
 
 def divide(

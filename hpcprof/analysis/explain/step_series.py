@@ -56,21 +56,14 @@ def spikes(series: StepSeries) -> Ints:
 
 
 class Drift(NamedTuple):
-    """A level of the steps that changes.
-
-    Attributes
-    ----------
-    excess : float
-        How much longer the mean step takes than a step at the better end, in ns.
-    error : float
-        The standard error of ``excess``, from how far the steps are from the level.
-    steps : ndarray of int64
-        The steps at the worse level; empty if the level drifts.
-    """
+    """A level of the steps that changes."""
 
     excess: float
+    """How much longer the mean step takes than a step at the better end, in ns."""
     error: float
+    """The standard error of ``excess``, from how far the steps are from the level."""
     steps: Ints
+    """The steps at the worse level; empty if the level drifts."""
 
 
 def drift(series: StepSeries) -> Drift | None:
@@ -143,21 +136,14 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class Pause:
-    """The work of a program after a step and outside every step.
-
-    Attributes
-    ----------
-    step : int
-        The step before it.
-    place : str
-        The range that takes longest.
-    length : int
-        From the end of the step, on the host and on the GPU, to the front of the next one, in ns.
-    """
+    """The work of a program after a step and outside every step."""
 
     step: int
+    """The step before it."""
     place: str
+    """The range that takes longest."""
     length: int
+    """From the end of the step, on the host and on the GPU, to the front of the next one, in ns."""
 
 
 def pauses_of(timeline: Timeline) -> dict[int, Pause]:

@@ -15,24 +15,17 @@ from hpcprof.profiles.timeline import Category, Operations, Timeline
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """The time of one device, in nanoseconds.
-
-    Attributes
-    ----------
-    device : int
-        Its number in the profile.
-    span : int
-        From the start of the first operation to the end of the last one.
-    busy : int
-        The time in which any operation runs.
-    exclusive : sequence of int
-        The time in which exactly the classes of a bit mask run, by bit mask; the bit of a class is its value.
-    """
+    """The time of one device, in nanoseconds."""
 
     device: int
+    """Its number in the profile."""
     span: int
+    """From the start of the first operation to the end of the last one."""
     busy: int
+    """The time in which any operation runs."""
     exclusive: Sequence[int]
+    """The time in which exactly the classes of a bit mask run, by bit mask; the bit of a class is its value.
+    """
 
     def running(self, wanted: Collection[Category], *, without: Collection[Category] = ()) -> int:
         """Return the time in which all ``wanted`` classes run, and none of ``without``."""

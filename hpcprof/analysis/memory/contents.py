@@ -61,19 +61,7 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Contents:
-    """The blocks of a GPU over the events of a snapshot.
-
-    Attributes
-    ----------
-    place, size, first, last : ndarray of int64, shape (blocks,)
-        Of each block its place, its bytes, and after how many events it is in use, and no longer.
-    times_us : ndarray of int64, shape (events + 1,)
-        When each event was; the last one is the end.
-    reserved : ndarray of int64, shape (events + 1,)
-        The bytes that PyTorch has reserved after so many events.
-    failed_after : int or None
-        After how many events the allocation failed.
-    """
+    """The blocks of a GPU over the events of a snapshot."""
 
     device: int
     places: tuple[Place, ...]
@@ -81,9 +69,15 @@ class Contents:
     size: Ints
     first: Ints
     last: Ints
+    """Of each block its place, its bytes, and after how many events it is in use, and no longer; shape
+    (blocks,).
+    """
     times_us: Ints
+    """When each event was; the last one is the end; shape (events + 1,)."""
     reserved: Ints
+    """The bytes that PyTorch has reserved after so many events; shape (events + 1,)."""
     failed_after: int | None = None
+    """After how many events the allocation failed."""
 
     @cached_property
     def by_kind(self) -> Ints:

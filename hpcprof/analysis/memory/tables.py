@@ -228,18 +228,12 @@ class RankSnapshot(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RunMemory:
-    """Facts about the memory of a run.
-
-    Attributes
-    ----------
-    lines : mapping of int to sequence of MemoryLine
-        By rank, in the order of time.
-    snapshots : iterable of RankSnapshot
-        Each is read when it is asked for.
-    """
+    """Facts about the memory of a run."""
 
     lines: Mapping[int, Sequence[MemoryLine]]
+    """By rank, in the order of time."""
     snapshots: Iterable[RankSnapshot]
+    """Each is read when it is asked for."""
     telemetry: RunTelemetry | None = None
 
 

@@ -16,22 +16,16 @@ NO_OPERATOR = -1
 
 @dataclass(frozen=True)
 class Nesting:
-    """The operators of a timeline, or its modules, as trees; all arrays of shape (operators,).
-
-    Attributes
-    ----------
-    order : ndarray of int64
-        The rows of the table by thread, each operator before those inside it. The positions below are
-        positions in this order.
-    parent : ndarray of int64
-        The position of the innermost operator around each one, or `NO_OPERATOR`.
-    after : ndarray of int64
-        The position after the last operator inside each one.
-    """
+    """The operators of a timeline, or its modules, as trees; all arrays of shape (operators,)."""
 
     order: Ints
+    """The rows of the table by thread, each operator before those inside it. The positions below are
+    positions in this order.
+    """
     parent: Ints
+    """The position of the innermost operator around each one, or `NO_OPERATOR`."""
     after: Ints
+    """The position after the last operator inside each one."""
 
     def inside(self, value: Ints) -> Ints:
         """Return the sum of ``value``, given by position, over each operator and all those inside it."""

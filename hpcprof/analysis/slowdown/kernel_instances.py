@@ -31,43 +31,30 @@ _EARLIEST = int(np.iinfo(np.int64).min)
 
 @dataclass(frozen=True)
 class KernelInstances:
-    """The compute kernels that take time, in the order of their starts; arrays have shape (n,).
-
-    Attributes
-    ----------
-    shapes : KernelShapes
-    shape : ndarray of int64
-        The row of each kernel in ``shapes``.
-    phase : ndarray of int64
-        The index of each kernel's phase in ``phases``; `OUTSIDE` if it was launched outside all phases.
-    step : ndarray of int64
-        The number of the last step that had begun when the kernel was launched; 0 before all steps. Without
-        two steps it is the number of one of `BLOCKS` blocks of consecutive kernels.
-    duration : ndarray of int64
-        In ns.
-    covered : ndarray of int64
-        How long communication ran on the same device during the kernel, in ns.
-    alone : ndarray of bool
-        Whether no communication ran during the kernel.
-    overlapped : ndarray of bool
-        Whether communication covers it to 90 % or more. A kernel may be neither alone nor overlapped.
-    process, launched : ndarray of int64
-        The process that launched the kernel, and when the launch call began.
-    phases : tuple of str
-        The names of the phases, ascending.
-    """
+    """The compute kernels that take time, in the order of their starts; arrays have shape (n,)."""
 
     shapes: KernelShapes
     shape: Ints
+    """The row of each kernel in ``shapes``."""
     phase: Ints
+    """The index of each kernel's phase in ``phases``; `OUTSIDE` if it was launched outside all phases."""
     step: Ints
+    """The number of the last step that had begun when the kernel was launched; 0 before all steps. Without
+    two steps it is the number of one of `BLOCKS` blocks of consecutive kernels.
+    """
     duration: Ints
+    """In ns."""
     covered: Ints
+    """How long communication ran on the same device during the kernel, in ns."""
     alone: NDArray[np.bool_]
+    """Whether no communication ran during the kernel."""
     overlapped: NDArray[np.bool_]
+    """Whether communication covers it to 90 % or more. A kernel may be neither alone nor overlapped."""
     process: Ints
     launched: Ints
+    """The process that launched the kernel, and when the launch call began."""
     phases: tuple[str, ...]
+    """The names of the phases, ascending."""
 
 
 def place_kernels(timeline: Timeline) -> KernelInstances:

@@ -30,25 +30,19 @@ class KernelNumbering:
 
 @dataclass(frozen=True)
 class Occurrences:
-    """The compute kernels that steps launched; arrays have shape (n,).
-
-    Attributes
-    ----------
-    key : ndarray of int64, shape (n, 3)
-        The numbers of the kernel and of the phase in `KernelNumbering` (`OUTSIDE` outside phases), and the
-        position among the launches of this kernel in this phase of the step, from 0.
-    step : ndarray of int64
-        The number of the step, from 0; only steps with kernels count.
-    duration, covered, alone, overlapped : ndarray
-        As in `hpcprof.analysis.slowdown.kernel_instances.KernelInstances`.
-    """
+    """The compute kernels that steps launched; arrays have shape (n,)."""
 
     key: Ints
+    """The numbers of the kernel and of the phase in `KernelNumbering` (`OUTSIDE` outside phases), and the
+    position among the launches of this kernel in this phase of the step, from 0; shape (n, 3).
+    """
     step: Ints
+    """The number of the step, from 0; only steps with kernels count."""
     duration: Ints
     covered: Ints
     alone: NDArray[np.bool_]
     overlapped: NDArray[np.bool_]
+    """As in `hpcprof.analysis.slowdown.kernel_instances.KernelInstances`."""
 
 
 def find_occurrences(timeline: Timeline, numbering: KernelNumbering) -> Occurrences:
@@ -81,18 +75,12 @@ def _numbered(placed: KernelInstances, numbering: KernelNumbering) -> tuple[Ints
 
 @dataclass(frozen=True)
 class RunTimes:
-    """The times of one run; arrays have shape (steps, kernels).
-
-    Attributes
-    ----------
-    taken : ndarray of float64
-        The time of the kernels of each step.
-    expected : ndarray of float64
-        The sum of the reference times of the same occurrences; 0 if the step has none.
-    """
+    """The times of one run; arrays have shape (steps, kernels)."""
 
     taken: Floats
+    """The time of the kernels of each step."""
     expected: Floats
+    """The sum of the reference times of the same occurrences; 0 if the step has none."""
 
     def ratios(self, kernels: Ints) -> tuple[Ints, Floats]:
         """Return the steps that have some of these kernels, and the taken over the expected time of each."""
@@ -107,25 +95,18 @@ class MatchedTimes:
 
     The reference time of an occurrence is its median over all steps of the baseline. In the baseline an
     occurrence has the weight of its selected launches in the candidate. Arrays have shape (kernels,).
-
-    Attributes
-    ----------
-    candidate, baseline : list of RunTimes
-        One element per run.
-    candidate_count, baseline_count : ndarray of int64
-        The number of matched launches.
-    expected : ndarray of float64
-        The sum of the reference times of the candidate's matched launches, in ns.
-    unmatched : ndarray of int64
-        The number of selected launches whose occurrence the baseline lacks.
     """
 
     candidate: list[RunTimes]
     baseline: list[RunTimes]
+    """One element per run."""
     candidate_count: Ints
     baseline_count: Ints
+    """The number of matched launches."""
     expected: Floats
+    """The sum of the reference times of the candidate's matched launches, in ns."""
     unmatched: Ints
+    """The number of selected launches whose occurrence the baseline lacks."""
 
 
 class OccurrenceMatcher:

@@ -36,30 +36,22 @@ class ClusteredMedians:
     """The medians of groups of values, and what each cluster of values adds to their errors.
 
     A part is what a group and a cluster have in common; only parts with values are kept.
-
-    Attributes
-    ----------
-    group, count : ndarray of int64, shape (groups,)
-        The numbers of the groups, ascending, and how many values each has.
-    median : ndarray of float64, shape (groups,)
-    error : ndarray of float64, shape (groups,)
-        The standard error of the median if all values were independent.
-    part_group, part_cluster : ndarray of int64, shape (parts,)
-        The row of each part's group in ``group``, and the number of its cluster.
-    part_share : ndarray of float64, shape (parts,)
-        The share of the group's values that the part has.
-    part_shift : ndarray of float64, shape (parts,)
-        How far the part moves the median of its group, to first order.
     """
 
     group: Ints
     count: Ints
+    """The numbers of the groups, ascending, and how many values each has; shape (groups,)."""
     median: Floats
+    """Shape (groups,)."""
     error: Floats
+    """The standard error of the median if all values were independent; shape (groups,)."""
     part_group: Ints
     part_cluster: Ints
+    """The row of each part's group in ``group``, and the number of its cluster; shape (parts,)."""
     part_share: Floats
+    """The share of the group's values that the part has; shape (parts,)."""
     part_shift: Floats
+    """How far the part moves the median of its group, to first order; shape (parts,)."""
 
     @classmethod
     def of(cls, group: Ints, cluster: Ints, value: Ints) -> ClusteredMedians:

@@ -19,26 +19,19 @@ _TENTH = Decimal("0.1")
 
 @dataclass(frozen=True)
 class GroupStatistics:
-    """The statistics of each group that has values, as arrays of shape (groups,); the integers are exact.
-
-    Attributes
-    ----------
-    group : ndarray of int64
-        The numbers of the groups, ascending.
-    median : ndarray of float64
-        For an even count, the mean of the middle two.
-    deviation : ndarray of float64
-        The standard deviation of the sample (n - 1); 0 for one value.
-    """
+    """The statistics of each group that has values, as arrays of shape (groups,); the integers are exact."""
 
     group: Ints
+    """The numbers of the groups, ascending."""
     total: Ints
     count: Ints
     average: Floats
     median: Floats
+    """For an even count, the mean of the middle two."""
     minimum: Ints
     maximum: Ints
     deviation: Floats
+    """The standard deviation of the sample (n - 1); 0 for one value."""
 
     def columns(self, prefix: str = "") -> dict[str, Any]:
         """Return the columns ``avg_ns`` to ``stddev_ns``, the averages rounded to one decimal."""

@@ -22,26 +22,20 @@ _EARLIEST = int(np.iinfo(np.int64).min)
 
 @dataclass(frozen=True)
 class Layer:
-    """Launches whose starts and ends both ascend, so that the launches inside a range are a slice.
-
-    Attributes
-    ----------
-    start, end : ndarray of int64, shape (n,)
-        When the launch call began and returned.
-    first, last : ndarray of int64, shape (n,)
-        The first start and the last end of the operations that it launched.
-    repeated : ndarray of int64, shape (n + 1,)
-        The number of launches before each position that share their correlation id with another launch.
-    number : ndarray of int64
-        The numbers of the correlation ids of these launches.
-    """
+    """Launches whose starts and ends both ascend, so that the launches inside a range are a slice."""
 
     start: Ints
     end: Ints
+    """When the launch call began and returned; shape (n,)."""
     first: Ints
     last: Ints
+    """The first start and the last end of the operations that it launched; shape (n,)."""
     repeated: Ints
+    """The number of launches before each position that share their correlation id with another launch; shape
+    (n + 1,).
+    """
     number: Ints
+    """The numbers of the correlation ids of these launches."""
 
 
 Launches = dict[tuple[int, int], list[Layer]]

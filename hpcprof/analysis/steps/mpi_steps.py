@@ -77,28 +77,19 @@ class _Begun(Table):
 
 @dataclass(frozen=True)
 class MpiStep:
-    """A possible step: from the end of every ``every``-th call of a name, and of a size, to the next.
-
-    Attributes
-    ----------
-    name : str
-        Its name as a step range.
-    length : int
-        From the start of the first to the end of the last one, in ns.
-    regular : bool
-        Whether they repeat a sequence.
-    waiting : bool
-        Whether all ranks wait for each other at its end.
-    last : int
-        When the last one ends.
-    """
+    """A possible step: from the end of every ``every``-th call of a name, and of a size, to the next."""
 
     name: str
+    """Its name as a step range."""
     instances: int
     length: int
+    """From the start of the first to the end of the last one, in ns."""
     regular: bool
+    """Whether they repeat a sequence."""
     waiting: bool
+    """Whether all ranks wait for each other at its end."""
     last: int
+    """When the last one ends."""
 
 
 def is_mpi_step(name: str) -> bool:

@@ -82,20 +82,14 @@ def phase_times(timeline: Timeline) -> Outcome:
 
 @dataclass(frozen=True)
 class _Found:
-    """The phases of a timeline: their ranges in the order of time, and their wall time by step.
-
-    Attributes
-    ----------
-    names : list of str
-        Those of the phases by number; the number after the last one is the rest of the steps.
-    rows, owner, phase : ndarray
-        The row, the step and the phase of each range.
-    """
+    """The phases of a timeline: their ranges in the order of time, and their wall time by step."""
 
     names: list[str]
+    """Those of the phases by number; the number after the last one is the rest of the steps."""
     rows: Ints
     owner: Ints
     phase: Ints
+    """The row, the step and the phase of each range."""
     segments: Segments
     wall: _Lengths
 

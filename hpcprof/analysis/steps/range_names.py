@@ -37,28 +37,20 @@ _PART = re.compile(
 
 @dataclass(frozen=True)
 class RangeNames:
-    """The names of a timeline's ranges, without counters.
-
-    Attributes
-    ----------
-    names : tuple of str
-        The distinct names. A counter is written ``N``: ``step N``.
-    of_text : ndarray of int64, shape (strings + 1,)
-        The index in ``names`` of each text of the timeline's string table, -1 if no range has it; the last
-        element is that of `NO_NAME`.
-    counted : ndarray of bool, shape (names,)
-        Which names stand for several texts that differ in their counter.
-    number : ndarray of int64, shape (strings + 1,)
-        The counter of each text, 0 without one.
-    executions : ndarray of bool, shape (names,)
-        Which names are those of executions of a program by XLA, whose counters may pause.
-    """
+    """The names of a timeline's ranges, without counters."""
 
     names: tuple[str, ...]
+    """The distinct names. A counter is written ``N``: ``step N``."""
     of_text: Ints
+    """The index in ``names`` of each text of the timeline's string table, -1 if no range has it; the last
+    element is that of `NO_NAME`; shape (strings + 1,).
+    """
     counted: NDArray[np.bool_]
+    """Which names stand for several texts that differ in their counter; shape (names,)."""
     number: Ints
+    """The counter of each text, 0 without one; shape (strings + 1,)."""
     executions: NDArray[np.bool_]
+    """Which names are those of executions of a program by XLA, whose counters may pause; shape (names,)."""
 
 
 def plain_name(name: str) -> str:

@@ -39,25 +39,18 @@ _LIBRARY_PREFIXES = ("NCCL:", "RCCL:", "nccl:", "gloo:")
 
 @dataclass(frozen=True)
 class KnownRange:
-    """A range that frameworks put around their iterations.
-
-    Attributes
-    ----------
-    source : str
-        The framework.
-    pattern : re.Pattern
-        What the whole name matches, with ``N`` for its counter (`hpcprof.analysis.steps.range_names`).
-    marker : bool
-        Whether the range is only a part of the iteration that occurs once in each: a step then lasts from the
-        start of one such range to the start of the next.
-    name : str
-        The one name of all ranges that match, which also matches; empty if each name is a range of its own.
-    """
+    """A range that frameworks put around their iterations."""
 
     source: str
+    """The framework."""
     pattern: re.Pattern[str]
+    """What the whole name matches, with ``N`` for its counter (`hpcprof.analysis.steps.range_names`)."""
     marker: bool = False
+    """Whether the range is only a part of the iteration that occurs once in each: a step then lasts from the
+    start of one such range to the start of the next.
+    """
     name: str = ""
+    """The one name of all ranges that match, which also matches; empty if each name is a range of its own."""
 
 
 ITERATION = "iteration"
@@ -105,24 +98,16 @@ _ALWAYS = KNOWN[:2]
 
 @dataclass(frozen=True)
 class StepCandidate:
-    """A range that may be the step of a rank.
-
-    Attributes
-    ----------
-    name : str
-        Its name without a counter.
-    source : str
-        `KnownRange.source`, `AUTOMATIC` or `REPEATS`.
-    instances : int
-        How often it occurs.
-    coverage_pct : float
-        The share of the capture in which it is open, or the work that was launched in it runs on the GPU.
-    """
+    """A range that may be the step of a rank."""
 
     name: str
+    """Its name without a counter."""
     source: str
+    """`KnownRange.source`, `AUTOMATIC` or `REPEATS`."""
     instances: int
+    """How often it occurs."""
     coverage_pct: float
+    """The share of the capture in which it is open, or the work that was launched in it runs on the GPU."""
 
 
 def known_range(name: str) -> KnownRange | None:

@@ -39,27 +39,21 @@ _FEWEST_NUMBERS = 5
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a timeline by their start.
-
-    Attributes
-    ----------
-    name : str
-        The name of their ranges without a counter; empty without steps.
-    rows : ndarray of int64, shape (steps,)
-        The rows of these ranges in the timeline; empty if calls of MPI mark the steps.
-    ranges : Ranges
-        The steps on the host. Each is the range or, if the range only marks a step, the time until the next.
-    number : ndarray of int64, shape (steps,)
-        The program's own number of each step, which increases; from 0 where the ranges have none.
-    marker : bool
-        Whether ranges only mark the steps.
-    """
+    """The steps of a timeline by their start."""
 
     name: str
+    """The name of their ranges without a counter; empty without steps."""
     rows: Ints
+    """The rows of these ranges in the timeline; empty if calls of MPI mark the steps; shape (steps,)."""
     ranges: Ranges
+    """The steps on the host. Each is the range or, if the range only marks a step, the time until the next.
+    """
     number: Ints
+    """The program's own number of each step, which increases; from 0 where the ranges have none; shape
+    (steps,).
+    """
     marker: bool = False
+    """Whether ranges only mark the steps."""
 
     def __len__(self) -> int:
         return len(self.ranges)

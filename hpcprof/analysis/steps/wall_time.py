@@ -27,24 +27,18 @@ GPU_SPAN_PCT = 2
 
 @dataclass(frozen=True)
 class StepTimes:
-    """The intervals of the steps of a timeline in their order; arrays have shape (steps,).
-
-    Attributes
-    ----------
-    start, end : ndarray of int64
-        The interval of the step's wall time.
-    gpu_start, gpu_end : ndarray of int64
-        From the start of the first to the end of the last operation that was launched in the step; equal if
-        there is none.
-    on_gpu : ndarray of bool
-        Whether the step launched work on the GPU. The others are measured on the host.
-    """
+    """The intervals of the steps of a timeline in their order; arrays have shape (steps,)."""
 
     start: Ints
     end: Ints
+    """The interval of the step's wall time."""
     gpu_start: Ints
     gpu_end: Ints
+    """From the start of the first to the end of the last operation that was launched in the step; equal if
+    there is none.
+    """
     on_gpu: NDArray[np.bool_]
+    """Whether the step launched work on the GPU. The others are measured on the host."""
 
 
 def wall_intervals(
@@ -100,23 +94,20 @@ class Segments:
 
     Segments follow each other on the host: those with an odd number are the phases in the order of their
     starts, the others lie before, between and after them. Arrays have shape (2 * phases + 1,).
-
-    Attributes
-    ----------
-    host_start : ndarray of int64
-        When the segment begins on the host.
-    start : ndarray of int64
-        When the segment takes over: when the host begins it or, while operations of earlier segments still
-        run, when they have ended or its own first operation starts. It lasts until the next one takes over.
-    operation, segment, launched : ndarray of int64, shape (operations,)
-        The operations that the process launched, the segment of each and when its launch call began.
     """
 
     host_start: Ints
+    """When the segment begins on the host."""
     start: Ints
+    """When the segment takes over: when the host begins it or, while operations of earlier segments still
+    run, when they have ended or its own first operation starts. It lasts until the next one takes over.
+    """
     operation: Ints
     segment: Ints
     launched: Ints
+    """The operations that the process launched, the segment of each and when its launch call began; shape
+    (operations,).
+    """
 
 
 def divide(timeline: Timeline, phases: Ranges) -> Segments:

@@ -24,21 +24,15 @@ _LABEL = 48
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table of a page.
-
-    Attributes
-    ----------
-    count : str
-        The number of rows in words; empty without any.
-    data : dict or None
-        What `table_data` returns; None without rows.
-    """
+    """A table of a page."""
 
     name: str
     title: str
     count: str
+    """The number of rows in words; empty without any."""
     notes: Sequence[str]
     data: dict[str, Any] | None
+    """What `table_data` returns; None without rows."""
 
 
 def analysis_tables(name: str, contents: Contents) -> Iterator[PageTable]:

@@ -355,23 +355,17 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class SliceLinks:
-    """Links of slices to those of other ranks.
-
-    Attributes
-    ----------
-    collective : ndarray of int64
-        For each slice the number of its collective, or `NONE`.
-    message_rows, messages : list of int
-        The slices that carry out messages, once for each, and the numbers of these from 1: below 0 for one
-        that is received.
-    texts : dict of int to str
-        What a slice carries out, by its row.
-    """
+    """Links of slices to those of other ranks."""
 
     collective: Ints
+    """For each slice the number of its collective, or `NONE`."""
     message_rows: list[int]
     messages: list[int]
+    """The slices that carry out messages, once for each, and the numbers of these from 1: below 0 for one
+    that is received.
+    """
     texts: dict[int, str]
+    """What a slice carries out, by its row."""
 
     def encoded_messages(self) -> dict[str, Any]:
         """Return the messages as the page reads them."""

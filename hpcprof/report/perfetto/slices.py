@@ -55,28 +55,20 @@ class Texts:
 
 @dataclass
 class SliceColumns:
-    """The slices of a rank; each column gets a part per kind of event.
-
-    Attributes
-    ----------
-    start, end : list of ndarray of int64
-        As in the trace.
-    name, category : list of ndarray of int64
-        Numbers of `names`, and of `CATEGORIES` from 1.
-    notes : list of Encoded
-        The annotations of each slice.
-    tracks : dict of str to list of ndarray of int64
-        The rows that each track shows, in the order of the tracks.
-    """
+    """The slices of a rank; each column gets a part per kind of event."""
 
     names: Texts = field(default_factory=Texts)
     values: Texts = field(default_factory=Texts)
     start: list[Ints] = field(default_factory=list)
     end: list[Ints] = field(default_factory=list)
+    """As in the trace."""
     name: list[Ints] = field(default_factory=list)
     category: list[Ints] = field(default_factory=list)
+    """Numbers of `names`, and of `CATEGORIES` from 1."""
     notes: list[Encoded] = field(default_factory=list)
+    """The annotations of each slice."""
     tracks: dict[str, list[Ints]] = field(default_factory=dict)
+    """The rows that each track shows, in the order of the tracks."""
     count: int = 0
 
     def add(
