@@ -17,12 +17,12 @@ from hpcprof.results.analysis_table import AnalysisTable, earlier_version
 from hpcprof.results.darshan_logs import logs_of
 from hpcprof.results.executors.interface import Executor, serially
 from hpcprof.results.explanation import explain_for_report
+from hpcprof.results.on_demand import read_or_compute
 from hpcprof.results.run_memory import snapshots_of
 from hpcprof.results.run_names import find_known_run, find_known_runs
 from hpcprof.results.run_profiles import profiles_of, sampled_so_far
 from hpcprof.results.stalls import is_unprofiled, tells_while_it_runs
 from hpcprof.results.store.store import Store
-from hpcprof.results.when_asked import read_or_compute
 from hpcprof.submit.remote.mirror import connect, host_of
 from hpcprof.submit.runs.directory import Run, typed_name
 from hpcprof.submit.schedulers.base import JobState

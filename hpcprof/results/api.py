@@ -18,12 +18,13 @@ from hpcprof.profiles.timeline import Timeline
 from hpcprof.results.analysis_table import AnalysisTable, data_frame
 from hpcprof.results.collect import Collected, collect
 from hpcprof.results.explanation import explain, what_if
+from hpcprof.results.on_demand import read_or_compute
 from hpcprof.results.query import Value
 from hpcprof.results.run_names import find_known_run
 from hpcprof.results.run_profiles import readable
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.timelines import find_timelines
-from hpcprof.results.when_asked import complete, read_or_compute
+from hpcprof.results.when_asked import complete
 from hpcprof.submit.runs.directory import Run, runs_directory
 
 

@@ -29,12 +29,6 @@ if TYPE_CHECKING:  # a report from the store does without
     from hpcprof.profiles.timeline_parquet import RankEvents
     from hpcprof.results.executors.processes import Processes
     from hpcprof.results.timelines import Timelines
-from hpcprof.analysis.framework.declaration import Analysis, Scope
-from hpcprof.analysis.framework.losses import losses_of
-from hpcprof.profiles.readers.declaration import ProfileContent
-from hpcprof.profiles.readers.discovery import content_of, read_profile
-from hpcprof.results.run_names import with_commands
-from hpcprof.results.run_profiles import profiles_of
 
 _PER_ROW = 3e-7
 """The time for a kept event, as a share of the time in which a worker starts."""
@@ -242,62 +236,3 @@ def _processes(**settings: Any) -> Processes:
     from hpcprof.results.rank_task import PRELOAD
 
     return Processes(usable_cpus(), PRELOAD, **settings)
-
-
-def read_or_compute(
-    analysis: Analysis, run: Run, store: Store, executor: Executor = serially
-) -> AnalysisTable:
-    """Return an analysis of a collected run; ``executor`` computes what nobody has asked for yet.
-
-    The store has the built-in analyses, or keeps them from the first time on. An analysis of another package
-    is computed from the tables in the store, the timelines that the collect kept, or the profiles, and is not
-    stored.
-
-    Raises
-    ------
-    HpcprofError
-        If a profile that has to be read is missing or damaged.
-    """
-    if analysis.name in ANALYSES:
-        return with_commands(stored_analysis(analysis.name, run, store, executor=executor), run, store)
-    compute = _spanning_ranks if analysis.scope is Scope.RUN else _rank_by_rank
-    return replace(compute(analysis, run, store), losses=losses_of(analysis, store.losses(run.id)))
-
-
-def _spanning_ranks(analysis: Analysis, run: Run, store: Store) -> AnalysisTable:
-    from hpcprof.analysis.framework.outcome import Outcome, analyze_run, outcome_from_columns
-
-    needed = {}
-    for name in analysis.needs:
-        table = stored_analysis(name, run, store)
-        rows = outcome_from_columns(ANALYSES[name], table.columns).rows
-        needed[name] = Outcome(rows, table.reasons.get(WHOLE_RUN, ""))
-    return AnalysisTable.from_outcome(analyze_run(analysis, needed))
-
-
-def _rank_by_rank(analysis: Analysis, run: Run, store: Store) -> AnalysisTable:
-    from hpcprof.analysis.framework.outcome import analyze_rank
-    from hpcprof.results.profile_ranks import profiles_by_rank
-    from hpcprof.results.run_inputs import run_data
-
-    timelines = analysis.reads is ProfileContent.TIMELINE
-    data = run_data(run, store, ())
-    columns: dict[str, list[object]] = {column.name: [] for column in analysis.columns}
-    reasons: dict[int, str] = {}
-    profiles = store.profiles(run.id)
-    ranks = [rank for rank, profile in profiles.items() if content_of(profile.kind) is analysis.reads]
-    if not ranks:
-        reasons[WHOLE_RUN] = f"{analysis.name} needs {analysis.reads.value}, and no rank has one"
-    paths = {} if timelines else profiles_by_rank(profiles_of(run)).paths
-    for rank in sorted(ranks):
-        if not timelines and rank not in paths:
-            raise HpcprofError(
-                f"the profile of rank {rank} is no longer in {run.path}: {profiles[rank].file}."
-            )
-        profile = data.read(rank) if timelines else read_profile(paths[rank])
-        outcome = analyze_rank(analysis, profile, rank)
-        for name, values in outcome.columns().items():
-            columns[name] += values
-        if outcome.reason:
-            reasons[rank] = outcome.reason
-    return AnalysisTable(columns, reasons)
