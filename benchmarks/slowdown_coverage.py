@@ -40,8 +40,7 @@ from hpcprof.analysis.framework.text_columns import object_array  # noqa: E402
 from hpcprof.analysis.slowdown import against_baseline, by_overlap  # noqa: E402
 from hpcprof.analysis.slowdown.against_baseline import CONTROL  # noqa: E402
 from hpcprof.analysis.slowdown.kernel_instances import KernelInstances  # noqa: E402
-from hpcprof.analysis.slowdown.matched_times import Occurrences, PairedRank  # noqa: E402
-from hpcprof.analysis.slowdown.ratio_estimates import StepRatios, slowdown_columns  # noqa: E402
+from hpcprof.analysis.slowdown.matched_times import Occurrences, PairedRank, StepRatios, slowdown_columns  # noqa: E402  # noqa: E402
 from hpcprof.analysis.slowdown.within_run import TOTAL, compare_kernels  # noqa: E402
 from hpcprof.analysis.summaries.kernels import KernelShapes  # noqa: E402
 from hpcprof.profiles.columns.unique import numbered_rows, position_in_group  # noqa: E402

@@ -1,15 +1,17 @@
 """Declarations of analyses, for the entry points of the group ``hpcprof.analyses``."""
 
 from hpcprof.analysis.framework.declaration import (
+    SHAPES,
+    SIZES,
     Analysis,
     Column,
+    Events,
     Kind,
     Part,
     SampleBasis,
     Scope,
     columns,
 )
-from hpcprof.analysis.framework.events import SHAPES, SIZES, Events
 from hpcprof.profiles.losses import Subject
 from hpcprof.profiles.readers.declaration import ProfileContent
 

@@ -17,8 +17,7 @@ from hpcprof.analysis.collectives.matching import (
     match_recorded,
     recorded,
 )
-from hpcprof.analysis.collectives.pair_clocks import align_pairs
-from hpcprof.analysis.collectives.pair_matching import MatchedPairs, match_pairs
+from hpcprof.analysis.collectives.pair_matching import MatchedPairs, align_pairs, match_pairs
 from hpcprof.analysis.collectives.waiting_balance import exposed_by_step
 
 

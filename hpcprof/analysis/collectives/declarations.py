@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Activity, Analysis, Scope, columns, names
-from hpcprof.analysis.framework.events import WORK, Events
+from hpcprof.analysis.framework.declaration import WORK, Activity, Analysis, Events, Scope, columns, names
 from hpcprof.profiles.losses import Subject
 
 COST_PCT = 5.0

@@ -20,8 +20,7 @@ from hpcprof.analysis.collectives.across_ranks import (
 )
 from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES, AlignedClocks
 from hpcprof.analysis.collectives.communication import Communication
-from hpcprof.analysis.collectives.pair_clocks import sender_later
-from hpcprof.analysis.collectives.pair_matching import MatchedPairs
+from hpcprof.analysis.collectives.pair_matching import MatchedPairs, sender_later
 from hpcprof.analysis.framework.outcome import Outcome
 from hpcprof.analysis.framework.text_columns import object_array
 
@@ -50,7 +49,7 @@ def point_to_point(parts: Sequence[Listed], results: Mapping[str, pd.DataFrame])
     ``latency_ns`` is the duration of the shorter of both kernels, because the one that begins last does not
     wait for the other. ``algbw_gbps`` is bytes over latency in 1e9 bytes per second, and None for calls that
     share a kernel. ``last_rank`` is the rank that began last, and ``spread_ns`` the time between both starts
-    on the aligned clocks (`hpcprof.analysis.collectives.pair_clocks.align_pairs`).
+    on the aligned clocks (`hpcprof.analysis.collectives.pair_matching.align_pairs`).
     """
     return outcome_of(in_order(parts), parts, NO_MESSAGES, NO_MESSAGES, _why_null)
 

@@ -11,8 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, later_than_others
-from hpcprof.analysis.collectives.pair_clocks import sender_later
-from hpcprof.analysis.collectives.pair_matching import MatchedPairs
+from hpcprof.analysis.collectives.pair_matching import MatchedPairs, sender_later
 from hpcprof.analysis.statistics.confidence_intervals import (
     common_correlation,
     correlation_with_next,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.explain.evidence_words import in_words
 from hpcprof.analysis.explain.explanation import Cause, Culprit, Evidence, Explanation, Finding
-from hpcprof.analysis.explain.places import OUTSIDE, Places, is_inside, places_of
+from hpcprof.analysis.explain.host_activity import OUTSIDE, Places, is_inside, places_of
 from hpcprof.analysis.explain.slow_math import runs_without_tensor_cores
 from hpcprof.analysis.explain.sources import CALLS, MOST_RANKS, sources_of
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of

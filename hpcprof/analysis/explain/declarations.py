@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Analysis, Part, SampleBasis, Scope, columns
-from hpcprof.analysis.framework.events import OPERATIONS, RANGES, WORK, Events
+from hpcprof.analysis.framework.declaration import (
+    OPERATIONS,
+    RANGES,
+    WORK,
+    Analysis,
+    Events,
+    Part,
+    SampleBasis,
+    Scope,
+    columns,
+)
 from hpcprof.profiles.losses import Subject
 
 UNEVEN = "uneven steps"

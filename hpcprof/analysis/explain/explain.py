@@ -11,8 +11,6 @@ import pandas as pd
 
 from hpcprof.analysis.collectives.matches import MatchedGroup, groups_of
 from hpcprof.analysis.explain.candidates import Candidate, Candidates
-from hpcprof.analysis.explain.common_clock import CommonClock, clock_parts, common_clock
-from hpcprof.analysis.explain.critical_path import critical_path
 from hpcprof.analysis.explain.culprits import with_culprits
 from hpcprof.analysis.explain.evidence import evidence_of
 from hpcprof.analysis.explain.evidence_words import in_words
@@ -45,8 +43,8 @@ from hpcprof.analysis.explain.rank_edges import rank_edges
 from hpcprof.analysis.explain.rank_sample import MOST_RANKS, of_ranks, replayed_ranks
 from hpcprof.analysis.explain.remedies import remedy, with_remedies_of
 from hpcprof.analysis.explain.removals import Removals
-from hpcprof.analysis.explain.replay import Replay
-from hpcprof.analysis.explain.run_graph import RunGraph, run_graph
+from hpcprof.analysis.explain.replay import Replay, critical_path
+from hpcprof.analysis.explain.run_graph import CommonClock, RunGraph, clock_parts, common_clock, run_graph
 from hpcprof.analysis.explain.slow_math import slow_products, tensor_core_gain
 from hpcprof.analysis.explain.step_series import drift, outside_steps
 from hpcprof.analysis.explain.stream_waits import waits_between_streams

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.explain.candidates import Candidate
 from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT, LEAST_PCT, Cause, Evidence, Finding
-from hpcprof.analysis.explain.host_activity import NONE
+from hpcprof.analysis.explain.host_activity import NONE, is_inside
 from hpcprof.analysis.explain.intervals import MODEL_SHARE, Interval, Uncertainty
-from hpcprof.analysis.explain.places import is_inside
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.remedies import remedy
 from hpcprof.analysis.explain.replay import Replay, Times

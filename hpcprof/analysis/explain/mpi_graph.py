@@ -8,13 +8,11 @@ from functools import reduce
 
 import numpy as np
 
-from hpcprof.analysis.explain.common_clock import CommonClock
-from hpcprof.analysis.explain.host_activity import NONE, Thread, divided
+from hpcprof.analysis.explain.host_activity import NONE, Thread, divided, places_of
 from hpcprof.analysis.explain.mpi_part import MpiNeeds
-from hpcprof.analysis.explain.places import places_of
 from hpcprof.analysis.explain.rank_activity import CallKind, HostCalls, HostPieces, Work
 from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, edges_of
-from hpcprof.analysis.explain.run_graph import RunGraph, in_order, shifted
+from hpcprof.analysis.explain.run_graph import CommonClock, RunGraph, in_order, shifted
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.columns.intervals import coverage, union

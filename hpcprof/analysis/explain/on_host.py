@@ -15,8 +15,8 @@ import pandas as pd
 from hpcprof.analysis.explain.evidence import Tables, largest
 from hpcprof.analysis.explain.explanation import Cause, Evidence, Finding
 from hpcprof.analysis.explain.findings import estimated_finding
+from hpcprof.analysis.explain.host_activity import OUTSIDE
 from hpcprof.analysis.explain.intervals import half_width
-from hpcprof.analysis.explain.places import OUTSIDE
 from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.analysis.steps.phases import REST
 

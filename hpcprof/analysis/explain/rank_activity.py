@@ -14,8 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.explain.host_activity import NONE, divided
-from hpcprof.analysis.explain.places import Places, places_of
+from hpcprof.analysis.explain.host_activity import NONE, Places, divided, places_of
 from hpcprof.analysis.statistics.confidence_intervals import grows_with
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.steps.streams import NEVER, OperationTimes, launch_calls, launch_starts

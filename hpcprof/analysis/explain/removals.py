@@ -13,8 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.explain.host_activity import NONE
-from hpcprof.analysis.explain.places import OUTSIDE, is_inside
+from hpcprof.analysis.explain.host_activity import NONE, OUTSIDE, is_inside
 from hpcprof.analysis.explain.rank_activity import CallKind
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.replay import Replay, Times

@@ -17,9 +17,10 @@ from hpcprof.analysis.explain.host_activity import (
     divided,
     executed,
     innermost,
+    is_inside,
     marking_thread,
+    places_of,
 )
-from hpcprof.analysis.explain.places import is_inside, places_of
 from hpcprof.analysis.steps.wall_time import StepTimes, step_intervals
 from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.frames import NO_LINE

@@ -1,15 +1,14 @@
 """Analyses that a loss of a profile affects.
 
-An analysis declares the events that it reads (`hpcprof.analysis.framework.events.Events`). One that declares
-none is affected by every loss of its profiles.
+An analysis declares the events that it reads (`hpcprof.analysis.framework.declaration.Events`). One that
+declares none is affected by every loss of its profiles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from hpcprof.analysis.framework.declaration import Analysis
-from hpcprof.analysis.framework.events import OPERATIONS, Events
+from hpcprof.analysis.framework.declaration import OPERATIONS, Analysis, Events
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.losses import Loss, LossKind, Subject, in_short
 from hpcprof.profiles.readers.declaration import ProfileContent

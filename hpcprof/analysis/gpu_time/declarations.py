@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Activity, Analysis, SampleBasis, Scope, columns
-from hpcprof.analysis.framework.events import CALLS, KERNELS, OPERATIONS, RANGES, Events
+from hpcprof.analysis.framework.declaration import (
+    CALLS,
+    KERNELS,
+    OPERATIONS,
+    RANGES,
+    Activity,
+    Analysis,
+    Events,
+    SampleBasis,
+    Scope,
+    columns,
+)
 from hpcprof.profiles.losses import Subject
 
 ANALYSES = (

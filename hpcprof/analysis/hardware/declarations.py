@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hpcprof.analysis.framework.declaration import Activity, Analysis, Scope, columns
-from hpcprof.analysis.framework.events import Events
+from hpcprof.analysis.framework.declaration import Activity, Analysis, Events, Scope, columns
 from hpcprof.profiles.losses import Subject
 from hpcprof.profiles.readers.declaration import ProfileContent
 

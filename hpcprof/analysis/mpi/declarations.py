@@ -5,15 +5,16 @@ from __future__ import annotations
 from functools import partial
 
 from hpcprof.analysis.framework.declaration import (
+    RANGES,
     Activity,
     Analysis,
+    Events,
     Part,
     SampleBasis,
     Scope,
     columns,
     names,
 )
-from hpcprof.analysis.framework.events import RANGES, Events
 from hpcprof.profiles.losses import Subject
 
 _MPI = Events(RANGES | {Subject.CALL, Subject.COLLECTIVE, Subject.EVENT})

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, align_clocks
 from hpcprof.analysis.collectives.common_clock import Aligned, RankClock, with_ranks
 from hpcprof.analysis.collectives.matching import MatchedCollectives
-from hpcprof.analysis.collectives.pair_clocks import align_pairs
-from hpcprof.analysis.collectives.pair_matching import MatchedPairs
+from hpcprof.analysis.collectives.pair_matching import MatchedPairs, align_pairs
 from hpcprof.analysis.mpi.run_lists import NONE, Communicators, RowWindow, RunLists
 from hpcprof.profiles.collective_operations import (
     ALIGNING,

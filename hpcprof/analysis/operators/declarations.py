@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
-from hpcprof.analysis.framework.events import CALLS, OPERATIONS, WORK, Events
+from hpcprof.analysis.framework.declaration import CALLS, OPERATIONS, WORK, Analysis, Events, Scope, columns
 from hpcprof.profiles.losses import Subject
 
 _TIMES = (

@@ -14,16 +14,14 @@ from hpcprof.analysis.comparison.run_differences import SIDE_NAMES, describe_dif
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.slowdown.matched_times import (
+    EXPECTED_DIFFERENCES,
     Kernel,
     MatchedTimes,
     Occurrences,
     PairedRank,
+    StepRatios,
     name_ranks,
     pair_ranks,
-)
-from hpcprof.analysis.slowdown.ratio_estimates import (
-    EXPECTED_DIFFERENCES,
-    StepRatios,
     percent,
     slowdown_columns,
 )

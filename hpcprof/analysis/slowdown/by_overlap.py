@@ -15,15 +15,13 @@ from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.slowdown import against_baseline
 from hpcprof.analysis.slowdown.kernel_instances import OVERLAPPED_SHARE
 from hpcprof.analysis.slowdown.matched_times import (
+    EXPECTED_DIFFERENCES,
     MatchedTimes,
     Occurrences,
     PairedRank,
+    StepRatios,
     name_ranks,
     pair_ranks,
-)
-from hpcprof.analysis.slowdown.ratio_estimates import (
-    EXPECTED_DIFFERENCES,
-    StepRatios,
     percent,
     slowdown_columns,
 )

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Activity, Analysis, Scope, columns
-from hpcprof.analysis.framework.events import IN_RANGES, OPERATIONS, RANGES, SHAPES, Events
+from hpcprof.analysis.framework.declaration import (
+    IN_RANGES,
+    OPERATIONS,
+    RANGES,
+    SHAPES,
+    Activity,
+    Analysis,
+    Events,
+    Scope,
+    columns,
+)
 
 _RATIO = (
     "alone_n alone_med_ns:float overlapped_n overlapped_med_ns:float "

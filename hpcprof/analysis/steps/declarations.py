@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Analysis, SampleBasis, Scope, columns
-from hpcprof.analysis.framework.events import IN_RANGES, RANGES, Events
+from hpcprof.analysis.framework.declaration import (
+    IN_RANGES,
+    RANGES,
+    Analysis,
+    Events,
+    SampleBasis,
+    Scope,
+    columns,
+)
 
 ANALYSES = (
     Analysis(

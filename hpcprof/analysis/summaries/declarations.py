@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Activity, Analysis, Scope, columns
-from hpcprof.analysis.framework.events import CALLS, COPIES, IN_RANGES, KERNELS, RANGES, SHAPES, SIZES, Events
+from hpcprof.analysis.framework.declaration import (
+    CALLS,
+    COPIES,
+    IN_RANGES,
+    KERNELS,
+    RANGES,
+    SHAPES,
+    SIZES,
+    Activity,
+    Analysis,
+    Events,
+    Scope,
+    columns,
+)
 from hpcprof.profiles.losses import Subject
 
 

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 
-from hpcprof.analysis.framework.declaration import Activity, Analysis, Part, Scope, columns, from_part
-from hpcprof.analysis.framework.events import RANGES, Events
+from hpcprof.analysis.framework.declaration import (
+    RANGES,
+    Activity,
+    Analysis,
+    Events,
+    Part,
+    Scope,
+    columns,
+    from_part,
+)
 from hpcprof.profiles.losses import Subject
 
 NO_SAMPLES = "no node of the run was sampled"

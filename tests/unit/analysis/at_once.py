@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.collectives import clock_alignment, pair_clocks
+from hpcprof.analysis.collectives import clock_alignment, pair_matching
 from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, ClockKey
 from hpcprof.analysis.collectives.common_clock import connect
 from hpcprof.analysis.collectives.communication import Communication, communication
@@ -121,4 +121,4 @@ def align_clocks(rows: pd.DataFrame) -> dict[ClockKey, AlignedClocks]:
 
 def align_matched_pairs(rows: pd.DataFrame) -> dict[tuple[int, int], AlignedClocks]:
     """Align the clocks of all ranks by their messages."""
-    return pair_clocks.align_pairs(communication([rows]).pairs)
+    return pair_matching.align_pairs(communication([rows]).pairs)

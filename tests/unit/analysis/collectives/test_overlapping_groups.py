@@ -10,7 +10,7 @@ import pytest
 
 from hpcprof.analysis.collectives.clock_alignment import AlignedClocks
 from hpcprof.analysis.collectives.common_clock import connect
-from hpcprof.analysis.collectives.pair_clocks import align_pairs
+from hpcprof.analysis.collectives.pair_matching import align_pairs
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.readers.discovery import read_profile

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.collectives.pair_clocks import align_pairs, sender_later
-from hpcprof.analysis.collectives.pair_matching import MatchedPairs
+from hpcprof.analysis.collectives.pair_matching import MatchedPairs, align_pairs, sender_later
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.readers.discovery import read_profile
