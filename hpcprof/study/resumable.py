@@ -65,7 +65,6 @@ def begin(record: R, runs_dir: Path, complete: Callable[[R, Path], T]) -> T:
 
     Parameters
     ----------
-    record : StudyRecord
     runs_dir : Path
         The folder of runs, in which the folder of the study is made.
     complete : callable
@@ -100,7 +99,6 @@ def read_record(folder: Path, study: str, form: type[R]) -> R:
 
     Parameters
     ----------
-    folder : Path
     study : str
         The name of the study.
     form : type
@@ -155,8 +153,6 @@ def make_runs(
 
     Parameters
     ----------
-    record : StudyRecord
-    store : Store
     folder : Path
         The folder of the study.
     runs_dir : Path

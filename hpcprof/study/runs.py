@@ -123,8 +123,6 @@ class StudyRuns:
     ----------
     count : int
         The number of runs that the study will have.
-    store : Store
-    runs_dir : Path
     template : Path or None
         The template of job.sh.
     progress : callable or None

@@ -157,7 +157,6 @@ def find_table(given: str, name: str, runs_dir: Path) -> Path:
         The path of the table, or the path or the name of the run or the folder that has it.
     name : str
         The name of the table's file.
-    runs_dir : Path
 
     Raises
     ------

@@ -270,7 +270,6 @@ def judge(
 
     Parameters
     ----------
-    parts : sequence of Waiting
     exposed : DataFrame
         How long each rank communicated exposed in each step (`waiting_balance.exposed_by_step`).
     times : DataFrame

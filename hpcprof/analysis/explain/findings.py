@@ -90,8 +90,6 @@ class Search:
 
     Parameters
     ----------
-    replay : Replay
-    candidates : sequence of Candidate
     call_cost_ns : int
         See `hpcprof.analysis.explain.intervals.CALL_COST_NS`.
     weights : ndarray of float64, shape (steps,), optional
@@ -413,16 +411,12 @@ def estimated_finding(
 
     Parameters
     ----------
-    cause : Cause
-    ranks : tuple of int
-    where : str
     saving : float
         In ns of a step.
     half : float
         Half of the interval of the saving, in ns, without that of the estimate.
     wall : float
         The time of a step in ns.
-    evidence : tuple of Evidence
     """
     half = float(np.hypot(half, MODEL_SHARE * saving))
     return Finding(

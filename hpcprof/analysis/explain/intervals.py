@@ -80,9 +80,6 @@ class Uncertainty:
 
         Parameters
         ----------
-        times : Times
-        change : callable
-        saving : float
         by_step : ndarray of float64, shape (steps,)
             What each step saves, in ns.
         """

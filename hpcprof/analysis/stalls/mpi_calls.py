@@ -48,8 +48,6 @@ def with_recorded_calls(
 
     Parameters
     ----------
-    ranks : mapping of int to RankEvidence
-    profiles : mapping of int to Timeline
     stall_ns : int
         A profile's last call hangs if it takes so long.
     """

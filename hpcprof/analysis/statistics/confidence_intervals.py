@@ -110,7 +110,6 @@ def neighbour_correlation(next_ones: Floats, total: Floats, length: Ints | Float
     ----------
     next_ones, total : ndarray of float
         The correlation with the next value, and the sum of those with as many next values as `lags` says.
-    length : ndarray
     """
     found: Floats = (length * next_ones + 1) / np.maximum(length - 3, 1)
     several = lags(length)

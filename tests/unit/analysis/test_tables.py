@@ -15,7 +15,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.timeline import Timeline
-from tests.unit.analysis.at_once import analyze
+from tests.unit.analysis.over_all_ranks import analyze
 from tests.unit.analysis.timelines import COMP, timeline
 
 FIXTURES = {

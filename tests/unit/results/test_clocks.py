@@ -20,7 +20,7 @@ from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run
 from tests.data.parallel_program import Program, Simulation
 from tests.data.stored_program import RUN, store_program
-from tests.unit.analysis.at_once import align_clocks
+from tests.unit.analysis.over_all_ranks import align_clocks
 
 PROGRAMS = {
     "one group": Program(6, 2000, slow={2: 3.0}, seed=3),

@@ -21,7 +21,7 @@ from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run
 from tests.data.parallel_program import Program
 from tests.data.stored_program import RUN, store_program
-from tests.unit.analysis.at_once import match_collectives, match_pairs
+from tests.unit.analysis.over_all_ranks import match_collectives, match_pairs
 
 RANKS = 8
 

@@ -16,7 +16,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.collective_operations import bus_factor, operation, whole_bytes
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline
-from tests.unit.analysis.at_once import collectives, of_run
+from tests.unit.analysis.over_all_ranks import collectives, of_run
 from tests.unit.analysis.simulated import JITTER, TRANSFER, Program, sequence_parallel
 from tests.unit.analysis.timelines import COMM, COMP, timeline
 

@@ -16,7 +16,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.readers.discovery import read_profile
 from tests.data.many_ranks import write_program
 from tests.data.parallel_program import Program
-from tests.unit.analysis.at_once import align_clocks, match_pairs, matched, skew_summary
+from tests.unit.analysis.over_all_ranks import align_clocks, match_pairs, matched, skew_summary
 
 ALLOWED_NS = 5_000
 

@@ -13,7 +13,7 @@ from hpcprof.analysis.collectives.pair_matching import MatchedPairs, align_pairs
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.profiles.readers.discovery import read_profile
-from tests.unit.analysis.at_once import match_pairs
+from tests.unit.analysis.over_all_ranks import match_pairs
 from tests.unit.analysis.simulated import JITTER, LAG, MESSAGE, Program, pipeline
 
 DATA = Path(__file__).parents[3] / "data"

@@ -7,7 +7,7 @@ import pytest
 
 from hpcprof.analysis.collectives.pair_matching import align_pairs
 from hpcprof.analysis.collectives.waiting_balance import partner_waits, rank_intervals
-from tests.unit.analysis.at_once import match_pairs, skew, skew_summary
+from tests.unit.analysis.over_all_ranks import match_pairs, skew, skew_summary
 from tests.unit.analysis.simulated import Program, pipeline
 
 

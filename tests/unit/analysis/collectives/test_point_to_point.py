@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcprof.analysis.framework.registry import ANALYSES
-from tests.unit.analysis.at_once import of_run, point_to_point
+from tests.unit.analysis.over_all_ranks import of_run, point_to_point
 from tests.unit.analysis.simulated import JITTER, LAG, MESSAGE, Program, pipeline
 
 

@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 
 from hpcprof.analysis.collectives.clock_alignment import later_than_others
 from hpcprof.analysis.collectives.declarations import COST_PCT
-from tests.unit.analysis.at_once import align_clocks, collectives, match_collectives, skew, skew_summary
+from tests.unit.analysis.over_all_ranks import (
+    align_clocks,
+    collectives,
+    match_collectives,
+    skew,
+    skew_summary,
+)
 from tests.unit.analysis.simulated import JITTER, TRANSFER, Program, data_parallel, sequence_parallel
 
 

@@ -45,7 +45,7 @@ from hpcprof.profiles.timeline import (
     SyncKind,
     Timeline,
 )
-from tests.unit.analysis.at_once import analyze
+from tests.unit.analysis.over_all_ranks import analyze
 
 US, MS = 1_000, 1_000_000
 CALL, LAUNCH, GAP, EVENT, RETURN = 4 * US, 9 * US, 1 * US, 2 * US, 5 * US

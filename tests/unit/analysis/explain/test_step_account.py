@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hpcprof.analysis.explain.step_account import exposed_communication, step_parts
 from hpcprof.profiles.timeline import Timeline
-from tests.unit.analysis.at_once import step_account
+from tests.unit.analysis.over_all_ranks import step_account
 from tests.unit.analysis.simulated import LAG, MESSAGE, Program
 from tests.unit.analysis.timelines import COMM, COMP, MEM, timeline
 

@@ -15,7 +15,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.operators.host_time import host_compute, idle_threads
 from hpcprof.profiles.readers.kineto.reader import read
 from hpcprof.profiles.timeline import Timeline
-from tests.unit.analysis.at_once import analyze
+from tests.unit.analysis.over_all_ranks import analyze
 
 DATA = Path(__file__).parents[3] / "data"
 MAIN, WORKER, LOADER = 1, 2, 3

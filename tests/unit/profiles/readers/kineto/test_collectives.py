@@ -16,7 +16,7 @@ import pytest
 from hpcprof.analysis.collectives.per_rank import rank_collectives
 from hpcprof.profiles.readers.kineto.reader import read
 from hpcprof.profiles.timeline import Timeline
-from tests.unit.analysis.at_once import match_pairs
+from tests.unit.analysis.over_all_ranks import match_pairs
 
 HOST = {"ph": "X", "pid": 3, "tid": 4}
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
