@@ -19,7 +19,7 @@ from hpcprof.report.perfetto.export import export_trace
 from hpcprof.report.trace_events import Exported, export_timelines
 from hpcprof.results.analysis_table import Row
 from hpcprof.results.over_ranks import run_communication
-from hpcprof.results.run_names import command_line, find_known_run, typed_run, with_commands
+from hpcprof.results.run_names import find_known_run, not_collected, with_commands
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.timelines import Timelines, find_timelines
 from hpcprof.results.when_asked import complete, stored_analysis
@@ -110,8 +110,7 @@ def _export_timelines(
     if not (store.exists() and windows.profiles):
         if store.exists() and store.profiles(run.id):
             raise HpcprofError(f"{run.id} has no timelines: no profile of it holds one.")
-        collect = command_line(store, "collect", typed_run(run))
-        raise HpcprofError(f"{run.id} has not been collected: run {collect} first.")
+        raise not_collected(run, store)
     own = _among(ranks, list(windows.profiles), run)
     if form is ExportFormat.PERFETTO:
         return export_trace(run, store, folder, progress, ranks=own, steps=next(iter(steps), None))
@@ -180,8 +179,7 @@ def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]
         If the run has not been collected, a file cannot be written, or pyarrow is not installed.
     """
     if not store.exists() or not store.profiles(run.id):
-        collecting = command_line(store, "collect", typed_run(run))
-        raise HpcprofError(f"{run.id} has not been collected: run {collecting} first.")
+        raise not_collected(run, store)
     write = _parquet if form == "parquet" else _csv
     complete(run, store, ANALYSES)
     stored = {name: with_commands(stored_analysis(name, run, store), run, store) for name in ANALYSES}

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice, repeat
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import numpy as np
 
@@ -48,10 +48,9 @@ from hpcprof.profiles.timeline import (
     NamedSpans,
     Operations,
     Ranges,
-    Style,
     Timeline,
 )
-from hpcprof.report.trace_arrows import arrows, message_arrows, mpi_requests
+from hpcprof.report.trace_arrows import arrows, message_arrows, mpi_requests, on_one_thread
 from hpcprof.results.run_communication import RankCommunication, RunCommunication
 from hpcprof.results.timelines import Timelines
 
@@ -170,14 +169,23 @@ def _export_by_utc(timelines: Timelines, zeros: Mapping[int, _Zero], path: Path,
 
 
 @contextmanager
-def _trace(path: Path, properties: Mapping[str, object]) -> Iterator[Callable[[Iterable[str]], None]]:
-    """Open a trace and yield a function that adds events to it; the file appears once it is complete."""
+def compressed(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file that is compressed by gzip; it appears once it is complete.
+
+    Without a time and a file name, the same content always gives the same bytes.
+    """
     with (
         replacing(path) as temporary,
         temporary.open("wb") as raw,
-        # Without a timestamp and a file name the same timeline always gives the same bytes.
         gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as packed,
     ):
+        yield cast("IO[bytes]", packed)
+
+
+@contextmanager
+def _trace(path: Path, properties: Mapping[str, object]) -> Iterator[Callable[[Iterable[str]], None]]:
+    """Open a trace and yield a function that adds events to it."""
+    with compressed(path) as packed:
         packed.write(json.dumps({"schemaVersion": 1, "displayTimeUnit": "ns", **properties})[:-1].encode())
         packed.write(b', "traceEvents": [')
         separator = "\n"
@@ -251,9 +259,9 @@ def _events(
     yield from _complete("cpu_op", done, names, rank, zero, done.thread, _inputs(timeline))
     called = timeline.modules
     yield from _complete("python_function", called, names, rank, zero, called.thread)
-    pushed = ranges.take((ranges.style == Style.PUSH_POP) & (ranges.one_thread == 1))
+    own = on_one_thread(ranges)
+    pushed, free = ranges.take(own), ranges.take(~own)
     yield from _complete("user_annotation", pushed, names, rank, zero, pushed.thread)
-    free = ranges.take((ranges.style != Style.PUSH_POP) | (ranges.one_thread != 1))
     of_free = tracks.of_ranges(free)
     yield from _complete("user_annotation", free, names, rank, zero, of_free, _messages(timeline, free))
     mpi, requests = timeline.mpi_calls, mpi_requests(timeline)

@@ -19,7 +19,7 @@ from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.run_inputs import run_data
-from hpcprof.results.run_names import command_line, typed_run
+from hpcprof.results.run_names import command_line, not_collected, typed_run
 from hpcprof.results.run_profiles import profiles_of
 from hpcprof.results.store.store import Store
 from hpcprof.submit.jobs.job import Job
@@ -166,8 +166,7 @@ def _inputs(runs: Sequence[Run], store: Store, needs: Iterable[str]) -> list[Run
         if not collected and not len(data.own_step_ns):
             if not profiles_of(run):
                 raise HpcprofError(f"{run.id} has no profiles and no step times: nothing can be compared.")
-            collecting = command_line(store, "collect", typed_run(run))
-            raise HpcprofError(f"{run.id} has not been collected: run {collecting} first.")
+            raise not_collected(run, store)
         found.append(data)
     return found
 

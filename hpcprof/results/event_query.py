@@ -24,7 +24,7 @@ from hpcprof.results.executors.interface import Executor, serially
 from hpcprof.results.kept_events import MATCHES, KeepTask, event_schemas, keep_events
 from hpcprof.results.query import QueryResult, Value, distinct_names, plain_value
 from hpcprof.results.run_communication import load_communication
-from hpcprof.results.run_names import command_line, typed_run
+from hpcprof.results.run_names import not_collected
 from hpcprof.results.step_choice import stored_step_ranges
 from hpcprof.results.store.store import Store
 from hpcprof.results.timelines import Timelines, find_timelines
@@ -284,8 +284,7 @@ def _find_events(run: Run, store: Store, keep: _Keep, spare: Path | None, found:
     """Add the events of a run; ``keep`` is called with those that are not kept, and returns why not."""
     profiles = store.profiles(run.id) if store.exists() else {}
     if not profiles:
-        collecting = command_line(store, "collect", typed_run(run))
-        raise HpcprofError(f"{run.id} has not been collected: run {collecting} first.")
+        raise not_collected(run, store)
     wanted = [*store.rank_events(run.id).values()]
     if not wanted:
         found.missing.append(f"{run.id} has no events: no profile of it holds a timeline.")

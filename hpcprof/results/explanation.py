@@ -28,7 +28,7 @@ from hpcprof.profiles.readers.results import read_results
 from hpcprof.results.analysis_table import ANALYSIS_VERSION, AnalysisTable, earlier_version
 from hpcprof.results.executors.interface import Executor, serially
 from hpcprof.results.run_memory import memory_rows
-from hpcprof.results.run_names import command_line, typed_run
+from hpcprof.results.run_names import command_line, not_collected, typed_run
 from hpcprof.results.run_profiles import profiles_of
 from hpcprof.results.stalls import find_stall, is_unprofiled, unread_dumps
 from hpcprof.results.store.store import Store
@@ -282,7 +282,7 @@ def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> Exp
     if not profiles:
         if run.path.is_dir() and not profiles_of(run):
             raise HpcprofError(f"{run.id} has no profile: run the program with --profiler nsys or torch.")
-        raise HpcprofError(f"{run.id} has not been collected: run {collecting} first.")
+        raise not_collected(run, store)
     earlier = earlier_version(profiles.values())
     if earlier and not is_folder(run.path):
         raise HpcprofError(f"{run.id} cannot be explained: {earlier} collected it, and its folder is gone.")

@@ -7,7 +7,6 @@ from dataclasses import replace
 from hpcprof.analysis.framework.declaration import Analysis, Scope
 from hpcprof.analysis.framework.losses import losses_of
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of, read_profile
 from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable
@@ -15,6 +14,7 @@ from hpcprof.results.executors.interface import Executor, serially
 from hpcprof.results.run_names import with_commands
 from hpcprof.results.run_profiles import profiles_of
 from hpcprof.results.store.store import Store
+from hpcprof.results.timelines import profile_is_gone
 from hpcprof.results.when_asked import stored_analysis
 from hpcprof.submit.runs.directory import Run
 
@@ -66,9 +66,7 @@ def _rank_by_rank(analysis: Analysis, run: Run, store: Store) -> AnalysisTable:
     paths = {} if timelines else profiles_by_rank(profiles_of(run)).paths
     for rank in sorted(ranks):
         if not timelines and rank not in paths:
-            raise HpcprofError(
-                f"the profile of rank {rank} is no longer in {run.path}: {profiles[rank].file}."
-            )
+            raise profile_is_gone(run, rank, profiles[rank].file)
         profile = data.read(rank) if timelines else read_profile(paths[rank])
         outcome = analyze_rank(analysis, profile, rank)
         for name, values in outcome.columns().items():

@@ -12,7 +12,6 @@ import pandas as pd
 
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.framework.run_data import ENVIRONMENT, RunData
-from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.environment_allowlist import RANK_NUMBERS
@@ -24,7 +23,7 @@ from hpcprof.results.run_names import command_line, typed_run
 from hpcprof.results.step_choice import StoredStepRanges, stored_step_ranges
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow, RunRow
-from hpcprof.results.timelines import Timelines, find_timelines
+from hpcprof.results.timelines import Timelines, find_timelines, profile_is_gone
 from hpcprof.results.when_asked import stored_analysis
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.live_steps import noted_steps
@@ -161,5 +160,5 @@ def _read(
         return timeline
     found = find()
     if rank not in found.paths:
-        raise HpcprofError(f"the profile of rank {rank} is no longer in {run.path}: {profiles[rank].file}.")
+        raise profile_is_gone(run, rank, profiles[rank].file)
     return replace(found.read(rank), step_range=step_range)

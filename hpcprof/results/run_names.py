@@ -188,6 +188,12 @@ def _opened(run_id: str, path: Path) -> Run:
     return Run(run_id, path)
 
 
+def not_collected(run: Run, store: Store) -> HpcprofError:
+    """Return the error of a run of which a store has nothing."""
+    collecting = command_line(store, "collect", typed_run(run))
+    return HpcprofError(f"{run.id} has not been collected: run {collecting} first.")
+
+
 def command_line(store: Store, command: str, *words: str) -> str:
     """Return a command of hpcprof as a user can type it in this folder to use a store.
 

@@ -43,6 +43,11 @@ class Timelines:
         return cast("Timeline", with_captured(profile, self.captured))
 
 
+def profile_is_gone(run: Run, rank: int, file: str) -> HpcprofError:
+    """Return the error of a rank whose profile was collected and is no longer there."""
+    return HpcprofError(f"the profile of rank {rank} is no longer in {run.path}: {file}.")
+
+
 def find_timelines(run: Run, file: str = "") -> Timelines:
     """Find the timelines of a run, or only those in the profile of this name if there is one.
 

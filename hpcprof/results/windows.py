@@ -29,7 +29,7 @@ from hpcprof.results.run_communication import RunClocks
 from hpcprof.results.step_choice import StoredStepRanges, stored_step_ranges
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
-from hpcprof.results.timelines import Timelines, find_timelines
+from hpcprof.results.timelines import Timelines, find_timelines, profile_is_gone
 from hpcprof.submit.runs.directory import Run
 
 _ON_GPU = ("kernels", "memops", "graphs", "gpu_marks", "counters")
@@ -208,7 +208,7 @@ class RunWindows:
             if rank not in found.paths:
                 found = self._timelines
             if rank not in found.paths:
-                raise HpcprofError(f"the profile of rank {rank} is no longer in {self._run.path}: {file}.")
+                raise profile_is_gone(self._run, rank, file)
             self._last = rank, found.read(rank)
         return self._last[1]
 

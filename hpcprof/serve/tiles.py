@@ -25,7 +25,7 @@ from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles.event_folders import EVENTS
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.profiles.timeline import Ints, Timeline, concatenate
-from hpcprof.report.page.timeline_data import column, differences, median_and_worst
+from hpcprof.report.page.timeline_data import encoded_slices, median_and_worst
 from hpcprof.report.page.timeline_tracks import (
     MPI_CALLS,
     NONE,
@@ -474,8 +474,7 @@ def encoded_tile(
                 info=_renumbered(slices.info, part.tracks.infos, number),
             )
             found.setdefault((track.kind, track.label), []).append(slices)
-    order = list(TrackKind)
-    keys = sorted(found, key=lambda key: order.index(key[0]))
+    keys = sorted(found, key=lambda key: key[0].place)
     tracks = [Track(*key, concatenate(TrackSlices, found[key])) for key in keys]
     encoded = [_encoded(track, communication, number) for track in tracks]
     texts = [*number]
@@ -519,8 +518,7 @@ def described_tracks(parts: Sequence[RankPart]) -> list[dict[str, Any]]:
                 label = f"{general}, thread {count[track.kind, general]}"
             deepest = 1 + int(track.slices.depth.max(initial=0))
             levels[track.kind, label] = max(levels.get((track.kind, label), 1), deepest)
-    order = list(TrackKind)
-    keys = sorted(levels, key=lambda key: order.index(key[0]))
+    keys = sorted(levels, key=lambda key: key[0].place)
     return [{"kind": key[0].value, "label": key[1], "levels": levels[key]} for key in keys]
 
 
@@ -533,21 +531,7 @@ def _renumbered(values: Ints, texts: Sequence[str], number: dict[str, int]) -> I
 
 
 def _encoded(track: Track, communication: RankCommunication, number: dict[str, int]) -> dict[str, Any]:
-    own, links = track.slices, links_of(track.slices, communication)
-    info = own.info.copy()
+    links, info = links_of(track.slices, communication), track.slices.info.copy()
     for row, text in links.texts.items():
         info[row] = number.setdefault(text, len(number))
-    return {
-        "kind": track.kind.value,
-        "label": track.label,
-        "count": len(own),
-        "start": differences(own.start),
-        "duration": column(own.end - own.start),
-        "depth": column(own.depth),
-        "name": column(own.name),
-        "slice_kind": column(own.kind),
-        "launch": differences(own.launch),
-        "collective": differences(links.collective),
-        "messages": links.encoded_messages(),
-        "info": column(info),
-    }
+    return encoded_slices(replace(track, slices=replace(track.slices, info=info)), links)

@@ -25,6 +25,7 @@ from hpcprof.report.many_ranks import DEVIATING, MOST_IN_FULL
 from hpcprof.report.page.timeline_tracks import (
     NONE,
     RankTracks,
+    SliceLinks,
     Track,
     TrackKind,
     joined,
@@ -313,19 +314,27 @@ def _encoded_track(
     links = links_of(own, rank.communication)
     for row, text in links.texts.items():
         info[row] = texts.add(text)
+    own = replace(own, start=start, end=start + own.end - own.start, info=info)
+    own = replace(own, name=np.array(known)[number.reshape(-1)])
+    return encoded_slices(replace(track, slices=own), links)
+
+
+def encoded_slices(track: Track, links: SliceLinks) -> dict[str, Any]:
+    """Return a track as the page's script reads it; names and infos are numbers of texts by now."""
+    own = track.slices
     return {
         "kind": track.kind.value,
         "label": track.label,
         "count": len(own),
-        "start": differences(start),
+        "start": differences(own.start),
         "duration": column(own.end - own.start),
         "depth": column(own.depth),
-        "name": column(np.array(known)[number.reshape(-1)]),
+        "name": column(own.name),
         "slice_kind": column(own.kind),
         "launch": differences(own.launch),
         "collective": differences(links.collective),
-        "messages": links.encoded_messages(),
-        "info": column(info),
+        "messages": {"row": links.message_rows, "number": links.messages},
+        "info": column(own.info),
     }
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +28,12 @@ from hpcprof.profiles.timeline import (
     NamedSpans,
     Operators,
     Ranges,
-    Style,
     Table,
     Timeline,
     concatenate,
 )
 from hpcprof.profiles.waiting_calls import host_waits
-from hpcprof.report.trace_arrows import mpi_requests
+from hpcprof.report.trace_arrows import mpi_requests, on_one_thread
 from hpcprof.results.run_communication import Carrier, RankCommunication
 
 NONE = -1
@@ -58,6 +56,11 @@ class TrackKind(Enum):
     COMMUNICATION = "communication"
     STREAM = "stream"
     CALLS = "calls"
+
+    @property
+    def place(self) -> int:
+        """The place of tracks of this kind among those of a rank."""
+        return list(TrackKind).index(self)
 
 
 class SliceKind(IntEnum):
@@ -172,8 +175,7 @@ def _distinct(slices: TrackSlices) -> TrackSlices:
 
 
 def _in_order(tracks: Sequence[Track]) -> list[Track]:
-    order = list(TrackKind)
-    return sorted(tracks, key=lambda track: order.index(track.kind))
+    return sorted(tracks, key=lambda track: track.kind.place)
 
 
 def merge_short(slices: TrackSlices, shortest: int | Ints) -> TrackSlices:
@@ -218,7 +220,7 @@ def _prevailing_kinds(slices: TrackSlices, first: Ints, count: Ints) -> Ints:
 def _range_tracks(timeline: Timeline) -> Iterator[Track]:
     """Yield the ranges, operators and modules of each thread, then those that belong to no single thread."""
     ranges = timeline.ranges
-    on_thread = (ranges.style == Style.PUSH_POP) & (ranges.one_thread == 1)
+    on_thread = on_one_thread(ranges)
     tables: list[Ranges | Operators] = [ranges.take(on_thread), timeline.operators, timeline.modules]
     for label, part in _by_thread(concatenate(NamedSpans, tables)):
         yield _track(TrackKind.RANGES, f"Ranges, {label}", part, SliceKind.RANGE)
@@ -366,10 +368,6 @@ class SliceLinks:
     """
     texts: dict[int, str]
     """What a slice carries out, by its row."""
-
-    def encoded_messages(self) -> dict[str, Any]:
-        """Return the messages as the page reads them."""
-        return {"row": self.message_rows, "number": self.messages}
 
 
 def links_of(slices: TrackSlices, communication: RankCommunication) -> SliceLinks:

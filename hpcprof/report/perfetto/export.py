@@ -6,7 +6,6 @@ stamps are nanoseconds since 1970 if the profiles record when they started.
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -15,7 +14,6 @@ from pathlib import Path
 import numpy as np
 
 from hpcprof.analysis.steps.streams import OperationTimes
-from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted
 from hpcprof.profiles.columns.unique import rows_by_key
@@ -39,10 +37,9 @@ from hpcprof.report.perfetto.slices import (
     SliceColumns,
     add_timeline,
     in_lanes,
-    on_one_thread,
 )
-from hpcprof.report.trace_arrows import gradients, launches, mpi_requests
-from hpcprof.report.trace_events import Exported, first_event
+from hpcprof.report.trace_arrows import gradients, launches, mpi_requests, on_one_thread
+from hpcprof.report.trace_events import Exported, compressed, first_event
 from hpcprof.results.over_ranks import run_communication
 from hpcprof.results.run_communication import Carrier, RankCommunication
 from hpcprof.results.store.store import Store
@@ -268,7 +265,6 @@ def _packet(content: Encoded) -> bytes:
 TRACE = "all_ranks.pftrace.gz"
 """The name of the trace; a collect of the folder ignores it."""
 
-_COMPRESSION = 5
 _EVER = (-(1 << 61), 1 << 61)
 
 
@@ -308,12 +304,7 @@ def export_trace(
         raise HpcprofError(f"nothing written: {notes[0]}{more}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Without a time and a file name the same timelines always give the same bytes.
-        with (
-            replacing(path) as temporary,
-            temporary.open("wb") as raw,
-            gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) as packed,
-        ):
+        with compressed(path) as packed:
             if source.clocks.start_utc_ns is not None:
                 packed.write(clock_packet(source.clocks.start_utc_ns))
             for rank, timeline in chain([first], timelines):

@@ -18,11 +18,10 @@ from hpcprof.profiles.timeline import (
     Kernels,
     NamedSpans,
     Ranges,
-    Style,
     Timeline,
 )
 from hpcprof.report.perfetto.encoding import Encoded, join, nested, nothing, varints
-from hpcprof.report.trace_arrows import mpi_requests
+from hpcprof.report.trace_arrows import mpi_requests, on_one_thread
 
 _ANNOTATION, _NAME_IID, _UNSIGNED, _TEXT_IID = 4, 1, 3, 17
 
@@ -105,12 +104,6 @@ class Firsts(NamedTuple):
     ranges: int
     mpi_calls: int
     requests: int
-
-
-def on_one_thread(ranges: Ranges) -> NDArray[np.bool_]:
-    """Return which ranges are drawn on the track of their thread, shape (n,)."""
-    drawn: NDArray[np.bool_] = (ranges.style == Style.PUSH_POP) & (ranges.one_thread == 1)
-    return drawn
 
 
 def add_timeline(slices: SliceColumns, timeline: Timeline, shift: Shift, whole: bool) -> Firsts:
