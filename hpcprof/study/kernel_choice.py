@@ -17,25 +17,17 @@ _NAMELESS = re.compile(r"\(anonymous namespace\)|<unnamed>|\{lambda[^}]*\}|\{unn
 
 @dataclass(frozen=True)
 class KernelChoice:
-    """A filter of kernels for ncu.
-
-    Attributes
-    ----------
-    pattern : str
-        A regular expression that matches the function names of the kernels, and no communication.
-    skip, count : int
-        Of the launches that match, ``skip`` are passed over and the next ``count`` measured.
-    names : tuple of str
-        The kernels, the one with most time first.
-    share : float
-        Their share of the time of all compute kernels, 0 to 1.
-    """
+    """A filter of kernels for ncu."""
 
     pattern: str
+    """A regular expression that matches the function names of the kernels, and no communication."""
     skip: int
     count: int
+    """Of the launches that match, ``skip`` are passed over and the next ``count`` measured."""
     names: tuple[str, ...]
+    """The kernels, the one with most time first."""
     share: float
+    """Their share of the time of all compute kernels, 0 to 1."""
 
 
 def choose_kernels(timeline: Timeline, top: int, launches: int) -> KernelChoice:

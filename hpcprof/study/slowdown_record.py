@@ -22,22 +22,15 @@ class Arm(Enum):
 
 
 class PlannedRun(msgspec.Struct, frozen=True):
-    """One run of a study.
-
-    Attributes
-    ----------
-    point : Point
-        The values of the sweep's parameters.
-    repeat : int
-        Counted from 0.
-    run : str
-        The id of the run; empty until it is submitted.
-    """
+    """One run of a study."""
 
     point: Point
+    """The values of the sweep's parameters."""
     arm: Arm
     repeat: int
+    """Counted from 0."""
     run: str = ""
+    """The id of the run; empty until it is submitted."""
 
 
 class StudyRun(PlannedRun, frozen=True, kw_only=True):

@@ -55,26 +55,18 @@ class StudyTable:
 
 @dataclass(frozen=True)
 class SlowdownTables:
-    """The results of a study of slowdown.
-
-    Attributes
-    ----------
-    name : str
-        The name of the study's folder.
-    keys : tuple of str
-        The parameters of the sweep. The rows of every table have their values beside their own columns.
-    by_point, pairs, by_overlap : sequence of dict
-        The rows of the tables.
-    sentence : str
-        Names the best point; empty without a sweep.
-    """
+    """The results of a study of slowdown."""
 
     name: str
+    """The name of the study's folder."""
     keys: tuple[str, ...]
+    """The parameters of the sweep. The rows of every table have their values beside their own columns."""
     by_point: Sequence[Row]
     pairs: Sequence[Row]
     by_overlap: Sequence[Row]
+    """The rows of the tables."""
     sentence: str = ""
+    """Names the best point; empty without a sweep."""
 
     def parts(self) -> list[StudyTable]:
         """Return the tables, the points of the sweep first."""

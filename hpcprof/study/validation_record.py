@@ -17,23 +17,16 @@ _STEPS = 24
 
 
 class ValidationRun(msgspec.Struct, frozen=True):
-    """One run of the study.
-
-    Attributes
-    ----------
-    faults : list of str
-        The faults of the run, as they are written.
-    profiled : bool
-        Whether a profiler records the run. Else it measures what the faults cost, in blocks.
-    run : str
-        The id of the run; empty until it is submitted.
-    """
+    """One run of the study."""
 
     # Under the name that 0.2 wrote.
     faults: list[str] = msgspec.field(name="plants")
+    """The faults of the run, as they are written."""
     profiled: bool
+    """Whether a profiler records the run. Else it measures what the faults cost, in blocks."""
     job: Job
     run: str = ""
+    """The id of the run; empty until it is submitted."""
 
     @property
     def title(self) -> str:

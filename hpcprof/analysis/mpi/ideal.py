@@ -24,23 +24,16 @@ _NO_ROWS = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class _Plan:
-    """The events of a replay: calls and, after them by number, collectives.
-
-    Attributes
-    ----------
-    waiting, awaited : ndarray of int64
-        A call that waits, and the event that it waits for.
-    coming, joined : ndarray of int64
-        A call, and the collective that it joins.
-    size : int
-        The number of events.
-    """
+    """The events of a replay: calls and, after them by number, collectives."""
 
     waiting: Ints
     awaited: Ints
+    """A call that waits, and the event that it waits for."""
     coming: Ints
     joined: Ints
+    """A call, and the collective that it joins."""
     size: int
+    """The number of events."""
 
 
 def ideal_times(run: RunMpi, begun: Mapping[int, int]) -> tuple[Ints, Ints]:

@@ -44,41 +44,30 @@ So few messages and collectives may say otherwise.
 
 @dataclass(frozen=True)
 class Calls:
-    """The n calls of all ranks by rank, thread and start; arrays of shape (n,).
-
-    Attributes
-    ----------
-    sequence : ndarray of int64
-        The number of the rank's thread among those of all ranks: its calls follow each other.
-    main : ndarray of bool
-        Whether the thread is the one with the most calls of its rank.
-    counted : ndarray of bool
-        Whether the call belongs to this window of the run, and not to the one before.
-    name, range, before : ndarray of int64
-        The numbers in ``names`` and ``ranges`` of the call, of the range around it, and of the range in the
-        time since the call before it.
-    start : ndarray of int64
-        On the common clock.
-    own_start : ndarray of int64
-        On the clock of the rank.
-    length : ndarray of int64
-        In ns, on the clock of the rank.
-    names, ranges : list
-        Texts; the last range is None.
-    """
+    """The n calls of all ranks by rank, thread and start; arrays of shape (n,)."""
 
     rank: Ints
     sequence: Ints
+    """The number of the rank's thread among those of all ranks: its calls follow each other."""
     main: NDArray[np.bool_]
+    """Whether the thread is the one with the most calls of its rank."""
     counted: NDArray[np.bool_]
+    """Whether the call belongs to this window of the run, and not to the one before."""
     name: Ints
     range: Ints
     before: Ints
+    """The numbers in ``names`` and ``ranges`` of the call, of the range around it, and of the range in the
+    time since the call before it.
+    """
     start: Ints
+    """On the common clock."""
     own_start: Ints
+    """On the clock of the rank."""
     length: Ints
+    """In ns, on the clock of the rank."""
     names: list[str]
     ranges: list[str | None]
+    """Texts; the last range is None."""
 
     def __len__(self) -> int:
         """Return the number of calls."""
@@ -109,48 +98,37 @@ class Calls:
 
 @dataclass(frozen=True)
 class MatchedOperations:
-    """The m messages and collectives of all ranks in the order of their calls; arrays of shape (m,).
-
-    Attributes
-    ----------
-    rank, row, op, comm, tag : ndarray of int64
-        ``row`` is the position in the list of the rank, ``op`` and ``comm`` are numbers in ``ops`` and
-        ``comms``.
-    peer, root : ndarray of int64
-        Ranks of the program, or `NONE`.
-    begin, end : ndarray of int64
-        Positions of calls; ``end`` is `NONE` if the profile does not have the call.
-    sent, received : ndarray of int64
-        In bytes, -1 if unknown.
-    left : ndarray of bool
-        Whether it is a collective without a counterpart.
-    match : ndarray of int64
-        The number of the message or of the collective that both or all ends share, or `NONE`.
-    partner : ndarray of int64
-        The position of the other end of a message, or `NONE`.
-    members : list of ndarray
-        The ranks that took part in something of each communicator.
-    sizes : ndarray of int64, shape (comms,)
-    """
+    """The m messages and collectives of all ranks in the order of their calls; arrays of shape (m,)."""
 
     rank: Ints
     row: Ints
     op: Ints
     comm: Ints
     tag: Ints
+    """``row`` is the position in the list of the rank, ``op`` and ``comm`` are numbers in ``ops`` and
+    ``comms``.
+    """
     peer: Ints
     root: Ints
+    """Ranks of the program, or `NONE`."""
     begin: Ints
     end: Ints
+    """Positions of calls; ``end`` is `NONE` if the profile does not have the call."""
     sent: Ints
     received: Ints
+    """In bytes, -1 if unknown."""
     left: NDArray[np.bool_]
+    """Whether it is a collective without a counterpart."""
     match: Ints
+    """The number of the message or of the collective that both or all ends share, or `NONE`."""
     partner: Ints
+    """The position of the other end of a message, or `NONE`."""
     ops: list[str]
     comms: list[str | None]
     members: list[Ints]
+    """The ranks that took part in something of each communicator."""
     sizes: Ints
+    """Shape (comms,)."""
 
     def __len__(self) -> int:
         """Return the number of operations."""

@@ -95,21 +95,15 @@ class Communicators:
 
 @dataclass
 class RunLists:
-    """The rows of ``mpi_call_list`` and ``mpi_operation_list`` of all ranks, added in their order.
-
-    Attributes
-    ----------
-    most_calls : int
-        A window has about so many calls of all ranks, if the program lets it end there.
-    names, ranges, ops, comms : Texts
-        Of calls, the ranges around and before them, operations and communicators.
-    """
+    """The rows of ``mpi_call_list`` and ``mpi_operation_list`` of all ranks, added in their order."""
 
     most_calls: int = MOST_CALLS
+    """A window has about so many calls of all ranks, if the program lets it end there."""
     names: Texts = field(default_factory=Texts)
     ranges: Texts = field(default_factory=Texts)
     ops: Texts = field(default_factory=Texts)
     comms: Texts = field(default_factory=Texts)
+    """Of calls, the ranges around and before them, operations and communicators."""
     _rows: dict[int, _RankRows] = field(default_factory=dict)
 
     def add(self, rank: int, calls: pd.DataFrame, operations: pd.DataFrame) -> None:

@@ -36,24 +36,16 @@ PATTERNS = (
 
 @dataclass(frozen=True)
 class Waits:
-    """The w waits of calls; arrays of shape (w,).
-
-    Attributes
-    ----------
-    call : ndarray of int64
-        The position of the call that waits, which has at most one wait and one completion.
-    pattern : ndarray of int64
-        A position in `PATTERNS`.
-    length : ndarray of int64
-        In ns, above 0.
-    arrival : ndarray of int64
-        The call of the partner that came late, `NONE` for a completion.
-    """
+    """The w waits of calls; arrays of shape (w,)."""
 
     call: Ints
+    """The position of the call that waits, which has at most one wait and one completion."""
     pattern: Ints
+    """A position in `PATTERNS`."""
     length: Ints
+    """In ns, above 0."""
     arrival: Ints
+    """The call of the partner that came late, `NONE` for a completion."""
 
     def take(self, rows: NDArray[np.bool_] | Ints) -> Waits:
         """Return some of the waits."""
@@ -62,18 +54,12 @@ class Waits:
 
 @dataclass(frozen=True)
 class Causes:
-    """Who caused each wait; arrays of shape (w,).
-
-    Attributes
-    ----------
-    rank : ndarray of int64
-        The rank that delayed the others, also through waits of ranks in between; `NONE` if unknown.
-    before : ndarray of int64
-        The call before which that rank spent its time, or `NONE`.
-    """
+    """Who caused each wait; arrays of shape (w,)."""
 
     rank: Ints
+    """The rank that delayed the others, also through waits of ranks in between; `NONE` if unknown."""
     before: Ints
+    """The call before which that rank spent its time, or `NONE`."""
 
 
 def find_waits(run: RunMpi) -> Waits:

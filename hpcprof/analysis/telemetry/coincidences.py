@@ -72,25 +72,17 @@ _SIGNS = {**dict.fromkeys(_LOW, -1.0), **dict.fromkeys(_HIGH, 1.0)}
 
 
 class RunSteps(NamedTuple):
-    """Consecutive steps of a run, or lines about some of them, on the clocks of the nodes.
-
-    Attributes
-    ----------
-    edges : ndarray of float64, shape (n + 1,)
-        In seconds since 1970.
-    last : ndarray of int64, shape (n,)
-        The number of the last step before each edge.
-    steps : ndarray of int64, shape (n,)
-        How many steps each has.
-    wall, longest : ndarray of int64, shape (n,)
-        The usual and the longest of their times, in ns.
-    """
+    """Consecutive steps of a run, or lines about some of them, on the clocks of the nodes."""
 
     edges: Floats
+    """In seconds since 1970; shape (n + 1,)."""
     last: Ints
+    """The number of the last step before each edge; shape (n,)."""
     steps: Ints
+    """How many steps each has; shape (n,)."""
     wall: Ints
     longest: Ints
+    """The usual and the longest of their times, in ns; shape (n,)."""
 
 
 class _Tested(NamedTuple):

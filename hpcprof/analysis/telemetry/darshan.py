@@ -31,19 +31,13 @@ class NamedLog(NamedTuple):
 
 @dataclass(frozen=True)
 class RunLogs:
-    """The logs of Darshan of a run.
-
-    Attributes
-    ----------
-    steps : mapping of int to sequence of StepMark
-        By rank, in the order of time; may be empty.
-    damaged : sequence of str
-        A sentence for each log that cannot be read.
-    """
+    """The logs of Darshan of a run."""
 
     logs: Sequence[NamedLog]
     steps: Mapping[int, Sequence[StepMark]] = field(default_factory=dict)
+    """By rank, in the order of time; may be empty."""
     damaged: Sequence[str] = ()
+    """A sentence for each log that cannot be read."""
 
 
 def darshan_tables(run: RunLogs) -> dict[str, Outcome]:

@@ -63,27 +63,19 @@ class Requested:
 
 @dataclass(frozen=True)
 class RunTelemetry:
-    """The samples of all nodes of a run, and the steps of its ranks on the clocks of these nodes.
-
-    Attributes
-    ----------
-    steps : mapping of int to sequence of StepMark
-        By rank, in the order of time; may be empty.
-    run_steps : RunSteps or None
-        The steps that the profiles have, else those that a rank noted.
-    items_per_step : float or None
-        How many tokens or samples, as ``item`` says, all ranks process in a step; None if that is unknown.
-    profiled : sequence of dict
-        Rows of ``telemetry`` from profiles (``device_metrics``); ``profiled_loss`` says what they lack.
-    """
+    """The samples of all nodes of a run, and the steps of its ranks on the clocks of these nodes."""
 
     nodes: Sequence[NodeTelemetry]
     steps: Mapping[int, Sequence[StepMark]] = field(default_factory=dict)
+    """By rank, in the order of time; may be empty."""
     requested: Requested = Requested()
     run_steps: RunSteps | None = None
+    """The steps that the profiles have, else those that a rank noted."""
     items_per_step: float | None = None
+    """How many tokens or samples, as ``item`` says, all ranks process in a step; None if that is unknown."""
     item: str = ""
     profiled: Sequence[dict[str, Any]] = ()
+    """Rows of ``telemetry`` from profiles (``device_metrics``); ``profiled_loss`` says what they lack."""
     profiled_loss: str = ""
 
 
