@@ -39,24 +39,12 @@ Savings are predictions of a replay, with an interval; quote them with it, and n
 
 
 def serve_tools(runs_dir: Path, db: str | None, submitting: Submitting | None) -> None:
-    """Answer the requests on standard input until it ends.
-
-    Raises
-    ------
-    UsageError
-        If the database cannot be used.
-    """
+    """Answer the requests on standard input until it ends."""
     make_server(runs_dir, db, submitting).run("stdio")
 
 
 def make_server(runs_dir: Path, db: str | None, submitting: Submitting | None) -> MCPServer[Any]:
-    """Return the server with its tools: nine, and two more with ``submitting``.
-
-    Raises
-    ------
-    UsageError
-        If the database cannot be used.
-    """
+    """Return the server with its tools: nine, and two more with ``submitting``."""
     store = open_store(db, runs_dir)
     readable = open_store(db, runs_dir, read_only=True)
     desk = SqlDesk(runs_dir, db, Tiles(readable, TileCache(user_cache() / "tiles")))

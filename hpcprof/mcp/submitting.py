@@ -89,13 +89,7 @@ class Budget:
             raise HpcprofError(f"{self._path} cannot be read: {error}.") from None
 
     def check(self, node_hours: float) -> None:
-        """Refuse a request that exceeds what is left.
-
-        Raises
-        ------
-        UsageError
-            If it does; the message has the figures.
-        """
+        """Refuse a request that exceeds what is left."""
         spent = self.spent()
         if spent + node_hours > self.node_hours:
             raise UsageError(

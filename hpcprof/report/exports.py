@@ -210,13 +210,7 @@ def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
-    """Write rows as one CSV file, whole or not at all; its folder is created where it is missing.
-
-    Raises
-    ------
-    HpcprofError
-        If the file cannot be written.
-    """
+    """Write rows as one CSV file, whole or not at all; its folder is created where it is missing."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:

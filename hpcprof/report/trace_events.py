@@ -86,11 +86,6 @@ def export_timelines(
     communication : RunCommunication, optional
         Its clocks put the ranks on a common one. Without those of all ranks, the UTC times in the profiles
         place them.
-
-    Raises
-    ------
-    HpcprofError
-        If a file cannot be written.
     """
     done = Exported(notes=list(timelines.skipped))
     zeros: dict[int, _Zero] = {}

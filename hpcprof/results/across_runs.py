@@ -96,13 +96,7 @@ def compare_sides(
 def explain_difference(
     runs: Sequence[Run], against: Sequence[Run], store: Store
 ) -> tuple[dict[str, AnalysisTable], list[Difference]]:
-    """Run the analyses in `DIFFERENCES` over two sides of runs, and find the facts in which these differ.
-
-    Raises
-    ------
-    UsageError, HpcprofError
-        As `over_pair`.
-    """
+    """Run the analyses in `DIFFERENCES` over two sides of runs, and find the facts in which these differ."""
     analyses = [ACROSS_RUNS[name] for name in DIFFERENCES]
     needs = dict.fromkeys(need for analysis in analyses for need in analysis.needs)
     candidate, baseline = _two_sides(runs, against, store, needs)
@@ -115,13 +109,7 @@ def explain_difference(
 def slowdown_over_pair(
     runs: Sequence[Run], against: Sequence[Run], store: Store
 ) -> tuple[AnalysisTable, AnalysisTable]:
-    """Run ``slowdown_pairs`` and ``slowdown_by_overlap`` in one pass: most of the time goes into reading.
-
-    Raises
-    ------
-    UsageError, HpcprofError
-        As `over_pair`.
-    """
+    """Run ``slowdown_pairs`` and ``slowdown_by_overlap`` in one pass: most of the time goes into reading."""
     # Other analyses do not need its imports.
     from hpcprof.analysis.slowdown.by_overlap import slowdown_pairs_and_by_overlap
 
@@ -207,11 +195,6 @@ def check_comparable(runs: Sequence[RunData], force: str) -> None:
     """Check that runs are of one program on one number of ranks, as far as that is known.
 
     ``force`` is the command that compares them nevertheless.
-
-    Raises
-    ------
-    UsageError
-        If they are not.
     """
     for fact, words in (("program", "different programs"), ("ranks", "different numbers of ranks")):
         values = dict.fromkeys(str(run.facts[fact]) for run in runs if run.facts[fact] is not None)

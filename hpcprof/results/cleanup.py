@@ -34,13 +34,7 @@ _COLLECT_JOBS = "collect"
 
 
 def check_place(run: Run, runs: Path) -> None:
-    """Check that a run is a directory in a folder of runs.
-
-    Raises
-    ------
-    UsageError
-        If it is elsewhere, or a link.
-    """
+    """Check that a run is a directory in a folder of runs."""
     if run.path.parent.resolve() != runs.resolve():
         raise UsageError(f"{run.path} is not in {runs}: give --runs-dir {run.path.parent}.")
     if run.path.is_symlink():
@@ -66,11 +60,6 @@ def remove_directory(run: Run) -> None:
     """Remove the directory of a run, its manifest last, so that an interrupted removal can be repeated.
 
     With the last member of an array, the directory of the array goes too.
-
-    Raises
-    ------
-    HpcprofError
-        If a file cannot be removed.
     """
     try:
         for path in sorted(run.path.iterdir()):

@@ -63,13 +63,7 @@ def event_schemas() -> dict[str, pa.Schema]:
 
 
 def keep_timeline(events: RankEvents, timeline: Timeline) -> None:
-    """Write the tables of a timeline; they count when `finish` has written the others.
-
-    Raises
-    ------
-    OSError
-        If a file cannot be written.
-    """
+    """Write the tables of a timeline; they count when `finish` has written the others."""
     launched = launch_starts(timeline)[: len(timeline.kernels)]
     events.write(timeline, step_numbers(timeline, launched))
 
@@ -101,11 +95,6 @@ def finish(
         By the name of the analysis.
     with_timeline : bool
         Whether `keep_timeline` has written the timeline.
-
-    Raises
-    ------
-    OSError
-        If a file cannot be written.
     """
     times = step_intervals(timeline)
     steps = pa.table([steps_of(timeline).number, times.start, times.end], schema=_STEP_COLUMNS)

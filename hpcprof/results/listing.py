@@ -91,11 +91,6 @@ def list_runs(
     ----------
     skipped : list of str, optional
         Gets a sentence for each run that cannot be read, and for a database that cannot.
-
-    Raises
-    ------
-    UsageError
-        If ``db`` cannot be used here.
     """
     skipped = [] if skipped is None else skipped
     runs = all_runs(runs_dir, skipped)
@@ -123,11 +118,6 @@ def parse_since(text: str, now: datetime) -> datetime:
     """Return the time that a user gives as a date, a date and time, or an age such as 7d or 12h.
 
     A time without a zone is local time.
-
-    Raises
-    ------
-    UsageError
-        If it is none of these.
     """
     age = parse_age(text)
     if age is not None:

@@ -95,13 +95,7 @@ class LinkWriter:
 
 
 def read_links(folder: Path, rank: int) -> MpiLinks:
-    """Read the links of a rank, by start.
-
-    Raises
-    ------
-    OSError, pa.ArrowException
-        If the file is missing or damaged.
-    """
+    """Read the links of a rank, by start."""
     columns = ("row", "start_ns", "match", "peer", "way", "pending")
     parts = [part.filter(pc.equal(part.column("rank"), rank)) for part in _parts(folder)]
     whole = pa.concat_tables(parts).sort_by("start_ns") if parts else _SCHEMA.empty_table()
@@ -135,11 +129,6 @@ def calls_between(
         Each rank in ascending order, with its rows of ``mpi_call_list`` and ``mpi_operation_list``.
     between : mapping of int to tuple of int
         By rank, on its own clock.
-
-    Raises
-    ------
-    OSError, pa.ArrowException
-        If the file of the links is missing or damaged.
     """
     lists, chosen = RunLists(most_calls=np.iinfo(np.int64).max), {}
     for rank, calls, operations in tables:

@@ -67,13 +67,7 @@ def set_baseline(name: str, references: Sequence[str], store: Store, runs_dir: P
 
 
 def find_baseline(name: str, store: Store) -> NamedBaseline:
-    """Return a baseline.
-
-    Raises
-    ------
-    UsageError
-        If there is none of that name.
-    """
+    """Return a baseline."""
     every = {one.name: one for one in named_baselines(store)}
     if not every:
         setting = command_line(store, "baseline", "set", name, "RUN")
@@ -107,12 +101,6 @@ def _run(row: BaselineRow, store: Store, runs_dir: Path) -> Run:
 
 
 def remove_baseline(name: str, store: Store) -> None:
-    """Remove a baseline; its runs stay.
-
-    Raises
-    ------
-    UsageError
-        If there is none of that name.
-    """
+    """Remove a baseline; its runs stay."""
     find_baseline(name, store)
     store.put_baseline(name, ())

@@ -27,11 +27,6 @@ def read_or_compute(
     The store has the built-in analyses, or keeps them from the first time on. An analysis of another package
     is computed from the tables in the store, the timelines that the collect kept, or the profiles, and is not
     stored.
-
-    Raises
-    ------
-    HpcprofError
-        If a profile that has to be read is missing or damaged.
     """
     if analysis.name in ANALYSES:
         return with_commands(stored_analysis(analysis.name, run, store, executor=executor), run, store)

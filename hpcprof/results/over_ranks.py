@@ -130,11 +130,6 @@ def analyze_over_ranks(
 
     Without ``run``, its nodes were not sampled. A ``survey`` of other profiles than the run now has does not
     count. Many rows that are left to whoever asks first are not in what is returned (`analyze_matched`).
-
-    Raises
-    ------
-    HpcprofError
-        If the communication cannot be written.
     """
     events = store.rank_events(run_id)
     folder = _communication_folder(run_id, events)

@@ -108,13 +108,7 @@ def _proxy_to(host: str) -> _Proxy | None:
 
 
 def hub_address(url: str, token_file: Path | None) -> HubAddress:
-    """Return the hub of a URL, with the token of a file or of ``$HPCPROF_TOKEN``.
-
-    Raises
-    ------
-    UsageError
-        If the URL or the token cannot be one, or http leads to another machine.
-    """
+    """Return the hub of a URL, with the token of a file or of ``$HPCPROF_TOKEN``."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

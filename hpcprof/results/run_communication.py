@@ -275,13 +275,7 @@ def identity(events: Mapping[int, RankEvents]) -> str:
 
 
 def write_matches(folder: Path, number: int, matches: Matches) -> PartFile:
-    """Write one file of matches into the folder of a run's communication.
-
-    Raises
-    ------
-    OSError
-        If it cannot be written.
-    """
+    """Write one file of matches into the folder of a run's communication."""
     found = matches.take(np.lexsort((matches.row, matches.rank)))
     # Each file numbers its matches apart from the others.
     first = number << _MATCH_BITS
@@ -310,13 +304,7 @@ def write_matches(folder: Path, number: int, matches: Matches) -> PartFile:
 
 
 def read_matches(folder: Path, parts: Sequence[PartFile], ranks: Sequence[int] | None = None) -> Matches:
-    """Read the matches of some ranks, by default of all, from the files of a run's communication.
-
-    Raises
-    ------
-    OSError, pa.ArrowException
-        If a file is missing or damaged.
-    """
+    """Read the matches of some ranks, by default of all, from the files of a run's communication."""
     wanted = None if ranks is None else np.array(sorted(ranks), np.int64)
     chosen = [p for p in parts if wanted is None or not {*p.ranks}.isdisjoint(wanted.tolist())]
     tables = [_read_part(folder / part.name, wanted) for part in chosen]
@@ -392,13 +380,7 @@ class RunCommunication:
             return read_matches(self._folder, self.parts, ranks)
 
     def arrivals(self) -> Iterator[Arrivals]:
-        """Yield who came last to what all ranks have in common, file by file and some rows at a time.
-
-        Raises
-        ------
-        StoreError
-            As `matches`.
-        """
+        """Yield who came last to what all ranks have in common, file by file and some rows at a time."""
         with self._reading():
             for part in self.parts:
                 yield arrivals_of(_batches(self._folder / part.name))
@@ -407,11 +389,6 @@ class RunCommunication:
         """Return the calls of MPI of some ranks between two moments of each, on the common clock.
 
         None if not all of these ranks make some.
-
-        Raises
-        ------
-        StoreError
-            As `matches`.
         """
         ranks = sorted(between)
         if not self.mpi or not all(has_mpi(self._events[rank]) for rank in ranks):
@@ -468,13 +445,7 @@ class RunCommunication:
         return [_said(*one) for one in zip(*values, way.tolist(), found.peer.tolist(), strict=True)]
 
     def save(self) -> None:
-        """Write what makes the files in the folder count.
-
-        Raises
-        ------
-        OSError
-            If it cannot be written.
-        """
+        """Write what makes the files in the folder count."""
         clocks = self.clocks
         self._folder.mkdir(parents=True, exist_ok=True)
         with replacing(self._folder / _CLOCKS) as temporary:

@@ -81,11 +81,6 @@ def find_runs_to_collect(references: Sequence[str], runs_dir: Path, store: Store
     """Return the runs that a user wants to have collected: files of one folder are one run.
 
     Beside one run, snapshots of memory and logs of Darshan are about that run.
-
-    Raises
-    ------
-    UsageError
-        As `find_known_runs`.
     """
     files = [Path(reference) for reference in references if _is_profile(reference)]
     others = [reference for reference in references if not _is_profile(reference)]

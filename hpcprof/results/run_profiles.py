@@ -62,11 +62,6 @@ def runs_of_files(files: Sequence[Path]) -> list[Run]:
 
     Snapshots of memory and logs of Darshan belong to the runs of the profiles that are named with them;
     without any, they are a run of their own.
-
-    Raises
-    ------
-    UsageError
-        If a file is not a profile.
     """
     by_folder: dict[Path, list[Path]] = {}
     beside: dict[Path, list[Path]] = {}

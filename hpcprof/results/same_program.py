@@ -57,13 +57,7 @@ class CollectiveCounts:
 
 
 def check_same_program(run_id: str, store: Store, calls: Mapping[int, CollectiveCounts]) -> None:
-    """Compare the ranks of a collected run with each other; ``calls`` has what each calls.
-
-    Raises
-    ------
-    HpcprofError
-        If they are of different programs.
-    """
+    """Compare the ranks of a collected run with each other; ``calls`` has what each calls."""
     profiles = store.profiles(run_id)
     starts = {rank: profiles[rank].start_utc_ns for rank in calls}
     # Profilers may name a kernel differently.

@@ -32,13 +32,7 @@ class Timelines:
     captured: tuple[tuple[int, int], ...] = ()
 
     def read(self, rank: int) -> Timeline:
-        """Read the timeline of one rank.
-
-        Raises
-        ------
-        DamagedInput
-            If its profile cannot be read.
-        """
+        """Read the timeline of one rank."""
         profile = read_profile(self.paths[rank], self.parts.get(rank))
         return cast("Timeline", with_captured(profile, self.captured))
 

@@ -126,11 +126,6 @@ class RunWindows:
         -------
         Timeline
             Its tables have the rows of the whole timeline that overlap the window, in their order.
-
-        Raises
-        ------
-        HpcprofError
-            If neither kept events nor the profile can be read.
         """
         kept = self._kept[rank]
         found = kept.window(start_ns, end_ns)
@@ -150,11 +145,6 @@ class RunWindows:
         """Keep the events of a rank in the spare folder unless they are kept; return whether it did.
 
         A folder that cannot be written only costs time.
-
-        Raises
-        ------
-        HpcprofError
-            If the profile cannot be read.
         """
         if self._spare is None or self.rows(rank) is not None:
             return False

@@ -52,13 +52,7 @@ def make_app(catalogue: Catalogue, tiles: Tiles, desk: SqlDesk, access: Access) 
 
 
 def serve_store(runs_dir: Path, db: str | None, access: Access) -> ASGIApp:
-    """Return the application over a folder of runs and a results database, neither of which it changes.
-
-    Raises
-    ------
-    UsageError
-        If ``db`` cannot be used here.
-    """
+    """Return the application over a folder of runs and a results database, neither of which it changes."""
     return Guard(pages_of(runs_dir, db), access)
 
 
@@ -69,11 +63,6 @@ def pages_of(runs_dir: Path, db: str | None, all_stored: bool = False) -> Starle
     ----------
     all_stored : bool
         Whether all runs are in the database, so that nothing can be listed without it.
-
-    Raises
-    ------
-    UsageError
-        If ``db`` cannot be used here.
     """
     store = open_store(db, runs_dir, read_only=True)
     tiles = Tiles(store, TileCache(user_cache() / "tiles"))

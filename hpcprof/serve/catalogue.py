@@ -106,13 +106,7 @@ class Listing:
     skipped: list[str]
 
     def chosen(self, filters: Filters) -> list[KnownRun]:
-        """Return the runs that filters choose.
-
-        Raises
-        ------
-        UsageError
-            If ``since`` is neither a date nor an age.
-        """
+        """Return the runs that filters choose."""
         since = parse_since(filters.since, datetime.now(timezone.utc)) if filters.since else None
         return [run for run in self.runs if run.matches(filters, since)]
 

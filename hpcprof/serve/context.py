@@ -50,13 +50,7 @@ def run_address(run_id: str) -> str:
 
 
 def contents_of(request: Request) -> Contents:
-    """Return the contents of the report of the run in the path of a request.
-
-    Raises
-    ------
-    HpcprofError
-        If there is no such run, or nothing to report of it.
-    """
+    """Return the contents of the report of the run in the path of a request."""
     catalogue = served(request).catalogue
     run = catalogue.find(request.path_params["run"])
     return gather(run, catalogue.store, catalogue.status(run))

@@ -92,13 +92,7 @@ def create_grant(
 
 
 def remove_grant(folder: Path, name: str) -> None:
-    """Remove a grant from a hub.
-
-    Raises
-    ------
-    UsageError
-        If there is none of that name.
-    """
+    """Remove a grant from a hub."""
     with _changing(folder) as grants:
         names = [one.name for one in grants]
         if name not in names:
@@ -107,13 +101,7 @@ def remove_grant(folder: Path, name: str) -> None:
 
 
 def read_grants(folder: Path) -> list[Grant]:
-    """Return the grants of a hub, in the order in which they were made.
-
-    Raises
-    ------
-    HpcprofError
-        If the file cannot be read.
-    """
+    """Return the grants of a hub, in the order in which they were made."""
     path = folder / _FILE
     if not path.is_file():
         return []

@@ -430,13 +430,7 @@ class Uploads:
         return [one for one in (self._folder / PUSHED).glob("*") if one.name not in known]
 
     def progress(self, digest: str, grant: Grant) -> Progress:
-        """Return how far the package of a SHA-256 is.
-
-        Raises
-        ------
-        Refused
-            If the text is no SHA-256.
-        """
+        """Return how far the package of a SHA-256 is."""
         path = self._part(digest, grant)
         run = self._kept(digest)
         return Progress(0, run) if run else Progress(_size(path))

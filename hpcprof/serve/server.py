@@ -58,11 +58,6 @@ def serve(serving: Serving, runs_dir: Path, db: str | None, announce: Callable[[
     ----------
     announce : callable
         Called with the address once connections are accepted; it has the token if there is one.
-
-    Raises
-    ------
-    UsageError
-        If the address or the database cannot be used.
     """
     with _listening(serving) as listening:
         access = access_to(serving, listening)

@@ -102,13 +102,7 @@ class RunTiles:
         return self._cache.get(self._key, "overview", lambda: msgspec.json.encode(self._overview()))
 
     def tile(self, rank: int, level: int, index: int) -> bytes:
-        """Return a tile of a rank as JSON.
-
-        Raises
-        ------
-        HpcprofError
-            If there is no such tile, or the events of the rank cannot be read.
-        """
+        """Return a tile of a rank as JSON."""
         name = f"{rank}-{level}-{index}"
         return self._cache.get(self._key, name, lambda: msgspec.json.encode(self._tile(rank, level, index)))
 
@@ -294,13 +288,7 @@ class Tiles:
         self._lock = Lock()
 
     def of(self, run: Run) -> RunTiles:
-        """Return the tiles of a run.
-
-        Raises
-        ------
-        HpcprofError
-            If the run has not been collected.
-        """
+        """Return the tiles of a run."""
         key = self._key(run)
         with self._lock:
             if key not in self._runs:
@@ -325,13 +313,7 @@ class Tiles:
 
 
 def chosen_ranks(text: str) -> Sequence[int]:
-    """Return the ranks of a parameter such as ``0-3,8``.
-
-    Raises
-    ------
-    UsageError
-        If it is not a list of ranks, or one of too many.
-    """
+    """Return the ranks of a parameter such as ``0-3,8``."""
     ranks: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")

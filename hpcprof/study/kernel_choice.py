@@ -35,11 +35,6 @@ def choose_kernels(timeline: Timeline, top: int, launches: int) -> KernelChoice:
 
     ncu measures consecutive launches. The window is the one whose kernels, each counted once, account for
     most time: in training, rather the end of one step and the beginning of the next than a single layer.
-
-    Raises
-    ------
-    HpcprofError
-        If the timeline has no compute kernels.
     """
     kernels = timeline.kernels
     rows = np.flatnonzero(kernels.category == Category.COMP)

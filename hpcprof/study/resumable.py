@@ -81,13 +81,7 @@ def begin(record: R, runs_dir: Path, complete: Callable[[R, Path], T]) -> T:
 
 
 def write_record(folder: Path, record: StudyRecord) -> None:
-    """Write the record of a study into its folder, atomically.
-
-    Raises
-    ------
-    HpcprofError
-        If it cannot be written.
-    """
+    """Write the record of a study into its folder, atomically."""
     path = folder / RECORD
     text = msgspec.json.format(msgspec.json.encode(record), indent=1).decode()
     with writing(path):

@@ -157,11 +157,6 @@ def find_table(given: str, name: str, runs_dir: Path) -> Path:
         The path of the table, or the path or the name of the run or the folder that has it.
     name : str
         The name of the table's file.
-
-    Raises
-    ------
-    UsageError
-        If there is no such table.
     """
     path = Path(given)
     if path.is_file():
@@ -176,24 +171,12 @@ def find_table(given: str, name: str, runs_dir: Path) -> Path:
 
 
 def read_slowdown(path: Path) -> pd.DataFrame:
-    """Read a table of slowdowns that a study has written.
-
-    Raises
-    ------
-    UsageError
-        If the file is not such a table.
-    """
+    """Read a table of slowdowns that a study has written."""
     return _read(path, "slowdowns", _SLOWDOWN)
 
 
 def read_metrics(path: Path) -> pd.DataFrame:
-    """Read a table of metrics that a study has written.
-
-    Raises
-    ------
-    UsageError
-        If the file is not such a table.
-    """
+    """Read a table of metrics that a study has written."""
     return _read(path, "metrics", ANALYSES["ncu_kernels"].columns)
 
 

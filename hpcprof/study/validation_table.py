@@ -144,11 +144,6 @@ def fault_costs(result: RankResult) -> dict[str, Cost]:
     ----------
     result : RankResult
         The results of a rank; the times of a step are those of the slowest rank.
-
-    Raises
-    ------
-    HpcprofError
-        If the run has no such blocks.
     """
     faults = parse_faults(str(_parameter(result, "fault") or ""))
     if not faults or not _parameter(result, "fault_blocks") or not result.latency_ns:

@@ -524,11 +524,6 @@ def open_store(db: str | None, runs_dir: Path, read_only: bool = False) -> Store
     db : str or None
         A path or an SQLAlchemy URL; by default ``$HPCPROF_DB``, else the personal default, else
         ``hpcprof.db`` in the folder of runs.
-
-    Raises
-    ------
-    UsageError
-        If ``db`` cannot be used here; see `hpcprof.results.store.database.store_url`.
     """
     return Store(store_url(db or default_database(), runs_dir), runs_dir, read_only)
 
