@@ -254,8 +254,8 @@ def _events(
     yield from _complete("cpu_op", done, names, rank, zero, done.thread, _inputs(timeline))
     called = timeline.modules
     yield from _complete("python_function", called, names, rank, zero, called.thread)
-    own = on_one_thread(ranges)
-    pushed, free = ranges.take(own), ranges.take(~own)
+    on_thread = on_one_thread(ranges)
+    pushed, free = ranges.take(on_thread), ranges.take(~on_thread)
     yield from _complete("user_annotation", pushed, names, rank, zero, pushed.thread)
     of_free = tracks.of_ranges(free)
     yield from _complete("user_annotation", free, names, rank, zero, of_free, _messages(timeline, free))
