@@ -154,6 +154,7 @@ class Ranks:
         self._seen: Dict[int, int] = {}
         self.processes: Dict[int, Set[int]] = {}
         self.devices: Dict[int, str] = {}
+        self._groups: Dict[int, str] = {}
         self._shares_due: Dict[int, float] = {}
 
     def find(self) -> None:
@@ -220,6 +221,7 @@ class Ranks:
 
     def slow(self) -> Named:
         """Yield the memory, faults and data of each rank."""
+        stalls: Dict[str, Optional[float]] = {}
         for rank, pids in sorted(self.processes.items()):
             resident = faults = waited = queued = 0
             data: Dict[str, int] = {}
@@ -237,16 +239,25 @@ class Ranks:
             yield name + "resident_bytes", resident
             yield name + "proportional_bytes", self._proportional(rank, pids, resident)
             yield name + "major_faults", faults
-            yield name + "memory_stall_s", _pressure(self._group_of(min(pids)) + "/memory.pressure", "full")
+            group = self._group_of(rank, min(pids))
+            if group not in stalls:
+                # Ranks share it mostly.
+                stalls[group] = _pressure(group + "/memory.pressure", "full") if group else None
+            yield name + "memory_stall_s", stalls[group]
             yield name + "cpu_wait_s", round(queued / 1e9, 3)
             yield name + "io_wait_s", round(waited * _TICK, 3)
             yield name + "read_bytes", data.get("rchar")
             yield name + "written_bytes", data.get("wchar")
             yield name + "io_calls", data["syscr"] + data["syscw"] if "syscr" in data else None
 
+    def _group_of(self, rank: int, pid: int) -> str:
+        """Return the folder of a rank's control group with pressure, but for that of the whole node."""
+        if rank not in self._groups:
+            self._groups[rank] = self._found_group(pid)
+        return self._groups[rank]
+
     @staticmethod
-    def _group_of(pid: int) -> str:
-        """Return the folder of a process's control group with pressure, but for that of the whole node."""
+    def _found_group(pid: int) -> str:
         path = re.search("^0::(/.*)$", _read("/proc/%d/cgroup" % pid), re.MULTILINE)
         for base in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified") if path else ():
             folder = (base + path.group(1)).rstrip("/")

@@ -27,6 +27,9 @@ def test_a_folder_of_snapshots_is_explained(hpcprof: Hpcprof, tmp_path: Path) ->
     ]
     shown = hpcprof("report", folder, "--analysis", "memory", "--format", "csv").stdout.splitlines()
     assert "other,,demo/train.py:26 remember,6710886400,25," in "\n".join(shown)
+    # The report begins with what is largest, on whatever rank.
+    table = hpcprof("report", folder).stdout.partition("GPU memory at the peak")[2].splitlines()
+    assert table[2].split()[:3] == ["1", "31", "other"] and "26 rem" in table[2]
     page = tmp_path / "page.html"
     assert hpcprof("report", folder, "--html", str(page)).returncode == 0
     assert "An allocation on a GPU failed" in page.read_text(encoding="utf-8")

@@ -40,8 +40,9 @@ ANALYSES = (
         "GPU memory at the peak",
         "rank event:text step device kind:text module:text line:text bytes blocks share_pct:float "
         "difference_bytes",
-        "rank event step kind module line bytes share_pct difference_bytes",
+        "rank step kind module line bytes difference_bytes",
         161,
+        sort_by=("-bytes",),
         compared_by="bytes",
     ),
     _declared(
