@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sqlalchemy import MetaData, create_engine, select, text
+from sqlalchemy import create_engine, inspect, text
 
 from tests.integration.chromium import browser as browser
 from tests.integration.chromium import chromium as chromium
@@ -33,10 +33,9 @@ class Database:
     def dump(self) -> list[str]:
         """Return everything that it holds, in an order that does not depend on when it was written."""
         engine = create_engine(self.url if "://" in self.url else f"sqlite:///{self.url}")
-        tables = MetaData()
-        tables.reflect(engine)
         with engine.connect() as connection:
-            rows = [(t.name, *row) for t in tables.sorted_tables for row in connection.execute(select(t))]
+            tables = inspect(connection).get_table_names()
+            rows = [(t, *row) for t in tables for row in connection.execute(text(f'SELECT * FROM "{t}"'))]
         engine.dispose()
         return sorted(map(repr, rows))
 

@@ -22,7 +22,7 @@ import pytest
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.common.errors import StoreError
+from hpcprof.common.errors import StoreError, UsageError
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.timeline import Fact, Gpu
 from hpcprof.profiles.timeline_parquet import RankEvents
@@ -520,12 +520,15 @@ def test_a_query_changes_nothing_and_says_so(hpcprof: Hpcprof, filled: Database,
         "WITH gone AS (DELETE FROM runs RETURNING id) SELECT * FROM gone",
         "SELECT 1) AS q; DELETE FROM runs; SELECT 1 FROM (SELECT 1",
     ):
-        done = hpcprof("query", sql)
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), sql
-        assert "Traceback" not in done.stderr, sql
+        with pytest.raises(UsageError) as refused:
+            hpcprof_query(opened(filled), sql)
+        assert "\n" not in str(refused.value), sql
         assert filled.dump() == before, sql
         assert sorted(tmp_path.iterdir()) == files, sql
         assert not stolen.exists(), sql
+    done = hpcprof("query", "SELECT 1; DELETE FROM runs")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert filled.dump() == before
 
 
 @pytest.mark.parametrize(
