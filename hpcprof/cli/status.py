@@ -37,8 +37,8 @@ def command(runs_dir: Path, watching: bool, hub: str | None, runs: tuple[str, ..
     its runs.
 
     For a PyTorch program, and one that marks its steps, the number of steps done and the step time are shown,
-    and ranks that have stopped are named. Where no rank makes progress, the rank that holds the others up is
-    named.
+    and ranks that have stopped are named, as is the rank whose memory on the host grows most with each step,
+    with when its node is full. Where no rank makes progress, the rank that holds the others up is named.
 
     With --watch, the exit code is 5 if a run was ended because it had stalled. With --push too, the runs are
     collected and pushed to a hub when all have ended; the exit code is 1 if one was not.
@@ -64,6 +64,11 @@ def command(runs_dir: Path, watching: bool, hub: str | None, runs: tuple[str, ..
 
 
 def _detail(run: Run, status: JobStatus) -> str:
-    """Return the reason for the state of a run, else how far its steps are and how long they take."""
+    """Return the reason for the state of a run, else how far its steps are, and what grows while it runs."""
     reason = describe_end(run, status)
-    return reason or describe_live_steps(run, time.time() if status.state is JobState.RUNNING else None)
+    if reason or status.state is not JobState.RUNNING:
+        return reason or describe_live_steps(run)
+    from hpcprof.results.run_memory import growing_memory
+
+    said = [describe_live_steps(run, time.time()), growing_memory(run)]
+    return ". ".join(one.rstrip(".") for one in said if one)

@@ -17,12 +17,16 @@ from hpcprof.profiles.readers.memory_snapshot import (
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.live_steps import all_step_lines
 from hpcprof.workloads.memory_history import FOLDER
+from hpcprof.workloads.telemetry import FOLDER as SAMPLES
 
 if TYPE_CHECKING:  # runs without any of it do without
     from hpcprof.analysis.framework.outcome import Outcome
     from hpcprof.analysis.memory.tables import RankSnapshot, RunMemory
     from hpcprof.analysis.telemetry.tables import RunTelemetry
     from hpcprof.results.store.store import Store
+
+
+_MOST_BYTES = 32 << 20
 
 
 def snapshots_of(run: Run) -> list[Path]:
@@ -46,6 +50,26 @@ def memory_rows(run: Run, store: Store) -> dict[str, list[dict[str, Any]]]:
 
     found = memory_tables(known)
     return {name: _rows(found[name]) for name in TABLES}
+
+
+def growing_memory(run: Run) -> str:
+    """Return whose memory on the host grows most, and when the node is full, in words; empty if nobody's.
+
+    Of more samples than can be read while somebody waits, nothing is said.
+    """
+    if sum(path.stat().st_size for path in (run.path / SAMPLES).glob("*.jsonl")) > _MOST_BYTES:
+        return ""
+    from hpcprof.results.node_samples import run_telemetry
+
+    sampled = run_telemetry(run)
+    if sampled is None:
+        return ""
+    from hpcprof.analysis.memory.findings import growing, growth_in_words
+    from hpcprof.analysis.memory.tables import host_rows
+
+    found = growing(host_rows(sampled))
+    most = max(found, key=lambda row: float(row["growth_bytes_per_step"]), default=None)
+    return f"Memory on the host grows: {growth_in_words(most)}" if most else ""
 
 
 def _rows(outcome: Outcome) -> list[dict[str, Any]]:

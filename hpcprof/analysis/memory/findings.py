@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from hpcprof.analysis.explain.explanation import Cause, Confidence, Evidence, Finding
@@ -209,27 +209,35 @@ def _peaks(tables: Mapping[str, Sequence[Row]]) -> tuple[str, dict[int, int]]:
     return "", {}
 
 
+def growing(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows of ``host_memory`` of the ranks whose memory grows with each step."""
+    return [row for row in rows if row["grows"] and row["growth_bytes_per_step"] is not None]
+
+
+def growth_in_words(row: Row) -> str:
+    """Return by how much the memory of a rank grows, and when its node is full."""
+    low, high = (format_bytes(row[f"growth_{end}_bytes_per_step"]) for end in ("low", "high"))
+    full = ""
+    if row["full_in_s"] is not None:
+        full = f"; the node is full at step {row['full_at_step']:,}, in {format_duration(row['full_in_s'])}"
+    return (
+        f"rank {row['rank']}: {format_bytes(row['growth_bytes_per_step'])} more in each step (between {low} "
+        f"and {high}), now {format_bytes(row['resident_bytes'])}{full}"
+    )
+
+
 def _host(rows: Sequence[Row]) -> Iterator[Finding]:
     """Yield the ranks whose memory on the host grows, all in one finding."""
-    grown = [row for row in rows if row["grows"] and row["growth_bytes_per_step"] is not None]
+    grown = growing(rows)
     if not grown:
         return
-    evidence = []
-    for row in grown[:_NAMED]:
-        low, high = (row[f"growth_{end}_bytes_per_step"] for end in ("low", "high"))
-        full = ""
-        if row["full_in_s"] is not None:
-            full = (
-                f"; the node is full at step {row['full_at_step']:,}, in {format_duration(row['full_in_s'])}"
-            )
-        evidence.append(
-            (
-                Evidence("host_memory", row["rank"], "growth_bytes_per_step", row["growth_bytes_per_step"]),
-                f"rank {row['rank']}: {format_bytes(row['growth_bytes_per_step'])} more in each step "
-                f"(between {format_bytes(low)} and {format_bytes(high)}), now "
-                f"{format_bytes(row['resident_bytes'])}{full}",
-            )
+    evidence = [
+        (
+            Evidence("host_memory", row["rank"], "growth_bytes_per_step", row["growth_bytes_per_step"]),
+            growth_in_words(row),
         )
+        for row in grown[:_NAMED]
+    ]
     yield _finding(
         Cause.HOST_MEMORY,
         tuple(row["rank"] for row in grown),

@@ -105,6 +105,33 @@ def test_the_status_of_a_running_job_tells_its_steps_unless_a_rank_has_failed(
     assert _detail(run, JobStatus(JobState.RUNNING)) == "rank 0 failed first: exit code 2"
 
 
+def test_the_status_of_a_running_job_tells_whose_memory_grows(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hpcprof.cli.status.time.time", lambda: NOW)
+    for rank in (0, 1):
+        _write(run, rank, "".join(_line(at, after=float(at)) for at in range(1, 61)))
+    names = ["rank0 resident_bytes", "rank1 resident_bytes", "node memory_used_bytes"]
+    place = {"cores": [0], "gpus": [], "devices": ""}
+    header = {"limits": {"memory_bytes": 7e9}, "ranks": {"0": place, "1": place}, "fast": [], "slow": names}
+    header |= {"gpus": [], "missing": {}}
+    samples = [
+        [STARTED + at, [], [10**9, 10**9 + 10**7 * at + 7 * at % 5 * 10**4, 6 * 10**9]] for at in range(60)
+    ]
+    (run.path / "telemetry").mkdir()
+    file = run.path / "telemetry/n1.jsonl"
+    file.write_text("".join(f"{json.dumps(one)}\n" for one in [header, *samples]))
+    detail = _detail(run, JobStatus(JobState.RUNNING))
+    assert detail.startswith(
+        "step 60 on 2 ranks, 5.000 ms a step. Memory on the host grows: rank 1: 10.00 MB more"
+    )
+    assert detail.endswith("the node is full at step 159, in 1 min 40 s")
+    assert "Memory" not in _detail(run, JobStatus(JobState.COMPLETED))
+    # More than can be read while somebody waits.
+    monkeypatch.setattr("hpcprof.results.run_memory._MOST_BYTES", file.stat().st_size - 1)
+    assert _detail(run, JobStatus(JobState.RUNNING)) == "step 60 on 2 ranks, 5.000 ms a step"
+
+
 def test_the_description_says_how_far_the_ranks_are(run: Run) -> None:
     for rank, step in enumerate([40, 42, 41]):
         _write(run, rank, _line(step, wall_ms=5 + rank))
