@@ -60,12 +60,12 @@ def _check(target: Target, settings: Settings) -> None:
 
 def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
     names = traced(settings, _TRACES)
-    counters = [name for name in settings["pmc"].split(",") if name]
+    counters = ",".join(name for name in settings["pmc"].split(",") if name)
     return (
         *(Versioned((_TRACES[name],), required=False) for name in names if name in _NEWER),
         *((Versioned(("--selected-regions",)),) if captures_range(target, settings) else ()),
+        *((Versioned(("--pmc",), counters),) if counters else ()),
         *(_TRACES[name] for name in names if name not in _NEWER),
-        *(("--pmc", *counters) if counters else ()),
         f"--output-directory={_WRITTEN}",
         # All processes of a rank would write to one name.
         "--output-file=%pid%",

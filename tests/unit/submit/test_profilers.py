@@ -329,7 +329,8 @@ def test_rocprofv3_writes_one_file_per_process_and_leaves_the_format_to_its_vers
     assert not any("format" in str(flag) for flag in flags)
     # Its own arguments end with two dashes.
     assert flags[-1] == "--"
-    assert flags[flags.index("--pmc") :][:3] == ("--pmc", "SQ_WAVES", "GRBM_COUNT")
+    # ROCm 6.2 has counters by an input file only.
+    assert Versioned(("--pmc",), "SQ_WAVES,GRBM_COUNT") in flags
     assert Versioned(("--rccl-trace",), required=False) in flags
 
 
