@@ -330,7 +330,7 @@ def ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_report_without_ncu_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(ncu_reader, "_PACKAGES", tmp_path / "none")
+    monkeypatch.setattr(ncu_reader, "_candidates", lambda: ())
     path = tmp_path / "rank0.ncu-rep"
     path.touch()
     with pytest.raises(DamagedInput, match=r"run ncu --import rank0\.ncu-rep --csv --page raw > rank0\.csv"):
@@ -349,7 +349,7 @@ def test_without_ncu_the_table_beside_a_report_is_read_unless_it_is_older(
     table.write_bytes(packed if suffix == ".csv.gz" else gzip.decompress(packed))
     assert find_profiles(folder) == [report]
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(ncu_reader, "_PACKAGES", tmp_path / "none")
+    monkeypatch.setattr(ncu_reader, "_candidates", lambda: ())
     assert file_to_read(report) == table
     assert read(file_to_read(report)).origin.rank == 3
     os.utime(report, ns=(table.stat().st_mtime_ns + 1,) * 2)
