@@ -1,12 +1,14 @@
 """Collectives of a PyTorch trace, from the arguments that Kineto gives NCCL's kernels and PyTorch's calls.
 
 The kernel of a batch (``batch_isend_irecv``) has no arguments, because PyTorch launches it after all calls of
-the batch have returned; only the calls have them (https://github.com/pytorch/pytorch/issues/194693).
+the batch have returned; only the calls have them (https://github.com/pytorch/pytorch/issues/194693). Those of
+oneCCL (XCCL) have none either: the call that launches them has.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
@@ -118,10 +120,11 @@ def batched(
     calls: ApiCalls,
     strings: StringTable,
 ) -> list[CollectiveRecord]:
-    """Return the records of batches, each with the correlation of the launch that carries it out.
+    """Return the records of kernels without one, each with the correlation of its launch.
 
-    A batch is what a thread called since its previous communication, if nothing was launched during these
-    calls: sends and receives, or one collective, of one process group.
+    A kernel that alone is launched during a call carries out that call. Another carries out a batch: what its
+    thread called since its previous communication, if nothing was launched during these calls: sends and
+    receives, or one collective, of one process group.
 
     Parameters
     ----------
@@ -152,15 +155,24 @@ def batched(
 
 
 def _of_thread(group_calls: Sequence[GroupCall], launches: Sequence[_Launch]) -> Iterator[CollectiveRecord]:
-    """Find the batches of one thread, given its calls and launches in the order of time."""
+    """Find the records of one thread, given its calls and launches in the order of time."""
     starts = [call.start for call in group_calls]
+    begun = [bisect_right(starts, launch.start) for launch in launches]
+    inside = [
+        last > 0
+        and launch.start < group_calls[last - 1].end
+        and operation(group_calls[last - 1].record.name) is not None
+        for launch, last in zip(launches, begun, strict=True)
+    ]
+    during = Counter(last for last, within in zip(begun, inside, strict=True) if within)
     first = 0
-    for launch in launches:
-        begun = bisect_right(starts, launch.start)
-        if not launch.told:
-            batch = [call.record for call in group_calls[first:begun] if call.end <= launch.start]
+    for launch, last, within in zip(launches, begun, inside, strict=True):
+        if not launch.told and within:
+            yield from _last_batch([group_calls[last - 1].record] if during[last] == 1 else [], launch)
+        elif not launch.told:
+            batch = [call.record for call in group_calls[first:last] if call.end <= launch.start]
             yield from _last_batch(batch, launch)
-        first = begun
+        first = last
 
 
 def _last_batch(batch: Sequence[CollectiveRecord], launch: _Launch) -> Iterator[CollectiveRecord]:
