@@ -48,13 +48,7 @@ class InformationRequested(Exception):
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn an OSError in the block into a `DamagedInput` that names the file.
-
-    Raises
-    ------
-    DamagedInput
-        If the file cannot be read.
-    """
+    """Turn an OSError in the block into a `DamagedInput` that names the file."""
     try:
         yield
     except OSError as error:
@@ -92,13 +86,7 @@ def damage_named(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn an OSError in the block into an `HpcprofError` that names the file.
-
-    Raises
-    ------
-    HpcprofError
-        If the file cannot be written.
-    """
+    """Turn an OSError in the block into an `HpcprofError` that names the file."""
     try:
         yield
     except OSError as error:

@@ -70,11 +70,6 @@ def unpacking(files: Sequence[Path]) -> Iterator[Unpacked]:
     """Unpack files into a private folder, and remove it after the block.
 
     A file that is damaged, or becomes larger than `LARGEST_RATIO` and `ALWAYS_ALLOWED` permit, is left out.
-
-    Raises
-    ------
-    DamagedInput
-        If the folder cannot be made.
     """
     try:
         folder = tempfile.TemporaryDirectory(prefix="hpcprof-", ignore_cleanup_errors=True)

@@ -65,11 +65,6 @@ def load(path: Path | None = None) -> tuple[Rule, ...]:
     ----------
     path : Path, optional
         The user's file. By default ``kernel_classes.yaml`` in the user's folder is read if it exists.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be read or an entry is wrong.
     """
     file = path or user_config() / "kernel_classes.yaml"
     if path is None and not file.is_file():

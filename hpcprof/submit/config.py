@@ -198,13 +198,7 @@ def shown_settings() -> list[ConfigValue]:
 
 
 def check_config(data: Mapping[str, object], where: str) -> ConfigFile:
-    """Return the content of a file with personal defaults; ``where`` names it in errors.
-
-    Raises
-    ------
-    UsageError
-        If a key or a value is wrong.
-    """
+    """Return the content of a file with personal defaults; ``where`` names it in errors."""
     config = decode(ConfigFile, data, where)
     if config.container_engine:
         engines = [engine.value for engine in Engine]

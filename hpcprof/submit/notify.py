@@ -29,13 +29,7 @@ def folder() -> Path:
 
 
 def check_target(text: str, where: str) -> None:
-    """Check a target; ``where`` names the place that it comes from.
-
-    Raises
-    ------
-    UsageError
-        If it is none. The message does not repeat it.
-    """
+    """Check a target; ``where`` names the place that it comes from."""
     from hpcprof.workloads.notify import kind_of  # 40 ms that few commands need
 
     try:
@@ -55,11 +49,6 @@ def targets(given: Sequence[str], named: dict[str, str], only_names: str = "") -
         The configuration's targets by name.
     only_names : str
         The file that gives them if it may only name them; empty for the command line.
-
-    Raises
-    ------
-    UsageError
-        If one is neither.
     """
     found = {}
     for text in given:
@@ -78,13 +67,7 @@ def targets(given: Sequence[str], named: dict[str, str], only_names: str = "") -
 
 
 def check_names(given: Sequence[str], host: str) -> None:
-    """Check that targets for jobs on a host are names: the host has the targets, which are not sent there.
-
-    Raises
-    ------
-    UsageError
-        If one is none.
-    """
+    """Check that targets for jobs on a host are names: the host has the targets, which are not sent there."""
     if not all(TARGET_NAME.fullmatch(text) for text in given):
         place = f"~/.config/hpcprof/{folder().name}/NAME"
         raise UsageError(f"{FLAG}: give a NAME for a job on {host}; its target is in {place} there.")

@@ -141,11 +141,6 @@ def submit_in_turn(
     """Submit jobs to this machine, ``at_once`` of which run together, and yield each run.
 
     There are ``at_once`` queues, and the jobs are dealt to them in turn.
-
-    Raises
-    ------
-    UsageError, SchedulerError
-        As `submit` does.
     """
     submitted: list[runs.Run] = []
     for index, job in enumerate(jobs):
@@ -178,13 +173,7 @@ def runs_again(run: runs.Run) -> bool:
 
 
 def submit_again(run: runs.Run, template: Path | None = None, script: Path | None = None) -> runs.Run:
-    """Submit the job of a stalled run once more; another stall ends it.
-
-    Raises
-    ------
-    UsageError, SchedulerError
-        As `submit` does.
-    """
+    """Submit the job of a stalled run once more; another stall ends it."""
     job = msgspec.structs.replace(run.submission.job, on_stall="stop")
     return submit(run.submission.site, job, run.path.parent, run.submission.command_line, template, script)
 

@@ -81,25 +81,13 @@ def read_profile(path: Path, part: ProfilePart | None = None, threads: int = 2) 
 
 
 def identify_rank(path: Path) -> int | None:
-    """Return the rank in a profile, else in its name, without reading all of it; None if neither has one.
-
-    Raises
-    ------
-    DamagedInput
-        If the file cannot be opened as what its name says.
-    """
+    """Return the rank in a profile, else in its name, without reading all of it; None if neither has one."""
     with _known_reader(path) as reader:
         return cast("int | None", load(reader.identify_rank)(path))
 
 
 def several_ranks(path: Path) -> SeveralRanks | None:
-    """Return the ranks in a profile that holds several, each with its processes; None if it holds one.
-
-    Raises
-    ------
-    DamagedInput
-        If the file cannot be opened as what its name says.
-    """
+    """Return the ranks in a profile that holds several, each with its processes; None if it holds one."""
     with _known_reader(path) as reader:
         return cast("SeveralRanks | None", load(reader.several_ranks)(path) if reader.several_ranks else None)
 
@@ -108,11 +96,6 @@ def files_of(path: Path, part: ProfilePart | None = None) -> list[Path]:
     """Return the files that a profile consists of: of one rank, or of all without ``part``.
 
     The profile itself is the first, unless it is a folder.
-
-    Raises
-    ------
-    DamagedInput
-        If the file cannot be opened as what its name says.
     """
     reader = reader_of(path)
     if reader is None or not reader.other_files:
@@ -158,11 +141,6 @@ def find_profiles(folder: Path) -> list[Path]:
     that profilers make there (`Reader.place_in_run`). An export beside its
     ``.nsys-rep`` and a table beside its ``.ncu-rep`` are not listed: the report stands for both. A folder
     that does not exist has none.
-
-    Raises
-    ------
-    DamagedInput
-        If the folder cannot be read.
     """
     inside = folder / "profiles"
     place = inside if is_folder(inside) else folder

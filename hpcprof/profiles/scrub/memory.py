@@ -22,13 +22,7 @@ _KEPT = ("segments", "device_traces", NOTES)
 
 
 def scrub(path: Path, target: Path, names: Names) -> list[str]:
-    """Copy a snapshot to ``target`` without paths, hosts and users, and return what was left out.
-
-    Raises
-    ------
-    DamagedInput
-        If it cannot be read.
-    """
+    """Copy a snapshot to ``target`` without paths, hosts and users, and return what was left out."""
     values = load_values(path)
     cleaning = _Cleaning(names)
     copy = {key: cleaning.cleaned(value) for key, value in values.items() if key in _KEPT}

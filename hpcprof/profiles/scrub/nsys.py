@@ -87,11 +87,6 @@ def database_copy(path: Path, target: Path, names: Names) -> Iterator[sqlite3.Co
 
     The function ``cleaned`` of SQL replaces paths and hosts in a text. It takes bytes, since text of profiles
     may not be UTF-8.
-
-    Raises
-    ------
-    DamagedInput
-        If ``path`` cannot be read.
     """
     try:
         with closing(sqlite3.connect(target)) as copy:

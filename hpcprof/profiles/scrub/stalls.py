@@ -29,11 +29,6 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
     """Copy a file of evidence to ``target`` without paths, hosts and users, and return what was left out.
 
     A pickle becomes JSON.
-
-    Raises
-    ------
-    DamagedInput
-        If it cannot be read.
     """
     with reading(path), path.open("rb") as file:
         data = file.read(_MOST_BYTES + 1)

@@ -25,11 +25,6 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
     """Copy samples to ``target`` without hosts and paths, and return what was left out.
 
     Lines that cannot be read are left out: nobody knows what they hold.
-
-    Raises
-    ------
-    DamagedInput
-        If the file has no line of samples.
     """
     names.know(hosts_and_users([path.stem], []))
     with reading(path):

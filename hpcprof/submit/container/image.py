@@ -113,13 +113,7 @@ def render(image: Image, command_line: str) -> dict[str, str]:
 
 
 def write_build_files(texts: Mapping[str, str], folder: Path) -> list[Path]:
-    """Write the build files of `render` to a folder, and return their paths.
-
-    Raises
-    ------
-    HpcprofError
-        If they cannot be written.
-    """
+    """Write the build files of `render` to a folder, and return their paths."""
     paths = [folder / name for name in texts]
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -129,13 +123,7 @@ def write_build_files(texts: Mapping[str, str], folder: Path) -> list[Path]:
 
 
 def found_in(folder: Path, name: str) -> Path:
-    """Return the path of a build file in a folder.
-
-    Raises
-    ------
-    UsageError
-        If the folder has no such file.
-    """
+    """Return the path of a build file in a folder."""
     path = folder / name
     if not path.is_file():
         raise UsageError(f"{path} does not exist: write it with hpcprof container render --output {folder}.")

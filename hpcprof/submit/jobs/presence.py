@@ -25,11 +25,6 @@ def check_present(site: Site, job: Job) -> None:
 
     Nothing is checked for a site that is another machine, or whose jobs run in an image. What modules and
     set-up lines add to the PATH is not known, unless these activate a virtual environment or name a folder.
-
-    Raises
-    ------
-    UsageError
-        If one does not.
     """
     scheduler = find_scheduler(site.scheduler)
     if (

@@ -59,13 +59,7 @@ def rank_spans(ranks: Iterable[int]) -> list[str]:
 
 
 def parse_ranks(text: str) -> list[tuple[int, int]]:
-    """Return the spans of a list of ranks such as ``0,4-7``, each with its last rank.
-
-    Raises
-    ------
-    UsageError
-        If ``text`` is something else.
-    """
+    """Return the spans of a list of ranks such as ``0,4-7``, each with its last rank."""
     if not _SPANS.fullmatch(text):
         raise UsageError(f"--ranks {text}: give ranks such as 0,4-7.")
     spans = [

@@ -226,13 +226,7 @@ def no_trace(text: str) -> str:
 
 
 def whole_number(settings: Settings, key: str, least: int) -> int:
-    """Return a setting as a whole number of at least ``least``.
-
-    Raises
-    ------
-    UsageError
-        If it is not such a number.
-    """
+    """Return a setting as a whole number of at least ``least``."""
     text = settings[key]
     if not (text.isascii() and text.isdigit()) or int(text) < least:
         raise UsageError(f"--profiler-option {key}={text}: write a whole number from {least}.")

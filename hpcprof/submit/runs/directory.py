@@ -125,11 +125,6 @@ def new_run_id(job_name: str, runs: Path) -> str:
     """Make an empty run directory, and return its id: the time, the name of the job and a random part.
 
     If two runs of one second draw the same random part, the second one to make the directory draws again.
-
-    Raises
-    ------
-    HpcprofError
-        If the directory cannot be made.
     """
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", job_name).strip("-.") or "job"
     try:
@@ -155,11 +150,6 @@ def create(
     """Write the scripts and the manifest of a run to the directory that `new_run_id` made.
 
     ``code`` is the folder whose commit is recorded, by default that in which the program starts.
-
-    Raises
-    ------
-    HpcprofError
-        If the directory cannot be written.
     """
     path = (runs / run_id).absolute()
     try:

@@ -22,13 +22,7 @@ def read_tags(run: Run) -> list[str]:
 
 
 def check_tags(tags: Iterable[str]) -> None:
-    """Check that tags are single words.
-
-    Raises
-    ------
-    UsageError
-        If one of them is not.
-    """
+    """Check that tags are single words."""
     for tag in tags:
         if not _VALID.fullmatch(tag):
             raise UsageError(
@@ -37,13 +31,7 @@ def check_tags(tags: Iterable[str]) -> None:
 
 
 def change_tags(run: Run, tags: Iterable[str], remove: bool = False) -> list[str]:
-    """Add tags to a submitted run, or remove them from it, and return all its tags.
-
-    Raises
-    ------
-    HpcprofError
-        If the run directory cannot be written.
-    """
+    """Add tags to a submitted run, or remove them from it, and return all its tags."""
     before = set(read_tags(run))
     after = sorted(before.difference(tags) if remove else before.union(tags))
     path = run.path / _FILE

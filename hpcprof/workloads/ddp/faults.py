@@ -190,13 +190,7 @@ def check_device(faults: Sequence[InjectedFault], device: str) -> None:
 
 
 def check_rank(injected: InjectedFault, world_size: int) -> None:
-    """Check that a job of ``world_size`` ranks has the rank that a fault slows, and others to wait for it.
-
-    Raises
-    ------
-    UsageError
-        It does not.
-    """
+    """Check that a job of ``world_size`` ranks has the rank that a fault slows, and others to wait for it."""
     for rank in injected.ranks:
         if rank >= world_size:
             ranks = f"{world_size} rank{'s' * (world_size != 1)}"

@@ -62,13 +62,7 @@ def is_table(path: Path) -> bool:
 
 
 def read_file(path: Path) -> Printed:
-    """Read a CSV file, plain or gzip.
-
-    Raises
-    ------
-    DamagedInput
-        If it cannot be read or holds no such table.
-    """
+    """Read a CSV file, plain or gzip."""
     return parse(read_text(path), path)
 
 

@@ -23,11 +23,6 @@ def exported(report: Path) -> Path:
 
     A folder of Parquet files is used if it is complete. If two processes need an export at once, it is made
     once, provided that the file system has locks. It gets its name when it is complete.
-
-    Raises
-    ------
-    DamagedInput
-        If it has to be made and cannot be.
     """
     export, folder = NSYS.made_from(report)
     with _locked(report):

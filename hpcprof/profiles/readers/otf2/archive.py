@@ -338,13 +338,7 @@ class Archive:
 
 @contextmanager
 def open_archive(path: Path) -> Iterator[Archive]:
-    """Open an archive by its anchor file.
-
-    Raises
-    ------
-    DamagedInput
-        If it cannot be read.
-    """
+    """Open an archive by its anchor file."""
     with open_handle(path) as handle:
         yield Archive(path, handle)
 

@@ -134,13 +134,7 @@ def _named_rank(path: Path) -> int | None:
 
 
 def whole_events(path: Path, written: bytes) -> tuple[list[Event], list[Loss]]:
-    """Return the events of a trace; without its closing brackets, those that are whole.
-
-    Raises
-    ------
-    DamagedInput
-        If it is not a trace of unitrace.
-    """
+    """Return the events of a trace; without its closing brackets, those that are whole."""
     begin = _EVENTS.match(written.lstrip())
     if begin is None:
         raise DamagedInput(f"{path} is not a trace of unitrace.")

@@ -116,13 +116,7 @@ def manifest_values(site: Site, job: Job, run_id: str, scripts: Mapping[str, str
 
 
 def check_constraint(job: Job) -> None:
-    """Check that a constraint is made of labels.
-
-    Raises
-    ------
-    UsageError
-        If it is not.
-    """
+    """Check that a constraint is made of labels."""
     pattern, valid = _VALID["node_selector"]
     if job.constraint and not pattern.fullmatch(job.constraint):
         raise UsageError(f"--constraint {job.constraint}: write {valid}.")

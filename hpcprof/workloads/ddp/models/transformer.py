@@ -15,13 +15,7 @@ from hpcprof.workloads.ddp.options import TrainingParameters
 
 
 def library() -> Any:
-    """Return the module ``transformers``.
-
-    Raises
-    ------
-    UsageError
-        It is not installed.
-    """
+    """Return the module ``transformers``."""
     try:
         return importlib.import_module("transformers")
     except ImportError as error:
