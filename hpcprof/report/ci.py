@@ -31,8 +31,7 @@ def verdict_sentence(compared: Comparison) -> str:
         return "; ".join(compared.table.reasons.values())
     first, *others = compared.table.rows
     worse = [row for row in others if row["verdict"] == REGRESSION]
-    clocks = compared.other_clocks() if compared.regressed else ""
-    said = clocks + "; ".join(map(_judged, [first, *worse]))
+    said = compared.other_clocks() + "; ".join(map(_judged, [first, *worse]))
     difference = f" {in_a_sentence(compared.waterfall)}" if compared.waterfall else ""
     reasons = "".join(f" {sentence}" for sentence in compared.reasons) if compared.regressed else ""
     return visible(f"{said}.{difference}{reasons}")

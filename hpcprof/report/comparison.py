@@ -107,6 +107,8 @@ class Comparison:
         return Group(*self._explanation(store, width))
 
     def _explanation(self, store: Store, width: int) -> Iterator[RenderableType]:
+        if clocks := self.other_clocks():
+            yield Text(f"\n{clocks}".rstrip(), style="bold")
         if self.waterfall is not None:
             yield Text(f"\n{in_a_sentence(self.waterfall)}", style="bold")
             for line in waterfall_lines(self.waterfall, width):
@@ -138,7 +140,9 @@ class Comparison:
         return all(one == INCONCLUSIVE or one.endswith(NO_STATISTICS) for one in verdicts)
 
     def other_clocks(self) -> str:
-        """Return that the candidate ran at other clocks, in a sentence; empty if it did not."""
+        """Return that a candidate that is worse ran at other clocks, in a sentence; empty if it did not."""
+        if not self.regressed:
+            return ""
         said = next((one for one in remarks(self.table) if one.startswith(CLOCKS_DIFFER)), "")
         return f"{said[:1].upper()}{said[1:].partition('; ')[0]}. " if said else ""
 

@@ -61,7 +61,9 @@ def html_comparison(
         data,
         _PARTS,
         None,
-        sentence=in_a_sentence(found) if found else conclusion or "Comparison of runs",
+        sentence=f"{compared.other_clocks()}{in_a_sentence(found)}"
+        if found
+        else conclusion or "Comparison of runs",
         names=[[run.id for run in side] for side in (compared.baseline, compared.candidate)],
         accounts=accounts,
         account_parts=parts_of_step,

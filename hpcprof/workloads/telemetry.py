@@ -259,8 +259,8 @@ class Ranks:
     @staticmethod
     def _found_group(pid: int) -> str:
         path = re.search("^0::(/.*)$", _read("/proc/%d/cgroup" % pid), re.MULTILINE)
-        for base in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified") if path else ():
-            folder = (base + path.group(1)).rstrip("/")
+        for base in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
+            folder = (base + path.group(1)).rstrip("/") if path else ""
             if os.path.exists(folder + "/cgroup.type"):
                 return folder
         return ""

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.report.comparison import Comparison
+from hpcprof.results.across_runs import DIFFERENCES
 from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.store.store import open_store
 
 
 def compared(*verdicts: str) -> Comparison:
@@ -38,3 +43,19 @@ def test_a_gate_that_no_run_has_figures_of_is_said_not_to_be_judged() -> None:
     one = compared("equivalent")
     lacking = replace(one, table=replace(one.table, reasons={-1: "how; no run has energy of its steps"}))
     assert lacking.conclusion() == "Not judged: no run has energy of its steps."
+
+
+def test_a_regression_with_other_clocks_says_that_first(tmp_path: Path) -> None:
+    clocks = "the GPUs ran at 1,410 MHz in b and at 1,755 MHz in a"
+    slower, same = (
+        replace(one, table=replace(one.table, reasons={-1: f"{clocks}; how"}))
+        for one in (compared("regression"), compared("equivalent"))
+    )
+    out = io.StringIO()
+    nothing = AnalysisTable({"part": []}, {})
+    slower = replace(slower, differences=dict.fromkeys(DIFFERENCES, nothing))
+    Console(file=out, width=80).print(slower.explanation(open_store(None, tmp_path), 80))
+    said = f"T{clocks[1:]}."
+    assert out.getvalue().split("\n")[1] == said
+    assert slower.conclusion() == f"{said} Regression: metric0_ns."
+    assert (same.other_clocks(), same.conclusion()) == ("", "")
