@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.analysis.gpu_time.breakdown import breakdown, kernel_classes, overlap
-from hpcprof.analysis.steps.phases import phases
-from hpcprof.analysis.steps.steps import step_times
+from hpcprof.analysis.steps.phases import phases, step_times
 from hpcprof.analysis.summaries.kernels import kernels
 from hpcprof.analysis.summaries.nvtx_gpu_projection import range_gpu
 from hpcprof.profiles.readers.nsys.reader import read

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.analysis.collectives.per_rank import rank_collectives
-from hpcprof.analysis.steps.phases import phases
-from hpcprof.analysis.steps.steps import step_times
+from hpcprof.analysis.steps.phases import phases, step_times
 from hpcprof.analysis.summaries.nvtx_gpu_projection import ranges
 from hpcprof.profiles.readers.nsys.reader import read
 from hpcprof.profiles.readers.results import parse_result

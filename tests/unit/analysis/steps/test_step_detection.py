@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcprof.analysis.steps.phases import phases
+from hpcprof.analysis.steps.phases import phases, step_times
 from hpcprof.analysis.steps.range_names import plain_name, with_counter
 from hpcprof.analysis.steps.step_detection import (
     AUTOMATIC,
@@ -18,7 +18,6 @@ from hpcprof.analysis.steps.step_detection import (
     step_candidates,
 )
 from hpcprof.analysis.steps.step_ranges import merged_names, no_steps, step_ranges, steps_of
-from hpcprof.analysis.steps.steps import step_times
 from hpcprof.analysis.summaries.nvtx_gpu_projection import range_gpu
 from hpcprof.analysis.summaries.nvtx_gpu_projection import ranges as range_table
 from hpcprof.profiles.timeline import ApiCalls, StepRange, Timeline, concatenate

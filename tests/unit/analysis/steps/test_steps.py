@@ -10,9 +10,8 @@ import pandas as pd
 import pytest
 
 from hpcprof.analysis.explain.step_account import step_parts
-from hpcprof.analysis.steps.phases import phases
+from hpcprof.analysis.steps.phases import phases, step_times, steps, steps_summary
 from hpcprof.analysis.steps.step_ranges import OUTSIDE, step_numbers
-from hpcprof.analysis.steps.steps import step_times, steps, steps_summary
 from hpcprof.profiles.timeline import StepRange, Timeline
 from tests.unit.analysis.timelines import COMP, timeline
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.analysis.steps.phases import phase_times, phases
-from hpcprof.analysis.steps.steps import compare_times, step_times, steps_summary
+from hpcprof.analysis.steps.phases import compare_times, phase_times, phases, step_times, steps_summary
 from hpcprof.analysis.steps.wall_time import wall_intervals
 from hpcprof.profiles.timeline import Timeline
 from tests.unit.analysis.timelines import COMM, COMP, timeline

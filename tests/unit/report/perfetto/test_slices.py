@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcprof.report.perfetto.slices import in_lanes
+from hpcprof.report.perfetto.export import in_lanes
 
 TIMES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 10)), max_size=30)
 
