@@ -80,6 +80,8 @@ def _program() -> Iterator[Call | Dispatch | Copy]:
         yield Call(stack + 5, "HIP_RUNTIME_API", "hipExtLaunchKernel", at + 65_000, at + 70_000)
         yield Dispatch(stack + 5, 10, at + 300_100, at + 500_000 + step, (512, 1, 1), (512 * 16, 1, 1))
         yield Call(stack + 6, "HIP_RUNTIME_API", "hipStreamSynchronize", at + 100_000, at + 510_000)
+        # A mark has no duration, and is no range.
+        yield Call(stack + 7, "MARKER_CORE_RANGE_API", "roctxMarkA", at + 600_000, at + 600_000, "mark")
 
 
 PROGRAM = tuple(_program())

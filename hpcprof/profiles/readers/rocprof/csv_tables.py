@@ -25,7 +25,6 @@ from hpcprof.profiles.readers.rocprof.records import (
     NOT_RECORDED,
     WORKGROUP,
     Agent,
-    CallKind,
     Columns,
     Details,
     Records,
@@ -35,7 +34,7 @@ from hpcprof.profiles.readers.rocprof.records import (
     timeline,
 )
 from hpcprof.profiles.readers.string_table import StringTable
-from hpcprof.profiles.timeline import Floats, IntColumns, Ints, Origin, Style, Timeline
+from hpcprof.profiles.timeline import Floats, IntColumns, Ints, Origin, Timeline
 
 _CALLS = ("_hip_api_trace.csv", "_hsa_api_trace.csv", "_rccl_api_trace.csv", "_marker_api_trace.csv")
 _COPIES, _AGENTS = "_memory_copy_trace.csv", "_agent_info.csv"
@@ -296,17 +295,14 @@ def _calls(folder: _Folder, suffix: str, strings: StringTable) -> IntColumns:
     domains, row = table.distinct("Domain")
     kind = np.array([int(kind_of(domain or suffix)) for domain in domains], np.int64)[row]
     functions, of_row = table.distinct("Function")
-    columns = {
+    return {
         **_placed(table),
         "process": table.numbers("Process_Id", 0),
         "thread": table.numbers("Thread_Id", 0),
         "name": strings.add_all(function or None for function in functions)[of_row],
         "kind": kind,
-        "style": np.where(kind == CallKind.RCCL, int(Style.PUSH_POP), NOT_RECORDED),
+        "style": np.full(len(table), NOT_RECORDED),
     }
-    # A mark has no duration.
-    kept = (kind != CallKind.MARKER) | (columns["end"] > columns["start"])
-    return {key: values[kept] for key, values in columns.items()}
 
 
 _HEAD_BYTES = 4096

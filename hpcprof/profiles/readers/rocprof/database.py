@@ -29,7 +29,6 @@ from hpcprof.profiles.readers.nsys.export import NO_ID, REQUIRED, ExportTable, N
 from hpcprof.profiles.readers.rocprof import ROCPD
 from hpcprof.profiles.readers.rocprof.records import (
     GRID,
-    NOT_RECORDED,
     WORKGROUP,
     Agent,
     CallKind,
@@ -45,7 +44,7 @@ from hpcprof.profiles.readers.rocprof.records import (
     timeline,
 )
 from hpcprof.profiles.readers.string_table import StringTable, translate
-from hpcprof.profiles.timeline import NO_NAME, Fact, IntColumns, Ints, Origin, Style, Timeline
+from hpcprof.profiles.timeline import NO_NAME, Fact, IntColumns, Ints, Origin, Timeline
 
 WHAT = "a rocpd database"
 _NAMED = re.compile(r"rocpd_(kernel_dispatch|region)(.*)")
@@ -319,7 +318,6 @@ class DatabasePart:
         kinds = np.array([int(kind_of(text)) for text in categories], np.int64)
         kind = kinds[row]
         numbers = {one: strings.add(self.texts.get(one)) for one in distinct(columns["name_id"]).tolist()}
-        style = self._styles(columns["name_id"], kind)
         name = translate(columns["name_id"].copy(), numbers)
         marked = np.flatnonzero(kind == CallKind.MARKER)
         messages = self._messages(used[kinds == CallKind.MARKER], strings)
@@ -335,7 +333,7 @@ class DatabasePart:
             "name": name,
             "stack": self._of_events(columns["event_id"], events, "stack_id"),
             "kind": kind,
-            "style": style,
+            "style": each(columns["name_id"], lambda one: style_of(self.texts.get(one, ""))),
         }
 
     def _category(self, number: int) -> str | None:
@@ -344,13 +342,6 @@ class DatabasePart:
     @cached_property
     def _categories(self) -> dict[int, str]:
         return {number: str(name) for number, name in self.rows("info_category", "id", "name")}
-
-    def _styles(self, names: Ints, kind: Ints) -> Ints:
-        """Return the style of each marker; functions of RCCL nest as pushed ranges do."""
-        used, row = numbered(names)
-        styles = [style_of(self.texts.get(one, "")) for one in used.tolist()]
-        known = np.array([NOT_RECORDED if one is None else one for one in styles], np.int64)[row]
-        return np.where(kind == CallKind.RCCL, int(Style.PUSH_POP), known)
 
     def _threads(self, ids: Ints) -> Ints:
         known = {number: tid for number, tid in self.rows("info_thread", "id", "tid") if _whole(number, tid)}

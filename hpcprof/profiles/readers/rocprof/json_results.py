@@ -39,7 +39,7 @@ from hpcprof.profiles.readers.rocprof.records import (
     timeline,
 )
 from hpcprof.profiles.readers.string_table import StringTable
-from hpcprof.profiles.timeline import NO_NAME, Fact, IntColumns, Ints, Origin, Style, Timeline
+from hpcprof.profiles.timeline import NO_NAME, Fact, IntColumns, Ints, Origin, Timeline
 
 KEY = "rocprofiler-sdk-tool"
 _LARGEST = (1 << 63) - 1
@@ -359,23 +359,19 @@ class _ProcessReader:
         placed = self._placed(rows)
         used, row = self._functions(rows)
         kind = np.array([int(kind_of(category or name)) for category, _ in used], np.int64)[row]
-        styles = [style_of(function) for _, function in used]
-        style = np.array([NOT_RECORDED if one is None else one for one in styles], np.int64)[row]
+        style = np.array([style_of(function) for _, function in used], np.int64)[row]
         text = self._strings.add_all(function or None for _, function in used)[row]
         messages = {one.key: one.value for one in self._process.strings.marker_api}
         marked = np.flatnonzero(kind == CallKind.MARKER)
         said = self._named(placed["stack"][marked], messages)
         text[marked] = np.where(said == NO_NAME, text[marked], said)
-        columns = {
+        return {
             **placed,
             "thread": rows.column("thread_id"),
             "name": text,
             "kind": kind,
-            "style": np.where(kind == CallKind.RCCL, int(Style.PUSH_POP), style),
+            "style": style,
         }
-        # A mark has no duration.
-        kept = (kind != CallKind.MARKER) | (placed["end"] > placed["start"])
-        return columns if kept.all() else {key: values[kept] for key, values in columns.items()}
 
     def _placed(self, rows: _Fields) -> IntColumns:
         return {

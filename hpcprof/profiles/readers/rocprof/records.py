@@ -90,13 +90,13 @@ def kind_of(category: str | None) -> CallKind:
     return next((kind for pattern, kind in _KINDS if pattern.search(text)), CallKind.UNKNOWN)
 
 
-def style_of(function: str) -> int | None:
-    """Return the `Style` of the range that a function of ROCTx makes, None for a mark or another function."""
+def style_of(function: str) -> int:
+    """Return the `Style` of the range that a function of ROCTx makes; `NOT_RECORDED` for any other."""
     if "ThreadRange" in function or "RangePush" in function:
         return int(Style.PUSH_POP)
     if "ProcessRange" in function or "RangeStart" in function:
         return int(Style.START_END)
-    return None
+    return NOT_RECORDED
 
 
 def direction(name: str) -> tuple[str, HostMemory]:
@@ -153,6 +153,9 @@ def timeline(origin: Origin, records: Records, strings: StringTable) -> Timeline
     dispatches = _placed(records.dispatches, Subject.KERNEL, lost)
     copies = _placed(records.copies, Subject.COPY, lost)
     calls = _placed(records.calls, Subject.CALL, lost)
+    # A mark has no duration.
+    kept = (calls["kind"] != CallKind.MARKER) | (calls["end"] > calls["start"])
+    calls = calls if kept.all() else {key: values[kept] for key, values in calls.items()}
     lost += _without(dispatches, "name", NO_NAME, Subject.KERNEL)
     stream, of_copies = _streams(dispatches, copies)
     launching = np.concatenate((dispatches["stack"], copies["stack"]))
@@ -251,9 +254,10 @@ def _ranges(calls: IntColumns, strings: StringTable) -> Ranges:
     start, end, process, thread, name, kind, style = (
         calls[key][rows] for key in ("start", "end", "process", "thread", "name", "kind", "style")
     )
+    rccl = kind == CallKind.RCCL
+    style[rccl] = int(Style.PUSH_POP)
     unknown = style == NOT_RECORDED
     style[unknown] = styles_of_threads(*(column[unknown] for column in (process, thread, start, end)))
-    rccl = kind == CallKind.RCCL
     texts = strings.array()
     used, row = numbered(name[rccl])
     name[rccl] = strings.add_all(f"RCCL:{texts[number]}" for number in used.tolist())[row]
