@@ -94,7 +94,13 @@ _MEMORY_LABELS = {
 }
 
 
-BULK = {_CALLS: _CALL, _KERNELS: _KERNEL, _COPIES: _COPY, _SETS: _SET, _OS_CALLS: _OS_CALL}
+BULK: dict[str, Mapping[str, int | None]] = {
+    _CALLS: _CALL,
+    _KERNELS: _KERNEL,
+    _COPIES: _COPY,
+    _SETS: _SET,
+    _OS_CALLS: _OS_CALL,
+}
 """The columns of the large tables, the largest first."""
 
 

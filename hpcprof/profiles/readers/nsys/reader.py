@@ -48,7 +48,8 @@ def read(path: Path, threads: int = 2) -> Timeline:
 
 
 def _timeline(export: NsysExport) -> Timeline:
-    export.begin_bulk(operations.BULK | synchronizations.BULK | mpi.BULK)
+    for tables in (operations.BULK, synchronizations.BULK, mpi.BULK):
+        export.begin_bulk(tables)
     events = read_events(export)
     calls, of_calls = read_calls(export)
     process = _only_process(calls["globalTid"])

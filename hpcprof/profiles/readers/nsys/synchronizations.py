@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,7 +56,7 @@ _PID = 0xFFFFFF
 _BY_TYPE = np.array([UNKNOWN, SyncKind.EVENT, SyncKind.STREAM_WAIT, SyncKind.STREAM, SyncKind.DEVICE])
 
 
-BULK = {_WAITS: _WAIT, _RECORDS: _RECORD}
+BULK: dict[str, Mapping[str, int | None]] = {_WAITS: _WAIT, _RECORDS: _RECORD}
 """The columns of the large tables."""
 
 
