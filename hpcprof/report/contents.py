@@ -20,6 +20,7 @@ from hpcprof.results.analysis_table import AnalysisTable, Row
 from hpcprof.results.executors.interface import Executor, serially
 from hpcprof.results.explanation import as_of_now, explain, kept_explanation
 from hpcprof.results.run_names import command_line, typed_run, with_commands
+from hpcprof.results.run_profiles import untraced
 from hpcprof.results.stalls import is_unprofiled
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
@@ -219,7 +220,7 @@ def gather(
         explanation=_explanation(run, store, bool(profiles), unprofiled),
         unexplained=unexplained,
         collect=command_line(store, "collect", typed_run(run)),
-        losses=in_short(store.losses(run.id)) if profiles else (),
+        losses=[*untraced(run), *in_short(store.losses(run.id))] if profiles else (),
     )
 
 

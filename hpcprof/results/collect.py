@@ -42,7 +42,7 @@ from hpcprof.results.rank_task import (
     work_of,
 )
 from hpcprof.results.run_names import find_runs_to_collect
-from hpcprof.results.run_profiles import is_unpacked, profiles_of, readable, sampled_so_far
+from hpcprof.results.run_profiles import is_unpacked, profiles_of, readable, sampled_so_far, untraced
 from hpcprof.results.stalls import is_unprofiled
 from hpcprof.results.step_choice import (
     captured_steps,
@@ -210,7 +210,7 @@ def collect(
         new = [task for task in tasks if task.path in collection.read]
         survey = _survey_of_one_program(run, store, executor, new)
     summary.warnings += _world_size_warnings(run, collection.world_sizes)
-    summary.warnings += [_UNTRACED] if any((run.path / "state").glob("*.untraced")) else []
+    summary.warnings += untraced(run)
     summary.warnings += _unimported(run)
     if summary.read or summary.unchanged:
         collection.describe_run()
@@ -414,12 +414,6 @@ class _Collection:
             for task in tasks
             if task.rank in other and task.path in done
         ]
-
-
-_UNTRACED = (
-    "this nsys traces no MPI_Send_c and its like, which mpi4py called in this MPI: messages and collectives "
-    "are missing, and pop shows too much useful time. Use mpi4py 3, or Open MPI up to 5.0."
-)
 
 
 def _unimported(run: Run) -> list[str]:

@@ -29,7 +29,7 @@ from hpcprof.results.analysis_table import ANALYSIS_VERSION, AnalysisTable, earl
 from hpcprof.results.executors.interface import Executor, serially
 from hpcprof.results.run_memory import memory_rows
 from hpcprof.results.run_names import command_line, not_collected, typed_run
-from hpcprof.results.run_profiles import profiles_of
+from hpcprof.results.run_profiles import profiles_of, untraced
 from hpcprof.results.stalls import find_stall, is_unprofiled, unread_dumps
 from hpcprof.results.store.store import Store
 from hpcprof.results.when_asked import stored_analysis
@@ -138,8 +138,11 @@ def explain(
 def as_of_now(found: Explanation, run: Run, store: Store) -> Explanation:
     """Return an explanation with what no profile tells: a stall, a failure, slower steps, and memory."""
     ranks = _world_size(run) or found.step.ranks
-    of_memory = memory_findings(memory_rows(run, store), ranks)
-    return replace(found, findings=(*found.findings, *of_memory), **_what_happened(run))
+    findings = (*found.findings, *memory_findings(memory_rows(run, store), ranks))
+    unknown_waits = (NotJudged("calls of MPI", sentence) for sentence in untraced(run))
+    return replace(
+        found, findings=findings, not_judged=(*unknown_waits, *found.not_judged), **_what_happened(run)
+    )
 
 
 def _what_happened(run: Run) -> dict[str, Any]:

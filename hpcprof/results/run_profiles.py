@@ -220,3 +220,25 @@ def sampled_so_far(run: Run) -> str | None:
     folders = (run.path / name for name in ("telemetry", "memory", "darshan", "state/steps", "results"))
     size = sum(file.stat().st_size for folder in folders if folder.is_dir() for file in folder.iterdir())
     return f"{ANALYSIS_VERSION} {size}" if size else None
+
+
+_LARGE_COUNTS = "MPI_Send_c and its like"
+"""The functions that mpi4py 4 calls for each message and collective."""
+
+
+def untraced(run: Run) -> list[str]:
+    """Return a sentence about functions of MPI that the program calls and its profiler did not trace, if any.
+
+    The first rank of each node notes them.
+    """
+    notes = (run.path / "state").glob("*.untraced")
+    names = sorted({line for note in notes for line in note.read_text(errors="replace").splitlines()})
+    if _LARGE_COUNTS in names:
+        return [
+            f"this nsys traces no {_LARGE_COUNTS}, which mpi4py called in this MPI: messages and collectives "
+            "are missing, and pop shows too much useful time. Use mpi4py 3, or Open MPI up to 5.0."
+        ]
+    waits = "the time that ranks wait in them counts as their own work, in pop and in explain"
+    return (
+        [f"this nsys does not trace {', '.join(names)}, which the program calls: {waits}."] if names else []
+    )

@@ -291,7 +291,7 @@ def test_a_profile_of_another_number_of_ranks_than_the_run_has_is_named(hpcprof:
 
 
 def test_what_nsys_could_not_trace_or_import_is_said(hpcprof: Hpcprof, run: Path) -> None:
-    (run / "state/rank00000.untraced").write_text("MPI_Send_c\n")
+    (run / "state/rank00000.untraced").write_text("MPI_Send_c and its like\n")
     # Rank 0 has its profile all the same.
     (run / "profiles/rank00000.qdstrm").touch()
     (run / "profiles/rank00003.qdstrm").touch()
