@@ -24,7 +24,7 @@ SMALL_BYTES = 1 << 10
 _LATENCY_NS, _JOINT_LATENCY_NS = 5_000, 20_000
 """The latencies of a message and of a collective, where the steps have none of `SMALL_BYTES`."""
 
-_FEWEST, _QUICK = 8, 0.25
+_FEWEST, _QUICK, _USUAL = 8, 0.25, 0.95
 
 _ALONE, _OF_OTHERS = 0.75, 0.1
 """A rank works alone if the others wait for so much of the time, and do so little in the same place."""
@@ -230,7 +230,10 @@ class MpiRemovals:
             for weights in (None, pieces.length)
         )
         mean = np.divide(total, count, out=np.zeros(total.shape), where=count > 0)
-        longer = np.maximum(mean[:, rank] - np.median(np.delete(mean, rank, axis=1), axis=1), 0.0)
+        # Ranks that do not come to the place so often tell nothing about this turn.
+        of_others, others = (np.delete(one, rank, axis=1) for one in (count, mean))
+        usual = np.ma.median(np.ma.masked_where(of_others == 0, others), axis=1).filled(0.0)
+        longer = np.maximum(mean[:, rank] - usual, 0.0)
         share = np.divide(longer, mean[:, rank], out=np.zeros(len(keys)), where=mean[:, rank] > 0)
         moved = np.where((of == rank) & (time > 0), pieces.length * share[key], 0.0)
         places = pieces.place + 1
@@ -304,6 +307,17 @@ class MpiRemovals:
         graph = self.graph
         total = np.zeros((len(graph.places) + 1, len(graph.ranks)))
         np.add.at(total, (graph.pieces.place, graph.call_rank[graph.pieces.call]), graph.pieces.length)
+        return total
+
+    @cached_property
+    def _usual_times(self) -> Floats:
+        """The `host_times` without what the longest steps of each rank take more than its others do."""
+        pieces, work = self.graph.pieces, self._work_of_steps
+        most = np.quantile(work, _USUAL, axis=0, method="lower")
+        factor = np.divide(most, work, out=np.ones_like(work), where=work > most)
+        rank = self.graph.call_rank[pieces.call]
+        total = np.zeros_like(self.host_times)
+        np.add.at(total, (pieces.place, rank), pieces.length * factor[self._step, rank])
         return total
 
     def is_late(self, rank: int) -> bool:
@@ -445,10 +459,11 @@ class MpiRemovals:
         The second is the share of its time in each place, and outside all, that is longer. What it takes
         longer in one place and less in another is no excess, and neither is work that others wait for, or
         more work that a server gives it: then the others are compared by what they take for as many pieces.
+        A single long step of another rank, which has lost its core, makes this one no quicker.
         """
-        total = np.where(self.serial, 0.0, self.host_times)
+        total = np.where(self.serial, 0.0, self._usual_times)
         others = np.delete(np.arange(total.shape[1]), rank)
-        own = total[:, rank]
+        own = np.where(self.serial[:, rank], 0.0, self.host_times[:, rank])
         server = self.part.server
         if server == NONE:
             usual = np.median(total[:, others], axis=1)

@@ -333,6 +333,48 @@ def test_the_first_finding_is_what_was_planted_at_its_price(
     assert first.remedy
 
 
+def test_what_other_ranks_lose_in_one_step_makes_a_late_rank_no_cheaper() -> None:
+    """The others may lose their cores once; in all other steps they wait for the late one."""
+
+    def held_up(late: int) -> Body:
+        usual = halo(late, 3 * MS)
+
+        def body(rank: int, step: int) -> Actions:
+            if rank in (1, 3) and step == 5:
+                yield work(26 * MS)
+            yield from usual(rank, step)
+
+        return body
+
+    first = simulate(RANKS, 30, held_up(2)).explain().shown()[0]
+    assert (first.cause, first.ranks) == (Cause.LATE_RANK_HOST, (2,))
+    cost = (simulate(RANKS, 30, held_up(2)).elapsed - simulate(RANKS, 30, held_up(-1)).elapsed) / 30
+    assert first.saving_ns == pytest.approx(cost, rel=0.1)
+
+
+def test_a_stage_that_is_slower_in_one_direction_is_priced_in_that_one() -> None:
+    """The first and the last stage have other calls around their blocks, and tell nothing about those."""
+
+    def both_ways(extra: float) -> Body:
+        def body(rank: int, step: int) -> Actions:
+            for direction in (1, -1):
+                for _ in range(4):
+                    if 0 <= rank - direction < RANKS:
+                        yield ("recv", rank - direction)
+                    slower = extra if rank == 2 and direction == 1 else 0
+                    yield work((1 if direction == 1 else 1.5) * MS * uneven(rank, step) + slower)
+                    if 0 <= rank + direction < RANKS:
+                        yield ("send", rank + direction, 4096)
+            yield allreduce()
+
+        return body
+
+    first = simulate(RANKS, STEPS, both_ways(0.7 * MS)).explain().shown()[0]
+    assert (first.cause, first.ranks) == (Cause.PIPELINE_BUBBLE, (2,))
+    cost = per_step(both_ways(0.7 * MS)) - per_step(both_ways(0))
+    assert first.saving_ns == pytest.approx(cost, abs=0.3 * cost)
+
+
 def writing(ranks: tuple[int, ...], time: int, call: str = "fsync", late: float = 0) -> Body:
     """Some ranks write in each step; the last one may also work longer."""
 
