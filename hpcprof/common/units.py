@@ -19,6 +19,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s'[: number != 1]}"
 
 
+def listed(values: Sequence[str], most: int, between: str = ", ") -> str:
+    """Return the first of some values, and how many more there are: ``"a, b and 3 more"``."""
+    left = len(values) - most
+    return f"{between.join(values[:most])}{f' and {left:,} more' if left > 0 else ''}"
+
+
 def named_ranks(ranks: Sequence[int], shown: int = 16) -> str:
     """Return ranks in words: ``"rank 3"``, ``"ranks 0, 1, 5"``.
 

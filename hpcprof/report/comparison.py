@@ -50,9 +50,6 @@ _NAMED = {
 A collective also takes longer when ranks wait in it for others, which says nothing of its cause.
 """
 
-_VALUES = 3
-"""The most values of a fact that a comparison shows on each side."""
-
 
 @dataclass(frozen=True)
 class Comparison:
@@ -122,7 +119,7 @@ class Comparison:
                 yield more_rows(counted(len(rows) - shown, "more row"), self._in_full(name, store))
         if self.differing:
             yield Text("\nWhat else differs", style="bold")
-            yield from (Text(f"   {_described(one)}") for one in self.differing)
+            yield from (Text(visible(f"   {one.name}: {one.said('A', 'B')}")) for one in self.differing)
 
     def _in_full(self, analysis: str, store: Store) -> str:
         sides = [word for run in self.baseline for word in ("--against", typed_run(run))]
@@ -162,16 +159,6 @@ class Comparison:
             if row["verdict"] == INCONCLUSIVE:
                 return f"Inconclusive: neither a change of {row['metric']} nor its absence is shown."
         return ""
-
-
-def _described(one: Difference) -> str:
-    """Return a fact in which the sides differ, on one line."""
-    a, b = (
-        " or ".join(values[:_VALUES])
-        + (f" and {len(values) - _VALUES} more" if len(values) > _VALUES else "")
-        for values in (one.a, one.b)
-    )
-    return visible(f"{one.name}: {a} in A, {b} in B")
 
 
 def compare_runs(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.explain.explanation import Cause
-from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns, named_ranks, visible
+from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns, listed, named_ranks, visible
 from hpcprof.report.contents import Contents
 from hpcprof.report.explanation import in_short
 from hpcprof.report.mpi import delays, messages, useful_time
@@ -213,16 +213,15 @@ def step_range(rows: list[Row], collect: str = "hpcprof collect") -> str:
     # Ranges that only repeat come after those that could be found.
     ordered = sorted(rows, key=lambda row: row["source"] == "repeats")
     others = list(dict.fromkeys(row["range"] for row in ordered if row["range"] not in names))
-    more = f" and {len(others) - _OTHER_RANGES} more" if len(others) > _OTHER_RANGES else ""
-    listed = ", ".join(map(visible, others[:_OTHER_RANGES])) + more
+    possible = listed([*map(visible, others)], _OTHER_RANGES)
     if not chosen:
         first = shlex.quote(others[0])
         return (
-            f"none found: figures are per capture; possible: {listed}; {collect} --step-range {first} takes "
-            "the first"
+            f"none found: figures are per capture; possible: {possible}; {collect} --step-range {first} "
+            "takes the first"
         )
     said = [_of_range(name, [row for row in chosen if row["range"] == name]) for name in names]
-    return "; ".join([*said, *([f"also possible: {listed}"] if others else [])])
+    return "; ".join([*said, *([f"also possible: {possible}"] if others else [])])
 
 
 def _of_range(name: str, rows: list[Row]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from hpcprof.analysis.framework.run_data import ENVIRONMENT, RunData
+from hpcprof.common.units import listed
 
 SIDE_NAMES = ("the runs", "the baseline runs")
 """The sides of an analysis with ``--against``."""
@@ -21,6 +22,10 @@ class Difference:
     name: str
     a: tuple[str, ...]
     b: tuple[str, ...]
+
+    def said(self, a: str, b: str) -> str:
+        """Return the values in words, with the names of both sides."""
+        return f"{listed(self.a, _SHOWN, ' or ')} in {a}, {listed(self.b, _SHOWN, ' or ')} in {b}"
 
 
 def differences(
@@ -63,7 +68,7 @@ def describe_differences(
         if mixed:
             said.append(f"the repeats in {label} differ in {', '.join(mixed)}")
     for one in differences(a, b, expected):
-        said.append(f"{one.name} differs: {_listed(one.a)} in {labels[0]}, {_listed(one.b)} in {labels[1]}")
+        said.append(f"{one.name} differs: {one.said(*labels)}")
     return said
 
 
@@ -86,8 +91,3 @@ def _value(described: dict[str, object], name: str) -> object:
     if name.startswith(ENVIRONMENT) and any(other.startswith(ENVIRONMENT) for other in described):
         return described.get(name, _NOT_SET)
     return described.get(name)
-
-
-def _listed(values: Sequence[str]) -> str:
-    more = f" and {len(values) - _SHOWN} more" if len(values) > _SHOWN else ""
-    return " or ".join(values[:_SHOWN]) + more

@@ -23,7 +23,7 @@ from hpcprof.analysis.comparison.scaling_series import (
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, RATIO_DIGITS, welch_interval
-from hpcprof.common.units import format_ns
+from hpcprof.common.units import format_ns, listed
 from hpcprof.workloads.catalogue import WORKLOADS
 
 _WHERE = ("site", "GPU", "profiler")
@@ -105,9 +105,8 @@ def unnamed(runs: Sequence[RunData]) -> list[str]:
     nameless = [run for run in runs if run.facts["program"] is None and _step_ns(run) is not None]
     if not nameless:
         return []
-    more = f" and {len(nameless) - _NAMED} more" if len(nameless) > _NAMED else ""
     return [
-        f"left out, because the program is unknown: {', '.join(run.id for run in nameless[:_NAMED])}{more}; "
+        f"left out, because the program is unknown: {listed([run.id for run in nameless], _NAMED)}; "
         f"{nameless[0].collect_command} --program NAME names it"
     ]
 

@@ -20,9 +20,11 @@ from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
 from hpcprof.analysis.steps.step_ranges import no_steps, steps_of
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.memoize import computed_once
+from hpcprof.common.units import named_ranks
 from hpcprof.profiles.columns.intervals import Intervals, coverage, difference, intersection, union, union_of
 from hpcprof.profiles.timeline import Category, Ints, Timeline
 
+_NAMED = 8
 _NEVER = np.empty(0, np.int64)
 _NO_STEPS = "no rank has steps with work on the GPU"
 
@@ -220,11 +222,9 @@ def why_unknown(ranks: Set[int]) -> str:
     """Return why the waiting of some ranks is unknown; empty without any."""
     if not ranks:
         return ""
-    first = ", ".join(map(str, sorted(ranks)[:8]))
-    named = f"rank{'' if len(ranks) == 1 else 's'} {first}{' and others' if len(ranks) > 8 else ''}"
     return (
-        f"the waiting of {named} is unknown: no aligned clocks show when the last rank arrived; that inside "
-        "MPI is in mpi_waits"
+        f"the waiting of {named_ranks(sorted(ranks), _NAMED)} is unknown: no aligned clocks show when the "
+        "last rank arrived; that inside MPI is in mpi_waits"
     )
 
 

@@ -203,14 +203,19 @@ def spikes_and_pauses(series: StepSeries, timelines: Mapping[int, Timeline]) -> 
     return inside, [pause for row, pause in after.items() if row not in inside]
 
 
+def named_steps(steps: Sequence[int]) -> str:
+    """Return steps in words: ``"step 3"``, ``"steps 3, 4"``; of many the first ones."""
+    named = ", ".join(map(str, steps[:_NAMED])) + (", …" if len(steps) > _NAMED else "")
+    return f"step{'s' if len(steps) > 1 else ''} {named}"
+
+
 def outside_steps(pauses: Sequence[Pause]) -> Iterator[NotJudged]:
     """Yield a sentence for each range that pauses the steps."""
     for place in dict.fromkeys(pause.place for pause in pauses):
         same = [pause for pause in pauses if pause.place == place]
-        named = ", ".join(str(pause.step) for pause in same[:_NAMED]) + (", …" if len(same) > _NAMED else "")
         longest = format_ns(max(pause.length for pause in same))
         yield NotJudged(
             f"the range {place}",
-            f"it takes up to {longest} after step{'s' if len(same) > 1 else ''} {named}, outside the steps: "
-            "it is neither a spike nor a cost of a step",
+            f"it takes up to {longest} after {named_steps([pause.step for pause in same])}, outside the "
+            "steps: it is neither a spike nor a cost of a step",
         )

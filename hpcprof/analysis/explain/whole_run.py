@@ -15,7 +15,7 @@ from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import MODEL_SHARE, half_width
 from hpcprof.analysis.explain.remedies import remedy
-from hpcprof.analysis.explain.step_series import Pause, drift, spikes_and_pauses
+from hpcprof.analysis.explain.step_series import Pause, drift, named_steps, spikes_and_pauses
 from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.steps.run_step import StepSeries
@@ -75,8 +75,7 @@ def _of_steps(
     steps: tuple[int, ...],
 ) -> Finding:
     """Return a finding about some steps, or all of them without any; ``saving`` has half of its interval."""
-    named = ", ".join(map(str, steps[:5])) + (", …" if len(steps) > 5 else "")
-    where = f"step{'s' if len(steps) > 1 else ''} {named}" if cause is Cause.STEP_SPIKES else "capture"
+    where = named_steps(steps) if cause is Cause.STEP_SPIKES else "capture"
     shown = steps or tuple(series.steps[[0, -1]].tolist())
     if cause is Cause.STEP_DRIFT and steps:
         worse = np.isin(series.steps, steps)

@@ -20,13 +20,13 @@ from hpcprof.analysis.slowdown.matched_times import (
     Occurrences,
     PairedRank,
     StepRatios,
-    name_ranks,
     pair_ranks,
     percent,
     slowdown_columns,
 )
 from hpcprof.analysis.slowdown.within_run import MIN_LAUNCHES, TOTAL
 from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.common.units import named_ranks
 from hpcprof.profiles.timeline import Ints
 
 CONTROL = "(control)"
@@ -178,7 +178,7 @@ def _limits(runs: Sequence[RunData], against: Sequence[RunData], ranks: Sequence
         overlapped = sum(one.overlapped for one in ranks)
         said.append(f"{unmatched} of {overlapped} overlapped launches have no counterpart")
     if alone := {rank for run in runs for rank in run.timeline_ranks} - {one.rank for one in ranks}:
-        said.append(f"not in the baseline runs: {name_ranks(alone)}")
+        said.append(f"not in the baseline runs: {named_ranks(sorted(alone))}")
     if min(len(runs), len(against)) < 2:
         said.append("a side has only one run, so the intervals hold for these runs only")
     return said

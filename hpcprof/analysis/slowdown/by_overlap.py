@@ -20,12 +20,12 @@ from hpcprof.analysis.slowdown.matched_times import (
     Occurrences,
     PairedRank,
     StepRatios,
-    name_ranks,
     pair_ranks,
     percent,
     slowdown_columns,
 )
 from hpcprof.analysis.slowdown.within_run import MIN_LAUNCHES
+from hpcprof.common.units import named_ranks
 from hpcprof.profiles.kernel_classification import FAMILIES, family
 from hpcprof.profiles.timeline import Ints
 
@@ -82,7 +82,7 @@ def combine_ranks(
         row["rank"] for row in rows if (row["family"], row["covered"]) == (ALL_FAMILIES, NOT_COVERED)
     }
     if uncorrected := {row["rank"] for row in rows} - controlled:
-        said.insert(0, f"no control on {name_ranks(uncorrected)}: not corrected for clocks")
+        said.insert(0, f"no control on {named_ranks(sorted(uncorrected))}: not corrected for clocks")
     return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))
 
 

@@ -6,7 +6,7 @@ Their ratio is the slowdown.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -229,12 +229,6 @@ def pair_ranks(runs: Sequence[RunData], against: Sequence[RunData]) -> Iterator[
             candidate = _rank_occurrences(runs, rank, numbering)
             baseline = single or _rank_occurrences(against, rank, numbering)
             yield PairedRank(rank, candidate, baseline, tuple(numbering.kernels))
-
-
-def name_ranks(ranks: Iterable[int]) -> str:
-    """Return ranks for a sentence: ``"rank 3"``, ``"ranks 3, 4"``."""
-    named = [str(rank) for rank in sorted(ranks)]
-    return f"rank{'s'[: len(named) != 1]} {', '.join(named)}"
 
 
 def _rank_occurrences(runs: Sequence[RunData], rank: int, numbering: KernelNumbering) -> list[Occurrences]:
