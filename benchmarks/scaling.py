@@ -40,7 +40,7 @@ store = open_store(sys.argv[1], Path("."))
 analyze_over_ranks(store.runs()[0].id, store)
 """
 NOTHING = """
-import hpcprof.analysis.collectives.skew, hpcprof.analysis.collectives.point_to_point
+import hpcprof.analysis.collectives.skew, hpcprof.analysis.collectives.across_ranks
 import hpcprof.analysis.explain.step_account, hpcprof.results.over_ranks, hpcprof.results.store.store
 """
 _LOOK_SECONDS = 0.05
