@@ -29,13 +29,7 @@ class Group(click.Group):
     def resolve_command(
         self, context: click.Context, arguments: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command of a call.
-
-        Raises
-        ------
-        UsageError
-            If the group has no command of that name.
-        """
+        """Find the command of a call."""
         names = self.list_commands(context)
         if arguments and arguments[0] not in names and not arguments[0].startswith("-"):
             where = f" of {context.command_path}" if context.parent else ""

@@ -37,13 +37,7 @@ def log_invocation(version: str, arguments: Sequence[str]) -> None:
 
 
 def configure() -> logging.Logger | None:
-    """Return the logger with the handlers that the environment asks for, or None if nobody listens.
-
-    Raises
-    ------
-    UsageError
-        If the file of ``HPCPROF_LOG`` cannot be opened.
-    """
+    """Return the logger with the handlers that the environment asks for, or None if nobody listens."""
     verbose, path = os.environ.get(VERBOSE, "").strip("0 "), os.environ.get(LOG_FILE)
     # Importing logging takes 4 ms; if nobody has imported it, nobody has configured the logger either.
     if not verbose and not path and "logging" not in sys.modules:

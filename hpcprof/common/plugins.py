@@ -34,13 +34,7 @@ def plugin_names(group: str) -> list[str]:
 
 
 def load_plugin(group: str, name: str) -> Any | None:
-    """Return the object that another package adds under ``name``, or None if no package does.
-
-    Raises
-    ------
-    UsageError
-        If the package that adds it cannot be imported.
-    """
+    """Return the object that another package adds under ``name``, or None if no package does."""
     entry = _entry_points(group).get(name)
     if entry is None:
         return None

@@ -48,11 +48,6 @@ def read_mapping(
         Whether a file without content is an empty mapping.
     text_keys : collection of str, optional
         The keys below which numbers and dates are kept as they are written: YAML reads 010 as 8.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be read, is not YAML, or contains something else.
     """
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))

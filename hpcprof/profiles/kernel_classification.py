@@ -103,11 +103,6 @@ def classes_of(names: Ints, texts: NDArray[np.object_]) -> Ints:
     ----------
     names : ndarray of int64, shape (n,)
         The numbers of the names in ``texts``, or `NO_NAME`.
-
-    Raises
-    ------
-    UsageError
-        If the user's file is wrong.
     """
     rules = load()
     used, row = numbered(names)

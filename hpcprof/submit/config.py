@@ -114,13 +114,7 @@ def shown_path(path: Path) -> str:
 
 
 def read_settings() -> dict[str, ConfigValue]:
-    """Return the personal defaults by key, those of the current folder before the user's.
-
-    Raises
-    ------
-    UsageError
-        If a file cannot be read, or a value in it is wrong.
-    """
+    """Return the personal defaults by key, those of the current folder before the user's."""
     settings: dict[str, ConfigValue] = {}
     for path in (user_file(), local_file()):
         if path.is_file():
@@ -144,13 +138,7 @@ def read_settings() -> dict[str, ConfigValue]:
 
 
 def named_targets() -> dict[str, str]:
-    """Return the targets of messages by name.
-
-    Raises
-    ------
-    UsageError
-        If a file cannot be read, or a value in it is wrong.
-    """
+    """Return the targets of messages by name."""
     prefix = "notify."
     settings = read_settings().items()
     return {key.removeprefix(prefix): setting.value for key, setting in settings if key.startswith(prefix)}
@@ -172,13 +160,7 @@ def check_no_host(keys: Iterable[str], where: str) -> None:
 
 
 def shown_settings() -> list[ConfigValue]:
-    """Return the defaults that apply here, hpcprof's own among them, with passwords masked.
-
-    Raises
-    ------
-    UsageError
-        If a file cannot be read, or a value in it is wrong.
-    """
+    """Return the defaults that apply here, hpcprof's own among them, with passwords masked."""
     from hpcprof.common.masking import masked
 
     built_in = {
@@ -227,13 +209,7 @@ def flat(config: ConfigFile) -> Iterator[tuple[str, str]]:
 
 
 def split_key(key: str) -> list[str]:
-    """Return the keys of the mappings that lead to a value: ``sites.polaris.queue`` has three.
-
-    Raises
-    ------
-    UsageError
-        If there is no such key.
-    """
+    """Return the keys of the mappings that lead to a value: ``sites.polaris.queue`` has three."""
     if key in GENERAL_KEYS:
         return [key]
     if _TARGET_KEY.fullmatch(key):

@@ -102,13 +102,7 @@ WORKLOADS: dict[str, Workload] = {
 
 
 def find(name: str) -> Workload:
-    """Return the workload called ``name``.
-
-    Raises
-    ------
-    UsageError
-        There is no such workload; the message lists similar names.
-    """
+    """Return the workload called ``name``."""
     if name not in WORKLOADS:
         raise unknown("workload", name, WORKLOADS)
     return WORKLOADS[name]

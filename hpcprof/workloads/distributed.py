@@ -108,11 +108,6 @@ def check_launch(comm: Any, environment: RankEnvironment) -> None:
 
     With an MPI library that does not belong to the launcher, every process would be rank 0 of 1, measure
     alone, and exit with status 0.
-
-    Raises
-    ------
-    UsageError
-        They do not agree.
     """
     expected = environment.world_size
     if expected is not None and comm.size != expected:

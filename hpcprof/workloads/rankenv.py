@@ -65,13 +65,7 @@ class RankEnvironment:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> RankEnvironment:
-        """Read the variables from ``environ``.
-
-        Raises
-        ------
-        UsageError
-            A variable has an invalid value.
-        """
+        """Read the variables from ``environ``."""
         return cls(
             run_dir=_path(environ, "HPCPROF_RUN_DIR"),
             rank=_number(environ, "HPCPROF_RANK", minimum=0),

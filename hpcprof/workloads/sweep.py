@@ -11,13 +11,7 @@ Point = dict[str, str]
 
 
 def parse_parameters(texts: Sequence[str], option: str = "-P") -> dict[str, list[str]]:
-    """Parse texts of the form ``KEY=VALUE,VALUE``, the values of the command-line option ``option``.
-
-    Raises
-    ------
-    UsageError
-        A text has another form, or a key is repeated.
-    """
+    """Parse texts of the form ``KEY=VALUE,VALUE``, the values of the command-line option ``option``."""
     parameters: dict[str, list[str]] = {}
     for text in texts:
         key, separator, values = text.partition("=")

@@ -153,13 +153,7 @@ def load_values(path: Path) -> dict[str, Any]:
 
 
 def read_memory_snapshot(path: Path) -> MemorySnapshot:
-    """Read a snapshot.
-
-    Raises
-    ------
-    DamagedInput
-        As for `load_values`.
-    """
+    """Read a snapshot."""
     values = load_values(path)
     try:
         return _Reading().read(values)

@@ -124,13 +124,7 @@ def checks(engine: Engine, image: str, setup: ContainerSetup) -> dict[str, list[
 
 
 def run_checks(engine: Engine, image: str, setup: ContainerSetup) -> None:
-    """Run the `checks` of an image in this terminal.
-
-    Raises
-    ------
-    HpcprofError
-        If any of them fails; the message names what does not work.
-    """
+    """Run the `checks` of an image in this terminal."""
     commands = checks(engine, image, setup)
     failed = [name for name, command in commands.items() if run_in_terminal(command) != 0]
     if failed:

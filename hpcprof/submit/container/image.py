@@ -67,13 +67,7 @@ class Image:
 
 
 def check(image: Image) -> None:
-    """Check that an image can be built, and that later builds give the same image.
-
-    Raises
-    ------
-    UsageError
-        For the first invalid value.
-    """
+    """Check that an image can be built, and that later builds give the same image."""
     base = _BASE.fullmatch(image.base)
     if base is None:
         raise UsageError(f"--base {image.base!r} is not the name of an image: write REGISTRY/NAME:TAG.")

@@ -49,13 +49,7 @@ def job_file_model() -> type[msgspec.Struct]:
 
 
 def load_job_file(path: Path) -> JobSpec:
-    """Load a job file.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be read, or a value is wrong; the message names file, line, key and value.
-    """
+    """Load a job file."""
     texts = [name for name, type_ in OPTION_TYPES.items() if type_ in (str | None, Mapping[str, str])]
     data = read_mapping(path, "job file", text_keys=["program", *texts])
     lines = key_lines(path)

@@ -49,13 +49,7 @@ _ONE_WORD = re.compile(r"[^\s\"'\\#$`]+")
 
 
 def merged(spec: JobSpec) -> JobSpec:
-    """Return a request with the values of its job file filled in, then with the personal defaults.
-
-    Raises
-    ------
-    UsageError
-        If a file cannot be read, or a value in it is wrong.
-    """
+    """Return a request with the values of its job file filled in, then with the personal defaults."""
     settings = read_settings()
     if spec.job_file is not None:
         from hpcprof.submit.jobs.job_file import load_job_file  # 1 ms that few commands need

@@ -19,11 +19,6 @@ def parse_walltime(text: str) -> int:
 
     Accepted are ``HH:MM:SS``, ``D-HH:MM:SS`` and units such as ``90m`` or ``1h30m``. A bare number or
     ``MM:SS`` is refused, because PBS and Slurm read those differently.
-
-    Raises
-    ------
-    UsageError
-        If ``text`` is not a walltime, or is zero.
     """
     seconds = _seconds(text)
     if seconds is None:

@@ -55,13 +55,7 @@ def render_array_script(
 
 
 def check_array_template(file: Path) -> None:
-    """Render a template of array.sh with a simple array.
-
-    Raises
-    ------
-    UsageError
-        If the template is broken, or uses a name that does not exist.
-    """
+    """Render a template of array.sh with a simple array."""
     arrays = JobArrays("#BATCH", "#BATCH --array={}", "INDEX", "%i")
     values = _values(arrays, ["#!/bin/bash\n"] * 2, Path("/sweep"), ["hpcprof"], None)
     render_text(file.name, values, file)

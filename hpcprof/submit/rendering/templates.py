@@ -195,13 +195,7 @@ def template_files() -> dict[str, Path]:
 
 
 def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
-    """Return the run's scripts, and what they load, by path in the run.
-
-    Raises
-    ------
-    UsageError
-        If a template is missing, broken, or uses a name that does not exist.
-    """
+    """Return the run's scripts, and what they load, by path in the run."""
     scheduler = find_scheduler(site.scheduler)
     environment = template_environment(rendering.template, scheduler)
     run_id = rendering.run_directory.name
@@ -322,13 +316,7 @@ def _found(words: tuple[str, ...], tools: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def render_text(name: str, values: dict[str, Any], template: Path | None = None) -> str:
-    """Return the text of one template; the folder of ``template`` is searched first.
-
-    Raises
-    ------
-    UsageError
-        If the template is missing, broken, or uses a name that does not exist.
-    """
+    """Return the text of one template; the folder of ``template`` is searched first."""
     return _render(template_environment(template), name, {"version": __version__, **values})
 
 

@@ -91,13 +91,7 @@ def _run(wanted: TrainingParameters | UsageError, comm: Any) -> int:
 
 
 def check_cuda_version(wanted: str | None, found: str | None) -> None:
-    """Check that PyTorch was built with the CUDA version ``wanted``; ``12`` matches every ``12.x``.
-
-    Raises
-    ------
-    UsageError
-        It was built with another version.
-    """
+    """Check that PyTorch was built with the CUDA version ``wanted``; ``12`` matches every ``12.x``."""
     if wanted is None or found is None:
         return
     parts = wanted.split(".")

@@ -144,13 +144,7 @@ class InjectedFault:
 
 
 def parse_fault(text: str) -> InjectedFault:
-    """Parse ``CAUSE[:KEY=VALUE[,KEY=VALUE]…]``; keys that are not given have their defaults.
-
-    Raises
-    ------
-    UsageError
-        The fault or a key is unknown, or a value is wrong.
-    """
+    """Parse ``CAUSE[:KEY=VALUE[,KEY=VALUE]…]``; keys that are not given have their defaults."""
     name, colon, rest = text.partition(":")
     if name not in FAULTS:
         raise unknown("fault", name, FAULTS)
@@ -176,13 +170,7 @@ def parse_faults(text: str) -> tuple[InjectedFault, ...]:
 
 
 def check_device(faults: Sequence[InjectedFault], device: str) -> None:
-    """Check that faults make sense on a type of device.
-
-    Raises
-    ------
-    UsageError
-        One of them needs a GPU.
-    """
+    """Check that faults make sense on a type of device."""
     for injected in faults:
         if device == "cpu" and not injected.fault.on_cpu:
             valid = ", ".join(name for name, fault in FAULTS.items() if fault.on_cpu)

@@ -17,13 +17,7 @@ FUNCTIONS = {
 
 
 def check_model_file(path: Path) -> None:
-    """Check that a model file is valid Python and defines all functions with the right parameters.
-
-    Raises
-    ------
-    UsageError
-        It is not or does not; the message names the line.
-    """
+    """Check that a model file is valid Python and defines all functions with the right parameters."""
     try:
         tree = ast.parse(path.read_bytes(), str(path))
     except OSError as error:

@@ -93,13 +93,7 @@ class TrainingParameters(Options):
         return self.no_sync or self.comm_hook == "noop"
 
     def validate(self, world_size: int) -> None:
-        """Check that the settings are for ``world_size`` ranks.
-
-        Raises
-        ------
-        UsageError
-            They are for another number of ranks, or for a rank that the job does not have.
-        """
+        """Check that the settings are for ``world_size`` ranks."""
         if self.world_size not in (None, world_size):
             ranks = f"{world_size} rank{'s' * (world_size != 1)}"
             raise UsageError(
@@ -251,25 +245,13 @@ def _check_faults(parameters: TrainingParameters) -> None:
 
 
 def check_blocks(parameters: TrainingParameters, steps: int) -> None:
-    """Check that an epoch of ``steps`` steps can be divided into the blocks of ``--fault-blocks``.
-
-    Raises
-    ------
-    UsageError
-        It has too few steps.
-    """
+    """Check that an epoch of ``steps`` steps can be divided into the blocks of ``--fault-blocks``."""
     if parameters.fault_blocks and steps < BLOCKS:
         raise UsageError(f"--fault-blocks needs epochs of at least {BLOCKS} steps, but they have {steps}.")
 
 
 def check_on_device(parameters: TrainingParameters, device: str) -> None:
-    """Check that the precision and the faults suit a type of device; ``auto`` suits all of them.
-
-    Raises
-    ------
-    UsageError
-        They need a GPU.
-    """
+    """Check that the precision and the faults suit a type of device; ``auto`` suits all of them."""
     if device == "cpu" and parameters.precision == "tf32":
         raise UsageError("--precision tf32 needs a GPU. On a CPU, use fp32 or bf16.")
     check_device(parse_faults(parameters.fault), device)

@@ -153,13 +153,7 @@ def is_matmul(phase: str) -> bool:
 
 
 def sweep_plan(sweep: Sweep, ranks: int) -> str:
-    """Return the costs of every point as text.
-
-    Raises
-    ------
-    UsageError
-        The ranks cannot share the shape of a point.
-    """
+    """Return the costs of every point as text."""
     sweep.validate(ranks)
     blocks = []
     for name, parameters in sweep.points.items():

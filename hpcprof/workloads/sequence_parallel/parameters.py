@@ -68,13 +68,7 @@ class PointParameters:
         return self.ffn_size or self.hidden_size * self.ffn_multiplier
 
     def validate(self, world_size: int) -> None:
-        """Check that ``world_size`` ranks can share the shape evenly.
-
-        Raises
-        ------
-        UsageError
-            They cannot; the message has the nearest valid values.
-        """
+        """Check that ``world_size`` ranks can share the shape evenly."""
         if self.dtype == "float8":
             self._validate_float8(world_size)
         if self.modes == ("chunked",) and (shard := self.rows // world_size) % self.chunks:
@@ -129,13 +123,7 @@ class Sweep(Options):
         return "" not in self.points
 
     def validate(self, world_size: int) -> None:
-        """Check that ``world_size`` ranks can share every point evenly.
-
-        Raises
-        ------
-        UsageError
-            They cannot; the message has the first such point and the nearest valid values.
-        """
+        """Check that ``world_size`` ranks can share every point evenly."""
         for name, parameters in self.points.items():
             with errors_at(name):
                 parameters.validate(world_size)

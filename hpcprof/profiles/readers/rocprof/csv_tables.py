@@ -45,13 +45,7 @@ _TIMES = ("Start_Timestamp", "End_Timestamp")
 
 
 def read_tables(path: Path) -> Timeline:
-    """Build the timeline of the tables beside ``path``, that of kernels or else that of counters.
-
-    Raises
-    ------
-    DamagedInput
-        If a table cannot be read, or is none of rocprofv3.
-    """
+    """Build the timeline of the tables beside ``path``, that of kernels or else that of counters."""
     of_kernels = path.name.lower().endswith(KERNEL_TABLE)
     prefix = path.name[: -len(KERNEL_TABLE if of_kernels else COUNTER_TABLE)]
     folder = _Folder(path.parent, prefix)

@@ -402,13 +402,7 @@ def _users(part: DatabasePart) -> set[int]:
 
 @contextmanager
 def open_database(path: Path, threads: int = 2) -> Iterator[RocpdDatabase]:
-    """Open a database for reading only.
-
-    Raises
-    ------
-    DamagedInput
-        If it cannot be read, or has no tables of rocpd.
-    """
+    """Open a database for reading only."""
     with open_export(path, threads, WHAT) as export:
         found = {match[2] for name in export.tables if (match := _NAMED.fullmatch(name))}
         # Without an identifier they are views of all sets.

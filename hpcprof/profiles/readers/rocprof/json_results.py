@@ -189,13 +189,7 @@ class RocprofResults(msgspec.Struct):
 
 
 def read_results(path: Path, written: bytes) -> Timeline:
-    """Build the timeline of JSON results.
-
-    Raises
-    ------
-    DamagedInput
-        If they are not complete JSON, or not of rocprofv3.
-    """
+    """Build the timeline of JSON results."""
     processes = parsed(path, written).processes
     strings = StringTable()
     read = [_ProcessReader(one, strings) for one in processes]
@@ -204,13 +198,7 @@ def read_results(path: Path, written: bytes) -> Timeline:
 
 
 def parsed(path: Path, written: bytes) -> RocprofResults:
-    """Return the results in a file, whose sections are not decoded.
-
-    Raises
-    ------
-    DamagedInput
-        If they are not complete JSON, or not of rocprofv3.
-    """
+    """Return the results in a file, whose sections are not decoded."""
     try:
         return msgspec.json.decode(written, type=RocprofResults)
     except msgspec.ValidationError as error:

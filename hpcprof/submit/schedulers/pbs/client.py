@@ -194,13 +194,7 @@ _SILENT = ("cannot connect", "Connection refused", "Unknown Host", "Connection t
 
 
 def parse_qsub(code: int, out: str, error: str) -> str:
-    """Return the job id that qsub printed.
-
-    Raises
-    ------
-    SchedulerError
-        If PBS did not accept the job, with the meaning of the exit code and PBS's own message.
-    """
+    """Return the job id that qsub printed."""
     ids = [line.strip() for line in out.splitlines() if _JOB_ID.fullmatch(line.strip())]
     if code == 0 and ids:
         return ids[-1]
@@ -307,13 +301,7 @@ def parse_largest_array(code: int, out: str, error: str) -> int | None:
 
 
 def parse_qdel(code: int, out: str, error: str) -> None:
-    """Check the result of qdel; a job that has finished or is unknown need not be deleted.
-
-    Raises
-    ------
-    SchedulerError
-        If the job was not deleted.
-    """
+    """Check the result of qdel; a job that has finished or is unknown need not be deleted."""
     if code not in (0, _UNKNOWN_JOB, _FINISHED_JOB, _FINISHED_MEMBER):
         raise SchedulerError(f"qdel did not delete the job: {_complaint(error or out)}.")
 

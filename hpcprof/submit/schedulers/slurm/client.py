@@ -185,13 +185,7 @@ _SILENT = (
 
 
 def parse_sbatch(code: int, out: str, error: str) -> str:
-    """Return the job id that ``sbatch --parsable`` printed: ``123`` or ``123;cluster``.
-
-    Raises
-    ------
-    SchedulerError
-        If Slurm did not accept the job.
-    """
+    """Return the job id that ``sbatch --parsable`` printed: ``123`` or ``123;cluster``."""
     lines = out.split("\n")
     ids = [line.strip() for line in lines if _JOB_ID.fullmatch(line.strip())]
     if code == 0 and ids:
@@ -263,13 +257,7 @@ def parse_largest_array(code: int, out: str, error: str) -> int | None:
 
 
 def parse_scancel(code: int, out: str, error: str) -> None:
-    """Check the result of scancel, which also succeeds for ended and unknown jobs.
-
-    Raises
-    ------
-    SchedulerError
-        If the job was not cancelled.
-    """
+    """Check the result of scancel, which also succeeds for ended and unknown jobs."""
     if code != 0 and "already completing or completed" not in error and "Invalid job id" not in error:
         raise SchedulerError(f"scancel did not cancel the job: {_complaint(error or out)}.")
 
