@@ -14,7 +14,7 @@ from typing import Any
 def main(folder: str, report: str) -> None:
     """Print a list of kernels, each with its name, and its metrics as pairs of value and unit."""
     sys.path.insert(0, folder)
-    import ncu_report  # type: ignore[import-not-found]
+    import ncu_report  # type: ignore[import-not-found, import-untyped, unused-ignore]
 
     context = ncu_report.load_report(report)
     ranges = [context.range_by_idx(i) for i in range(context.num_ranges())]
