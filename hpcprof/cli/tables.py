@@ -32,12 +32,12 @@ format_option = click.option(
 )
 
 
-def show(rows: Iterable[Sequence[str]], headings: Sequence[str], title: str = "") -> None:
+def show(rows: Iterable[Sequence[str]], headings: Sequence[str]) -> None:
     """Print rows of text; the last column wraps where the terminal is narrow, the others do not."""
     # Imported here: rich takes longer to load than most commands run.
     from rich.table import Table
 
-    table = Table(*headings, title=title or None, title_justify="left", box=None, pad_edge=False)
+    table = Table(*headings, box=None, pad_edge=False)
     for column in table.columns[:-1]:
         column.no_wrap = True
     for row in rows:
