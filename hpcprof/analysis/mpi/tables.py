@@ -26,6 +26,9 @@ _SIZES = (0, 64, 1 << 10, 16 << 10, 256 << 10, 4 << 20)
 SIZE_CLASSES = ("0 B", "to 64 B", "to 1 KiB", "to 16 KiB", "to 256 KiB", "to 4 MiB", "over 4 MiB")
 """The classes of the bytes of a call."""
 
+_PARTNERLESS = ("MPI_Win_start", "MPI_Win_complete", "MPI_Win_wait")
+"""Calls that wait for ranks of a group, which profilers do not record."""
+
 Tables = Mapping[str, Outcome]
 
 
@@ -61,6 +64,9 @@ def mpi_tables(
         if not apart:
             found.add(run, last=window.last)
     reasons = unmatched.problems()
+    alone = [name for name in _PARTNERLESS if name in sums.names]
+    if alone:
+        reasons.append(f"waits in {', '.join(alone)} count as transfer: their partners are not recorded")
     if apart:
         clocks_apart = f"the clocks of {named_ranks(apart)} are not aligned with the others"
         reasons.append(f"waits are unknown: {clocks_apart}")
@@ -158,6 +164,11 @@ class _Sums:
             low, high = self._extent.get(rank, (_FAR, -_FAR))
             start, end = calls.own_start[own[places]].min(), calls.own_end[own[places]].max()
             self._extent[rank] = min(low, int(start)), max(high, int(end))
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the calls."""
+        return {name for _, name, _ in self._calls}
 
     def calls_table(self) -> dict[str, Values]:
         """Return the rows of ``mpi_calls``."""
