@@ -222,8 +222,11 @@ def sampled_so_far(run: Run) -> str | None:
     return f"{ANALYSIS_VERSION} {size}" if size else None
 
 
-_LARGE_COUNTS = "MPI_Send_c and its like"
-"""The functions that mpi4py 4 calls for each message and collective."""
+_MISSING = {
+    "MPI_Send_c": "which mpi4py called in this MPI: use mpi4py 3, or Open MPI up to 5.0",
+    "mpi_finalize_f08": "which Fortran's module mpi_f08 calls: use the module mpi, or mpif.h",
+}
+"""Functions whose like a program calls for all its messages and collectives, and what to do."""
 
 
 def untraced(run: Run) -> list[str]:
@@ -233,12 +236,10 @@ def untraced(run: Run) -> list[str]:
     """
     notes = (run.path / "state").glob("*.untraced")
     names = sorted({line for note in notes for line in note.read_text(errors="replace").splitlines()})
-    if _LARGE_COUNTS in names:
-        return [
-            f"this nsys traces no {_LARGE_COUNTS}, which mpi4py called in this MPI: messages and collectives "
-            "are missing, and pop shows too much useful time. Use mpi4py 3, or Open MPI up to 5.0."
-        ]
+    for function, advice in _MISSING.items():
+        if any(name.startswith(f"{function} ") for name in names):
+            without = "messages and collectives are missing, and pop shows too much useful time"
+            return [f"this nsys traces no {function} and its like, {advice}; {without}."]
     waits = "the time that ranks wait in them counts as their own work, in pop and in explain"
-    return (
-        [f"this nsys does not trace {', '.join(names)}, which the program calls: {waits}."] if names else []
-    )
+    called = ", ".join(names)
+    return [f"this nsys does not trace {called}, which the program calls: {waits}."] if called else []

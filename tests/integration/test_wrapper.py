@@ -238,8 +238,20 @@ def test_nsys_is_told_the_mpi_of_the_program_and_finds_its_functions(
 
 
 @pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("symbols", "noted", "advice"),
+    [
+        # The module mpi of Fortran has the names in lower case.
+        (
+            "mpi_iprobe_ MPI_Neighbor_alltoallv MPI_Send MPI_Allreduce_init",
+            ["MPI_Neighbor_alltoallv", "mpi_iprobe"],
+            "Waits in it count as work.",
+        ),
+        ("mpi_send_f08_ mpi_finalize_f08_", ["mpi_finalize_f08 and its like"], "Use the module mpi"),
+    ],
+)
 def test_functions_that_nsys_does_not_trace_are_noted_if_the_program_calls_them(
-    shell: str, tmp_path: Path
+    shell: str, symbols: str, noted: list[str], advice: str, tmp_path: Path
 ) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()
@@ -249,18 +261,14 @@ def test_functions_that_nsys_does_not_trace_are_noted_if_the_program_calls_them(
         '#!/bin/sh\n[ "$1" = profile ] || exit 0\nwhile [ "$1" != /bin/sh ]; do shift; done; exec "$@"\n'
     )
     (tools / "libToolsInjectionOpenMPI64.so").write_text("PMPI_Allreduce_init\0PMPI_Send\0")
-    # A Fortran program has the names in lower case.
-    (tools / "solver").write_text(
-        "#!/bin/sh\n# mpi_iprobe_ MPI_Neighbor_alltoallv MPI_Send MPI_Allreduce_init\n"
-    )
+    (tools / "solver").write_text(f"#!/bin/sh\n# {symbols}\n")
     for tool in tools.iterdir():
         tool.chmod(0o755)
     environment = {**LAUNCHERS["Slurm"], "PATH": f"{tools}:{os.environ['PATH']}", "SLURM_LOCALID": "0"}
     done = run_wrapper(shell, job(profiler="nsys"), tmp_path, environment, "solver")
     assert done.returncode == 0
-    noted = (tmp_path / "state/rank00003.untraced").read_text().splitlines()
-    assert noted == ["MPI_Neighbor_alltoallv", "mpi_iprobe"]
-    assert "does not trace what the program calls: MPI_Neighbor_alltoallv mpi_iprobe. Waits" in done.stderr
+    assert (tmp_path / "state/rank00003.untraced").read_text().splitlines() == noted
+    assert f"does not trace what the program calls: {' '.join(noted)}. {advice}" in done.stderr
 
 
 @pytest.mark.parametrize("shell", SHELLS)
