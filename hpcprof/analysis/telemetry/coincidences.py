@@ -18,7 +18,7 @@ as much as the others differ among themselves.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -270,35 +270,28 @@ def _all_tested(nodes: Sequence[NodeTelemetry], edges: Floats) -> Iterator[_Test
                 values = mean_in(series, kind, edges)
                 yield _Tested(rank, node.node, device, metric, unit, _SIGNS[metric], values)
         for rank in node.ranks:
-            others = _others_in(node, rank, edges)
+            others = _others_in(node, [rank], edges)
             if others is not None:
                 yield _Tested(rank, node.node, f"rank{rank}", "others_on_cores", "cores", 1.0, others)
 
 
-def _others_in(node: NodeTelemetry, rank: int, edges: Floats) -> Floats | None:
-    """Return how many of the cores of a rank others use in each unit; None where that is unknown.
+def _others_in(node: NodeTelemetry, ranks: Collection[int], edges: Floats) -> Floats | None:
+    """Return how many of the cores of some ranks others use in each unit; None where that is unknown.
 
-    The cores of a rank that shares them with other ranks are left out: these are no strangers.
+    It is unknown of cores that other ranks share: these are no strangers. Ranks are sampled more often than
+    cores. What they use counts when the cores were sampled: else the use of a rank that pauses within a
+    second would be that of others before and after it.
     """
-    cores = node.ranks[rank].cores
-    shared = any(set(cores) & set(place.cores) for other, place in node.ranks.items() if other != rank)
+    cores = sorted({core for rank in ranks for core in node.ranks[rank].cores})
+    shared = any(set(cores) & set(place.cores) for rank, place in node.ranks.items() if rank not in ranks)
     busy = [node.series.get((f"cpu{core}", "busy_s")) for core in cores]
-    own = node.series.get((f"rank{rank}", "cpu_s"))
-    known = [one for one in busy if one is not None]
-    if shared or not known or len(known) < len(busy) or own is None:
+    own = [node.series.get((f"rank{rank}", "cpu_s")) for rank in ranks]
+    known, of_ranks = ([one for one in some if one is not None] for some in (busy, own))
+    if shared or not cores or len(known) < len(busy) or len(of_ranks) < len(own):
         return None
-    return _used_by_others(known, [own], edges)
-
-
-def _used_by_others(busy: Sequence[Series], own: Sequence[Series], edges: Floats) -> Floats:
-    """Return how many of some cores others use in each unit, from the use of all and of the own ranks.
-
-    Ranks are sampled more often than cores. What they use counts when the cores were sampled: else the use of
-    a rank that pauses within a second would be that of others before and after it.
-    """
-    used = np.add.reduce([mean_in(one, "counter", edges) for one in busy])
-    times = busy[0].times
-    beside = [Series(times, np.interp(times, one.times, one.values)) for one in own]
+    used = np.add.reduce([mean_in(one, "counter", edges) for one in known])
+    times = known[0].times
+    beside = [Series(times, np.interp(times, one.times, one.values)) for one in of_ranks]
     found: Floats = np.maximum(0.0, used - np.add.reduce([mean_in(one, "counter", edges) for one in beside]))
     return found
 
@@ -528,7 +521,7 @@ def _crowded(
             continue
         others = alone.get(one.rank)
         if others is None:
-            others = _others_on_node(known[one.node], steps.edges)
+            others = _others_in(known[one.node], known[one.node].ranks, steps.edges)
         if others is None or not (np.isfinite(one.values).all() and np.isfinite(others).all()):
             continue
         cores, share = float(others.mean()), float(np.minimum(one.values, others).mean())
@@ -536,17 +529,6 @@ def _crowded(
             steps_of = (int(steps.last[0]), int(steps.last[-1]))
             row = _row(one, "cores", steps_of, cores, 100 * min(1.0, share), 0.0)
             yield {**row, "unit": "%"}
-
-
-def _others_on_node(node: NodeTelemetry, edges: Floats) -> Floats | None:
-    """Return how many of the cores of all ranks of a node others use in each unit; None if unknown."""
-    cores = sorted({core for place in node.ranks.values() for core in place.cores})
-    busy = [node.series.get((f"cpu{core}", "busy_s")) for core in cores]
-    own = [node.series.get((f"rank{rank}", "cpu_s")) for rank in node.ranks]
-    known, of_ranks = ([one for one in some if one is not None] for some in (busy, own))
-    if not cores or len(known) < len(busy) or len(of_ranks) < len(own):
-        return None
-    return _used_by_others(known, of_ranks, edges)
 
 
 def _is_apart(value: float, others: Floats) -> bool:
