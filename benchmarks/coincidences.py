@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +27,12 @@ from hpcprof.analysis.telemetry.coincidences import (  # noqa: E402
     RunSteps,
     chance,
     coincidences,
+    noted_steps,
 )
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, RankPlace, Series  # noqa: E402
+from hpcprof.submit.runs.live_steps import parsed_line  # noqa: E402
+from hpcprof.workloads import step_lines  # noqa: E402
+from hpcprof.workloads.step_lines import StepLines  # noqa: E402
 
 Floats = NDArray[np.float64]
 Make = Callable[[int, np.random.Generator], Floats]
@@ -115,19 +120,26 @@ def slow_clocks(ranks: int, trials: int, lower: float = 0.0) -> float:
     return 100 * found / trials
 
 
-def _noted(every: int, long: float, draw: np.random.Generator) -> RunSteps:
-    """Return lines of two minutes about steps of 0.1 s, of which each ``every``-th one takes ``long`` s."""
+def _noted(every: int, long: float, draw: np.random.Generator) -> tuple[RunSteps, Floats]:
+    """Return lines of two minutes about steps of 0.1 s, and when the long ones end, each ``every``-th one."""
     wall = 0.1 * (1 + 0.03 * correlated(0.5)(1200, draw)).clip(0.5)
-    wall[draw.integers(every) :: every] *= long / 0.1
-    ends = np.cumsum(wall)
-    rows, begin = [], 0
-    for end in range(1, int(np.searchsorted(ends, 120.0))):
-        if ends[end - 1] - (ends[begin - 1] if begin else 0.0) >= 1.0:
-            own = wall[begin:end]
-            rows.append((ends[end - 1], end - 1, len(own), 1e9 * np.median(own), 1e9 * own.max()))
-            begin = end
-    time, *numbers = np.array(rows).T
-    return RunSteps(np.append(0.0, time), *(one.astype(np.int64) for one in numbers))
+    first = draw.integers(every)
+    wall[first::every] *= long / 0.1
+    now, ends = [0.0], np.cumsum(wall)
+    lines = []
+    with (
+        mock.patch.object(step_lines, "perf_counter_ns", lambda: int(1e9 * now[0])),
+        mock.patch.object(step_lines, "time", lambda: now[0]),
+        mock.patch.object(StepLines, "_open", lambda self: -1),
+        mock.patch.object(step_lines.os, "write", lambda file, line: lines.append(line) or len(line)),
+    ):
+        writer = StepLines(Path(), 0)
+        writer.begin()
+        for step, now[0] in enumerate(ends[ends < 120.0].tolist()):
+            writer.end(step)
+    steps = noted_steps([line for line in map(parsed_line, lines) if line is not None])
+    assert steps is not None
+    return steps, ends[first::every]
 
 
 def _sampled(make: Make, fast: bool, draw: np.random.Generator) -> Series:
@@ -140,7 +152,7 @@ def long_steps(make: Make, every: int, long: float, trials: int, waits: float = 
     """Return in how many percent of runs something moves with long steps; `waits` is how often that is so."""
     draw, found = np.random.default_rng(0), 0
     for _ in range(trials):
-        steps = _noted(every, long, draw)
+        steps, ends = _noted(every, long, draw)
         series = {
             ("rank0", "blocked_pct"): _sampled(
                 lambda n, d: np.where(make(n, d) > 1.5, 100.0, 0.0), True, draw
@@ -157,8 +169,8 @@ def long_steps(make: Make, every: int, long: float, trials: int, waits: float = 
             ),
         }
         times, blocked = series["rank0", "blocked_pct"].times, series["rank0", "blocked_pct"].values
-        at = np.minimum(np.searchsorted(steps.edges, times), len(steps.edges) - 1)
-        inside = steps.edges[at] - times <= np.append(0, steps.longest)[at] / 1e9
+        inside = ends[np.minimum(np.searchsorted(ends, times), len(ends) - 1)] - times
+        inside = (inside >= 0) & (inside <= long)
         blocked[inside & (draw.random(len(times)) < waits)] = 100.0
         node = NodeTelemetry("n", series, {0: RankPlace((), (0,))}, ("A",))
         rows = [row for row in coincidences([node], steps) if row["beyond_chance"]]

@@ -28,6 +28,9 @@ _EVERY_NS, _RAREST_NS = 1_000_000_000, 10_000_000_000
 _THINNED = 3600
 """A run has a line a second in its first hour, then one in this part of its time, at last every 10 s."""
 
+_MOST_LONG = 16
+"""The steps of a line whose own times it has, those that take a quarter longer than its median."""
+
 current: StepLines | None = None
 """The writer of a program that marks its steps itself."""
 
@@ -115,13 +118,14 @@ class StepLines:
 
     def _write(self, step: int) -> None:
         # Another thread may flush.
-        walls, self._walls = sorted(self._walls), []
+        walls, self._walls = self._walls, []
         if self.unwritten:
             self.unwritten += 1
             return
+        median = sorted(walls)[len(walls) // 2]
         line = (
-            f'{{"time": {time():.3f}, "step": {step}, "steps": {len(walls)}, '
-            f'"wall_ns": {walls[len(walls) // 2]}, "max_ns": {walls[-1]}{_items()}{_gpu_memory()}}}\n'
+            f'{{"time": {time():.3f}, "step": {step}, "steps": {len(walls)}, "wall_ns": {median}, '
+            f'"max_ns": {max(walls)}{_long(walls, step, median)}{_items()}{_gpu_memory()}}}\n'
         ).encode()
         try:
             if self._file is None:
@@ -136,6 +140,15 @@ class StepLines:
         assert self._folder is not None
         self._folder.mkdir(exist_ok=True)
         return os.open(self._folder / self._name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+
+def _long(walls: list[int], last: int, median: int) -> str:
+    """Return the numbers and times of steps that take much longer than the median, as a part of a line."""
+    high = [
+        (wall, last + 1 - len(walls) + place) for place, wall in enumerate(walls) if 4 * wall > 5 * median
+    ]
+    longest = sorted((step, wall) for wall, step in sorted(high)[-_MOST_LONG:])
+    return f', "long": {json.dumps(longest)}' if longest else ""
 
 
 def _items() -> str:

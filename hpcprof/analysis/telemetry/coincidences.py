@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +45,8 @@ _FEWEST_OTHERS, _APART = 3, 5.0
 _NEAR = 4
 _OF_GAP, _NEXT_TO, _LEAST_BESIDE_S = 0.35, 0.3, 0.1
 """Of the time between long steps: the most that counts, where its middle is, and the least, in seconds."""
+_ALIKE = 2.0
+"""Units are about as long as long steps up to this many times these."""
 _MOSTLY = 0.9
 _CROWDED = 0.05
 """The least share of the steps in which a rank waits for a core that others use."""
@@ -176,13 +179,15 @@ def _subjects(steps: RunSteps) -> Iterator[_Subject]:
 
 
 def _times_of_long_steps(steps: RunSteps) -> tuple[Floats, Floats] | None:
-    """Return when the long steps begin and end; None if each has a line of its own.
+    """Return when the long steps begin and end; None if each is a unit about as long as the others.
 
     A line is written when a step has ended, so that a long step is mostly the last one of its line.
     """
     line = np.repeat(np.arange(len(steps.steps)), steps.steps)
     of_long = np.unique(line[spikes(single_steps(steps))])
-    if not (steps.steps[of_long] > 1).any():
+    length = np.diff(steps.edges)
+    alike = np.median(length) <= _ALIKE * np.median(length[of_long]) if len(of_long) else True
+    if alike and not (steps.steps[of_long] > 1).any():
         return None
     end = steps.edges[of_long + 1]
     return np.maximum(end - steps.longest[of_long] / 1e9, steps.edges[of_long]), end
@@ -584,15 +589,35 @@ def _in_a_row(number: Ints) -> int:
 def noted_steps(lines: Sequence[Any]) -> RunSteps | None:
     """Return the steps that a rank noted; None with fewer than two lines (`StepLine`).
 
-    The first line says when its last step ended, and not when its first one began. The median of two steps in
-    a line is the longer one: the mean of all but the longest tells more.
+    A line is one unit, or as many as its long steps divide it into. The first line says when its last step
+    ended, and not when its first one began.
     """
     if len(lines) < 2:
         return None
-    names = ("step", "steps", "wall_ns", "max_ns")
-    columns = (np.array([getattr(line, name) for line in lines[1:]], np.int64) for name in names)
-    last, steps, wall, longest = columns
-    edges = np.maximum.accumulate(np.array([line.time for line in lines], float))
-    others = (1e9 * np.diff(edges) - longest) / np.maximum(1, steps - 1)
-    usual = np.where(steps > 1, np.clip(others, 1, wall), wall).astype(np.int64)
-    return RunSteps(edges, last, steps, usual, longest)
+    units = [unit for before, line in pairwise(lines) for unit in reversed([*_units(before.time, line)])]
+    edges, *numbers = zip(*units, strict=True)
+    columns = (np.array(column, np.int64) for column in numbers)
+    return RunSteps(np.maximum.accumulate(np.array([lines[0].time, *edges], float)), *columns)
+
+
+def _units(begin: float, line: Any) -> Iterator[tuple[float, int, int, int, int]]:
+    """Yield when each unit of a line ends, and the other figures of `RunSteps`, the last unit first.
+
+    The median of two steps is the longer one: the mean of all but the long ones tells more.
+    """
+    long = line.long or ((line.step, line.max_ns),)
+    rest = 1e9 * (line.time - begin) - sum(wall for _, wall in long)
+    few = line.steps - len(long)
+    usual = int(min(max(1, rest / few), line.wall_ns)) if few else line.wall_ns
+    if not line.long:
+        yield line.time, line.step, line.steps, usual, line.max_ns
+        return
+    end, last = line.time, line.step
+    for step, wall in reversed(long):
+        if last > step:
+            yield end, last, last - step, usual, usual
+            end -= (last - step) * usual / 1e9
+        yield end, step, 1, wall, wall
+        end, last = end - wall / 1e9, step - 1
+    if last > line.step - line.steps:
+        yield end, last, last - line.step + line.steps, usual, usual

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
@@ -57,6 +58,8 @@ class StepLine:
         The peaks of PyTorch's allocator so far, of the rank's fullest GPU; 0 if it uses none.
     items : int
         How many tokens or samples, as ``item`` says, the program has counted so far; 0 if it counts none.
+    long : tuple of (int, int)
+        The numbers and times, in ns, of the steps that take a quarter longer than the median, at most 16.
     """
 
     time: float
@@ -69,9 +72,10 @@ class StepLine:
     inactive_split_bytes: int = 0
     items: int = 0
     item: str = ""
+    long: tuple[tuple[int, int], ...] = ()
 
 
-*_NUMBERS, _ = fields(StepLine)
+*_NUMBERS, _, _ = fields(StepLine)
 
 
 @dataclass(frozen=True)
@@ -184,7 +188,9 @@ def _trend(run: Run, wall_ns: float) -> str:
     first = next(iter(_files(run).values()))
     try:
         with first.open("rb") as file:
-            lines = [line for line in map(_parsed, file.read(_TAIL_BYTES).split(b"\n")) if line is not None]
+            lines = [
+                line for line in map(parsed_line, file.read(_TAIL_BYTES).split(b"\n")) if line is not None
+            ]
     except OSError:
         return ""
     if len(lines) < _FEWEST_LINES:
@@ -253,10 +259,10 @@ def _last_lines(path: Path, since: float, most_bytes: int = _TAIL_BYTES) -> tupl
     except OSError:
         return ()
     # The first may lack its begin, and the last is being written.
-    return tuple(line for line in map(_parsed, lines[:-1]) if line is not None and line.time >= since)
+    return tuple(line for line in map(parsed_line, lines[:-1]) if line is not None and line.time >= since)
 
 
-def _parsed(line: bytes) -> StepLine | None:
+def parsed_line(line: bytes) -> StepLine | None:
     """Return a line; None if it is cut, or not one of ours."""
     try:
         values = json.loads(line)
@@ -270,7 +276,20 @@ def _parsed(line: bytes) -> StepLine | None:
     if not all(_is_count(number) for number in numbers):
         return None
     known = StepLine(float(time), *numbers)
-    return replace(known, item=item) if item else known
+    long = _long_steps(values.get("long"), known)
+    return replace(known, item=item, long=long) if item or long else known
+
+
+def _long_steps(found: object, line: StepLine) -> tuple[tuple[int, int], ...]:
+    """Return the long steps of a line in their order; none if they are not of the steps of the line."""
+    pairs = found if isinstance(found, list) else []
+    long = [
+        (one[0], one[1])
+        for one in pairs
+        if isinstance(one, list) and len(one) == 2 and all(map(_is_count, one))
+    ]
+    numbers = [line.step - line.steps, *(step for step, _ in long), line.step + 1]
+    return tuple(long) if all(one < two for one, two in pairwise(numbers)) else ()
 
 
 def _is_count(value: object) -> bool:

@@ -73,8 +73,18 @@ def test_a_line_a_second_has_the_median_and_the_longest_of_the_steps_since_the_l
     _run(lines, clock, [200, 100, 100, 100, 400, 300, 100])
     assert _written(run_dir) == [
         {"time": 5.2, "step": 0, "steps": 1, "wall_ns": 200 * MS, "max_ns": 200 * MS},
-        {"time": 6.2, "step": 5, "steps": 5, "wall_ns": 100 * MS, "max_ns": 400 * MS},
+        {
+            **{"time": 6.2, "step": 5, "steps": 5, "wall_ns": 100 * MS, "max_ns": 400 * MS},
+            "long": [[4, 400 * MS], [5, 300 * MS]],
+        },
     ]
+
+
+def test_a_line_has_the_times_of_its_longest_steps_and_is_short(clock: Clock, run_dir: Path) -> None:
+    lines = StepLines(run_dir, 3)
+    _run(lines, clock, [1000, *([5] * 25 + [9 + step for step in range(20)]), 2000])
+    (_, line) = _written(run_dir)
+    assert line["long"] == [*([step, (step - 17) * MS] for step in range(31, 46)), [46, 2000 * MS]]
 
 
 def test_a_step_lasts_from_the_end_of_the_one_before(clock: Clock, run_dir: Path) -> None:

@@ -223,6 +223,16 @@ def test_steps_come_from_lines_and_from_profiles() -> None:
     single = single_steps(noted)
     assert single.steps.tolist() == [1, 2] and single.wall.tolist() == [10**9, 2 * 10**9]
     assert noted_steps(lines[:1]) is None
+    # Of a line with long steps, these are units of their own.
+    long = StepLine(13.0, 10, 10, 10**8, 9 * 10**8, long=((3, 9 * 10**8), (8, 7 * 10**8)))
+    noted = noted_steps([StepLine(10.6, 0, 1, 10**9, 10**9), long])
+    assert noted is not None
+    assert noted.last.tolist() == [2, 3, 7, 8, 10] and noted.steps.tolist() == [2, 1, 4, 1, 2]
+    assert noted.edges.tolist() == pytest.approx([10.6, 10.8, 11.7, 12.1, 12.8, 13.0])
+    assert (
+        single_steps(noted).wall.tolist()
+        == [10**8] * 2 + [9 * 10**8] + [10**8] * 4 + [7 * 10**8] + [10**8] * 2
+    )
     wall = np.array([10**9, 10**9, 3 * 10**9])
     late = (100.5, np.array([4, 5, 7]), wall)
     both = captured_steps({0: (100.0, np.array([3, 4, 5]), wall), 1: late})

@@ -223,3 +223,22 @@ def test_lines_may_say_how_many_tokens_were_counted(run: Run) -> None:
     _write(run, 0, _line(3) + _line(7).replace("}", ', "items": 40, "item": "token"}'))
     before, after = read_live_steps(run)[0].lines
     assert (before.items, before.item, after.items, after.item) == (0, "", 40, "token")
+
+
+@pytest.mark.parametrize(
+    ("long", "known"),
+    [
+        ("[[6, 9], [7, 8]]", ((6, 9), (7, 8))),
+        ("[[7, 9]]", ((7, 9),)),
+        ("[[7, 8], [6, 9]]", ()),
+        ("[[5, 9]]", ()),
+        ("[[8, 9]]", ()),
+        ("[[7, -1]]", ()),
+        ("[[7]]", ()),
+        ("[7]", ()),
+        ("7", ()),
+    ],
+)
+def test_a_line_has_the_long_ones_of_its_steps(run: Run, long: str, known: tuple[object, ...]) -> None:
+    _write(run, 0, _line(7).replace("}", f', "long": {long}}}'))
+    assert read_live_steps(run)[0].last.long == known
