@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 
 from hpcprof.analysis.explain.step_series import drift, spikes
 from hpcprof.analysis.statistics.confidence_intervals import widening
@@ -125,6 +126,8 @@ def coincidences(nodes: Sequence[NodeTelemetry], steps: RunSteps | None) -> Iter
     for one in subjects:
         if one.name == "spikes" and long is not None:
             rows += _beside_usual_steps(nodes, covered, long, len(subjects))
+        elif one.name == "spikes":
+            rows += _moved(one, _in_windows(nodes, steps, one.weights > 0), len(subjects))
         else:
             rows += _moved(one, tested, len(subjects))
     rows += [*_ranks_apart(tested, steps), *_waiting(nodes, steps), *_crowded(nodes, tested, steps)]
@@ -161,6 +164,16 @@ def _joined(steps: RunSteps) -> RunSteps:
         np.add.reduceat(steps.wall * steps.steps, begin) // number,
         np.maximum.reduceat(steps.longest, begin),
     )
+
+
+def _in_windows(nodes: Sequence[NodeTelemetry], steps: RunSteps, long: NDArray[np.bool_]) -> list[_Tested]:
+    """Return the metrics in the middle of each unit, equally long: a longer one has more of what bursts."""
+    length = np.diff(steps.edges)
+    width = np.minimum(length, min(np.median(length[long]), np.median(length[~long])))
+    middle = (steps.edges[:-1] + steps.edges[1:]) / 2
+    edges = np.column_stack((middle - width / 2, middle + width / 2)).ravel()
+    found = list(_all_tested(nodes, edges))[:_MOST_SERIES]
+    return [one._replace(values=one.values[::2]) for one in found]
 
 
 def _subjects(steps: RunSteps) -> Iterator[_Subject]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -57,5 +59,6 @@ def test_a_position_counts_the_earlier_rows_of_the_group(group: list[int]) -> No
 def test_columns_of_32_bits_are_numbered_as_those_of_64(rows: list[tuple[int, ...]]) -> None:
     columns = [np.array(column, np.int64) for column in zip(*rows, strict=True)] or [np.empty(0, np.int64)]
     expected = numbered_rows(*columns)
-    found = numbered_rows(*(column.astype(np.int32) for column in columns))
+    narrow: list[Any] = [column.astype(np.int32) for column in columns]
+    found = numbered_rows(*narrow)
     assert [array.tolist() for array in found] == [array.tolist() for array in expected]
