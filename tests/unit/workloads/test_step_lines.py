@@ -7,6 +7,7 @@ import os
 import shutil
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -40,7 +41,7 @@ def run_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _written(run_dir: Path, rank: int = 3) -> list[dict[str, float]]:
+def _written(run_dir: Path, rank: int = 3) -> list[dict[str, Any]]:
     path = run_dir / f"state/steps/rank{rank:05d}.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 

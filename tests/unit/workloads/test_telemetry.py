@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -174,7 +175,7 @@ def test_the_pressure_of_the_group_of_a_rank_is_read_and_not_that_of_the_node(
         f"{base}/memory.pressure": some,
     }
     monkeypatch.setattr(telemetry, "_read", lambda path: files.get(path, ""))
-    monkeypatch.setattr(telemetry.os.path, "exists", f"{base}/slurm/job_7/step_0/cgroup.type".__eq__)
+    monkeypatch.setattr(os.path, "exists", f"{base}/slurm/job_7/step_0/cgroup.type".__eq__)
     ranks = telemetry.Ranks("/run")
     ranks.processes = {0: {7}, 1: {8}}
     values = dict(ranks.slow())
