@@ -18,8 +18,9 @@ from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.readers.kineto import MERGED
 from hpcprof.profiles.timeline import ApiCalls, Kernels, MemoryOperations, Origin, Ranges, Timeline
-from hpcprof.report.trace_events import MERGED, export_timelines, lane
+from hpcprof.report.trace_events import export_timelines, lane
 from hpcprof.results.timelines import Timelines
 
 DATA = Path(__file__).parents[2] / "data"

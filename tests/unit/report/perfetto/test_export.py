@@ -16,11 +16,12 @@ from hpcprof.analysis.steps.gpu_projection import ranges_on_gpu
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.readers.kineto import MERGED
 from hpcprof.profiles.timeline import Ints, Timeline
 from hpcprof.report.perfetto import export
 from hpcprof.report.perfetto.export import TRACE, clock_packet, export_trace, rank_packets
 from hpcprof.report.trace_arrows import gradients, launches
-from hpcprof.report.trace_events import MERGED, export_timelines
+from hpcprof.report.trace_events import export_timelines
 from hpcprof.results.collect import update_run
 from hpcprof.results.over_ranks import run_communication
 from hpcprof.results.run_communication import RankCommunication
