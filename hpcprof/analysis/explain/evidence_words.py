@@ -160,7 +160,7 @@ def _meanwhile(row: Row) -> str:
         again = f", and {row['usual']:,.0f} pages a second are read again" if row["usual"] >= 1 else ""
         return f"it waits for memory in {then} of the time{again}"
     if subject == "cores":
-        return f"it waits for a core in {then} of the time, and others use {row['usual']:.2g} of its cores"
+        return f"waiting for its cores costs {then} of the time; others use {row['usual']:.2g} of them"
     against = "on the other ranks" if subject == "rank" else "else"
     doubt = "" if row["beyond_chance"] else "may be chance, "
     return f"{what}{place} {then}, {against} {usual} ({doubt}p = {row['p_value']:.2g})"

@@ -52,6 +52,9 @@ _MOSTLY = 0.9
 _CROWDED = 0.05
 """The least share of the steps in which a rank waits for a core that others use."""
 
+_POLLS = 0.9
+"""The least CPU time, in cores, of a rank that may poll for others instead of computing."""
+
 _FEWEST_BLOCKED = 5
 
 REASONS = {
@@ -530,9 +533,15 @@ def _crowded(
 ) -> Iterator[dict[str, Any]]:
     """Yield the ranks that wait for a core for a share of the steps, while others use their cores.
 
-    The kernel counts both. A rank waits for others at most as long as these use its cores.
+    The kernel counts both. A rank waits for others at most as long as these use its cores, and no step is
+    shorter than what another rank computes in it; the CPU time of one that polls says nothing about that.
     """
     known = {node.node: node for node in nodes}
+    used = {
+        rank: _rate(node.series.get((f"rank{rank}", "cpu_s")), steps.edges[[0, -1]])
+        for node in nodes
+        for rank in node.ranks
+    }
     alone = {one.rank: one.values for one in tested if one.metric == "others_on_cores"}
     for one in tested:
         if one.metric != "cpu_wait_s" or one.rank is None:
@@ -543,9 +552,11 @@ def _crowded(
         if others is None or not (np.isfinite(one.values).all() and np.isfinite(others).all()):
             continue
         cores, share = float(others.mean()), float(np.minimum(one.values, others).mean())
+        work = max((cpu for rank, cpu in used.items() if rank != one.rank and cpu < _POLLS), default=0.0)
+        share = min(share, 1.0 - work)
         if share >= _CROWDED:
             steps_of = (int(steps.last[0]), int(steps.last[-1]))
-            row = _row(one, "cores", steps_of, cores, 100 * min(1.0, share), 0.0)
+            row = _row(one, "cores", steps_of, cores, 100 * share, 0.0)
             yield {**row, "unit": "%"}
 
 

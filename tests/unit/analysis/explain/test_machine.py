@@ -113,7 +113,7 @@ def test_waiting_for_a_core_that_others_use_has_the_price_of_the_rank_that_waits
     (one,) = waiting(pd.DataFrame(rows), Cause.BUSY_CORES, 1e9)
     assert (one.cause, one.ranks, one.saving_ns) == (Cause.BUSY_CORES, (0, 1), 200_000_000)
     said = in_words({"coincidences": pd.DataFrame(rows)}, one.evidence[0])
-    assert said == "rank 1: it waits for a core in 20 % of the time, and others use 0.5 of its cores"
+    assert said == "rank 1: waiting for its cores costs 20 % of the time; others use 0.5 of them"
     assert list(waiting(pd.DataFrame(rows).iloc[:0], Cause.BUSY_CORES, 1e9)) == []
 
 

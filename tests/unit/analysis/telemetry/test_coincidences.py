@@ -122,9 +122,10 @@ def test_a_rank_waits_for_its_core_as_long_as_others_use_it(pinned: bool) -> Non
     def rate(value: float, seed: int) -> Series:
         return counted(sampled(of, 0.0, value / 10, 0.001, seed))
 
-    def rows(others: float, waits: float) -> list[dict[str, Any]]:
-        series = {(f"cpu{core}", "busy_s"): rate(0.5 + others * (core == 0), core) for core in (0, 1)}
-        series |= {(f"rank{rank}", "cpu_s"): rate(0.5, 5 + rank) for rank in (0, 1)}
+    def rows(others: float, waits: float, work: float = 0.5) -> list[dict[str, Any]]:
+        used = (0.5, work)
+        series = {(f"cpu{core}", "busy_s"): rate(used[core] + others * (core == 0), core) for core in (0, 1)}
+        series |= {(f"rank{rank}", "cpu_s"): rate(used[rank], 5 + rank) for rank in (0, 1)}
         series |= {(f"rank{rank}", "cpu_wait_s"): rate(waits * (rank == 0), 9 + rank) for rank in (0, 1)}
         places = {rank: RankPlace((rank,) if pinned else (0, 1)) for rank in (0, 1)}
         found = coincidences([NodeTelemetry("n1", series, places)], of)
@@ -133,6 +134,9 @@ def test_a_rank_waits_for_its_core_as_long_as_others_use_it(pinned: bool) -> Non
     (row,) = rows(others=0.5, waits=0.4)
     assert (row["rank"], row["metric"], row["unit"], row["beyond_chance"]) == (0, "cpu_wait_s", "%", 1)
     assert row["then"] == pytest.approx(40.0, abs=2.0) and row["usual"] == pytest.approx(0.5, abs=0.02)
+    # What the other rank computes remains, unless it may poll.
+    assert [round(one["then"] / 5) for one in rows(others=0.5, waits=0.4, work=0.7)] == [6]
+    assert [round(one["then"] / 5) for one in rows(others=0.5, waits=0.4, work=0.95)] == [8]
     # Own threads that wait for each other are no strangers, and neither is what nobody waits for.
     assert rows(others=0.0, waits=0.4) == []
     assert rows(others=0.5, waits=0.0) == []
