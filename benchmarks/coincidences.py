@@ -126,12 +126,17 @@ def _noted(every: int, long: float, draw: np.random.Generator) -> tuple[RunSteps
     first = draw.integers(every)
     wall[first::every] *= long / 0.1
     now, ends = [0.0], np.cumsum(wall)
-    lines = []
+    lines: list[bytes] = []
+
+    def written(file: int, line: bytes) -> int:
+        lines.append(line)
+        return len(line)
+
     with (
         mock.patch.object(step_lines, "perf_counter_ns", lambda: int(1e9 * now[0])),
         mock.patch.object(step_lines, "time", lambda: now[0]),
         mock.patch.object(StepLines, "_open", lambda self: -1),
-        mock.patch.object(step_lines.os, "write", lambda file, line: lines.append(line) or len(line)),
+        mock.patch("os.write", written),
     ):
         writer = StepLines(Path(), 0)
         writer.begin()
@@ -169,8 +174,8 @@ def long_steps(make: Make, every: int, long: float, trials: int, waits: float = 
             ),
         }
         times, blocked = series["rank0", "blocked_pct"].times, series["rank0", "blocked_pct"].values
-        inside = ends[np.minimum(np.searchsorted(ends, times), len(ends) - 1)] - times
-        inside = (inside >= 0) & (inside <= long)
+        until = ends[np.minimum(np.searchsorted(ends, times), len(ends) - 1)] - times
+        inside = (until >= 0) & (until <= long)
         blocked[inside & (draw.random(len(times)) < waits)] = 100.0
         node = NodeTelemetry("n", series, {0: RankPlace((), (0,))}, ("A",))
         rows = [row for row in coincidences([node], steps) if row["beyond_chance"]]
@@ -243,8 +248,8 @@ def short_memory(kind: str, share: float, trials: int) -> tuple[float, float]:
         }
         series = {name: Series(times, np.cumsum(0.1 * rate)) for name, rate in rates.items()}
         known = ~blocked | (draw.random(601) < 2 / 3)
-        series["rank0", "blocked_pct"] = Series(times, 100.0 * blocked)
-        series["rank0", "paging_pct"] = Series(times[known], 100.0 * paging[known])
+        series["rank0", "blocked_pct"] = Series(times, np.where(blocked, 100.0, 0.0))
+        series["rank0", "paging_pct"] = Series(times[known], np.where(paging[known], 100.0, 0.0))
         rows = coincidences([NodeTelemetry("n", series, {0: RankPlace((0,), ())}, ())], steps)
         subjects = {row["subject"] for row in rows}
         found += ["memory" in subjects, "io" in subjects]

@@ -33,7 +33,8 @@ from hpcprof.submit.runs.directory import Run, all_runs
 from tests.conftest import INTERRUPTED, Hpcprof
 from tests.data.many_ranks import write_all, write_program
 from tests.data.parallel_program import Program
-from tests.integration.test_collect_processes import dump, start_collect
+from tests.integration.conftest import Database
+from tests.integration.test_collect_processes import start_collect
 from tests.waiting import until
 
 WorkerPlugin: Any = pytest.importorskip("distributed", reason="there is no Dask").WorkerPlugin
@@ -148,7 +149,7 @@ def test_one_process_several_mpi_and_dask_with_a_killed_worker_leave_the_same_st
             over_mpi(run, store)
         else:
             assert not collect(run, store, executor=executor).skipped
-        stores[name], events[name] = dump(tmp_path / f"{name}.db"), kept_events(run)
+        stores[name], events[name] = Database(str(tmp_path / f"{name}.db")).dump(), kept_events(run)
     # It may have waited on a worker that another one ended.
     assert (tmp_path / "rank 4").read_text() in ("xx", "xxx")
     assert len(stores["one"]) > 1000 and len(events["one"]) > 100
@@ -195,7 +196,7 @@ def test_a_profile_that_kills_four_workers_is_named_and_the_store_is_that_of_one
     assert (tmp_path / "rank 2").read_text() in ("xxx", "xxxx")
     (folder / "rank00002.sqlite").unlink()
     collected("one.db", serially)
-    assert dump(tmp_path / "dask.db") == dump(tmp_path / "one.db")
+    assert Database(str(tmp_path / "dask.db")).dump() == Database(str(tmp_path / "one.db")).dump()
 
 
 class EndsBetweenTasks(WorkerPlugin):  # type: ignore[misc]
@@ -254,7 +255,7 @@ def test_collect_prints_the_dashboard_and_its_progress(
     assert re.fullmatch(r"hpcprof: Dask dashboard: http://127\.0\.0\.1:\d+/status", first)
     assert last.endswith(f"({RANKS} of {RANKS})")
     hpcprof("collect", "--db", "reference.db", str(folder))
-    assert dump(tmp_path / "dask.db") == dump(tmp_path / "reference.db")
+    assert Database(str(tmp_path / "dask.db")).dump() == Database(str(tmp_path / "reference.db")).dump()
 
 
 def test_ctrl_c_ends_the_workers_and_says_one_line(folder: Path) -> None:

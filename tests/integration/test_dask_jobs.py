@@ -15,8 +15,8 @@ import pytest
 
 from tests.conftest import INTERRUPTED, Hpcprof
 from tests.data.many_ranks import write_all
+from tests.integration.conftest import Database
 from tests.integration.slurm_cluster import Cluster
-from tests.integration.test_collect_processes import dump
 from tests.integration.test_schedulers import running_slurm as running_slurm
 from tests.integration.test_schedulers import slurm as slurm
 from tests.waiting import until
@@ -54,7 +54,7 @@ def test_cancelled_jobs_are_replaced_and_the_store_is_that_of_one_process(
             slurm.command("scancel", job)
         printed, _ = running.communicate(timeout=480)
     assert f"{RANKS} profiles collected" in printed
-    assert dump(tmp_path / "dask.db") == dump(tmp_path / "reference.db")
+    assert Database(str(tmp_path / "dask.db")).dump() == Database(str(tmp_path / "reference.db")).dump()
     until(lambda: not slurm.command("squeue", "--noheader").strip())
     assert {path.suffix for path in (tmp_path / "runs/dask-workers").iterdir()} == {".out", ".err"}
 

@@ -13,7 +13,8 @@ import pytest
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site
-from tests.integration.test_wrapper import SHELLS, job, rendered
+from tests.integration.test_wrapper import SHELLS
+from tests.jobs import job, rendered
 from tests.waiting import until
 
 STARTED = "2026-11-22T09:00:00Z"

@@ -232,7 +232,8 @@ class MpiRemovals:
         mean = np.divide(total, count, out=np.zeros(total.shape), where=count > 0)
         # Ranks that do not come to the place so often tell nothing about this turn.
         of_others, others = (np.delete(one, rank, axis=1) for one in (count, mean))
-        usual = np.ma.median(np.ma.masked_where(of_others == 0, others), axis=1).filled(0.0)
+        masked = np.ma.masked_where(of_others == 0, others)
+        usual = np.ma.median(masked, axis=1).filled(0.0)  # type: ignore[no-untyped-call]
         longer = np.maximum(mean[:, rank] - usual, 0.0)
         share = np.divide(longer, mean[:, rank], out=np.zeros(len(keys)), where=mean[:, rank] > 0)
         moved = np.where((of == rank) & (time > 0), pieces.length * share[key], 0.0)

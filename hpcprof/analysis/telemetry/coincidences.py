@@ -500,8 +500,8 @@ def _waiting(nodes: Sequence[NodeTelemetry], steps: RunSteps) -> Iterator[dict[s
             waits = float(blocked.values.sum()) / len(blocked.times) if enough else 0.0
             stalled = 100 * _rate(metrics.get("memory_stall_s"), extent)
             faults = _rate(metrics.get("major_faults"), extent)
-            known = _inside(metrics.get("paging_pct"), extent)
-            known = known.values[np.isin(known.times, blocked.times[blocked.values > 0])]
+            looked = _inside(metrics.get("paging_pct"), extent)
+            known = looked.values[np.isin(looked.times, blocked.times[blocked.values > 0])]
             paging = (
                 waits * float(known.mean()) / 100 * min(1.0, again / faults) if len(known) and faults else 0.0
             )
