@@ -464,10 +464,11 @@ class Candidates:
 
 
 def late_groups(excess: Mapping[int, float], ranks: int) -> list[tuple[int, ...]]:
-    """Return those of some ranks that are latest, each and those that are late together: at most half."""
-    latest = sorted(excess, key=lambda rank: -excess[rank])[:_MOST_LATE]
+    """Return the latest of some ranks, each by itself, and those that are late together: at most half."""
+    latest = sorted(excess, key=lambda rank: -excess[rank])
     several = tuple(sorted(rank for rank in latest if excess[rank] >= _ALIKE * excess[latest[0]] > 0))
-    return [*((rank,) for rank in latest), *([several] if 1 < len(several) <= ranks // 2 else [])]
+    alone = [(rank,) for rank in latest[:_MOST_LATE]]
+    return [*alone, *([several] if 1 < len(several) <= ranks // 2 else [])]
 
 
 def of_ranks(late: Callable[[Times, int], Times], ranks: tuple[int, ...]) -> Remove:

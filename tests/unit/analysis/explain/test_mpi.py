@@ -352,6 +352,20 @@ def test_what_other_ranks_lose_in_one_step_makes_a_late_rank_no_cheaper() -> Non
     assert first.saving_ns == pytest.approx(cost, rel=0.1)
 
 
+def test_ranks_that_are_late_together_are_named_however_many_they_are() -> None:
+    def six_late(extra: float) -> Body:
+        def body(rank: int, step: int) -> Actions:
+            yield work(6 * MS * uneven(rank, step) + (extra if rank < 6 else 0))
+            yield allreduce()
+
+        return body
+
+    first = simulate(16, STEPS, six_late(3 * MS)).explain().shown()[0]
+    assert (first.cause, first.ranks) == (Cause.LATE_RANK_HOST, tuple(range(6)))
+    cost = (simulate(16, STEPS, six_late(3 * MS)).elapsed - simulate(16, STEPS, six_late(0)).elapsed) / STEPS
+    assert first.saving_ns == pytest.approx(cost, rel=0.1)
+
+
 def test_a_stage_that_is_slower_in_one_direction_is_priced_in_that_one() -> None:
     """The first and the last stage have other calls around their blocks, and tell nothing about those."""
 
