@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from hpcprof.analysis.framework.declaration import Column, Kind
 
-if TYPE_CHECKING:  # pandas is not needed to report from the store
+if TYPE_CHECKING:  # neither pandas is needed to report from the store, nor that to follow a job
     import pandas as pd
 
     from hpcprof.analysis.framework.outcome import Outcome
-from collections.abc import Iterable
-
-from hpcprof.results.store.tables import ProfileRow
+    from hpcprof.results.store.tables import ProfileRow
 
 ANALYSIS_VERSION = 24
 """Raised whenever an analysis gives other figures: profiles that were collected before are read again."""
