@@ -70,5 +70,5 @@ def _detail(run: Run, status: JobStatus) -> str:
         return reason or describe_live_steps(run)
     from hpcprof.results.run_memory import growing_memory
 
-    said = [describe_live_steps(run, time.time()), growing_memory(run)]
-    return ". ".join(one.rstrip(".") for one in said if one)
+    steps, grows = describe_live_steps(run, time.time()), growing_memory(run)
+    return f"{steps.rstrip('.')}. {grows}" if steps and grows else steps or grows
