@@ -27,7 +27,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from hpcprof.analysis.explain.step_series import drift, spikes
+from hpcprof.analysis.explain.step_series import MOST_SPIKES, drift, spikes
 from hpcprof.analysis.statistics.confidence_intervals import widening
 from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, Series, growth
@@ -130,7 +130,14 @@ def coincidences(nodes: Sequence[NodeTelemetry], steps: RunSteps | None) -> Iter
         if one.name == "spikes" and long is not None:
             rows += _beside_usual_steps(nodes, covered, long, len(subjects))
         elif one.name == "spikes":
-            rows += _moved(one, _in_windows(nodes, steps, one.weights > 0), len(subjects))
+            units, spiked = steps, one
+            if (
+                one.weights.mean() > MOST_SPIKES
+            ):  # Joined units hide the usual steps; the last ones show them.
+                units = RunSteps(covered.edges[-MOST_UNITS - 1 :], *(c[-MOST_UNITS:] for c in covered[1:]))
+                spiked = next((each for each in _subjects(units) if each.name == "spikes"), one)
+            if not spiked.weights.all():
+                rows += _moved(spiked, _in_windows(nodes, units, spiked.weights > 0), len(subjects))
         else:
             rows += _moved(one, tested, len(subjects))
     rows += [*_ranks_apart(tested, steps), *_waiting(nodes, steps), *_crowded(nodes, tested, steps)]

@@ -243,3 +243,27 @@ def test_steps_come_from_lines_and_from_profiles() -> None:
     assert both is not None and both.last.tolist() == [4, 5] and both.wall.tolist() == [10**9, 3 * 10**9]
     assert both.edges.tolist() == [101.0, 102.0, 105.0]
     assert captured_steps({}) is None
+
+
+@pytest.mark.parametrize("steps_of_run", [500, 4000])
+def test_frequent_long_steps_are_told_from_the_others_in_long_runs_too(steps_of_run: int) -> None:
+    """Each fifth step of 0.05 s takes 0.25 s, in which the rank waits; a line has the steps of a second."""
+    number = np.arange(steps_of_run)
+    ends = BEGIN + np.cumsum(np.where(number % 5 == 0, 0.25, 0.05))
+    lines = [
+        StepLine(
+            float(ends[last]),
+            int(last),
+            10,
+            5 * 10**7,
+            25 * 10**7,
+            long=tuple((int(step), 25 * 10**7) for step in (last - 9, last - 4)),
+        )
+        for last in number[9::10]
+    ]
+    times = np.arange(BEGIN, ends[-1], 0.05)
+    waits = np.isin(np.searchsorted(ends, times) % 5, [0])
+    found = claimed(
+        noted_steps(lines), {("rank0", "blocked_pct"): Series(times, np.where(waits, 100.0, 0.0))}
+    )
+    assert ("spikes", "rank0", "blocked_pct") in found
