@@ -263,7 +263,7 @@ def test_frequent_long_steps_are_told_from_the_others_in_long_runs_too(steps_of_
     ]
     times = np.arange(BEGIN, ends[-1], 0.05)
     waits = np.isin(np.searchsorted(ends, times) % 5, [0])
-    found = claimed(
-        noted_steps(lines), {("rank0", "blocked_pct"): Series(times, np.where(waits, 100.0, 0.0))}
-    )
+    of_run = noted_steps(lines)
+    assert of_run is not None
+    found = claimed(of_run, {("rank0", "blocked_pct"): Series(times, np.where(waits, 100.0, 0.0))})
     assert ("spikes", "rank0", "blocked_pct") in found
