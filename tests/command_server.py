@@ -24,10 +24,13 @@ import tempfile
 import threading
 from importlib import import_module
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import IO, TypedDict
 
 import hpcprof
+from hpcprof.report.page.page import page_environment
+from hpcprof.submit.rendering.templates import template_environment
+from hpcprof.submit.schedulers.registry import find_scheduler
 
 READ_AT_START = ("PYTHON", "LANG", "LC_", "TZ", "LD_", "MALLOC_", "OPENBLAS_", "OMP_")
 """Prefixes of the variables that a process reads only when it starts."""
@@ -41,7 +44,13 @@ AT_START = _read_at_start()
 """These variables before any test."""
 
 _NUMBER = struct.Struct("i")
-_NOT_IMPORTED = ("hpcprof.workloads", "hpcprof.results.executors", "hpcprof.templates", "hpcprof.__main__")
+_NOT_IMPORTED = (
+    "hpcprof.__main__",
+    "hpcprof.mcp",
+    "hpcprof.results.executors",
+    "hpcprof.templates",
+    "hpcprof.workloads",
+)
 """Modules that commands import only where needed: torch, MPI, and those that run as programs."""
 _LIBRARIES = (
     "pandas",
@@ -180,17 +189,37 @@ def _tell_ends(running: dict[int, socket.socket]) -> None:
 
 
 def import_everything() -> None:
-    """Import what commands import, and leave it out of every later search for garbage."""
-    for module in pkgutil.walk_packages(hpcprof.__path__, "hpcprof."):
-        if not module.name.startswith(_NOT_IMPORTED):
-            import_module(module.name)
+    """Import and compile what commands do, and leave it out of every later search for garbage."""
+    _import_below(hpcprof)
     for name in _LIBRARIES:
         with contextlib.suppress(ImportError):
             import_module(name)
+    assert "torch" not in sys.modules, "each command would cost twice as much, to copy its tables of pages"
+    _compile_templates()
     # A collect without --jobs is to need no further processes, which would import everything again.
     os.sched_getaffinity = lambda _: {0}
     gc.collect()
     gc.freeze()
+
+
+def _import_below(package: ModuleType) -> None:
+    """Import the modules of a package, but no package whose modules are left to the commands."""
+    for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
+        if not found.name.startswith(_NOT_IMPORTED):
+            module = import_module(found.name)
+            if found.ispkg:
+                _import_below(module)
+
+
+def _compile_templates() -> None:
+    """Keep the package's templates compiled, as they are after the first job of a sweep."""
+    # Else the checkout's folder would be that of a user's own templates, which come first.
+    os.chdir("/")
+    # The filters of Kubernetes are those of all schedulers.
+    scripts = template_environment(None, find_scheduler("kubernetes"))
+    for environment, folders in ((scripts, ("job/", "rank/")), (page_environment(None), ("report/",))):
+        for name in environment.list_templates(filter_func=lambda name, kept=folders: name.startswith(kept)):
+            environment.get_template(name)
 
 
 def become(asked: int, stdout: int, stderr: int) -> None:

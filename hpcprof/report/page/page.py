@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -125,20 +126,27 @@ def render_page(
     clean : callable or None
         What every text and all data go through, as `scrubbed` returns it.
     """
-    environment = Environment(
-        loader=FileSystemLoader(packaged("templates")),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=clean,
-    )
     rows = [table.data for table in tables if table.data is not None]
     every = {**data, "tables": rows}
     blocks = [
         block(f"{part}-data", clean(msgspec.to_builtins(value)) if clean else value)
         for part, value in every.items()
     ]
-    return environment.get_template(template).render(
-        parts=parts, blocks=blocks, tables=tables, bundle=bundle(), version=__version__, **values
+    return (
+        page_environment(clean)
+        .get_template(template)
+        .render(parts=parts, blocks=blocks, tables=tables, bundle=bundle(), version=__version__, **values)
+    )
+
+
+@lru_cache(1)
+def page_environment(clean: Clean | None) -> Environment:
+    """Return the environment of pages' templates; it keeps those that are compiled."""
+    return Environment(
+        loader=FileSystemLoader(packaged("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=clean,
     )
 
 
