@@ -120,11 +120,11 @@ def slow_clocks(ranks: int, trials: int, lower: float = 0.0) -> float:
     return 100 * found / trials
 
 
-def _noted(every: int, long: float, draw: np.random.Generator) -> tuple[RunSteps, Floats]:
-    """Return lines of two minutes about steps of 0.1 s, and when the long ones end, each ``every``-th one."""
-    wall = 0.1 * (1 + 0.03 * correlated(0.5)(1200, draw)).clip(0.5)
+def _noted(every: int, long: float, draw: np.random.Generator, usual: float = 0.1) -> tuple[RunSteps, Floats]:
+    """Return lines of two minutes about steps, and when the long ones end, each ``every``-th one."""
+    wall = usual * (1 + 0.03 * correlated(0.5)(round(120 / usual), draw)).clip(0.5)
     first = draw.integers(every)
-    wall[first::every] *= long / 0.1
+    wall[first::every] *= long / usual
     now, ends = [0.0], np.cumsum(wall)
     lines: list[bytes] = []
 
@@ -147,31 +147,37 @@ def _noted(every: int, long: float, draw: np.random.Generator) -> tuple[RunSteps
     return steps, ends[first::every]
 
 
-def _sampled(make: Make, fast: bool, draw: np.random.Generator) -> Series:
-    """Return two minutes of samples, ten a second or one; of a walk or a level, so many."""
-    count = 1201 if fast else 121
+def _sampled(make: Make, a_second: int, draw: np.random.Generator) -> Series:
+    """Return two minutes of samples, so many a second; of a walk or a level, so many."""
+    count = 120 * a_second + 1
     return Series(np.linspace(0.0, 120.0, count), make(count, draw))
 
 
-def long_steps(make: Make, every: int, long: float, trials: int, waits: float = 0.0) -> float:
+def long_steps(
+    make: Make,
+    every: int,
+    long: float,
+    trials: int,
+    waits: float = 0.0,
+    usual: float = 0.1,
+    a_second: int = 10,
+) -> float:
     """Return in how many percent of runs something moves with long steps; `waits` is how often that is so."""
     draw, found = np.random.default_rng(0), 0
     for _ in range(trials):
-        steps, ends = _noted(every, long, draw)
+        steps, ends = _noted(every, long, draw, usual)
         series = {
             ("rank0", "blocked_pct"): _sampled(
-                lambda n, d: np.where(make(n, d) > 1.5, 100.0, 0.0), True, draw
+                lambda n, d: np.where(make(n, d) > 1.5, 100.0, 0.0), a_second, draw
             ),
-            ("gpu0", "temperature_c"): _sampled(make, True, draw),
+            ("gpu0", "temperature_c"): _sampled(make, a_second, draw),
             ("node", "memory_pressure_s"): _sampled(
-                lambda n, d: np.cumsum(abs(make(n, d)), dtype=float), False, draw
+                lambda n, d: np.cumsum(abs(make(n, d)), dtype=float), 1, draw
             ),
             ("rank0", "written_bytes"): _sampled(
-                lambda n, d: np.cumsum(make(n, d) ** 2, dtype=float), False, draw
+                lambda n, d: np.cumsum(make(n, d) ** 2, dtype=float), 1, draw
             ),
-            ("rank0", "cpu_wait_s"): _sampled(
-                lambda n, d: np.cumsum(abs(make(n, d)), dtype=float), False, draw
-            ),
+            ("rank0", "cpu_wait_s"): _sampled(lambda n, d: np.cumsum(abs(make(n, d)), dtype=float), 1, draw),
         }
         times, blocked = series["rank0", "blocked_pct"].times, series["rank0", "blocked_pct"].values
         until = ends[np.minimum(np.searchsorted(ends, times), len(ends) - 1)] - times
@@ -291,10 +297,23 @@ def main() -> None:
         false, right = slow_clocks(ranks, trials), slow_clocks(ranks, max(1, trials // 3), 0.1)
         print(f"{ranks} ranks: a lower clock is claimed in {false:.1f} %, one 10 % lower in {right:.0f} %")
     print("Noted steps: something is said to move with the long ones, in percent of runs:")
-    for every, long in ((5, 1.0), (40, 1.0), (40, 0.3)):
-        rates = [long_steps(one, every, long, trials) for one in SAMPLES.values()]
-        power = [long_steps(SAMPLES["AR(0.9)"], every, long, max(1, trials // 3), one) for one in (0.5, 1.0)]
-        print(f"every {every}th of {long} s" + "".join(f"{rate:8.1f}" for rate in rates), end="")
+    for every, long, usual, a_second in (
+        (5, 1.0, 0.1, 10),
+        (40, 1.0, 0.1, 10),
+        (40, 0.3, 0.1, 10),
+        (5, 0.25, 0.05, 10),
+        (5, 0.25, 0.05, 3),
+    ):
+        rates = [
+            long_steps(one, every, long, trials, usual=usual, a_second=a_second) for one in SAMPLES.values()
+        ]
+        power = [
+            long_steps(SAMPLES["AR(0.9)"], every, long, max(1, trials // 3), one, usual, a_second)
+            for one in (0.5, 1.0)
+        ]
+        print(
+            f"every {every}th of {long} s, {a_second} samples/s" + "".join(f"{x:8.1f}" for x in rates), end=""
+        )
         print(f"; waiting in half or all of each: {power[0]:.0f}, {power[1]:.0f} %", flush=True)
     print("Others take shares of the core of rank 1. Ranks named for waiting, rank 0 / rank 1, in percent:")
     for kind in USE:

@@ -6,8 +6,8 @@ nothing but the standard library. Nothing here may make the job fail, and it end
 
 ``telemetry/NODE.jsonl`` in the run gets two kinds of lines. An object names what follows: ``fast`` and
 ``slow`` are the names of values, as ``DEVICE METRIC`` with a metric of `METRICS`. Lists are samples: the time
-(seconds since 1970), the fast values and, about once a second, the slow ones. A value that could not be read
-is null.
+(seconds since 1970), the fast values and, about once a second, the slow ones. A value that could not be read,
+or was not yet due, is null.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ import re
 import signal
 import sys
 import time
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Union
 
 FOLDER = "telemetry"
 """The folder in the run that has a file of each node."""
@@ -79,10 +79,8 @@ _BYTES_BEFORE_SLOWER = 8 << 20
 """After each so many bytes samples come half as often, but at least once in `_SLOWEST_S`."""
 
 _SLOWEST_S = 2.0
-_MOST_CPU = 0.005
-"""The share of a core that samples may take: they come less often where they take longer."""
-_MOST_CPU_OF_SLOW = _MOST_CPU / 2
-"""Of it, what the slow values of GPUs may take, so that those of many GPUs leave time for clocks."""
+_MOST_CPU, _MOST_WALL = 0.005, 0.25
+"""The shares of a core and of the time that samples may take: what takes longer is read less often."""
 
 _ENERGY_S = 5.0
 """The seconds between readings of what takes long: of a GPU's energy 5 ms of CPU time (H100, driver 580)."""
@@ -113,6 +111,27 @@ def _read(path: str) -> str:
         return ""
 
 
+_kept: Dict[str, int] = {}
+_MOST_KEPT, _MOST_READ = 256, 1 << 16
+"""The files that stay open, and how much of one is read."""
+
+
+def _read_again(path: str) -> str:
+    """Return the text of a file as `_read` does; it stays open: to open it takes longer than to read it."""
+    file = _kept.get(path)
+    try:
+        if file is None:
+            if len(_kept) >= _MOST_KEPT:
+                return _read(path)
+            file = _kept[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.pread(file, _MOST_READ, 0).decode("ascii", "replace")
+    except OSError:
+        if file is not None:
+            # Its process or its device is gone.
+            os.close(_kept.pop(path))
+        return ""
+
+
 def _found(pattern: str) -> List[str]:
     """Return the files of the system that match a pattern, in order."""
     return sorted(glob.glob(_ROOT + pattern))
@@ -120,28 +139,37 @@ def _found(pattern: str) -> List[str]:
 
 def _number(path: str, factor: int = 1) -> Optional[int]:
     # Slingshot's counters have their time behind an @.
-    text = _read(path).partition("@")[0].strip()
+    text = _read_again(path).partition("@")[0].strip()
     try:
         return int(text) * factor
     except ValueError:
         return None
 
 
-def _pairs(path: str, *names: str) -> Dict[str, int]:
-    """Return the numbers of a file whose lines are a name and a number."""
-    lines = re.findall("^(%s):? +([0-9]+)" % "|".join(names), _read(path), re.MULTILINE)
-    return {name: int(value) for name, value in lines}
+def _pairs(text: str, *names: str) -> Dict[str, int]:
+    """Return the numbers of a text whose lines are a name and a number."""
+    found, text = {}, "\n" + text
+    for name in names:
+        for end in (" ", ":"):
+            begin = text.find("\n" + name + end)
+            if begin >= 0:
+                begin += len(name) + 2
+                value = text[begin : begin + 32].split(None, 1)[:1]
+                if value and value[0].isdigit():
+                    found[name] = int(value[0])
+                break
+    return found
 
 
 def _pressure(path: str, who: str) -> Optional[float]:
     """Return for how many seconds some or all ("full") processes waited, of a file about pressure."""
-    total = re.search(who + r" .*total=(\d+)", _read(path))
+    total = re.search(who + r" .*total=(\d+)", _read_again(path))
     return int(total.group(1)) / 1e6 if total else None
 
 
 def _stat(pid: int) -> List[str]:
     """Return the state of a process and what follows it in its ``stat``; empty if it is gone."""
-    fields = _read("/proc/%d/stat" % pid).rpartition(") ")[2].split()
+    fields = _read_again("/proc/%d/stat" % pid).rpartition(") ")[2].split()
     return fields if len(fields) > 39 else []
 
 
@@ -210,11 +238,15 @@ class Ranks:
         waits for a page of its memory is then in no system call. None where that is closed, or it goes on.
         """
         for rank, pids in sorted(self.processes.items()):
-            known = {pid: fields for pid, fields in ((pid, _stat(pid)) for pid in pids) if fields}
-            ticks = sum(int(value) for fields in known.values() for value in fields[11:15])
-            blocked = [pid for pid, fields in known.items() if fields[0] == "D"]
-            calls = [_read("/proc/%d/syscall" % pid).split(" ")[0].strip() for pid in blocked]
-            paging = None if {"", "running"} & set(calls) or not known else 100 * ("-1" in calls)
+            ticks, known, blocked = 0, False, []
+            for pid in pids:
+                fields = _stat(pid)
+                if fields:
+                    known = True
+                    ticks += int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])
+                    if fields[0] == "D":
+                        blocked.append(_read("/proc/%d/syscall" % pid).split(" ")[0].strip())
+            paging = None if not known or "" in blocked or "running" in blocked else 100 * ("-1" in blocked)
             yield "rank%d cpu_s" % rank, round(ticks * _TICK, 3) if known else None
             yield "rank%d blocked_pct" % rank, 100 * bool(blocked) if known else None
             yield "rank%d paging_pct" % rank, paging
@@ -231,9 +263,10 @@ class Ranks:
                     faults += int(fields[9])
                     resident += int(fields[21]) * _PAGE
                     waited += int(fields[39])
-                schedule = _read("/proc/%d/schedstat" % pid).split()
+                schedule = _read_again("/proc/%d/schedstat" % pid).split()
                 queued += int(schedule[1]) if len(schedule) > 1 else 0
-                for name, value in _pairs("/proc/%d/io" % pid, "rchar", "wchar", "syscr", "syscw").items():
+                counts = _pairs(_read_again("/proc/%d/io" % pid), "rchar", "wchar", "syscr", "syscw")
+                for name, value in counts.items():
                     data[name] = data.get(name, 0) + value
             name = "rank%d " % rank
             yield name + "resident_bytes", resident
@@ -272,7 +305,8 @@ class Ranks:
         if now < due or resident > _SHARES_BYTES:
             return None
         self._shares_due[rank] = now + _SHARES_S
-        return sum(_pairs("/proc/%d/smaps_rollup" % pid, "Pss").get("Pss", 0) for pid in pids) * 1024 or None
+        texts = [_read("/proc/%d/smaps_rollup" % pid) for pid in pids]
+        return sum(_pairs(text, "Pss").get("Pss", 0) for text in texts) * 1024 or None
 
 
 _REFAULTS = ("workingset_refault", "workingset_refault_anon", "workingset_refault_file")
@@ -303,7 +337,7 @@ class Node:
 
     def limits(self) -> Dict[str, Optional[int]]:
         """Return the resources that do not change."""
-        memory = _pairs("/proc/meminfo", "MemTotal").get("MemTotal", 0) * 1024
+        memory = _pairs(_read("/proc/meminfo"), "MemTotal").get("MemTotal", 0) * 1024
         folder = self._group
         while folder.startswith("/sys/fs/cgroup/"):
             for name in ("memory.max", "memory.limit_in_bytes"):
@@ -314,10 +348,8 @@ class Node:
     def slow(self) -> Named:
         """Yield what the kernel counts for the whole node."""
         wanted = {"cpu"} | {"cpu%d" % core for core in self.cores}
-        for line in _read("/proc/stat").splitlines():
+        for line in _read_again("/proc/stat").partition("\nintr")[0].splitlines():
             words = line.split()
-            if not words or not words[0].startswith("cpu"):
-                break
             if words[0] in wanted:
                 # Without idle time, waiting for I/O, and guests, which count twice.
                 busy = sum(int(words[i]) for i in (1, 2, 3, 6, 7, 8))
@@ -329,8 +361,9 @@ class Node:
         known = [value for value in frequencies if value is not None]
         if known:
             yield "node frequency_mhz", round(sum(known) / len(known) / 1000.0)
-        memory = _pairs("/proc/meminfo", "MemTotal", "MemAvailable", "SwapTotal", "SwapFree")
-        counts = _pairs("/proc/vmstat", "pswpin", "pswpout", "pgmajfault")
+        memory = _pairs(_read_again("/proc/meminfo"), "MemTotal", "MemAvailable", "SwapTotal", "SwapFree")
+        of_node = _read_again("/proc/vmstat")
+        counts = _pairs(of_node, "pswpin", "pswpout", "pgmajfault")
         yield "node memory_used_bytes", (memory.get("MemTotal", 0) - memory.get("MemAvailable", 0)) * 1024
         yield "node swap_used_bytes", (memory.get("SwapTotal", 0) - memory.get("SwapFree", 0)) * 1024
         yield "node swapped_pages", counts.get("pswpin", 0) + counts.get("pswpout", 0)
@@ -339,7 +372,7 @@ class Node:
             waited = _pressure("/proc/pressure/" + kind, "some")
             if waited is not None:
                 yield "node %s_pressure_s" % kind, waited
-        yield "node refaults", self._refaults()
+        yield "node refaults", self._refaults(of_node)
         if self._group:
             used = _number(self._group + "/memory.current")
             yield (
@@ -347,18 +380,19 @@ class Node:
                 _number(self._group + "/memory.usage_in_bytes") if used is None else used,
             )
             for name in ("memory.events", "memory.oom_control"):
-                kills = _pairs(os.path.join(self._group, name), "oom_kill")
+                kills = _pairs(_read_again(os.path.join(self._group, name)), "oom_kill")
                 if kills:
                     yield "node oom_kills", kills["oom_kill"]
-            throttled = _pairs(self._group + "/cpu.stat", "throttled_usec").get("throttled_usec")
+            limited = _pairs(_read_again(self._group + "/cpu.stat"), "throttled_usec")
+            throttled = limited.get("throttled_usec")
             if throttled is not None:
                 yield "node cgroup_throttled_s", throttled / 1e6
 
-    def _refaults(self) -> Optional[int]:
+    def _refaults(self, of_node: str) -> Optional[int]:
         """Return how many pages had been taken away and were needed again, of the job or else of the node."""
-        own = self._group + "/memory.stat"
-        for path, prefix in ((own, "total_"), (own, ""), ("/proc/vmstat", "")):
-            again = _pairs(path, *(prefix + name for name in _REFAULTS))
+        own = _read_again(self._group + "/memory.stat") if self._group else ""
+        for text, prefix in ((own, "total_"), (own, ""), (of_node, "")):
+            again = _pairs(text, *(prefix + name for name in _REFAULTS))
             if again:
                 return sum(again.values())
         return None
@@ -508,8 +542,6 @@ class NvidiaGpus:
         self.names: List[str] = []
         self._handles: List[Tuple[int, ctypes.c_void_p]] = []
         self._lacking: Set[Tuple[Any, ...]] = set()
-        self._next_energy = self._next_slow = 0.0
-        self._slow_names: List[str] = []
         try:
             self._nvml = ctypes.CDLL("libnvidia-ml.so.1")
         except OSError:
@@ -559,31 +591,11 @@ class NvidiaGpus:
             )
 
     def slow(self) -> Named:
-        """Yield energy, memory and errors of each GPU; None for each while it is too early to read them."""
-        now, before = time.time(), time.process_time()
-        if now < self._next_slow:
-            for name in self._slow_names:
-                yield name, None
-            return
-        read = list(self._read_slow(now))
-        self._slow_names = [name for name, _ in read]
-        self._next_slow = now + (time.process_time() - before) / _MOST_CPU_OF_SLOW
-        yield from read
-
-    def end(self) -> None:
-        """Let the next slow values be read, whenever the last ones were."""
-        self._next_energy = self._next_slow = 0.0
-
-    def _read_slow(self, now: float) -> Named:
+        """Yield memory and errors of each GPU."""
         number, large = ctypes.c_uint, ctypes.c_ulonglong
-        counted = now >= self._next_energy
-        if counted:
-            self._next_energy = now + _ENERGY_S * len(self._handles)
         for index, handle in self._handles:
             name = "gpu%d " % index
             memory = self._ask("nvmlDeviceGetMemoryInfo", handle, _Memory)
-            energy = self._ask("nvmlDeviceGetTotalEnergyConsumption", handle, large) if counted else None
-            yield name + "energy_j", None if energy is None else energy / 1000.0
             yield name + "memory_mhz", self._ask("nvmlDeviceGetClockInfo", handle, number, 2)
             yield name + "temperature_c", self._ask("nvmlDeviceGetTemperature", handle, number, 0)
             yield name + "used_bytes", None if memory is None else memory.used
@@ -592,8 +604,15 @@ class NvidiaGpus:
             yield name + "pcie_replays", self._ask("nvmlDeviceGetPcieReplayCounter", handle, number)
             for metric, (fields, factor) in _NVLINK.items():
                 yield name + metric, self._fields(handle, fields, factor)
+
+    def counted(self) -> Named:
+        """Yield the energy of each GPU, and its data on PCIe: these take longest."""
+        for index, handle in self._handles:
+            name = "gpu%d " % index
+            energy = self._ask("nvmlDeviceGetTotalEnergyConsumption", handle, ctypes.c_ulonglong)
+            yield name + "energy_j", None if energy is None else energy / 1000.0
             for metric, (fields, factor) in _PCIE.items():
-                yield name + metric, self._fields(handle, fields, factor) if counted else None
+                yield name + metric, self._fields(handle, fields, factor)
 
     def _fields(self, handle: ctypes.c_void_p, numbers: Tuple[int, ...], factor: int) -> Optional[int]:
         """Return the sum of the fields that a GPU has; None if it has none."""
@@ -662,6 +681,59 @@ class DrmGpus:
                 yield "gpu%d %s" % (index, metric), None if value is None else round(value * factor, 3)
 
 
+class Source:
+    """Values that are read together, ``every_s`` seconds apart or, as `paced`, less often."""
+
+    def __init__(self, read: Callable[[], Named], every_s: float) -> None:
+        self._read, self.every_s = read, every_s
+        self.pause = every_s
+        self.cpu = self.wall = self.spent = 0.0
+        self._due = 0.0
+        self._values: List[Tuple[str, Number]] = []
+        self._readings = 0
+
+    @property
+    def load(self) -> float:
+        """The share of a core that readings take unless they are less often."""
+        return self.cpu / self.every_s
+
+    def is_due(self, now: float) -> bool:
+        """Return whether it is time for the next reading."""
+        return now >= self._due
+
+    def values(self, now: float) -> List[Tuple[str, Number]]:
+        """Return the values; None for each where it is too early to read them."""
+        if not self.is_due(now):
+            return [(name, None) for name, _ in self._values]
+        self._due = now + self.pause - _FAST_S / 2
+        began, cpu = time.monotonic(), time.process_time()
+        self._values = list(self._read())
+        cpu, wall = time.process_time() - cpu, time.monotonic() - began
+        self.spent += cpu
+        if self._readings:
+            # The first one does not count: it also opens files, and wakes what sleeps.
+            weight = max(0.1, 1.0 / self._readings)
+            self.cpu += weight * (cpu - self.cpu)
+            self.wall += weight * (wall - self.wall)
+        self._readings += 1
+        return self._values
+
+    def end(self) -> None:
+        """Let the next values be read, whenever the last ones were."""
+        self._due = 0.0
+
+
+def paced(sources: List[Source], left: float) -> None:
+    """Set how often each source is read, so that all take at most the share of a core that is ``left``.
+
+    The expensive ones get equal shares of what the cheap ones leave.
+    """
+    for place, source in enumerate(sorted(sources, key=lambda one: one.load)):
+        own = min(source.load, left / (len(sources) - place))
+        left -= own
+        source.pause = max(source.every_s, source.wall / _MOST_WALL, source.cpu / own if own else 0.0)
+
+
 class Sampler:
     """Writes the samples of this node until its ranks have ended."""
 
@@ -672,13 +744,22 @@ class Sampler:
         self._node = node
         self._ranks, self._system = Ranks(run_directory), Node()
         self._nvidia = NvidiaGpus()
-        self._gpus: Any = self._nvidia if self._nvidia.names else DrmGpus()
-        self._slow: List[Any] = [self._ranks, self._system, Network(), FileSystems()]
-        if self._gpus is self._nvidia:
-            self._slow.append(self._nvidia)
+        gpus: Any = self._nvidia if self._nvidia.names else DrmGpus()
+        network, files = Network(), FileSystems()
+        self._names_of_gpus: List[str] = gpus.names
+        self._have_missing: List[Any] = [self._system, network, files, gpus, self._nvidia]
+        self._looking = Source(self._look, _SLOW_S)
+        self._fast = [Source(one.fast, _FAST_S) for one in (gpus, self._ranks)]
+        self._slow = [Source(one.slow, _SLOW_S) for one in (self._ranks, self._system, network, files)]
+        if gpus is self._nvidia:
+            self._slow += [Source(read, _SLOW_S) for read in (gpus.slow, self._others)]
+            self._slow.append(Source(gpus.counted, _ENERGY_S * len(gpus.names)))
         self._header: Optional[Dict[str, Any]] = None
+        self._encode = json.JSONEncoder(separators=(",", ":")).encode
+        self._unwritten: List[str] = []
         self._written = 0
-        self._ended = False
+        self._ended = self._left = self._had_ranks = False
+        self._empty = 0
         self._on_gpus: Dict[int, Optional[Set[int]]] = {}
         self._seen_on_gpus = False
 
@@ -687,51 +768,46 @@ class Sampler:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         self._widen()
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        self._began, self._began_cpu = time.time(), time.process_time()
-        empty, next_slow, had_ranks = 0, 0.0, False
+        self._began, began_cpu = time.time(), time.process_time()
+        sources = [self._looking, *self._fast, *self._slow]
         with open(self._path, "ab", 0) as self._file:
             while True:
                 now = time.time()
-                slow = now >= next_slow or self._ended
-                if slow:
-                    next_slow = now + max(_SLOW_S, self._pause(now))
-                    self._look()
-                    empty = 0 if self._ranks.processes else empty + 1
-                    had_ranks = had_ranks or bool(self._ranks.processes)
-                self._sample(now, slow)
-                if self._ended or self._all_have_left(slow) or self._is_alone(empty, had_ranks, now):
+                slow = self._sample(now)
+                if self._ended or self._left or self._is_alone(now):
                     return
-                pause = max(0.0, now + self._pause(now) - time.time())
-                self._ended = signal.sigtimedwait({signal.SIGTERM}, pause) is not None
+                if slow:
+                    # To wake up and to write takes CPU time too.
+                    between = time.process_time() - began_cpu - sum(source.spent for source in sources)
+                    share = between / max(_SLOW_S, now - self._began)
+                    paced(sources, max(_MOST_CPU / 2, _MOST_CPU - share))
+                tick = min(_FAST_S * 2.0 ** (self._written // _BYTES_BEFORE_SLOWER), _SLOWEST_S)
+                self._ended = signal.sigtimedwait({signal.SIGTERM}, self._pause(now, tick)) is not None
                 if self._ended:
-                    self._nvidia.end()
+                    for source in sources:
+                        source.end()
 
-    def _look(self) -> None:
-        """Look for the processes of the ranks, here and on the GPUs."""
+    @staticmethod
+    def _pause(began: float, tick: float) -> float:
+        """Return the seconds until a time after a sample that began; none if the clock was set back."""
+        return min(tick, max(0.0, began + tick - time.time()))
+
+    def _look(self) -> Named:
+        """Look for the processes of the ranks, and whether those of the whole run have left exit codes."""
         self._ranks.find()
         self._system.cores = sorted(set().union(*self._ranks.cores().values()))
-        if self._gpus is self._nvidia:
-            self._on_gpus = self._nvidia.processes()
-            own = set().union(*self._ranks.processes.values())
-            self._seen_on_gpus = self._seen_on_gpus or any(on and on & own for on in self._on_gpus.values())
+        self._empty = 0 if self._ranks.processes else self._empty + 1
+        self._had_ranks = self._had_ranks or bool(self._ranks.processes)
+        if self._world_size:
+            ended = sum(name.endswith(".exit") for name in os.listdir(self._state))
+            self._left = ended >= self._world_size
+        yield from ()
 
-    def _all_have_left(self, looks: bool) -> bool:
-        """Return whether each rank of the run, on whatever node, has left its exit code."""
-        if not looks or not self._world_size:
-            return False
-        return sum(name.endswith(".exit") for name in os.listdir(self._state)) >= self._world_size
-
-    def _is_alone(self, looks: int, had_ranks: bool, now: float) -> bool:
+    def _is_alone(self, now: float) -> bool:
         """Return whether the ranks here have ended, or will not begin."""
-        if looks and os.getppid() != self._parent:
+        if self._empty and os.getppid() != self._parent:
             return True
-        return looks >= 3 and (had_ranks or now - self._began > _START_S)
-
-    def _pause(self, now: float) -> float:
-        """Return the seconds to the next sample: more of them for long files, and where CPU time is up."""
-        spent = (time.process_time() - self._began_cpu) / _MOST_CPU - (now - self._began)
-        pause = max(_FAST_S * 2.0 ** (self._written // _BYTES_BEFORE_SLOWER), spent)
-        return min(pause, _SLOWEST_S)
+        return self._empty >= 3 and (self._had_ranks or now - self._began > _START_S)
 
     @staticmethod
     def _widen() -> None:
@@ -741,23 +817,31 @@ class Sampler:
         except (OSError, ValueError):
             pass
 
-    def _sample(self, now: float, slow: bool) -> None:
-        fast = list(self._gpus.fast()) + list(self._ranks.fast())
-        some: List[Tuple[str, Number]] = []
-        if slow:
-            some = [one for source in self._slow for one in source.slow()] + list(self._others())
+    def _sample(self, now: float) -> bool:
+        """Take a sample of what is due; return whether slow values were."""
+        self._looking.values(now)
+        slow = any(source.is_due(now) for source in self._slow)
+        if not slow and not any(source.is_due(now) for source in self._fast):
+            return False
+        fast, some = (
+            [one for source in sources for one in source.values(now)]
+            for sources in (self._fast, self._slow if slow else ())
+        )
         self._describe([name for name, _ in fast], [name for name, _ in some] if slow else None, now)
         line: List[Any] = [round(now, 3), [value for _, value in fast]]
         if slow:
             line.append([value for _, value in some])
-        self._write(line)
+        self._write(line, slow)
+        return slow
 
     def _others(self) -> Named:
         """Yield how many processes that are none of the run each GPU has; no names, and no numbers.
 
         Where no rank was ever seen on a GPU, as in some containers, nobody can be told apart.
         """
+        self._on_gpus = self._nvidia.processes()
         own = set().union(*self._ranks.processes.values())
+        self._seen_on_gpus = self._seen_on_gpus or any(on and on & own for on in self._on_gpus.values())
         for index, on in sorted(self._on_gpus.items()):
             yield (
                 "gpu%d other_processes" % index,
@@ -767,7 +851,9 @@ class Sampler:
     def _describe(self, fast: List[str], slow: Optional[List[str]], now: float) -> None:
         """Name the values that follow, and the places of the ranks, if they have changed."""
         before = self._header
-        cores = self._ranks.cores() if slow is not None or before is None else {}
+        if before and before["fast"] == fast and slow is None:
+            return
+        cores = self._ranks.cores()
         ranks = {
             str(rank): {
                 "cores": cores.get(rank, []),
@@ -776,33 +862,34 @@ class Sampler:
             }
             for rank, pids in sorted(self._ranks.processes.items())
         }
-        if (
-            before
-            and before["fast"] == fast
-            and (slow is None or (before["slow"], before["ranks"]) == (slow, ranks))
-        ):
+        slow = slow if slow is not None else before["slow"] if before else []
+        if before and [before[key] for key in ("fast", "slow", "ranks")] == [fast, slow, ranks]:
             return
         missing: Dict[str, str] = {}
-        for source in (*self._slow, self._gpus, self._nvidia):
-            missing.update(getattr(source, "missing", {}))
-        if self._gpus.names:
+        for source in self._have_missing:
+            missing.update(source.missing)
+        if self._names_of_gpus:
             missing.pop("NVIDIA GPUs", None)
         self._header = {
             "node": self._node,
             "time": round(now, 3),
             "limits": self._system.limits(),
-            "gpus": self._gpus.names,
+            "gpus": self._names_of_gpus,
             "ranks": ranks,
             "missing": missing,
             "fast": fast,
-            "slow": slow if slow is not None else before["slow"] if before else [],
+            "slow": slow,
         }
         self._write(self._header)
 
-    def _write(self, value: Any) -> None:
-        line = json.dumps(value, separators=(",", ":")).encode() + b"\n"
-        self._file.write(line)
-        self._written += len(line)
+    def _write(self, value: Any, now: bool = True) -> None:
+        """Write a line, or keep it until the next: to a shared file system, each writing is a message."""
+        self._unwritten.append(self._encode(value) + "\n")
+        if now:
+            lines = "".join(self._unwritten).encode()
+            self._unwritten = []
+            self._file.write(lines)
+            self._written += len(lines)
 
 
 if __name__ == "__main__":

@@ -57,6 +57,12 @@ _POLLS = 0.9
 
 _FEWEST_BLOCKED = 5
 
+_STATES = ("blocked_pct", "paging_pct")
+"""What a sample says of its instant only: it says nothing of the steps between two samples."""
+
+_KNOWN = 0.25
+"""The least share of the units in which the state has to be sampled."""
+
 REASONS = {
     0x4: "power cap",
     0x8: "hardware slowdown",
@@ -238,13 +244,19 @@ def _beside_usual_steps(
     varied, values = [], []
     for one in list(_all_tested(nodes, np.column_stack(edges).ravel()))[:_MOST_SERIES]:
         of_three = np.append(one.values, np.nan).reshape(-1, 6)[:, [0, 2, 4]]
-        if np.isfinite(of_three).all() and np.ptp(of_three) > 0:
+        if not _is_known(of_three, one.metric) or not np.isfinite(of_three[:, 1]).any():
+            continue
+        if np.nanstd(of_three) > 0 and np.isfinite(of_three[:, [0, 2]]).any():
             varied.append(one)
             values.append(one.sign * of_three)
     draw, tables = np.random.default_rng(0), []
     for of_three in values:
-        ranks = _ranks(of_three.ravel()).reshape(-1, 3)
-        tables.append(ranks - ranks.mean(axis=1, keepdims=True))
+        known = np.isfinite(of_three)
+        ranks = np.zeros_like(of_three)
+        ranks[known] = _ranks(of_three[known])
+        # The times without a sample count for nothing.
+        mean = ranks.sum(axis=1, keepdims=True) / np.maximum(1, known.sum(axis=1, keepdims=True))
+        tables.append(np.where(known, ranks - mean, 0.0))
     lengths = [_block(_ranks(one[:, 1]), _ranks(one[:, 1]), False) for one in tables]
     for length in sorted(set(lengths)):
         some = [place for place, own in enumerate(lengths) if own == length]
@@ -256,7 +268,7 @@ def _beside_usual_steps(
         chances = np.minimum(1.0, subjects * len(set(lengths)) * _as_high(sums))
         for place, p_value in zip(some, chances.tolist(), strict=True):
             one, own = varied[place], varied[place].sign * values[place]
-            then, usual = float(own[:, 1].mean()), float(own[:, [0, 2]].mean())
+            then, usual = float(np.nanmean(own[:, 1])), float(np.nanmean(own[:, [0, 2]]))
             if one.sign * (then - usual) > 0 and _differs(then, usual):
                 yield _row(one, "spikes", (int(steps.last[0]), int(steps.last[-1])), usual, then, p_value)
 
@@ -295,7 +307,7 @@ def _all_tested(nodes: Sequence[NodeTelemetry], edges: Floats) -> Iterator[_Test
                     yield _Tested(rank, node.node, device, reason, "%", 1.0, mean_in(shares, kind, edges))
             elif metric in _SIGNS:
                 unit = f"{unit}/s" if kind == "counter" else unit
-                values = mean_in(series, kind, edges)
+                values = mean_of_samples(series, edges) if metric in _STATES else mean_in(series, kind, edges)
                 yield _Tested(rank, node.node, device, metric, unit, _SIGNS[metric], values)
         for rank in node.ranks:
             others = _others_in(node, [rank], edges)
@@ -327,7 +339,8 @@ def _others_in(node: NodeTelemetry, ranks: Collection[int], edges: Floats) -> Fl
 def mean_in(series: Series, kind: str, edges: Floats) -> Floats:
     """Return the mean of a metric between consecutive moments, or the rate of a counter.
 
-    A value holds since the sample before, what a counter grew by is spread evenly over its time.
+    A value holds since the sample before, what a counter grew by is spread evenly over its time. States do
+    not hold (`mean_of_samples`).
     """
     if len(series.times) < 2:
         return np.full(len(edges) - 1, np.nan)
@@ -345,22 +358,44 @@ def mean_in(series: Series, kind: str, edges: Floats) -> Floats:
     return found
 
 
+def mean_of_samples(series: Series, edges: Floats) -> Floats:
+    """Return the mean of the samples between consecutive moments; NaN where there is none."""
+    place = np.searchsorted(edges, series.times) - 1
+    inside = (place >= 0) & (place < len(edges) - 1)
+    sums, counts = (
+        np.bincount(place[inside], weights, len(edges) - 1)
+        for weights in (series.values[inside], np.ones(np.count_nonzero(inside)))
+    )
+    return np.divide(sums, counts, out=np.full(len(edges) - 1, np.nan), where=counts > 0)
+
+
+def _is_known(values: Floats, metric: str) -> bool:
+    """Return whether a metric is known of all units or, of a state, of enough of them."""
+    known = np.isfinite(values)
+    return bool(known.all() or (metric in _STATES and known.mean() >= _KNOWN))
+
+
 def _moved(subject: _Subject, tested: Sequence[_Tested], subjects: int) -> Iterator[dict[str, Any]]:
     """Yield the metrics that are worse in the steps of a subject, with the probability of that by chance."""
     weights = subject.weights
     varied = [
         one
         for one in tested
-        if np.isfinite(one.values[subject.kept]).all() and np.ptp(one.values[subject.kept]) > 0
+        if _is_known(one.values[subject.kept], one.metric) and np.nanstd(one.values[subject.kept]) > 0
     ]
     worse = weights > (weights.min() + weights.max()) / 2
     if not varied or not worse.any():
         return
     values = np.array([one.sign * one.values[subject.kept] for one in varied])
+    # A unit without a sample counts as a usual one, wherever it is.
+    values = np.where(np.isfinite(values), values, np.nanmedian(values, axis=1, keepdims=True))
     chances = np.minimum(1.0, subjects * chance(weights, values, subject.name == "spikes"))
     for one, p_value in zip(varied, chances.tolist(), strict=True):
         own = one.values[subject.kept]
-        then, usual = float(own[worse].mean()), float(np.median(own[~worse]))
+        known = np.isfinite(own)
+        if not known[worse].any() or not known[~worse].any():
+            continue
+        then, usual = float(own[worse & known].mean()), float(np.median(own[~worse & known]))
         if one.sign * (then - usual) > 0 and _differs(then, usual):
             yield _row(one, subject.name, (subject.first, subject.last), usual, then, p_value)
 
@@ -471,23 +506,26 @@ def _ranks_apart(tested: Sequence[_Tested], steps: RunSteps) -> Iterator[dict[st
     """Yield what a rank has otherwise than the other ranks."""
     by_metric: dict[str, dict[int, _Tested]] = {}
     for one in tested:
-        if one.rank is not None and np.isfinite(one.values).all():
+        if one.rank is not None and _is_known(one.values, one.metric):
             by_metric.setdefault(one.metric, {})[one.rank] = one
     looks = sum(len(ranks) for ranks in by_metric.values() if len(ranks) > 1)
     for ranks in by_metric.values():
         if len(ranks) < 2:
             continue
-        every = {rank: one.values for rank, one in ranks.items()}
+        known = np.isfinite([one.values for one in ranks.values()]).all(axis=0)
+        if np.count_nonzero(known) < FEWEST_UNITS:
+            continue
+        every = {rank: one.values[known] for rank, one in ranks.items()}
         for rank, one in ranks.items():
             others = np.array([values for other, values in every.items() if other != rank])
-            usual, then = float(np.median(others.mean(axis=1))), float(one.values.mean())
+            usual, then = float(np.median(others.mean(axis=1))), float(every[rank].mean())
             several = len(others) >= _FEWEST_OTHERS
             least = _MATERIAL if several else _MATERIAL_OF_FEW
             if one.sign * (then - usual) <= 0 or not _differs(then, usual, least):
                 continue
             if several and not _is_apart(then, others.mean(axis=1)):
                 continue
-            p_value = min(1.0, looks * _beyond_noise(one.sign * (one.values - np.median(others, axis=0))))
+            p_value = min(1.0, looks * _beyond_noise(one.sign * (every[rank] - np.median(others, axis=0))))
             yield _row(one, "rank", (int(steps.last[0]), int(steps.last[-1])), usual, then, p_value)
 
 

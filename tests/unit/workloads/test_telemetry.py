@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,9 +41,18 @@ device tmpfs mounted on /run with fstype tmpfs
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(telemetry, "_ROOT", str(tmp_path / "tree"))
-    return tmp_path / "tree"
+    monkeypatch.setattr(telemetry, "_kept", kept := dict[str, int]())
+    yield tmp_path / "tree"
+    for file in kept.values():
+        os.close(file)
+
+
+def reads(monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:
+    """Let the sampler read these files, and find all others empty."""
+    for name in ("_read", "_read_again"):
+        monkeypatch.setattr(telemetry, name, lambda path: files.get(path, ""))
 
 
 def write(root: Path, files: dict[str, str]) -> None:
@@ -74,8 +84,8 @@ def test_gpus_of_amd_and_intel_are_read_from_the_files_of_their_drivers(root: Pa
     assert values["gpu1 power_w"] == 412.0 and values["gpu1 temperature_c"] == 58.0
     assert (values["gpu1 sm_mhz"], values["gpu1 memory_mhz"]) == (1700.0, 1600.0)
     assert (values["gpu1 busy_pct"], values["gpu1 used_bytes"]) == (97, 34359738368)
-    (root / AMD / "gpu_busy_percent").unlink()
-    assert dict(gpus.fast())["gpu1 busy_pct"] is None
+    (root / AMD / "gpu_busy_percent").write_text("2")
+    assert dict(gpus.fast())["gpu1 busy_pct"] == 2
 
 
 def test_slingshot_and_infiniband_count_bytes_and_errors(root: Path) -> None:
@@ -131,10 +141,10 @@ def test_fields_of_nvml_are_added_up_and_those_without_any_asked_once() -> None:
     gpus._nvml, gpus._handles = library, [(0, ctypes.c_void_p())]  # type: ignore[assignment]
     values = dict(gpus.slow())
     assert (values["gpu0 nvlink_sent_bytes"], values["gpu0 nvlink_received_bytes"]) == (10240, 20480)
-    assert values["gpu0 nvlink_errors"] == 3 and values["gpu0 pcie_sent_bytes"] is None
+    assert values["gpu0 nvlink_errors"] == 3
+    assert dict(gpus.counted())["gpu0 pcie_sent_bytes"] is None
     library.asked = 0
-    gpus._next_slow = 0.0
-    dict(gpus.slow())
+    dict(gpus.slow()), dict(gpus.counted())
     assert library.asked == 3
 
 
@@ -174,7 +184,7 @@ def test_the_pressure_of_the_group_of_a_rank_is_read_and_not_that_of_the_node(
         f"{base}/slurm/job_7/step_0/memory.pressure": some + whole,
         f"{base}/memory.pressure": some,
     }
-    monkeypatch.setattr(telemetry, "_read", lambda path: files.get(path, ""))
+    reads(monkeypatch, files)
     monkeypatch.setattr(os.path, "exists", f"{base}/slurm/job_7/step_0/cgroup.type".__eq__)
     ranks = telemetry.Ranks("/run")
     ranks.processes = {0: {7}, 1: {8}}
@@ -188,7 +198,7 @@ def test_pages_that_are_needed_again_are_those_of_the_job_or_else_of_the_node(
     vm = "pgmajfault 7\nworkingset_refault_anon 20\nworkingset_refault_file 22\n"
     old = "workingset_refault_file 1\ntotal_workingset_refault_file 5\ntotal_workingset_refault_anon 1\n"
     files = {"/proc/vmstat": vm}
-    monkeypatch.setattr(telemetry, "_read", lambda path: files.get(path, ""))
+    reads(monkeypatch, files)
     system = telemetry.Node()
     assert dict(system.slow())["node refaults"] == 42
     system._group = "/sys/fs/cgroup/job"
@@ -198,29 +208,57 @@ def test_pages_that_are_needed_again_are_those_of_the_job_or_else_of_the_node(
     assert dict(system.slow())["node refaults"] == 6
 
 
-def test_the_slow_values_of_many_gpus_take_a_quarter_of_a_percent_of_a_core(
+def test_what_takes_long_is_read_less_often_and_what_is_cheap_ten_times_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock, read = SimpleNamespace(now=0.0, cpu=0.0), 0
-    times = SimpleNamespace(time=lambda: clock.now, process_time=lambda: clock.cpu)
+    clock = SimpleNamespace(now=0.0, cpu=0.0)
+    times = SimpleNamespace(monotonic=lambda: clock.now + clock.cpu, process_time=lambda: clock.cpu)
     monkeypatch.setattr(telemetry, "time", times)
-    gpus = telemetry.NvidiaGpus()
-    gpus._handles = [(index, ctypes.c_void_p()) for index in range(8)]
+    read = dict.fromkeys(("ranks", "GPU", "node", "energy"), 0)
 
-    def ask(*given: object) -> None:
-        clock.cpu += 1e-3
+    def source(name: str, cpu: float, every: float) -> telemetry.Source:
+        def values() -> telemetry.Named:
+            read[name] += 1
+            # The first reading takes long.
+            clock.cpu += cpu if read[name] > 1 else 0.2
+            yield name, read[name]
 
-    monkeypatch.setattr(gpus, "_ask", ask)
-    monkeypatch.setattr(gpus, "_fields", ask)
-    names = [name for name, _ in gpus.slow()]
-    for clock.now in range(1, 1000):
-        before = clock.cpu
-        # The names stay, whether values are read or not.
-        assert [name for name, _ in gpus.slow()] == names
-        read += clock.cpu > before
-    assert 0.9 * 0.0025 * 1000 < clock.cpu < 1.1 * 0.0025 * 1000
-    assert read > 20
-    before = clock.cpu
-    gpus.end()
-    list(gpus.slow())
-    assert clock.cpu > before
+        return telemetry.Source(values, every)
+
+    sources = [
+        source("ranks", 1e-4, 0.1),
+        source("GPU", 3e-3, 0.1),
+        source("node", 5e-4, 1.0),
+        source("energy", 4e-2, 5.0),
+    ]
+    for tick in range(6000):
+        clock.now = tick / 10
+        for one in sources:
+            due = one.is_due(clock.now)
+            ((_, value),) = one.values(clock.now)
+            # The names stay, whether values are read or not.
+            assert (value is not None) == due
+        telemetry.paced(sources, 0.005)
+    assert 5900 < read["ranks"] <= 6000 and 590 < read["node"] <= 600
+    assert 200 < read["GPU"] < 500 and 10 < read["energy"] < 50
+    assert 0.9 * 0.005 * 600 < clock.cpu - 4 * 0.2 < 1.1 * 0.005 * 600
+    for one in sources:
+        one.end()
+        assert one.values(clock.now)[0][1] is not None
+
+
+def test_what_waits_long_is_read_less_often_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now=0.0)
+    times = SimpleNamespace(monotonic=lambda: clock.now, process_time=lambda: 0.0)
+    monkeypatch.setattr(telemetry, "time", times)
+
+    def values() -> telemetry.Named:
+        clock.now += 0.3
+        yield "power", 1
+
+    source = telemetry.Source(values, 0.1)
+    for _ in range(3):
+        clock.now += 10
+        source.values(clock.now)
+    telemetry.paced([source], 0.005)
+    assert source.pause == pytest.approx(1.2)

@@ -12,6 +12,7 @@ from hpcprof.analysis.telemetry.coincidences import (
     captured_steps,
     coincidences,
     mean_in,
+    mean_of_samples,
     noted_steps,
     single_steps,
 )
@@ -171,6 +172,22 @@ def test_long_steps_that_end_each_line_are_told_from_the_usual_ones_beside_them(
     )
 
 
+@pytest.mark.parametrize("apart", [0.1, 0.37, 0.7])
+def test_a_state_says_nothing_of_the_steps_between_two_samples(apart: float) -> None:
+    """Of five steps one waits for a disk; a sample a step or fewer name it by its share of the time."""
+    wall = np.tile([50, 50, 50, 50, 250], 60) * 10**6
+    units = np.tile([4, 1], 60)
+    times_of = np.tile([50, 250], 60) * 10**6
+    edges = BEGIN + np.append(0.0, np.cumsum(units * times_of) / 1e9)
+    of = RunSteps(edges, np.cumsum(units) - 1, units, times_of, times_of)
+    times = np.arange(BEGIN - 1, edges[-1] + 1, apart)
+    step = np.clip(np.searchsorted(BEGIN + np.cumsum(wall) / 1e9, times), 0, len(wall) - 1)
+    state = Series(times, np.where(wall[step] > 10**8, 100.0, 0.0))
+    rows = coincidences([node({("rank0", "blocked_pct"): state})], of)
+    (row,) = [row for row in rows if row["subject"] == "spikes"]
+    assert row["beyond_chance"] and (row["usual"], row["then"]) == (0.0, 100.0)
+
+
 def test_waiting_for_files_in_all_steps_is_named_and_a_few_samples_are_not() -> None:
     of = steps(np.empty(0, np.int64))
     times = np.arange(of.edges[0], of.edges[-1], 0.1)
@@ -216,6 +233,8 @@ def test_nothing_is_interpolated_but_the_growth_of_counters() -> None:
     assert mean_in(held, "gauge", edges).tolist() == pytest.approx([(2 + 2) / 1.5, (2 + 6) / 1.5])
     assert np.isnan(mean_in(held, "gauge", np.array([3.0, 4.0]))).all()
     count = Series(np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.0, 2.0, 1.0, 7.0]))
+    state = mean_of_samples(held, np.array([0.0, 0.5, 2.0, 4.0]))
+    assert np.isnan(state[0]) and state[1:].tolist() == [3.0, 6.0]
     # What it grew by while it began anew is unknown.
     assert mean_in(count, "counter", np.array([0.0, 1.0, 3.0])).tolist() == [2.0, 6.0]
 
