@@ -82,7 +82,7 @@ class Account:
     share_pct: float
     """The share of the steps of the run."""
     notes: tuple[str, ...]
-    """What a reader has to know of it, in sentences."""
+    """Sentences that a reader has to know about it."""
 
 
 def accounts_of_steps(contents: Contents) -> list[Account]:

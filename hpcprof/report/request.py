@@ -39,11 +39,11 @@ class ReportRequest:
     analysis: str | None = None
     """The only analysis to show."""
     one_table: bool = False
-    """Whether the output format holds one table only, so that an analysis must be named."""
+    """True if the output format holds one table only, so that an analysis must be named."""
     html: Path | None = None
     """The HTML file to write."""
     scrub: bool = False
-    """Whether the HTML file leaves out hosts, users, paths, command lines and logs."""
+    """True if the HTML file leaves out hosts, users, paths, command lines and logs."""
     threshold: float | None = None
     """From which cost on a late rank is a straggler, in percent of a step, if not the usual one."""
 

@@ -45,7 +45,7 @@ class MpiLinks:
     start: Ints
     """When the call begins that begins it, on the clock of the rank."""
     match: Ints
-    """What all of its ranks have in common, from 0."""
+    """The number that all of its ranks have in common, from 0."""
     peer: Ints
     """The other rank of a message, -1 for a collective."""
     way: Ints

@@ -79,7 +79,7 @@ class RunClocks:
     sources: Mapping[int, ClockSource]
     """By rank."""
     errors: Mapping[int, float]
-    """How far off a rank may be, in ns; without the ranks of which that is unknown."""
+    """The most that a rank may be off, in ns; without the ranks of which that is unknown."""
     start_utc_ns: int | None = None
     """The UTC time of the common clock's zero in ns since 1970; None if the profiles do not record it."""
 
@@ -213,13 +213,13 @@ class RankCommunication:
     kernel. Of the collectives that share one, only the first is here. Shape (n,).
     """
     number: Ints
-    """What a collective, or a message, has in common on all of its ranks; shape (n,)."""
+    """The number that a collective, or a message, has in common on all of its ranks; shape (n,)."""
     way: Ints
     """1 for a message that is sent, -1 for one that is received, 0 for a collective; shape (n,)."""
     carrier: Ints
     """`Carrier` values; shape (n,)."""
     texts: list[str]
-    """What each is."""
+    """The words for each of them."""
 
     @classmethod
     def joined(cls, parts: Sequence[RankCommunication]) -> RankCommunication:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
+from operator import sub
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcprof.analysis.memory.findings import TABLES
+from hpcprof.analysis.memory.findings import LEAST_GROWTH_BYTES, LEAST_GROWTH_SAMPLES, TABLES
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.memory_snapshot import (
@@ -14,8 +16,9 @@ from hpcprof.profiles.readers.memory_snapshot import (
     is_memory_snapshot,
     read_memory_snapshot,
 )
+from hpcprof.profiles.readers.telemetry import resident_points
 from hpcprof.submit.runs.directory import Run
-from hpcprof.submit.runs.live_steps import all_step_lines
+from hpcprof.submit.runs.live_steps import all_step_lines, step_lines
 from hpcprof.workloads.memory_history import FOLDER
 from hpcprof.workloads.telemetry import FOLDER as SAMPLES
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:  # runs without any of it do without
     from hpcprof.results.store.store import Store
 
 
-_MOST_BYTES = 32 << 20
+_MOST_BYTES, _MANY_RANKS = 32 << 20, 64
 
 
 def snapshots_of(run: Run) -> list[Path]:
@@ -57,7 +60,8 @@ def growing_memory(run: Run) -> str:
 
     Of more samples than can be read while somebody waits, nothing is said.
     """
-    if sum(path.stat().st_size for path in (run.path / SAMPLES).glob("*.jsonl")) > _MOST_BYTES:
+    size = sum(path.stat().st_size for path in (run.path / SAMPLES).glob("*.jsonl"))
+    if size > _MOST_BYTES or not _may_grow(run):
         return ""
     from hpcprof.results.node_samples import run_telemetry
 
@@ -70,6 +74,23 @@ def growing_memory(run: Run) -> str:
     found = growing(host_rows(sampled))
     most = max(found, key=lambda row: float(row["growth_bytes_per_step"]), default=None)
     return f"Memory on the host grows: {growth_in_words(most)}" if most else ""
+
+
+def _may_grow(run: Run) -> bool:
+    """Return whether the memory of a rank has ever risen enough in its steps; of many ranks one may have.
+
+    Most has not, and the analysis that is sure of it imports numpy and pandas: most of the time of a command.
+    """
+    found = dict(resident_points(run.path))
+    if len(found) > _MANY_RANKS:
+        return True
+    for rank, marks in step_lines(run, found).items():
+        inside = [one for one in found[rank] if marks[0].time <= one[0] <= marks[-1].time]
+        late = [size for time, size in inside if time >= inside[0][0] + (inside[-1][0] - inside[0][0]) / 3]
+        risen = max(map(sub, late, accumulate(late, min)), default=0.0)
+        if len(late) >= LEAST_GROWTH_SAMPLES and risen >= LEAST_GROWTH_BYTES:
+            return True
+    return False
 
 
 def _rows(outcome: Outcome) -> list[dict[str, Any]]:

@@ -53,13 +53,13 @@ class Access:
     hosts: frozenset[str]
     """The names in a Host header that are served, without their port and in lower case."""
     addresses: bool = False
-    """Whether any IP address is served as well. A page elsewhere cannot make a browser send one."""
+    """True if any IP address is served as well. A page elsewhere cannot make a browser send one."""
     token: str | None = None
-    """What a browser or a program has to show; None lets everybody in."""
+    """The token that a browser or a program has to show; None lets everybody in."""
     port: int = 0
     """The port, which is in the name of the cookie: browsers share cookies between the ports of a host."""
     https: bool = False
-    """Whether browsers reach it by https, whatever a proxy says of that."""
+    """True if browsers reach it by https, whatever a proxy says of that."""
     session: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
 
     @property

@@ -38,9 +38,9 @@ class Serving:
     names: Sequence[str] = ()
     """More names by which browsers may reach it, as behind a proxy."""
     token: bool = False
-    """Whether a token is required on loopback too; elsewhere it always is."""
+    """True if a token is required on loopback too; elsewhere it always is."""
     accept: bool = False
-    """Whether it is a hub, to which runs can be pushed."""
+    """True for a hub, to which runs can be pushed."""
     user_header: str = ""
     """Of a hub, the header in which a reverse proxy names the user; empty for none."""
     proxy: str = ""
@@ -48,7 +48,7 @@ class Serving:
     unix: Path | None = None
     """A Unix socket to listen on instead of host and port."""
     https: bool = False
-    """Whether browsers reach it by https."""
+    """True if browsers reach it by https."""
 
 
 def serve(serving: Serving, runs_dir: Path, db: str | None, announce: Callable[[str], None]) -> None:

@@ -42,14 +42,14 @@ class Message:
     """A message of a running study: a line without its end, or as it came the output of a program."""
 
     text: str
-    """What ``print`` shows."""
+    """The text that ``print`` shows."""
     kind: MessageKind = MessageKind.STEP
-    """What it is."""
+    """The kind of message."""
     run: int = 0
     runs: int = 0
     """The number of the run that begins, from 1, and how many the study has; 0 in all other messages."""
     seconds_left: float | None = None
-    """How long the study will still take, by the runs that it has made; None if it has made none."""
+    """The time that the study will still take, by the runs that it has made; None if it has made none."""
 
     def __str__(self) -> str:
         return self.text

@@ -23,7 +23,7 @@ class ValidationRun(msgspec.Struct, frozen=True):
     faults: list[str] = msgspec.field(name="plants")
     """The faults of the run, as they are written."""
     profiled: bool
-    """Whether a profiler records the run. Else it measures what the faults cost, in blocks."""
+    """True if a profiler records the run. Else it measures what the faults cost, in blocks."""
     job: Job
     run: str = ""
     """The id of the run; empty until it is submitted."""

@@ -48,9 +48,9 @@ class AlignedClocks:
     shape (n,).
     """
     collectives: int
-    """How many collectives aligned the clocks."""
+    """The number of collectives that aligned the clocks."""
     of_node: bool = False
-    """Whether the ranks share the clock of their node, and only its zeros differ."""
+    """True if the ranks share the clock of their node, and only its zeros differ."""
 
     def aligned(self, stamps: Ints) -> Floats:
         """Return time stamps of shape (m, n) on the common clock, in ns since its zero."""

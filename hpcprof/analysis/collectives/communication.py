@@ -29,14 +29,14 @@ class Communication:
     """Those that communicated."""
     collectives: list[MatchedCollectives]
     problems: list[str]
-    """Why some collectives are not matched."""
+    """The reasons why some collectives are not matched."""
     pairs: list[MatchedPairs]
     unpaired: list[str]
-    """Why some messages are not matched."""
+    """The reasons why some messages are not matched."""
     exposed: pd.DataFrame
-    """How long each rank communicated exposed in each step; see `exposed_by_step`."""
+    """The time of exposed communication of each rank in each step; see `exposed_by_step`."""
     missing: str
-    """How many ranks of the program have no profile; empty if none or unknown."""
+    """The ranks of the program without a profile, counted in words; empty if none or unknown."""
 
     @cached_property
     def clocks(self) -> dict[ClockKey, AlignedClocks]:

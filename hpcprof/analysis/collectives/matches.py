@@ -41,7 +41,7 @@ class Matches:
     group: Ints
     """The number of the operation of a communicator, or of the messages from one rank to another in it."""
     match: Ints
-    """What a collective, or a message, has in common on all of its ranks."""
+    """The number that a collective, or a message, has in common on all of its ranks."""
     op: NDArray[np.object_]
     """The name of the collective, or `MESSAGE`."""
     part: Ints
@@ -52,7 +52,7 @@ class Matches:
     peer: Ints
     """The partner of a message by its rank in the program, `UNKNOWN` for a collective."""
     sends: NDArray[np.bool_]
-    """Whether this is the end of a message that sends."""
+    """True for the end of a message that sends."""
     arrived: Ints
     """When the last rank came to a collective in which all wait for it, or the partner to a message, on the
     clock of the rank; `UNKNOWN` where clocks are not aligned, or ranks are missing.
@@ -92,9 +92,9 @@ class MatchedGroup(NamedTuple):
     start: Ints
     """On each rank's own clock; shape (m, n)."""
     others_late: Ints
-    """How long after all of these ranks another one came that all wait for, in ns; shape (m,)."""
+    """The time after all of these ranks at which another one came that all wait for, in ns; shape (m,)."""
     aligned: bool
-    """Whether what these ranks have in common aligns their clocks."""
+    """True if what these ranks have in common aligns their clocks."""
 
 
 def matches_of(found: Communication) -> Matches:
@@ -147,9 +147,9 @@ class Arrivals:
     """The rank for which the others waited; shape (n,)."""
     waited: Ints
     longest: Ints
-    """How long they did in all, and at most, in ns; shape (n,)."""
+    """The time that they did in all, and at most, in ns; shape (n,)."""
     collective: NDArray[np.bool_]
-    """Whether this is no message; shape (n,)."""
+    """True for all but messages; shape (n,)."""
     group: Ints
     member: Ints
     """The number of a group, and a rank that takes part in it, whatever is known of its operations."""

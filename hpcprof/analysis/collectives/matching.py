@@ -85,7 +85,7 @@ class Operation:
     """One operation of a communicator, as some of its ranks recorded it."""
 
     calls: Ints
-    """How many of them each rank made; shape (n,)."""
+    """The number of them that each rank made; shape (n,)."""
     seq: Ints
     """Those of which all of these ranks recorded the kernel; shape (m,)."""
     columns: dict[str, NDArray[Any]]

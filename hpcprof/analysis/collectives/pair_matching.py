@@ -42,13 +42,13 @@ class MatchedPairs:
     end: Ints
     """Of the kernels that carried out the message, on each rank's own clock; shape (m, 2)."""
     exposed: Ints
-    """How long no compute ran beside these kernels, in ns; shape (m, 2)."""
+    """The time without compute beside these kernels, in ns; shape (m, 2)."""
     step: Floats
     """NaN outside steps; shape (m, 2)."""
     fused: Ints
-    """How many calls the kernels carried out; shape (m, 2)."""
+    """The number of calls that the kernels carried out; shape (m, 2)."""
     alone: NDArray[np.bool_]
-    """Whether the kernels communicated with this partner only; shape (m, 2)."""
+    """True if the kernels communicated with this partner only; shape (m, 2)."""
 
     @property
     def ranks(self) -> tuple[int, int]:
@@ -240,7 +240,7 @@ class _Messages:
     duration: Ints
     """Of the kernels that sent and received; shape (m, 2)."""
     up: NDArray[np.bool_]
-    """Whether the lower rank sent the message; shape (m,)."""
+    """True if the lower rank sent the message; shape (m,)."""
 
 
 def align_pairs(pairs: Sequence[MatchedPairs]) -> dict[tuple[int, int], AlignedClocks]:

@@ -44,10 +44,10 @@ class CollectiveArrivals:
     matched: MatchedCollectives
     clock: AlignedClocks
     wait: Floats
-    """How long each rank waited for the last one, in ns; shape (m, n)."""
+    """The time that each rank waited for the last one, in ns; shape (m, n)."""
     late: Floats
-    """How much later than the median of the others each rank began by its own work, in ns; negative if it was
-    earlier; shape (m, n).
+    """The time by which each rank began later than the median of the others by its own work, in ns; negative
+    if it was earlier; shape (m, n).
     """
     share: Floats
     """The share of all waiting during which the waiting ranks computed nothing; shape (m,)."""
@@ -232,16 +232,16 @@ class Waiting:
     """Who waited for whom in all communicators, or in some that share no groups of ranks with others."""
 
     costs: Mapping[tuple[int, bytes], StepCosts]
-    """What the lateness of each rank cost in each step, by the rank and the ranks of the collectives."""
+    """The cost of the lateness of each rank in each step, by the rank and the ranks of the collectives."""
     counts: Mapping[int, Counts]
     """By rank."""
     pairs: set[tuple[int, int]]
     """The ranks that sent each other messages."""
     problems: list[str]
-    """Why some collectives and messages are not matched."""
+    """The reasons why some collectives and messages are not matched."""
     unpaired: list[str]
     unnamed: bool
-    """Whether communicators are unknown."""
+    """True if communicators are unknown."""
     exposed: pd.DataFrame
     missing: str
     """See `Communication`."""

@@ -49,7 +49,7 @@ class StepCosts:
     late: Floats
     """In all collectives, less what it was early to others by; shape (n,)."""
     clock: Floats
-    """What the clocks may add or hide; shape (n,)."""
+    """The time that the clocks may add or hide; shape (n,)."""
 
 
 def cost_intervals(costs: Mapping[SeriesT, StepCosts]) -> dict[SeriesT, tuple[float, float]]:

@@ -35,7 +35,7 @@ def evidence_of(tables: Tables, candidate: Candidate, ranks: tuple[int, ...]) ->
         rows = table[chosen(table, inner)]
         whose = "delaying_rank" if "delaying_rank" in rows else "rank"
         own = rows[rows[whose].isin(ranks)] if whose in rows else rows
-        shown = own if len(own) or candidate.cause in _OF_OTHERS else rows
+        shown = own if len(own) or candidate.cause in _OF_LATE_RANK else rows
         if analysis == "idle_causes":
             shown = shown[shown[key] >= _TELLING * candidate.own_ns]
         found += largest(analysis, key, shown)
@@ -94,7 +94,7 @@ def _of_call(table: pd.DataFrame, place: str) -> Any:
     return same if same.any() else _all(table, place)
 
 
-_OF_OTHERS = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU)
+_OF_LATE_RANK = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU)
 
 _RULES: dict[Cause, tuple[tuple[str, str, Chosen], ...]] = {
     Cause.HOST_WORK: (("idle_causes", "idle_ns_per_step", _idle("host")), ("step_account", "idle_ns", _all)),

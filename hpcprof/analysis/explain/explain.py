@@ -88,7 +88,7 @@ _ESTIMATED = (
 )
 """Causes whose removal is not known exactly, since something else takes their place."""
 
-_OF_OTHERS = (
+_LIKE_WAITING = (
     Cause.EXPOSED_COMMUNICATION,
     Cause.PIPELINE_BUBBLE,
     Cause.SERIAL_SECTION,
@@ -113,7 +113,7 @@ class Replayable:
     profiler: str
     """The kind of the profiles."""
     problems: tuple[NotJudged, ...]
-    """What the graph lacks."""
+    """The parts that the graph lacks."""
     numbers: tuple[int, ...] = ()
     """The program's numbers of the steps."""
     loose_ranks: int = 0
@@ -437,7 +437,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     if isinstance(built, str):
         if built == NO_GPU:
             on_host = explain_on_host(inputs.tables)
-            findings += [one for one in on_host if not inputs.coverage or one.cause not in _OF_OTHERS]
+            findings += [one for one in on_host if not inputs.coverage or one.cause not in _LIKE_WAITING]
         summary = StepSummary(wall, len(series.wall), len(inputs.ranks), 0, None, elapsed, kinds)
         unjudged = (NotJudged("causes", built), *pauses)
         findings = with_machine(_sorted(findings, elapsed, of_step), inputs.tables)
@@ -448,7 +448,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     rare = [one for one in findings if of_mpi and (_is_rare(one) or is_held_up(one, held_up))]
     findings = [one for one in findings if one not in rare]
     candidates = _candidates(inputs, replay)
-    unknown = _OF_OTHERS if inputs.coverage or built.loose_ranks else ()
+    unknown = _LIKE_WAITING if inputs.coverage or built.loose_ranks else ()
     cost = min(CALL_COST_NS.get(built.profiler, 0), MPI_CALL_COST_NS if of_mpi else sys.maxsize)
     judged = [one for one in candidates if one.cause not in unknown]
     weights, absent = _weights(built, of_step)

@@ -72,17 +72,17 @@ class Judged:
     saving: float
     """In ns of elapsed time, mean over the steps."""
     by_step: Floats
-    """What each step saves, in ns; if only some have the cause, the share of these in what a step saves."""
+    """The saving of each step, in ns; if only some have the cause, the share of these in that of a step."""
     interval: Interval
     """That of the saving; from 0 on for what is not taken out."""
     steps: tuple[int, ...] = ()
     """The steps that have the cause, where only some have it."""
     alternatives: tuple[Judged, ...] = ()
-    """What would save about as much instead, and nothing once this is taken out."""
+    """Causes that would save about as much instead, and nothing once this is taken out."""
     together: tuple[Judged, ...] = ()
     """The causes without which a late rank saves so much: while they last, it saves little."""
     gained: Floats = field(default_factory=lambda: np.empty(0))
-    """What each replayed step gains."""
+    """The gain of each replayed step."""
 
 
 class Search:

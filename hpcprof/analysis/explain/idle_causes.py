@@ -95,7 +95,7 @@ class _Gaps(Table):
     """For how long of the gap that call is the cause."""
     copies: _Bools
     changes_stream: _Bools
-    """Whether the next operation moves memory, and whether the one before ran on another stream."""
+    """True if the next operation moves memory, and if the one before ran on another stream."""
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,8 @@ class Interval:
     by_profiler: float = 0.0
     """By how much less a step saves without the profiler."""
     steps_needed: int | None = None
-    """How many steps would narrow the interval so that it can be shown; None if more steps do not help, or
-    are not needed.
+    """The number of steps that would narrow the interval so that it can be shown; None if more steps do not
+    help, or are not needed.
     """
 
 
@@ -67,7 +67,7 @@ class Uncertainty:
     time: Callable[[Times], float]
     """Returns the time of a step with some times, in ns."""
     error: float
-    """How far the median of the unchanged replay is from the measured one, in ns."""
+    """The distance of the median of the unchanged replay from the measured one, in ns."""
     least: float = 0.0
     """The lower end of an interval that is shown, in ns."""
     call_cost_ns: int = 0

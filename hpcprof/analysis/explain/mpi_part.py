@@ -31,7 +31,7 @@ class MpiPart:
     """The position in ``run`` of each call of the graph, `NONE` for one that is none of MPI; shape (calls,).
     """
     wait: Ints
-    """How long each call waited for others; shape (calls,)."""
+    """The time that each call waited for others; shape (calls,)."""
     messages: Ints
     """The sending and the receiving rank of each message, by position; shape (m, 2)."""
     relays: Ints
@@ -41,8 +41,7 @@ class MpiPart:
     ranks: int
     """The number of ranks."""
     in_files: Ints
-    """How long the thread of each call reads and writes files since its call before, in ns; shape (calls,).
-    """
+    """The time of reads and writes by the thread of each call since the one before, in ns; shape (calls,)."""
     reordered: Ints
     """The calls that would receive another message if their rank received them in the order in which they are
     sent, and by how much later than that one is sent they then would end, in ns; shape (r, 2).

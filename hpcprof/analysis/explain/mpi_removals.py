@@ -26,7 +26,7 @@ _LATENCY_NS, _JOINT_LATENCY_NS = 5_000, 20_000
 
 _FEWEST, _QUICK, _USUAL = 8, 0.25, 0.95
 
-_ALONE, _OF_OTHERS = 0.75, 0.1
+_ALONE, _NOT_ALONE = 0.75, 0.1
 """A rank works alone if the others wait for so much of the time, and do so little in the same place."""
 
 _BY_CHANCE = 0.01
@@ -261,7 +261,7 @@ class MpiRemovals:
         np.add.at(alone, (graph.pieces.place, graph.call_rank[graph.pieces.call]), self.alone)
         count = total.shape[1]
         others = (total.sum(axis=1, keepdims=True) - total) / max(count - 1, 1)
-        found: Mask = (total > 0) & (alone >= _ALONE * total) & (others <= _OF_OTHERS * total)
+        found: Mask = (total > 0) & (alone >= _ALONE * total) & (others <= _NOT_ALONE * total)
         found[-1] = False
         for place, rank in np.argwhere(found).tolist():
             found[place, rank] = not self._is_a_turn(place, rank)

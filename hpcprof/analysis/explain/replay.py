@@ -41,7 +41,7 @@ class Times:
     alone: Floats
     """The time of each operation without communication beside it, in ns; shape (operations,)."""
     contended: bool = True
-    """Whether communication slows the kernels beside it."""
+    """True if communication slows the kernels beside it."""
 
     def with_alone(self, alone: Floats) -> Times:
         """Return the times with others of the operations."""

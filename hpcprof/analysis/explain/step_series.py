@@ -59,7 +59,7 @@ class Drift(NamedTuple):
     """A level of the steps that changes."""
 
     excess: float
-    """How much longer the mean step takes than a step at the better end, in ns."""
+    """The time by which the mean step is longer than a step at the better end, in ns."""
     error: float
     """The standard error of ``excess``, from how far the steps are from the level."""
     steps: Ints

@@ -23,7 +23,7 @@ from hpcprof.common.units import counted, format_ns, named_ranks
 from hpcprof.profiles.losses import Loss, summed
 from hpcprof.profiles.timeline import Timeline
 
-_OF_OTHERS = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU, Cause.PIPELINE_BUBBLE)
+_OF_SOME_RANKS = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU, Cause.PIPELINE_BUBBLE)
 """Causes for which ranks wait for each other."""
 
 _MUCH_WAITING = 0.05
@@ -109,7 +109,7 @@ def unexplained_waiting(
     if not len(account):
         return
     waited = account["wait_for_peer_ns"].astype(float)
-    some = (one for one in findings if one.cause in _OF_OTHERS or len(one.ranks) < len(inputs.ranks))
+    some = (one for one in findings if one.cause in _OF_SOME_RANKS or len(one.ranks) < len(inputs.ranks))
     explained = sum(one.saving_ns or 0 for one in some)
     mean = 0.0 if waited.isna().all() else float(waited.mean())
     if mean - explained >= _MUCH_WAITING * wall:

@@ -27,6 +27,9 @@ _PASSING = ("activations", "backward")
 
 _UNHELD = ("fragmentation", "outside")
 _NAMED = 5
+LEAST_GROWTH_BYTES, LEAST_GROWTH_SAMPLES = 16 << 20, 12
+"""Memory grows if it has grown by so much, in so many samples after the first third of the time."""
+
 _SURE_SAMPLES = 60
 """In fewer seconds, memory that goes up and down may only have gone up."""
 

@@ -27,6 +27,7 @@ from hpcprof.analysis.memory.contents import (
     line_of,
 )
 from hpcprof.analysis.memory.declarations import NO_HOST_SAMPLES, NO_LINES, NO_SNAPSHOTS
+from hpcprof.analysis.memory.findings import LEAST_GROWTH_BYTES, LEAST_GROWTH_SAMPLES
 from hpcprof.analysis.statistics.student import student_quantile
 from hpcprof.analysis.telemetry.tables import RunTelemetry, StepMark
 from hpcprof.common.units import counted
@@ -34,14 +35,12 @@ from hpcprof.profiles.readers.memory_snapshot import DeviceMemory, MemorySnapsho
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, Series
 from hpcprof.profiles.timeline import Floats, Ints
 
-_MOST_BLOCKS, _FEWEST_BLOCKS, _SAMPLES = 12, 6, 2
+_MOST_BLOCKS, _SAMPLES = 12, 2
 _PROBABILITY = 0.995
 """One minus the chance that the lower end of the interval is above the growth."""
 
-_LEAST_BYTES = 16 << 20
 _STEADY = 0.5
 """The growth of the second half of the time, as a share of that of the first half, from which it goes on."""
-
 
 _MOST_GIVEN_BACK = 0.5
 """The share of the growth that may have been given back at once: else it is the tooth of a saw."""
@@ -73,7 +72,7 @@ def growth(times: Floats, values: Floats) -> Growth | None:
     times, values = times[late], values[late]
     blocks = min(_MOST_BLOCKS, len(times) // _SAMPLES)
     span = float(times[-1] - times[0]) if len(times) else 0.0
-    if blocks < _FEWEST_BLOCKS or span <= 0:
+    if len(times) < LEAST_GROWTH_SAMPLES or span <= 0:
         return None
     at = np.minimum(((times - times[0]) / span * blocks).astype(np.int64), blocks - 1)
     if len(np.unique(at)) < blocks:
@@ -90,7 +89,7 @@ def growth(times: Floats, values: Floats) -> Growth | None:
     first, second = float(steps[:half].mean()), float(steps[-half:].mean())
     goes_on = second >= _STEADY * first and not _settles(steps)
     grown = float(levels[-1] - levels[0])
-    grows = mean - wide > 0 and goes_on and grown >= max(_LEAST_BYTES, given_back / _MOST_GIVEN_BACK)
+    grows = mean - wide > 0 and goes_on and grown >= max(LEAST_GROWTH_BYTES, given_back / _MOST_GIVEN_BACK)
     return Growth(mean, mean - wide, mean + wide, bool(grows))
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, align_clocks
@@ -50,9 +49,9 @@ class Calls:
     sequence: Ints
     """The number of the rank's thread among those of all ranks: its calls follow each other."""
     main: NDArray[np.bool_]
-    """Whether the thread is the one with the most calls of its rank."""
+    """True if the thread is the one with the most calls of its rank."""
     counted: NDArray[np.bool_]
-    """Whether the call belongs to this window of the run, and not to the one before."""
+    """True if the call belongs to this window of the run, and not to the one before."""
     name: Ints
     range: Ints
     before: Ints
@@ -118,7 +117,7 @@ class MatchedOperations:
     received: Ints
     """In bytes, -1 if unknown."""
     left: NDArray[np.bool_]
-    """Whether it is a collective without a counterpart."""
+    """True for a collective without a counterpart."""
     match: Ints
     """The number of the message or of the collective that both or all ends share, or `NONE`."""
     partner: Ints
@@ -240,23 +239,6 @@ class RunMpi:
             if found.ops[op] in OF_OBJECTS and not self._all_wait(rows):
                 match[rows] = NONE
         return replace(self, operations=replace(found, match=match))
-
-
-def match_mpi(calls: pd.DataFrame, operations: pd.DataFrame) -> RunMpi | None:
-    """Match the messages and collectives of all ranks; None without calls.
-
-    Parameters
-    ----------
-    calls, operations : DataFrame
-        The rows of ``mpi_call_list`` and ``mpi_operation_list`` of all ranks, by rank.
-    """
-    lists = RunLists(most_calls=len(calls))
-    for rank in np.unique(calls["rank"].to_numpy(np.int64)).tolist():
-        lists.add(rank, *(rows[rows["rank"] == rank] for rows in (calls, operations)))
-    if not lists.ranks:
-        return None
-    (whole,) = lists.windows()
-    return match_window(lists, whole)
 
 
 def with_matches(lists: RunLists, match: Ints, peer: Ints, known: NDArray[np.bool_]) -> RunMpi:

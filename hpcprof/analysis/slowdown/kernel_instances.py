@@ -45,11 +45,11 @@ class KernelInstances:
     duration: Ints
     """In ns."""
     covered: Ints
-    """How long communication ran on the same device during the kernel, in ns."""
+    """The time of communication on the same device during the kernel, in ns."""
     alone: NDArray[np.bool_]
-    """Whether no communication ran during the kernel."""
+    """True if no communication ran during the kernel."""
     overlapped: NDArray[np.bool_]
-    """Whether communication covers it to 90 % or more. A kernel may be neither alone nor overlapped."""
+    """True if communication covers it to 90 % or more. A kernel may be neither alone nor overlapped."""
     process: Ints
     launched: Ints
     """The process that launched the kernel, and when the launch call began."""

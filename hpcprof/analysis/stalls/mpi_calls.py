@@ -51,7 +51,7 @@ def with_recorded_calls(
     stall_ns : int
         A profile's last call hangs if it takes so long.
     """
-    known = {rank: _Recorded(rank, profile, stall_ns) for rank, profile in profiles.items()}
+    known = {rank: _CallsOfRank(rank, profile, stall_ns) for rank, profile in profiles.items()}
     found = {
         rank: replace(one, last_calls=known[rank].last_calls()) if rank in known else one
         for rank, one in ranks.items()
@@ -82,7 +82,7 @@ def with_recorded_calls(
     return found | counted
 
 
-class _Recorded:
+class _CallsOfRank:
     """The MPI calls of a rank in its profile: the collectives that it has ended, and those that hang."""
 
     def __init__(self, rank: int, profile: Timeline, stall_ns: int) -> None:

@@ -51,7 +51,7 @@ class ClusteredMedians:
     part_share: Floats
     """The share of the group's values that the part has; shape (parts,)."""
     part_shift: Floats
-    """How far the part moves the median of its group, to first order; shape (parts,)."""
+    """The distance by which the part moves the median of its group, to first order; shape (parts,)."""
 
     @classmethod
     def of(cls, group: Ints, cluster: Ints, value: Ints) -> ClusteredMedians:

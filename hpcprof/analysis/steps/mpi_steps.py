@@ -85,9 +85,9 @@ class MpiStep:
     length: int
     """From the start of the first to the end of the last one, in ns."""
     regular: bool
-    """Whether they repeat a sequence."""
+    """True if they repeat a sequence."""
     waiting: bool
-    """Whether all ranks wait for each other at its end."""
+    """True if all ranks wait for each other at its end."""
     last: int
     """When the last one ends."""
 

@@ -46,11 +46,11 @@ class RangeNames:
     element is that of `NO_NAME`; shape (strings + 1,).
     """
     counted: NDArray[np.bool_]
-    """Which names stand for several texts that differ in their counter; shape (names,)."""
+    """True for names that stand for several texts that differ in their counter; shape (names,)."""
     number: Ints
     """The counter of each text, 0 without one; shape (strings + 1,)."""
     executions: NDArray[np.bool_]
-    """Which names are those of executions of a program by XLA, whose counters may pause; shape (names,)."""
+    """True for names of executions of a program by XLA, whose counters may pause; shape (names,)."""
 
 
 def plain_name(name: str) -> str:

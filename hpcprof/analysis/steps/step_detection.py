@@ -44,9 +44,9 @@ class KnownRange:
     source: str
     """The framework."""
     pattern: re.Pattern[str]
-    """What the whole name matches, with ``N`` for its counter (`hpcprof.analysis.steps.range_names`)."""
+    """The pattern of the whole name, with ``N`` for its counter (`hpcprof.analysis.steps.range_names`)."""
     marker: bool = False
-    """Whether the range is only a part of the iteration that occurs once in each: a step then lasts from the
+    """True if the range is only a part of the iteration that occurs once in each: a step then lasts from the
     start of one such range to the start of the next.
     """
     name: str = ""
@@ -105,7 +105,7 @@ class StepCandidate:
     source: str
     """`KnownRange.source`, `AUTOMATIC` or `REPEATS`."""
     instances: int
-    """How often it occurs."""
+    """The number of times that it occurs."""
     coverage_pct: float
     """The share of the capture in which it is open, or the work that was launched in it runs on the GPU."""
 

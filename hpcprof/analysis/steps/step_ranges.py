@@ -53,7 +53,7 @@ class Steps:
     (steps,).
     """
     marker: bool = False
-    """Whether ranges only mark the steps."""
+    """True if ranges only mark the steps."""
 
     def __len__(self) -> int:
         return len(self.ranges)

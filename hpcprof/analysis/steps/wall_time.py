@@ -38,7 +38,7 @@ class StepTimes:
     there is none.
     """
     on_gpu: NDArray[np.bool_]
-    """Whether the step launched work on the GPU. The others are measured on the host."""
+    """True if the step launched work on the GPU. The others are measured on the host."""
 
 
 def wall_intervals(

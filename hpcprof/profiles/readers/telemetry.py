@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from hpcprof.profiles.timeline import Floats
 from hpcprof.workloads.telemetry import FOLDER, METRICS
+
+if TYPE_CHECKING:  # to look at the samples of a running job needs no numpy
+    from hpcprof.profiles.timeline import Floats
 
 _NAME = re.compile(r"(?P<device>\S{1,100}) (?P<metric>[a-z_]{1,40})")
 _MOST_BYTES = 256 << 20
@@ -111,14 +111,22 @@ def has_telemetry(run_directory: Path) -> bool:
 
 def read_telemetry(run_directory: Path) -> list[NodeTelemetry]:
     """Return the samples of each node of a run, by the node's name; lines that cannot be read are counted."""
-    found = []
+    return [reading.finished() for reading in _readings(run_directory)]
+
+
+def resident_points(run_directory: Path) -> Iterator[tuple[int, list[tuple[float, float]]]]:
+    """Yield the memory of each rank on the host, as pairs of time and bytes."""
+    for reading in _readings(run_directory):
+        yield from reading.resident()
+
+
+def _readings(run_directory: Path) -> Iterator[_Reading]:
     for path in sorted((run_directory / FOLDER).glob("*.jsonl")):
         reading = _Reading(path.stem)
         with suppress(OSError), path.open("rb") as file:
             for line in file.read(_MOST_BYTES).splitlines():
                 reading.take(line)
-        found.append(reading.finished())
-    return found
+        yield reading
 
 
 class EnergySoFar:
@@ -199,8 +207,16 @@ class _Reading:
             raise ValueError
         self._points.setdefault(name, []).append((time, value))
 
+    def resident(self) -> Iterator[tuple[int, list[tuple[float, float]]]]:
+        """Yield the points of each rank of which the memory was sampled."""
+        for rank in self._ranks:
+            if points := self._points.get((f"rank{rank}", "resident_bytes")):
+                yield rank, points
+
     def finished(self) -> NodeTelemetry:
         """Return the node."""
+        import numpy as np
+
         series = {}
         for name, points in self._points.items():
             times, values = np.array(points, float).T
@@ -228,6 +244,8 @@ def growth(series: Series) -> tuple[Floats, Floats, Floats]:
 
     A counter that falls has begun anew: what it grew by then is unknown, and left out.
     """
+    import numpy as np
+
     amounts = np.diff(series.values)
     kept = (amounts >= 0) & (np.diff(series.times) > 0)
     return series.times[:-1][kept], series.times[1:][kept], amounts[kept]

@@ -26,7 +26,7 @@ _COMPRESSION = 6
 _NO_CATEGORY, _OTHERS = "events of no category", "events of other categories"
 
 
-class _Recorded(Event):
+class _LinkedEvent(Event):
     """An event of a trace with the copied field that `Event` does not have."""
 
     bp: Raw = NO_VALUE
@@ -161,7 +161,7 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
         target.open("wb") as raw,
         gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) if path.suffix == ".gz" else raw as file,
     ):
-        stream = TraceStream(source, _Recorded)
+        stream = TraceStream(source, _LinkedEvent)
         before: dict[str, Any] | None = None
         separator = b"\n"
         for batch in _batches(stream, path):
@@ -199,7 +199,7 @@ def _properties(trace: Mapping[str, Any], names: Names) -> dict[str, Any]:
 
 def _cleaned(batch: Batch, names: Names, left_out: Counter[str]) -> Iterator[_Event]:
     for event in batch:
-        if not isinstance(event, _Recorded) or event.ph is None or event.cat is None or event.name is None:
+        if not isinstance(event, _LinkedEvent) or event.ph is None or event.cat is None or event.name is None:
             left_out[_NO_CATEGORY] += 1
         elif not (event.cat in _CATEGORIES or is_module(event)) or len(event.ph) != 1:
             left_out[_OTHERS] += 1

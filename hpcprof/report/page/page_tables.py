@@ -32,7 +32,7 @@ class PageTable:
     """The number of rows in words; empty without any."""
     notes: Sequence[str]
     data: dict[str, Any] | None
-    """What `table_data` returns; None without rows."""
+    """The value of `table_data`; None without rows."""
 
 
 def analysis_tables(name: str, contents: Contents) -> Iterator[PageTable]:

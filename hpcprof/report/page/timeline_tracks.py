@@ -367,7 +367,7 @@ class SliceLinks:
     that is received.
     """
     texts: dict[int, str]
-    """What a slice carries out, by its row."""
+    """The work that a slice carries out, by its row."""
 
 
 def links_of(slices: TrackSlices, communication: RankCommunication) -> SliceLinks:

@@ -138,4 +138,4 @@ _KINDS = {
     "out of memory on a node": _memory,
     "monitors on a node": _monitors,
 }
-"""What judges each kind of evidence, by the name of its finding."""
+"""The judge of each kind of evidence, by the name of its finding."""

@@ -58,7 +58,7 @@ class _KernelEvent(msgspec.Struct):
     kernel_stop_ts: int = 0
 
 
-class _Times(msgspec.Struct):
+class _EventTrace(msgspec.Struct):
     kernel_events: list[_KernelEvent] = []
 
 
@@ -73,7 +73,7 @@ class _Collective(msgspec.Struct, rename=_keys_of("coll")):
     msg_size_bytes: int
     exec_time_us: int
     timing_source: str = ""
-    event_trace_ts: _Times | None = None
+    event_trace_ts: _EventTrace | None = None
 
 
 class _Message(msgspec.Struct, rename=_keys_of("p2p")):
@@ -83,7 +83,7 @@ class _Message(msgspec.Struct, rename=_keys_of("p2p")):
     msg_size_bytes: int
     exec_time_us: int
     timing_source: str = ""
-    event_trace_ts: _Times | None = None
+    event_trace_ts: _EventTrace | None = None
 
 
 class _Line(msgspec.Struct):
@@ -103,7 +103,7 @@ class _Line(msgspec.Struct):
         done = self.done
         if done is None or operation(done.name) is None or self.header.n_ranks < 1:
             return False
-        stops = [event.kernel_stop_ts for event in (done.event_trace_ts or _Times()).kernel_events]
+        stops = [event.kernel_stop_ts for event in (done.event_trace_ts or _EventTrace()).kernel_events]
         in_time = 0 <= done.exec_time_us < _LONGEST_US and 0 <= max(stops, default=0) < _LATEST_US
         return in_time and 0 <= done.msg_size_bytes < 1 << 62
 

@@ -118,7 +118,7 @@ _NOTHING = (UNDEFINED, UNDEFINED, UNDEFINED)
 
 
 @dataclass
-class _Recorded:
+class _Visited:
     """The events of a location as the library hands them over.
 
     Each function is called with the location, the time, the position, data and attributes of an event before
@@ -277,7 +277,7 @@ def read_events(archive: Archive, location: Location) -> LocationEvents:
     LibraryError
         If its file is missing or damaged.
     """
-    recorded = _Recorded()
+    recorded = _Visited()
     count = archive.handle.read_events(location.id, recorded.callbacks(archive.contexts, archive.counters))
     if count < location.events:
         raise LibraryError(f"{count:,} of {location.events:,} events are there")
@@ -295,7 +295,7 @@ def read_events(archive: Archive, location: Location) -> LocationEvents:
     return LocationEvents(visits, unmatched, MpiEvents(**columns), recorded.unread, counters)
 
 
-def _visits(recorded: _Recorded, clock: Clock, *, nested: bool) -> tuple[Visits, int]:
+def _visits(recorded: _Visited, clock: Clock, *, nested: bool) -> tuple[Visits, int]:
     """Return the regions that were entered, and how many enters and leaves do not fit each other.
 
     On a thread, a leave ends the region that was entered last and not left; on a stream, the n-th leave of a

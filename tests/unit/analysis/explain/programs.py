@@ -21,7 +21,7 @@ from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.framework.declaration import Part
 from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.analysis.mpi.matching import RunMpi, match_mpi
+from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.mpi.run_lists import RunLists
 from hpcprof.analysis.mpi.tables import mpi_tables
 from hpcprof.profiles.timeline import (
@@ -45,6 +45,7 @@ from hpcprof.profiles.timeline import (
     SyncKind,
     Timeline,
 )
+from tests.unit.analysis.mpi.programs import match_mpi
 from tests.unit.analysis.over_all_ranks import analyze
 
 US, MS = 1_000, 1_000_000

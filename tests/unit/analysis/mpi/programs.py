@@ -12,7 +12,7 @@ import pandas as pd
 from hpcprof.analysis.collectives.common_clock import RankClock
 from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.analysis.mpi.matching import RunMpi, match_mpi
+from hpcprof.analysis.mpi.matching import RunMpi, match_window
 from hpcprof.analysis.mpi.run_lists import MOST_CALLS, RunLists
 from hpcprof.analysis.mpi.tables import mpi_tables
 from hpcprof.profiles.timeline import (
@@ -30,6 +30,17 @@ from hpcprof.profiles.timeline import (
 
 WORLD = "world"
 _LISTS = ("mpi_call_list", "mpi_operation_list", "mpi_regions")
+
+
+def match_mpi(calls: pd.DataFrame, operations: pd.DataFrame) -> RunMpi | None:
+    """Match the messages and collectives of all ranks, given by rank; None without calls."""
+    lists = RunLists(most_calls=len(calls))
+    for rank in np.unique(calls["rank"].to_numpy(np.int64)).tolist():
+        lists.add(rank, *(rows[rows["rank"] == rank] for rows in (calls, operations)))
+    if not lists.ranks:
+        return None
+    (whole,) = lists.windows()
+    return match_window(lists, whole)
 
 
 @dataclass

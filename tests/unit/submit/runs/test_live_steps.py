@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.cli.status import _detail
+from hpcprof.results.run_memory import growing_memory
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.live_steps import (
     LiveSteps,
@@ -130,6 +131,25 @@ def test_the_status_of_a_running_job_tells_whose_memory_grows(
     # More than can be read while somebody waits.
     monkeypatch.setattr("hpcprof.results.run_memory._MOST_BYTES", file.stat().st_size - 1)
     assert _detail(run, JobStatus(JobState.RUNNING)) == "step 60 on 2 ranks, 5.000 ms a step"
+
+
+def test_status_looks_closely_only_at_memory_that_has_risen(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = []
+    monkeypatch.setattr("hpcprof.results.node_samples.run_telemetry", lambda run: looked.append(run))
+    _write(run, 0, "".join(_line(at, after=float(at)) for at in range(1, 61)))
+    header = {"limits": {}, "fast": ["rank0 resident_bytes"], "slow": [], "gpus": [], "missing": {}}
+    header |= {"ranks": {"0": {"cores": [0], "gpus": [], "devices": ""}}}
+    (run.path / "telemetry").mkdir()
+    for last, close in ((10**9, False), (10**9 + (16 << 20), True)):
+        # The first third of the time does not count.
+        sizes = [10**8] * 10 + [10**9] * 49 + [last]
+        samples = [[STARTED + 1 + at, [size]] for at, size in enumerate(sizes)]
+        text = "".join(f"{json.dumps(one)}\n" for one in [header, *samples])
+        (run.path / "telemetry/n1.jsonl").write_text(text)
+        assert growing_memory(run) == ""
+        assert bool(looked) == close
 
 
 def test_the_description_says_how_far_the_ranks_are(run: Run) -> None:
