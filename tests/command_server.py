@@ -28,9 +28,6 @@ from types import ModuleType, TracebackType
 from typing import IO, TypedDict
 
 import hpcprof
-from hpcprof.report.page.page import page_environment
-from hpcprof.submit.rendering.templates import template_environment
-from hpcprof.submit.schedulers.registry import find_scheduler
 
 READ_AT_START = ("PYTHON", "LANG", "LC_", "TZ", "LD_", "MALLOC_", "OPENBLAS_", "OMP_")
 """Prefixes of the variables that a process reads only when it starts."""
@@ -213,6 +210,11 @@ def _import_below(package: ModuleType) -> None:
 
 def _compile_templates() -> None:
     """Keep the package's templates compiled, as they are after the first job of a sweep."""
+    # Imported here: the tests that start no command need none of it.
+    from hpcprof.report.page.page import page_environment
+    from hpcprof.submit.rendering.templates import template_environment
+    from hpcprof.submit.schedulers.registry import find_scheduler
+
     # Else the checkout's folder would be that of a user's own templates, which come first.
     os.chdir("/")
     # The filters of Kubernetes are those of all schedulers.
