@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -17,6 +18,7 @@ from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.kineto.arguments import BatchDecoder
 from hpcprof.profiles.readers.rocprof import ROCPROFV3
+from hpcprof.profiles.readers.rocprof.equal_records import equal_records
 from hpcprof.profiles.readers.rocprof.records import (
     CALL,
     COPY,
@@ -47,8 +49,6 @@ _Natural = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
 _CALLS = ("hip_api", "hsa_api", "marker_api", "rccl_api")
 _GPU = 2
 """The type of an agent (rocprofiler_agent_type_t)."""
-
-_RowT = TypeVar("_RowT", bound="_Row")
 
 
 class _Handle(msgspec.Struct, gc=False):
@@ -249,7 +249,7 @@ class _ProcessReader:
         found = Records(lost=self._lost)
         measured = self._measured()
         of_counters = self._dispatched(_Fields([one.dispatch_data for one in measured]))
-        dispatches = _Fields(self._rows("kernel_dispatch", _Dispatch, Subject.KERNEL))
+        dispatches = self._rows("kernel_dispatch", _Dispatch, Subject.KERNEL)
         # With counters alone, rocprofv3 records the kernels there.
         found.dispatches = self._dispatched(dispatches) if len(dispatches) else of_counters
         found.counters = self._counters(measured, of_counters)
@@ -258,27 +258,29 @@ class _ProcessReader:
         found.calls = {key: np.concatenate([part[key] for part in parts]) for key in CALL}
         return found
 
-    def _rows(self, name: str, kind: type[_RowT], subject: Subject) -> list[_RowT]:
+    def _rows(self, name: str, kind: type[_Row], subject: Subject) -> _Fields:
         """Return the records of a section; those that lack a field are left out and counted."""
         written = self._process.buffer_records.get(name)
         if not written:
-            return []
-        try:
-            return msgspec.json.decode(written, type=list[kind])  # type: ignore[valid-type]
-        except msgspec.ValidationError:
-            pass
+            return _Fields([])
+        if (equal := equal_records(bytes(written))) is not None:
+            first, columns = equal
+            with suppress(msgspec.ValidationError):
+                return _Fields([msgspec.json.decode(first, type=kind)], columns)
+        with suppress(msgspec.ValidationError):
+            return _Fields(msgspec.json.decode(written, type=list[kind]))  # type: ignore[valid-type]
         try:
             each = msgspec.json.decode(written, type=list[msgspec.Raw])
         except msgspec.ValidationError:
             self._lost += losses(LossKind.ROW, subject, {name: 1})
-            return []
-        decode: BatchDecoder[_RowT] = BatchDecoder(kind)
+            return _Fields([])
+        decode: BatchDecoder[_Row] = BatchDecoder(kind)
         rows = [decode([one])[0] for one in each]
         absent = Counter(
             _missing(bytes(one), kind) for one, row in zip(each, rows, strict=True) if row is None
         )
         self._lost += losses(LossKind.ROW, subject, absent, len(each))
-        return [row for row in rows if row is not None]
+        return _Fields([row for row in rows if row is not None])
 
     def _measured(self) -> list[_Measured]:
         """Return the dispatches with counters; none if one of them is not as expected."""
@@ -323,7 +325,7 @@ class _ProcessReader:
         }
 
     def _copies(self) -> IntColumns:
-        rows = _Fields(self._rows("memory_copy", _Copy, Subject.COPY))
+        rows = self._rows("memory_copy", _Copy, Subject.COPY)
         if not rows:
             return empty(COPY)
         to, origin = (rows.column(f"{side}_agent_id.handle") for side in ("dst", "src"))
@@ -341,7 +343,7 @@ class _ProcessReader:
         }
 
     def _calls(self, name: str) -> IntColumns:
-        rows = _Fields(self._rows(name, _Call, Subject.CALL))
+        rows = self._rows(name, _Call, Subject.CALL)
         if not rows:
             return empty(CALL)
         placed = self._placed(rows)
@@ -387,21 +389,30 @@ class _ProcessReader:
 
 
 class _Fields:
-    """The records of a section, whose fields become columns."""
+    """The records of a section, whose fields become columns.
 
-    def __init__(self, rows: Sequence[_Row]) -> None:
-        self._found: dict[str, Sequence[Any]] = {"": rows}
+    Of records with equal fields, ``rows`` holds the first, and ``columns`` the values of all.
+    """
+
+    def __init__(self, rows: Sequence[_Row], columns: Mapping[str, Ints] | None = None) -> None:
+        self._columns = columns or {}
+        count = len(next(iter(self._columns.values()), rows))
+        self._found: dict[str, Sequence[Any]] = {"": rows if len(rows) == count else [*rows] * count}
 
     def __len__(self) -> int:
         return len(self._found[""])
 
     def column(self, path: str) -> Ints:
         """Return the values of a field, given the names on the way to it."""
+        if path in self._columns:
+            return self._columns[path]
         outer, _, name = path.rpartition(".")
         return np.fromiter(map(attrgetter(name), self._objects(outer)), np.int64, len(self))
 
     def streams(self) -> Ints:
         """Return the streams, which ROCm before 6.4 does not record."""
+        if "stream_id.handle" in self._columns:
+            return self._columns["stream_id.handle"]
         streams = (NOT_RECORDED if one is None else one.handle for one in self._objects("stream_id"))
         return np.fromiter(streams, np.int64, len(self))
 

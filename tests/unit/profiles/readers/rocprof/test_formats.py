@@ -19,9 +19,9 @@ from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, Category, Style, Timeli
 from tests.data import rocprof_profiles as made
 
 
-def json_results(folder: Path) -> Path:
+def json_results(folder: Path, between: tuple[str, str] = (",", ":")) -> Path:
     path = folder / "rank0_results.json"
-    path.write_text(json.dumps(made.results()))
+    path.write_text(json.dumps(made.results(), separators=between))
     return path
 
 
@@ -31,6 +31,7 @@ FORMATS: dict[str, Callable[[Path], Path]] = {
         for schema in ("3.0.0", "3.0.5", "4.1.0", "lz4")
     },
     "json": json_results,
+    "json with spaces": lambda folder: json_results(folder, (", ", ": ")),
     "csv": made.write_tables,
 }
 

@@ -1,0 +1,65 @@
+"""Tests of records of numbers that are read as columns."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from hpcprof.profiles.readers.rocprof.equal_records import equal_records
+
+RECORDS = [
+    {"size": 8, "at": {"start": 10**18 + row, "end": 7 * row}, "sizes": {"x": {"y": row % 3}}, "last": 0}
+    for row in range(100)
+]
+
+
+def written(records: list[Any]) -> bytes:
+    return json.dumps(records, separators=(",", ":")).encode()
+
+
+def test_records_with_equal_fields_are_the_columns_that_a_parser_finds() -> None:
+    found = equal_records(written(RECORDS))
+    assert found is not None
+    first, columns = found
+    assert json.loads(first) == RECORDS[0]
+    assert {name: values.tolist() for name, values in columns.items()} == {
+        "size": [8] * 100,
+        "at.start": [one["at"]["start"] for one in RECORDS],
+        "at.end": [one["at"]["end"] for one in RECORDS],
+        "sizes.x.y": [one["sizes"]["x"]["y"] for one in RECORDS],
+        "last": [0] * 100,
+    }
+
+
+@pytest.mark.parametrize("row", [0, 50, 99])
+@pytest.mark.parametrize(
+    "record",
+    [
+        {**RECORDS[0], "size": -8},
+        {**RECORDS[0], "size": 8.5},
+        {**RECORDS[0], "size": "8"},
+        {**RECORDS[0], "size": None},
+        {**RECORDS[0], "size": True},
+        {**RECORDS[0], "size": 1 << 63},
+        {**RECORDS[0], "size": []},
+        {**RECORDS[0], "more": 1},
+        {key: RECORDS[0][key] for key in ("at", "size", "sizes", "last")},
+        {key.replace("size", "si7ze"): value for key, value in RECORDS[0].items()},
+        {key.replace("size", "size7"): value for key, value in RECORDS[0].items()},
+        {"7": 1},
+        {},
+        [],
+        7,
+    ],
+)
+def test_a_record_that_differs_is_left_to_a_parser(row: int, record: Any) -> None:
+    assert equal_records(written([*RECORDS[:row], record, *RECORDS[row + 1 :]])) is None
+
+
+@pytest.mark.parametrize(
+    "records", [[], [7, 8], [{}, {}], [{"size": -1}] * 2, [{"s,1": 1}] * 2, [{"s,": 1}] * 2]
+)
+def test_lists_of_other_records_are_left_to_a_parser(records: list[Any]) -> None:
+    assert equal_records(written(records)) is None
