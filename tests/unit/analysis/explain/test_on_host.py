@@ -1,0 +1,78 @@
+"""Tests of the explanation of runs without GPUs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hpcprof.analysis.explain.explanation import Cause, Finding
+from hpcprof.analysis.explain.on_host import explain_on_host
+
+Milliseconds = NDArray[np.float64]
+
+# Two processes of JAX on two cores that others used too; rank 1 sleeps for 100 ms in each step. In ms.
+COMPUTE = np.array(
+    [
+        [295, 233, 38, 46, 85, 80, 41, 40, 40, 49, 44, 109, 60, 57, 148, 48, 273, 216],
+        [368, 245, 107, 115, 42, 37, 94, 45, 117, 40, 83, 38, 42, 43, 69, 45, 54, 78],
+    ],
+    float,
+).T
+IDLE = np.array(
+    [
+        [264, 4, 3, 2, 9, 10, 1, 4, 4, 2, 3, 10, 3, 5, 1, 4, 3, 8],
+        [684, 105, 106, 114, 102, 104, 129, 103, 141, 104, 117, 103, 101, 101, 101, 113, 101, 112],
+    ],
+    float,
+).T
+
+
+def explained(compute: Milliseconds, idle: Milliseconds) -> list[Finding]:
+    """Explain steps in which each rank computes and is idle for so long; arrays have shape (steps, ranks)."""
+    steps, ranks = compute.shape
+    own = compute + idle
+    account = pd.DataFrame(
+        {
+            "step": np.repeat(np.arange(steps), ranks),
+            "rank": np.tile(np.arange(ranks), steps),
+            "wall_ns": (1e6 * np.repeat(own.max(axis=1), ranks)).astype(int),
+            "compute_ns": (1e6 * compute).astype(int).ravel(),
+            "idle_ns": (1e6 * idle).astype(int).ravel(),
+            "exposed_comm_ns": 0,
+        }
+    )
+    causes = pd.DataFrame(
+        {
+            "rank": np.arange(ranks),
+            "range": "augment",
+            "idle_ns_per_step": (1e6 * np.median(idle, axis=0)).astype(int),
+        }
+    )
+    nothing = pd.DataFrame(columns=["rank", "phase", "name", "p50_ns", "self_host_ns"])
+    tables = {"step_account": account, "idle_causes": causes, "phases": nothing, "operators": nothing}
+    return [*explain_on_host({**tables, "skew_summary": nothing, "rank_collectives": nothing})]
+
+
+def test_a_pause_of_one_rank_in_every_step_is_found_where_its_computing_is_uneven() -> None:
+    late, *_ = explained(COMPUTE, IDLE)
+    assert (late.cause, late.ranks, late.where) == (Cause.LATE_RANK_HOST, (1,), "augment")
+    assert late.saving_low_ns is not None
+    assert late.saving_high_ns is not None
+    assert late.saving_low_ns > 10e6
+    assert late.saving_low_ns < 100e6 < late.saving_high_ns
+
+
+def test_computing_that_is_uneven_alone_is_no_late_rank() -> None:
+    shown = [
+        one for one in explained(COMPUTE, IDLE[:, :1].repeat(2, axis=1)) if (one.saving_low_ns or 0) > 5e6
+    ]
+    assert not [one for one in shown if one.cause is Cause.LATE_RANK_HOST]
+
+
+def test_a_rank_that_computes_longer_is_late_by_all_of_it() -> None:
+    compute = np.full((20, 4), 50.0) + np.random.default_rng(1).normal(size=(20, 4))
+    compute[:, 2] += 20
+    late, *_ = explained(compute, np.full((20, 4), 2.0))
+    assert (late.cause, late.ranks) == (Cause.LATE_RANK_HOST, (2,))
+    assert 18e6 < (late.saving_ns or 0) < 22e6
