@@ -27,6 +27,7 @@ METRICS = {
     # Of a rank: its processes together.
     "cpu_s": ("counter", "s"),
     "cpu_wait_s": ("counter", "s"),
+    "system_s": ("counter", "s"),
     "blocked_pct": ("gauge", "%"),
     "paging_pct": ("gauge", "%"),
     "memory_stall_s": ("counter", "s"),
@@ -255,7 +256,7 @@ class Ranks:
         """Yield the memory, faults and data of each rank."""
         stalls: Dict[str, Optional[float]] = {}
         for rank, pids in sorted(self.processes.items()):
-            resident = faults = waited = queued = 0
+            resident = faults = waited = queued = system = 0
             data: Dict[str, int] = {}
             for pid in pids:
                 fields = _stat(pid)
@@ -263,6 +264,7 @@ class Ranks:
                     faults += int(fields[9])
                     resident += int(fields[21]) * _PAGE
                     waited += int(fields[39])
+                    system += int(fields[12])
                 schedule = _read_again("/proc/%d/schedstat" % pid).split()
                 queued += int(schedule[1]) if len(schedule) > 1 else 0
                 counts = _pairs(_read_again("/proc/%d/io" % pid), "rchar", "wchar", "syscr", "syscw")
@@ -278,6 +280,7 @@ class Ranks:
                 stalls[group] = _pressure(group + "/memory.pressure", "full") if group else None
             yield name + "memory_stall_s", stalls[group]
             yield name + "cpu_wait_s", round(queued / 1e9, 3)
+            yield name + "system_s", round(system * _TICK, 3)
             yield name + "io_wait_s", round(waited * _TICK, 3)
             yield name + "read_bytes", data.get("rchar")
             yield name + "written_bytes", data.get("wchar")

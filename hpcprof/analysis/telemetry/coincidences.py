@@ -56,6 +56,8 @@ _POLLS = 0.9
 """The least CPU time, in cores, of a rank that may poll for others instead of computing."""
 
 _FEWEST_BLOCKED = 5
+_CPU_OF_FAULT_S = 2e-4
+"""The most CPU time in the kernel to read a page again, and to make room for it."""
 
 _STATES = ("blocked_pct", "paging_pct")
 """What a sample says of its instant only: it says nothing of the steps between two samples."""
@@ -533,11 +535,13 @@ def _waiting(nodes: Sequence[NodeTelemetry], steps: RunSteps) -> Iterator[dict[s
     """Yield the ranks that wait for memory, or for files, for a share of the steps; that is no chance.
 
     For memory, all processes in the control group of a rank wait at once, as the kernel counts, or the rank
-    waits for pages that are no longer in memory, as far as these had been there before.
+    waits for pages that are no longer in memory, as far as these had been there before. To make room for them
+    takes CPU time in the kernel, which is what the rank has more of than the one that has least.
     """
     extent, span = steps.edges[[0, -1]], (int(steps.last[0]), int(steps.last[-1]))
     for node in nodes:
         again = _rate(node.series.get(("node", "refaults")), extent)
+        system = {rank: _rate(node.series.get((f"rank{rank}", "system_s")), extent) for rank in node.ranks}
         for rank in node.ranks:
             metrics = node.metrics_of(f"rank{rank}")
             blocked = _inside(metrics.get("blocked_pct"), extent)
@@ -547,12 +551,12 @@ def _waiting(nodes: Sequence[NodeTelemetry], steps: RunSteps) -> Iterator[dict[s
             faults = _rate(metrics.get("major_faults"), extent)
             looked = _inside(metrics.get("paging_pct"), extent)
             known = looked.values[np.isin(looked.times, blocked.times[blocked.values > 0])]
-            paging = (
-                waits * float(known.mean()) / 100 * min(1.0, again / faults) if len(known) and faults else 0.0
-            )
+            of_again = min(1.0, again / faults) if faults else 0.0
+            paging = waits * float(known.mean()) / 100 * of_again if len(known) else 0.0
+            kernel = 100 * min(system[rank] - min(system.values()), _CPU_OF_FAULT_S * faults) * of_again
             memory = max(paging, stalled)
             for subject, metric, usual, then in (
-                ("memory", "memory_stall_s", again, memory),
+                ("memory", "memory_stall_s", again, memory + kernel if paging else memory),
                 ("io", "blocked_pct", 0.0, waits - (paging if len(known) else stalled)),
             ):
                 if then >= 100 * _MATERIAL:
@@ -579,7 +583,8 @@ def _crowded(
     """Yield the ranks that wait for a core for a share of the steps, while others use their cores.
 
     The kernel counts both. A rank waits for others at most as long as these use its cores, and no step is
-    shorter than what another rank computes in it; the CPU time of one that polls says nothing about that.
+    shorter than what another rank computes in it; the CPU time of one that polls says nothing about that. A
+    rank whose core nobody else uses waits for it while its own threads have it, and so does one with others.
     """
     known = {node.node: node for node in nodes}
     used = {
@@ -588,6 +593,12 @@ def _crowded(
         for rank in node.ranks
     }
     alone = {one.rank: one.values for one in tested if one.metric == "others_on_cores"}
+    waits = {one.rank: float(one.values.mean()) for one in tested if one.metric == "cpu_wait_s"}
+    by_itself = [
+        waits[rank]
+        for rank, values in alone.items()
+        if values.mean() < _CROWDED and math.isfinite(waits.get(rank, math.nan))
+    ]
     for one in tested:
         if one.metric != "cpu_wait_s" or one.rank is None:
             continue
@@ -596,7 +607,9 @@ def _crowded(
             others = _others_in(known[one.node], known[one.node].ranks, steps.edges)
         if others is None or not (np.isfinite(one.values).all() and np.isfinite(others).all()):
             continue
-        cores, share = float(others.mean()), float(np.minimum(one.values, others).mean())
+        own = min(by_itself, default=0.0) if one.rank in alone else 0.0
+        waited = np.maximum(0.0, one.values - own)
+        cores, share = float(others.mean()), float(np.minimum(waited, others).mean())
         work = max((cpu for rank, cpu in used.items() if rank != one.rank and cpu < _POLLS), default=0.0)
         share = min(share, 1.0 - work)
         if share >= _CROWDED:

@@ -123,11 +123,13 @@ def test_a_rank_waits_for_its_core_as_long_as_others_use_it(pinned: bool) -> Non
     def rate(value: float, seed: int) -> Series:
         return counted(sampled(of, 0.0, value / 10, 0.001, seed))
 
-    def rows(others: float, waits: float, work: float = 0.5) -> list[dict[str, Any]]:
+    def rows(others: float, waits: float, work: float = 0.5, own: float = 0.0) -> list[dict[str, Any]]:
         used = (0.5, work)
         series = {(f"cpu{core}", "busy_s"): rate(used[core] + others * (core == 0), core) for core in (0, 1)}
         series |= {(f"rank{rank}", "cpu_s"): rate(used[rank], 5 + rank) for rank in (0, 1)}
-        series |= {(f"rank{rank}", "cpu_wait_s"): rate(waits * (rank == 0), 9 + rank) for rank in (0, 1)}
+        series |= {
+            (f"rank{rank}", "cpu_wait_s"): rate(own + waits * (rank == 0), 9 + rank) for rank in (0, 1)
+        }
         places = {rank: RankPlace((rank,) if pinned else (0, 1)) for rank in (0, 1)}
         found = coincidences([NodeTelemetry("n1", series, places)], of)
         return [row for row in found if row["subject"] == "cores"]
@@ -138,6 +140,9 @@ def test_a_rank_waits_for_its_core_as_long_as_others_use_it(pinned: bool) -> Non
     # What the other rank computes remains, unless it may poll.
     assert [round(one["then"] / 5) for one in rows(others=0.5, waits=0.4, work=0.7)] == [6]
     assert [round(one["then"] / 5) for one in rows(others=0.5, waits=0.4, work=0.95)] == [8]
+    # What the other rank waits too, on a core that nobody else uses, is for its own threads.
+    told = [round(one["then"]) for one in rows(others=0.5, waits=0.2, own=0.1)]
+    assert told == pytest.approx([20] if pinned else [30, 10], abs=2)
     # Own threads that wait for each other are no strangers, and neither is what nobody waits for.
     assert rows(others=0.0, waits=0.4) == []
     assert rows(others=0.5, waits=0.0) == []
@@ -221,6 +226,13 @@ def test_waiting_for_memory_is_told_from_waiting_for_files(
     )
     if memory:
         assert rows["memory"]["usual"] == pytest.approx(refaults, abs=0.1)
+    # The kernel's CPU time for it is what this rank has more of than the other, as far as so many pages need.
+    for more, share in ((0.005, 0.5), (0.4, 1.0)):
+        system = {f"rank{rank}": 0.4 + more * (rank == 0) for rank in (0, 1)}
+        series |= {(name, "system_s"): Series(times, rate * times) for name, rate in system.items()}
+        rows = {row["subject"]: row for row in coincidences([node(series, 2)], of) if row["rank"] == 0}
+        if memory:
+            assert rows["memory"]["then"] == pytest.approx(memory + share * (refaults > 0), abs=0.1)
     # Where nobody could say what they wait for, what the whole job waits for memory is none for files.
     del series["rank0", "paging_pct"]
     rows = {row["subject"]: row for row in coincidences([node(series)], of) if row["rank"] == 0}
