@@ -784,7 +784,8 @@ class Sampler:
                     between = time.process_time() - began_cpu - sum(source.spent for source in sources)
                     share = between / max(_SLOW_S, now - self._began)
                     paced(sources, max(_MOST_CPU / 2, _MOST_CPU - share))
-                tick = min(_FAST_S * 2.0 ** (self._written // _BYTES_BEFORE_SLOWER), _SLOWEST_S)
+                tick = _FAST_S * 2.0 ** (self._written // _BYTES_BEFORE_SLOWER)
+                tick = min(_SLOWEST_S, max(tick, min(source.pause for source in sources)))
                 self._ended = signal.sigtimedwait({signal.SIGTERM}, self._pause(now, tick)) is not None
                 if self._ended:
                     for source in sources:

@@ -32,6 +32,8 @@ _MOST_LEVELS = 1_000
 
 _DRIFT_RATIO = 1.03
 _DRIFT_ERRORS = 6.0
+_WANDERS, _SPANS, _FEWEST_OF_SPAN = 6.0, 12, 8
+"""By so many deviations of the mean times of so many spans, of so many steps at least, a level changes."""
 
 
 def spikes(series: StepSeries) -> Ints:
@@ -71,7 +73,8 @@ def drift(series: StepSeries) -> Drift | None:
 
     The level is a line, or one level up to some step and another from there on, whichever is closer to the
     steps. Its change counts if it is 3 % and six of its standard errors, which the correlation of
-    neighbouring steps makes larger (``benchmarks/drift.py`` shows how often that happens by chance). The
+    neighbouring steps makes larger, and six times as much as longer spans of steps are off the level: the
+    steps of many runs wander (``benchmarks/drift.py`` shows how often that happens by chance). The
     first and the last step are left out, and spikes. Of many steps, neighbours count as one by their median.
     Steps that get shorter have the same cause: the level is not steady.
     """
@@ -95,9 +98,21 @@ def drift(series: StepSeries) -> Drift | None:
     # What is left of few steps is too close to what was fitted to them.
     if high - low < _DRIFT_ERRORS * (1 + _DRIFT_ERRORS / count) * error:
         return None
+    if high - low < _WANDERS * _wandering(wall - level[rows]):
+        return None
     worse = series.steps[level > (low + high) / 2] if changes else np.empty(0, np.int64)
     excess = float(np.mean(level)) - low
     return Drift(excess, error * excess / (high - low), worse)
+
+
+def _wandering(rest: Floats) -> float:
+    """Return how far spans of steps typically are from the level; 0 if there are too few steps."""
+    size = -(-len(rest) // _SPANS)
+    if size < _FEWEST_OF_SPAN:
+        return 0.0
+    means = rest[len(rest) % size :].reshape(-1, size).mean(axis=1)
+    # The level of the steps takes two degrees of freedom.
+    return float(np.sqrt((means**2).sum() / (len(means) - 2)))
 
 
 def _blocks(rows: Ints, wall: Floats) -> tuple[Ints, Floats]:

@@ -54,3 +54,15 @@ def test_noise_spikes_and_few_steps_are_no_drift() -> None:
     assert drift(series_of(50 * MS + NOISE)) is None
     assert drift(series_of(50 * MS + NOISE + 90 * MS * np.isin(np.arange(20), (4, 15)))) is None
     assert drift(series_of(np.linspace(50, 60, 11) * MS)) is None
+
+
+def test_steps_that_wander_by_themselves_are_no_drift_and_a_change_among_them_is() -> None:
+    wandering = 0
+    for seed in range(14):
+        draw = np.random.default_rng(seed)
+        walk, noise = np.cumsum(draw.standard_normal(240)), draw.standard_normal(240)
+        wandering += drift(series_of(50 * MS * (1 + 0.04 * (walk / walk.std() + noise)))) is not None
+        later = np.arange(240) > 100
+        for level in (0.05 * later, 0.08 * np.arange(240) / 240):
+            assert drift(series_of(50 * MS * (1 + level + 0.02 * noise))) is not None
+    assert wandering <= 3
