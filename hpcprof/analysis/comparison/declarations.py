@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import Analysis, Scope, columns
+from hpcprof.analysis.framework.declaration import Scope, declare, names
 
 _EFFECTS = "a_per_step:float b_per_step:float a_ns b_ns difference_ns count_effect_ns"
 
@@ -10,103 +10,74 @@ MACHINE = ("energy", "clocks", "io", "telemetry")
 """The analyses with the energy, clocks, data and memory of a run."""
 
 ANALYSES = (
-    Analysis(
+    declare(
         "compare",
         "Comparison of runs",
-        Scope.PAIR,
-        columns("metric:text a:float b:float ratio:float ci_low:float ci_high:float n_a n_b verdict:text"),
-        "hpcprof.analysis.comparison.compare:compare",
-        needs=(
-            "steps_summary",
-            "step_times",
-            "step_kinds",
-            "phases",
-            "breakdown",
-            "overlap",
-            "kernels",
-            "pop",
-            *MACHINE,
-        ),
-        main_columns=("metric", "a", "b", "ratio", "ci_low", "ci_high", "verdict"),
+        "metric:text a:float b:float ratio:float ci_low:float ci_high:float n_a n_b verdict:text",
+        "metric a b ratio ci_low ci_high verdict",
+        scope=Scope.PAIR,
+        function="comparison.compare:compare",
+        needs=(*names("steps_summary step_times step_kinds phases breakdown overlap kernels pop"), *MACHINE),
     ),
-    Analysis(
+    declare(
         "step_difference",
         "Difference of the step by part",
-        Scope.PAIR,
-        columns("part:text a_ns b_ns difference_ns ci_low_ns ci_high_ns"),
-        "hpcprof.analysis.comparison.step_difference:step_difference",
+        "part:text a_ns b_ns difference_ns ci_low_ns ci_high_ns",
+        "part difference_ns a_ns b_ns ci_low_ns ci_high_ns",
+        scope=Scope.PAIR,
+        function="comparison.step_difference:step_difference",
         needs=("step_kinds", "step_account"),
-        main_columns=("part", "difference_ns", "a_ns", "b_ns", "ci_low_ns", "ci_high_ns"),
     ),
-    Analysis(
+    declare(
         "kernel_difference",
         "Difference of each kernel per step",
-        Scope.PAIR,
-        columns(
-            f"name:text class:text change:text was:text similarity_pct:float {_EFFECTS} shape_effect_ns "
-            "duration_effect_ns"
-        ),
-        "hpcprof.analysis.comparison.kernel_difference:kernel_difference",
+        f"name:text class:text change:text was:text similarity_pct:float {_EFFECTS} shape_effect_ns "
+        "duration_effect_ns",
+        "difference_ns name change count_effect_ns shape_effect_ns duration_effect_ns a_per_step b_per_step",
+        scope=Scope.PAIR,
+        function="comparison.kernel_difference:kernel_difference",
         needs=("kernels_by_shape", "step_times"),
-        main_columns=(
-            *("difference_ns", "name", "change", "count_effect_ns", "shape_effect_ns"),
-            *("duration_effect_ns", "a_per_step", "b_per_step"),
-        ),
     ),
-    Analysis(
+    declare(
         "collective_difference",
         "Difference of each collective per step",
-        Scope.PAIR,
-        columns(
-            f"op:text ranks change:text {_EFFECTS} size_effect_ns duration_effect_ns exposed_difference_ns"
-        ),
-        "hpcprof.analysis.comparison.kernel_difference:collective_difference",
+        f"op:text ranks change:text {_EFFECTS} size_effect_ns duration_effect_ns exposed_difference_ns",
+        "difference_ns op change count_effect_ns size_effect_ns duration_effect_ns "
+        "exposed_difference_ns a_per_step b_per_step",
+        scope=Scope.PAIR,
+        function="comparison.kernel_difference:collective_difference",
         needs=("rank_collectives", "kernels_by_shape", "step_times"),
-        main_columns=(
-            *("difference_ns", "op", "change", "count_effect_ns", "size_effect_ns"),
-            *("duration_effect_ns", "exposed_difference_ns", "a_per_step", "b_per_step"),
-        ),
     ),
-    Analysis(
+    declare(
         "idle_difference",
         "Difference of idle time per step by cause",
-        Scope.PAIR,
-        columns("cause:text range:text api:text a_ns b_ns difference_ns"),
-        "hpcprof.analysis.comparison.kernel_difference:idle_difference",
+        "cause:text range:text api:text a_ns b_ns difference_ns",
+        "difference_ns cause range api a_ns b_ns",
+        scope=Scope.PAIR,
+        function="comparison.kernel_difference:idle_difference",
         needs=("idle_causes", "step_times"),
-        main_columns=("difference_ns", "cause", "range", "api", "a_ns", "b_ns"),
     ),
-    Analysis(
+    declare(
         "scaling",
         "Scaling with the number of ranks",
-        Scope.STORE,
-        columns(
-            "program:text workload:text kind:text parameters:text ranks nodes runs step_p50_ns "
-            "speedup:float efficiency:float ci_low:float ci_high:float "
-            "global_efficiency_pct:float parallel_efficiency_pct:float load_balance_pct:float "
-            "communication_efficiency_pct:float computation_scaling_pct:float "
-            "instruction_scaling_pct:float ipc_scaling_pct:float frequency_scaling_pct:float"
-        ),
-        "hpcprof.analysis.comparison.scaling:scaling",
+        "program:text workload:text kind:text parameters:text ranks nodes runs step_p50_ns "
+        "speedup:float efficiency:float ci_low:float ci_high:float "
+        "global_efficiency_pct:float parallel_efficiency_pct:float load_balance_pct:float "
+        "communication_efficiency_pct:float computation_scaling_pct:float "
+        "instruction_scaling_pct:float ipc_scaling_pct:float frequency_scaling_pct:float",
+        "program kind parameters ranks step_p50_ns speedup efficiency ci_low ci_high",
+        scope=Scope.STORE,
+        function="comparison.scaling:scaling",
         needs=("steps_summary", "pop", "useful_counters"),
-        main_columns=(
-            *("program", "kind", "parameters", "ranks", "step_p50_ns"),
-            *("speedup", "efficiency", "ci_low", "ci_high"),
-        ),
     ),
-    Analysis(
+    declare(
         "scaling_models",
         "Models of scaling",
-        Scope.STORE,
-        columns(
-            "program:text kind:text parameters:text part:text model:text error_pct:float sizes largest_ranks "
-            "time_ns share_pct:float dominates_from dominates_low dominates_high"
-        ),
-        "hpcprof.analysis.comparison.scaling:scaling_models",
+        "program:text kind:text parameters:text part:text model:text error_pct:float sizes largest_ranks "
+        "time_ns share_pct:float dominates_from dominates_low dominates_high",
+        "part model error_pct time_ns share_pct dominates_from dominates_low dominates_high",
+        scope=Scope.STORE,
+        function="comparison.scaling:scaling_models",
         needs=("steps_summary", "pop", "phases", "mpi_calls"),
-        main_columns=(
-            *("part", "model", "error_pct", "time_ns", "share_pct"),
-            *("dominates_from", "dominates_low", "dominates_high"),
-        ),
     ),
 )

@@ -6,12 +6,11 @@ from hpcprof.analysis.framework.declaration import (
     OPERATIONS,
     RANGES,
     WORK,
-    Analysis,
     Events,
     Part,
     SampleBasis,
     Scope,
-    columns,
+    declare,
 )
 from hpcprof.profiles.losses import Subject
 
@@ -19,90 +18,83 @@ UNEVEN = "uneven steps"
 """The name of ``uneven_ns`` of ``step_kinds``: elapsed time that a rank does not spend in steps."""
 
 ANALYSES = (
-    Analysis(
+    declare(
         "step_parts",
         "Parts of each step by rank",
-        Scope.RANK,
-        columns("rank step start_ns wall_ns compute_ns exposed_comm_ns exposed_mem_ns idle_ns"),
-        "hpcprof.analysis.explain.step_account:step_parts",
+        "rank step start_ns wall_ns compute_ns exposed_comm_ns exposed_mem_ns idle_ns",
+        function="explain.step_account:step_parts",
         events=Events(WORK, launches=True, steps=True),
         sort_by=("step",),
         kept_with_events=True,
         memory_heavy=True,
     ),
-    Analysis(
+    declare(
         "exposed_communication",
         "Intervals of exposed communication",
-        Scope.RANK,
-        columns("rank start_ns end_ns"),
-        "hpcprof.analysis.explain.step_account:exposed_communication",
+        "rank start_ns end_ns",
+        function="explain.step_account:exposed_communication",
         events=Events(OPERATIONS | RANGES | {Subject.OPERATOR}),
         sample_basis=SampleBasis.OPERATIONS,
         kept_with_events=True,
     ),
-    Analysis(
+    declare(
         "step_account",
         "Account of each step",
-        Scope.RUN,
-        columns("rank step kind wall_ns compute_ns exposed_comm_ns wait_for_peer_ns exposed_mem_ns idle_ns"),
-        "hpcprof.analysis.explain.step_account:step_account",
+        "rank step kind wall_ns compute_ns exposed_comm_ns wait_for_peer_ns exposed_mem_ns idle_ns",
+        scope=Scope.RUN,
+        function="explain.step_account:step_account",
         map="hpcprof.analysis.explain.step_account:divide",
         map_over=Part.RANKS,
         map_needs=("step_parts", "exposed_communication"),
         sort_by=("rank", "step"),
     ),
-    Analysis(
+    declare(
         "step_kinds",
         "Account of the mean step, by kind",
-        Scope.RUN,
-        columns(
-            "kind steps share_pct:float elapsed_ns wall_p50_ns compute_ns exposed_comm_ns wait_for_peer_ns "
-            "exposed_mem_ns idle_ns uneven_ns"
-        ),
-        "hpcprof.analysis.explain.step_account:step_kinds",
+        "kind steps share_pct:float elapsed_ns wall_p50_ns compute_ns exposed_comm_ns wait_for_peer_ns "
+        "exposed_mem_ns idle_ns uneven_ns",
+        scope=Scope.RUN,
+        function="explain.step_account:step_kinds",
         map="hpcprof.analysis.explain.step_account:divide",
         map_over=Part.RANKS,
         map_needs=("step_parts", "exposed_communication"),
         sort_by=("kind",),
     ),
-    Analysis(
+    declare(
         "idle_causes",
         "Idle time of the mean step by what the next operation waits for",
-        Scope.RANK,
-        columns("rank cause:text range:text api:text idle_ns_per_step gaps"),
-        "hpcprof.analysis.explain.idle_causes:idle_causes",
+        "rank cause:text range:text api:text idle_ns_per_step gaps",
+        function="explain.idle_causes:idle_causes",
         events=Events(WORK, launches=True, steps=True),
         sort_by=("-idle_ns_per_step",),
         memory_heavy=True,
         when_asked=True,
     ),
-    Analysis(
+    declare(
         "step_idle_causes",
         "Idle time of each step by cause",
-        Scope.RANK,
-        columns("rank step cause:text range:text idle_ns"),
-        "hpcprof.analysis.explain.idle_causes:step_idle_causes",
+        "rank step cause:text range:text idle_ns",
+        function="explain.idle_causes:step_idle_causes",
         events=Events(WORK, launches=True, steps=True),
         sort_by=("step", "-idle_ns"),
         memory_heavy=True,
         when_asked=True,
     ),
-    Analysis(
+    declare(
         "os_calls",
         "Calls of the OS runtime in steps",
-        Scope.RANK,
-        columns("rank call:text kind:text calls total_ns ns_per_step max_ns"),
-        "hpcprof.analysis.explain.os_calls:os_calls",
+        "rank call:text kind:text calls total_ns ns_per_step max_ns",
+        "rank call kind calls ns_per_step max_ns",
+        function="explain.os_calls:os_calls",
         events=Events(RANGES | {Subject.CALL, Subject.OS_CALL, Subject.EVENT}, steps=True),
         sort_by=("-total_ns",),
-        main_columns=("rank", "call", "kind", "calls", "ns_per_step", "max_ns"),
     ),
-    Analysis(
+    declare(
         "critical_path",
         "Critical path of a step",
-        Scope.RUN,
-        columns("rank kind:text name:text range:text ns_per_step share_pct:float"),
-        "hpcprof.analysis.explain.explanation:no_critical_path",
+        "rank kind:text name:text range:text ns_per_step share_pct:float",
+        scope=Scope.RUN,
+        function="explain.explanation:no_critical_path",
         events=Events(WORK | {Subject.COLLECTIVE}, launches=True, steps=True),
         sort_by=("-ns_per_step",),
         sample_basis=SampleBasis.OPERATIONS,

@@ -250,18 +250,33 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-def from_part(
-    name: str, title: str, described: str, main: str, position: int | None = None, **given: Any
+def declare(
+    name: str,
+    title: str,
+    described: str,
+    main: str = "",
+    position: int | None = None,
+    *,
+    scope: Scope = Scope.RANK,
+    function: str = "",
+    **given: Any,
 ) -> Analysis:
-    """Declare an analysis of a run whose rows ``map`` returns; `columns` and `names` parse the texts."""
-    given = {"events": Events(frozenset()), **given}
+    """Declare an analysis by texts for `columns` and `names`; ``function`` is in ``hpcprof.analysis``."""
     return Analysis(
         name,
         title,
-        Scope.RUN,
+        scope,
         columns(described),
-        "",
+        f"hpcprof.analysis.{function}" if function else "",
         main_columns=names(main),
         report_position=position,
         **given,
     )
+
+
+def from_part(
+    name: str, title: str, described: str, main: str, position: int | None = None, **given: Any
+) -> Analysis:
+    """Declare an analysis of a run whose rows ``map`` returns."""
+    given = {"events": Events(frozenset()), **given}
+    return declare(name, title, described, main, position, scope=Scope.RUN, **given)

@@ -13,6 +13,7 @@ from hpcprof.analysis.framework.declaration import (
     SampleBasis,
     Scope,
     columns,
+    declare,
     names,
 )
 from hpcprof.profiles.losses import Subject
@@ -35,54 +36,45 @@ _OF_MESSAGES = partial(
 _OF_CALLS = partial(_OF_MESSAGES, function="", absent=NO_CALLS)
 
 ANALYSES = (
-    Analysis(
+    declare(
         "mpi_call_list",
         "MPI calls by rank",
-        Scope.RANK,
-        columns("rank thread call:text range:text range_before:text start_ns end_ns"),
-        "hpcprof.analysis.mpi.per_rank:mpi_call_list",
+        "rank thread call:text range:text range_before:text start_ns end_ns",
+        function="mpi.per_rank:mpi_call_list",
         events=_MPI,
         kept_with_events=True,
     ),
-    Analysis(
+    declare(
         "mpi_operation_list",
         "Messages and collectives of MPI by rank",
-        Scope.RANK,
-        columns(
-            "rank op:text comm_id:text comm_ranks peer comm_peer root tag bytes received_bytes begin_call "
-            "end_call"
-        ),
-        "hpcprof.analysis.mpi.per_rank:mpi_operation_list",
-        main_columns=("rank", "op", "comm_ranks", "peer", "root", "tag", "bytes", "begin_call"),
+        "rank op:text comm_id:text comm_ranks peer comm_peer root tag bytes received_bytes begin_call "
+        "end_call",
+        "rank op comm_ranks peer root tag bytes begin_call",
+        function="mpi.per_rank:mpi_operation_list",
         events=_MPI,
         kept_with_events=True,
     ),
-    Analysis(
+    declare(
         "mpi_regions",
         "Steps and phases of programs with MPI",
-        Scope.RANK,
-        columns("rank scope:text name:text start_ns end_ns"),
-        "hpcprof.analysis.mpi.per_rank:mpi_regions",
+        "rank scope:text name:text start_ns end_ns",
+        function="mpi.per_rank:mpi_regions",
         events=Events(RANGES, steps=True),
         kept_with_events=True,
     ),
-    Analysis(
+    declare(
         "offload",
         "Time of hosts and GPUs by step and phase",
-        Scope.RANK,
-        columns(
-            "rank scope:text name:text elapsed_ns useful_ns gpu_calls_ns devices gpu_useful_ns gpu_active_ns"
-        ),
-        "hpcprof.analysis.mpi.offload:offload",
+        "rank scope:text name:text elapsed_ns useful_ns gpu_calls_ns devices gpu_useful_ns gpu_active_ns",
+        function="mpi.offload:offload",
         events=Events(RANGES | {Subject.CALL, Subject.KERNEL, Subject.MEMORY, Subject.EVENT}, steps=True),
         memory_heavy=True,
     ),
-    Analysis(
+    declare(
         "useful_counters",
         "Instructions and cycles outside MPI",
-        Scope.RANK,
-        columns("rank scope:text name:text useful_ns instructions cycles"),
-        "hpcprof.analysis.mpi.counters:useful_counters",
+        "rank scope:text name:text useful_ns instructions cycles",
+        function="mpi.counters:useful_counters",
         events=Events(RANGES | {Subject.CALL, Subject.EVENT}, steps=True),
     ),
     _OF_MESSAGES(

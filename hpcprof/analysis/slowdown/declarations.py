@@ -8,50 +8,46 @@ from hpcprof.analysis.framework.declaration import (
     RANGES,
     SHAPES,
     Activity,
-    Analysis,
     Events,
     Scope,
-    columns,
+    declare,
 )
 
 _RATIO = (
     "alone_n alone_med_ns:float overlapped_n overlapped_med_ns:float "
     "slowdown:float ci_low:float ci_high:float"
 )
-_MAIN_COLUMNS = ("rank", "name", "overlapped_n", "overlapped_med_ns", "slowdown", "ci_low", "ci_high")
+_MAIN_COLUMNS = "rank name overlapped_n overlapped_med_ns slowdown ci_low ci_high"
 
 ANALYSES = (
-    Analysis(
+    declare(
         "slowdown",
         "Kernel slowdown while communication runs",
-        Scope.RANK,
-        columns(f"rank name:text grid:text block:text {_RATIO}"),
-        "hpcprof.analysis.slowdown.within_run:slowdown",
+        f"rank name:text grid:text block:text {_RATIO}",
+        _MAIN_COLUMNS,
+        70,
+        function="slowdown.within_run:slowdown",
         events=Events(OPERATIONS | RANGES, fields=SHAPES),
-        main_columns=_MAIN_COLUMNS,
-        report_position=70,
         about=Activity.GPU,
         first_rank_only=True,
         memory_heavy=True,
     ),
-    Analysis(
+    declare(
         "slowdown_pairs",
         "Kernel slowdown against runs without communication",
-        Scope.PAIR,
-        columns(f"rank name:text grid:text block:text {_RATIO} overlap_pct:float"),
-        "hpcprof.analysis.slowdown.against_baseline:slowdown_pairs",
+        f"rank name:text grid:text block:text {_RATIO} overlap_pct:float",
+        _MAIN_COLUMNS,
+        scope=Scope.PAIR,
+        function="slowdown.against_baseline:slowdown_pairs",
         events=Events(IN_RANGES, fields=SHAPES),
-        main_columns=_MAIN_COLUMNS,
     ),
-    Analysis(
+    declare(
         "slowdown_by_overlap",
         "Kernel slowdown by family and overlap",
-        Scope.PAIR,
-        columns(f"rank family:text covered:text overlap_pct:float {_RATIO}"),
-        "hpcprof.analysis.slowdown.by_overlap:slowdown_by_overlap",
+        f"rank family:text covered:text overlap_pct:float {_RATIO}",
+        "rank family covered overlap_pct overlapped_n slowdown ci_low ci_high",
+        scope=Scope.PAIR,
+        function="slowdown.by_overlap:slowdown_by_overlap",
         events=Events(IN_RANGES, fields=SHAPES),
-        main_columns=(
-            *("rank", "family", "covered", "overlap_pct", "overlapped_n", "slowdown", "ci_low", "ci_high"),
-        ),
     ),
 )
