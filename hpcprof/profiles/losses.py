@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import SupportsInt
@@ -102,7 +102,14 @@ class Loss:
     @property
     def sentence(self) -> str:
         """The loss as a sentence without its full stop."""
-        return _SENTENCES[self.kind](self)
+        first = _FIRST_SENTENCE.match(self.detail)
+        return _SENTENCES[self.kind].format(
+            **(_ONE if self.count == 1 else _SEVERAL),
+            amount=_amount(self),
+            count=self.count,
+            detail=self.detail,
+            first=textwrap.shorten(first[0] if first else self.detail, _LONGEST),
+        )
 
 
 def losses(
@@ -160,60 +167,6 @@ def _counted(number: int, subject: Subject) -> str:
     return f"{number:,} {plural}" if plural and number != 1 else counted(number, subject.value)
 
 
-def _row(loss: Loss) -> str:
-    has, are = ("has", "is") if loss.count == 1 else ("have", "are")
-    return f"{_amount(loss)} {has} no valid {loss.detail} and {are} left out"
-
-
-def _field(loss: Loss) -> str:
-    return f"{_amount(loss)} {'has' if loss.count == 1 else 'have'} no readable {loss.detail}"
-
-
-def _launch(loss: Loss) -> str:
-    return f"{_amount(loss)} {'has' if loss.count == 1 else 'have'} no recorded launch call"
-
-
-def _graph(loss: Loss) -> str:
-    launches = f"{loss.count:,} {'launch' if loss.count == 1 else 'launches'}"
-    were, they, their = ("was", "it counts", "its") if loss.count == 1 else ("were", "they count", "their")
-    return (
-        f"{launches} of CUDA graphs {were} traced as a whole: {they} as compute, and {their} kernels are not "
-        "in the profile (nsys --cuda-graph-trace=node records them)"
-    )
-
-
-def _step(loss: Loss) -> str:
-    return f"the capture {loss.detail} inside a step, which is left out"
-
-
-def _category(loss: Loss) -> str:
-    are = "is" if loss.count == 1 else "are"
-    return f"{_amount(loss)} of the category {loss.detail} {are} not supported and {are} left out"
-
-
-def _process(loss: Loss) -> str:
-    belongs, are = ("belongs", "is") if loss.count == 1 else ("belong", "are")
-    return f"{_amount(loss)} {belongs} to processes without a rank and {are} left out"
-
-
-def _numbered(loss: Loss) -> str:
-    return "one profile holds several ranks, numbered by process id: their ranks are not recorded"
-
-
-def _merged(loss: Loss) -> str:
-    return f"{loss.count:,} processes used the GPU in profiles of one rank, and their figures are merged"
-
-
-def _location(loss: Loss) -> str:
-    are = "is" if loss.count == 1 else "are"
-    return f"{_amount(loss)} of {loss.detail} cannot be read and {are} left out"
-
-
-def _diagnostic(loss: Loss) -> str:
-    first = _FIRST_SENTENCE.match(loss.detail)
-    return f"the profiler reports: {textwrap.shorten(first[0] if first else loss.detail, _LONGEST)}"
-
-
 _FIRST_SENTENCE = re.compile(r".*?(?=[.?!](?: [A-Z]|$))")
 _LONGEST = 160
 _PLURALS = {
@@ -224,16 +177,26 @@ _PLURALS = {
     Subject.ARROW: "arrows between operators",
     Subject.VISIT: "begins and ends of regions",
 }
-_SENTENCES: dict[LossKind, Callable[[Loss], str]] = {
-    LossKind.ROW: _row,
-    LossKind.FIELD: _field,
-    LossKind.LAUNCH: _launch,
-    LossKind.GRAPH: _graph,
-    LossKind.STEP: _step,
-    LossKind.CATEGORY: _category,
-    LossKind.PROCESS: _process,
-    LossKind.NUMBERED: _numbered,
-    LossKind.MERGED: _merged,
-    LossKind.LOCATION: _location,
-    LossKind.DIAGNOSTIC: _diagnostic,
+_ONE = {
+    **{"has": "has", "are": "is", "were": "was", "belong": "belongs"},
+    **{"launches": "launch", "they_count": "it counts", "their": "its"},
+}
+_SEVERAL = {
+    **{"has": "have", "are": "are", "were": "were", "belong": "belong"},
+    **{"launches": "launches", "they_count": "they count", "their": "their"},
+}
+_SENTENCES = {
+    LossKind.ROW: "{amount} {has} no valid {detail} and {are} left out",
+    LossKind.FIELD: "{amount} {has} no readable {detail}",
+    LossKind.LAUNCH: "{amount} {has} no recorded launch call",
+    LossKind.GRAPH: "{count:,} {launches} of CUDA graphs {were} traced as a whole: {they_count} as compute, "
+    "and {their} kernels are not in the profile (nsys --cuda-graph-trace=node records them)",
+    LossKind.STEP: "the capture {detail} inside a step, which is left out",
+    LossKind.CATEGORY: "{amount} of the category {detail} {are} not supported and {are} left out",
+    LossKind.PROCESS: "{amount} {belong} to processes without a rank and {are} left out",
+    LossKind.NUMBERED: "one profile holds several ranks, numbered by process id: their ranks are not "
+    "recorded",
+    LossKind.MERGED: "{count:,} processes used the GPU in profiles of one rank, and their figures are merged",
+    LossKind.LOCATION: "{amount} of {detail} cannot be read and {are} left out",
+    LossKind.DIAGNOSTIC: "the profiler reports: {first}",
 }

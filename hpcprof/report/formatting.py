@@ -94,12 +94,9 @@ def header(key: str) -> str:
         words.append(last)
     text = " ".join(_WORDS.get(word, word) for word in words)
     # A percentile is written p50.
-    text = text if _is_percentile(words[0]) else text[:1].upper() + text[1:]
+    is_percentile = words[0][:1] == "p" and words[0][1:].isdigit()
+    text = text if is_percentile else text[:1].upper() + text[1:]
     return f"{text} ({unit})" if unit else text
-
-
-def _is_percentile(word: str) -> bool:
-    return word[:1] == "p" and word[1:].isdigit()
 
 
 def cell(key: str, value: object) -> str:

@@ -108,7 +108,7 @@ def list_runs(
     others = [
         _pushed(row, *pushed[name]) if name in pushed else _collected(row)
         for name, row in stored.items()
-        if name not in here and not _is_run(row)
+        if name not in here and not (Path(row.path) / MANIFEST).is_file()
     ]
     listed += [row for row in others if selection.includes(row.site, row.tags, row.started)]
     return [row for row in listed if not selection.states or row.state in selection.states]
@@ -186,11 +186,6 @@ def _pushed(row: StoredRun, listed: str, tags: str) -> ListedRun:
     return msgspec.structs.replace(
         known, step_p50_ns=row.step_p50_ns or known.step_p50_ns, tags=tags.split(), path=row.path
     )
-
-
-def _is_run(row: StoredRun) -> bool:
-    """Return whether collected profiles are those of a run in another folder of runs."""
-    return (Path(row.path) / MANIFEST).is_file()
 
 
 def _coverage(profiled: int, collected: int) -> Coverage:

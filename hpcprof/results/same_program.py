@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -171,10 +171,6 @@ class _Kernels:
         if self._times is None:
             self._times = {}
             rows = self._store.read_columns(self._run_id, "kernels", None, ["rank", "name", "total_ns"])
-            for rank, name, total in _rows(rows):
+            for rank, name, total in zip(rows["rank"], rows["name"], rows["total_ns"], strict=True):
                 self._times.setdefault(rank, {})[name] = total
         return self._times
-
-
-def _rows(columns: Mapping[str, Sequence[Any]]) -> Iterable[tuple[int, str, float]]:
-    return zip(columns["rank"], columns["name"], columns["total_ns"], strict=True)

@@ -7,7 +7,6 @@ nodes have no hpcprof. Whoever looks first judges it, and writes ``state/stall.j
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
@@ -109,7 +108,7 @@ def _judge_run(run: Run, since: str) -> Stall | None:
         found = msgspec.structs.replace(found, since=moment)
     # While programs still write their evidence, or a profiler its profiles, a later look may say more.
     complete = not run.manifest.job.profiled_ranks and all(
-        _is_complete(folder, rank) for rank in range(started)
+        (folder / f"rank{rank:05d}.process").is_file() for rank in range(started)
     )
     if complete or run.state_file("finished") is not None:
         with suppress(OSError):
@@ -220,10 +219,6 @@ def _kept(run: Run) -> Stall | None:
     return None
 
 
-def _is_complete(folder: Path, rank: int) -> bool:
-    return (folder / f"rank{rank:05d}.process").is_file()
-
-
 def _evidence(folder: Path, rank: int, exit_code: int | None, has_wrapper: bool) -> RankEvidence:
     """Return what the files of a rank say; a damaged one says nothing.
 
@@ -317,11 +312,7 @@ def _state(path: Path, exit_code: int | None) -> ProcessState:
     alive = [state for state in states if state not in "ZX"]
     if not alive:
         return ProcessState.DEAD
-    return ProcessState.STOPPED if _any(alive, "Tt") else ProcessState.RUNNING
-
-
-def _any(states: Iterable[str], wanted: str) -> bool:
-    return any(state in wanted for state in states)
+    return ProcessState.STOPPED if any(state in "Tt" for state in alive) else ProcessState.RUNNING
 
 
 def _others_told(folder: Path) -> bool:

@@ -39,20 +39,9 @@ _API = "/api/"
 _LEAST_BYTES = 2048
 
 
-def make_app(catalogue: Catalogue, tiles: Tiles, desk: SqlDesk, access: Access) -> ASGIApp:
-    """Return the application.
-
-    Parameters
-    ----------
-    catalogue : Catalogue
-        Its store must be read-only.
-    """
-    # Outside of everything else, so that its headers are on every answer.
-    return Guard(_pages(catalogue, tiles, desk), access)
-
-
 def serve_store(runs_dir: Path, db: str | None, access: Access) -> ASGIApp:
     """Return the application over a folder of runs and a results database, neither of which it changes."""
+    # Outside of everything else, so that its headers are on every answer.
     return Guard(pages_of(runs_dir, db), access)
 
 
@@ -66,10 +55,7 @@ def pages_of(runs_dir: Path, db: str | None, all_stored: bool = False) -> Starle
     """
     store = open_store(db, runs_dir, read_only=True)
     tiles = Tiles(store, TileCache(user_cache() / "tiles"))
-    return _pages(Catalogue(runs_dir, db, store, all_stored=all_stored), tiles, SqlDesk(runs_dir, db, tiles))
-
-
-def _pages(catalogue: Catalogue, tiles: Tiles, desk: SqlDesk) -> Starlette:
+    catalogue = Catalogue(runs_dir, db, store, all_stored=all_stored)
     app = Starlette(
         routes=[
             *(
@@ -84,7 +70,7 @@ def _pages(catalogue: Catalogue, tiles: Tiles, desk: SqlDesk) -> Starlette:
         lifespan=few_threads,
     )
     app.state.running_energy = RunningEnergy()
-    app.state.served = Served(catalogue, tiles, desk, page_templates())
+    app.state.served = Served(catalogue, tiles, SqlDesk(runs_dir, db, tiles), page_templates())
     return app
 
 

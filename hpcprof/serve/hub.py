@@ -523,7 +523,9 @@ class Uploads:
     def _room(self, grant: Grant, path: Path, length: int) -> int:
         """Return the bytes that the token may still push; a package of ``length`` bytes fits."""
         kept = sum(row.bytes for row in self._store.pushed().values() if row.who == grant.name)
-        begun = [one for one in self._parts.iterdir() if _token_of(one) == grant.name and one != path]
+        begun = [
+            one for one in self._parts.iterdir() if one.name.rpartition("-")[0] == grant.name and one != path
+        ]
         if len(begun) >= _MOST_BEGUN:
             raise Refused(413, f"the token has begun {_MOST_BEGUN} packages: finish one first.")
         others = sum(map(_size, begun))
@@ -546,11 +548,6 @@ class Uploads:
                 if part.stat().st_mtime < time.time() - _FORGOTTEN_S:
                     # A hub that was killed leaves the folder in which it unpacked a package.
                     shutil.rmtree(part) if part.is_dir() else part.unlink()
-
-
-def _token_of(part: Path) -> str:
-    """Return the name of the token that has begun a package; a SHA-256 has no dash."""
-    return part.name.rpartition("-")[0]
 
 
 def _size(path: Path) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import asdict, dataclass, fields
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -279,13 +278,9 @@ def _place(request: Request, count: int, size: int) -> Pages:
     return Pages((page - 1) * size, min(count, page * size), count, address(page - 1), address(page + 1))
 
 
-def _local_time(when: datetime | None) -> str:
-    return f"{when.astimezone():%Y-%m-%d %H:%M}" if when else "–"
-
-
 FILTERS: dict[str, Callable[[Any], str]] = {
     "run_address": run_address,
-    "local_time": _local_time,
+    "local_time": lambda when: f"{when.astimezone():%Y-%m-%d %H:%M}" if when else "–",
     "time": lambda ns: "–" if ns is None else format_ns(ns),
     "walltime": lambda seconds: "–" if seconds is None else format_walltime(round(seconds)),
 }

@@ -88,7 +88,7 @@ def serve(serving: Serving, runs_dir: Path, db: str | None, announce: Callable[[
         where = f"{_in_address(serving.host)}:{access.port}" if serving.unix is None else "localhost"
         announce(f"http://{where}/{query}{f' by {serving.unix}' if serving.unix else ''}")
         # uvicorn ends on a signal, and then sends the signal again for others to see.
-        ended = signal.signal(signal.SIGTERM, _interrupt)
+        ended = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             with suppress(KeyboardInterrupt):
                 uvicorn.Server(config).run(sockets=[listening])
@@ -197,7 +197,3 @@ def _in_address(host: str) -> str:
             return socket.gethostname()
         return f"[{host}]" if address.version > 4 else host
     return host
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt

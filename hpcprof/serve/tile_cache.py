@@ -85,7 +85,8 @@ class TileCache:
             if self._written < min(_CHECKED_BYTES, self._most_bytes // 8):
                 return
             self._written = 0
-        runs = sorted((entry for entry in self._folder.iterdir() if entry.is_dir()), key=_used)
+        folders = (entry for entry in self._folder.iterdir() if entry.is_dir())
+        runs = sorted(folders, key=lambda entry: entry.stat().st_mtime)
         sizes = {run: sum(file.stat().st_size for file in run.rglob("*")) for run in runs}
         total = sum(sizes.values())
         if total <= self._most_bytes:
@@ -101,7 +102,3 @@ def tile_key(*parts: object, profiles: Iterable[tuple[int, str]]) -> str:
     """Return the name of the folder of a run's tiles: another one as soon as a profile changes."""
     text = repr((parts, sorted(profiles)))
     return sha256(text.encode("utf-8", "backslashreplace")).hexdigest()[:32]
-
-
-def _used(folder: Path) -> float:
-    return folder.stat().st_mtime

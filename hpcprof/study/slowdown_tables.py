@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcprof.analysis.framework.declaration import Column, Kind
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
@@ -116,12 +116,16 @@ def by_point(store: Store, made: Sequence[PlannedRun]) -> list[Row]:
             {
                 **point,
                 "runs": len(own),
-                "alone_step_p50_ns": _median([_step(store, run) for run in ids[Arm.ALONE]], round),
-                "step_p50_ns": _median(steps, round),
+                "alone_step_p50_ns": _median([_step(store, run) for run in ids[Arm.ALONE]]),
+                "step_p50_ns": _median(steps),
                 "step_min_ns": min(steps, default=None),
                 "step_max_ns": max(steps, default=None),
-                "exposed_comm_pct": _median([_exposed(store, run) for run in own], _two_digits),
-                "slowdown_within": _median([_slowdown(store, run) for run in own], _four_digits),
+                "exposed_comm_pct": _median(
+                    [_mean_over_ranks(store, run, "breakdown", "exposed_comm_pct") for run in own], 2
+                ),
+                "slowdown_within": _median(
+                    [_mean_over_ranks(store, run, "slowdown", "slowdown", TOTAL) for run in own], 4
+                ),
             }
         )
     return rows
@@ -171,26 +175,11 @@ def _step(store: Store, run: str) -> int | None:
     return rows[0]["p50_ns"] if rows else None
 
 
-def _exposed(store: Store, run: str) -> float | None:
-    return _mean([row["exposed_comm_pct"] for row in store.read(run, "breakdown").rows])
-
-
-def _slowdown(store: Store, run: str) -> float | None:
-    return _mean([row["slowdown"] for row in store.read(run, "slowdown").rows if row["name"] == TOTAL])
-
-
-def _mean(values: Sequence[float]) -> float | None:
+def _mean_over_ranks(store: Store, run: str, analysis: str, column: str, name: str = "") -> float | None:
+    values = [row[column] for row in store.read(run, analysis).rows if not name or row["name"] == name]
     return sum(values) / len(values) if values else None
 
 
-def _median(values: Sequence[Any], rounded: Callable[[float], Any]) -> Any:
+def _median(values: Sequence[float | None], digits: int | None = None) -> float | None:
     known = [value for value in values if value is not None]
-    return rounded(median(known)) if known else None
-
-
-def _two_digits(value: float) -> float:
-    return round(value, 2)
-
-
-def _four_digits(value: float) -> float:
-    return round(value, 4)
+    return round(median(known), digits) if known else None

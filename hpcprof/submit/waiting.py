@@ -111,7 +111,7 @@ def watch(runs: Sequence[Run]) -> Iterator[dict[str, JobStatus]]:
         if states != last:
             yield states
             last = states
-        if _all_ended(states):
+        if all(status.state.ended for status in states.values()):
             return
         time.sleep(pause)
 
@@ -145,10 +145,6 @@ def cancel_and_wait(runs: Sequence[Run]) -> dict[str, JobStatus]:
     raise SchedulerError(
         f"not cancelled after {_CANCEL_SECONDS:.0f} s: {named}. Cancel again, or ask the operators."
     )
-
-
-def _all_ended(states: dict[str, JobStatus]) -> bool:
-    return all(status.state.ended for status in states.values())
 
 
 class _Log:

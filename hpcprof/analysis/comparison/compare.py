@@ -167,7 +167,7 @@ def _design(
     if logs is None:
         return sides, None, ""
     a, b = logs
-    had = [(run, x) for run in earlier if (x := _deciding_metrics(run).get(name))]
+    had = [(run, x) for run in earlier if (x := {**_steps(run), **_of_machine(run.tables)}.get(name))]
     before = np.log([x for _, x in had])
     enough = len(before) >= _FEWEST_EARLIER
     submitted = [run.submitted for run in against], [run.submitted for run in runs]
@@ -276,11 +276,6 @@ def _steps(run: RunData) -> dict[str, float]:
     if run.own_p50_ns is not None:
         found[OWN_STEP] = run.own_p50_ns
     return found
-
-
-def _deciding_metrics(run: RunData) -> dict[str, float]:
-    """Return the metrics of a run that may decide."""
-    return {**_steps(run), **_of_machine(run.tables)}
 
 
 def _of_machine(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:

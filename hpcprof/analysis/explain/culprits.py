@@ -234,7 +234,8 @@ def _longest(rank: int, timeline: Timeline, cause: Cause, where: str, kernel: st
     start, end, name = start[within], end[within], name[within]
     if not len(start):
         return None
-    step = _step_of(steps, start)
+    # What comes before all steps belongs to the first.
+    step = np.maximum(np.searchsorted(steps.start, start, side="right") - 1, 0)
     row = int(np.lexsort((end - start, step > 0))[-1])
     return Culprit(
         rank,
@@ -250,12 +251,6 @@ def _named(timeline: Timeline, name: Ints, fits: Callable[[str], bool]) -> NDArr
     used, row = numbered(name)
     fitting = [text is not None and fits(text) for text in timeline.names(used)]
     found: NDArray[np.bool_] = np.array(fitting, np.bool_)[row]
-    return found
-
-
-def _step_of(steps: StepTimes, start: Ints) -> Ints:
-    """Return the step in whose wall time each slice begins; what comes before all belongs to the first."""
-    found: Ints = np.maximum(np.searchsorted(steps.start, start, side="right") - 1, 0)
     return found
 
 

@@ -55,14 +55,10 @@ def largest(analysis: str, key: str, rows: pd.DataFrame) -> list[Evidence]:
     values = known[key].astype(float)
     top = known.loc[values.sort_values(ascending=False, kind="stable").index[:2]]
     return [
-        Evidence(analysis, _rank(row), key, _plain(row[key]))
+        Evidence(analysis, int(row["rank"]) if "rank" in row else None, key, _plain(row[key]))
         for _, row in top.iterrows()
         if float(row[key]) > 0
     ]
-
-
-def _rank(row: pd.Series[Any]) -> int | None:
-    return int(row["rank"]) if "rank" in row else None
 
 
 def _plain(value: Any) -> int | float | str:

@@ -390,16 +390,12 @@ def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
     explanation, path = _explain(inputs, timelines)
     if explanation.findings:
         first = timelines[inputs.ranks[0]]
-        if _uses_jax(first):
+        # Profilers other than that of JAX mark executions of XLA's programs alike.
+        if any("XlaModule:#" in text for text in first.strings.tolist()):
             explanation = with_remedies_of("jax", explanation)
         elif len(first.mpi_calls) and not len(first.kernels):
             explanation = with_remedies_of("mpi", explanation)
     return with_culprits(explanation, inputs.tables, timelines), path
-
-
-def _uses_jax(timeline: Timeline) -> bool:
-    """Return whether a profile has executions of XLA's programs, which other profilers mark alike."""
-    return any("XlaModule:#" in text for text in timeline.strings.tolist())
 
 
 def explain_noted(

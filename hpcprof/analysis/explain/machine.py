@@ -101,12 +101,9 @@ def _about(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[
     own = [row for row in rows if row["subject"] == subject]
     if subject == "rank":
         of_gpu = finding.cause is Cause.LATE_RANK_GPU
-        own = [row for row in own if row["rank"] in finding.ranks and _is_of_gpu(row) == of_gpu]
+        own = [row for row in own if row["rank"] in finding.ranks]
+        own = [row for row in own if str(row["device"]).startswith("gpu") == of_gpu]
     return sorted(own, key=lambda row: (row["p_value"], -_change(row)))
-
-
-def _is_of_gpu(row: Mapping[str, Any]) -> bool:
-    return str(row["device"]).startswith("gpu")
 
 
 def _change(row: Mapping[str, Any]) -> float:

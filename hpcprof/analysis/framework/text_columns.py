@@ -32,16 +32,12 @@ def number_texts(
     """
     used = distinct(ids)
     names = [shown(name) for name in timeline.names(used)]
-    texts = sorted(set(names), key=_none_first)
+    texts = sorted(set(names), key=lambda text: (text is not None, text or ""))
     place = {text: i for i, text in enumerate(texts)}
     # `NO_NAME` is -1 and so selects the last element.
     number = np.zeros(len(timeline.strings) + 1, np.int64)
     number[used] = [place[name] for name in names]
     return object_array(texts), number[ids]
-
-
-def _none_first(text: str | None) -> tuple[bool, str]:
-    return text is not None, text or ""
 
 
 def object_array(values: Iterable[object]) -> NDArray[np.object_]:

@@ -137,7 +137,7 @@ def contents_of(snapshot: MemorySnapshot, memory: DeviceMemory) -> Contents:
                 )
             rows.append((judge.number(place), size, after, last))
         elif event.action == "free_completed":
-            live[event.address] = judge.place(event.stack, "", None), _whole(event.size), after
+            live[event.address] = judge.place(event.stack, "", None), -(-event.size // _GRAIN) * _GRAIN, after
         elif event.action in ("segment_alloc", "segment_map"):
             reserved[after - 1] -= event.size
         elif event.action in ("segment_free", "segment_unmap"):
@@ -208,10 +208,6 @@ class _Judge:
     def _makes_parameters(self, frames: tuple[Frame, ...]) -> bool:
         moved = any(_MODULE.search(one.file) and one.function in _MOVES for one in frames)
         return moved or any("torch" in one.file and one.function == "__init__" for one in frames)
-
-
-def _whole(size: int) -> int:
-    return -(-size // _GRAIN) * _GRAIN
 
 
 def line_of(frames: tuple[Frame, ...]) -> str:

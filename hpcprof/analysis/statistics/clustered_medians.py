@@ -70,7 +70,7 @@ class ClusteredMedians:
         share = np.bincount(part) / count[owner]
         surplus = np.bincount(part, np.sign(value - median[row]) / 2) / count[owner]
         spread = np.sqrt(np.maximum(np.bincount(owner, surplus**2), 0.25 / count))
-        low, high = (_place(0.5 + side * spread, count) for side in (-1, 1))
+        low, high = (np.clip((0.5 + side * spread) * count - 0.5, 0, count - 1) for side in (-1, 1))
         slope = (_value(ordered, first, high) - _value(ordered, first, low)) / (high - low) * count
         return cls(
             group=groups,
@@ -197,11 +197,6 @@ def _effective(owner: Ints, share: Floats) -> Floats:
     """Return how many clusters of equal shares would vary as much (Kish), for each owner."""
     effective: Floats = np.bincount(owner, share) ** 2 / np.bincount(owner, share**2)
     return effective
-
-
-def _place(quantile: Floats, count: Ints) -> Floats:
-    """Return the places of quantiles among so many ordered values, from 0."""
-    return np.clip(quantile * count - 0.5, 0, count - 1)
 
 
 def _value(ordered: Ints, first: Ints, place: Floats) -> Floats:

@@ -96,8 +96,6 @@ class Segments:
     starts, the others lie before, between and after them. Arrays have shape (2 * phases + 1,).
     """
 
-    host_start: Ints
-    """When the segment begins on the host."""
     start: Ints
     """When the segment takes over: when the host begins it or, while operations of earlier segments still
     run, when they have ended or its own first operation starts. It lasts until the next one takes over.
@@ -130,7 +128,7 @@ def divide(timeline: Timeline, phases: Ranges) -> Segments:
     np.maximum.at(last, segment, work.end)
     before = np.append(_EARLIEST, np.maximum.accumulate(last)[:-1])
     takes_over = np.maximum.accumulate(np.minimum(first, np.maximum(host_start, before)))
-    return Segments(host_start, takes_over, operation, segment, launched)
+    return Segments(takes_over, operation, segment, launched)
 
 
 def time_in_segments(segments: Segments, times: StepTimes) -> tuple[Ints, Ints, Ints]:

@@ -48,7 +48,7 @@ class Operation(msgspec.Struct, frozen=True):
         Its number in the group, counted from 1. For messages the second counts, and differs between ranks.
     profiling_name : str
         Backend and name, such as ``nccl:all_reduce`` or ``gloo:recv 0<-1``.
-    input_sizes, output_sizes : list of list of int
+    input_sizes : list of list of int
         The shapes of its tensors.
     state : str
         ``scheduled``, ``started`` or ``completed`` as far as the GPU was seen; gloo leaves it at the first.
@@ -65,7 +65,6 @@ class Operation(msgspec.Struct, frozen=True):
     is_p2p: bool = False
     input_sizes: list[list[int]] = []
     input_dtypes: list[str] = []
-    output_sizes: list[list[int]] = []
     state: str = "scheduled"
     retired: bool = False
     time_created_ns: int = 0

@@ -26,7 +26,6 @@ from hpcprof.report.page.heat_map import heat_map
 from hpcprof.report.page.page_tables import PageTable, analysis_tables
 from hpcprof.report.terminal import LACKING
 from hpcprof.results.store.store import Store
-from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.failures import RankFailure
 
 PARTS = (
@@ -62,7 +61,7 @@ def html_report(
     """
     run, clean = contents.run.id, None
     if scrub:
-        run = shared_name(contents.run)
+        run = contents.run.id if contents.run.manifest else f"run {contents.run.id.rpartition('-')[2]}"
         contents, clean = scrubbed(contents)
     data = _data(contents, store if timeline is None else None)
     screen = first_screen(contents, _places(data.get("timeline")))
@@ -201,11 +200,6 @@ def _without_files(explanation: Explanation | None) -> Explanation | None:
         findings=tuple(map(cleaned, explanation.findings)),
         hidden=tuple(map(cleaned, explanation.hidden)),
     )
-
-
-def shared_name(run: Run) -> str:
-    """Return a run's id; of a folder, whose name is part of the id, only the digits that tell runs apart."""
-    return run.id if run.manifest else f"run {run.id.rpartition('-')[2]}"
 
 
 def _users(contents: Contents) -> set[str]:

@@ -224,7 +224,7 @@ def _fit(
     for detail in _DETAILS:
         reduced = [_reduced(rank, steps, detail) for rank in ranks]
         encoded = [encode(rank) for rank in reduced]
-        sizes = [_compressed(one) for one in encoded]
+        sizes = [len(zlib.compress(msgspec.json.encode(one), 1)) for one in encoded]
         if sum(sizes) <= budget:
             break
     pixel_ns = max(rank.pixel_ns for rank in ranks)
@@ -259,10 +259,6 @@ def _merged_note(shortest_ns: int, where: str) -> str:
         f"Neighbours shorter than {shortest_ns / 1e3:,.0f} µs are merged{where}, to keep this page small. "
         "hpcprof serve shows each of them."
     )
-
-
-def _compressed(value: object) -> int:
-    return len(zlib.compress(msgspec.json.encode(value), 1))
 
 
 def _reduced(rank: _Rank, steps: ShownSteps, detail: _Detail) -> _Rank:

@@ -38,7 +38,7 @@ def select_ranks(text: str, nodes: int, ranks_per_node: int) -> list[int]:
                 f"--profile-ranks {text}: there is no rank {highest}; the job has ranks 0 to {world - 1}."
             )
         return sorted(chosen)
-    conditions = [_condition(part, text, nodes, ranks_per_node) for part in _parts(text)]
+    conditions = [_condition(part, text, nodes, ranks_per_node) for part in re.split(r",(?=[a-z]+=)", text)]
     ranks = [rank for rank in range(world) if all(holds(rank) for holds in conditions)]
     if not ranks:
         raise UsageError(
@@ -80,11 +80,6 @@ def _numbers(text: str, limit: int) -> set[int]:
             raise UsageError(f"--profile-ranks: the span {part} is empty; write the lower number first.")
         numbers.update(range(int(first), min(int(last or first) + 1, limit)))
     return numbers
-
-
-def _parts(text: str) -> list[str]:
-    """Split at the commas that begin a new condition: ``nodes=0,2,local=1`` has two."""
-    return re.split(r",(?=[a-z]+=)", text)
 
 
 def _condition(part: str, text: str, nodes: int, ranks_per_node: int) -> Callable[[int], bool]:

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime
@@ -215,7 +215,8 @@ def step_warnings(steps: Mapping[int, LiveSteps], now: float) -> list[str]:
     if not steps:
         return []
     median = statistics.median(line.wall_ns for of_rank in steps.values() for line in of_rank.lines)
-    pause = statistics.median(_pause(of_rank.lines) for of_rank in steps.values())
+    every = [of_rank.lines for of_rank in steps.values()]
+    pause = statistics.median((own[-1].time - own[0].time) / max(1, len(own) - 1) for own in every)
     patience = max(_SILENT_SECONDS, _SILENT_STEPS * median / 1e9, _SILENT_LINES * pause)
     newest = max(of_rank.last.time for of_rank in steps.values())
     stopped = [rank for rank, of_rank in steps.items() if newest - of_rank.last.time > patience]
@@ -238,11 +239,6 @@ def step_warnings(steps: Mapping[int, LiveSteps], now: float) -> list[str]:
             f"{format_ns(longest)}, {longest / median:.1f} times the median of {format_ns(median)}."
         )
     return found
-
-
-def _pause(lines: Sequence[StepLine]) -> float:
-    """Return the mean time between two lines, in seconds."""
-    return (lines[-1].time - lines[0].time) / max(1, len(lines) - 1)
 
 
 def _sentence(ranks: list[int]) -> str:

@@ -175,7 +175,8 @@ def point_plan(parameters: PointParameters, ranks: int) -> str:
         "",
         f"memory per rank     {_gib(needed.total)}",
         *(f"  {name:<34}{_gib(count)}" for name, count in needed.parts.items()),
-        f"rotating: {turns.inputs} inputs, {_counted(turns.weights, 'copy', 'copies')} of the weights",
+        f"rotating: {turns.inputs} inputs, {turns.weights} "
+        f"{'copy' if turns.weights == 1 else 'copies'} of the weights",
         f"operations per step and rank    {flops / 1e12:.3f} TFLOP",
         "bytes over the links of a rank, MB: "
         + ", ".join(f"{name} {count / 1e6:.1f}" for name, count in moved.items()),
@@ -190,10 +191,6 @@ def point_plan(parameters: PointParameters, ranks: int) -> str:
         row = f"{compute:>12.3f}{links:>16.3f}{compute + links:>12.3f}{max(compute, links):>15.3f}"
         lines.append(f"{gpu.name:<20}{row}")
     return "\n".join(lines)
-
-
-def _counted(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
 
 
 def _gib(count: int) -> str:

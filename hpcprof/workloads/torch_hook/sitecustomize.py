@@ -82,10 +82,6 @@ def _watch_torch(torch: ModuleType) -> None:
         _start_recorder(torch)
 
 
-def _watch_mpi(_: ModuleType) -> None:
-    _start_pulse()
-
-
 def _watch_jax(jax: ModuleType) -> None:
     """Count the steps of JAX, and start its recorder; the program must never fail because of it."""
     _start_pulse(jax=jax)
@@ -136,7 +132,7 @@ if __name__ == "sitecustomize":
     finally:
         if _records() or _is_here(f"{_STEP_LINES}.py"):
             sys.meta_path.insert(0, Finder("torch", _watch_torch))
-            sys.meta_path.insert(0, Finder("mpi4py", _watch_mpi))
+            sys.meta_path.insert(0, Finder("mpi4py", lambda _: _start_pulse()))
         if _is_here(f"{_JAX_HOOK}.py") or _is_here(f"{_STEP_LINES}.py"):
             sys.meta_path.insert(0, Finder("jax", _watch_jax))
         if _is_here(f"{_UNCAUGHT}.py"):

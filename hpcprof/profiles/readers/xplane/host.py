@@ -383,7 +383,7 @@ class _Threads:
                 self._strings.add(name or None),
                 self._strings.add(one.dims if one else None),
                 self._strings.add(one.types if one else None),
-                self._strings.add(_costs(one) if one else None),
+                self._strings.add(json.dumps({"flops": one.flops, "bytes": one.bytes}) if one else None),
             )
             for name, one in known
         ]
@@ -485,7 +485,3 @@ def _run_ids(run_id: Ints) -> Ints:
     if len(number) > 1 and not 0 < number[1] - number[0] < len(number):
         number[0] = max(number[1] - 1, 0)
     return number
-
-
-def _costs(operation: Operation) -> str:
-    return json.dumps({"flops": operation.flops, "bytes": operation.bytes})

@@ -284,16 +284,12 @@ def _record(state: str, reason: str, code: int | None, end: str, now: float) -> 
     elif present is JobState.CANCELLED and reason == "DependencyNeverSatisfied":
         words = "a job that it depended on did not succeed"
     elif word == "FAILED" and reason == "JobLaunchFailure":
-        words = _signal(code)
+        words = f"ended by signal {-code}" if code and code < 0 else "Slurm could not start job.sh"
     if not present.ended:
         return Record(present, words)
     # An exit code of 0 with a failure means nothing: timeouts and lost nodes are 0:0 in sacct.
     known = code if present is JobState.COMPLETED or code else None
     return Record(present, words, known, _seconds_since(end, now), preempted=word == "PREEMPTED")
-
-
-def _signal(code: int | None) -> str:
-    return f"ended by signal {-code}" if code is not None and code < 0 else "Slurm could not start job.sh"
 
 
 def _from_wait_status(text: str) -> int | None:
@@ -449,25 +445,13 @@ def probe_slurm(ask: Ask) -> Machine:
     config = ask(["scontrol", "show", "config"])
     request = parse_gpu_request(config) if node.gpus else None
     requires = parse_requirements(config)
-    accounts = _accounts(ask) if _keeps_accounts(config) else ()
-    return Machine(found.queues, found.default_queue, node, request, requires, accounts)
-
-
-def _keeps_accounts(config: str) -> bool:
-    return (
-        re.search(r"^AccountingStorageType\s*=\s*accounting_storage/slurmdbd", config, re.MULTILINE)
-        is not None
-    )
-
-
-def _accounts(ask: Ask) -> tuple[str, ...]:
-    show = ["sacctmgr", "--noheader", "--parsable2", "show", "associations"]
-    return parse_accounts(ask([*show, f"user={getpass.getuser()}", "format=account"]))
-
-
-def parse_accounts(text: str) -> tuple[str, ...]:
-    """Return the accounts that ``sacctmgr show associations`` prints, one line per cluster and partition."""
-    return tuple(sorted({line.strip() for line in text.splitlines() if line.strip()}))
+    accounts = ""
+    if re.search(r"^AccountingStorageType\s*=\s*accounting_storage/slurmdbd", config, re.MULTILINE):
+        show = ["sacctmgr", "--noheader", "--parsable2", "show", "associations"]
+        accounts = ask([*show, f"user={getpass.getuser()}", "format=account"])
+    # One line per cluster and partition.
+    names = {line.strip() for line in accounts.splitlines()} - {""}
+    return Machine(found.queues, found.default_queue, node, request, requires, tuple(sorted(names)))
 
 
 def parse_requirements(text: str) -> tuple[Required, ...]:
