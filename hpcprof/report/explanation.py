@@ -157,7 +157,10 @@ def _since(stall: Stall) -> str:
 def _of_steps(explanation: Explanation) -> list[str]:
     step = explanation.step
     if step.priced_ns is None or step.wall_p50_ns is None:
-        said = ["No step was found, so savings are unknown."]
+        said = [
+            "No step was found, so savings are unknown. If a range is the step, name it "
+            "(hpcprof collect --step-range NAME); else mark the steps."
+        ]
     else:
         said = [f"A step takes {format_ns(step.priced_ns)} ({_measured(step)}).", *_kinds(step)]
         said += _gains(explanation, step.priced_ns)

@@ -87,7 +87,7 @@ class Pulse:
 
     def ended(self, number: int | None = None) -> None:
         """Count a step that has ended; ``number`` is the program's own, if it has one."""
-        if os.getpid() != self._process or _marked_steps() is not None:
+        if os.getpid() != self._process or marked_steps() is not None:
             return
         number = self._steps if number is None else number
         if self._steps:
@@ -157,7 +157,7 @@ class Pulse:
         return 0
 
     def _all_steps(self) -> int:
-        marked = _marked_steps()
+        marked = marked_steps()
         return self._steps if marked is None else marked.ended
 
     def _tell(self, progress: int, waits: bool | None) -> None:
@@ -170,7 +170,7 @@ class Pulse:
             Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name, encoding="ascii")
 
     def _write_evidence(self) -> None:
-        marked = _marked_steps()
+        marked = marked_steps()
         last = self._last_step if marked is None else marked.last
         values = {
             "rank": self.rank,
@@ -195,7 +195,7 @@ class Pulse:
             pass
 
 
-def _marked_steps() -> Any:
+def marked_steps() -> Any:
     """Return what writes the steps that the program marks itself; None if it marks none."""
     module = sys.modules.get("hpcprof.workloads.step_lines")
     return getattr(module, "current", None)
@@ -413,7 +413,7 @@ def install(lines: Callable[[Any, int], Any]) -> Pulse | None:
     pulse = Pulse(Path(run), int(rank), float(timeout), lines(Path(run), int(rank)))
     pulse.start()
     _installed.append(pulse)
-    marked = _marked_steps()
+    marked = marked_steps()
     if marked is not None:
         follow_marks(marked)
     return pulse

@@ -216,11 +216,12 @@ def distribution(values: Ints) -> dict[str, Any]:
 def phases_of(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:
     """Return the number of the step and the row of each phase.
 
-    If ranges only mark the steps, these and the ranges beside them are the phases. If calls of MPI mark them,
-    the outermost ranges that begin in a step are.
+    If ranges only mark the steps, these and the ranges beside them are the phases. If calls of MPI or the
+    start-up hook mark them, the outermost ranges that begin in a step are.
     """
     ranges = timeline.ranges
-    find = _beside_markers if steps.marker else _between_calls if steps.by_mpi else _inside_steps
+    between = steps.by_mpi or steps.by_hook
+    find = _between_marks if between else _beside_markers if steps.marker else _inside_steps
     rows, owner = find(timeline, steps)
     domain = ranges.domain[rows]
     marked = (ranges.name[rows] != NO_NAME) & ((domain == NO_NAME) | np.isin(rows, steps.rows))
@@ -263,15 +264,19 @@ def _beside_markers(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:
     return rows[chosen], owner[chosen]
 
 
-def _between_calls(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:
+def _between_marks(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:
     """Return the outermost rows that begin in a step and end in it or in the next, and that step."""
     rows, parent = _parents(timeline)
     ranges, host = timeline.ranges, steps.ranges
     owner = np.searchsorted(host.start, ranges.start[rows], side="right") - 1
     last = host.end[np.minimum(owner + 1, len(steps) - 1)]
     begins = (owner >= 0) & (ranges.start[rows] < host.end[-1])
-    # A range around the call at the end of a step lies in both.
-    chosen = begins & (ranges.end[rows] <= np.where(owner + 1 < len(steps), last, np.iinfo(np.int64).max))
+    # A range around the mark at the end of a step lies in both.
+    chosen = (
+        begins
+        & ~rows_named(timeline, steps.name)[rows]
+        & (ranges.end[rows] <= np.where(owner + 1 < len(steps), last, np.iinfo(np.int64).max))
+    )
     for column in ("process", "thread"):
         chosen &= getattr(ranges, column)[rows] == getattr(host, column)[0]
     inner = np.zeros(len(ranges) + 1, bool)

@@ -56,8 +56,10 @@ class KnownRange:
 ITERATION = "iteration"
 """The name of the steps of programs that use `hpcprof.workloads.capture`."""
 
+ITERATION_RANGE = KnownRange(ITERATION, re.compile(ITERATION))
+
 KNOWN: tuple[KnownRange, ...] = (
-    KnownRange(ITERATION, re.compile(ITERATION)),
+    ITERATION_RANGE,
     KnownRange("PyTorch profiler", re.compile(re.escape(PROFILER_STEP))),
     # pytorch_lightning/loops/training_epoch_loop.py, trainer/call.py and profilers/pytorch.py
     KnownRange("Lightning", re.compile(r"\[pl\]\[profile\]run_training_batch")),
@@ -91,7 +93,13 @@ KNOWN: tuple[KnownRange, ...] = (
 OPTIMIZER = KnownRange("optimizer", re.compile(r"Optimizer\.step#\w+\.step"), marker=True)
 """The range of torch.optim in each iteration, as of Hugging Face's Trainer; used if nothing else is found."""
 
-_SOURCES = (*dict.fromkeys(known.source for known in KNOWN), AUTOMATIC, MPI, OPTIMIZER.source)
+HOOK = KnownRange("hpcprof", re.compile(r"hpcprof\.step"), marker=True)
+"""What the start-up hook leaves between two optimizer steps (`hpcprof.workloads.torch_hook.step_windows`)."""
+
+_SOURCES = (
+    *dict.fromkeys(known.source for known in KNOWN),
+    *(AUTOMATIC, HOOK.source, MPI, OPTIMIZER.source),
+)
 _ALWAYS = KNOWN[:2]
 """A single range with these names is a step; others have to repeat."""
 
@@ -112,7 +120,7 @@ class StepCandidate:
 
 def known_range(name: str) -> KnownRange | None:
     """Return the known range that has this name without a counter, or None."""
-    return next((known for known in (*KNOWN, OPTIMIZER) if known.pattern.fullmatch(name)), None)
+    return next((known for known in (*KNOWN, HOOK, OPTIMIZER) if known.pattern.fullmatch(name)), None)
 
 
 def common_step_range(candidates: Mapping[int, Sequence[StepCandidate]]) -> str:

@@ -11,7 +11,8 @@ from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.analysis.steps.mpi_steps import MpiStep, is_mpi_step, mpi_steps, sequence_text
 from hpcprof.analysis.steps.range_names import PROFILER_STEP, plain_name, range_names
 from hpcprof.analysis.steps.step_detection import (
-    ITERATION,
+    HOOK,
+    ITERATION_RANGE,
     MIN_COVERAGE_PCT,
     MIN_INSTANCES,
     MPI,
@@ -63,6 +64,11 @@ class Steps:
         """True if calls of MPI mark the steps."""
         return is_mpi_step(self.name)
 
+    @property
+    def by_hook(self) -> bool:
+        """True if the start-up hook marks the steps, inside any range that an optimizer steps in."""
+        return known_range(self.name) == HOOK
+
 
 @computed_once
 def steps_of(timeline: Timeline) -> Steps:
@@ -95,7 +101,8 @@ def _own_numbers(timeline: Timeline, rows: Ints) -> Ints:
     A counter has the same distance from step to step. That of PyTorch's profiler has gaps where it pauses,
     and that of a program's executions where some were not recorded.
     Ranges named ``iteration`` have the numbers of the steps that the job captured, else those that the
-    PyTorch profiler marks at their starts.
+    PyTorch profiler marks at their starts. The first mark of the start-up hook ends step 0, unless the job
+    captured some steps.
     """
     places = np.arange(len(rows))
     names, texts = range_names(timeline), timeline.ranges.name[rows]
@@ -103,7 +110,10 @@ def _own_numbers(timeline: Timeline, rows: Ints) -> Ints:
     if not len(rows) or np.any(family != family[0]):
         return places
     if not names.counted[family[0]]:
-        return _iteration_numbers(timeline, rows) if names.names[family[0]] == ITERATION else places
+        known = known_range(names.names[family[0]])
+        if known == HOOK and not timeline.origin.captured:
+            return places + 1
+        return _iteration_numbers(timeline, rows) if known in (ITERATION_RANGE, HOOK) else places
     distance = np.diff(number)
     if names.names[family[0]] == PROFILER_STEP or names.executions[family[0]]:
         return number if np.all(distance > 0) else places

@@ -467,6 +467,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             len(self.profiled_ranks),
             self.nodes,
             in_python=in_python,
+            no_hook=self.no_hook,
             uses_jax=self._uses_jax,
         )
 

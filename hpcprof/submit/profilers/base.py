@@ -98,7 +98,7 @@ class Target:
     ``workload`` is None for a program of the user's, which may not open a capture range as workloads do.
     ``captures`` is the number of spans of steps to capture, 0 for all measured steps. ``profiled`` is how
     many of the ``ranks`` run under the profiler. ``in_python`` says that it is a program in Python, and
-    ``uses_jax`` that it imports JAX.
+    ``uses_jax`` that it imports JAX. ``no_hook`` says that the user wants it left alone.
     """
 
     workload: str | None
@@ -108,6 +108,7 @@ class Target:
     nodes: int = 1
     in_python: bool = True
     uses_jax: bool = False
+    no_hook: bool = False
 
 
 @dataclass(frozen=True)

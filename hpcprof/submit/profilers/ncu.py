@@ -21,6 +21,7 @@ from hpcprof.submit.profilers.base import (
     Word,
     whole_number,
 )
+from hpcprof.submit.profilers.torch_profiler import start_up_unless_refused
 from hpcprof.submit.sites.model import Vendor
 
 # A name from each family of kernels that a filter must not match; for NCCL a new and an old spelling.
@@ -150,6 +151,7 @@ NCU = Profiler(
     counters=lambda target, settings: True,
     needs_gpus=lambda settings: True,
     suffix=".ncu-rep",
+    start_up=start_up_unless_refused,
     vendors=(Vendor.NVIDIA,),
     # The driver lets only administrators read hardware counters by default.
     capabilities=("SYS_ADMIN",),

@@ -26,6 +26,7 @@ from hpcprof.submit.profilers.base import (
     Word,
     captures_range,
 )
+from hpcprof.submit.profilers.torch_profiler import start_up_unless_refused
 from hpcprof.submit.sites.model import Vendor
 
 
@@ -196,5 +197,6 @@ NSYS = Profiler(
     counters=_counters,
     needs_gpus=_needs_gpus,
     suffix=lambda settings: _EXPORTS[settings["export"]].ending,
+    start_up=start_up_unless_refused,
     vendors=(Vendor.NVIDIA,),
 )

@@ -20,7 +20,7 @@ from hpcprof.submit.profilers.base import (
     captures_range,
     traced,
 )
-from hpcprof.submit.profilers.torch_profiler import start_up
+from hpcprof.submit.profilers.torch_profiler import start_up_unless_refused
 from hpcprof.submit.sites.model import Vendor
 
 _TRACES = {
@@ -109,8 +109,7 @@ ROCPROFV3 = Profiler(
     command=("rocprofv3",),
     flags=_flags,
     afterwards=_afterwards,
-    # Of a program in Python that does not mark its steps, the hook counts those of the optimizer.
-    start_up=lambda target: start_up(target) if target.captures and target.in_python else {},
+    start_up=start_up_unless_refused,
     complaint=_complaint,
     counters=lambda target, settings: bool(settings["pmc"]),
     needs_gpus=lambda settings: True,

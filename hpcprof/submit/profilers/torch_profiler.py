@@ -56,7 +56,7 @@ def _afterwards(target: Target, settings: Settings) -> list[tuple[str, ...]]:
 
 
 def start_up(target: Target) -> dict[str, str]:
-    """Return the hook that profiles programs which do not mark what to profile, as the workloads do."""
+    """Return the hook that counts the steps of programs which may not mark them, as the workloads do."""
     if target.workload is not None:
         return {}
     # It has what counts the steps of optimizers.
@@ -65,6 +65,11 @@ def start_up(target: Target) -> dict[str, str]:
         folder = "" if path.stem == "sitecustomize" else f"{torch_hook.PACKAGE}/"
         texts[f"{folder}{path.name}"] = path.read_text(encoding="utf-8")
     return texts
+
+
+def start_up_unless_refused(target: Target) -> dict[str, str]:
+    """Return the same hook for a profiler that also works without it."""
+    return {} if target.no_hook else start_up(target)
 
 
 TORCH = Profiler(

@@ -16,12 +16,16 @@ from collections.abc import Callable
 from typing import Any
 
 # Relative, since the hook's folder in a run is no part of hpcprof.
+from . import nvtx, roctx
 from .recorder import Recorder, chosen_spans
-from .roctx import StepWindows
+from .step_windows import StepWindows
 
 _LOOK_S = 0.1
 _PULSE = "hpcprof_pulse"
 """The module of the pulse, beside this package in a run."""
+
+_SWITCHES = {"nsys": nvtx, "ncu": nvtx, "rocprofv3": roctx}
+"""Profilers that run the program, which turns them on and off."""
 
 
 def _watch_profilers(torch: Any, recorder: Recorder) -> None:
@@ -76,8 +80,10 @@ def start(torch: Any) -> Recorder | None:
     if not os.environ.get("HPCPROF_PROFILE_OUTPUT"):
         return None
     pulse: Any = importlib.import_module(_PULSE)
-    if os.environ.get("HPCPROF_PROFILER") == "rocprofv3":
-        windows = StepWindows(torch, chosen_spans(os.environ["HPCPROF_CAPTURE_STEPS"], {}))
+    switch = _SWITCHES.get(os.environ.get("HPCPROF_PROFILER", ""))
+    if switch is not None:
+        chosen = os.environ.get("HPCPROF_CAPTURE_STEPS")
+        windows = StepWindows(torch, chosen_spans(chosen, {}) if chosen else (), switch, pulse.marked_steps)
         pulse.watch_optimizers(torch, windows.stepped, windows.optimizer_made)
         return None
     recorder = Recorder(torch, dict(os.environ))

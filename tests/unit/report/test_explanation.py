@@ -210,7 +210,10 @@ def test_a_finding_without_an_estimate_claims_no_saving() -> None:
     assert not any("Without" in sentence for sentence in said.conclusion)
     assert ("saving", "cost unknown") in said.findings[0].described
     no_steps = replace(unknown, step=replace(STEP, wall_p50_ns=None, replay_error_pct=None))
-    assert written(no_steps).conclusion == ["No step was found, so savings are unknown."]
+    assert written(no_steps).conclusion == [
+        "No step was found, so savings are unknown. If a range is the step, name it "
+        "(hpcprof collect --step-range NAME); else mark the steps."
+    ]
 
 
 def test_ranks_are_named_where_they_are_not_all() -> None:

@@ -344,13 +344,6 @@ def test_rocprofv3_records_selected_regions_of_programs_that_mark_steps(
     assert (Versioned(("--selected-regions",)) in rocprof_flags(target, capture=capture)) is ranged
 
 
-def test_chosen_steps_of_a_program_in_python_are_counted_by_the_hook() -> None:
-    start_up = PROFILERS["rocprofv3"].start_up
-    assert "sitecustomize.py" in start_up(Target(None, ranks=1, captures=1))
-    assert start_up(Target(None, ranks=1)) == start_up(Target("ddp", ranks=1, captures=1)) == {}
-    assert start_up(Target(None, ranks=1, captures=1, in_python=False)) == {}
-
-
 @pytest.mark.parametrize(
     ("given", "says"),
     [

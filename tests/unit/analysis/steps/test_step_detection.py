@@ -122,6 +122,24 @@ def test_a_range_inside_an_iteration_marks_steps_from_one_to_the_next(name: str)
     assert phases(trace).rows["gpu_span_p50_ns"].tolist() == [9, 9, 0]
 
 
+def test_the_marks_of_the_hook_lie_between_the_steps() -> None:
+    marks: list[Mark] = [(5, 6, "hpcprof.step")]
+    for i in range(4):
+        marks += [(i * 100 + 10, i * 100 + 50, "forward"), (i * 100 + 60, i * 100 + 95, "optimizer")]
+        marks.append((i * 100 + 90, i * 100 + 91, "hpcprof.step"))
+    work = [(i * 100 + lag, i * 100 + lag + 9, COMP, i * 100 + lag) for i in range(4) for lag in (15, 65)]
+    trace = timeline(work, marks)
+    steps = steps_of(trace)
+    assert (steps.name, steps.ranges.start.tolist()) == ("hpcprof.step", [5, 90, 190, 290])
+    # The first mark ends step 0.
+    assert steps.number.tolist() == [1, 2, 3, 4]
+    assert phases(trace).rows["phase"].tolist() == ["forward", "optimizer", "(rest)"]
+    captured = dataclasses.replace(trace, origin=dataclasses.replace(trace.origin, captured=((20, 23),)))
+    assert steps_of(captured).number.tolist() == [20, 21, 22, 23]
+    # What the program marks comes first.
+    assert chosen([*marks, *loop("my_step", count=8, length=50)]) == "my_step"
+
+
 def test_a_single_marker_makes_a_step_of_its_own_range() -> None:
     trace = timeline([], [(10, 30, "DeepSpeedEngine.forward"), (40, 60, "backward")])
     assert not len(steps_of(trace))

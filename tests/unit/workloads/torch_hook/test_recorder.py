@@ -382,5 +382,12 @@ def test_the_hook_runs_under_python_3_8_and_without_hpcprof(path: str) -> None:
 
 def test_only_a_program_of_the_users_gets_the_hook() -> None:
     assert "sitecustomize.py" in MODULES
-    assert PROFILERS["torch"].start_up(Target("ddp", ranks=1)) == {}
-    assert PROFILERS["nsys"].start_up(Target(None, ranks=1)) == {}
+    for name in ("torch", "nsys", "ncu", "rocprofv3"):
+        assert PROFILERS[name].start_up(Target("ddp", ranks=1)) == {}
+        assert PROFILERS[name].start_up(Target(None, ranks=1)) == MODULES
+
+
+def test_a_program_that_is_to_be_left_alone_gets_it_from_the_pytorch_profiler_only() -> None:
+    alone = Target(None, ranks=1, no_hook=True)
+    assert PROFILERS["torch"].start_up(alone) == MODULES
+    assert PROFILERS["nsys"].start_up(alone) == {}

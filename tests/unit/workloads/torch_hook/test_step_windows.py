@@ -1,0 +1,89 @@
+"""Steps that turn a profiler on and off, and that it shows."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from hpcprof.analysis.steps.step_detection import HOOK
+from hpcprof.workloads.torch_hook import nvtx, roctx
+from hpcprof.workloads.torch_hook.step_windows import MARK, StepWindows
+
+CUDA = SimpleNamespace(is_available=lambda: False, is_initialized=lambda: False)
+OPTIMIZER = object()
+
+
+class Said(list[str]):
+    """The calls that a profiler got, between the steps."""
+
+    def resume(self) -> None:
+        self.append("resume")
+
+    def pause(self) -> None:
+        self.append("pause")
+
+    def mark(self, name: str) -> None:
+        assert name == MARK
+        self.append("mark")
+
+
+def windows(said: Said, *spans: tuple[int, int], marked: object = None) -> StepWindows:
+    """Steps of a program that makes an optimizer."""
+    made = StepWindows(SimpleNamespace(cuda=CUDA), spans, said, lambda: marked)
+    made.optimizer_made()
+    return made
+
+
+def test_the_chosen_steps_are_recorded_and_marked() -> None:
+    said = Said()
+    steps = windows(said, (1, 2), (4, 4))
+    for step in range(6):
+        said.append(f"step {step}")
+        steps.stepped(OPTIMIZER)
+    assert said == [
+        *("step 0", "resume", "mark", "step 1", "mark", "step 2", "mark", "pause", "step 3"),
+        *("resume", "mark", "step 4", "mark", "pause", "step 5"),
+    ]
+
+
+def test_a_chosen_first_step_begins_with_the_optimizer() -> None:
+    said = Said()
+    steps = windows(said, (0, 0))
+    steps.optimizer_made()
+    steps.stepped(OPTIMIZER)
+    steps.stepped(OPTIMIZER)
+    assert said == ["resume", "mark", "mark", "pause"]
+
+
+def test_a_whole_program_has_a_mark_between_its_steps() -> None:
+    said = Said()
+    steps = windows(said)
+    steps.stepped(OPTIMIZER)
+    steps.stepped(OPTIMIZER)
+    assert said == ["mark", "mark"]
+
+
+def test_steps_that_the_program_marks_are_left_to_it() -> None:
+    said = Said()
+    steps = windows(said, (0, 1), marked=object())
+    for _ in range(3):
+        steps.stepped(OPTIMIZER)
+    assert said == []
+
+
+def test_those_who_read_profiles_know_the_mark() -> None:
+    assert HOOK.pattern.fullmatch(MARK)
+
+
+@pytest.mark.parametrize("switch", [nvtx, roctx])
+def test_without_the_profiler_nothing_happens(switch: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(*_: object) -> None:
+        raise RuntimeError("NVTX functions not installed.")
+
+    torch = SimpleNamespace(cuda=SimpleNamespace(nvtx=SimpleNamespace(range_push=raises)))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    switch.resume()
+    switch.mark(MARK)
+    switch.pause()
