@@ -298,9 +298,11 @@ def with_culprits(
         # Each timeline of a large run is read when it is looked at.
         ranks = finding.ranks[:MOST_RANKS]
         where = "" if finding.where in _whole_step(timelines, ranks) else finding.where
+        known = [timelines[rank] for rank in ranks if rank in timelines]
+        on_host = bool(known) and not any(timeline.operation_count for timeline in known)
         return replace(
             finding,
-            evidence_text=tuple(_said(finding, one, tables) for one in finding.evidence),
+            evidence_text=tuple(_said(finding, one, tables, on_host) for one in finding.evidence),
             source=sources_of(finding.cause, where, ranks, timelines),
             culprit=culprit_of(finding.cause, where, ranks, timelines),
         )
@@ -308,9 +310,9 @@ def with_culprits(
     return explanation.changed(led)
 
 
-def _said(finding: Finding, evidence: Evidence, tables: Mapping[str, pd.DataFrame]) -> str:
+def _said(finding: Finding, evidence: Evidence, tables: Mapping[str, pd.DataFrame], on_host: bool) -> str:
     """Return a figure in words; those of an incomplete profile are the counts that suffer."""
-    said = in_words(tables, evidence)
+    said = in_words(tables, evidence, on_host)
     suffers = finding.cause is Cause.CAPTURE_INCOMPLETE and evidence.analysis != "rank_collectives"
     return f"{said}, which may be too few" if suffers else said
 

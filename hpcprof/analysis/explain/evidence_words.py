@@ -54,10 +54,11 @@ _METRICS = {
 """The metrics of telemetry in words, where their names are none."""
 
 
-def in_words(tables: Mapping[str, pd.DataFrame], evidence: Evidence) -> str:
-    """Return a figure of an analysis as a sentence."""
+def in_words(tables: Mapping[str, pd.DataFrame], evidence: Evidence, on_host: bool = False) -> str:
+    """Return a figure of an analysis as a sentence; ``on_host`` is of programs without work on a GPU."""
     row = _row(tables[evidence.analysis], evidence) if evidence.analysis in tables else None
-    say = _SENTENCES.get((evidence.analysis, evidence.key))
+    of = (evidence.analysis, evidence.key)
+    say = (_ON_HOST.get(of) if on_host else None) or _SENTENCES.get(of)
     if row is None or say is None:
         return plain(evidence)
     sentence = say(row)
@@ -82,11 +83,11 @@ def plain(evidence: Evidence) -> str:
     return f"{of_rank}{words} of {value} in {evidence.analysis}"
 
 
-def _idle(row: Row) -> str:
+def _idle(row: Row, idle: str = "the GPU is idle for") -> str:
     calling = f" ({row['api']})" if isinstance(row["api"], str) and row["api"] else ""
     inside = f"in {row['range']}" if isinstance(row["range"], str) and row["range"] else "outside all ranges"
     reason = _WHILE.get(row["cause"], "for an unknown reason {place}").format(place=f"{inside}{calling}")
-    return f"the GPU is idle for {format_ns(row['idle_ns_per_step'])} of a step {reason}"
+    return f"{idle} {format_ns(row['idle_ns_per_step'])} of a step {reason}"
 
 
 def _of_step(column: str, words: str) -> Callable[[Row], str]:
@@ -211,3 +212,10 @@ _SENTENCES: dict[tuple[str, str], Callable[[Row], str]] = {
     ("ranges", "instances"): lambda row: f"{_several(row['instances'], 'instance')} of {row['range']}",
 }
 """The sentence for a row of an analysis, by the analysis and the column of the figure."""
+
+_IDLE_HOST = "no operator and no collective runs for"
+_ON_HOST: dict[tuple[str, str], Callable[[Row], str]] = {
+    ("idle_causes", "idle_ns_per_step"): lambda row: _idle(row, _IDLE_HOST),
+    ("step_account", "idle_ns"): _of_step("idle_ns", _IDLE_HOST),
+}
+"""The sentences about programs without work on a GPU, where they differ."""

@@ -92,7 +92,7 @@ NAMES: dict[Cause, str] = {
 """Each cause as a sentence names it."""
 
 MEANINGS: dict[Cause, str] = {
-    Cause.HOST_WORK: "the GPU waits for work of the host",
+    Cause.HOST_WORK: "the step waits for work of the host",
     Cause.HOST_BOUND: "the host launches too slowly to keep the GPU busy, without a long pause",
     Cause.HOST_SYNC: "the host waits for the GPU inside the step, and the GPU runs dry",
     Cause.DEVICE_ALLOCATION: "GPU memory is allocated or freed in steady steps",

@@ -52,8 +52,8 @@ _GENERAL: dict[Cause, str] = {
     Cause.STEP_SPIKES: "Look at what happens in these steps only: checkpoints, evaluation, logging, garbage "
     "collection (gc.freeze(), gc.disable() and collecting between epochs).",
     Cause.STEP_DRIFT: "Look for what grows: lists of tensors with a graph, longer inputs, the cache of the "
-    "allocator; and check the GPU's clocks (hpcprof doctor), on CPUs what else runs there "
-    "(--analysis neighbours).",
+    "allocator; and check the clocks (hpcprof doctor), and what else runs there (--analysis "
+    "neighbours).",
     Cause.CAPTURE_INCOMPLETE: "Profile a shorter part, or fewer kinds of events, and every rank.",
 }
 
@@ -75,8 +75,8 @@ _JAX: dict[Cause, str] = {
     Cause.STEP_SPIKES: "Look at what happens in these steps only: compilation for a new shape "
     "(jax.config.update('jax_log_compiles', True) names it), checkpoints, evaluation, garbage collection.",
     Cause.STEP_DRIFT: "Look for what grows: lists of arrays that stay on the device, longer inputs, the "
-    "number of compiled shapes; and check the GPU's clocks (hpcprof doctor), on CPUs what else runs there "
-    "(--analysis neighbours).",
+    "number of compiled shapes; and check the clocks (hpcprof doctor), and what else runs there (--analysis "
+    "neighbours).",
 }
 """Remedies for programs in JAX, where they differ."""
 

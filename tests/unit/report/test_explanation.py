@@ -40,7 +40,7 @@ def test_the_conclusion_comes_first_and_then_each_finding_with_its_evidence() ->
         "Without host work in data on all ranks it would take about 87.00 ms, 13.0 % less.",
         "A replay of 6 steps without any change is 0.4 % off the measured time.",
         "",
-        "1. Host work: the GPU waits for work of the host",
+        "1. Host work: the step waits for work of the host",
         "   cause       host_work",
         "   where       data on all ranks",
         "   saving      13.00 ms of each step, 13.0 % (between 11.00 ms and 13.00 ms)",

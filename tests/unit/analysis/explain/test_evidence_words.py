@@ -72,6 +72,16 @@ def test_a_figure_is_a_sentence_about_its_row(evidence: Evidence, sentence: str)
     assert in_words(TABLES, evidence) == sentence
 
 
+def test_a_program_without_work_on_a_gpu_has_none_that_is_idle() -> None:
+    idle = Evidence("idle_causes", 0, "idle_ns_per_step", 13 * MS)
+    said = "rank 0: no operator and no collective runs for 13.00 ms of a step while the host is in data"
+    assert in_words(TABLES, idle, on_host=True) == said
+    of_step = in_words(TABLES, Evidence("step_account", 0, "idle_ns", 7 * MS), on_host=True)
+    assert of_step == "rank 0: no operator and no collective runs for 7.000 ms of step 4"
+    late = Evidence("skew_summary", 1, "lateness_p50_ns", 11 * MS)
+    assert in_words(TABLES, late, on_host=True) == in_words(TABLES, late)
+
+
 def test_a_figure_without_a_sentence_of_its_own_keeps_the_name_of_its_column() -> None:
     unknown = Evidence("roofline", None, "bound_ns", 2 * MS)
     assert in_words(TABLES, unknown) == "bound of 2.000 ms in roofline"
