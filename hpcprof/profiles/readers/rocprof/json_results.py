@@ -263,7 +263,7 @@ class _ProcessReader:
         written = self._process.buffer_records.get(name)
         if not written:
             return _Fields([])
-        if (equal := equal_records(bytes(written))) is not None:
+        if (equal := equal_records(written)) is not None:
             first, columns = equal
             with suppress(msgspec.ValidationError):
                 return _Fields([msgspec.json.decode(first, type=kind)], columns)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from hpcprof.profiles.readers.rocprof.equal_records import equal_records
 
 RECORDS = [
     {"size": 8, "at": {"start": 10**18 + row, "end": 7 * row}, "sizes": {"x": {"y": row % 3}}, "last": 0}
-    for row in range(100)
+    for row in range(10_000)
 ]
+"""More than a block of them."""
 
 
-def written(records: list[Any]) -> bytes:
-    return json.dumps(records, separators=(",", ":")).encode()
+def written(records: list[Any]) -> msgspec.Raw:
+    return msgspec.Raw(json.dumps(records, separators=(",", ":")).encode())
 
 
 def test_records_with_equal_fields_are_the_columns_that_a_parser_finds() -> None:
@@ -25,15 +27,15 @@ def test_records_with_equal_fields_are_the_columns_that_a_parser_finds() -> None
     first, columns = found
     assert json.loads(first) == RECORDS[0]
     assert {name: values.tolist() for name, values in columns.items()} == {
-        "size": [8] * 100,
+        "size": [8] * 10_000,
         "at.start": [one["at"]["start"] for one in RECORDS],
         "at.end": [one["at"]["end"] for one in RECORDS],
         "sizes.x.y": [one["sizes"]["x"]["y"] for one in RECORDS],
-        "last": [0] * 100,
+        "last": [0] * 10_000,
     }
 
 
-@pytest.mark.parametrize("row", [0, 50, 99])
+@pytest.mark.parametrize("row", [0, 50, 9_999])
 @pytest.mark.parametrize(
     "record",
     [
