@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from functools import partial
-from multiprocessing import set_forkserver_preload
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -53,11 +52,8 @@ ONE_THREAD: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def dask() -> Iterator[OnDask]:
-    """A cluster of two workers, which are forked from a process that has imported what they need."""
-    from dask import config
-
-    set_forkserver_preload(["distributed", *PRELOAD])
-    with config.set({"distributed.worker.multiprocessing-method": "forkserver"}), local_cluster(2) as cluster:
+    """A cluster of two workers."""
+    with local_cluster(2) as cluster:
         yield cluster
 
 
@@ -134,7 +130,7 @@ def test_one_process_several_mpi_and_dask_with_a_killed_worker_leave_the_same_st
 ) -> None:
     assert hpcprof("submit", "--site", "local", "--wait", "--", "true").returncode == 0
     (run,) = all_runs(tmp_path / "runs")
-    write_program(run.path / "profiles", Program(16, 300, tensor=2, pipeline=2, slow={5: 4.0}))
+    write_program(run.path / "profiles", Program(8, 300, tensor=2, pipeline=2, slow={5: 4.0}))
     executors: dict[str, Executor | None] = {
         "one": serially,
         "several": Processes(2, PRELOAD, work_of),
@@ -152,7 +148,7 @@ def test_one_process_several_mpi_and_dask_with_a_killed_worker_leave_the_same_st
         stores[name], events[name] = Database(str(tmp_path / f"{name}.db")).dump(), kept_events(run)
     # It may have waited on a worker that another one ended.
     assert (tmp_path / "rank 4").read_text() in ("xx", "xxx")
-    assert len(stores["one"]) > 1000 and len(events["one"]) > 100
+    assert len(stores["one"]) > 1000 and len(events["one"]) > 50
     for name in ("several", "dask", "mpi"):
         assert stores[name] == stores["one"], name
         assert events[name] == events["one"], name

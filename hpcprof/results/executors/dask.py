@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from multiprocessing import resource_tracker
+from multiprocessing import resource_tracker, set_forkserver_preload
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.results.executors.interface import Lost, ResultT, TaskT
 from hpcprof.results.executors.planning import chunks, one_start
+from hpcprof.results.rank_task import PRELOAD
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -269,7 +270,13 @@ def local_cluster(workers: int) -> Iterator[OnDask]:
         If the workers do not start.
     """
     distributed = load_dask()
+    from dask import config
+
+    # Workers are forked from a process that has imported all of this, which takes seconds.
+    set_forkserver_preload(["distributed", *PRELOAD])
+    forked = config.set({"distributed.worker.multiprocessing-method": "forkserver"})
     with ExitStack() as stack:
+        stack.enter_context(forked)
         try:
             # Where a worker keeps its files; /tmp/dask-scratch-space would be shared with other users.
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="hpcprof-dask-"))
