@@ -16,7 +16,7 @@ import click
 
 from hpcprof.cli.completion import complete_baselines, complete_runs, complete_targets
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import html_option, store_options
+from hpcprof.cli.options import format_among, html_option, store_options
 from hpcprof.cli.report import collect_first
 from hpcprof.cli.tables import console, write_analysis
 from hpcprof.common.atomic import write_atomically
@@ -40,12 +40,8 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
     ),
 )
 @store_options
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "csv", "json", "github", "junit"]),
-    default="table",
-    show_default=True,
+@format_among(
+    *("table", "csv", "json", "github", "junit"),
     help="json has everything, csv the metrics. github writes an annotation for GitHub Actions and a summary "
     "in Markdown, junit a report that GitLab and Jenkins show.",
 )

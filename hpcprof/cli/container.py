@@ -13,6 +13,7 @@ import click
 
 from hpcprof.cli.completion import complete_files
 from hpcprof.cli.conventions import Group, examples
+from hpcprof.cli.options import FOLDER
 from hpcprof.common.errors import UsageError
 from hpcprof.common.processes import run_in_terminal
 from hpcprof.submit.config import Engine, default_engine
@@ -22,8 +23,6 @@ from hpcprof.submit.container.engine import ContainerSetup, find_engine
 from hpcprof.submit.container.image import DEFINITION, DOCKERFILE, Image
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
-
-_FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
 def _engine_options(command: CommandT) -> CommandT:
@@ -47,7 +46,7 @@ def _setup_options(command: CommandT) -> CommandT:
         ),
         click.option(
             "--volume",
-            type=_FOLDER,
+            type=FOLDER,
             default=".",
             show_default=True,
             help="Folder that is /workspace in the container.",
@@ -112,7 +111,7 @@ def command() -> None:
 )
 @click.option("--user", default="", help="Run as this user instead of root.")
 @click.option("--wheel", default="", help="Wheel of hpcprof in the build folder.  [default: from PyPI]")
-@click.option("--output", type=_FOLDER, metavar="DIR", help=f"Write {DOCKERFILE} and {DEFINITION} there.")
+@click.option("--output", type=FOLDER, metavar="DIR", help=f"Write {DOCKERFILE} and {DEFINITION} there.")
 def render(output: Path | None, **options: Any) -> None:
     """Print the Dockerfile, or write it and the definition for Apptainer to a folder."""
     image = Image(**{field.name: options[field.name] for field in fields(Image)})
@@ -126,7 +125,7 @@ def render(output: Path | None, **options: Any) -> None:
 
 @command.command("build", epilog=examples("hpcprof container build registry.example/hpcprof:1.0"))
 @_engine_options
-@click.option("--folder", type=_FOLDER, default="container", show_default=True, help="Folder of build files.")
+@click.option("--folder", type=FOLDER, default="container", show_default=True, help="Folder of build files.")
 @click.option(
     "--build-arg", "arguments", multiple=True, metavar="NAME=VALUE", help="Version of a package. Repeatable."
 )

@@ -9,7 +9,7 @@ import click
 
 from hpcprof.cli.completion import complete_sites
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import default_site, runs_dir_option
+from hpcprof.cli.options import EXISTING_FILE, default_site, runs_dir_option
 from hpcprof.cli.tables import show
 from hpcprof.submit.doctor import CHECKS, Inspected, Status, examine, node_evidence
 from hpcprof.submit.sites.files import load_site, load_site_file
@@ -22,12 +22,7 @@ from hpcprof.submit.sites.files import load_site, load_site_file
     shell_complete=complete_sites,
     help="Site whose requirements are checked.  [default: that of hpcprof config, or local]",
 )
-@click.option(
-    "--site-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Site file, instead of a name.",
-)
+@click.option("--site-file", type=EXISTING_FILE, metavar="FILE", help="Site file, instead of a name.")
 @click.option("--probe", is_flag=True, help="Also start two MPI ranks, in a job of a few seconds.")
 @click.option(
     "--node",

@@ -12,7 +12,7 @@ import click
 
 from hpcprof.cli.completion import complete_gates, complete_runs
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import store_options
+from hpcprof.cli.options import format_among, store_options
 from hpcprof.cli.progress import ExplainingLine
 from hpcprof.cli.report import collect_first
 
@@ -32,14 +32,7 @@ _FINDING_EXIT = 3
     ),
 )
 @store_options
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="json gives times in whole nanoseconds.",
-)
+@format_among("text", "json", help="json gives times in whole nanoseconds.")
 @click.option(
     "--fail-on",
     multiple=True,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from hpcprof.cli import completion
-from hpcprof.cli.options import runs_dir_option
+from hpcprof.cli.options import EXISTING_FILE, runs_dir_option
 from hpcprof.common import logs
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import OPTIONS, JobSpec, Option, Words, kind_of
@@ -68,7 +68,7 @@ def _click_option(option: Option, kind: type) -> Callable[[CommandT], CommandT]:
     elif kind is bool:
         settings.update(is_flag=True, default=None)
     elif kind is Path:
-        settings["type"] = click.Path(exists=True, dir_okay=False, path_type=Path)
+        settings["type"] = EXISTING_FILE
     elif kind is Mapping:
         settings.update(multiple=True, callback=_pairs, metavar="KEY=VALUE")
     elif kind is tuple:

@@ -13,7 +13,7 @@ from hpcprof.cli.conventions import examples, exit_naming
 from hpcprof.cli.options import store_options
 from hpcprof.cli.tables import format_option, show_what_fits, write_rows
 from hpcprof.common.units import format_ns, visible
-from hpcprof.results.listing import STATES, Coverage, ListedRun, Selection, list_runs, parse_since
+from hpcprof.results.listing import STATES, ListedRun, Selection, list_runs, parse_since
 from hpcprof.submit.jobs.walltime import format_walltime
 
 _BY_IMPORTANCE = (
@@ -61,8 +61,10 @@ def command(
     skipped: list[str] = []
     rows = list_runs(runs_dir, db, Selection(states, sites, tags, began), skipped)
     if form != "table":
-        fields = ListedRun.__struct_fields__
-        write_rows(form, fields, [[_plain(getattr(row, name), form) for name in fields] for row in rows])
+        plain = [row.plain() for row in rows]
+        for row in plain if form == "csv" else ():
+            row["tags"] = " ".join(row["tags"])
+        write_rows(form, ListedRun.__struct_fields__, [[*row.values()] for row in plain])
     elif rows:
         _show(rows)
     elif not skipped:
@@ -91,12 +93,3 @@ def _show(rows: Sequence[ListedRun]) -> None:
     left_out = show_what_fits(texts, [name for name in _BY_IMPORTANCE if name in texts], shortened="command")
     if left_out:
         click.echo(f"not shown in this width: {', '.join(left_out)}", err=True)
-
-
-def _plain(value: object, form: str) -> object:
-    """Return a value for CSV or JSON: times in ISO 8601, and in CSV the tags as one text."""
-    if isinstance(value, datetime):
-        return value.astimezone(timezone.utc).isoformat(timespec="seconds")
-    if isinstance(value, Coverage):
-        return value.value or None
-    return " ".join(value) if isinstance(value, list) and form == "csv" else value

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import store_options
+from hpcprof.cli.options import EXISTING_FILE, store_options
 from hpcprof.common.errors import HpcprofError, UsageError
 
 
@@ -20,7 +20,7 @@ from hpcprof.common.errors import HpcprofError, UsageError
     "--allow-submit",
     "job_files",
     multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     metavar="JOBFILE",
     help="Let the agent submit this job file, with values for each {NAME} in its program, and have its "
     "running jobs record steps. Repeatable.",

@@ -12,6 +12,10 @@ from hpcprof.common.errors import UsageError
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
+FILE = click.Path(dir_okay=False, path_type=Path)
+EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+FOLDER = click.Path(file_okay=False, path_type=Path)
+
 
 # The defaults are functions, since only a command that runs may read the files of hpcprof config.
 def _default_runs_dir() -> Path:
@@ -37,7 +41,7 @@ def runs_dir_option(command: CommandT) -> CommandT:
     """Add ``--runs-dir``."""
     return click.option(
         "--runs-dir",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=FOLDER,
         envvar="HPCPROF_RUNS",
         default=_default_runs_dir,
         help="Folder of runs (or $HPCPROF_RUNS).  [default: that of hpcprof config, or runs]",
@@ -70,12 +74,13 @@ def store_options(command: CommandT) -> CommandT:
 
 def html_option(of: str) -> Callable[[CommandT], CommandT]:
     """Return what adds ``--html``."""
-    return click.option(
-        "--html",
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help=f"Also write the {of} as one HTML file.",
-    )
+    return click.option("--html", type=FILE, metavar="FILE", help=f"Also write the {of} as one HTML file.")
+
+
+def format_among(*forms: str, help: str) -> Callable[[CommandT], CommandT]:
+    """Return what adds ``--format``, by default the first form."""
+    kind = click.Choice(forms)
+    return click.option("--format", "form", type=kind, default=forms[0], show_default=True, help=help)
 
 
 def push_option(command: CommandT) -> CommandT:

@@ -13,7 +13,7 @@ import click
 
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import store_options
+from hpcprof.cli.options import FILE, store_options
 from hpcprof.cli.pushing import push_each
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--scrub", is_flag=True, help="Push copies without hosts, users, paths and environments.")
 @click.option(
     "--token-file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="File with the token of the hub.  [default: $HPCPROF_TOKEN]",
 )

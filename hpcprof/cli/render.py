@@ -8,6 +8,7 @@ import click
 
 from hpcprof.cli.conventions import examples, typed_command
 from hpcprof.cli.job_options import job_options, log_origins
+from hpcprof.cli.options import FILE, FOLDER
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import writing
 from hpcprof.submit.jobs.checks import missing_requirements
@@ -24,13 +25,11 @@ from hpcprof.submit.schedulers.registry import find_scheduler
 @job_options
 @click.option(
     "--output",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     metavar="DIR",
     help="Write the scripts to this folder, which is then the run directory of the job.",
 )
-@click.option(
-    "--save", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Also write a job file."
-)
+@click.option("--save", type=FILE, metavar="FILE", help="Also write a job file.")
 def command(request: JobSpec, output: Path | None, save: Path | None) -> None:
     """Print or write the scripts that submit would use.
 

@@ -11,7 +11,7 @@ import click
 
 from hpcprof.cli.completion import complete_analyses, complete_runs
 from hpcprof.cli.conventions import examples, exit_naming
-from hpcprof.cli.options import html_option, store_options
+from hpcprof.cli.options import format_among, html_option, store_options
 from hpcprof.cli.progress import ExplainingLine
 from hpcprof.cli.tables import show_report, write_analysis
 
@@ -36,13 +36,8 @@ if TYPE_CHECKING:
     shell_complete=complete_analyses,
     help="Show only this analysis, with all its rows.",
 )
-@click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "csv", "json"]),
-    default="table",
-    show_default=True,
-    help="csv and json give times in whole nanoseconds; csv needs --analysis.",
+@format_among(
+    "table", "csv", "json", help="csv and json give times in whole nanoseconds; csv needs --analysis."
 )
 @html_option("report")
 @click.option(

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.conventions import examples, exit_naming
+from hpcprof.cli.options import EXISTING_FILE, FOLDER
 
 
 @click.command(
@@ -15,18 +16,12 @@ from hpcprof.cli.conventions import examples, exit_naming
 )
 @click.option(
     "--output",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     metavar="DIR",
     required=True,
     help="Folder for the copies; no file in it is replaced.",
 )
-@click.argument(
-    "files",
-    nargs=-1,
-    required=True,
-    metavar="FILE…",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-)
+@click.argument("files", nargs=-1, required=True, metavar="FILE…", type=EXISTING_FILE)
 def command(output: Path, files: tuple[Path, ...]) -> None:
     """Copy profiles with private data removed.
 

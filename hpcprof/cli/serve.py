@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.conventions import Group, examples
-from hpcprof.cli.options import runs_dir_option, store_options
+from hpcprof.cli.options import FILE, runs_dir_option, store_options
 from hpcprof.cli.tables import format_option, write_rows
 from hpcprof.common.errors import HpcprofError, UsageError
 
@@ -68,7 +68,7 @@ _PORT = 8765
 )
 @click.option(
     "--unix",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="Listen on this Unix socket, which only you can open, instead of --host and --port.",
 )

@@ -11,7 +11,7 @@ import click
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import Group, examples, typed_command
 from hpcprof.cli.job_options import job_options
-from hpcprof.cli.options import db_option, runs_dir_option
+from hpcprof.cli.options import FILE, db_option, runs_dir_option
 from hpcprof.cli.progress import WaitingLine
 from hpcprof.cli.study_slowdown import slowdown
 from hpcprof.cli.study_validate import validate
@@ -89,7 +89,7 @@ def kernel_metrics(request: JobSpec, db: str | None, top: int) -> None:
 @runs_dir_option
 @click.option(
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     metavar="FILE",
     help="The table to write.  [default: training.csv beside the table of slowdowns]",
 )

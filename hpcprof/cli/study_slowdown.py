@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
@@ -79,29 +79,20 @@ def slowdown(
 
     --resume keeps the runs that have succeeded, waits for one that has not ended, and makes the others.
     """
-    command_line = typed_command()
-    if resume is not None:
-        folder = folder_to_resume(context, resume, request.runs_dir)
-        with WaitingLine() as line:
-            study = resume_slowdown(folder, db=db, progress=line.show_message, command_line=command_line)
-    else:
-        from hpcprof.workloads.sweep import parse_parameters
+    from hpcprof.workloads.sweep import parse_parameters
 
-        sweep = parse_parameters(parameters, "--sweep")
-        with WaitingLine() as line:
-            study = run_slowdown(
-                request,
-                alone=Alone(alone),
-                sweep=sweep,
-                repeats=repeats,
-                db=db,
-                progress=line.show_message,
-                command_line=command_line,
-            )
+    folder = folder_to_resume(context, resume, request.runs_dir)
+    with WaitingLine() as line:
+        how: dict[str, Any] = {"db": db, "progress": line.show_message, "command_line": typed_command()}
+        if folder is not None:
+            study = resume_slowdown(folder, **how)
+        else:
+            sweep = parse_parameters(parameters, "--sweep")
+            study = run_slowdown(request, alone=Alone(alone), sweep=sweep, repeats=repeats, **how)
     _show(study)
 
 
-def folder_to_resume(context: click.Context, resume: str, runs_dir: Path) -> Path:
+def folder_to_resume(context: click.Context, resume: str | None, runs_dir: Path) -> Path | None:
     """Return the folder of a study that is resumed, which ``resume`` names as a path or below ``runs_dir``.
 
     Raises
@@ -109,6 +100,8 @@ def folder_to_resume(context: click.Context, resume: str, runs_dir: Path) -> Pat
     UsageError
         If an option would change the study.
     """
+    if resume is None:
+        return None
     for parameter in context.command.params:
         given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
         if given and parameter.name not in ("resume", "runs_dir", "db"):

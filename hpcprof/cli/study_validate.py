@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -77,22 +77,14 @@ def validate(
     The program is the workload ddp; the study sets its number of steps. --resume keeps the runs that have
     succeeded, waits for one that has not ended, and makes the others.
     """
-    command_line = typed_command()
-    if resume is not None:
-        folder = folder_to_resume(context, resume, request.runs_dir)
-        with WaitingLine() as line:
-            study = resume_validation(folder, db=db, progress=line.show_message, command_line=command_line)
-    else:
-        with WaitingLine() as line:
-            study = run_validation(
-                request,
-                faults=split_faults(faults),
-                block_steps=block_steps,
-                repeats=repeats,
-                db=db,
-                progress=line.show_message,
-                command_line=command_line,
-            )
+    folder = folder_to_resume(context, resume, request.runs_dir)
+    with WaitingLine() as line:
+        how: dict[str, Any] = {"db": db, "progress": line.show_message, "command_line": typed_command()}
+        if folder is not None:
+            study = resume_validation(folder, **how)
+        else:
+            named = split_faults(faults)
+            study = run_validation(request, faults=named, block_steps=block_steps, repeats=repeats, **how)
     _show(study)
 
 

@@ -11,7 +11,7 @@ import click
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, repeated, show_remarks
-from hpcprof.cli.options import push_option
+from hpcprof.cli.options import EXISTING_FILE, push_option
 from hpcprof.cli.push import push_ended
 from hpcprof.cli.pushing import pushing_to
 from hpcprof.common.errors import UsageError
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--script",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     metavar="FILE",
     help="Submit this edited job.sh, instead of a rendered one.",
 )

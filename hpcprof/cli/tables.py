@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from hpcprof.cli.options import format_among
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -22,14 +24,7 @@ _GAP = 2
 _SHORTENED = 12
 """The fewest characters shown of a column that is cut."""
 
-format_option = click.option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "csv", "json"]),
-    default="table",
-    show_default=True,
-    help="How the rows are written.",
-)
+format_option = format_among("table", "csv", "json", help="How the rows are written.")
 
 
 def show(rows: Iterable[Sequence[str]], headings: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ import click
 
 from hpcprof.cli.completion import complete_templates
 from hpcprof.cli.conventions import Group, examples
+from hpcprof.cli.options import EXISTING_FILE, FOLDER
 from hpcprof.cli.tables import show
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import UsageError, unknown, writing
@@ -32,13 +33,7 @@ def list_() -> None:
 
 
 @command.command("export", epilog=examples("hpcprof templates export job/pbs.sh.j2"))
-@click.option(
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    default="templates",
-    show_default=True,
-    help="Folder to copy to.",
-)
+@click.option("--output", type=FOLDER, default="templates", show_default=True, help="Folder to copy to.")
 @click.argument("name", shell_complete=complete_templates)
 def export(output: Path, name: str) -> None:
     """Copy a template for editing; in ./templates it replaces the original."""
@@ -55,7 +50,7 @@ def export(output: Path, name: str) -> None:
 
 
 @command.command("check", epilog=examples("hpcprof templates check mine.sh.j2"))
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument("file", type=EXISTING_FILE)
 def check(file: Path) -> None:
     """Check a template by rendering it; exit 2 and name the mistake if it is wrong.
 

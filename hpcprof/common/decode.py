@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
@@ -124,3 +125,12 @@ def _struct(node: Any) -> Any:
     if isinstance(node, msgspec.inspect.UnionType):
         return next((t for t in node.types if isinstance(t, msgspec.inspect.StructType)), None)
     return node if isinstance(node, msgspec.inspect.StructType) else None
+
+
+def parsed_list(written: str | None) -> list[Any]:
+    """Return the list that a text of JSON holds; an empty one for anything else."""
+    try:
+        found = json.loads(written or "[]")
+    except (ValueError, RecursionError):
+        return []
+    return found if isinstance(found, list) else []

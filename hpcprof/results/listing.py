@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -59,6 +60,14 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     collected: Coverage = Coverage.NOT_PROFILED
     tags: list[str] = []
     path: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """Return the fields as JSON has them, times in ISO 8601."""
+        fields: dict[str, Any] = msgspec.structs.asdict(self)
+        for name in ("submitted", "started"):
+            if (when := fields[name]) is not None:
+                fields[name] = when.astimezone(timezone.utc).isoformat(timespec="seconds")
+        return fields | {"collected": self.collected.value or None}
 
 
 @dataclass(frozen=True)

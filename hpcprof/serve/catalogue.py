@@ -11,7 +11,7 @@ from threading import Lock
 from typing import Any
 
 from hpcprof.common.errors import HpcprofError, StoreError
-from hpcprof.results.listing import IMPORTED, Coverage, ListedRun, list_runs, parse_since
+from hpcprof.results.listing import IMPORTED, ListedRun, list_runs, parse_since
 from hpcprof.results.run_names import stored_run
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import MANIFEST, Run, open_run
@@ -61,13 +61,7 @@ class KnownRun:
 
     def as_json(self) -> dict[str, Any]:
         """Return what the API shows."""
-        shown: dict[str, Any] = {"program": self.program}
-        for name in ListedRun.__struct_fields__:
-            value = getattr(self.listed, name)
-            if isinstance(value, datetime):
-                value = value.astimezone(timezone.utc).isoformat(timespec="seconds")
-            shown[name] = value.value or None if isinstance(value, Coverage) else value
-        return shown
+        return {"program": self.program, **self.listed.plain()}
 
     @property
     def when(self) -> datetime | None:

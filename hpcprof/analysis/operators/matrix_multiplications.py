@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from hpcprof.common.decode import parsed_list
 from hpcprof.profiles.gpu_peaks import peaks_of
 
 _FIRST_FACTOR = {
@@ -199,15 +200,6 @@ def _each(value: Any, size: int) -> list[int]:
 
 def _is_list(value: object) -> bool:
     return isinstance(value, list) and all(type(n) is int and 0 <= n < _LARGEST for n in value)
-
-
-def parsed_list(written: str | None) -> list[Any]:
-    """Return the list that a text of JSON holds; an empty one for anything else."""
-    try:
-        found = json.loads(written or "[]")
-    except (ValueError, RecursionError):
-        return []
-    return found if isinstance(found, list) else []
 
 
 def _parsed_value(written: object) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.operators.matrix_multiplications import costs, counts_flops, flops, peak_tflops
-from hpcprof.analysis.statistics.grouped import round_half_up, summarize
+from hpcprof.analysis.statistics.grouped import round_half_up, summarize, sums
 from hpcprof.analysis.steps.streams import OperationTimes
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.joins import launch_pairs
@@ -196,10 +197,7 @@ def operator_kernels(timeline: Timeline) -> Outcome:
     rows = {
         "operator": names[keys[:, 0]],
         "kernel": kernels[keys[:, 1]],
-        "instances": summary.count,
-        "total_ns": summary.total,
-        "time_pct": summary.shares(),
-        **summary.columns(),
+        **summary.table("instances"),
     }
     return Outcome(rows)
 
@@ -217,8 +215,7 @@ def _calls(timeline: Timeline) -> _Calls:
     done = timeline.columns_of_operations(_Work)
     time = done.end - done.start
     launched = np.bincount(operator, minlength=len(host))
-    own_gpu = np.zeros(len(host), np.int64)
-    np.add.at(own_gpu, operator, time[operation])
+    own_gpu = sums(operator, time[operation], len(host))
     texts = [timeline.names(column) for column in np.ascontiguousarray(shapes.T)]
     calls, call = numbered_rows(table.name, table.dims, table.values)
     inputs = list(zip(*map(timeline.names, np.ascontiguousarray(calls.T)), strict=True))
@@ -259,13 +256,7 @@ def _peaks(timeline: Timeline, texts: list[list[str | None]], shape: Ints, kerne
 
 def _summary(timeline: Timeline, group: Ints, groups: int) -> dict[str, Any]:
     """Return the columns of each group of calls."""
-    calls = _calls(timeline)
-
-    def total(value: Ints) -> Ints:
-        sums = np.zeros(groups, np.int64)
-        np.add.at(sums, group, value)
-        return sums
-
+    calls, total = _calls(timeline), partial(sums, group, count=groups)
     own_host, own_gpu = total(calls.own_host), total(calls.own_gpu)
     return {
         "calls": np.bincount(group, minlength=groups),
@@ -336,12 +327,7 @@ def modules(timeline: Timeline) -> Outcome:
     tree = nest(table)
     host = (table.end - table.start)[tree.order]
     names, name = number_texts(timeline, table.name[tree.order])
-
-    def total(value: Ints) -> Ints:
-        sums = np.zeros(len(names), np.int64)
-        np.add.at(sums, name, value)
-        return sums
-
+    total = partial(sums, name, count=len(names))
     done = timeline.columns_of_operations(OperationTimes)
     launched, forward = _forward(timeline, tree, done.end - done.start)
     gpu, backward = total(tree.inside(forward)), total(tree.inside(_backward(timeline, tree)))
@@ -366,8 +352,7 @@ def _forward(timeline: Timeline, tree: Nesting, time: Ints) -> tuple[Ints, Ints]
     calls = timeline.calls
     place = open_at(tree, timeline.modules, calls.process[call], calls.thread[call], calls.start[call])
     inside = place != NO_OPERATOR
-    spent = np.zeros(len(tree.order), np.int64)
-    np.add.at(spent, place[inside], time[operation[inside]])
+    spent = sums(place[inside], time[operation[inside]], len(tree.order))
     return np.bincount(place[inside], minlength=len(spent)), spent
 
 
@@ -376,9 +361,7 @@ def _backward(timeline: Timeline, tree: Nesting) -> Ints:
     table, of_operators = timeline.operators, nesting(timeline)
     done = timeline.columns_of_operations(OperationTimes)
     operation, operator = launching_operators(timeline)
-    spent = np.zeros(len(table), np.int64)
-    np.add.at(spent, operator, (done.end - done.start)[operation])
-    spent = of_operators.inside(spent)
+    spent = of_operators.inside(sums(operator, (done.end - done.start)[operation], len(table)))
     start, link = (column[of_operators.order] for column in (table.start, table.link))
     linked = np.flatnonzero(link != NO_LINK)
     linked = linked[np.lexsort((start[linked], link[linked]))]
@@ -388,6 +371,4 @@ def _backward(timeline: Timeline, tree: Nesting) -> Ints:
     rows = of_operators.order[forward]
     place = open_at(tree, timeline.modules, table.process[rows], table.thread[rows], table.start[rows])
     inside = place != NO_OPERATOR
-    result = np.zeros(len(tree.order), np.int64)
-    np.add.at(result, place[inside], spent[backward[inside]])
-    return result
+    return sums(place[inside], spent[backward[inside]], len(tree.order))

@@ -43,6 +43,10 @@ class GroupStatistics:
             f"{prefix}stddev_ns": round_half_up(self.deviation),
         }
 
+    def table(self, count: str) -> dict[str, Any]:
+        """Return ``columns`` with the totals and their shares, and the counts under a name of their own."""
+        return {count: self.count, "total_ns": self.total, "time_pct": self.shares(), **self.columns()}
+
     def shares(self) -> NDArray[Any]:
         """Return each total in percent of the sum of all totals; None if that sum is zero."""
         whole = float(self.total.sum())

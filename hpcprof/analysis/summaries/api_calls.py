@@ -28,10 +28,7 @@ def api(timeline: Timeline) -> Outcome:
     summary = summarize(calls.name, calls.end - calls.start)
     rows = {
         "name": object_array(map(without_version, timeline.names(summary.group))),
-        "num_calls": summary.count,
-        "total_ns": summary.total,
-        "time_pct": summary.shares(),
-        **summary.columns(),
+        **summary.table("num_calls"),
     }
     return Outcome(rows)
 

@@ -82,10 +82,7 @@ def _summary(table: Kernels, group: Ints, groups: int) -> dict[str, Any]:
     category = np.empty(groups, np.int64)
     category[group] = table.category
     return {
-        "instances": summary.count,
-        "total_ns": summary.total,
-        "time_pct": summary.shares(),
-        **summary.columns(),
+        **summary.table("instances"),
         "class": object_array(Category(c).name.lower() for c in category.tolist()),
     }
 

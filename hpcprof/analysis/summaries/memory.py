@@ -6,7 +6,7 @@ import numpy as np
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, object_array
-from hpcprof.analysis.statistics.grouped import summarize
+from hpcprof.analysis.statistics.grouped import summarize, sums
 from hpcprof.profiles.timeline import HOST, Ints, Timeline
 
 
@@ -21,16 +21,12 @@ def memops(timeline: Timeline) -> Outcome:
         return no_rows(f"no memory operations in {timeline.origin.path.name}")
     names, group = number_texts(timeline, table.name)
     summary = summarize(group, table.end - table.start)
-    total = np.zeros(len(names), np.int64)
-    np.add.at(total, group, table.bytes)
+    total = sums(group, table.bytes, len(names))
     unknown = set(group[table.bytes < 0].tolist())
     sizes = [None if i in unknown else size for i, size in enumerate(total.tolist())]
     rows = {
         "operation": object_array(names),
-        "count": summary.count,
-        "total_ns": summary.total,
-        "time_pct": summary.shares(),
-        **summary.columns(),
+        **summary.table("count"),
         "total_bytes": sizes,
     }
     return Outcome(rows)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, object_array
-from hpcprof.analysis.statistics.grouped import Floats, round_half_up, summarize
+from hpcprof.analysis.statistics.grouped import Floats, round_half_up, summarize, sums
 from hpcprof.analysis.steps.gpu_projection import launches, on_thread
 from hpcprof.analysis.steps.range_tree import NO_PARENT, levels, parents, tree
 from hpcprof.analysis.steps.step_ranges import shown_name
@@ -51,10 +51,8 @@ def range_gpu(timeline: Timeline) -> Outcome:
         return no_rows(f"no GPU operation of {file} was launched inside a range")
     names, styles, group = number_names_and_styles(timeline, ranges.name[shown], ranges.style[shown])
     projected = summarize(group, (projection.end - projection.start)[shown])
-    operations = np.zeros(len(names), np.int64)
-    np.add.at(operations, group, projection.launches[shown])
-    on_host = np.zeros(len(names), np.int64)
-    np.add.at(on_host, group, (ranges.end - ranges.start)[shown])
+    operations = sums(group, projection.launches[shown], len(names))
+    on_host = sums(group, (ranges.end - ranges.start)[shown], len(names))
     rows = {
         "range": object_array(names),
         "style": object_array(styles),
@@ -107,10 +105,7 @@ def ranges(timeline: Timeline) -> Outcome:
     rows = {
         "range": object_array(names),
         "style": object_array(styles),
-        "instances": summary.count,
-        "total_ns": summary.total,
-        "time_pct": summary.shares(),
-        **summary.columns(),
+        **summary.table("instances"),
     }
     return Outcome(rows)
 

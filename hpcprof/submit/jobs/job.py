@@ -8,10 +8,10 @@ them. `Job` has what the scripts, the schedulers and run.json read: the same val
 # Without "from __future__ import annotations": the declarations are read from the annotations of JobSpec, and
 # evaluating their texts takes 10 ms.
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum, auto
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import msgspec
 
@@ -129,6 +129,14 @@ class ValueOrigin:
     personal: bool = False
 
 
+def _option(help: str, empty: Callable[[], object] | None = None, **given: Any) -> Any:
+    """Return a field of `JobSpec` that declares an option; not given it is None, or what ``empty`` makes."""
+    metadata = {"option": Option(help, **given)}
+    return (
+        field(default_factory=empty, metadata=metadata) if empty else field(default=None, metadata=metadata)
+    )
+
+
 @dataclass(frozen=True)
 class JobSpec:
     """A user's request for a job. A field that is None or empty was not given.
@@ -141,194 +149,122 @@ class JobSpec:
 
     program: tuple[str, ...] = ()
 
-    job_file: Annotated[
-        Path | None,
-        Option(
-            "Job file; options on the command line override it.",
-            flags=("--job",),
-            in_job_file=False,
-        ),
-    ] = None
-    site: Annotated[
-        str | None,
-        Option(
-            "Site to run on (hpcprof sites list).",
-            default="that of hpcprof config, or local",
-            words=Words.SITES,
-        ),
-    ] = None
-    site_file: Annotated[Path | None, Option("Site file, instead of a name.", in_job_file=False)] = None
-    host: Annotated[
-        str | None,
-        Option(
-            "Login node to submit from, as ssh takes it: HOST or USER@HOST. A site of that name is used.",
-            default="the site's",
-            in_job_file=False,
-            words=Words.HOSTS,
-        ),
-    ] = None
-    workload: Annotated[
-        str | None, Option("Built-in workload; its arguments go after --.", words=Words.WORKLOADS)
-    ] = None
-    nodes: Annotated[int | None, Option("Number of nodes.", least=1)] = None
-    ranks_per_node: Annotated[int | None, Option("Number of ranks on each node.", least=1)] = None
-    profiler: Annotated[
-        str | None,
-        Option(
-            f"{', '.join(PROFILERS)}, a plug-in, or auto for the site's.",
-            words=Words.PROFILERS,
-        ),
-    ] = None
-    profile_ranks: Annotated[
-        str | None, Option("Ranks to profile: all, none, 0,4-7, local=0, nodes=0-1, every=16.")
-    ] = None
-    profiler_options: Annotated[
-        Mapping[str, str],
-        Option(
-            "Option of the profiler. Repeatable.",
-            flags=("--profiler-option",),
-            words=Words.PROFILER_OPTIONS,
-        ),
-    ] = field(default_factory=dict)
-    inspector: Annotated[
-        bool | None,
-        Option(
-            "Record every collective with NCCL's Inspector (NCCL 2.28): the same as --profiler inspector."
-        ),
-    ] = None
-    capture_steps: Annotated[
-        str | None,
-        Option(
-            "Steps to profile, counted from 0, as in 10-12. By default the PyTorch profiler records "
-            "5-24, or as many as 10 s hold, and the workload ddp 20 of its last epoch."
-        ),
-    ] = None
-    stacks: Annotated[
-        bool | None,
-        Option(
-            "Record call stacks, so that findings name file and line (nsys, torch). The program "
-            "runs somewhat slower."
-        ),
-    ] = None
-    queue: Annotated[str | None, Option("Queue, partition or QOS.", words=Words.QUEUES, of_site=True)] = None
-    account: Annotated[str | None, Option("Account or project that is charged.")] = None
-    cpus_per_rank: Annotated[
-        int | None, Option("CPUs for each rank.", default="the site's", least=1, resource=True)
-    ] = None
-    gpus_per_rank: Annotated[
-        int | None, Option("GPUs for each rank.", default="the site's", least=0, resource=True)
-    ] = None
-    mem: Annotated[
-        str | None,
-        Option(
-            "Memory on each node, as in 64G.",
-            default="the site's",
-            metavar="SIZE",
-            parse=parse_memory,
-            resource=True,
-        ),
-    ] = None
-    constraint: Annotated[
-        str | None,
-        Option(
-            "Kind of nodes: a constraint (Slurm), RESOURCE=VALUE (PBS) or LABEL=VALUE (Kubernetes).",
-            one_word=True,
-            resource=True,
-        ),
-    ] = None
-    reservation: Annotated[
-        str | None,
-        Option("Reservation to run in (Slurm; for PBS give its queue).", one_word=True, resource=True),
-    ] = None
-    scheduler_args: Annotated[
-        tuple[str, ...],
-        Option(
-            "Option passed on to the scheduler, as in --scheduler-arg=--exclude=n3. Repeatable.",
-            flags=("--scheduler-arg",),
-            metavar="ARG",
-            resource=True,
-        ),
-    ] = ()
-    walltime: Annotated[
-        str | None, Option("Time limit: HH:MM:SS, 90m or 1h30m.", parse=parse_walltime, of_site=True)
-    ] = None
-    job_name: Annotated[str | None, Option("Name of the job.", default="the workload's or the script's")] = (
-        None
+    job_file: Path | None = _option(
+        "Job file; options on the command line override it.", flags=("--job",), in_job_file=False
     )
-    options: Annotated[
-        Mapping[str, str],
-        Option(
-            "Option of the site (hpcprof sites show). Repeatable.",
-            flags=("-o", "--option"),
-            words=Words.SITE_OPTIONS,
-        ),
-    ] = field(default_factory=dict)
-    after: Annotated[
-        tuple[str, ...],
-        Option(
-            "Run or array that must succeed before the job starts. Repeatable.",
-            metavar="RUN",
-            words=Words.RUNS,
-        ),
-    ] = ()
-    stall_timeout: Annotated[
-        str | None,
-        Option(
-            "Time without progress of any rank after which the run counts as stalled: 12s, 10m, 1h or off.",
-            default="10m",
-            metavar="TIME",
-            parse=parse_stall_timeout,
-        ),
-    ] = None
-    on_stall: Annotated[
-        str | None,
-        Option(
-            "report: keep evidence of a stall. stop: then end the job, with exit code 5. "
-            "resubmit: then run it again, once.",
-            choices=("report", "stop", "resubmit"),
-        ),
-    ] = None
-    capture_when: Annotated[
-        str | None,
-        Option(
-            "Record steps with the PyTorch profiler when the last 20 take PERCENT (20) longer than those "
-            "before: slow, slow:PERCENT or off. At most twice.",
-            default="off",
-            metavar="slow[:PERCENT]",
-            parse=parse_capture_when,
-        ),
-    ] = None
-    memory_history: Annotated[
-        str | None,
-        Option(
-            "Keep what PyTorch's GPU memory holds, and which lines allocated it, after these steps (5,10, or "
-            "5,10@0,4-7 on some ranks), and of all ranks when one runs out of memory (oom: only then).",
-            default="off",
-            metavar="STEPS[@RANKS]",
-            parse=parse_memory_history,
-        ),
-    ] = None
-    no_hook: Annotated[
-        bool | None,
-        Option("Leave Python programs alone: no step times without a profiler, less evidence of a stall."),
-    ] = None
-    no_telemetry: Annotated[
-        bool | None,
-        Option("Do not sample what the nodes do: clocks, power, memory, network, file systems."),
-    ] = None
-    notify: Annotated[
-        tuple[str, ...],
-        Option(
-            "Notify when the job starts, stalls or ends: a name of hpcprof config (notify.NAME), "
-            "slack:URL, teams:URL, mail:ADDRESS, a URL or a command. Repeatable.",
-            metavar="TARGET",
-            words=Words.TARGETS,
-        ),
-    ] = ()
-    template: Annotated[
-        Path | None,
-        Option("Template of job.sh, instead of the scheduler's.", in_job_file=False),
-    ] = None
+    site: str | None = _option(
+        "Site to run on (hpcprof sites list).", default="that of hpcprof config, or local", words=Words.SITES
+    )
+    site_file: Path | None = _option("Site file, instead of a name.", in_job_file=False)
+    host: str | None = _option(
+        "Login node to submit from, as ssh takes it: HOST or USER@HOST. A site of that name is used.",
+        default="the site's",
+        in_job_file=False,
+        words=Words.HOSTS,
+    )
+    workload: str | None = _option("Built-in workload; its arguments go after --.", words=Words.WORKLOADS)
+    nodes: int | None = _option("Number of nodes.", least=1)
+    ranks_per_node: int | None = _option("Number of ranks on each node.", least=1)
+    profiler: str | None = _option(
+        f"{', '.join(PROFILERS)}, a plug-in, or auto for the site's.", words=Words.PROFILERS
+    )
+    profile_ranks: str | None = _option("Ranks to profile: all, none, 0,4-7, local=0, nodes=0-1, every=16.")
+    profiler_options: Mapping[str, str] = _option(
+        "Option of the profiler. Repeatable.",
+        dict,
+        flags=("--profiler-option",),
+        words=Words.PROFILER_OPTIONS,
+    )
+    inspector: bool | None = _option(
+        "Record every collective with NCCL's Inspector (NCCL 2.28): the same as --profiler inspector."
+    )
+    capture_steps: str | None = _option(
+        "Steps to profile, counted from 0, as in 10-12. By default the PyTorch profiler records "
+        "5-24, or as many as 10 s hold, and the workload ddp 20 of its last epoch."
+    )
+    stacks: bool | None = _option(
+        "Record call stacks, so that findings name file and line (nsys, torch). The program "
+        "runs somewhat slower."
+    )
+    queue: str | None = _option("Queue, partition or QOS.", words=Words.QUEUES, of_site=True)
+    account: str | None = _option("Account or project that is charged.")
+    cpus_per_rank: int | None = _option("CPUs for each rank.", default="the site's", least=1, resource=True)
+    gpus_per_rank: int | None = _option("GPUs for each rank.", default="the site's", least=0, resource=True)
+    mem: str | None = _option(
+        "Memory on each node, as in 64G.",
+        default="the site's",
+        metavar="SIZE",
+        parse=parse_memory,
+        resource=True,
+    )
+    constraint: str | None = _option(
+        "Kind of nodes: a constraint (Slurm), RESOURCE=VALUE (PBS) or LABEL=VALUE (Kubernetes).",
+        one_word=True,
+        resource=True,
+    )
+    reservation: str | None = _option(
+        "Reservation to run in (Slurm; for PBS give its queue).", one_word=True, resource=True
+    )
+    scheduler_args: tuple[str, ...] = _option(
+        "Option passed on to the scheduler, as in --scheduler-arg=--exclude=n3. Repeatable.",
+        tuple,
+        flags=("--scheduler-arg",),
+        metavar="ARG",
+        resource=True,
+    )
+    walltime: str | None = _option("Time limit: HH:MM:SS, 90m or 1h30m.", parse=parse_walltime, of_site=True)
+    job_name: str | None = _option("Name of the job.", default="the workload's or the script's")
+    options: Mapping[str, str] = _option(
+        "Option of the site (hpcprof sites show). Repeatable.",
+        dict,
+        flags=("-o", "--option"),
+        words=Words.SITE_OPTIONS,
+    )
+    after: tuple[str, ...] = _option(
+        "Run or array that must succeed before the job starts. Repeatable.",
+        tuple,
+        metavar="RUN",
+        words=Words.RUNS,
+    )
+    stall_timeout: str | None = _option(
+        "Time without progress of any rank after which the run counts as stalled: 12s, 10m, 1h or off.",
+        default="10m",
+        metavar="TIME",
+        parse=parse_stall_timeout,
+    )
+    on_stall: str | None = _option(
+        "report: keep evidence of a stall. stop: then end the job, with exit code 5. "
+        "resubmit: then run it again, once.",
+        choices=("report", "stop", "resubmit"),
+    )
+    capture_when: str | None = _option(
+        "Record steps with the PyTorch profiler when the last 20 take PERCENT (20) longer than those "
+        "before: slow, slow:PERCENT or off. At most twice.",
+        default="off",
+        metavar="slow[:PERCENT]",
+        parse=parse_capture_when,
+    )
+    memory_history: str | None = _option(
+        "Keep what PyTorch's GPU memory holds, and which lines allocated it, after these steps (5,10, or "
+        "5,10@0,4-7 on some ranks), and of all ranks when one runs out of memory (oom: only then).",
+        default="off",
+        metavar="STEPS[@RANKS]",
+        parse=parse_memory_history,
+    )
+    no_hook: bool | None = _option(
+        "Leave Python programs alone: no step times without a profiler, less evidence of a stall."
+    )
+    no_telemetry: bool | None = _option(
+        "Do not sample what the nodes do: clocks, power, memory, network, file systems."
+    )
+    notify: tuple[str, ...] = _option(
+        "Notify when the job starts, stalls or ends: a name of hpcprof config (notify.NAME), "
+        "slack:URL, teams:URL, mail:ADDRESS, a URL or a command. Repeatable.",
+        tuple,
+        metavar="TARGET",
+        words=Words.TARGETS,
+    )
+    template: Path | None = _option("Template of job.sh, instead of the scheduler's.", in_job_file=False)
 
     runs_dir: Path = Path("runs")
     origins: Mapping[str, ValueOrigin] = field(default_factory=dict)
@@ -376,13 +312,11 @@ class JobSpec:
         return [*words, "--", *self.program] if self.program else words
 
 
-_ANNOTATIONS: dict[str, Any] = JobSpec.__annotations__
-_DECLARED = {name: hint for name, hint in _ANNOTATIONS.items() if get_origin(hint) is Annotated}
 OPTIONS: dict[str, Option] = {
-    name: replace(hint.__metadata__[0], name=name) for name, hint in _DECLARED.items()
+    one.name: replace(one.metadata["option"], name=one.name) for one in fields(JobSpec) if one.metadata
 }
 """The options of a job by name, in the order of the help."""
-OPTION_TYPES: dict[str, Any] = {name: hint.__origin__ for name, hint in _DECLARED.items()}
+OPTION_TYPES: dict[str, Any] = {name: JobSpec.__annotations__[name] for name in OPTIONS}
 """The declared types of the options by name."""
 _IN_WORDS = {str: "str", int: "int", bool: "bool", Path: "path", tuple: "sequence of str", Mapping: "mapping"}
 

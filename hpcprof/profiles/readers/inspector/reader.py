@@ -213,6 +213,7 @@ def _timeline(path: Path, lines: Sequence[_Line], end: Ints, lost: list[Loss]) -
     start = end - np.array([one.exec_time_us * 1000 for one in done], np.int64)
     # Each has a call of its own, at a moment of its own.
     called = np.maximum.accumulate(start - numbers) + numbers
+    of_host = {"start": called, "end": called, "process": process, "thread": np.zeros(count, np.int64)}
     name = strings.add_all(f"nccl{one.name}" for one in done)
     first = lines[0].metadata
     return Timeline(
@@ -237,20 +238,10 @@ def _timeline(path: Path, lines: Sequence[_Line], end: Ints, lost: list[Loss]) -
             process=process,
         ),
         memops=MemoryOperations.empty(),
-        calls=ApiCalls(
-            start=called,
-            end=called,
-            process=process,
-            thread=np.zeros(count, np.int64),
-            name=name,
-            correlation=numbers,
-        ),
+        calls=ApiCalls(**of_host, name=name, correlation=numbers),
         ranges=Ranges.empty(),
         collectives=Collectives(
-            start=called,
-            end=called,
-            process=process,
-            thread=np.zeros(count, np.int64),
+            **of_host,
             operation=strings.add_all(operation(one.name) for one in done),
             communicator=strings.add_all(line.header.id for line in lines),
             bytes=np.array([one.msg_size_bytes for one in done], np.int64),

@@ -7,7 +7,6 @@ operator for the call, and one for the wait.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcprof.common.decode import parsed_list
 from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.readers.string_table import StringTable
@@ -152,7 +152,7 @@ def _by_operation(
 
 def _message(op: str, dims: str | None, types: str | None, ranks: int) -> int:
     """Return the message as NCCL counts it, given the inputs of a work; `NO_BYTES` if they do not tell."""
-    shapes, kinds = _parsed(dims), _parsed(types)
+    shapes, kinds = parsed_list(dims), parsed_list(types)
     if not shapes or len(shapes) != len(kinds):
         return NO_BYTES
     if op in ("Scatter", "ReduceScatter"):
@@ -171,11 +171,3 @@ def _bytes(shape: object, kind: object) -> int:
         return 0
     sizes: list[int] = shape
     return prod(sizes) * (_ELEMENT.get(kind, 0) if isinstance(kind, str) else 0)
-
-
-def _parsed(written: str | None) -> list[Any]:
-    try:
-        found = json.loads(written or "[]")
-    except (ValueError, RecursionError):
-        return []
-    return found if isinstance(found, list) else []
