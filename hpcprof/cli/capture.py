@@ -8,7 +8,7 @@ import click
 
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import runs_dir_option
+from hpcprof.cli.options import runs_dir_option, with_default
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import counted
 from hpcprof.submit.runs.captures import await_capture, request_capture
@@ -19,7 +19,7 @@ from hpcprof.submit.runs.directory import find_submitted_runs, typed_name
     "capture", epilog=examples("hpcprof capture last", "hpcprof capture RUN --steps 10 --ranks 0-7")
 )
 @runs_dir_option
-@click.option("--steps", type=int, default=5, show_default=True, help="Number of steps to record.")
+@with_default("--steps", type=int, default=5, help="Number of steps to record.")
 @click.option("--ranks", default="", metavar="RANKS", help="Ranks that record, such as 0-7; all by default.")
 @click.argument("run", metavar="RUN", shell_complete=complete_runs)
 def command(runs_dir: Path, steps: int, ranks: str, run: str) -> None:

@@ -14,7 +14,7 @@ import click
 
 from hpcprof.cli.completion import complete_queues, complete_runs, complete_sites
 from hpcprof.cli.conventions import examples, typed_command
-from hpcprof.cli.options import push_option, store_options
+from hpcprof.cli.options import push_option, store_options, with_default
 from hpcprof.cli.progress import ProgressLine, bar
 from hpcprof.cli.pushing import push_each, pushing_to
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
@@ -46,11 +46,10 @@ if TYPE_CHECKING:
     metavar="N",
     help="CPUs to use, by processes that share the ranks and threads within a rank.  [default: all]",
 )
-@click.option(
+@with_default(
     "--executor",
     type=click.Choice(["processes", "mpi", "dask"]),
     default="processes",
-    show_default=True,
     help="Where profiles are read: in processes on this machine, on the ranks of an MPI job, or by Dask.",
 )
 @click.option(

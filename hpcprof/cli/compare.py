@@ -16,7 +16,7 @@ import click
 
 from hpcprof.cli.completion import complete_baselines, complete_runs, complete_targets
 from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import format_among, html_option, store_options
+from hpcprof.cli.options import format_among, html_option, store_options, with_default
 from hpcprof.cli.report import collect_first
 from hpcprof.cli.tables import console, write_analysis
 from hpcprof.common.atomic import write_atomically
@@ -69,11 +69,10 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
     help="Exit with status 3 if steps are slower in B, or what --gate names has grown: by at least 1 %, with "
     "a confidence interval above 1.",
 )
-@click.option(
+@with_default(
     "--margin",
     type=click.FloatRange(0, 100, min_open=True),
     default=1,
-    show_default=True,
     metavar="PERCENT",
     help="Steps are equivalent if the confidence interval of their ratio is within this margin around 1.",
 )

@@ -13,7 +13,7 @@ import click
 
 from hpcprof.cli.completion import complete_files
 from hpcprof.cli.conventions import Group, examples
-from hpcprof.cli.options import FOLDER
+from hpcprof.cli.options import FOLDER, with_default
 from hpcprof.common.errors import UsageError
 from hpcprof.common.processes import run_in_terminal
 from hpcprof.submit.config import Engine, default_engine
@@ -39,17 +39,11 @@ def _engine_options(command: CommandT) -> CommandT:
 
 def _setup_options(command: CommandT) -> CommandT:
     for option in (
-        click.option("--shm-size", "shm", default="16g", show_default=True, help="Size of /dev/shm."),
+        with_default("--shm-size", "shm", default="16g", help="Size of /dev/shm."),
         click.option("--counters", is_flag=True, help="Allow hardware counters (SYS_ADMIN), for ncu."),
-        click.option(
-            "--gpus/--no-gpus", default=True, show_default=True, help="Whether the container sees the GPUs."
-        ),
-        click.option(
-            "--volume",
-            type=FOLDER,
-            default=".",
-            show_default=True,
-            help="Folder that is /workspace in the container.",
+        with_default("--gpus/--no-gpus", default=True, help="Whether the container sees the GPUs."),
+        with_default(
+            "--volume", type=FOLDER, default=".", help="Folder that is /workspace in the container."
         ),
     ):
         command = option(command)
@@ -58,7 +52,7 @@ def _setup_options(command: CommandT) -> CommandT:
 
 def _name_option(command: CommandT) -> CommandT:
     text = "Name of the container."
-    return click.option("--name", default="hpcprof", show_default=True, help=text)(command)
+    return with_default("--name", default="hpcprof", help=text)(command)
 
 
 @click.group("container", cls=Group, epilog=examples("hpcprof container render --output container"))
@@ -76,39 +70,20 @@ def command() -> None:
         "hpcprof container render --efa --nccl-tests --output container",
     ),
 )
-@click.option("--base", default=Image.base, show_default=True, help="Base image, by tag or digest.")
-@click.option(
-    "--nsys-version", "nsys", default=Image.nsys, show_default=True, help="Version of Nsight Systems."
+@with_default("--base", default=Image.base, help="Base image, by tag or digest.")
+@with_default("--nsys-version", "nsys", default=Image.nsys, help="Version of Nsight Systems.")
+@with_default("--ncu-version", "ncu", default=Image.ncu, help="Version of Nsight Compute.")
+@with_default("--mpi/--no-mpi", default=True, help="Whether to install Open MPI and mpi4py.")
+@with_default(
+    "--openmpi-version", "openmpi", default=Image.openmpi, help="Version of Open MPI's Ubuntu package."
 )
-@click.option("--ncu-version", "ncu", default=Image.ncu, show_default=True, help="Version of Nsight Compute.")
-@click.option(
-    "--mpi/--no-mpi", default=True, show_default=True, help="Whether to install Open MPI and mpi4py."
-)
-@click.option(
-    "--openmpi-version",
-    "openmpi",
-    default=Image.openmpi,
-    show_default=True,
-    help="Version of Open MPI's Ubuntu package.",
-)
-@click.option(
-    "--mpi4py-version", "mpi4py", default=Image.mpi4py, show_default=True, help="Version of mpi4py."
-)
+@with_default("--mpi4py-version", "mpi4py", default=Image.mpi4py, help="Version of mpi4py.")
 @click.option("--efa", is_flag=True, help="Install EFA, the network of AWS, with its own Open MPI.")
-@click.option(
-    "--efa-version",
-    "efa_installer",
-    default=Image.efa_installer,
-    show_default=True,
-    help="Version of EFA's installer.",
+@with_default(
+    "--efa-version", "efa_installer", default=Image.efa_installer, help="Version of EFA's installer."
 )
 @click.option("--nccl-tests", is_flag=True, help="Install NVIDIA's NCCL tests; needs --efa.")
-@click.option(
-    "--nccl-tests-version",
-    default=Image.nccl_tests_version,
-    show_default=True,
-    help="Version of the NCCL tests.",
-)
+@with_default("--nccl-tests-version", default=Image.nccl_tests_version, help="Version of the NCCL tests.")
 @click.option("--user", default="", help="Run as this user instead of root.")
 @click.option("--wheel", default="", help="Wheel of hpcprof in the build folder.  [default: from PyPI]")
 @click.option("--output", type=FOLDER, metavar="DIR", help=f"Write {DOCKERFILE} and {DEFINITION} there.")
@@ -125,7 +100,7 @@ def render(output: Path | None, **options: Any) -> None:
 
 @command.command("build", epilog=examples("hpcprof container build registry.example/hpcprof:1.0"))
 @_engine_options
-@click.option("--folder", type=FOLDER, default="container", show_default=True, help="Folder of build files.")
+@with_default("--folder", type=FOLDER, default="container", help="Folder of build files.")
 @click.option(
     "--build-arg", "arguments", multiple=True, metavar="NAME=VALUE", help="Version of a package. Repeatable."
 )

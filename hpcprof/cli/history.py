@@ -11,7 +11,7 @@ import click
 
 from hpcprof.cli.completion import complete_metrics, complete_programs
 from hpcprof.cli.conventions import examples, exit_naming
-from hpcprof.cli.options import html_option, store_options
+from hpcprof.cli.options import html_option, store_options, with_default
 from hpcprof.cli.tables import console, format_option, show_what_fits, write_rows
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import UsageError, writing
@@ -40,12 +40,11 @@ _BY_IMPORTANCE = ("run", "value", "change", "time", "commit", "tags")
     shell_complete=complete_programs,
     help="The script or built-in workload.  [default: that of all runs]",
 )
-@click.option(
+@with_default(
     "--metric",
     metavar="NAME",
     shell_complete=complete_metrics,
     default="step_ns",
-    show_default=True,
     help="The median step, or a metric of hpcprof compare.",
 )
 @click.option(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,9 @@ CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 FILE = click.Path(dir_okay=False, path_type=Path)
 EXISTING_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 FOLDER = click.Path(file_okay=False, path_type=Path)
+
+with_default = partial(click.option, show_default=True)
+"""Adds an option whose help shows its default."""
 
 
 # The defaults are functions, since only a command that runs may read the files of hpcprof config.
@@ -80,7 +84,7 @@ def html_option(of: str) -> Callable[[CommandT], CommandT]:
 def format_among(*forms: str, help: str) -> Callable[[CommandT], CommandT]:
     """Return what adds ``--format``, by default the first form."""
     kind = click.Choice(forms)
-    return click.option("--format", "form", type=kind, default=forms[0], show_default=True, help=help)
+    return with_default("--format", "form", type=kind, default=forms[0], help=help)
 
 
 def push_option(command: CommandT) -> CommandT:

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.conventions import Group, examples
-from hpcprof.cli.options import FILE, runs_dir_option, store_options
+from hpcprof.cli.options import FILE, runs_dir_option, store_options, with_default
 from hpcprof.cli.tables import format_option, write_rows
 from hpcprof.common.errors import HpcprofError, UsageError
 
@@ -28,19 +28,14 @@ _PORT = 8765
     ),
 )
 @store_options
-@click.option(
+@with_default(
     "--host",
     default="127.0.0.1",
-    show_default=True,
     metavar="NAME",
     help="Name or address of this machine to listen on. Any but loopback requires a token.",
 )
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=_PORT,
-    show_default=True,
-    help="Port to listen on; 0 takes a free one.",
+@with_default(
+    "--port", type=click.IntRange(0, 65535), default=_PORT, help="Port to listen on; 0 takes a free one."
 )
 @click.option("--token", is_flag=True, help="Require a token on loopback too, as on a shared login node.")
 @click.option(

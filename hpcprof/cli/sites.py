@@ -11,7 +11,7 @@ import msgspec
 
 from hpcprof.cli.completion import complete_files, complete_sites
 from hpcprof.cli.conventions import Group, examples
-from hpcprof.cli.options import default_site
+from hpcprof.cli.options import default_site, with_default
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import unknown
 from hpcprof.submit.sites.files import load_site, load_site_file, site_files
@@ -69,13 +69,8 @@ def schema(job: bool) -> None:
 
 @command.command("new", epilog=examples("hpcprof sites new mycluster --from generic-slurm --probe"))
 @click.argument("name")
-@click.option(
-    "--from",
-    "template",
-    default="generic-slurm",
-    shell_complete=complete_sites,
-    show_default=True,
-    help="Site to extend.",
+@with_default(
+    "--from", "template", default="generic-slurm", shell_complete=complete_sites, help="Site to extend."
 )
 @click.option("--probe", is_flag=True, help="Also start two MPI ranks, in a job of a few seconds.")
 def new(name: str, template: str, probe: bool) -> None:

@@ -11,7 +11,7 @@ import click
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import Group, examples, typed_command
 from hpcprof.cli.job_options import job_options
-from hpcprof.cli.options import FILE, db_option, runs_dir_option
+from hpcprof.cli.options import FILE, db_option, runs_dir_option, with_default
 from hpcprof.cli.progress import WaitingLine
 from hpcprof.cli.study_slowdown import slowdown
 from hpcprof.cli.study_validate import validate
@@ -41,11 +41,10 @@ command.add_command(validate)
 )
 @job_options
 @db_option
-@click.option(
+@with_default(
     "--top",
     type=click.IntRange(min=1),
     default=20,
-    show_default=True,
     help="Number of kernels to measure: those that take longest under nsys.",
 )
 def kernel_metrics(request: JobSpec, db: str | None, top: int) -> None:

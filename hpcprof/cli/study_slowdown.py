@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from hpcprof.cli.conventions import examples, typed_command
 from hpcprof.cli.job_options import job_options
-from hpcprof.cli.options import db_option
+from hpcprof.cli.options import db_option, with_default
 from hpcprof.cli.progress import WaitingLine
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.study.slowdown import Alone, resume_slowdown, run_slowdown
@@ -35,18 +35,13 @@ _ALONE = {
 )
 @job_options
 @db_option
-@click.option(
-    "--repeats",
-    type=click.IntRange(1, 1000),
-    default=5,
-    show_default=True,
-    help="Runs with, and runs without communication.",
+@with_default(
+    "--repeats", type=click.IntRange(1, 1000), default=5, help="Runs with, and runs without communication."
 )
-@click.option(
+@with_default(
     "--alone",
     type=click.Choice([alone.value for alone in Alone]),
     default=Alone.HOOK.value,
-    show_default=True,
     help="Runs without communication: "
     + "; ".join(f"{alone.value}, {text}" for alone, text in _ALONE.items())
     + ".",

@@ -8,7 +8,7 @@ import click
 
 from hpcprof.cli.conventions import examples, typed_command
 from hpcprof.cli.job_options import job_options
-from hpcprof.cli.options import db_option
+from hpcprof.cli.options import db_option, with_default
 from hpcprof.cli.progress import WaitingLine
 from hpcprof.cli.study_slowdown import folder_to_resume
 from hpcprof.study.validation import resume_validation, run_validation
@@ -41,18 +41,13 @@ _FIRST = (
     metavar="CAUSE[:KEY=VALUE,…],…",
     help="Faults to inject. Repeatable.  [default: all that the training can have]",
 )
-@click.option(
-    "--block-steps",
-    type=click.IntRange(min=4),
-    default=10,
-    show_default=True,
-    help="Steps of a block with or without a fault.",
+@with_default(
+    "--block-steps", type=click.IntRange(min=4), default=10, help="Steps of a block with or without a fault."
 )
-@click.option(
+@with_default(
     "--repeats",
     type=click.IntRange(1, 1000),
     default=3,
-    show_default=True,
     help="Times that each fault has two blocks with it and two without it.",
 )
 @click.option("--resume", metavar="FOLDER", help="Continue the study in this folder, as it was planned.")
