@@ -16,6 +16,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from copy import deepcopy
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -95,13 +96,13 @@ def fresh(tmp_path: Path) -> Callable[[], Path]:
     return make
 
 
-def opened(path: Path, part: ProfilePart | None = None) -> Timeline | None:
-    """Read a profile; None where the reader refuses the file in one sentence."""
+def opened(path: Path, part: ProfilePart | None = None, named: Path | None = None) -> Timeline | None:
+    """Read a profile; None where the reader refuses the file, or one in ``named``, in one sentence."""
     try:
         timeline = read_profile(path, part)
     except DamagedInput as error:
         assert "\n" not in str(error)
-        assert str(path) in str(error)
+        assert str(named or path) in str(error)
         assert not error.traceback, error.traceback
         return None
     assert isinstance(timeline, Timeline)
@@ -397,6 +398,78 @@ def test_a_profile_with_changed_bytes_gives_a_sentence_or_a_result(
     timeline = opened(path)
     if timeline is not None:
         analysed(timeline)
+
+
+@bounded
+@given(changes)
+def test_a_trace_of_unitrace_with_changed_fields_gives_a_sentence_or_parts_that_add_up(
+    fresh: Callable[[], Path], seeds: list[int]
+) -> None:
+    path = fresh() / "rank00000.unitrace.json"
+    trace = {"traceEvents": deepcopy(unitrace_trace.events())}
+    for seed in seeds:
+        change_trace(trace, random.Random(seed))
+    path.write_text(json.dumps(trace))
+    timeline = opened(path)
+    if timeline is not None:
+        check_parts(analysed(timeline))
+
+
+@bounded
+@given(changes)
+def test_tables_of_rocprofv3_with_changed_cells_give_a_sentence_or_parts_that_add_up(
+    fresh: Callable[[], Path], seeds: list[int]
+) -> None:
+    folder = fresh()
+    path = rocprof_profiles.write_tables(folder)
+    for seed in seeds:
+        choose = random.Random(seed)
+        file = choose.choice(sorted(folder.iterdir()))
+        rows = [line.split(",") for line in file.read_text().split("\n")]
+        row = choose.choice(rows)
+        match choose.randrange(5):
+            case 0:
+                rows.remove(row)
+            case 1:
+                row.pop(choose.randrange(len(row)))
+            case 2:
+                file.unlink()
+                continue
+            case _:
+                odd = [value for value in ODD_VALUES if not isinstance(value, bytes)]
+                row[choose.randrange(len(row))] = str(
+                    choose.choice([*odd, '"', "nan", "1e400", "\r", '"a""b"'])
+                )
+        file.write_text("\n".join(map(",".join, rows)))
+    if not path.exists():
+        return
+    timeline = opened(path, named=folder)
+    if timeline is not None:
+        check_parts(analysed(timeline))
+
+
+@pytest.mark.parametrize("table", ["sp.details", "ddp.raw"])
+@bounded
+@given(changes)
+def test_a_table_of_ncu_with_changed_bytes_gives_a_sentence_or_results(
+    fresh: Callable[[], Path], table: str, seeds: list[int]
+) -> None:
+    path = fresh() / "rank00000.csv"
+    changed = bytearray(gzip.decompress((DATA / "ncu" / f"{table}.csv.gz").read_bytes()))
+    for seed in seeds:
+        choose = random.Random(seed)
+        at = choose.randrange(len(changed) + 1)
+        odd = [b"", b",", b'"', b"\n", b"nan", b"-", b"1e400", b"\xff", choose.randbytes(4)]
+        changed[at : at + choose.randrange(9)] = choose.choice(odd)
+    path.write_bytes(changed)
+    try:
+        report = read_profile(path)
+    except DamagedInput as error:
+        assert "\n" not in str(error)
+        return
+    for analysis in ANALYSES.values():
+        if analysis.scope is Scope.RANK:
+            json.dumps(analyze_rank(analysis, report, 0).columns())
 
 
 @bounded
