@@ -57,23 +57,16 @@ class ProcessIdentity:
 
 @dataclass(frozen=True)
 class Completed:
-    """A command that has ended.
-
-    Attributes
-    ----------
-    exit_code : int
-        The exit code; negative if a signal ended the command, as in `subprocess`.
-    stdout, stderr : str
-        What the command printed, decoded as UTF-8; invalid bytes become U+FFFD.
-    seconds : float
-        The wall-clock time.
-    """
+    """A command that has ended."""
 
     command: tuple[str, ...]
     exit_code: int
+    """The exit code; negative if a signal ended the command, as in `subprocess`."""
     stdout: str
     stderr: str
+    """The output of the command, decoded as UTF-8; invalid bytes become U+FFFD."""
     seconds: float
+    """The wall-clock time."""
 
 
 class CommandNotStarted(HpcprofError):

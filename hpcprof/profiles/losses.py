@@ -78,26 +78,17 @@ class Subject(str, Enum):
 
 @dataclass(frozen=True)
 class Loss:
-    """Losses of one kind in one profile.
-
-    Attributes
-    ----------
-    kind : LossKind
-    subject : Subject
-        What was lost, or what lacks the field.
-    count : int
-        How many of them, at least 1.
-    of : int or None
-        How many there are in all; None if that is unknown.
-    detail : str
-        The field, or the sentence of the profiler, as `LossKind` says.
-    """
+    """Losses of one kind in one profile."""
 
     kind: LossKind
     subject: Subject
+    """The subject that was lost, or that lacks the field."""
     count: int = 1
+    """The number of them, at least 1."""
     of: int | None = None
+    """The number that there is in all; None if that is unknown."""
     detail: str = ""
+    """The field, or the sentence of the profiler, as `LossKind` says."""
 
     @property
     def sentence(self) -> str:

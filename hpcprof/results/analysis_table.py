@@ -28,21 +28,14 @@ WHOLE_RUN = -1
 
 @dataclass(frozen=True)
 class AnalysisTable:
-    """The rows of an analysis, and why rows or values are missing.
-
-    Attributes
-    ----------
-    columns : dict of str to list
-        The values of each column, all of one length, in Python's own types; a missing value is None.
-    reasons : dict of int to str
-        Sentences by rank; the rank is `WHOLE_RUN` for an analysis that spans the ranks.
-    losses : tuple of str
-        Sentences about what the profiles lack that the rows are computed from, each with its ranks.
-    """
+    """The rows of an analysis, and why rows or values are missing."""
 
     columns: dict[str, list[Any]]
+    """The values of each column, all of one length, in Python's own types; a missing value is None."""
     reasons: dict[int, str] = field(default_factory=dict)
+    """Sentences by rank; the rank is `WHOLE_RUN` for an analysis that spans the ranks."""
     losses: tuple[str, ...] = ()
+    """Sentences about what the profiles lack that the rows are computed from, each with its ranks."""
 
     @classmethod
     def from_outcome(cls, outcome: Outcome, rank: int = WHOLE_RUN) -> AnalysisTable:

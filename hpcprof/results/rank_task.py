@@ -59,41 +59,28 @@ _SMALL = 1 << 23
 
 @dataclass(frozen=True)
 class ProfileTask:
-    """One profile to collect.
-
-    Attributes
-    ----------
-    known : str or None
-        The SHA-256 of the profile whose results the store has, if they are still valid.
-    events : Path or None
-        The folder of the dataset that the rank becomes part of; None for none.
-    keeps_timeline : bool
-        Whether its timeline is kept there, and not only the analyses that others need.
-    run_id : str
-        The run that the events are kept under.
-    threads : int
-        How many threads read the tables of the profile and run the analyses.
-    part : ProfilePart or None
-        The part of the profile that is this rank, if it holds several.
-    step_range : StepRange or None
-        The range that is the step; None if it is to be found.
-    needs_steps : bool
-        Whether a profile without ``step_range`` is left alone.
-    captured : tuple of (int, int)
-        The steps that the job was told to capture, see `Origin`.
-    """
+    """One profile to collect."""
 
     path: Path
     rank: int
     known: str | None = None
+    """The SHA-256 of the profile whose results the store has, if they are still valid."""
     events: Path | None = None
+    """The folder of the dataset that the rank becomes part of; None for none."""
     keeps_timeline: bool = True
+    """True if its timeline is kept there, and not only the analyses that others need."""
     run_id: str = ""
+    """The run that the events are kept under."""
     threads: int = 1
+    """The number of threads that read the tables of the profile and run the analyses."""
     part: ProfilePart | None = None
+    """The part of the profile that is this rank, if it holds several."""
     step_range: StepRange | None = None
+    """The range that is the step; None if it is to be found."""
     needs_steps: bool = False
+    """True if a profile without ``step_range`` is left alone."""
     captured: tuple[tuple[int, int], ...] = ()
+    """The steps that the job was told to capture, see `Origin`."""
 
 
 @dataclass(frozen=True)

@@ -41,37 +41,26 @@ def refuses_root(output: str) -> bool:
 
 
 class LauncherDescription(msgspec.Struct, frozen=True):
-    """All that hpcprof knows of one launcher.
-
-    Attributes
-    ----------
-    command : callable
-        ``(site, job) -> argv``, which the program of each rank follows.
-    rank_variables : tuple of str
-        Families of environment variables that the wrapper asks for the rank, in this order.
-    several_nodes : bool
-        Whether it starts ranks on several nodes.
-    on_each_node : callable or None
-        ``(nodes) -> argv`` that starts one process on each of that many nodes; None if it cannot.
-    needs_starter : bool
-        Whether it must itself be started on each node, by ``launcher.starter`` of the site.
-    mpi_operator_name : str
-        Its MPI in an MPIJob of Kubeflow's MPI operator; empty if the operator does not support it.
-    ends_other_ranks : bool
-        Whether it ends the other ranks when one fails in a job without a profiler. Otherwise the wrapper
-        does: MPICH's Hydra, for one, ends only MPI programs.
-    export_flag : str
-        The flag that passes an environment variable on to ranks on other nodes, if they do not get all.
-    """
+    """All that hpcprof knows of one launcher."""
 
     command: Callable[[Site, Job], list[str]]
+    """``(site, job) -> argv``, which the program of each rank follows."""
     rank_variables: tuple[str, ...] = _MPI
+    """Families of environment variables that the wrapper asks for the rank, in this order."""
     several_nodes: bool = True
+    """True if it starts ranks on several nodes."""
     on_each_node: Callable[[int], list[str]] | None = None
+    """``(nodes) -> argv`` that starts one process on each of that many nodes; None if it cannot."""
     needs_starter: bool = False
+    """True if it must itself be started on each node, by ``launcher.starter`` of the site."""
     mpi_operator_name: str = ""
+    """Its MPI in an MPIJob of Kubeflow's MPI operator; empty if the operator does not support it."""
     ends_other_ranks: bool = False
+    """True if it ends the other ranks when one fails in a job without a profiler. Otherwise the wrapper does:
+    MPICH's Hydra, for one, ends only MPI programs.
+    """
     export_flag: str = ""
+    """The flag that passes an environment variable on to ranks on other nodes, if they do not get all."""
 
 
 def launch_command(site: Site, job: Job) -> list[str]:

@@ -45,19 +45,14 @@ class WorkerPlacement:
 
 @dataclass(frozen=True)
 class WorkerJobs:
-    """Jobs with Dask workers.
-
-    Attributes
-    ----------
-    nodes, workers : int
-        The number of jobs, and of the workers in each.
-    """
+    """Jobs with Dask workers."""
 
     scheduler: str
     cluster: str
     options: dict[str, Any]
     nodes: int
     workers: int
+    """The number of jobs, and of the workers in each."""
 
 
 def make_worker_jobs(runs: Sequence[Run], place: WorkerPlacement, folder: Path) -> WorkerJobs:

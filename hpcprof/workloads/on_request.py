@@ -42,22 +42,15 @@ _SLOW_STEPS, _SLOW_REQUESTS = 5, 2
 
 
 class Request(NamedTuple):
-    """The steps to record, and the ranks.
-
-    Attributes
-    ----------
-    number : int
-        Higher than that of the request before.
-    first, steps : int
-        The number of the first step, and how many.
-    ranks : list of (int, int)
-        Spans of ranks, the last rank included; an empty list means all.
-    """
+    """The steps to record, and the ranks."""
 
     number: int
+    """Higher than that of the request before."""
     first: int
     steps: int
+    """The number of the first step, and how many."""
     ranks: list[tuple[int, int]]
+    """Spans of ranks, the last rank included; an empty list means all."""
 
     def is_for(self, rank: int) -> bool:
         """Return whether a rank is to record."""

@@ -51,56 +51,44 @@ class Correctness:
 
 @dataclass(frozen=True)
 class Figures:
-    """Rates and shares that follow from the times of a mode; None if not applicable or unknown.
-
-    Attributes
-    ----------
-    spread_pct : float
-        The standard deviation of the latencies, in percent of their mean.
-    skew_p50_ns : int
-        The median over the steps of the slowest rank's time minus the fastest rank's.
-    tflops : float
-        The operations of a step on each rank over the median latency, in TFLOP/s.
-    bus_gbps : float or None
-        The bytes that all collectives of a step move over the links of a rank, over the median latency, in
-        GB/s.
-    of_bound_pct, hidden_pct : float or None
-        The bound over the median latency, and (serial - latency) over (serial - bound), in percent.
-    of_bound_low_pct, of_bound_high_pct : float or None
-        The 95 % confidence interval of the bound over the latency; each step is compared with the bound of
-        its round. None where the result has no ``bound_parts_ns``.
-    of_alone_pct : float or None
-        ``alone_bound_ns`` over the median latency, in percent.
-    of_peak_pct : float or None
-        ``tflops`` in percent of the peak in the datasheet.
-    marks_pct : float
-        The cost of the time marks of a step, in percent of its time.
-    hidden_low_pct, hidden_high_pct : float or None
-        The 95 % confidence interval of the median share of communication that is hidden; each step is
-        compared with the serial step of its round.
-    marked : Summary or None
-        The summary of the latencies of steps with marked phases, if ``step`` covers steps without marks.
-    overlapped : bool or None
-        Whether the interval shows that communication and compute overlap; None for the serial mode and if
-        it is not known.
-    """
+    """Rates and shares that follow from the times of a mode; None if not applicable or unknown."""
 
     step: Summary
     spread_pct: float
+    """The standard deviation of the latencies, in percent of their mean."""
     skew_p50_ns: int
+    """The median over the steps of the slowest rank's time minus the fastest rank's."""
     tflops: float
+    """The operations of a step on each rank over the median latency, in TFLOP/s."""
     bus_gbps: float | None
+    """The bytes that all collectives of a step move over the links of a rank, over the median latency, in
+    GB/s.
+    """
     of_bound_pct: float | None
     hidden_pct: float | None
+    """The bound over the median latency, and (serial - latency) over (serial - bound), in percent."""
     of_peak_pct: float | None
+    """``tflops`` in percent of the peak in the datasheet."""
     marks_pct: float
+    """The cost of the time marks of a step, in percent of its time."""
     hidden_low_pct: float | None = None
     hidden_high_pct: float | None = None
+    """The 95 % confidence interval of the median share of communication that is hidden; each step is compared
+    with the serial step of its round.
+    """
     marked: Summary | None = None
+    """The summary of the latencies of steps with marked phases, if ``step`` covers steps without marks."""
     overlapped: bool | None = None
+    """True if the interval shows that communication and compute overlap; None for the serial mode and if it
+    is not known.
+    """
     of_bound_low_pct: float | None = None
     of_bound_high_pct: float | None = None
+    """The 95 % confidence interval of the bound over the latency; each step is compared with the bound of its
+    round. None where the result has no ``bound_parts_ns``.
+    """
     of_alone_pct: float | None = None
+    """``alone_bound_ns`` over the median latency, in percent."""
 
 
 @dataclass(frozen=True)

@@ -38,31 +38,22 @@ _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 @dataclass(frozen=True)
 class Change:
-    """A change of the times of a run.
-
-    Attributes
-    ----------
-    kind : str
-        What changes.
-    pattern : str
-        The name of the range, or a regular expression that the names of the kernels or API calls match
-        somewhere; empty for the other kinds.
-    factor : float
-        The times are multiplied by it, or the bandwidth.
-    add_ns : int
-        The time that is added in each step to the host time of the range, or to its work on the GPU.
-    rank : int or None
-        The only rank that changes; None for all.
-    median : bool
-        Whether the times of the rank become the median of those of the other ranks.
-    """
+    """A change of the times of a run."""
 
     kind: ChangeKind
+    """The kind of what changes."""
     pattern: str
+    """The name of the range, or a regular expression that the names of the kernels or API calls match
+    somewhere; empty for the other kinds.
+    """
     factor: float
+    """The times are multiplied by it, or the bandwidth."""
     add_ns: int = 0
+    """The time that is added in each step to the host time of the range, or to its work on the GPU."""
     rank: int | None = None
+    """The only rank that changes; None for all."""
     median: bool = False
+    """True if the times of the rank become the median of those of the other ranks."""
 
 
 @dataclass(frozen=True)

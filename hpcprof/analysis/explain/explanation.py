@@ -286,22 +286,15 @@ class StepSummary:
 
 @dataclass(frozen=True)
 class Slower:
-    """The steps of a run became slower while it ran.
-
-    Attributes
-    ----------
-    since : int
-        The number of the first slow step.
-    percent : float
-        By how much the median step is longer.
-    before_ns, after_ns : int
-        The median steps before and after.
-    """
+    """The steps of a run became slower while it ran."""
 
     since: int
+    """The number of the first slow step."""
     percent: float
+    """The growth of the median step."""
     before_ns: int
     after_ns: int
+    """The median steps before and after."""
 
 
 @dataclass(frozen=True)

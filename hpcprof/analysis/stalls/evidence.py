@@ -55,37 +55,25 @@ class LastCall(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class RankEvidence:
-    """The evidence of one rank.
-
-    Attributes
-    ----------
-    record : FlightRecord or None
-        The collectives that it has entered; None if unknown.
-    stack : tuple of Frame
-        The Python frames of its main thread, the innermost first.
-    last_step : int or None
-        The last step that it has ended.
-    steps : int
-        How many steps it has ended.
-    file : str
-        The name of the file that has it; empty if there is none.
-    native : NativeStack or None
-        Where its program is in native code; None if unknown.
-    loss : str
-        What of its evidence could not be read, in words; empty if all could.
-    last_calls : tuple of LastCall
-        The calls of MPI in its profile that ended last; empty without one.
-    """
+    """The evidence of one rank."""
 
     record: FlightRecord | None = None
+    """The collectives that it has entered; None if unknown."""
     stack: tuple[Frame, ...] = ()
+    """The Python frames of its main thread, the innermost first."""
     state: ProcessState = ProcessState.RUNNING
     last_step: int | None = None
+    """The last step that it has ended."""
     steps: int = 0
+    """The number of steps that it has ended."""
     file: str = ""
+    """The name of the file that has it; empty if there is none."""
     native: NativeStack | None = None
+    """The place of its program in native code; None if unknown."""
     loss: str = ""
+    """The evidence of it that could not be read, in words; empty if all could."""
     last_calls: tuple[LastCall, ...] = ()
+    """The calls of MPI in its profile that ended last; empty without one."""
 
 
 class StallKind(str, Enum):
@@ -132,41 +120,28 @@ class WaitedFor(msgspec.Struct, frozen=True):
 
 
 class Stall(msgspec.Struct, frozen=True):
-    """The verdict on a run that stands still.
-
-    Attributes
-    ----------
-    ranks : tuple of int
-        The ranks that hold the others up, sorted.
-    waiting : tuple of int
-        The ranks that wait for them, sorted.
-    where : tuple of Place
-        Where the culprits are: the innermost frame of the user's code.
-    since : str or None
-        When the last progress was seen, in UTC.
-    last_step : int or None
-        The last step that all ranks have ended.
-    evidence : tuple of str
-        The files that have it.
-    losses : tuple of str
-        What of the evidence could not be read, by rank, in words.
-    went_on : bool
-        Whether the run made progress later: it was slow, and did not hang.
-    last_calls : tuple of LastCall
-        The calls of MPI that each culprit has ended last, where its profile tells.
-    """
+    """The verdict on a run that stands still."""
 
     kind: StallKind
     ranks: tuple[int, ...]
+    """The ranks that hold the others up, sorted."""
     waiting: tuple[int, ...]
+    """The ranks that wait for them, sorted."""
     collective: WaitedFor | None = None
     where: tuple[Place, ...] = ()
+    """The places of the culprits: the innermost frame of the user's code."""
     since: str | None = None
+    """The time of the last progress, in UTC."""
     last_step: int | None = None
+    """The last step that all ranks have ended."""
     evidence: tuple[str, ...] = ()
+    """The files that have it."""
     losses: tuple[str, ...] = ()
+    """The evidence that could not be read, by rank, in words."""
     went_on: bool = False
+    """True if the run made progress later: it was slow, and did not hang."""
     last_calls: tuple[LastCall, ...] = ()
+    """The calls of MPI that each culprit has ended last, where its profile tells."""
 
 
 def user_frame(stack: tuple[Frame, ...] | list[Frame]) -> Frame | None:

@@ -23,22 +23,15 @@ _SHOWN_RUNS, _SHOWN_RANKS = 4, 3
 
 @dataclass(frozen=True)
 class Communicator:
-    """A communicator as one of its ranks knows it.
-
-    Attributes
-    ----------
-    name : str or None
-        The same on all of its ranks; None if the export does not tell it from others.
-    rank, size : int
-        Its own rank in the communicator and the number of ranks; -1 if unknown.
-    members : ndarray of int64 or None
-        The rank in the program of each rank, None if they are unknown.
-    """
+    """A communicator as one of its ranks knows it."""
 
     name: str | None = None
+    """The same on all of its ranks; None if the export does not tell it from others."""
     rank: int = NOBODY
     size: int = UNKNOWN_RANKS
+    """Its own rank in the communicator and the number of ranks; -1 if unknown."""
     members: Ints | None = None
+    """The rank in the program of each rank, None if they are unknown."""
     children: Counter[str] = field(default_factory=Counter, compare=False)
 
 

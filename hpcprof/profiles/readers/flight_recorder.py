@@ -38,35 +38,25 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """A collective or a message that a rank has entered.
-
-    Attributes
-    ----------
-    process_group : tuple of str
-        The name and the description of its group.
-    collective_seq_id, p2p_seq_id : int
-        Its number in the group, counted from 1. For messages the second counts, and differs between ranks.
-    profiling_name : str
-        Backend and name, such as ``nccl:all_reduce`` or ``gloo:recv 0<-1``.
-    input_sizes : list of list of int
-        The shapes of its tensors.
-    state : str
-        ``scheduled``, ``started`` or ``completed`` as far as the GPU was seen; gloo leaves it at the first.
-    retired : bool
-        Whether it has ended.
-    """
+    """A collective or a message that a rank has entered."""
 
     process_group: tuple[str, str]
+    """The name and the description of its group."""
     profiling_name: str
+    """Backend and name, such as ``nccl:all_reduce`` or ``gloo:recv 0<-1``."""
     pg_id: int = -1
     collective_seq_id: int = 0
     p2p_seq_id: int = 0
+    """Its number in the group, counted from 1. For messages the second counts, and differs between ranks."""
     record_id: int = 0
     is_p2p: bool = False
     input_sizes: list[list[int]] = []
+    """The shapes of its tensors."""
     input_dtypes: list[str] = []
     state: str = "scheduled"
+    """``scheduled``, ``started`` or ``completed`` as far as the GPU was seen; gloo leaves it at the first."""
     retired: bool = False
+    """True if it has ended."""
     time_created_ns: int = 0
     frames: list[Frame] = []
 
@@ -88,28 +78,19 @@ class Operation(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class FlightRecord:
-    """The dump of one rank.
-
-    Attributes
-    ----------
-    groups : dict
-        The ranks of each group by its name; groups whose ranks are not recorded are missing.
-    descriptions : dict
-        What each group is for, as far as the program said, by its name.
-    operations : tuple of Operation
-        In the order in which the rank entered them.
-    entered : dict
-        The number of the last collective that the rank has entered in each group, by the group's name.
-    damaged : int
-        How many entries could not be read.
-    """
+    """The dump of one rank."""
 
     version: str
     groups: dict[str, tuple[int, ...]]
+    """The ranks of each group by its name; groups whose ranks are not recorded are missing."""
     descriptions: dict[str, str]
+    """The purpose of each group, as far as the program said, by its name."""
     operations: tuple[Operation, ...]
+    """In the order in which the rank entered them."""
     entered: dict[str, int]
+    """The number of the last collective that the rank has entered in each group, by the group's name."""
     damaged: int = 0
+    """The number of entries that could not be read."""
 
     @property
     def unfinished(self) -> tuple[Operation, ...]:

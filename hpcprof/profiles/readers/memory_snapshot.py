@@ -67,33 +67,24 @@ class DeviceMemory:
 
 
 class Notes(msgspec.Struct, frozen=True):
-    """The notes of the hook; those of a snapshot that was made without hpcprof are empty.
-
-    Attributes
-    ----------
-    event : str
-        ``step``, ``out_of_memory``, ``asked`` or ``snapshot``.
-    begin_us, end_us : int
-        When the step began and the snapshot was taken, in microseconds since 1970.
-    lost : bool
-        Whether events since the begin of the step are missing.
-    tensors : list of (str, str, int)
-        The kind of a tensor, its name, and the address of its memory.
-    asked_bytes, free_bytes, device_bytes : int or None
-        Of an allocation that failed, on ``device``, inside ``module``.
-    """
+    """The notes of the hook; those of a snapshot that was made without hpcprof are empty."""
 
     event: str = "snapshot"
+    """``step``, ``out_of_memory``, ``asked`` or ``snapshot``."""
     rank: int | None = None
     step: int | None = None
     begin_us: int = 0
     end_us: int = 0
+    """The times at which the step began and the snapshot was taken, in microseconds since 1970."""
     lost: bool = False
+    """True if events since the begin of the step are missing."""
     tensors: list[tuple[str, str, int]] = []
+    """The kind of a tensor, its name, and the address of its memory."""
     device: int | None = None
     asked_bytes: int | None = None
     free_bytes: int | None = None
     device_bytes: int | None = None
+    """Of an allocation that failed, on ``device``, inside ``module``."""
     module: str = ""
 
 

@@ -35,20 +35,15 @@ _MOST_LINES = 20_000
 
 @dataclass(frozen=True)
 class NativeStack:
-    """The state of a process by its stacks.
-
-    Attributes
-    ----------
-    call : str
-        The call of MPI, NCCL or CUDA in which it waits, such as ``MPI_Barrier``; empty if it is in none.
-    frame : Frame or None
-        The function that made the call; without one, the innermost of its main thread that is in Python or,
-        if none is, not the C library's or the interpreter's. The line is 0 where the program has no debugging
-        information.
-    """
+    """The state of a process by its stacks."""
 
     call: str = ""
+    """The call of MPI, NCCL or CUDA in which it waits, such as ``MPI_Barrier``; empty if it is in none."""
     frame: Frame | None = None
+    """The function that made the call; without one, the innermost of its main thread that is in Python or, if
+    none is, not the C library's or the interpreter's. The line is 0 where the program has no debugging
+    information.
+    """
 
 
 def parse_native_stack(text: str) -> NativeStack | None:

@@ -24,18 +24,12 @@ _MOST_SERIES = 20_000
 
 @dataclass(frozen=True, eq=False)
 class Series:
-    """The samples of one metric of one device.
-
-    Attributes
-    ----------
-    times : ndarray of float64, shape (n,)
-        In seconds since 1970, rising.
-    values : ndarray of float64, shape (n,)
-        In the unit that `METRICS` has; none is missing.
-    """
+    """The samples of one metric of one device."""
 
     times: Floats
+    """In seconds since 1970, rising; shape (n,)."""
     values: Floats
+    """In the unit that `METRICS` has; none is missing; shape (n,)."""
 
 
 @dataclass(frozen=True)
@@ -48,30 +42,22 @@ class RankPlace:
 
 @dataclass(frozen=True, eq=False)
 class NodeTelemetry:
-    """The samples of a node.
-
-    Attributes
-    ----------
-    series : mapping
-        The samples by device (``rank0``, ``gpu1``, ``cpu3``, ``node``, ``nic:eth0``, ``lustre:scratch``) and
-        metric.
-    gpus : tuple of str
-        The names of the GPUs, in order.
-    limits : mapping of str to float
-        ``cores`` and ``memory_bytes`` that the job may use on the node.
-    missing : mapping of str to str
-        What could not be sampled, and why.
-    damaged : int
-        Lines that cannot be read.
-    """
+    """The samples of a node."""
 
     node: str
     series: Mapping[tuple[str, str], Series]
+    """The samples by device (``rank0``, ``gpu1``, ``cpu3``, ``node``, ``nic:eth0``, ``lustre:scratch``) and
+    metric.
+    """
     ranks: Mapping[int, RankPlace]
     gpus: tuple[str, ...] = ()
+    """The names of the GPUs, in order."""
     limits: Mapping[str, float] = field(default_factory=dict)
+    """``cores`` and ``memory_bytes`` that the job may use on the node."""
     missing: Mapping[str, str] = field(default_factory=dict)
+    """The metrics that could not be sampled, and why."""
     damaged: int = 0
+    """Lines that cannot be read."""
 
     def metrics_of(self, device: str) -> dict[str, Series]:
         """Return the samples of a device by metric."""

@@ -60,29 +60,21 @@ _SAME = ("python", "distributed", "hpcprof")
 
 @dataclass(frozen=True)
 class OnDask:
-    """Runs tasks on the workers of a Dask cluster.
-
-    Attributes
-    ----------
-    workers : int
-        The number of workers that the cluster is meant to have.
-    folders : tuple of Path
-        Folders that each worker must see.
-    work : callable
-        Estimates the work of a task, in starts of a worker; see `hpcprof.results.executors.planning`.
-    look_after : callable
-        Called while no chunk ends: replaces lost workers, and returns whether some wait in a queue. Raises an
-        `HpcprofError` if none can come.
-    name : str
-        The cluster's name in messages, and a clause that says where more can be read.
-    """
+    """Runs tasks on the workers of a Dask cluster."""
 
     client: Client
     workers: int
+    """The number of workers that the cluster is meant to have."""
     folders: tuple[Path, ...] = ()
+    """Folders that each worker must see."""
     work: Callable[[Any], float] = one_start
+    """Estimates the work of a task, in starts of a worker; see `hpcprof.results.executors.planning`."""
     look_after: Callable[[], bool] = lambda: False
+    """Called while no chunk ends: replaces lost workers, and returns whether some wait in a queue. Raises an
+    `HpcprofError` if none can come.
+    """
     name: str = "the Dask cluster"
+    """The cluster's name in messages, and a clause that says where more can be read."""
 
     @property
     def dashboard(self) -> str:

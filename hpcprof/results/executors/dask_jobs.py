@@ -94,17 +94,12 @@ def _dask_jobqueue() -> Any:
 
 @dataclass
 class _Jobs:
-    """The jobs of a cluster: one that has ended is submitted again, for a bounded number of times.
-
-    Attributes
-    ----------
-    refusal : str
-        Why the last jobs could not be submitted; empty if they could.
-    """
+    """The jobs of a cluster: one that has ended is submitted again, for a bounded number of times."""
 
     jobs: WorkerJobs
     cluster: Any
     refusal: str = ""
+    """The reason why the last jobs could not be submitted; empty if they could."""
     _lost: int = 0
     _queued: bool = False
     _looked: float = 0.0

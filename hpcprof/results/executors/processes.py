@@ -36,19 +36,14 @@ class Processes:
     that it was working on, and another takes its place. The workers are forked from a server that has
     imported the modules ``preload``, never from this process, which may have threads. They end when this
     process ends, however that happens. As a context, it keeps its workers from call to call.
-
-    Parameters
-    ----------
-    work : callable
-        Estimates the work of a task, in starts of a worker; see `hpcprof.results.executors.planning`.
-    if_quicker : bool
-        Whether tasks of little work run in this process too: where workers would save no time.
     """
 
     jobs: int
     preload: tuple[str, ...] = ()
     work: Callable[[Any], float] = one_start
+    """Estimates the work of a task, in starts of a worker; see `hpcprof.results.executors.planning`."""
     if_quicker: bool = False
+    """True if tasks of little work run in this process too: where workers would save no time."""
     _team: _Team = field(default_factory=lambda: _Team(), init=False, repr=False, compare=False)
 
     def __call__(
@@ -111,21 +106,14 @@ class _Worker:
 
 @dataclass
 class _Team:
-    """Workers, the tasks of the call that they work for, and the chunks that none has taken yet.
-
-    Attributes
-    ----------
-    lasts : bool
-        Whether the workers wait for a next call.
-    expected : bool
-        Whether the server that forks them was started early.
-    left : int
-        The number of tasks without a result.
-    """
+    """Workers, the tasks of the call that they work for, and the chunks that none has taken yet."""
 
     lasts: bool = False
+    """True if the workers wait for a next call."""
     expected: bool = False
+    """True if the server that forks them was started early."""
     left: int = 0
+    """The number of tasks without a result."""
     function: Callable[[Any], Any] | None = None
     tasks: Sequence[Any] = ()
     waiting: deque[list[int]] = field(default_factory=deque)

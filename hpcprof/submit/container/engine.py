@@ -25,29 +25,21 @@ CHECKS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class ContainerSetup:
-    """The command and options that start a container.
-
-    Attributes
-    ----------
-    volume : Path
-        The folder that is ``/workspace`` in the container, its working directory.
-    gpus : bool
-        Whether the container sees the GPUs.
-    counters : bool
-        Whether it gets the capability SYS_ADMIN, which hardware counters need if the driver lets only
-        administrators read them.
-    shm : str
-        The size of ``/dev/shm``.
-    terminal : bool
-        Whether it is interactive.
-    """
+    """The command and options that start a container."""
 
     name: str = "hpcprof"
     volume: Path = Path()
+    """The folder that is ``/workspace`` in the container, its working directory."""
     gpus: bool = True
+    """True if the container sees the GPUs."""
     counters: bool = False
+    """True if it gets the capability SYS_ADMIN, which hardware counters need if the driver lets only
+    administrators read them.
+    """
     shm: str = "16g"
+    """The size of ``/dev/shm``."""
     terminal: bool = False
+    """True if it is interactive."""
 
 
 def find_engine(name: str | None, which: Callable[[str], str | None] = shutil.which) -> Engine:

@@ -42,51 +42,34 @@ class Words(Enum):
 
 @dataclass(frozen=True)
 class Option:
-    """The declaration of an option of a job.
-
-    Attributes
-    ----------
-    help : str
-        Its meaning, in sentences.
-    default : str
-        The value if none is given, for people; by default that of `Job`, unless this is empty.
-    flags : tuple of str
-        Its flags on the command line, by default one like the name: ``--ranks-per-node``.
-    metavar : str
-        The name of its value in the help, by default that of its type.
-    least : int or None
-        The least value of a number.
-    parse : callable or None
-        ``text -> value of Job``, for a text that is not taken as it is; raises `UsageError`.
-    one_word : bool
-        Whether a text becomes a part of a directive, in which nothing can be quoted.
-    choices : tuple of str
-        Its valid values; empty if these are not a few fixed ones.
-    words : Words or None
-        What a shell offers as its value.
-    of_site : bool
-        Whether the site's key of the same name is the default.
-    resource : bool
-        Whether it asks for resources of the nodes: only a scheduler that lists it in ``resources`` has it.
-    in_job_file : bool
-        Whether it is a key of a job file.
-    name : str
-        The name of the field.
-    """
+    """The declaration of an option of a job."""
 
     help: str
+    """Its meaning, in sentences."""
     default: str = ""
+    """The value if none is given, for people; by default that of `Job`, unless this is empty."""
     flags: tuple[str, ...] = ()
+    """Its flags on the command line, by default one like the name: ``--ranks-per-node``."""
     metavar: str = ""
+    """The name of its value in the help, by default that of its type."""
     least: int | None = None
+    """The least value of a number."""
     parse: Callable[[str], object] | None = None
+    """``text -> value of Job``, for a text that is not taken as it is; raises `UsageError`."""
     one_word: bool = False
+    """True if a text becomes a part of a directive, in which nothing can be quoted."""
     choices: tuple[str, ...] = ()
+    """Its valid values; empty if these are not a few fixed ones."""
     words: Words | None = None
+    """The words that a shell offers as its value."""
     of_site: bool = False
+    """True if the site's key of the same name is the default."""
     resource: bool = False
+    """True if it asks for resources of the nodes: only a scheduler that lists it in ``resources`` has it."""
     in_job_file: bool = True
+    """True if it is a key of a job file."""
     name: str = ""
+    """The name of the field."""
 
     @property
     def flag(self) -> str:
@@ -112,21 +95,14 @@ class Option:
 
 @dataclass(frozen=True)
 class ValueOrigin:
-    """The origin of a value that is not on the command line.
-
-    Attributes
-    ----------
-    place : str
-        The file, and the line in it.
-    key : str
-        The key in the file.
-    personal : bool
-        Whether it is a personal default, which gives way to whatever else sets the same.
-    """
+    """The origin of a value that is not on the command line."""
 
     place: str
+    """The file, and the line in it."""
     key: str
+    """The key in the file."""
     personal: bool = False
+    """True if it is a personal default, which gives way to whatever else sets the same."""
 
 
 def _option(help: str, empty: Callable[[], object] | None = None, **given: Any) -> Any:

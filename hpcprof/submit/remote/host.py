@@ -51,24 +51,16 @@ class HostUnreachable(HpcprofError):
 
 @dataclass(frozen=True)
 class Host:
-    """A host, and where runs are on it.
-
-    Attributes
-    ----------
-    name : str
-        A name of ssh's configuration, or one of the network.
-    user : str
-        The account there; empty leaves it to ssh.
-    runs_dir : str
-        The folder of runs there; below the home folder unless it is absolute.
-    home : str
-        The home folder there; empty until `account` has asked for it.
-    """
+    """A host, and where runs are on it."""
 
     name: str
+    """A name of ssh's configuration, or one of the network."""
     user: str = ""
+    """The account there; empty leaves it to ssh."""
     runs_dir: str = RUNS_DIR
+    """The folder of runs there; below the home folder unless it is absolute."""
     home: str = ""
+    """The home folder there; empty until `account` has asked for it."""
 
     @staticmethod
     def of(site: Site) -> Host | None:

@@ -24,25 +24,17 @@ CODE = "code"
 
 @dataclass
 class Sync:
-    """A folder of the user's that is copied to the host of a run.
-
-    Attributes
-    ----------
-    folder : Path
-        Absolute.
-    excludes : sequence of str
-        Patterns of names, or of paths in the folder, that are left out.
-    below : str
-        Where the program starts, in the folder.
-    files, size : int
-        How many files were copied, and their bytes; `submit` sets them.
-    """
+    """A folder of the user's that is copied to the host of a run."""
 
     folder: Path
+    """Absolute."""
     excludes: Sequence[str] = ()
+    """Patterns of names, or of paths in the folder, that are left out."""
     below: str = "."
+    """The place where the program starts, in the folder."""
     files: int = 0
     size: int = 0
+    """The number of files that were copied, and their bytes; `submit` sets them."""
 
 
 def check_host(host: str, user: str, runs_dir: str, where: str) -> tuple[str, str]:

@@ -38,22 +38,15 @@ class Pattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class FailureCause:
-    """The meaning of a text about a failure.
-
-    Attributes
-    ----------
-    name : str
-        The name of its pattern.
-    blames_other : bool
-        Whether the rank has only noticed that another one failed.
-    rank : int or None
-        The rank that the text is about, if it names one.
-    """
+    """The meaning of a text about a failure."""
 
     name: str
+    """The name of its pattern."""
     meaning: str
     blames_other: bool = False
+    """True if the rank has only noticed that another one failed."""
     rank: int | None = None
+    """The rank that the text is about, if it names one."""
 
 
 class TracebackLine(msgspec.Struct, frozen=True):
@@ -69,21 +62,15 @@ class TracebackLine(msgspec.Struct, frozen=True):
 
 
 class ExceptionNote(msgspec.Struct, frozen=True):
-    """The uncaught exception that ended a rank, as the rank noted it.
-
-    Attributes
-    ----------
-    time : float
-        When it was raised, in seconds since 1970 by the clock of its node; 0 if unknown.
-    started_as : int or None
-        The number of the rank that hpcprof started: workers of torchrun have numbers of their own.
-    """
+    """The uncaught exception that ended a rank, as the rank noted it."""
 
     type: str
     message: str = ""
     where: TracebackLine | None = None
     time: float = 0.0
+    """The time at which it was raised, in seconds since 1970 by the clock of its node; 0 if unknown."""
     started_as: int | None = None
+    """The number of the rank that hpcprof started: workers of torchrun have numbers of their own."""
 
     def __str__(self) -> str:
         line = _printable(self.message.partition("\n")[0])

@@ -61,34 +61,25 @@ class _Stall(msgspec.Struct):
 
 @dataclass(frozen=True)
 class RankFailure:
-    """A rank that failed.
-
-    Attributes
-    ----------
-    exit_code : int or None
-        None if the rank did not leave one.
-    last_lines : list of str
-        The end of its output.
-    first : bool
-        Whether the rank noted that it failed before all others.
-    exception : ExceptionNote or None
-        The uncaught Python exception that ended it, if it noted one.
-    how : str
-        How it ended without an exit code, or else that it aborted the program; empty if neither is known.
-    cause : FailureCause or None
-        What the exception, the kernel or its last lines say of the reason.
-    before : str
-        Which ranks had ended before as if all were well, if that may be the reason.
-    """
+    """A rank that failed."""
 
     rank: int
     exit_code: int | None
+    """None if the rank did not leave one."""
     last_lines: list[str]
+    """The end of its output."""
     first: bool = False
+    """True if the rank noted that it failed before all others."""
     exception: ExceptionNote | None = None
+    """The uncaught Python exception that ended it, if it noted one."""
     how: str = ""
+    """The way in which it ended without an exit code, or else that it aborted the program; empty if neither
+    is known.
+    """
     cause: FailureCause | None = None
+    """The reason that the exception, the kernel or its last lines tell."""
     before: str = ""
+    """The ranks that had ended before as if all were well, if that may be the reason."""
 
     def __str__(self) -> str:
         code = self.how or f"exit code {self.exit_code}"

@@ -42,37 +42,28 @@ _HANGING_FACTOR = 3
 
 @dataclass(frozen=True)
 class StepLine:
-    """A line of a rank about the steps since its line before.
-
-    Attributes
-    ----------
-    time : float
-        When it was written, in seconds since 1970.
-    step : int
-        The number of the last step, counted from 0.
-    steps : int
-        How many steps ended.
-    wall_ns, max_ns : int
-        The median and the longest of their times on the host.
-    allocated_bytes, reserved_bytes, inactive_split_bytes : int
-        The peaks of PyTorch's allocator so far, of the rank's fullest GPU; 0 if it uses none.
-    items : int
-        How many tokens or samples, as ``item`` says, the program has counted so far; 0 if it counts none.
-    long : tuple of (int, int)
-        The numbers and times, in ns, of the steps that take a quarter longer than the median, at most 16.
-    """
+    """A line of a rank about the steps since its line before."""
 
     time: float
+    """The time at which it was written, in seconds since 1970."""
     step: int
+    """The number of the last step, counted from 0."""
     steps: int
+    """The number of steps that ended."""
     wall_ns: int
     max_ns: int
+    """The median and the longest of their times on the host."""
     allocated_bytes: int = 0
     reserved_bytes: int = 0
     inactive_split_bytes: int = 0
+    """The peaks of PyTorch's allocator so far, of the rank's fullest GPU; 0 if it uses none."""
     items: int = 0
+    """The number of tokens or samples, as ``item`` says, that the program has counted so far; 0 if it counts
+    none.
+    """
     item: str = ""
     long: tuple[tuple[int, int], ...] = ()
+    """The numbers and times, in ns, of the steps that take a quarter longer than the median, at most 16."""
 
 
 *_NUMBERS, _, _ = fields(StepLine)

@@ -38,33 +38,22 @@ _SEEN_FILE = "seen"
 
 @dataclass(frozen=True)
 class Record:
-    """A scheduler's report about one job.
-
-    Attributes
-    ----------
-    state : JobState
-        ``COMPLETED`` means only that the scheduler saw no failure.
-    reason : str
-        Why, in words; empty if the state says enough.
-    exit_code : int or None
-        The exit code of job.sh if the scheduler knows it; negative for a signal.
-    ended_seconds : float or None
-        How long ago the job ended, None if that is not known.
-    preempted : bool
-        Whether another job took its nodes; the site's policy decides what happens then.
-    node_lost : bool
-        Whether it waits because a node that ran it was lost.
-    nodes : frozenset of str
-        The nodes that it runs on, where they must be asked for to see that one is down.
-    """
+    """A scheduler's report about one job."""
 
     state: JobState
+    """``COMPLETED`` means only that the scheduler saw no failure."""
     reason: str = ""
+    """The reason in words; empty if the state says enough."""
     exit_code: int | None = None
+    """The exit code of job.sh if the scheduler knows it; negative for a signal."""
     ended_seconds: float | None = None
+    """The time since the job ended; None if that is not known."""
     preempted: bool = False
+    """True if another job took its nodes; the site's policy decides what happens then."""
     node_lost: bool = False
+    """True if it waits because a node that ran it was lost."""
     nodes: frozenset[str] = frozenset()
+    """The nodes that it runs on, where they must be asked for to see that one is down."""
 
 
 def status_from_record(run: Run, record: Record | None) -> JobStatus:

@@ -35,51 +35,33 @@ _JOB_NAME_LENGTH = 15
 
 
 class JobArrays(msgspec.Struct, frozen=True):
-    """The spelling of a job array for a scheduler.
-
-    Attributes
-    ----------
-    mark : str
-        What a directive begins with: ``#SBATCH``.
-    directives : str
-        The lines that make a script an array; ``{}`` is replaced by its indices, such as ``0-7%2``.
-    index_variable : str
-        The environment variable with a member's index.
-    index_in_path : str
-        What the scheduler replaces by the index in the path of a log.
-    least_members : int
-        The fewest members that it accepts.
-    forbidden : str
-        A regular expression for a directive that no array may have; empty for none.
-    forbidden_reason : str
-        Why, as a sentence without its full stop.
-    """
+    """The spelling of a job array for a scheduler."""
 
     mark: str
+    """The beginning of a directive: ``#SBATCH``."""
     directives: str
+    """The lines that make a script an array; ``{}`` is replaced by its indices, such as ``0-7%2``."""
     index_variable: str
+    """The environment variable with a member's index."""
     index_in_path: str
+    """The text that the scheduler replaces by the index in the path of a log."""
     least_members: int = 1
+    """The fewest members that it accepts."""
     forbidden: str = ""
+    """A regular expression for a directive that no array may have; empty for none."""
     forbidden_reason: str = ""
+    """The reason, as a sentence without its full stop."""
 
 
 class DaskJobs(msgspec.Struct, frozen=True):
-    """The start of workers in jobs of a scheduler by dask-jobqueue.
-
-    Attributes
-    ----------
-    cluster : str
-        Its class.
-    replaced : sequence of str
-        What its directives begin with that those of hpcprof replace.
-    kept : sequence of str
-        What directives of hpcprof begin with that it writes itself: the job's name and its logs.
-    """
+    """The start of workers in jobs of a scheduler by dask-jobqueue."""
 
     cluster: str
+    """Its class."""
     replaced: Sequence[str]
+    """The beginnings of its directives that those of hpcprof replace."""
     kept: Sequence[str]
+    """The beginnings of the directives of hpcprof that it writes itself: the job's name and its logs."""
 
 
 @dataclass(frozen=True)

@@ -25,26 +25,18 @@ class Key:
 
 @dataclass(frozen=True)
 class Fault:
-    """A cause that can be injected, and what a diagnosis should say about it.
-
-    Attributes
-    ----------
-    name, does : str
-        Its name, and what it does in a step.
-    cause : str or None
-        The cause that `hpcprof explain` should name; None if there is nothing to find.
-    where : str
-        The range that it should name; empty if the cause is not in one range.
-    on_cpu : bool
-        Whether it makes sense without a GPU.
-    """
+    """A cause that can be injected, and what a diagnosis should say about it."""
 
     name: str
     does: str
+    """Its name, and what it does in a step."""
     cause: str | None
+    """The cause that `hpcprof explain` should name; None if there is nothing to find."""
     where: str = ""
+    """The range that it should name; empty if the cause is not in one range."""
     keys: Mapping[str, Key] = field(default_factory=dict)
     on_cpu: bool = False
+    """True if it makes sense without a GPU."""
 
 
 _LATE = Key(default=1, minimum=0)

@@ -33,14 +33,7 @@ _CHECKED_ROWS = 1024
 
 @dataclass(frozen=True)
 class Gradients:
-    """The results of a backward: gradients with respect to the input and to this rank's weights.
-
-    Attributes
-    ----------
-    input : Tensor [R/N, h]
-    weight_1 : Tensor [h, f/N]
-    weight_2 : Tensor [f/N, h]
-    """
+    """The results of a backward: gradients with respect to the input and to this rank's weights."""
 
     input: torch.Tensor
     weight_1: torch.Tensor
@@ -70,21 +63,14 @@ class Weights:
 
 @dataclass(frozen=True)
 class BackwardBuffers:
-    """The tensors of the backward. It also reuses ``partial`` of the forward.
-
-    Attributes
-    ----------
-    sources : Tensor [count, R/N, h]
-        Gradients with respect to the output, with which a backward step begins; they rotate as inputs do.
-    gathered : Tensor [R, h]
-        The gradient with respect to all rows of the output.
-    inner : Tensor [R, f/N]
-        The gradient with respect to the rows between the matmuls.
-    """
+    """The tensors of the backward. It also reuses ``partial`` of the forward."""
 
     sources: torch.Tensor
+    """Gradients with respect to the output, with which a backward step begins; they rotate as inputs do."""
     gathered: torch.Tensor
+    """The gradient with respect to all rows of the output."""
     inner: torch.Tensor
+    """The gradient with respect to the rows between the matmuls."""
     gradients: Gradients
 
     def source(self, step: int) -> torch.Tensor:
@@ -94,37 +80,26 @@ class BackwardBuffers:
 
 @dataclass(frozen=True)
 class Buffers:
-    """The tensors of one rank, for R rows, hidden size h, inner width f and N ranks.
-
-    Attributes
-    ----------
-    inputs : Tensor [count, R/N, h]
-        The inputs. A step uses one of them, never one that the caches still hold.
-    weights : Weights
-        This rank's columns of the first weight and rows of the second; a step uses one copy.
-    gathered : Tensor [R, h]
-        The output of the all-gather.
-    inner : Tensor [R, f/N]
-        The output of the first matmul.
-    partial : Tensor [R, h]
-        The output of the second matmul, which is this rank's summand.
-    output : Tensor [R/N, h]
-        The output of the reduce-scatter. It is never used as an input: results that are fed back decay to
-        zeros, which a GPU multiplies faster than other data.
-    scales : (Tensor, Tensor, Tensor) or None
-        The scales of the rows, the first weight and the second weight in float8; None for other types.
-    backward : BackwardBuffers or None
-        None if only the forward is measured.
-    """
+    """The tensors of one rank, for R rows, hidden size h, inner width f and N ranks."""
 
     inputs: torch.Tensor
+    """The inputs. A step uses one of them, never one that the caches still hold."""
     weights: Weights
+    """This rank's columns of the first weight and rows of the second; a step uses one copy."""
     gathered: torch.Tensor
+    """The output of the all-gather."""
     inner: torch.Tensor
+    """The output of the first matmul."""
     partial: torch.Tensor
+    """The output of the second matmul, which is this rank's summand."""
     output: torch.Tensor
+    """The output of the reduce-scatter. It is never used as an input: results that are fed back decay to
+    zeros, which a GPU multiplies faster than other data.
+    """
     scales: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+    """The scales of the rows, the first weight and the second weight in float8; None for other types."""
     backward: BackwardBuffers | None = None
+    """None if only the forward is measured."""
 
     def input(self, step: int) -> torch.Tensor:
         """Return the input of a step, [R/N, h]."""

@@ -36,19 +36,14 @@ _HALF_WIDTH = 0.98
 
 @dataclass(frozen=True)
 class Bound:
-    """The time that no mode can beat, since all of them multiply and move the same data.
-
-    Attributes
-    ----------
-    rounds_ns : list of int
-        The bound in each round of steps, in nanoseconds.
-    parts_ns : dict of str to int
-        The medians that it was computed from: the matmuls of each direction with the fastest groups of rows,
-        and the bytes of its collectives over the links.
-    """
+    """The time that no mode can beat, since all of them multiply and move the same data."""
 
     rounds_ns: list[int]
+    """The bound in each round of steps, in nanoseconds."""
     parts_ns: dict[str, int]
+    """The medians that it was computed from: the matmuls of each direction with the fastest groups of rows,
+    and the bytes of its collectives over the links.
+    """
 
     @property
     def p50_ns(self) -> int:

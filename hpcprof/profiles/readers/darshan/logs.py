@@ -58,36 +58,28 @@ class Segment(NamedTuple):
 
 
 class DarshanLog(msgspec.Struct, frozen=True):
-    """A log of Darshan.
-
-    Attributes
-    ----------
-    begin : float
-        When the program began, in seconds since 1970; ``whole_seconds`` if its fraction is not recorded.
-    ranks : int
-        The processes that the log is about.
-    mounts : list of (str, str)
-        Mount points and their types.
-    partial : list of str
-        The modules for whose records Darshan had no memory.
-    unread : list of str
-        The modules that cannot be read.
-    left_out : int
-        Records and segments beyond the limit.
-    """
+    """A log of Darshan."""
 
     job_id: int
     ranks: int
+    """The processes that the log is about."""
     begin: float
+    """The time at which the program began, in seconds since 1970; ``whole_seconds`` if its fraction is not
+    recorded.
+    """
     run_time_s: float
     files: list[str]
     mounts: list[tuple[str, str]]
+    """Mount points and their types."""
     records: list[FileRecord]
     segments: list[Segment]
     whole_seconds: bool = False
     partial: list[str] = []
+    """The modules for whose records Darshan had no memory."""
     unread: list[str] = []
+    """The modules that cannot be read."""
     left_out: int = 0
+    """Records and segments beyond the limit."""
 
     def file_system(self, file: int) -> str:
         """Return the type of the file system of a file, as in ``lustre``; empty if it is unknown."""

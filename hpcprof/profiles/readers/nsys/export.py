@@ -235,29 +235,20 @@ class ExportTable:
 
 @dataclass(frozen=True)
 class NsysExport:
-    """An open export.
-
-    Attributes
-    ----------
-    tables : frozenset of str
-        The names of its tables and views.
-    pages : TablePages or None
-        The pages of a SQLite file, None where it may change while it is read.
-    parquet : ParquetTables or None
-        The tables of a folder; then ``connection`` is a database in memory.
-    threads : ThreadPoolExecutor
-        Where large tables are decoded.
-    begun : dict
-        What is being decoded: the columns by the names of their table and themselves.
-    """
+    """An open export."""
 
     path: Path
     connection: sqlite3.Connection
     tables: frozenset[str]
+    """The names of its tables and views."""
     pages: TablePages | None
+    """The pages of a SQLite file, None where it may change while it is read."""
     parquet: ParquetTables | None
+    """The tables of a folder; then ``connection`` is a database in memory."""
     threads: ThreadPoolExecutor
+    """The threads in which large tables are decoded."""
     begun: dict[tuple[str, ...], Future[TableColumns | None]] = field(default_factory=dict)
+    """The columns that are being decoded, by the names of their table and themselves."""
     _found_tables: dict[str, ExportTable | None] = field(default_factory=dict)
 
     def table(self, name: str) -> ExportTable | None:

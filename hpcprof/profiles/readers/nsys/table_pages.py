@@ -100,21 +100,14 @@ class _Unusual(Exception):
 
 @dataclass(frozen=True)
 class StoredTable:
-    """A table of a SQLite file.
-
-    Attributes
-    ----------
-    root : int
-        The number of its first page.
-    places : mapping of str to int
-        The place of each column in a record.
-    rowid : str or None
-        The column that is the rowid, if there is one.
-    """
+    """A table of a SQLite file."""
 
     root: int
+    """The number of its first page."""
     places: Mapping[str, int]
+    """The place of each column in a record."""
     rowid: str | None = None
+    """The column that is the rowid, if there is one."""
 
 
 @dataclass(frozen=True)

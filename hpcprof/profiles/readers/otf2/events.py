@@ -92,26 +92,19 @@ class Readings:
 
 @dataclass
 class LocationEvents:
-    """The events of one location.
-
-    Attributes
-    ----------
-    visits : Visits
-        In the order of their enters.
-    unmatched : int
-        The number of enters and leaves that do not fit each other and are left out.
-    unread : Counter
-        The number of events of each category that is only counted. While one of `FLUSH` writes the
-        profiler's buffer, the program waits.
-    counters : mapping of str to Readings
-        By name.
-    """
+    """The events of one location."""
 
     visits: Visits
+    """In the order of their enters."""
     unmatched: int
+    """The number of enters and leaves that do not fit each other and are left out."""
     mpi: MpiEvents
     unread: Counter[str]
+    """The number of events of each category that is only counted. While one of `FLUSH` writes the profiler's
+    buffer, the program waits.
+    """
     counters: Mapping[str, Readings]
+    """By name."""
 
 
 _NOTHING = (UNDEFINED, UNDEFINED, UNDEFINED)

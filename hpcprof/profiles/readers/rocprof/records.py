@@ -118,22 +118,17 @@ def empty(names: Sequence[str]) -> IntColumns:
 
 @dataclass
 class Records:
-    """The records of one or several processes, as columns.
-
-    Attributes
-    ----------
-    dispatches, copies, calls, counters : dict of str to ndarray
-        The columns `DISPATCH`, `COPY`, `CALL` and `COUNTER`. ``name`` is a number in the string table;
-        ``stack``, ``queue`` and ``stream`` are `NOT_RECORDED` if unknown.
-    lost : list of Loss
-        What is left out of them.
-    """
+    """The records of one or several processes, as columns."""
 
     dispatches: IntColumns = field(default_factory=lambda: empty(DISPATCH))
     copies: IntColumns = field(default_factory=lambda: empty(COPY))
     calls: IntColumns = field(default_factory=lambda: empty(CALL))
     counters: Columns = field(default_factory=lambda: {name: np.empty(0) for name in COUNTER})
+    """The columns `DISPATCH`, `COPY`, `CALL` and `COUNTER`. ``name`` is a number in the string table;
+    ``stack``, ``queue`` and ``stream`` are `NOT_RECORDED` if unknown.
+    """
     lost: list[Loss] = field(default_factory=list)
+    """The losses: what is left out of them."""
 
 
 def joined(parts: Iterable[Records]) -> Records:

@@ -40,28 +40,19 @@ class _Workspace:
 
 @dataclass(frozen=True)
 class _Matmul:
-    """One product of distributed matrices, D = A B, with one algorithm.
-
-    Attributes
-    ----------
-    library : module
-        ``nvmath.bindings.cublasMp``.
-    handle, descriptor : int
-        The handle of cuBLASMp, and the descriptor of this product.
-    algorithm : str
-        The name of the algorithm; cuBLASMp takes another one if it does not support it.
-    shape : (int, int, int)
-        The rows and columns of D, and the columns of A.
-    matrices : (int, int, int)
-        The descriptors of A, B and D.
-    """
+    """One product of distributed matrices, D = A B, with one algorithm."""
 
     library: Any
+    """``nvmath.bindings.cublasMp``."""
     handle: int
     descriptor: int
+    """The handle of cuBLASMp, and the descriptor of this product."""
     algorithm: str
+    """The name of the algorithm; cuBLASMp takes another one if it does not support it."""
     shape: tuple[int, int, int]
+    """The rows and columns of D, and the columns of A."""
     matrices: tuple[int, int, int]
+    """The descriptors of A, B and D."""
     # The factors of A B and of what D held before.
     one: ctypes.c_float = field(default_factory=lambda: ctypes.c_float(1))
     zero: ctypes.c_float = field(default_factory=lambda: ctypes.c_float(0))

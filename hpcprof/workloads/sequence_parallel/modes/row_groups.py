@@ -18,23 +18,19 @@ class Schedule:
 
     Large groups make matmuls efficient. Small groups can start before all rows have arrived, and can be sent
     before all products are done.
-
-    Attributes
-    ----------
-    first, second : RowGroups
-        The groups of the rows of all peers, in each matmul.
-    head : int
-        The own rows that the first matmul multiplies at the start, while the first rows of the peers arrive.
-        It multiplies the other own rows during the last push.
-    add : bool
-        Whether the second matmul adds the product of the own rows to a part that has arrived before. All
-        parts must have been pushed by then, so there must be other work during the last push.
     """
 
     first: RowGroups
     second: RowGroups
+    """The groups of the rows of all peers, in each matmul."""
     head: int
+    """The own rows that the first matmul multiplies at the start, while the first rows of the peers arrive.
+    It multiplies the other own rows during the last push.
+    """
     add: bool = False
+    """True if the second matmul adds the product of the own rows to a part that has arrived before. All parts
+    must have been pushed by then, so there must be other work during the last push.
+    """
 
     def __str__(self) -> str:
         first, second = (" + ".join(map(str, groups)) or "none" for groups in (self.first, self.second))
