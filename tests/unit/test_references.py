@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES
 from hpcprof.cli.main import COMMANDS, cli
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +65,12 @@ def test_every_name_in_a_string_or_an_import_resolves() -> None:
     found = {str(path.relative_to(ROOT)): references(path.read_text(encoding="utf-8")) for path in MODULES}
     missing = {name for name in set().union(*found.values()) if not resolves(name)}
     assert not {path: names & missing for path, names in found.items() if names & missing}
+
+
+def test_every_analysis_has_its_functions() -> None:
+    for one in (*ANALYSES.values(), *ACROSS_RUNS.values()):
+        for function in filter(None, (one.function, one.map)):
+            assert callable(resolve(function)), function
 
 
 def test_every_command_has_its_module() -> None:
