@@ -19,15 +19,19 @@ import numpy as np
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted, named_ranks
 from hpcprof.profiles.kernel_names import short_name
+from hpcprof.profiles.readers.telemetry import NodeTelemetry, read_telemetry
 from hpcprof.profiles.timeline import Ints
 from hpcprof.profiles.timeline_parquet import overlapping
 from hpcprof.report.many_ranks import DEVIATING, MOST_IN_FULL
+from hpcprof.report.page.node_tracks import NodeTrack, node_tracks
 from hpcprof.report.page.timeline_tracks import (
     NONE,
     RankTracks,
+    SliceKind,
     SliceLinks,
     Track,
     TrackKind,
+    TrackSlices,
     joined,
     links_of,
     merge_short,
@@ -130,7 +134,8 @@ def timeline_data(run: Run, store: Store, budget: int = BUDGET) -> dict[str, Any
     notes = [clocks.note(), *note, *missing]
     if not whole:
         notes.append(_ONLY_CHOSEN)
-    return _assembled(found, clocks, steps, notes, budget)
+    nodes = read_telemetry(run.path) if clocks.start_utc_ns is not None else []
+    return _assembled(found, clocks, steps, notes, budget, nodes)
 
 
 def median_and_worst(windows: Windows) -> ShownSteps:
@@ -169,28 +174,38 @@ def chosen_ranks(ranks: Sequence[int], measure: Mapping[int, float]) -> tuple[li
 
 
 def _assembled(
-    ranks: Sequence[_Rank], clocks: RunClocks, steps: ShownSteps, notes: Sequence[str], budget: int
+    ranks: Sequence[_Rank],
+    clocks: RunClocks,
+    steps: ShownSteps,
+    notes: Sequence[str],
+    budget: int,
+    nodes: Sequence[NodeTelemetry],
 ) -> dict[str, Any]:
-    """Return the data of a page's timeline within the budget."""
+    """Return the data of a page's timeline within the budget; what the nodes did takes little beside that."""
     zero = min(int(clocks.to_common(rank.rank, rank.windows.start).min()) for rank in ranks)
     texts = _Texts()
     kept, shown, more = _fit(ranks, steps, budget, lambda rank: _encoded(rank, clocks, zero, texts))
+    utc = zero + (clocks.start_utc_ns or 0)
+    end = max(int(clocks.to_common(rank.rank, rank.windows.end).max()) for rank in ranks) - zero
+    of_nodes = node_tracks(nodes, sorted(kept), utc / 1e9, (utc + end) / 1e9)
     return {
         "notes": [*notes, *more],
         "median": steps.median,
         "worst": steps.worst,
-        "strings": [*texts.number],
-        "short": texts.short,
         "ranks": [
             {
                 "rank": of.rank,
                 "uncertainty_ns": clocks.uncertainty_ns(of.rank) if len(ranks) > 1 else 0,
                 "steps": shown[of.rank].on_common_clock(of.rank, clocks).rows(zero),
-                "tracks": kept[of.rank],
+                "tracks": kept[of.rank]
+                + [_encoded_samples(track, utc, texts) for track in of_nodes.get(of.rank, ())],
             }
             for of in sorted(ranks, key=lambda of: of.rank)
             if of.rank in kept
         ],
+        # The texts of all tracks are known by now.
+        "strings": [*texts.number],
+        "short": texts.short,
     }
 
 
@@ -313,6 +328,27 @@ def _encoded_track(
     own = replace(own, start=start, end=start + own.end - own.start, info=info)
     own = replace(own, name=np.array(known)[number.reshape(-1)])
     return encoded_slices(replace(track, slices=own), links)
+
+
+def _encoded_samples(track: NodeTrack, utc: int, texts: _Texts) -> dict[str, Any]:
+    """Return the samples of a node as a track; ``utc`` is when the page's clock shows 0, in ns since 1970."""
+    begin, end = (
+        np.round(1e3 * (times - utc / 1e9)).astype(np.int64) * 1_000_000 for times in (track.begin, track.end)
+    )
+    none, texts_of, highest = np.full(len(begin), NONE), track.texts(), float(track.values.max())
+    slices = TrackSlices(
+        start=begin,
+        end=end,
+        depth=np.zeros_like(begin),
+        name=np.array([texts.add(text) for text in texts_of]),
+        kind=np.full(len(begin), int(SliceKind.SAMPLE)),
+        launch=none,
+        info=none,
+    )
+    label = f"{track.label}, max {texts_of[int(track.values.argmax())]}"
+    encoded = encoded_slices(Track(TrackKind.NODE, label, slices), SliceLinks(none, [], [], {}))
+    height = np.round(100 * track.values / highest) if highest > 0 else np.zeros(len(begin))
+    return {**encoded, "height": column(height.astype(np.int64))}
 
 
 def encoded_slices(track: Track, links: SliceLinks) -> dict[str, Any]:

@@ -56,6 +56,7 @@ class TrackKind(Enum):
     COMMUNICATION = "communication"
     STREAM = "stream"
     CALLS = "calls"
+    NODE = "node"
 
     @property
     def place(self) -> int:
@@ -77,7 +78,8 @@ class SliceKind(IntEnum):
     WAIT = 5
     MPI = 6
     MPI_REQUEST = 7
-    MERGED = 8
+    SAMPLE = 8
+    MERGED = 16
 
 
 @dataclass(frozen=True)

@@ -153,7 +153,7 @@ def test_the_findings_are_the_first_thing_on_the_page_with_their_evidence() -> N
     assert body.index('id="account"') < body.index('id="findings"') < body.index("<dt>folder</dt>")
     assert body.index("<dt>folder</dt>") < body.index('id="table-kernels"')
     number = '<a href="#finding-1">1.</a>'
-    assert f"<h3>{number} The GPU waits for work of the host: in &lt;script&gt; on all ranks</h3>" in body
+    assert f"<h3>{number} The step waits for work of the host: in &lt;script&gt; on all ranks</h3>" in body
     assert "<b>Saves 13.00 ms of each step" in body
     table = '<a href="#table-idle_causes">Idle time of the mean step by what the next operation waits for</a>'
     assert f"rank 0: the GPU is idle for 13.00 ms of a step while the host is in data {table}" in body

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from hpcprof.analysis.steps.wall_time import step_intervals
+from hpcprof.profiles.readers.telemetry import NodeTelemetry, RankPlace, Series
 from hpcprof.report.page.timeline_data import (
     ShownSteps,
     chosen_ranks,
@@ -108,6 +110,34 @@ def test_a_launch_leads_from_a_call_to_its_kernel(stored: Stored) -> None:
     calls = {n for t in tracks if t["kind"] == "calls" for n in summed(t["launch"], t["count"])}
     work = [n for t in tracks if t["kind"] == "stream" for n in summed(t["launch"], t["count"])]
     assert sum(number in calls for number in work) >= 0.9 * len(work) > 0
+
+
+def test_samples_of_the_node_are_on_the_clock_of_the_ranks(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    communication = run_communication(*stored)
+    communication.clocks = clocks = replace(communication.clocks, start_utc_ns=10**18)
+    monkeypatch.setattr("hpcprof.report.page.timeline_data.run_communication", lambda *_: communication)
+    windows = steps_of_ranks(stored.store.rank_events(stored.run.id).values())
+    first, last = (
+        int(clocks.to_common(1, getattr(windows[1], edge))[place])
+        for edge, place in (("start", 0), ("end", -1))
+    )
+    times = 1e9 + np.array([first - 50e6, first, last, last + 50e6]) / 1e9
+    series = {("rank1", "cpu_s"): Series(times, np.cumsum([0.0, 0.02, 0.01, 0.0]))}
+    nodes = [NodeTelemetry("n", series, {1: RankPlace()})]
+    monkeypatch.setattr("hpcprof.report.page.timeline_data.read_telemetry", lambda path: nodes)
+    data = timeline_data(*stored)
+    of_rank = {one["rank"]: one for one in data["ranks"]}
+    (track,) = (one for one in of_rank[1]["tracks"] if one["kind"] == "node")
+    assert all(one["kind"] != "node" for rank in (0, 2) for one in of_rank[rank]["tracks"])
+    steps = of_rank[1]["steps"]
+    begin, lengths = summed(track["start"], track["count"]), whole(track["duration"], track["count"])
+    at = [place for place, start in enumerate(begin) if abs(start - steps[0][1]) <= 1_000_000]
+    assert len(at) == 1 and abs(begin[at[0]] + lengths[at[0]] - steps[-1][2]) <= 2_000_000
+    names = [data["strings"][number] for number in whole(track["name"], track["count"])]
+    assert track["label"] == f"CPU, max {max(names, key=lambda name: float(name.split()[0]))}"
+    assert max(whole(track["height"], track["count"])) == 100
 
 
 def slices(data: dict[str, Any], step: int) -> int:

@@ -67,6 +67,7 @@ function unpacked(rank, id, track, data) {
     kind: filled(Uint8Array, track.slice_kind, count),
     name: filled(Int32Array, track.name, count),
     info: filled(Int32Array, track.info, count),
+    height: track.height === undefined ? undefined : filled(Uint8Array, track.height, count),
     launch: summed(Int32Array, track.launch, count),
     collective: summed(Float64Array, track.collective, count),
     messages: { row: Int32Array.from(track.messages.row), number: Float64Array.from(track.messages.number) },

@@ -83,6 +83,10 @@ export class Painter {
     }
     this.#stepLines(row, top);
     const model = state.model(row.of.rank, row.track.id);
+    if (model?.slices.height) {
+      this.#samples(model, model.lanes[0], top + 1, row.lane - 2, !row.folded);
+      return;
+    }
     const lanes = row.folded ? model?.lanes.slice(0, 1) : model?.lanes;
     lanes?.forEach((lane, depth) => {
       const y = top + depth * row.lane + 1;
@@ -171,6 +175,21 @@ export class Painter {
     }
     flush();
     if (searching) this.#matches(model, lane.finest, model.matches[depth], y, height, labels);
+  }
+
+  /** Draws samples of a node as bars; of several in one place, each is drawn, so that the highest one is seen. */
+  #samples(model, lane, y, height, labels) {
+    const { context, state, colours } = this;
+    const { slices } = model;
+    const [first, last] = lane.finest.between(state.view.start, state.view.end);
+    for (let place = first; place < last; place += 1) {
+      const row = lane.finest.row[place];
+      const [low, high] = [Math.max(this.x(slices.start[row]), 0), Math.min(this.x(slices.end[row]), this.width)];
+      const tall = Math.max(1, Math.round((height * slices.height[row]) / 100));
+      context.fillStyle = colours.fills[slices.kind[row]].pale;
+      context.fillRect(low, y + height - tall, Math.max(high - low - 0.5, 1), tall);
+      if (labels && high - low > SMALLEST_LABEL) this.#label(model.shortName(row), low, high, y + height / 2 + 0.5, colours.text);
+    }
   }
 
   #matches(model, finest, places, y, height, labels) {

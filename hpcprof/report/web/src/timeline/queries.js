@@ -54,7 +54,7 @@ export function sums({ overview, layout, models }, start, end) {
   for (const { rank, tracks: own } of unfolded.length ? unfolded : overview.ranks) {
     for (const { id, label, kind } of own) {
       const model = models.get(`${rank}/${id}`);
-      if (!model) continue;
+      if (!model || kind === "node") continue;
       const sum = model.sum(start, end, kind === "ranges" || kind === "calls");
       if (sum.count) tracks.push({ rank, label, time: sum.time, count: sum.count });
       for (const [number, of] of sum.names) {

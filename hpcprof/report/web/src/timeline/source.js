@@ -23,7 +23,7 @@
  *
  * @typedef {object} Track
  * @property {number} id unique in the rank
- * @property {"ranges" | "communication" | "stream" | "calls"} kind
+ * @property {"ranges" | "communication" | "stream" | "calls" | "node"} kind
  * @property {string} label
  * @property {number} levels how many levels its slices have, at least 1
  *
@@ -46,6 +46,7 @@
  * @property {Uint8Array} depth
  * @property {Uint8Array} kind an index of `KINDS`, and `MERGED`
  * @property {Int32Array} name @property {Int32Array} info
+ * @property {Uint8Array} [height] of samples of a node, in percent of the highest one
  * @property {Int32Array} launch @property {Float64Array} collective
  * @property {{row: Int32Array, number: Float64Array}} messages
  */
@@ -63,10 +64,11 @@ export const KINDS = [
   { word: "Waiting for the GPU", colour: "--wait" },
   { word: "MPI calls", colour: "--mpi" },
   { word: "MPI requests", colour: "--mpi-request" },
+  { word: "Samples of the node", colour: "--sample" },
 ];
 
 /** The kind of merged slices is this and the kind that takes most of their time. */
-export const MERGED = 8;
+export const MERGED = 16;
 
 /**
  * Returns the extent of a step over its ranks; where their clocks are too far apart for that to show anything, that of

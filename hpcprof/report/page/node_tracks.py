@@ -1,0 +1,96 @@
+"""The tracks of the node of a rank in a timeline: what its sampler read, on the clock of the ranks.
+
+A slice is the time since the sample before, as high as its value is beside the highest one in sight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcprof.profiles.readers.telemetry import NodeTelemetry, growth
+from hpcprof.profiles.timeline import Floats
+from hpcprof.workloads.telemetry import METRICS
+
+_MOST_SAMPLES = 2000
+"""Of more samples in sight, some are left out."""
+
+
+@dataclass(frozen=True)
+class _Metric:
+    """A metric that has a track; one that is `seldom` above 0 only where it is."""
+
+    name: str
+    label: str
+    unit: str
+    factor: float = 1.0
+    seldom: bool = False
+
+
+_OF_GPU = (_Metric("sm_mhz", "GPU clock", "MHz"), _Metric("power_w", "GPU power", "W"))
+_OF_RANK = (
+    _Metric("cpu_s", "CPU", "cores"),
+    _Metric("blocked_pct", "File waits", "%", seldom=True),
+)
+_OF_NODE = (
+    _Metric("busy_s", "Node CPU", "cores"),
+    _Metric("memory_pressure_s", "Memory waits", "%", 100.0, seldom=True),
+)
+
+
+@dataclass(frozen=True)
+class NodeTrack:
+    """The samples of a metric: the times that they are about, in seconds since 1970, and their values."""
+
+    label: str
+    unit: str
+    begin: Floats
+    end: Floats
+    values: Floats
+
+    def texts(self) -> list[str]:
+        """Return each value with its unit, in three digits or more."""
+        return [
+            f"{value:,.0f} {self.unit}" if value >= 100 else f"{value:.3g} {self.unit}"
+            for value in self.values.tolist()
+        ]
+
+
+def node_tracks(
+    nodes: Sequence[NodeTelemetry], ranks: Sequence[int], begin: float, end: float
+) -> dict[int, list[NodeTrack]]:
+    """Return the tracks of each rank between two moments; those of a node are with the first of its ranks."""
+    found = {}
+    for node in nodes:
+        for place, rank in enumerate(one for one in ranks if one in node.ranks):
+            own = [f"gpu{gpu}" for gpu in range(len(node.gpus)) if node.rank_of_gpu(gpu) == rank]
+            devices = [*((gpu, _OF_GPU) for gpu in own), (f"rank{rank}", _OF_RANK)]
+            devices += [("node", _OF_NODE)] if place == 0 else []
+            found[rank] = [
+                track
+                for device, metrics in devices
+                for metric in metrics
+                for track in _tracks(node, device, metric, begin, end)
+            ]
+    return found
+
+
+def _tracks(
+    node: NodeTelemetry, device: str, metric: _Metric, begin: float, end: float
+) -> Iterator[NodeTrack]:
+    """Yield the track of a metric; none without samples in sight."""
+    series = node.series.get((device, metric.name))
+    if series is None or len(series.times) < 2:
+        return
+    if METRICS[metric.name][0] == "counter":
+        starts, ends, amounts = growth(series)
+        values = amounts / (ends - starts)
+    else:
+        starts, ends, values = series.times[:-1], series.times[1:], series.values[1:]
+    inside = np.flatnonzero((ends > begin) & (starts < end))
+    inside = inside[:: -(-len(inside) // _MOST_SAMPLES) or 1]
+    shown = metric.factor * values[inside]
+    if len(inside) and not (metric.seldom and not shown.any()):
+        yield NodeTrack(metric.label, metric.unit, starts[inside], ends[inside], shown)
