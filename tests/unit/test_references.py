@@ -19,7 +19,7 @@ MODULES = sorted((ROOT / "hpcprof").rglob("*.py"))
 REFERENCE = re.compile(r"(?<![\w/.$~-])hpcprof(?:\.[A-Za-z_]\w*)+(?::\w+)?")
 """A dotted name below ``hpcprof``, or ``module:name``."""
 NOT_MODULES = {
-    *("hpcprof.db", "hpcprof.def", "hpcprof.yaml"),
+    *("hpcprof.db", "hpcprof.def", "hpcprof.yaml", "hpcprof.step"),
     *("hpcprof.analyses", "hpcprof.schedulers", "hpcprof.profilers", "hpcprof.readers"),  # entry points
 }
 """Names that look like those of modules and are none."""
