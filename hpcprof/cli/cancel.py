@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import examples
+from hpcprof.cli.conventions import command_with_examples
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.submit.remote.mirror import connect
 from hpcprof.submit.runs.directory import find_submitted_runs
 from hpcprof.submit.waiting import cancel_and_wait
 
 
-@click.command("cancel", epilog=examples("hpcprof cancel last", "hpcprof cancel 20261121-143005-train-3fa9"))
+@command_with_examples("cancel", "hpcprof cancel last", "hpcprof cancel 20261121-143005-train-3fa9")
 @runs_dir_option
 @click.argument("runs", nargs=-1, required=True, metavar="RUN…", shell_complete=complete_runs)
 def command(runs_dir: Path, runs: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import examples
+from hpcprof.cli.conventions import command_with_examples
 from hpcprof.cli.options import runs_dir_option, with_default
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import counted
@@ -15,9 +15,7 @@ from hpcprof.submit.runs.captures import await_capture, request_capture
 from hpcprof.submit.runs.directory import find_submitted_runs, typed_name
 
 
-@click.command(
-    "capture", epilog=examples("hpcprof capture last", "hpcprof capture RUN --steps 10 --ranks 0-7")
-)
+@command_with_examples("capture", "hpcprof capture last", "hpcprof capture RUN --steps 10 --ranks 0-7")
 @runs_dir_option
 @with_default("--steps", type=int, default=5, help="Number of steps to record.")
 @click.option("--ranks", default="", metavar="RANKS", help="Ranks that record, such as 0-7; all by default.")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hpcprof.cli.completion import complete_queues, complete_runs, complete_sites
-from hpcprof.cli.conventions import examples, typed_command
-from hpcprof.cli.options import push_option, store_options, with_default
+from hpcprof.cli.conventions import command_with_examples, typed_command
+from hpcprof.cli.options import flag, push_option, store_options, with_default
 from hpcprof.cli.progress import ProgressLine, bar
 from hpcprof.cli.pushing import push_each, pushing_to
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
@@ -28,16 +28,14 @@ if TYPE_CHECKING:
     from hpcprof.submit.runs.directory import Run
 
 
-@click.command(
+@command_with_examples(
     "collect",
-    epilog=examples(
-        "hpcprof collect",
-        "hpcprof collect /data/profiles_of_another_tool",
-        "hpcprof collect RUN --step-range train_epoch",
-        "hpcprof collect profiles_on_8_ranks --program train",
-        "hpcprof collect --executor dask --nodes 4 --jobs 32",
-        "hpcprof collect --submit --executor mpi --nodes 2 --jobs 32",
-    ),
+    "hpcprof collect",
+    "hpcprof collect /data/profiles_of_another_tool",
+    "hpcprof collect RUN --step-range train_epoch",
+    "hpcprof collect profiles_on_8_ranks --program train",
+    "hpcprof collect --executor dask --nodes 4 --jobs 32",
+    "hpcprof collect --submit --executor mpi --nodes 2 --jobs 32",
 )
 @store_options
 @click.option(
@@ -69,7 +67,7 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="The program that ran, for scaling and compare.  [default: as before, else the job's]",
 )
-@click.option("--submit", is_flag=True, help="Collect in a job of its own, on the site of the run.")
+@flag("--submit", help="Collect in a job of its own, on the site of the run.")
 @click.option(
     "--nodes",
     type=click.IntRange(min=1),

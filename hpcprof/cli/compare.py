@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_baselines, complete_runs, complete_targets
-from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import format_among, html_option, store_options, with_default
+from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.options import flag, format_among, html_option, repeatable, store_options, with_default
 from hpcprof.cli.report import collect_first
 from hpcprof.cli.tables import console, write_analysis
 from hpcprof.common.atomic import write_atomically
@@ -31,13 +31,11 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
 """The variable that names the file of the summary in GitHub Actions."""
 
 
-@click.command(
+@command_with_examples(
     "compare",
-    epilog=examples(
-        "hpcprof compare 20261120 20261121 --html comparison.html",
-        "hpcprof compare --a RUN1 --a RUN2 --b RUN3 --b RUN4 --fail-on-regression",
-        "hpcprof compare --baseline main RUN3 RUN4 --fail-on-regression --format github",
-    ),
+    "hpcprof compare 20261120 20261121 --html comparison.html",
+    "hpcprof compare --a RUN1 --a RUN2 --b RUN3 --b RUN4 --fail-on-regression",
+    "hpcprof compare --baseline main RUN3 RUN4 --fail-on-regression --format github",
 )
 @store_options
 @format_among(
@@ -52,20 +50,10 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
     shell_complete=complete_baselines,
     help="Compare with this baseline (hpcprof baseline set), in place of --a.",
 )
-@click.option(
-    "--a", "a", multiple=True, metavar="RUN", shell_complete=complete_runs, help="A baseline run. Repeatable."
-)
-@click.option(
-    "--b",
-    "b",
-    multiple=True,
-    metavar="RUN",
-    shell_complete=complete_runs,
-    help="A candidate run. Repeatable.",
-)
-@click.option(
+@repeatable("--a", "a", metavar="RUN", shell_complete=complete_runs, help="A baseline run. Repeatable.")
+@repeatable("--b", "b", metavar="RUN", shell_complete=complete_runs, help="A candidate run. Repeatable.")
+@flag(
     "--fail-on-regression",
-    is_flag=True,
     help="Exit with status 3 if steps are slower in B, or what --gate names has grown: by at least 1 %, with "
     "a confidence interval above 1.",
 )
@@ -76,22 +64,20 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
     metavar="PERCENT",
     help="Steps are equivalent if the confidence interval of their ratio is within this margin around 1.",
 )
-@click.option(
+@repeatable(
     "--gate",
     "gates",
     type=click.Choice(["energy", "memory", "io"]),
-    multiple=True,
     help="Also judge the energy of a step, the peaks of memory, or reads and writes, as the step is judged. "
     "Repeatable.",
 )
-@click.option(
+@repeatable(
     "--notify",
-    multiple=True,
     metavar="TARGET",
     shell_complete=complete_targets,
     help="Notify of a regression: a target as for submit --notify. Repeatable.",
 )
-@click.option("--force", is_flag=True, help="Also compare different programs, or numbers of ranks.")
+@flag("--force", help="Also compare different programs, or numbers of ranks.")
 @click.argument("words", nargs=-1, metavar="[A B | RUN…]", shell_complete=complete_runs)
 def command(
     runs_dir: Path,

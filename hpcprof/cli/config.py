@@ -6,6 +6,7 @@ import click
 
 from hpcprof.cli.completion import complete_config_keys, complete_config_values
 from hpcprof.cli.conventions import Group, examples
+from hpcprof.cli.options import flag
 from hpcprof.cli.tables import format_option, write_rows
 from hpcprof.common.masking import MASK
 from hpcprof.submit.config import local_file, shown_path, shown_settings, user_file
@@ -44,7 +45,7 @@ def show_(form: str) -> None:
         "hpcprof config set notify.me mail:me@example.org",
     ),
 )
-@click.option("--local", is_flag=True, help="Write ./hpcprof.yaml, which is for this folder.")
+@flag("--local", help="Write ./hpcprof.yaml, which is for this folder.")
 @click.argument("key", shell_complete=complete_config_keys)
 @click.argument("value", shell_complete=complete_config_values)
 def set_(local: bool, key: str, value: str) -> None:

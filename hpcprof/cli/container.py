@@ -13,7 +13,7 @@ import click
 
 from hpcprof.cli.completion import complete_files
 from hpcprof.cli.conventions import Group, examples
-from hpcprof.cli.options import FOLDER, with_default
+from hpcprof.cli.options import FOLDER, flag, repeatable, with_default
 from hpcprof.common.errors import UsageError
 from hpcprof.common.processes import run_in_terminal
 from hpcprof.submit.config import Engine, default_engine
@@ -33,14 +33,14 @@ def _engine_options(command: CommandT) -> CommandT:
         default=default_engine,
         help="Container engine.  [default: that of hpcprof config, or the first that is installed]",
     )
-    dry = click.option("--dry-run", is_flag=True, help="Print the command instead of running it.")
+    dry = flag("--dry-run", help="Print the command instead of running it.")
     return chosen(dry(command))
 
 
 def _setup_options(command: CommandT) -> CommandT:
     for option in (
         with_default("--shm-size", "shm", default="16g", help="Size of /dev/shm."),
-        click.option("--counters", is_flag=True, help="Allow hardware counters (SYS_ADMIN), for ncu."),
+        flag("--counters", help="Allow hardware counters (SYS_ADMIN), for ncu."),
         with_default("--gpus/--no-gpus", default=True, help="Whether the container sees the GPUs."),
         with_default(
             "--volume", type=FOLDER, default=".", help="Folder that is /workspace in the container."
@@ -78,11 +78,11 @@ def command() -> None:
     "--openmpi-version", "openmpi", default=Image.openmpi, help="Version of Open MPI's Ubuntu package."
 )
 @with_default("--mpi4py-version", "mpi4py", default=Image.mpi4py, help="Version of mpi4py.")
-@click.option("--efa", is_flag=True, help="Install EFA, the network of AWS, with its own Open MPI.")
+@flag("--efa", help="Install EFA, the network of AWS, with its own Open MPI.")
 @with_default(
     "--efa-version", "efa_installer", default=Image.efa_installer, help="Version of EFA's installer."
 )
-@click.option("--nccl-tests", is_flag=True, help="Install NVIDIA's NCCL tests; needs --efa.")
+@flag("--nccl-tests", help="Install NVIDIA's NCCL tests; needs --efa.")
 @with_default("--nccl-tests-version", default=Image.nccl_tests_version, help="Version of the NCCL tests.")
 @click.option("--user", default="", help="Run as this user instead of root.")
 @click.option("--wheel", default="", help="Wheel of hpcprof in the build folder.  [default: from PyPI]")
@@ -101,9 +101,7 @@ def render(output: Path | None, **options: Any) -> None:
 @command.command("build", epilog=examples("hpcprof container build registry.example/hpcprof:1.0"))
 @_engine_options
 @with_default("--folder", type=FOLDER, default="container", help="Folder of build files.")
-@click.option(
-    "--build-arg", "arguments", multiple=True, metavar="NAME=VALUE", help="Version of a package. Repeatable."
-)
+@repeatable("--build-arg", "arguments", metavar="NAME=VALUE", help="Version of a package. Repeatable.")
 @click.argument("image")
 def build(engine: str | None, dry_run: bool, folder: Path, arguments: tuple[str, ...], image: str) -> None:
     """Build IMAGE, a .sif file for apptainer."""
@@ -129,7 +127,7 @@ def push(engine: str | None, dry_run: bool, image: str, destination: str) -> Non
 @_engine_options
 @_setup_options
 @_name_option
-@click.option("--detach", is_flag=True, help="Start the container in the background, for exec and stop.")
+@flag("--detach", help="Start the container in the background, for exec and stop.")
 @click.argument("image")
 @click.argument(
     "program", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]", shell_complete=complete_files

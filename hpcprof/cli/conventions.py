@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
 
@@ -56,6 +57,11 @@ def _be_verbose(context: click.Context, parameter: click.Parameter, count: int) 
     if count:
         os.environ[logs.VERBOSE] = str(count)
         logs.configure()
+
+
+def command_with_examples(name: str, *commands: str) -> Callable[[Callable[..., Any]], click.Command]:
+    """Return what makes a function a command whose help has examples."""
+    return click.command(name, epilog=examples(*commands))
 
 
 def examples(*commands: str) -> str:

@@ -8,14 +8,14 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_sites
-from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import EXISTING_FILE, default_site, runs_dir_option
+from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.options import EXISTING_FILE, default_site, flag, runs_dir_option
 from hpcprof.cli.tables import show
 from hpcprof.submit.doctor import CHECKS, Inspected, Status, examine, node_evidence
 from hpcprof.submit.sites.files import load_site, load_site_file
 
 
-@click.command("doctor", epilog=examples("hpcprof doctor", "hpcprof doctor --site mycluster --probe"))
+@command_with_examples("doctor", "hpcprof doctor", "hpcprof doctor --site mycluster --probe")
 @click.option(
     "--site",
     default=default_site,
@@ -23,11 +23,9 @@ from hpcprof.submit.sites.files import load_site, load_site_file
     help="Site whose requirements are checked.  [default: that of hpcprof config, or local]",
 )
 @click.option("--site-file", type=EXISTING_FILE, metavar="FILE", help="Site file, instead of a name.")
-@click.option("--probe", is_flag=True, help="Also start two MPI ranks, in a job of a few seconds.")
-@click.option(
-    "--node",
-    is_flag=True,
-    help="Also test on a node, in a job, which evidence of hangs and deaths can be gathered there.",
+@flag("--probe", help="Also start two MPI ranks, in a job of a few seconds.")
+@flag(
+    "--node", help="Also test on a node, in a job, which evidence of hangs and deaths can be gathered there."
 )
 @runs_dir_option
 def command(site: str, site_file: Path | None, probe: bool, node: bool, runs_dir: Path) -> None:

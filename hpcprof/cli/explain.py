@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_gates, complete_runs
-from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import format_among, store_options
+from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.options import format_among, repeatable, store_options
 from hpcprof.cli.progress import ExplainingLine
 from hpcprof.cli.report import collect_first
 
@@ -23,19 +23,16 @@ if TYPE_CHECKING:
 _FINDING_EXIT = 3
 
 
-@click.command(
+@command_with_examples(
     "explain",
-    epilog=examples(
-        "hpcprof explain",
-        "hpcprof explain RUN --format json",
-        "hpcprof explain --fail-on host_sync --fail-on exposed_communication:10",
-    ),
+    "hpcprof explain",
+    "hpcprof explain RUN --format json",
+    "hpcprof explain --fail-on host_sync --fail-on exposed_communication:10",
 )
 @store_options
 @format_among("text", "json", help="json gives times in whole nanoseconds.")
-@click.option(
+@repeatable(
     "--fail-on",
-    multiple=True,
     metavar="CAUSE[:PERCENT]",
     shell_complete=complete_gates,
     help="Exit with status 3 if there is a finding of this cause, or one that costs at least PERCENT of the "

@@ -7,18 +7,16 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import examples
+from hpcprof.cli.conventions import command_with_examples
 from hpcprof.cli.options import store_options
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import counted
 
 
-@click.command(
+@command_with_examples(
     "export",
-    epilog=examples(
-        "hpcprof export --to parquet tables",
-        "hpcprof export last --to perfetto --steps 10-12 --ranks 0,3-5 timelines",
-    ),
+    "hpcprof export --to parquet tables",
+    "hpcprof export last --to perfetto --steps 10-12 --ranks 0,3-5 timelines",
 )
 @store_options
 @click.option(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import store_options
+from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.options import flag, store_options
 from hpcprof.cli.rm import carry_out, confirm, describe, yes_option
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import counted, format_bytes
@@ -16,13 +16,13 @@ from hpcprof.results.cleanup import compact_store, missing_removals, old_removal
 from hpcprof.results.listing import parse_age
 
 
-@click.command("gc", epilog=examples("hpcprof gc --older-than 30d --dry-run", "hpcprof gc --missing --yes"))
+@command_with_examples("gc", "hpcprof gc --older-than 30d --dry-run", "hpcprof gc --missing --yes")
 @store_options
 @click.option(
     "--older-than", metavar="AGE", help="Runs submitted longer ago than this (30d, 12h) that have ended."
 )
-@click.option("--missing", is_flag=True, help="Orphaned results, whose run or folder of profiles is gone.")
-@click.option("--dry-run", is_flag=True, help="Show what would be removed.")
+@flag("--missing", help="Orphaned results, whose run or folder of profiles is gone.")
+@flag("--dry-run", help="Show what would be removed.")
 @yes_option
 def command(
     runs_dir: Path, db: str | None, older_than: str | None, missing: bool, dry_run: bool, yes: bool

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_metrics, complete_programs
-from hpcprof.cli.conventions import examples, exit_naming
-from hpcprof.cli.options import html_option, store_options, with_default
+from hpcprof.cli.conventions import command_with_examples, exit_naming
+from hpcprof.cli.options import flag, html_option, repeatable, store_options, with_default
 from hpcprof.cli.tables import console, format_option, show_what_fits, write_rows
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import UsageError, writing
@@ -24,14 +24,12 @@ _REGRESSION_EXIT = 3
 _BY_IMPORTANCE = ("run", "value", "change", "time", "commit", "tags")
 
 
-@click.command(
+@command_with_examples(
     "history",
-    epilog=examples(
-        "hpcprof history --program train",
-        "hpcprof history --program train --metric exposed_comm_per_step_ns --format csv",
-        "hpcprof history --program train --html history.html",
-        "hpcprof history --program train --gate energy --fail-on-regression",
-    ),
+    "hpcprof history --program train",
+    "hpcprof history --program train --metric exposed_comm_per_step_ns --format csv",
+    "hpcprof history --program train --html history.html",
+    "hpcprof history --program train --gate energy --fail-on-regression",
 )
 @store_options
 @click.option(
@@ -47,20 +45,18 @@ _BY_IMPORTANCE = ("run", "value", "change", "time", "commit", "tags")
     default="step_ns",
     help="The median step, or a metric of hpcprof compare.",
 )
-@click.option(
+@repeatable(
     "--gate",
     "gates",
     type=click.Choice(["energy", "memory", "io"]),
-    multiple=True,
     help="Also judge the energy of a step, the peaks of memory, or reads and writes. Repeatable.",
 )
-@click.option(
+@flag(
     "--fail-on-regression",
-    is_flag=True,
     help="Exit with status 3 if, in the series of the newest run, the last change of the metric, or of what "
     "--gate names, is a rise by 1 % or more.",
 )
-@click.option("--tag", "tags", multiple=True, help="Only runs with this tag (hpcprof tag). Repeatable.")
+@repeatable("--tag", "tags", help="Only runs with this tag (hpcprof tag). Repeatable.")
 @html_option("history")
 @format_option
 def command(

@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_sites
-from hpcprof.cli.conventions import examples, exit_naming
-from hpcprof.cli.options import store_options
+from hpcprof.cli.conventions import command_with_examples, exit_naming
+from hpcprof.cli.options import repeatable, store_options
 from hpcprof.cli.tables import format_option, show_what_fits, write_rows
 from hpcprof.common.units import format_ns, visible
 from hpcprof.results.listing import STATES, ListedRun, Selection, list_runs, parse_since
@@ -22,24 +22,15 @@ _BY_IMPORTANCE = (
 )
 
 
-@click.command(
+@command_with_examples(
     "list",
-    epilog=examples(
-        "hpcprof list --since 7d --state failed --state timeout", "hpcprof list --tag baseline --format json"
-    ),
+    "hpcprof list --since 7d --state failed --state timeout",
+    "hpcprof list --tag baseline --format json",
 )
 @store_options
-@click.option(
-    "--state", "states", type=click.Choice(STATES), multiple=True, help="Only runs in this state. Repeatable."
-)
-@click.option(
-    "--site",
-    "sites",
-    multiple=True,
-    shell_complete=complete_sites,
-    help="Only runs on this site. Repeatable.",
-)
-@click.option("--tag", "tags", multiple=True, help="Only runs with this tag (hpcprof tag). Repeatable.")
+@repeatable("--state", "states", type=click.Choice(STATES), help="Only runs in this state. Repeatable.")
+@repeatable("--site", "sites", shell_complete=complete_sites, help="Only runs on this site. Repeatable.")
+@repeatable("--tag", "tags", help="Only runs with this tag (hpcprof tag). Repeatable.")
 @click.option("--since", help="Only runs submitted since this date (2026-11-21) or age (7d, 12h).")
 @format_option
 def command(

@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import examples
+from hpcprof.cli.conventions import command_with_examples
 from hpcprof.cli.options import runs_dir_option
 from hpcprof.submit.remote.mirror import refresh
 from hpcprof.submit.runs.directory import find_run, log_files
 
 
-@click.command("logs", epilog=examples("hpcprof logs last --rank 1"))
+@command_with_examples("logs", "hpcprof logs last --rank 1")
 @runs_dir_option
 @click.option("--rank", type=click.IntRange(min=0), help="Only this rank.  [default: the job and rank 0]")
 @click.argument("run", default="last", shell_complete=complete_runs)

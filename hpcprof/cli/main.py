@@ -16,6 +16,7 @@ import click
 from click.exceptions import NoArgsIsHelpError
 
 from hpcprof.cli.conventions import Group, examples, verbose_option
+from hpcprof.cli.options import flag
 from hpcprof.common import __version__
 from hpcprof.common.errors import HpcprofError, InformationRequested
 from hpcprof.common.logs import log_invocation
@@ -101,7 +102,7 @@ class LazyGroup(Group):
     epilog=examples("hpcprof submit --workload sequence-parallel --ranks-per-node 2 --profiler torch --wait"),
 )
 @click.version_option(__version__, prog_name="hpcprof")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@flag("--debug", help="Show the traceback of an error.")
 def cli(debug: bool) -> None:
     """Describe a run once: submit it, profile the right ranks, and explain what came back."""
 

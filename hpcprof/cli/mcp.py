@@ -6,20 +6,16 @@ from pathlib import Path
 
 import click
 
-from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import EXISTING_FILE, store_options
+from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.options import EXISTING_FILE, repeatable, store_options
 from hpcprof.common.errors import HpcprofError, UsageError
 
 
-@click.command(
-    "mcp",
-    epilog=examples("hpcprof mcp", "hpcprof mcp --allow-submit train.yaml --budget 20"),
-)
+@command_with_examples("mcp", "hpcprof mcp", "hpcprof mcp --allow-submit train.yaml --budget 20")
 @store_options
-@click.option(
+@repeatable(
     "--allow-submit",
     "job_files",
-    multiple=True,
     type=EXISTING_FILE,
     metavar="JOBFILE",
     help="Let the agent submit this job file, with values for each {NAME} in its program, and have its "

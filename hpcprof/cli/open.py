@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_files
-from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import store_options
+from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.options import flag, store_options
 from hpcprof.cli.report import collect_first, explain_first
 from hpcprof.cli.tables import show_report
 from hpcprof.common.errors import writing
@@ -27,14 +27,12 @@ if TYPE_CHECKING:
     from hpcprof.submit.runs.directory import Run
 
 
-@click.command(
+@command_with_examples(
     "open",
-    epilog=examples(
-        "hpcprof open profiles",
-        "hpcprof open rank0.sqlite.xz",
-        "hpcprof open before after --terminal",
-        "hpcprof open traces --program train",
-    ),
+    "hpcprof open profiles",
+    "hpcprof open rank0.sqlite.xz",
+    "hpcprof open before after --terminal",
+    "hpcprof open traces --program train",
 )
 @store_options
 @click.option(
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="The program that ran, for compare, history and scaling. All files of a folder then are its ranks.",
 )
-@click.option("--terminal", is_flag=True, help="Show the report here, also where there is a browser.")
+@flag("--terminal", help="Show the report here, also where there is a browser.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH…", shell_complete=complete_files)
 def command(
     runs_dir: Path, db: str | None, program: str | None, terminal: bool, paths: tuple[str, ...]

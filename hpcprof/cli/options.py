@@ -19,6 +19,8 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 
 with_default = partial(click.option, show_default=True)
 """Adds an option whose help shows its default."""
+flag = partial(click.option, is_flag=True)
+repeatable = partial(click.option, multiple=True)
 
 
 # The defaults are functions, since only a command that runs may read the files of hpcprof config.

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import FILE, store_options
+from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.options import FILE, flag, store_options
 from hpcprof.cli.pushing import push_each
 
 if TYPE_CHECKING:
@@ -21,15 +21,13 @@ if TYPE_CHECKING:
     from hpcprof.submit.runs.directory import Run
 
 
-@click.command(
+@command_with_examples(
     "push",
-    epilog=examples(
-        "hpcprof push https://profiles.example.org",
-        "hpcprof push https://profiles.example.org RUN1 RUN2 --scrub --token-file ~/.hub-token",
-    ),
+    "hpcprof push https://profiles.example.org",
+    "hpcprof push https://profiles.example.org RUN1 RUN2 --scrub --token-file ~/.hub-token",
 )
 @store_options
-@click.option("--scrub", is_flag=True, help="Push copies without hosts, users, paths and environments.")
+@flag("--scrub", help="Push copies without hosts, users, paths and environments.")
 @click.option(
     "--token-file",
     type=FILE,

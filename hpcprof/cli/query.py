@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import store_options
+from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.options import flag, store_options
 from hpcprof.cli.tables import format_option, write_rows
 from hpcprof.common.errors import UsageError
 
@@ -20,18 +20,16 @@ if TYPE_CHECKING:
     from hpcprof.results.store.store import Store
 
 
-@click.command(
+@command_with_examples(
     "query",
-    epilog=examples(
-        "hpcprof query --schema",
-        'hpcprof query "SELECT rank, idle_pct FROM analysis_breakdown ORDER BY idle_pct DESC"',
-        'hpcprof query --events "SELECT name, count(*), sum(end_ns - start_ns) FROM kernels GROUP BY 1"',
-    ),
+    "hpcprof query --schema",
+    'hpcprof query "SELECT rank, idle_pct FROM analysis_breakdown ORDER BY idle_pct DESC"',
+    'hpcprof query --events "SELECT name, count(*), sum(end_ns - start_ns) FROM kernels GROUP BY 1"',
 )
 @store_options
 @format_option
-@click.option("--schema", is_flag=True, help="List the tables and columns.")
-@click.option("--events", is_flag=True, help="Query the events of RUN instead of the results database.")
+@flag("--schema", help="List the tables and columns.")
+@flag("--events", help="Query the events of RUN instead of the results database.")
 @click.option(
     "--memory",
     metavar="SIZE",

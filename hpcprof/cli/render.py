@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from hpcprof.cli.conventions import examples, typed_command
+from hpcprof.cli.conventions import command_with_examples, typed_command
 from hpcprof.cli.job_options import job_options, log_origins
 from hpcprof.cli.options import FILE, FOLDER
 from hpcprof.common.atomic import write_atomically
@@ -18,9 +18,8 @@ from hpcprof.submit.rendering.job_scripts import draft_directory, render_scripts
 from hpcprof.submit.schedulers.registry import find_scheduler
 
 
-@click.command(
-    "render",
-    epilog=examples("hpcprof render --ranks-per-node 2 --output job -- python train.py", "bash job/job.sh"),
+@command_with_examples(
+    "render", "hpcprof render --ranks-per-node 2 --output job -- python train.py", "bash job/job.sh"
 )
 @job_options
 @click.option(

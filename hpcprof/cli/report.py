@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_analyses, complete_runs
-from hpcprof.cli.conventions import examples, exit_naming
-from hpcprof.cli.options import format_among, html_option, store_options
+from hpcprof.cli.conventions import command_with_examples, exit_naming
+from hpcprof.cli.options import flag, format_among, html_option, repeatable, store_options
 from hpcprof.cli.progress import ExplainingLine
 from hpcprof.cli.tables import show_report, write_analysis
 
@@ -20,14 +20,12 @@ if TYPE_CHECKING:
     from hpcprof.submit.runs.directory import Run
 
 
-@click.command(
+@command_with_examples(
     "report",
-    epilog=examples(
-        "hpcprof report last --html report.html",
-        "hpcprof report last --html report.html --scrub",
-        "hpcprof report --analysis kernels --format csv",
-        "hpcprof report RUN --analysis slowdown_pairs --against RUN2",
-    ),
+    "hpcprof report last --html report.html",
+    "hpcprof report last --html report.html --scrub",
+    "hpcprof report --analysis kernels --format csv",
+    "hpcprof report RUN --analysis slowdown_pairs --against RUN2",
 )
 @store_options
 @click.option(
@@ -40,14 +38,9 @@ if TYPE_CHECKING:
     "table", "csv", "json", help="csv and json give times in whole nanoseconds; csv needs --analysis."
 )
 @html_option("report")
-@click.option(
-    "--scrub",
-    is_flag=True,
-    help="Leave hosts, users, paths, command lines and logs out of the HTML file, to share it.",
-)
-@click.option(
+@flag("--scrub", help="Leave hosts, users, paths, command lines and logs out of the HTML file, to share it.")
+@repeatable(
     "--against",
-    multiple=True,
     metavar="RUN",
     shell_complete=complete_runs,
     help="Compare with this run, in the analyses slowdown_pairs, slowdown_by_overlap, roofline and compare. "

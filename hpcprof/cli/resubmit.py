@@ -7,17 +7,15 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import examples, typed_command
+from hpcprof.cli.conventions import command_with_examples, typed_command
 from hpcprof.cli.job_options import repeated
-from hpcprof.cli.options import runs_dir_option
+from hpcprof.cli.options import flag, runs_dir_option
 from hpcprof.submit.jobs.checks import check_resubmission
 
 
-@click.command("resubmit", epilog=examples("hpcprof resubmit last --wait"))
+@command_with_examples("resubmit", "hpcprof resubmit last --wait")
 @runs_dir_option
-@click.option(
-    "--wait", is_flag=True, help="Wait until the job has ended; exit 0 only if it succeeded, 5 if it stalled."
-)
+@flag("--wait", help="Wait until the job has ended; exit 0 only if it succeeded, 5 if it stalled.")
 @click.argument("run", shell_complete=complete_runs)
 def command(runs_dir: Path, wait: bool, run: str) -> None:
     """Submit the job of a run again, unchanged."""

@@ -9,16 +9,16 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import store_options
+from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.options import flag, store_options
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import counted, format_bytes
 from hpcprof.results.cleanup import Removal, chosen_removals, remove
 
-yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+yes_option = flag("-y", "--yes", help="Do not ask.")
 
 
-@click.command("rm", epilog=examples("hpcprof rm 20261121-143005-train-3fa9", "hpcprof rm --yes last"))
+@command_with_examples("rm", "hpcprof rm 20261121-143005-train-3fa9", "hpcprof rm --yes last")
 @store_options
 @yes_option
 @click.argument("runs", nargs=-1, required=True, metavar="RUN…", shell_complete=complete_runs)

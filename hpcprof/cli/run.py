@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hpcprof.cli.conventions import examples, typed_command
+from hpcprof.cli.conventions import command_with_examples, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, show_remarks
 from hpcprof.cli.options import db_option, push_option
 from hpcprof.cli.pushing import push_each, pushing_to
@@ -20,12 +20,10 @@ if TYPE_CHECKING:
     from hpcprof.submit.schedulers.base import JobStatus
 
 
-@click.command(
+@command_with_examples(
     "run",
-    epilog=examples(
-        "hpcprof run --workload ddp --ranks-per-node 2 --profiler torch",
-        "hpcprof run --site perlmutter --nodes 2 --profiler nsys -- python train.py",
-    ),
+    "hpcprof run --workload ddp --ranks-per-node 2 --profiler torch",
+    "hpcprof run --site perlmutter --nodes 2 --profiler nsys -- python train.py",
 )
 @job_options
 @db_option

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import click
 
-from hpcprof.cli.conventions import examples, exit_naming
+from hpcprof.cli.conventions import command_with_examples, exit_naming
 from hpcprof.cli.options import EXISTING_FILE, FOLDER
 
 
-@click.command(
-    "scrub",
-    epilog=examples("hpcprof scrub runs/20261121-143005-ddp-3fa9/profiles/*.sqlite --output shared"),
+@command_with_examples(
+    "scrub", "hpcprof scrub runs/20261121-143005-ddp-3fa9/profiles/*.sqlite --output shared"
 )
 @click.option(
     "--output",

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.conventions import Group, examples
-from hpcprof.cli.options import FILE, runs_dir_option, store_options, with_default
+from hpcprof.cli.options import FILE, flag, repeatable, runs_dir_option, store_options, with_default
 from hpcprof.cli.tables import format_option, write_rows
 from hpcprof.common.errors import HpcprofError, UsageError
 
@@ -37,18 +37,15 @@ _PORT = 8765
 @with_default(
     "--port", type=click.IntRange(0, 65535), default=_PORT, help="Port to listen on; 0 takes a free one."
 )
-@click.option("--token", is_flag=True, help="Require a token on loopback too, as on a shared login node.")
-@click.option(
+@flag("--token", help="Require a token on loopback too, as on a shared login node.")
+@repeatable(
     "--allow-host",
     "names",
-    multiple=True,
     metavar="NAME",
     help="Also answer requests for this name, such as that of a reverse proxy. Repeatable.",
 )
-@click.option(
-    "--accept",
-    is_flag=True,
-    help="Be a hub: show what others push (hpcprof push) to --runs-dir, to whoever has a token.",
+@flag(
+    "--accept", help="Be a hub: show what others push (hpcprof push) to --runs-dir, to whoever has a token."
 )
 @click.option(
     "--user-header",
@@ -67,9 +64,8 @@ _PORT = 8765
     metavar="FILE",
     help="Listen on this Unix socket, which only you can open, instead of --host and --port.",
 )
-@click.option(
+@flag(
     "--https",
-    is_flag=True,
     help="Browsers reach it over https: they must send cookies over nothing else. A proxy can say "
     "so with X-Forwarded-Proto.",
 )
@@ -150,7 +146,7 @@ def token_group() -> None:
     metavar="N",
     help="Days after which it expires.  [default: it does not]",
 )
-@click.option("--proxied", is_flag=True, help="No token: NAME is a user whom the reverse proxy names.")
+@flag("--proxied", help="No token: NAME is a user whom the reverse proxy names.")
 @click.argument("name")
 def create(
     runs_dir: Path, project: str, may: str, quota: str | None, days: int | None, proxied: bool, name: str

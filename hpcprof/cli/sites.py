@@ -11,7 +11,7 @@ import msgspec
 
 from hpcprof.cli.completion import complete_files, complete_sites
 from hpcprof.cli.conventions import Group, examples
-from hpcprof.cli.options import default_site, with_default
+from hpcprof.cli.options import default_site, flag, with_default
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import unknown
 from hpcprof.submit.sites.files import load_site, load_site_file, site_files
@@ -59,7 +59,7 @@ def check(file: str) -> None:
         "hpcprof sites schema > site.schema.json", "hpcprof sites schema --job > job.schema.json"
     ),
 )
-@click.option("--job", is_flag=True, help="Print the schema of a job file instead.")
+@flag("--job", help="Print the schema of a job file instead.")
 def schema(job: bool) -> None:
     """Print the JSON Schema of a site file, for editors."""
     from hpcprof.submit.sites.schema import job_schema, site_schema
@@ -72,7 +72,7 @@ def schema(job: bool) -> None:
 @with_default(
     "--from", "template", default="generic-slurm", shell_complete=complete_sites, help="Site to extend."
 )
-@click.option("--probe", is_flag=True, help="Also start two MPI ranks, in a job of a few seconds.")
+@flag("--probe", help="Also start two MPI ranks, in a job of a few seconds.")
 def new(name: str, template: str, probe: bool) -> None:
     """Write ./site_configs/NAME.yaml, with what this machine's commands show.
 

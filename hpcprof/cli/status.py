@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import push_option, runs_dir_option
+from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.options import flag, push_option, runs_dir_option
 from hpcprof.cli.push import push_ended
 from hpcprof.cli.pushing import pushing_to
 from hpcprof.cli.tables import show
@@ -25,9 +25,9 @@ from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 from hpcprof.submit.waiting import STALL_EXIT_CODE, ended_by_stall, watch
 
 
-@click.command("status", epilog=examples("hpcprof status", "hpcprof status 20261121-14 --watch"))
+@command_with_examples("status", "hpcprof status", "hpcprof status 20261121-14 --watch")
 @runs_dir_option
-@click.option("--watch", "watching", is_flag=True, help="Show each change, until all runs have ended.")
+@flag("--watch", "watching", help="Show each change, until all runs have ended.")
 @push_option
 @click.argument("runs", nargs=-1, metavar="[RUN]…", shell_complete=complete_runs)
 def command(runs_dir: Path, watching: bool, hub: str | None, runs: tuple[str, ...]) -> None:

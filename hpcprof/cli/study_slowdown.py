@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from hpcprof.cli.conventions import examples, typed_command
+from hpcprof.cli.conventions import command_with_examples, typed_command
 from hpcprof.cli.job_options import job_options
-from hpcprof.cli.options import db_option, with_default
+from hpcprof.cli.options import db_option, repeatable, with_default
 from hpcprof.cli.progress import WaitingLine
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.study.slowdown import Alone, resume_slowdown, run_slowdown
@@ -25,13 +25,11 @@ _ALONE = {
 }
 
 
-@click.command(
+@command_with_examples(
     "slowdown",
-    epilog=examples(
-        "hpcprof study slowdown --ranks-per-node 2 --workload ddp -- --model gpt2",
-        "hpcprof study slowdown … --sweep bucket_cap_mb=1,2,5,10,25,50 --repeats 3 --workload ddp",
-        "hpcprof study slowdown --resume runs/20261121-132501-slowdown-5755",
-    ),
+    "hpcprof study slowdown --ranks-per-node 2 --workload ddp -- --model gpt2",
+    "hpcprof study slowdown … --sweep bucket_cap_mb=1,2,5,10,25,50 --repeats 3 --workload ddp",
+    "hpcprof study slowdown --resume runs/20261121-132501-slowdown-5755",
 )
 @job_options
 @db_option
@@ -46,10 +44,9 @@ _ALONE = {
     + "; ".join(f"{alone.value}, {text}" for alone, text in _ALONE.items())
     + ".",
 )
-@click.option(
+@repeatable(
     "--sweep",
     "parameters",
-    multiple=True,
     metavar="KEY=VALUE,…",
     help="Compare at each value of a parameter of the program. Repeatable.",
 )

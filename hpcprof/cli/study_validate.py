@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hpcprof.cli.conventions import examples, typed_command
+from hpcprof.cli.conventions import command_with_examples, typed_command
 from hpcprof.cli.job_options import job_options
-from hpcprof.cli.options import db_option, with_default
+from hpcprof.cli.options import db_option, repeatable, with_default
 from hpcprof.cli.progress import WaitingLine
 from hpcprof.cli.study_slowdown import folder_to_resume
 from hpcprof.study.validation import resume_validation, run_validation
@@ -24,20 +24,17 @@ _FIRST = (
 """The columns that a narrow terminal shows, the most telling first."""
 
 
-@click.command(
+@command_with_examples(
     "validate",
-    epilog=examples(
-        "hpcprof study validate --ranks-per-node 2 -- --model gpt2 --precision bf16",
-        "hpcprof study validate --faults gc,late_rank_gpu:matmuls=4,rank=0 … -- --model gpt2",
-        "hpcprof study validate --profiler torch --ranks-per-node 2 -- --device cpu",
-        "hpcprof study validate --resume runs/20261121-132501-validate-5755",
-    ),
+    "hpcprof study validate --ranks-per-node 2 -- --model gpt2 --precision bf16",
+    "hpcprof study validate --faults gc,late_rank_gpu:matmuls=4,rank=0 … -- --model gpt2",
+    "hpcprof study validate --profiler torch --ranks-per-node 2 -- --device cpu",
+    "hpcprof study validate --resume runs/20261121-132501-validate-5755",
 )
 @job_options
 @db_option
-@click.option(
+@repeatable(
     "--faults",
-    multiple=True,
     metavar="CAUSE[:KEY=VALUE,…],…",
     help="Faults to inject. Repeatable.  [default: all that the training can have]",
 )

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import examples, typed_command
+from hpcprof.cli.conventions import command_with_examples, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, repeated, show_remarks
-from hpcprof.cli.options import EXISTING_FILE, push_option
+from hpcprof.cli.options import EXISTING_FILE, flag, push_option, repeatable
 from hpcprof.cli.push import push_ended
 from hpcprof.cli.pushing import pushing_to
 from hpcprof.common.errors import UsageError
@@ -31,19 +31,15 @@ if TYPE_CHECKING:
     from hpcprof.submit.schedulers.base import JobStatus
 
 
-@click.command(
+@command_with_examples(
     "submit",
-    epilog=examples(
-        "hpcprof submit --workload sequence-parallel --ranks-per-node 2 -- --steps 50",
-        "hpcprof submit --ranks-per-node 4 --profiler nsys -- python train.py",
-        "hpcprof submit --host polaris --sync . --exclude data -- python train.py",
-    ),
+    "hpcprof submit --workload sequence-parallel --ranks-per-node 2 -- --steps 50",
+    "hpcprof submit --ranks-per-node 4 --profiler nsys -- python train.py",
+    "hpcprof submit --host polaris --sync . --exclude data -- python train.py",
 )
 @job_options
-@click.option("--dry-run", is_flag=True, help="Show the job and its script without submitting.")
-@click.option(
-    "--wait", is_flag=True, help="Wait until the job has ended; exit 0 only if it succeeded, 5 if it stalled."
-)
+@flag("--dry-run", help="Show the job and its script without submitting.")
+@flag("--wait", help="Wait until the job has ended; exit 0 only if it succeeded, 5 if it stalled.")
 @click.option(
     "--from",
     "source",
@@ -63,10 +59,9 @@ if TYPE_CHECKING:
     metavar="FOLDER",
     help="With --host: copy this folder to the run there, and start the program in it.",
 )
-@click.option(
+@repeatable(
     "--exclude",
     "excludes",
-    multiple=True,
     metavar="PATTERN",
     help="Leave these names or paths out of --sync, as in '*.pt'; .git, .venv and __pycache__ always are. "
     "Repeatable.",

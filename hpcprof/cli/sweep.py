@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import click
 
-from hpcprof.cli.conventions import examples, typed_command
+from hpcprof.cli.conventions import command_with_examples, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, show_remarks
+from hpcprof.cli.options import flag, repeatable
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.checks import check_array, check_resubmission
@@ -20,32 +21,29 @@ from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.workloads.sweep import parse_parameters, points, program_at
 
 
-@click.command(
+@command_with_examples(
     "sweep",
-    epilog=examples(
-        "hpcprof sweep --workload sequence-parallel -P hidden-size=256,512 -P dtype=float32,bfloat16",
-        "hpcprof sweep -P lr=0.1,0.01 -- python train.py --lr {lr}",
-        "hpcprof sweep --site perlmutter … --array --at-once 4 -P batch=8,16,32 -- ./train {batch}",
-    ),
+    "hpcprof sweep --workload sequence-parallel -P hidden-size=256,512 -P dtype=float32,bfloat16",
+    "hpcprof sweep -P lr=0.1,0.01 -- python train.py --lr {lr}",
+    "hpcprof sweep --site perlmutter … --array --at-once 4 -P batch=8,16,32 -- ./train {batch}",
 )
 @job_options
-@click.option(
+@repeatable(
     "-P",
     "--parameter",
     "parameters",
-    multiple=True,
     required=True,
     metavar="KEY=VALUE,…",
     help="Values of a parameter. Repeatable: every combination is a run.",
 )
-@click.option("--array", "as_array", is_flag=True, help="Submit the runs as one job array (Slurm and PBS).")
+@flag("--array", "as_array", help="Submit the runs as one job array (Slurm and PBS).")
 @click.option(
     "--at-once",
     type=click.IntRange(min=1),
     metavar="N",
     help="Number of runs at once, in an array or on this machine.  [default: all; on this machine 1]",
 )
-@click.option("--dry-run", is_flag=True, help="Show the runs and the script of the array without submitting.")
+@flag("--dry-run", help="Show the runs and the script of the array without submitting.")
 def command(
     request: JobSpec, parameters: tuple[str, ...], as_array: bool, at_once: int | None, dry_run: bool
 ) -> None:

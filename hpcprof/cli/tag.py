@@ -7,17 +7,15 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import runs_dir_option
+from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.options import flag, runs_dir_option
 from hpcprof.submit.runs.directory import find_submitted_runs
 from hpcprof.submit.runs.tags import change_tags, check_tags
 
 
-@click.command(
-    "tag", epilog=examples("hpcprof tag last baseline batch=64", "hpcprof tag last baseline --remove")
-)
+@command_with_examples("tag", "hpcprof tag last baseline batch=64", "hpcprof tag last baseline --remove")
 @runs_dir_option
-@click.option("--remove", is_flag=True, help="Remove the tags instead.")
+@flag("--remove", help="Remove the tags instead.")
 @click.argument("run", shell_complete=complete_runs)
 @click.argument("tags", nargs=-1, required=True, metavar="TAG…")
 def command(runs_dir: Path, remove: bool, run: str, tags: tuple[str, ...]) -> None:

@@ -8,24 +8,21 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.completion import complete_runs
-from hpcprof.cli.conventions import examples
-from hpcprof.cli.options import store_options
+from hpcprof.cli.conventions import command_with_examples
+from hpcprof.cli.options import repeatable, store_options
 from hpcprof.cli.report import collect_first
 
 
-@click.command(
+@command_with_examples(
     "whatif",
-    epilog=examples(
-        "hpcprof whatif",
-        "hpcprof whatif RUN --set 'range:data*0'",
-        "hpcprof whatif RUN --set 'kernel:gemm*0.5' --set 'comm*0'",
-    ),
+    "hpcprof whatif",
+    "hpcprof whatif RUN --set 'range:data*0'",
+    "hpcprof whatif RUN --set 'kernel:gemm*0.5' --set 'comm*0'",
 )
 @store_options
-@click.option(
+@repeatable(
     "--set",
     "changes",
-    multiple=True,
     metavar="EXPR",
     help="A change: range:NAME*0 (its host time), range:NAME+40ms, gpu:NAME*0.5 (the kernels that a range "
     "launches), gpu:NAME+12ms, kernel:REGEX*0.5, api:REGEX*0, mpi:MPI_Alltoall*0.5, comm*0, copy*0, "
