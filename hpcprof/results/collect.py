@@ -44,12 +44,7 @@ from hpcprof.results.rank_task import (
 from hpcprof.results.run_names import find_runs_to_collect
 from hpcprof.results.run_profiles import is_unpacked, profiles_of, readable, sampled_so_far, untraced
 from hpcprof.results.stalls import is_unprofiled
-from hpcprof.results.step_choice import (
-    captured_steps,
-    is_current,
-    stored_step_ranges,
-    wanted_step_range,
-)
+from hpcprof.results.step_choice import captured_steps, is_current, stored_step_ranges, wanted_step_range
 from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.submit.runs.directory import Run, runs_directory, update_files

@@ -20,12 +20,7 @@ from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.paths import is_folder
 from hpcprof.common.units import counted
-from hpcprof.profiles.readers.flight_recorder import (
-    FlightRecord,
-    Frame,
-    find_dumps,
-    read_flight_record,
-)
+from hpcprof.profiles.readers.flight_recorder import FlightRecord, Frame, find_dumps, read_flight_record
 from hpcprof.profiles.readers.native_stacks import NativeStack, parse_native_stack
 from hpcprof.results.darshan_logs import logs_of
 from hpcprof.results.run_memory import snapshots_of

@@ -10,11 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.collectives.clock_alignment import (
-    MIN_COLLECTIVES,
-    AlignedClocks,
-    clock_key,
-)
+from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES, AlignedClocks, clock_key
 from hpcprof.analysis.collectives.communication import Communication
 from hpcprof.analysis.collectives.matching import MatchedCollectives, in_few_sentences
 from hpcprof.analysis.collectives.pair_matching import MatchedPairs, sender_later

@@ -11,12 +11,7 @@ import pandas as pd
 
 from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, ClockKey, align_clocks
 from hpcprof.analysis.collectives.common_clock import Aligned, with_ranks
-from hpcprof.analysis.collectives.matching import (
-    MatchedCollectives,
-    exposed_before,
-    match_recorded,
-    recorded,
-)
+from hpcprof.analysis.collectives.matching import MatchedCollectives, exposed_before, match_recorded, recorded
 from hpcprof.analysis.collectives.pair_matching import MatchedPairs, align_pairs, match_pairs
 from hpcprof.analysis.collectives.waiting_balance import exposed_by_step
 

@@ -18,15 +18,7 @@ from hpcprof.profiles.columns.intervals import coverage
 from hpcprof.profiles.columns.joins import launch_pairs, pair_keys
 from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows, position_in_group
 from hpcprof.profiles.readers.nsys import NSYS
-from hpcprof.profiles.timeline import (
-    NO_BYTES,
-    NO_NAME,
-    NO_PEER,
-    UNKNOWN_RANKS,
-    Category,
-    Ints,
-    Timeline,
-)
+from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, NO_PEER, UNKNOWN_RANKS, Category, Ints, Timeline
 
 _NONE = -1
 _EARLIEST, _LATEST = int(np.iinfo(np.int64).min), int(np.iinfo(np.int64).max)

@@ -29,11 +29,7 @@ from hpcprof.analysis.explain.findings import MUCH_SLOWER, Judged, Search
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import CALL_COST_NS, MPI_CALL_COST_NS
-from hpcprof.analysis.explain.machine import (
-    with_files,
-    with_machine,
-    with_waiting,
-)
+from hpcprof.analysis.explain.machine import with_files, with_machine, with_waiting
 from hpcprof.analysis.explain.mpi_candidates import HELD_UP, MpiCandidates
 from hpcprof.analysis.explain.mpi_graph import HostSteps, common_steps, mpi_graph
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals

@@ -194,12 +194,8 @@ def operator_kernels(timeline: Timeline) -> Outcome:
     kernels, kernel = number_texts(timeline, done.name[operation])
     keys, group = numbered_rows(name, kernel)
     summary = summarize(group, (done.end - done.start)[operation])
-    rows = {
-        "operator": names[keys[:, 0]],
-        "kernel": kernels[keys[:, 1]],
-        **summary.table("instances"),
-    }
-    return Outcome(rows)
+    columns = {"operator": names[keys[:, 0]], "kernel": kernels[keys[:, 1]]}
+    return Outcome(columns | summary.table("instances"))
 
 
 def _no_operators(timeline: Timeline) -> Outcome:

@@ -24,12 +24,7 @@ def memops(timeline: Timeline) -> Outcome:
     total = sums(group, table.bytes, len(names))
     unknown = set(group[table.bytes < 0].tolist())
     sizes = [None if i in unknown else size for i, size in enumerate(total.tolist())]
-    rows = {
-        "operation": object_array(names),
-        **summary.table("count"),
-        "total_bytes": sizes,
-    }
-    return Outcome(rows)
+    return Outcome({"operation": object_array(names), **summary.table("count"), "total_bytes": sizes})
 
 
 def memory_usage(timeline: Timeline) -> Outcome:

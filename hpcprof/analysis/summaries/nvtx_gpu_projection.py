@@ -102,12 +102,8 @@ def ranges(timeline: Timeline) -> Outcome:
         return no_rows(f"no ranges in {timeline.origin.path.name}")
     names, styles, group = number_names_and_styles(timeline, table.name, table.style)
     summary = summarize(group, table.end - table.start)
-    rows = {
-        "range": object_array(names),
-        "style": object_array(styles),
-        **summary.table("instances"),
-    }
-    return Outcome(rows)
+    columns = {"range": object_array(names), "style": object_array(styles)}
+    return Outcome(columns | summary.table("instances"))
 
 
 def recorded_ranges(timeline: Timeline) -> Ranges:

@@ -7,17 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Dialect,
-    Double,
-    Integer,
-    MetaData,
-    Table,
-    Text,
-    TypeDecorator,
-)
+from sqlalchemy import BigInteger, Column, Dialect, Double, Integer, MetaData, Table, Text, TypeDecorator
 from sqlalchemy.types import TypeEngine
 
 from hpcprof.analysis.framework.declaration import Analysis, Kind, Scope

@@ -20,14 +20,7 @@ from hpcprof.common.decode import parsed_list
 from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.readers.string_table import StringTable
-from hpcprof.profiles.timeline import (
-    NO_BYTES,
-    UNKNOWN_RANKS,
-    Collectives,
-    IntColumns,
-    Ints,
-    concatenate,
-)
+from hpcprof.profiles.timeline import NO_BYTES, UNKNOWN_RANKS, Collectives, IntColumns, Ints, concatenate
 
 _WORK = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
 _CALL = re.compile(r"(?:oneccl_bindings_for_pytorch|torch_ccl)::(\w+)")

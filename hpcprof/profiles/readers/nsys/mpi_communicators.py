@@ -9,13 +9,7 @@ import numpy as np
 
 from hpcprof.profiles.columns.joins import latest
 from hpcprof.profiles.columns.unique import each
-from hpcprof.profiles.readers.communicators import (
-    UNKNOWN,
-    WORLD,
-    Communicator,
-    numbered_text,
-    ranks_in_short,
-)
+from hpcprof.profiles.readers.communicators import UNKNOWN, WORLD, Communicator, numbered_text, ranks_in_short
 from hpcprof.profiles.readers.nsys.export import MISSING, NO_ID, REQUIRED, NsysExport
 from hpcprof.profiles.readers.nsys.origin import mpi_processes
 from hpcprof.profiles.timeline import UNKNOWN_RANKS, Ints

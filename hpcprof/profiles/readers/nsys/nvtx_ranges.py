@@ -34,16 +34,7 @@ from hpcprof.profiles.readers.nsys.export import (
 from hpcprof.profiles.readers.nsys.operations import unplaced
 from hpcprof.profiles.readers.nsys.table_pages import BinaryColumn
 from hpcprof.profiles.readers.string_table import StringTable, translate
-from hpcprof.profiles.timeline import (
-    LATEST,
-    NO_NAME,
-    NO_PROCESS,
-    Ints,
-    Operators,
-    Ranges,
-    Style,
-    plausible,
-)
+from hpcprof.profiles.timeline import LATEST, NO_NAME, NO_PROCESS, Ints, Operators, Ranges, Style, plausible
 
 # Event types of ENUM_NSYS_EVENT_TYPE; 70 and 71 come from NVTXT files.
 PUSH_POP, DOMAIN_CREATE = 59, 75

@@ -14,14 +14,7 @@ from hpcprof.profiles import kernel_classification
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import ProfilePart, rank_from_name
 from hpcprof.profiles.readers.otf2 import OTF2
-from hpcprof.profiles.readers.otf2.archive import (
-    CPU_THREAD,
-    MPI,
-    STREAM,
-    Archive,
-    Location,
-    open_archive,
-)
+from hpcprof.profiles.readers.otf2.archive import CPU_THREAD, MPI, STREAM, Archive, Location, open_archive
 from hpcprof.profiles.readers.otf2.events import FLUSH, METRICS, LocationEvents, Visits, read_events
 from hpcprof.profiles.readers.otf2.library import LibraryError
 from hpcprof.profiles.readers.otf2.mpi import CalledEvents, called, operations, outermost
