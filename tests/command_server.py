@@ -192,7 +192,7 @@ def import_everything() -> None:
         with contextlib.suppress(ImportError):
             import_module(name)
     assert "torch" not in sys.modules, "each command would cost twice as much, to copy its tables of pages"
-    _compile_templates()
+    _compile()
     # A collect without --jobs is to need no further processes, which would import everything again.
     os.sched_getaffinity = lambda _: {0}
     gc.collect()
@@ -208,10 +208,11 @@ def _import_below(package: ModuleType) -> None:
                 _import_below(module)
 
 
-def _compile_templates() -> None:
-    """Keep the package's templates compiled, as they are after the first job of a sweep."""
+def _compile() -> None:
+    """Keep templates and statements compiled, as they are after the first job of a sweep."""
     # Imported here: the tests that start no command need none of it.
     from hpcprof.report.page.page import page_environment
+    from hpcprof.results.store.database import creations
     from hpcprof.submit.rendering.templates import template_environment
     from hpcprof.submit.schedulers.registry import find_scheduler
 
@@ -222,6 +223,7 @@ def _compile_templates() -> None:
     for environment, folders in ((scripts, ("job/", "rank/")), (page_environment(None), ("report/",))):
         for name in environment.list_templates(filter_func=lambda name, kept=folders: name.startswith(kept)):
             environment.get_template(name)
+    creations("sqlite")
 
 
 def become(asked: int, stdout: int, stderr: int) -> None:

@@ -12,6 +12,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,8 +82,12 @@ def truth(path: Path, condition: str = "1") -> dict[str | None, int]:
     return found
 
 
-def totals(hpcprof: Hpcprof, folder: Path, rank: int) -> dict[str | None, int]:
-    return {row["name"]: row["total_ns"] for row in rows(hpcprof, folder, "kernels") if row["rank"] == rank}
+def totals(hpcprof: Hpcprof, folder: Path) -> dict[int, dict[str | None, int]]:
+    """Return the times of the kernels of each rank by name, as the report has them."""
+    found: dict[int, dict[str | None, int]] = defaultdict(dict)
+    for row in rows(hpcprof, folder, "kernels"):
+        found[row["rank"]][row["name"]] = row["total_ns"]
+    return found
 
 
 def sentences(text: str) -> list[str]:
@@ -127,8 +132,7 @@ def test_a_profile_that_cannot_be_read_is_named_and_the_others_are_right(
     (said,) = sentences(done.stderr)
     assert said.startswith(f"hpcprof: skipped: {folder / 'rank00001.sqlite'}")
     assert says in said
-    for rank in (0, 2):
-        assert totals(hpcprof, folder, rank) == truth(folder / f"rank{rank:05d}.sqlite")
+    assert totals(hpcprof, folder) == {rank: truth(folder / f"rank{rank:05d}.sqlite") for rank in (0, 2)}
     assert {row["rank"] for row in rows(hpcprof, folder, "breakdown")} == {0, 2}
 
 
@@ -199,9 +203,9 @@ def test_odd_values_leave_every_total_right_and_every_rank_there(
     assert done.returncode == 0, done.stderr
     assert "3 profiles collected" in done.stdout
     assert sentences(done.stderr) == [f"hpcprof: rank 1: {said}" for said in LOST.get(damage, ())]
-    for rank in range(RANKS):
-        path = folder / f"rank{rank:05d}.sqlite"
-        assert totals(hpcprof, folder, rank) == truth(path, counts if rank == 1 else "1")
+    assert totals(hpcprof, folder) == {
+        rank: truth(folder / f"rank{rank:05d}.sqlite", counts if rank == 1 else "1") for rank in range(RANKS)
+    }
     for row in rows(hpcprof, folder, "breakdown"):
         parts = [row[f"{part}_ns"] for part in ("compute", "exposed_comm", "exposed_mem", "idle")]
         assert sum(parts) == row["span_ns"]
@@ -240,7 +244,7 @@ def test_names_of_any_text_reach_every_report_as_text(
         events = [{**kernel, "name": name, "ts": 10.0 * i} for i, name in enumerate(NAMES)]
         (folder / "rank00000.trace.json").write_text(json.dumps({"traceEvents": events}))
     assert hpcprof("collect", str(folder), "--program", "any").returncode == 0
-    assert set(NAMES) <= set(totals(hpcprof, folder, 0))
+    assert set(NAMES) <= set(totals(hpcprof, folder)[0])
     assert NAMES[1] in hpcprof("report", str(folder), "--analysis", "kernels", "--format", "csv").stdout
     shown = hpcprof("report", str(folder), "--html", "report.html")
     assert shown.returncode == 0, shown.stderr

@@ -10,6 +10,7 @@ import shlex
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -178,7 +179,8 @@ class Database:
             with self._begin() as connection:
                 self._lock(connection, "tables")
                 if _version(connection) is None:  # else another process was faster
-                    METADATA.create_all(connection)
+                    for statement in creations(self.url.drivername):
+                        connection.exec_driver_sql(statement)
                     connection.execute(SCHEMA.insert().values(version=SCHEMA_VERSION))
 
     @contextmanager
@@ -226,6 +228,14 @@ class Database:
             yield
         except (SQLAlchemyError, sqlite3.Error, OSError, OverflowError) as error:
             raise StoreError(f"cannot use the results database {self}: {cause(error)}.") from None
+
+
+@cache
+def creations(drivername: str) -> tuple[str, ...]:
+    """Return the statements that create all tables; to compile them takes longer than to run them."""
+    dialect = URL.create(drivername).get_dialect()()
+    tables = (CreateTable(table, if_not_exists=True) for table in METADATA.sorted_tables)
+    return tuple(str(table.compile(dialect=dialect)) for table in tables)
 
 
 def _engine(url: URL) -> Engine:
