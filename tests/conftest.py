@@ -40,7 +40,7 @@ gc.disable()
 
 def pytest_collection_finish() -> None:
     """Leave all that was imported out of later searches for garbage: torch alone has a million objects."""
-    gc.collect()
+    # Not searched before either: that takes a second in each worker, and the garbage of imports is little.
     gc.freeze()
     gc.enable()
 

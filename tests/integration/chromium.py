@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -115,16 +116,24 @@ def barriers(opened: OpenPage, web_packages: Path) -> list[str]:
 
 @pytest.fixture(scope="session")
 def web_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sources of the pages' script in a folder of its own, with the packages that its lock file names."""
+    """The sources of the pages' script, with the packages that its lock file names, for all workers."""
     npm = shutil.which("npm")
     if npm is None:
         assert not os.environ.get("CI"), "CI installs npm"
         pytest.skip("no npm on the PATH")
-    folder = tmp_path_factory.mktemp("web") / "web"
-    shutil.copytree(WEB, folder, ignore=shutil.ignore_patterns("node_modules", "dist"))
-    command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    if done.returncode and not os.environ.get("CI"):
-        pytest.skip(f"npm cannot install the packages: {done.stderr[-300:]}")
-    assert done.returncode == 0, done.stderr
-    return folder
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with (folder / "web.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "web.done").exists():
+            shutil.copytree(
+                WEB, folder / "web", ignore=shutil.ignore_patterns("node_modules", "dist"), dirs_exist_ok=True
+            )
+            command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline"]
+            done = subprocess.run(command, cwd=folder / "web", capture_output=True, text=True)
+            if done.returncode and not os.environ.get("CI"):
+                pytest.skip(f"npm cannot install the packages: {done.stderr[-300:]}")
+            assert done.returncode == 0, done.stderr
+            (folder / "web.done").touch()
+    return folder / "web"
