@@ -737,6 +737,22 @@ def paced(sources: List[Source], left: float) -> None:
         source.pause = max(source.every_s, source.wall / _MOST_WALL, source.cpu / own if own else 0.0)
 
 
+def ticking(written: int, fastest: float, waking: float) -> float:
+    """Return the seconds from one sample to the next.
+
+    Parameters
+    ----------
+    written : int
+        The bytes so far: those of long files come less often.
+    fastest : float
+        The seconds between two readings of what is read most often.
+    waking : float
+        The CPU time that a sample takes besides its readings, which may have half of the share of a core.
+    """
+    of_file = _FAST_S * 2.0 ** (written // _BYTES_BEFORE_SLOWER)
+    return min(_SLOWEST_S, max(of_file, fastest, 2 * waking / _MOST_CPU))
+
+
 class Sampler:
     """Writes the samples of this node until its ranks have ended."""
 
@@ -773,19 +789,21 @@ class Sampler:
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         self._began, began_cpu = time.time(), time.process_time()
         sources = [self._looking, *self._fast, *self._slow]
+        ticks, tick = 0, _FAST_S
         with open(self._path, "ab", 0) as self._file:
             while True:
                 now = time.time()
                 slow = self._sample(now)
                 if self._ended or self._left or self._is_alone(now):
                     return
+                ticks += 1
                 if slow:
                     # To wake up and to write takes CPU time too.
                     between = time.process_time() - began_cpu - sum(source.spent for source in sources)
                     share = between / max(_SLOW_S, now - self._began)
                     paced(sources, max(_MOST_CPU / 2, _MOST_CPU - share))
-                tick = _FAST_S * 2.0 ** (self._written // _BYTES_BEFORE_SLOWER)
-                tick = min(_SLOWEST_S, max(tick, min(source.pause for source in sources)))
+                    fastest = min(source.pause for source in sources)
+                    tick = ticking(self._written, fastest, between / ticks)
                 self._ended = signal.sigtimedwait({signal.SIGTERM}, self._pause(now, tick)) is not None
                 if self._ended:
                     for source in sources:

@@ -31,9 +31,9 @@ _MOST_LEVELS = 1_000
 """The time to find a level grows with the square of the steps."""
 
 _DRIFT_RATIO = 1.03
-_DRIFT_ERRORS = 6.0
-_WANDERS, _SPANS, _FEWEST_OF_SPAN = 6.0, 12, 8
-"""By so many deviations of the mean times of so many spans, of so many steps at least, a level changes."""
+_DRIFT_ERRORS = 7.0
+_WANDERS, _SPANS, _FEWEST_OF_SPAN = 4.0, 12, 8
+"""By so many deviations of the median times of so many spans, of so many steps at least, a level changes."""
 
 
 def spikes(series: StepSeries) -> Ints:
@@ -72,8 +72,8 @@ def drift(series: StepSeries) -> Drift | None:
     """Return the change of the level of the steps; None if that is chance.
 
     The level is a line, or one level up to some step and another from there on, whichever is closer to the
-    steps. Its change counts if it is 3 % and six of its standard errors, which the correlation of
-    neighbouring steps makes larger, and six times as much as longer spans of steps are off the level: the
+    steps. Its change counts if it is 3 % and seven of its standard errors, which the correlation of
+    neighbouring steps makes larger, and four times as much as longer spans of steps are off the level: the
     steps of many runs wander (``benchmarks/drift.py`` shows how often that happens by chance). The
     first and the last step are left out, and spikes. Of many steps, neighbours count as one by their median.
     Steps that get shorter have the same cause: the level is not steady.
@@ -110,9 +110,10 @@ def _wandering(rest: Floats) -> float:
     size = -(-len(rest) // _SPANS)
     if size < _FEWEST_OF_SPAN:
         return 0.0
-    means = rest[len(rest) % size :].reshape(-1, size).mean(axis=1)
+    # Means of steps with a long tail are off a level that is a median.
+    middles = np.median(rest[len(rest) % size :].reshape(-1, size), axis=1)
     # The level of the steps takes two degrees of freedom.
-    return float(np.sqrt((means**2).sum() / (len(means) - 2)))
+    return float(np.sqrt((middles**2).sum() / (len(middles) - 2)))
 
 
 def _blocks(rows: Ints, wall: Floats) -> tuple[Ints, Floats]:
