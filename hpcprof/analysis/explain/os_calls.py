@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpcprof.analysis.explain.host_activity import marking_thread
-from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows, none_in
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.columns.intervals import coverage, difference, outermost, union
 from hpcprof.profiles.columns.unique import rows_by_key
@@ -23,7 +23,7 @@ def os_calls(timeline: Timeline) -> Outcome:
         return no_rows(f"no calls of the OS runtime in {file}; nsys records them with --trace=osrt")
     steps = steps_of(timeline)
     if not len(steps):
-        return no_rows(f"no steps in {file}")
+        return none_in(timeline, "steps")
     process, thread = marking_thread(timeline)
     calls = calls.take((calls.process == process) & (calls.thread == thread))
     calls = calls.take(outermost(calls.start, calls.end))

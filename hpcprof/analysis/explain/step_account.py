@@ -11,7 +11,7 @@ import pandas as pd
 
 from hpcprof.analysis.collectives.common_clock import RankClock
 from hpcprof.analysis.collectives.matches import RankWaits
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, no_rows, none_in
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.gpu_time.device_time import working_intervals
 from hpcprof.analysis.operators.host_time import host_communication, host_compute, measured_on_host
@@ -122,7 +122,7 @@ def exposed_communication(timeline: Timeline) -> Outcome:
         return no_rows(f"the communication of {timeline.origin.path.name} is in its calls of MPI")
     start, end = busy_time(timeline).exposed_communication
     if not len(start):
-        return no_rows(f"no exposed communication in {timeline.origin.path.name}")
+        return none_in(timeline, "exposed communication")
     return Outcome({"start_ns": start, "end_ns": end})
 
 

@@ -136,6 +136,11 @@ def no_rows(reason: str) -> Outcome:
     return Outcome({}, reason)
 
 
+def none_in(timeline: Timeline, what: str) -> Outcome:
+    """Return the outcome of an analysis of events that a profile does not have."""
+    return no_rows(f"no {what} in {timeline.origin.path.name}")
+
+
 def imported(function: str) -> Any:
     """Return a function by ``module:name``."""
     module, _, name = function.partition(":")

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import numpy as np
 
-from hpcprof.analysis.framework.outcome import Outcome, Values, columns_of, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, Values, columns_of, no_rows, none_in
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.gpu_time.device_time import DeviceTime, device_times
 from hpcprof.analysis.steps.streams import NEVER, OperationTimes, launch_starts, streams, why_no_launches
@@ -27,7 +27,7 @@ def breakdown(timeline: Timeline) -> Outcome:
     file = timeline.origin.path.name
     devices = device_times(timeline)
     if not devices:
-        return no_rows(f"no CUDA kernels or memory operations in {file}")
+        return none_in(timeline, "CUDA kernels or memory operations")
     row = _divided(devices)
     return Outcome(columns_of([row]), "" if row["span_ns"] else f"the operations in {file} take no time")
 
@@ -37,7 +37,7 @@ def device_breakdown(timeline: Timeline) -> Outcome:
     file = timeline.origin.path.name
     devices = device_times(timeline)
     if not devices:
-        return no_rows(f"no CUDA kernels or memory operations in {file}")
+        return none_in(timeline, "CUDA kernels or memory operations")
     idle = [device.device for device in devices if not device.span]
     why = f"the operations on device {', '.join(map(str, idle))} of {file} take no time" if idle else ""
     return Outcome(columns_of([{"device": one.device} | _divided([one]) for one in devices]), why)
@@ -71,7 +71,7 @@ def overlap(timeline: Timeline) -> Outcome:
     """
     file = timeline.origin.path.name
     if not len(timeline.kernels) and not len(timeline.graphs):
-        return no_rows(f"no CUDA kernels in {file}")
+        return none_in(timeline, "CUDA kernels")
     devices = device_times(timeline)
     communication = sum(device.running([Category.COMM]) for device in devices)
     overlapped = sum(device.running([Category.COMM, Category.COMP]) for device in devices)
@@ -95,7 +95,7 @@ def kernel_classes(timeline: Timeline) -> Outcome:
     file = timeline.origin.path.name
     devices = device_times(timeline)
     if not devices:
-        return no_rows(f"no CUDA kernels or memory operations in {file}")
+        return none_in(timeline, "CUDA kernels or memory operations")
     total = {
         chosen: sum(device.running(chosen, without=set(Category) - set(chosen)) for device in devices)
         for chosen in _SETS_OF_CLASSES

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows, none_in
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.kernel_report import KernelReport, MeasuredKernel
@@ -18,7 +18,7 @@ def kernel_counters(timeline: Timeline) -> Outcome:
     """Summarize the values of each counter over the launches of each kernel."""
     table = timeline.counters
     if not len(table):
-        return no_rows(f"no hardware counters of kernels in {timeline.origin.path.name}")
+        return none_in(timeline, "hardware counters of kernels")
     groups, row = numbered_rows(table.name, table.counter)
     launches = np.bincount(row)
     total = np.bincount(row, table.value)

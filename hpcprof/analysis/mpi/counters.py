@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, none_in
 from hpcprof.analysis.mpi.efficiencies import run_limits
 from hpcprof.analysis.mpi.per_rank import regions_of
 from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
@@ -20,13 +20,13 @@ def useful_counters(timeline: Timeline) -> Outcome:
     Score-P reads them where a region begins or ends. A counter that was not recorded is null.
     """
     if not len(timeline.mpi_calls):
-        return no_rows(f"no MPI calls in {timeline.origin.path.name}")
+        return none_in(timeline, "MPI calls")
     rows, thread = mpi_calls_in_order(timeline)
     calls = timeline.mpi_calls.take(rows[thread == 0])
     counters = timeline.cpu_counters
     counters = counters.take((counters.process == calls.process[0]) & (counters.thread == calls.thread[0]))
     if not len(counters):
-        return no_rows(f"no instructions and cycles in {timeline.origin.path.name}")
+        return none_in(timeline, "instructions and cycles")
     regions = pd.DataFrame(regions_of(timeline), columns=["scope", "name", "start_ns", "end_ns"])
     starts, ends = (regions[name].to_numpy(np.int64) for name in ("start_ns", "end_ns"))
     first, last = run_limits(timeline.names(calls.name[[0, -1]]), calls.start, calls.end, starts, ends)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows, none_in
 from hpcprof.analysis.mpi.efficiencies import run_limits
 from hpcprof.analysis.mpi.per_rank import regions_of
 from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
@@ -49,7 +49,7 @@ def offload(timeline: Timeline) -> Outcome:
     are no rows: these efficiencies say nothing about such a program, and take a while.
     """
     if not len(timeline.mpi_calls):
-        return no_rows(f"no MPI calls in {timeline.origin.path.name}")
+        return none_in(timeline, "MPI calls")
     if not timeline.operation_count:
         return no_rows("without work on GPUs, there is no branch of devices")
     rows, thread = mpi_calls_in_order(timeline)

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from hpcprof.analysis.explain.host_activity import innermost_ranges
-from hpcprof.analysis.framework.outcome import Outcome, Values, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, Values, none_in
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
 from hpcprof.analysis.steps.phases import phases_of
@@ -20,10 +20,6 @@ NO_CALL = -1
 """Stands for the call in which an operation ends, where the profile has none."""
 
 
-def _without(timeline: Timeline) -> Outcome:
-    return no_rows(f"no MPI calls in {timeline.origin.path.name}")
-
-
 def mpi_call_list(timeline: Timeline) -> Outcome:
     """List the calls by thread and start.
 
@@ -32,7 +28,7 @@ def mpi_call_list(timeline: Timeline) -> Outcome:
     """
     rows, thread = mpi_calls_in_order(timeline)
     if not len(rows):
-        return _without(timeline)
+        return none_in(timeline, "MPI calls")
     calls = timeline.mpi_calls.take(rows)
     before = np.append(calls.start[:1], calls.end[:-1])
     first = np.flatnonzero(np.diff(thread, prepend=-1))
@@ -74,7 +70,7 @@ def mpi_operation_list(timeline: Timeline) -> Outcome:
     profile does not have the call in which the operation ends.
     """
     if not len(timeline.mpi_calls):
-        return _without(timeline)
+        return none_in(timeline, "MPI calls")
     rows, _ = mpi_calls_in_order(timeline)
     calls, operations = timeline.mpi_calls.take(rows), timeline.mpi_operations
     begin, end = np.full(len(operations), NO_CALL), np.full(len(operations), NO_CALL)
@@ -89,7 +85,7 @@ def mpi_operation_list(timeline: Timeline) -> Outcome:
     kept = np.flatnonzero(begin != NO_CALL)
     kept = kept[np.argsort(begin[kept], kind="stable")]
     if not len(kept):
-        return no_rows(f"no messages and collectives of MPI in {timeline.origin.path.name}")
+        return none_in(timeline, "messages and collectives of MPI")
     chosen = operations.take(kept)
     return Outcome(
         {
@@ -112,9 +108,9 @@ def _positions(places: Ints, stamps: Ints, wanted: Ints) -> Ints:
 def mpi_regions(timeline: Timeline) -> Outcome:
     """List the intervals of the steps (scope ``step``) and of their phases (scope ``phase``)."""
     if not len(timeline.mpi_calls):
-        return _without(timeline)
+        return none_in(timeline, "MPI calls")
     found = regions_of(timeline)
-    return Outcome(found) if found else no_rows(f"no steps in {timeline.origin.path.name}")
+    return Outcome(found) if found else none_in(timeline, "steps")
 
 
 def regions_of(timeline: Timeline) -> dict[str, Values]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, columns_of, none_in
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.collective_operations import communicates
@@ -70,7 +70,7 @@ def idle_threads(timeline: Timeline) -> Outcome:
     table = timeline.operators
     threads = _computing_threads(timeline)
     if not threads:
-        return no_rows(f"no operators in {timeline.origin.path.name}")
+        return none_in(timeline, "operators")
     steps = step_intervals(timeline)
     start, end = union(steps.start, steps.end)
     if not len(start):

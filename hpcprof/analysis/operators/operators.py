@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, no_rows, none_in
 from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.operators.matrix_multiplications import costs, counts_flops, flops, peak_tflops
 from hpcprof.analysis.statistics.grouped import round_half_up, summarize, sums
@@ -163,7 +163,7 @@ class _Calls:
 def operators(timeline: Timeline) -> Outcome:
     """Summarize the calls of each operator: time on the host and the GPU, with nested ones and without."""
     if not len(timeline.operators):
-        return _no_operators(timeline)
+        return none_in(timeline, "operators")
     calls = _calls(timeline)
     names, name = number_texts(timeline, calls.shapes[:, 0])
     rows = {"name": names, **_summary(timeline, name[calls.shape], len(names))}
@@ -173,7 +173,7 @@ def operators(timeline: Timeline) -> Outcome:
 def operators_by_shape(timeline: Timeline) -> Outcome:
     """Summarize the calls of each operator by the shapes and types of its inputs."""
     if not len(timeline.operators):
-        return _no_operators(timeline)
+        return none_in(timeline, "operators")
     calls = _calls(timeline)
     texts = [object_array(timeline.names(column)) for column in np.ascontiguousarray(calls.shapes.T)]
     rows: dict[str, Any] = dict(zip(("name", "input_dims", "input_types"), texts, strict=True))
@@ -184,7 +184,7 @@ def operators_by_shape(timeline: Timeline) -> Outcome:
 def operator_kernels(timeline: Timeline) -> Outcome:
     """Summarize the operations on the GPU by name and by the innermost operator that launched them."""
     if not len(timeline.operators):
-        return _no_operators(timeline)
+        return none_in(timeline, "operators")
     operation, operator = launching_operators(timeline)
     if not len(operation):
         return no_rows(f"no GPU operation of {timeline.origin.path.name} was launched inside an operator")
@@ -196,10 +196,6 @@ def operator_kernels(timeline: Timeline) -> Outcome:
     summary = summarize(group, (done.end - done.start)[operation])
     columns = {"operator": names[keys[:, 0]], "kernel": kernels[keys[:, 1]]}
     return Outcome(columns | summary.table("instances"))
-
-
-def _no_operators(timeline: Timeline) -> Outcome:
-    return no_rows(f"no operators in {timeline.origin.path.name}")
 
 
 @computed_once

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows, none_in
 from hpcprof.analysis.slowdown.kernel_instances import OUTSIDE, KernelInstances, place_kernels
 from hpcprof.analysis.statistics.clustered_medians import ClusteredMedians
 from hpcprof.analysis.statistics.confidence_intervals import RATIO_DIGITS
@@ -33,9 +33,9 @@ def slowdown(timeline: Timeline) -> Outcome:
     """
     file = timeline.origin.path.name
     if not len(timeline.kernels):
-        return no_rows(f"no CUDA kernels in {file}")
+        return none_in(timeline, "CUDA kernels")
     if not (timeline.kernels.category == Category.COMM).any():
-        return no_rows(f"no communication kernels in {file}")
+        return none_in(timeline, "communication kernels")
     placed = place_kernels(timeline)
     if not placed.overlapped.any():
         return no_rows(f"no compute kernel of {file} is covered by communication to 90 % or more")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, no_rows, none_in
 from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.statistics.grouped import GroupStatistics, summarize
 from hpcprof.profiles.columns.joins import launch_pairs
@@ -24,7 +24,7 @@ def api(timeline: Timeline) -> Outcome:
     """
     calls = timeline.calls
     if not len(calls):
-        return no_rows(f"no CUDA API calls in {timeline.origin.path.name}")
+        return none_in(timeline, "CUDA API calls")
     summary = summarize(calls.name, calls.end - calls.start)
     rows = {
         "name": object_array(map(without_version, timeline.names(summary.group))),
@@ -44,7 +44,7 @@ def launches(timeline: Timeline) -> Outcome:
     file = timeline.origin.path.name
     for part, what in ((table, "CUDA kernels"), (calls, "CUDA API calls")):
         if not len(part):
-            return no_rows(f"no {what} in {file}")
+            return none_in(timeline, what)
     operation, call = launch_pairs(timeline)
     # The operations begin with the kernels.
     launched = np.searchsorted(operation, len(table))

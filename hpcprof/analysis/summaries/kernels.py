@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, none_in
 from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.statistics.grouped import summarize
 from hpcprof.common.memoize import computed_once
@@ -38,7 +38,7 @@ def kernels(timeline: Timeline) -> Outcome:
     ``class`` is ``comp``, ``comm`` or ``mem``.
     """
     if not len(timeline.kernels):
-        return _no_kernels(timeline)
+        return none_in(timeline, "CUDA kernels")
     names, group = number_texts(timeline, timeline.kernels.name)
     return Outcome({"name": names, **_summary(timeline.kernels, group, len(names))})
 
@@ -49,7 +49,7 @@ def kernels_by_shape(timeline: Timeline) -> Outcome:
     ``grid`` and ``block`` are x, y and z, joined by spaces.
     """
     if not len(timeline.kernels):
-        return _no_kernels(timeline)
+        return none_in(timeline, "CUDA kernels")
     shapes, group = number_kernel_shapes(timeline)
     return Outcome(shapes.columns() | _summary(timeline.kernels, group, len(shapes)))
 
@@ -70,10 +70,6 @@ def number_kernel_shapes(timeline: Timeline) -> tuple[KernelShapes, Ints]:
     keys, group = numbered_rows(name, *table.grid.T, *table.block.T)
     name_column, grid, block = names[keys[:, 0]], _dimensions(keys[:, 1:4]), _dimensions(keys[:, 4:7])
     return KernelShapes(name_column, object_array(grid), object_array(block)), group
-
-
-def _no_kernels(timeline: Timeline) -> Outcome:
-    return no_rows(f"no CUDA kernels in {timeline.origin.path.name}")
 
 
 def _summary(table: Kernels, group: Ints, groups: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows, none_in
 from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.statistics.grouped import summarize, sums
 from hpcprof.profiles.timeline import HOST, Ints, Timeline
@@ -18,7 +18,7 @@ def memops(timeline: Timeline) -> Outcome:
     """
     table = timeline.memops
     if not len(table):
-        return no_rows(f"no memory operations in {timeline.origin.path.name}")
+        return none_in(timeline, "memory operations")
     names, group = number_texts(timeline, table.name)
     summary = summarize(group, table.end - table.start)
     total = sums(group, table.bytes, len(names))

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.analysis.framework.outcome import Outcome, no_rows, none_in
 from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.statistics.grouped import Floats, round_half_up, summarize, sums
 from hpcprof.analysis.steps.gpu_projection import launches, on_thread
@@ -39,7 +39,7 @@ def range_gpu(timeline: Timeline) -> Outcome:
         (len(timeline.calls), "CUDA API calls"),
     ):
         if not count:
-            return no_rows(f"no {what} in {file}")
+            return none_in(timeline, what)
     nested, parent = tree(timeline if every is timeline.ranges else replace(timeline, ranges=every))
     ranges = until_last_range(every).take(nested)
     if not ranges.closed.all():
@@ -99,7 +99,7 @@ def ranges(timeline: Timeline) -> Outcome:
     """
     table = recorded_ranges(timeline)
     if not len(table):
-        return no_rows(f"no ranges in {timeline.origin.path.name}")
+        return none_in(timeline, "ranges")
     names, styles, group = number_names_and_styles(timeline, table.name, table.style)
     summary = summarize(group, table.end - table.start)
     columns = {"range": object_array(names), "style": object_array(styles)}
