@@ -221,8 +221,9 @@ def _compile() -> None:
     # The filters of Kubernetes are those of all schedulers.
     scripts = template_environment(None, find_scheduler("kubernetes"))
     for environment, folders in ((scripts, ("job/", "rank/")), (page_environment(None), ("report/",))):
-        for name in environment.list_templates(filter_func=lambda name, kept=folders: name.startswith(kept)):
-            environment.get_template(name)
+        for name in environment.list_templates():
+            if name.startswith(folders):
+                environment.get_template(name)
     creations("sqlite")
 
 
