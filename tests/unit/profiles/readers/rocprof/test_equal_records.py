@@ -10,7 +10,7 @@ import pytest
 
 from hpcprof.profiles.readers.rocprof.equal_records import equal_records
 
-RECORDS = [
+RECORDS: list[dict[str, Any]] = [
     {"size": 8, "at": {"start": 10**18 + row, "end": 7 * row}, "sizes": {"x": {"y": row % 3}}, "last": 0}
     for row in range(10_000)
 ]
