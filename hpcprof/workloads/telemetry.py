@@ -149,7 +149,8 @@ def _number(path: str, factor: int = 1) -> Optional[int]:
 
 def _pairs(text: str, *names: str) -> Dict[str, int]:
     """Return the numbers of a text whose lines are a name and a number."""
-    found, text = {}, "\n" + text
+    found: Dict[str, int] = {}
+    text = "\n" + text
     for name in names:
         for end in (" ", ":"):
             begin = text.find("\n" + name + end)
@@ -239,7 +240,8 @@ class Ranks:
         waits for a page of its memory is then in no system call. None where that is closed, or it goes on.
         """
         for rank, pids in sorted(self.processes.items()):
-            ticks, known, blocked = 0, False, []
+            ticks, known = 0, False
+            blocked: List[str] = []
             for pid in pids:
                 fields = _stat(pid)
                 if fields:

@@ -368,7 +368,8 @@ def mean_of_samples(series: Series, edges: Floats) -> Floats:
         np.bincount(place[inside], weights, len(edges) - 1)
         for weights in (series.values[inside], np.ones(np.count_nonzero(inside)))
     )
-    return np.divide(sums, counts, out=np.full(len(edges) - 1, np.nan), where=counts > 0)
+    found: Floats = np.divide(sums, counts, out=np.full(len(edges) - 1, np.nan), where=counts > 0)
+    return found
 
 
 def _is_known(values: Floats, metric: str) -> bool:
