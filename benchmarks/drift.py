@@ -41,7 +41,8 @@ def wandering(kind: str, steps: int, draw: np.random.Generator) -> NDArray[np.fl
     """Return a series that resembles itself for some part of the run, or changes between two levels."""
     if kind.startswith("walk"):
         walk = np.cumsum(draw.standard_normal(steps))
-        return walk / walk.std() + draw.standard_normal(steps) * (kind != "walk")
+        own = walk / walk.std() + draw.standard_normal(steps) * (kind != "walk")
+        return np.asarray(own, np.float64)
     part = {"half": 2, "a tenth": 10, "levels": 10}[kind]
     series = noise("steps", np.exp(-part / steps), 2 * steps, draw)[steps:]
     return np.sign(series) + 0.3 * draw.standard_normal(steps) if kind == "levels" else series
