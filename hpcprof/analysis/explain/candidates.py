@@ -6,7 +6,7 @@ A candidate only says what could be taken out; whether it costs anything, a repl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -426,11 +426,27 @@ class Candidates:
         usual = np.median(total.sum(axis=0)[:, others], axis=1)
         own = total.sum(axis=0)[:, rank]
         ratio = np.divide(own, usual, out=np.ones(len(usual)), where=usual > 0)
+        # One long pause in each step makes a whole place take longer, and its pieces no slower.
+        ratio = np.minimum(ratio, self._usual_piece(rank, others))
         order = np.argsort(ratio)
         done = np.cumsum(np.median(total[0][:, others], axis=1)[order])
         if not done[-1]:
             return 1.0
         return float(ratio[order][np.searchsorted(done, 0.5 * done[-1])])
+
+    def _usual_piece(self, rank: int, others: Sequence[int]) -> Floats:
+        """Return how many times as long as on the others the median piece of host time is, by place."""
+        pieces = self.graph.pieces
+        of_rank = self.graph.call_rank[pieces.call]
+        medians = np.zeros((len(self.graph.places) + 1, len(self._every)))
+        order = np.lexsort((pieces.length, of_rank, pieces.place))
+        key = (pieces.place * len(self._every) + of_rank)[order]
+        first = np.flatnonzero(np.diff(key, prepend=key[:1] - 1))
+        middle = pieces.length[order][first + np.diff(first, append=len(key)) // 2]
+        medians[pieces.place[order][first], of_rank[order][first]] = middle
+        usual = np.median(medians[:, others], axis=1)
+        ratio: Floats = np.divide(medians[:, rank], usual, out=np.ones(len(usual)), where=usual > 0)
+        return ratio
 
     def _math(self) -> Iterator[Candidate]:
         slow = self._slow_math

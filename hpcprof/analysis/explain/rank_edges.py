@@ -281,7 +281,8 @@ def _full_queues(calls: HostCalls, work: Work, own: Ints, nodes: _Nodes) -> Edge
         # Before the capture, others may have been launched that are not known.
         waited = work.start[rows[:_FIRST]] - calls.start[call[:_FIRST]]
         backlog = bool(np.any(waited > _BACKLOG_NS))
-        long = (calls.kind[call] == CallKind.LAUNCH) & (own[call] > max(_HELD_TIMES * usual, _FAR_NS))
+        queues = np.isin(calls.kind[call], (CallKind.LAUNCH, CallKind.COPY))
+        long = queues & (own[call] > max(_HELD_TIMES * usual, _FAR_NS))
         long &= begun > 0
         held = np.flatnonzero(long & (ahead >= (_QUEUE // 8 if backlog else _QUEUE // 2)))
         if not len(held):

@@ -52,6 +52,9 @@ US, MS = 1_000, 1_000_000
 CALL, LAUNCH, GAP, EVENT, RETURN = 4 * US, 9 * US, 1 * US, 2 * US, 5 * US
 """The times of a call, to the start of a launch, between operations, after an event, and of a return."""
 
+QUEUE = 1022
+"""The launches that a stream holds; a further one returns when there is room."""
+
 
 @dataclass(frozen=True)
 class Host:
@@ -178,6 +181,7 @@ class _Rank:
     work: list[tuple[int, int, Launch, int]] = field(default_factory=list)
     ranges: list[tuple[int, int, str]] = field(default_factory=list)
     syncs: list[tuple[int, int, int, int, int, int, int, int]] = field(default_factory=list)
+    starts: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     ends: dict[tuple[int, int], int] = field(default_factory=dict)
     events: dict[tuple[int, int], int] = field(default_factory=dict)
     mpi: list[tuple[int, int, Mpi]] = field(default_factory=list)
@@ -297,9 +301,13 @@ def _launch(rank: _Rank, one: Launch) -> Executing:
     if one.communicates:
         arrived = yield one.group or _meeting(rank.rank, one), start
         end = max(start, _awaited(rank.rank, one, arrived)) + one.ns
+    starts = rank.starts.setdefault(stream, [])
+    if len(starts) >= QUEUE:
+        rank.now = max(rank.now, starts[-QUEUE])
     if one.blocks:
         rank.now = max(rank.now, end + RETURN)
-        rank.calls[-1] = (begin, rank.now, name, number)
+    rank.calls[-1] = (begin, rank.now, name, number)
+    starts.append(start)
     rank.work.append((start, end, one, number))
     rank.ends[stream] = end
 

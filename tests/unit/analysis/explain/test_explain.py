@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import lzma
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,6 +62,15 @@ def training(
 
 def explained(*ranks: list[Instruction]) -> Explanation:
     return explain_run(inputs_of(simulate(ranks, STEPS)))[0]
+
+
+def within_the_gpu(timelines: Mapping[int, Timeline]) -> dict[int, Timeline]:
+    """Timelines whose copies are all from the GPU to itself."""
+    found = {}
+    for rank, timeline in timelines.items():
+        memops = replace(timeline.memops, host_memory=np.zeros(len(timeline.memops), np.int64))
+        found[rank] = replace(timeline, memops=memops)
+    return found
 
 
 def wall(*ranks: list[Instruction]) -> float:
@@ -329,10 +338,7 @@ def test_a_host_that_pauses_in_one_place_is_late_there() -> None:
 
 def test_copies_within_a_gpu_are_no_blocking_copies() -> None:
     copy = Launch(9 * MS, category=Category.MEM, blocks=True)
-    timelines = simulate([training(data=[copy])] * 2, STEPS)
-    for rank, timeline in timelines.items():
-        memops = replace(timeline.memops, host_memory=np.zeros(len(timeline.memops), np.int64))
-        timelines[rank] = replace(timeline, memops=memops)
+    timelines = within_the_gpu(simulate([training(data=[copy])] * 2, STEPS))
     found = explain_run(inputs_of(timelines))[0].shown()
     assert Cause.BLOCKING_COPY not in {one.cause for one in found}
 
@@ -609,6 +615,19 @@ def test_a_rank_that_pauses_more_often_than_others_in_one_place_has_no_slower_ho
     assert (found.shown()[0].cause, found.shown()[0].where) == (Cause.LATE_RANK_HOST, "load")
     assert not any(one.what.startswith("the host of rank") for one in found.not_judged)
     assert all(one.confidence != "low" for one in found.findings)
+
+
+@pytest.mark.parametrize("late", [range(14), (3, 8, 13)])
+def test_a_rank_that_pauses_is_late_in_a_program_without_ranges(late: Sequence[int]) -> None:
+    copied: list[Instruction] = [Launch(10 * US, category=Category.MEM), Host(5 * US), Launch(30 * US)]
+    program = [*(180 * copied), StreamWait(17, 7), Launch(MS, 17, collective=True), StreamWait(7, 17)]
+    pauses = [Once(step, (Host(60 * MS),)) for step in late]
+    # The other host launches ahead until the queue of its stream is full, where a copy waits for room too.
+    timelines = within_the_gpu(simulate([program, [*pauses, *program]], 14))
+    found = explain_run(inputs_of(timelines))[0]
+    assert [(one.cause, one.ranks) for one in found.shown()] == [(Cause.LATE_RANK_HOST, (1,))]
+    assert found.shown()[0].confidence != "low"
+    assert not any(one.what.startswith("the host of rank") for one in found.not_judged)
 
 
 def test_work_between_the_ranges_of_the_steps_is_a_finding() -> None:
