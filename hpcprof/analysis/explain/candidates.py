@@ -6,7 +6,7 @@ A candidate only says what could be taken out; whether it costs anything, a repl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -434,7 +434,7 @@ class Candidates:
             return 1.0
         return float(ratio[order][np.searchsorted(done, 0.5 * done[-1])])
 
-    def _usual_piece(self, rank: int, others: Sequence[int]) -> Floats:
+    def _usual_piece(self, rank: int, others: Ints) -> Floats:
         """Return how many times as long as on the others the median piece of host time is, by place."""
         pieces = self.graph.pieces
         of_rank = self.graph.call_rank[pieces.call]
