@@ -86,7 +86,7 @@ def _idle_causes(results: Mapping[str, AnalysisColumns]) -> Iterator[str]:
     start, wall = (np.array(parts[name], np.int64) for name in ("start_ns", "wall_ns"))
     steps = parts["idle_ns"][: ended_steps(start, wall)]
     total, whole = sum(per_step) * len(steps), sum(steps)
-    if abs(total - whole) > len(per_step) * len(steps):
+    if abs(total - whole) > len(per_step) * len(steps) + whole * (_DOUBLE - 1):
         yield f"the causes of idle time add up to {total} ns, the idle time of the steps to {whole} ns"
 
 

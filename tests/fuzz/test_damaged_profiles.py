@@ -24,7 +24,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from hpcprof.analysis.framework.declaration import Scope
@@ -210,6 +210,8 @@ def test_an_export_with_changed_cells_gives_a_sentence_or_right_totals(
 @pytest.mark.parametrize("schema", ["3.0.5", "4.1.0", "lz4"])
 @bounded
 @given(changes)
+@example([3546])
+@example([1, 1, 41877])
 def test_a_rocpd_database_with_changed_cells_gives_a_sentence_or_counts_what_it_leaves_out(
     fresh: Callable[[], Path], schema: str, seeds: list[int]
 ) -> None:
@@ -376,6 +378,7 @@ def change_trace(trace: dict[str, Any], choose: random.Random) -> None:
 )
 @bounded
 @given(changes)
+@example([151010515])
 def test_a_profile_with_changed_bytes_gives_a_sentence_or_a_result(
     fresh: Callable[[], Path], suffix: str, seeds: list[int]
 ) -> None:
@@ -402,6 +405,7 @@ def test_a_profile_with_changed_bytes_gives_a_sentence_or_a_result(
 
 @bounded
 @given(changes)
+@example([22342])
 def test_a_trace_of_unitrace_with_changed_fields_gives_a_sentence_or_parts_that_add_up(
     fresh: Callable[[], Path], seeds: list[int]
 ) -> None:

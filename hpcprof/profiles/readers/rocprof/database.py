@@ -360,7 +360,7 @@ class DatabasePart:
             if written not in known:
                 message = decoded(written, _Message)
                 known[written] = message.message if message and message.message else None
-            if known[written] is not None:
+            if known[written] is not None and _whole(number):
                 ids.append(number)
                 texts.append(known[written])
         return np.array(ids, np.int64), strings.add_all(texts)

@@ -34,7 +34,7 @@ def equal_records(written: msgspec.Raw) -> tuple[bytes, dict[str, Ints]] | None:
     record = first.translate(None, _DIGITS)
     try:
         fields = [*_flat(msgspec.json.decode(first))]
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     if not fields or b"-" in record or any("," in name or type(value) is not int for name, value in fields):
         return None
