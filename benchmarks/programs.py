@@ -997,6 +997,37 @@ def late_loader_that_the_gpu_hides(loop: Loop) -> Program:
     return Program(programs, programs, Truth(None))
 
 
+def pauses_without_ranges(loop: Loop) -> Program:
+    """A rank pauses in each step, and the others launch ahead until their queues are full."""
+    return _without_ranges(loop, 1)
+
+
+def checkpoints_without_ranges(loop: Loop) -> Program:
+    """A rank pauses in every fifth step, and the others launch ahead."""
+    return _without_ranges(loop, 5)
+
+
+def _without_ranges(loop: Loop, every: int) -> Program:
+    one = int(loop.drawn.integers(loop.ranks))
+    pause = (Host(int(loop.drawn.integers(60, 100)) * MS),)
+
+    def programs(late: tuple[Instruction, ...]) -> RankPrograms:
+        def of(rank: int, step: int) -> Step:
+            data = late if rank == one and step % every == every // 2 else ()
+            return Step(layers=150, kernel_ns=60 * US, between_ns=5 * US, data=data)
+
+        return [
+            [
+                Once(once.step, tuple(part for place in once.inside for part in place.inside))
+                for once in program
+            ]
+            for program in loop.programs(of)
+        ]
+
+    late = Cause.LATE_RANK_HOST if loop.ranks > 1 else Cause.HOST_WORK
+    return Program(programs(pause), programs(()), Truth(late, "", (one,)))
+
+
 Kind = Callable[[Loop], Program | None]
 
 KINDS: tuple[Kind, ...] = (
@@ -1054,6 +1085,8 @@ KINDS: tuple[Kind, ...] = (
     checkpoint_on_the_first_rank,
     works_in_two_places_after_a_wait,
     late_loader_that_the_gpu_hides,
+    pauses_without_ranges,
+    checkpoints_without_ranges,
 )
 """The kinds of programs; some need several ranks."""
 
