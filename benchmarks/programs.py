@@ -12,7 +12,7 @@ ones the savings within 10 % or 1 ms of the cost and the intervals that contain 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -1016,16 +1016,20 @@ def _without_ranges(loop: Loop, every: int) -> Program:
             data = late if rank == one and step % every == every // 2 else ()
             return Step(layers=150, kernel_ns=60 * US, between_ns=5 * US, data=data)
 
-        return [
-            [
-                Once(once.step, tuple(part for place in once.inside for part in place.inside))
-                for once in program
-            ]
-            for program in loop.programs(of)
-        ]
+        return [[*_outside_ranges(program)] for program in loop.programs(of)]
 
     late = Cause.LATE_RANK_HOST if loop.ranks > 1 else Cause.HOST_WORK
     return Program(programs(pause), programs(()), Truth(late, "", (one,)))
+
+
+def _outside_ranges(program: Sequence[Instruction]) -> Iterator[Instruction]:
+    for one in program:
+        if isinstance(one, Once):
+            yield replace(one, inside=tuple(_outside_ranges(one.inside)))
+        elif isinstance(one, Place):
+            yield from one.inside
+        else:
+            yield one
 
 
 Kind = Callable[[Loop], Program | None]
