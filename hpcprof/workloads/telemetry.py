@@ -80,8 +80,11 @@ _BYTES_BEFORE_SLOWER = 8 << 20
 """After each so many bytes samples come half as often, but at least once in `_SLOWEST_S`."""
 
 _SLOWEST_S = 2.0
-_MOST_CPU, _MOST_WALL = 0.005, 0.25
-"""The shares of a core and of the time that samples may take: what takes longer is read less often."""
+_MOST_CPU, _MOST_WALL = 0.004, 0.25
+"""The shares of a core and of the time that samples may take: what takes longer is read less often.
+
+The kernel counts about a tenth more than a process sees of itself.
+"""
 
 _ENERGY_S = 5.0
 """The seconds between readings of what takes long: of a GPU's energy 5 ms of CPU time (H100, driver 580)."""

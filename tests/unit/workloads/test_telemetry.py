@@ -267,6 +267,6 @@ def test_what_waits_long_is_read_less_often_too(monkeypatch: pytest.MonkeyPatch)
 def test_samples_are_rarer_in_long_files_and_where_to_wake_up_is_dear() -> None:
     assert telemetry.ticking(0, 0.1, 1e-4) == pytest.approx(0.1)
     assert telemetry.ticking(17 << 20, 0.1, 1e-4) == pytest.approx(0.4)
-    assert telemetry.ticking(0, 0.1, 5e-4) == pytest.approx(0.2)
+    assert telemetry.ticking(0, 0.1, 5e-4) == pytest.approx(0.25)
     assert telemetry.ticking(0, 0.5, 1e-4) == pytest.approx(0.5)
     assert telemetry.ticking(1 << 30, 9.0, 1.0) == 2.0
