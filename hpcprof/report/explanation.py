@@ -240,9 +240,14 @@ def named(finding: Finding, explanation: Explanation) -> str:
     return " together with ".join(parts)
 
 
+def _place(finding: Finding) -> str:
+    """Return where a finding is; a step of which no range is the name has one word for all of it."""
+    return "the step" if finding.where == "step" else visible(finding.where)
+
+
 def located(finding: Finding, explanation: Explanation) -> str:
     """Return where a finding is, to follow what it is: `` in data on all ranks``."""
-    where, ranks = visible(finding.where), _on_ranks(finding.ranks, explanation)
+    where, ranks = _place(finding), _on_ranks(finding.ranks, explanation)
     if finding.cause is Cause.CAPTURE_INCOMPLETE:  # Its place is what was lost.
         return f": {where}"
     if finding.cause is Cause.STEP_SPIKES:  # Its place names the steps.
@@ -306,7 +311,7 @@ def described(finding: Finding, explanation: Explanation) -> list[tuple[str, str
     steps = "" if finding.cause is Cause.STEP_SPIKES else _in_steps(finding.steps)
     # What was lost says of which ranks.
     ranks = "" if finding.cause is Cause.CAPTURE_INCOMPLETE else _on_ranks(finding.ranks, explanation)
-    where = f"{visible(finding.where)}{ranks}{steps}"
+    where = f"{_place(finding)}{ranks}{steps}"
     pairs = [
         ("cause", finding.cause.value),
         ("where", where.strip()),

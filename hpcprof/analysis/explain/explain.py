@@ -184,8 +184,9 @@ def _replayable(inputs: ExplainInputs, every: Mapping[int, Timeline]) -> Replaya
     problems = [*_problems(inputs, graph, loose, len({len(front) for front in fronts.values()}) > 1)]
     problems += _unmatched(mpi)
     first = timelines[ranks[0]]
-    step = first.step_range.name if first.step_range else ""
-    numbers = tuple(steps_of(first).number.tolist())
+    of_first = steps_of(first)
+    step = first.step_range.name if first.step_range and not of_first.by_hook else ""
+    numbers = tuple(of_first.number.tolist())
     return Replayable(graph, steps, step or "step", first.origin.kind, tuple(problems), numbers, loose)
 
 
@@ -245,7 +246,7 @@ def _replayable_mpi(
     loose = _loose_ranks(inputs, clock)
     problems = [*_problems(inputs, graph, loose, unequal=False), *_unmatched(run)]
     of_first = steps_of(timeline)
-    name = "" if of_first.by_mpi else of_first.name
+    name = "" if of_first.by_mpi or of_first.by_hook else of_first.name
     kind, numbered = timeline.origin.kind, tuple(chosen.tolist())
     return Replayable(graph, len(numbers), name or "step", kind, tuple(problems), numbered, loose)
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcprof.analysis.steps.range_tree import NO_PARENT, parents
+from hpcprof.analysis.steps.step_detection import rows_named
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
 from hpcprof.analysis.steps.streams import NO_CALL
 from hpcprof.common.memoize import computed_once
@@ -184,12 +185,15 @@ def places_of(timeline: Timeline, begin: int, end: int) -> Places:
     """Return where the threads are between two moments.
 
     Only ranges that the program itself marked count, not those of libraries, which have a domain, but for
-    executions of programs that mark the steps: what lies between these is outside.
+    executions of programs that mark the steps: what lies between these is outside. The marks of the start-up
+    hook are no place.
     """
     steps = steps_of(timeline)
     ranges = timeline.ranges
     counts = ranges.domain == NO_NAME
-    if steps.marker:
+    if steps.by_hook:
+        counts &= ~rows_named(timeline, steps.name)
+    elif steps.marker:
         counts[steps.rows] = True
     touching = (ranges.end >= begin) & (ranges.start <= end)
     own = ranges.take(counts & (ranges.one_thread == 1) & touching)

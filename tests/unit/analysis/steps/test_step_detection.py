@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcprof.analysis.explain.host_activity import places_of
 from hpcprof.analysis.steps.phases import phases, step_times
 from hpcprof.analysis.steps.range_names import plain_name, with_counter
 from hpcprof.analysis.steps.step_detection import (
@@ -136,6 +137,9 @@ def test_the_marks_of_the_hook_lie_between_the_steps() -> None:
     assert phases(trace).rows["phase"].tolist() == ["forward", "optimizer", "(rest)"]
     captured = dataclasses.replace(trace, origin=dataclasses.replace(trace.origin, captured=((20, 23),)))
     assert steps_of(captured).number.tolist() == [20, 21, 22, 23]
+    assert places_of(trace, 0, 400).texts == ("forward", "optimizer")
+    bare = timeline(work, [mark for mark in marks if mark[2] == "hpcprof.step"])
+    assert places_of(bare, 0, 400).texts == ()
     # What the program marks comes first.
     assert chosen([*marks, *loop("my_step", count=8, length=50)]) == "my_step"
 
