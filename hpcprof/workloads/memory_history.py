@@ -270,12 +270,16 @@ def _addresses(value: Any) -> Iterator[int]:
             yield from _addresses(one)
         return
     local = getattr(value, "_local_tensor", value)  # of a DTensor
-    if getattr(getattr(local, "device", None), "type", "") != "cuda":
+    if not _on_gpu(local):
         return
     with suppress(Exception):
         address = local.untyped_storage().data_ptr()
         if address:
             yield address
+
+
+def _on_gpu(value: Any) -> bool:
+    return getattr(getattr(value, "device", None), "type", "") == "cuda"
 
 
 def install(torch: Any, pulse: Any) -> None:
