@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcprof.submit.profilers.base import no_trace
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site
@@ -295,3 +296,8 @@ def test_a_disk_that_fills_up_during_the_export_fails_the_rank_with_that_reason(
 def test_an_export_that_fails_for_another_reason_does_not_fail_the_rank(shell: str, tmp_path: Path) -> None:
     ranks = Ranks(shell, "nsys", tmp_path, "true", EXPORT_FAILS="echo nothing captured; exit 1")
     assert ranks.exit_codes() == [0]
+    said = (tmp_path / "logs/rank00000.err").read_text()
+    assert said == (
+        "hpcprof: no profile: nsys recorded nothing that it could write, see logs/rank00000.profiler.\n"
+    )
+    assert no_trace(said) == f": {said.removeprefix('hpcprof: no profile: ').strip().rstrip('.')}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -221,9 +222,9 @@ def captures_range(target: Target, settings: Settings) -> bool:
 
 
 def no_trace(text: str) -> str:
-    """Return why a profiler inside the program wrote no trace, as a `Profiler.complaint`."""
-    _, found, reason = text.partition("hpcprof: no trace: ")
-    return f": {reason.strip().rstrip('.')}" if found else ""
+    """Return why a rank has no trace or profile, as its wrapper says, as a `Profiler.complaint`."""
+    said = re.search(r"^hpcprof: no (?:trace|profile): (.*)", text, re.MULTILINE | re.DOTALL)
+    return f": {said[1].strip().rstrip('.')}" if said else ""
 
 
 def whole_number(settings: Settings, key: str, least: int) -> int:

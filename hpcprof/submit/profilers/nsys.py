@@ -25,6 +25,7 @@ from hpcprof.submit.profilers.base import (
     Versioned,
     Word,
     captures_range,
+    no_trace,
 )
 from hpcprof.submit.profilers.torch_profiler import start_up_unless_refused
 from hpcprof.submit.sites.model import Vendor
@@ -196,6 +197,7 @@ NSYS = Profiler(
     stacks={"stacks": "true"},
     counters=_counters,
     needs_gpus=_needs_gpus,
+    complaint=no_trace,
     suffix=lambda settings: _EXPORTS[settings["export"]].ending,
     start_up=start_up_unless_refused,
     vendors=(Vendor.NVIDIA,),
