@@ -241,7 +241,7 @@ def named(finding: Finding, explanation: Explanation) -> str:
 
 
 def _place(finding: Finding) -> str:
-    """Return where a finding is; a step of which no range is the name has one word for all of it."""
+    """Return the place of a finding in words, also where the whole step has no range to name it."""
     return "the step" if finding.where == "step" else visible(finding.where)
 
 

@@ -328,18 +328,24 @@ def kernel_totals(path: Path) -> dict[str | None, int]:
 def test_a_trace_with_changed_fields_gives_a_sentence_or_parts_that_add_up(
     fresh: Callable[[], Path], seeds: list[int]
 ) -> None:
-    path = fresh() / "rank00000.trace.json"
     trace = json.loads(TRACE)
+    timeline = opened_changed(fresh() / "rank00000.trace.json", trace, seeds)
+    if timeline is not None:
+        found = [e.get("cat") for e in trace["traceEvents"] if isinstance(e, dict)]
+        assert counted(timeline, TRACE_SUBJECTS) == {
+            table: sum(category in own for category in found) for table, own in CATEGORIES.items()
+        }
+
+
+def opened_changed(path: Path, trace: dict[str, Any], seeds: list[int]) -> Timeline | None:
+    """Change a trace, write it, and read and check it; None where the reader refuses it in one sentence."""
     for seed in seeds:
         change_trace(trace, random.Random(seed))
     path.write_text(json.dumps(trace))
     timeline = opened(path)
     if timeline is not None:
         check_parts(analysed(timeline))
-        found = [e.get("cat") for e in trace["traceEvents"] if isinstance(e, dict)]
-        assert counted(timeline, TRACE_SUBJECTS) == {
-            table: sum(category in own for category in found) for table, own in CATEGORIES.items()
-        }
+    return timeline
 
 
 def change_trace(trace: dict[str, Any], choose: random.Random) -> None:
@@ -409,14 +415,8 @@ def test_a_profile_with_changed_bytes_gives_a_sentence_or_a_result(
 def test_a_trace_of_unitrace_with_changed_fields_gives_a_sentence_or_parts_that_add_up(
     fresh: Callable[[], Path], seeds: list[int]
 ) -> None:
-    path = fresh() / "rank00000.unitrace.json"
     trace = {"traceEvents": deepcopy(unitrace_trace.events())}
-    for seed in seeds:
-        change_trace(trace, random.Random(seed))
-    path.write_text(json.dumps(trace))
-    timeline = opened(path)
-    if timeline is not None:
-        check_parts(analysed(timeline))
+    opened_changed(fresh() / "rank00000.unitrace.json", trace, seeds)
 
 
 @bounded

@@ -18,7 +18,7 @@ from hpcprof.analysis.explain.rank_activity import CallKind
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.removals import SHORT_NS, WHOLE_STEP, Removals, peers, stage_medians
 from hpcprof.analysis.explain.replay import Replay, Times
-from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.analysis.statistics.grouped import Floats, summarize
 from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import Category, Ints
 
@@ -436,14 +436,11 @@ class Candidates:
 
     def _usual_piece(self, rank: int, others: Ints) -> Floats:
         """Return how many times as long as on the others the median piece of host time is, by place."""
-        pieces = self.graph.pieces
-        of_rank = self.graph.call_rank[pieces.call]
-        medians = np.zeros((len(self.graph.places) + 1, len(self._every)))
-        order = np.lexsort((pieces.length, of_rank, pieces.place))
-        key = (pieces.place * len(self._every) + of_rank)[order]
-        first = np.flatnonzero(np.diff(key, prepend=key[:1] - 1))
-        middle = pieces.length[order][first + np.diff(first, append=len(key)) // 2]
-        medians[pieces.place[order][first], of_rank[order][first]] = middle
+        pieces, ranks = self.graph.pieces, len(self._every)
+        found = summarize(pieces.place * ranks + self.graph.call_rank[pieces.call], pieces.length)
+        # `NONE` is -1 and so selects the last row.
+        medians = np.zeros((len(self.graph.places) + 1, ranks))
+        medians[found.group // ranks, found.group % ranks] = found.median
         usual = np.median(medians[:, others], axis=1)
         ratio: Floats = np.divide(medians[:, rank], usual, out=np.ones(len(usual)), where=usual > 0)
         return ratio

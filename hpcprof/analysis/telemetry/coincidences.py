@@ -60,7 +60,7 @@ _CPU_OF_FAULT_S = 2e-4
 """The most CPU time in the kernel to read a page again, and to make room for it."""
 
 _STATES = ("blocked_pct", "paging_pct")
-"""What a sample says of its instant only: it says nothing of the steps between two samples."""
+"""States that a sample has of its instant only: it says nothing of the steps between two samples."""
 
 _KNOWN = 0.25
 """The least share of the units in which the state has to be sampled."""
