@@ -200,15 +200,18 @@ def read_results(path: Path, written: bytes) -> Timeline:
 def parsed(path: Path, written: bytes) -> RocprofResults:
     """Return the results in a file, whose sections are not decoded."""
     try:
-        return msgspec.json.decode(written, type=RocprofResults)
+        results = msgspec.json.decode(written, type=RocprofResults)
     except msgspec.ValidationError as error:
         raise DamagedInput(f"{path} does not hold the results of rocprofv3: {error}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DamagedInput(f"{path} is damaged or truncated: {error}.") from None
+    if not results.processes:
+        raise DamagedInput(f"{path} has no process: rocprofv3 recorded nothing.")
+    return results
 
 
 def _origin(path: Path, processes: Sequence[_Process], agents: Sequence[Agent]) -> Origin:
-    node = processes[0].metadata.node if processes else Node()
+    node = processes[0].metadata.node
     gpus = gpus_of(agents)
     system = f"{node.system_name} {node.release}".strip()
     return Origin(

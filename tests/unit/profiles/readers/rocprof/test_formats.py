@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from hpcprof.analysis.hardware.kernel_counters import kernel_counters
+from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.losses import LossKind
 from hpcprof.profiles.readers.discovery import find_profiles, identify_rank, read_profile, several_ranks
@@ -192,3 +193,10 @@ def test_counters_alone_have_their_kernels(tmp_path: Path) -> None:
     path = tmp_path / "rank0_results.json"
     path.write_text(json.dumps(results))
     assert sorted(read(path).kernels.end.tolist()) == sorted(one.end for one in made.DISPATCHES)
+
+
+def test_results_without_a_process_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rank0_results.json"
+    path.write_text('{"rocprofiler-sdk-tool":[]}')
+    with pytest.raises(DamagedInput, match="has no process: rocprofv3 recorded nothing"):
+        read(path)
