@@ -128,12 +128,8 @@ def plain_text(value: str) -> str:
 def table_of(kind: type[Table], columns: Mapping[str, pa.ChunkedArray], number: Mapping[str, int]) -> Table:
     """Return the table of a timeline whose columns were written.
 
-    Parameters
-    ----------
-    columns : mapping of str to pyarrow.ChunkedArray
-        By the name in the timeline, or for a column of shape (n, 3) with its axis.
-    number : mapping of str to int
-        The number of each text in the timeline.
+    ``columns`` go by the name in the timeline, for a column of shape (n, 3) with its axis; ``number`` is the
+    number of each text in the timeline.
     """
     found = {}
     for f in fields(kind):

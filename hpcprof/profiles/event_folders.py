@@ -60,10 +60,7 @@ def pushed_events(project: Path, sha256: str) -> Path:
 def remove_events_among(runs_dir: Path, run_id: str, but: Path | None = None) -> None:
     """Remove the events of a run that are not in its own folder, in all datasets but one.
 
-    Raises
-    ------
-    OSError
-        If a file cannot be removed.
+    Raises OSError if a file cannot be removed.
     """
     for dataset in (runs_dir / EVENTS, *(runs_dir / PUSHED).glob(f"*/{EVENTS}")):
         if dataset != but:
@@ -75,10 +72,7 @@ def remove_events_among(runs_dir: Path, run_id: str, but: Path | None = None) ->
 def remove_run_events(folder: Path, run_id: str) -> None:
     """Remove the events of a run, and the folders that are empty then.
 
-    Raises
-    ------
-    OSError
-        If a file cannot be removed.
+    Raises OSError if a file cannot be removed.
     """
     if not folder.is_dir() or folder.is_symlink():
         return

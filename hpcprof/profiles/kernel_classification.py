@@ -61,10 +61,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
 def load(path: Path | None = None) -> tuple[Rule, ...]:
     """Return the rules in the order in which they are tried: the user's, then those of hpcprof.
 
-    Parameters
-    ----------
-    path : Path, optional
-        The user's file. By default ``kernel_classes.yaml`` in the user's folder is read if it exists.
+    ``path`` is the user's file. By default ``kernel_classes.yaml`` in the user's folder is read if it exists.
     """
     file = path or user_config() / "kernel_classes.yaml"
     if path is None and not file.is_file():

@@ -47,11 +47,7 @@ class KernelLookup(Generic[T]):
     """A value for each kernel, found by the name that either profiler gives, and by grid and block.
 
     ncu shortens names where it prints them and nsys does not: they agree only without namespaces and casts.
-
-    Parameters
-    ----------
-    values : iterable of (name, grid, block, value)
-        For a kernel that is listed twice, the last value counts.
+    For a kernel that is listed twice, the last value counts.
     """
 
     def __init__(self, values: Iterable[tuple[str, str, str, T]]) -> None:

@@ -113,10 +113,7 @@ def losses(
 def over_ranks(found: Iterable[tuple[int, Loss]]) -> list[str]:
     """Return one sentence for each kind, subject and detail, which counts them over the ranks.
 
-    Parameters
-    ----------
-    found : iterable of (int, Loss)
-        The losses, each with its rank.
+    ``found`` are the losses, each with its rank.
     """
     return [f"{named_ranks(ranks)}: {loss.sentence}" for ranks, loss in summed(found)]
 

@@ -87,15 +87,8 @@ class RankEvents:
     def write(self, timeline: Timeline, step: Ints) -> None:
         """Write the tables of a timeline; they do not count until `finish` is called.
 
-        Parameters
-        ----------
-        step : ndarray of int64, shape (kernels,)
-            The step of each kernel, -1 outside steps.
-
-        Raises
-        ------
-        OSError
-            If a file cannot be written.
+        ``step``, of shape (kernels,), is the step of each kernel, -1 outside steps. Raises OSError if a file
+        cannot be written.
         """
         self._origin.unlink(missing_ok=True)
         strings = timeline.strings.tolist()
@@ -114,17 +107,8 @@ class RankEvents:
     def finish(self, timeline: Timeline, others: Mapping[str, pa.Table], *, events: bool = True) -> None:
         """Write other tables of the rank, and the description with which its files count.
 
-        Parameters
-        ----------
-        others : mapping of str to pa.Table
-            By their names in the dataset.
-        events : bool
-            Whether `write` has written the tables of the timeline.
-
-        Raises
-        ------
-        OSError
-            If a file cannot be written.
+        ``others`` are by their names in the dataset; ``events`` tells whether `write` has written the tables
+        of the timeline. Raises OSError if a file cannot be written.
         """
         fields_written = timeline_tables() if events else ()
         rows = {dataset_name(field): len(getattr(timeline, field)) for field in fields_written}
@@ -156,10 +140,7 @@ class RankEvents:
     def table(self, name: str, schema: pa.Schema) -> pa.Table | None:
         """Read columns of a table that was given to `finish`.
 
-        Returns
-        -------
-        pa.Table or None
-            None if there is none of this profile and version, or it is damaged.
+        It is None if there is none of this profile and version, or it is damaged.
         """
         rows = self._rows()
         if rows is None or name not in rows:
@@ -193,10 +174,7 @@ class RankEvents:
     def load(self) -> Timeline | None:
         """Read the timeline.
 
-        Returns
-        -------
-        Timeline or None
-            None if there is none, or it is of another profile or version, or damaged.
+        It is None if there is none, or it is of another profile or version, or damaged.
         """
         rows = self.rows()
         try:
@@ -211,12 +189,7 @@ class RankEvents:
         """Read the rows that overlap a window of time, see `overlapping`; others are skipped by row groups.
 
         The timeline has only the texts of these row groups, so its numbers of texts are others than those of
-        `load`.
-
-        Returns
-        -------
-        Timeline or None
-            None if there is none of this profile and version, or it is damaged.
+        `load`. It is None if there is none of this profile and version, or it is damaged.
         """
         rows = self.rows()
         if rows is None:
@@ -296,12 +269,8 @@ class RankEvents:
     ) -> _Columns | None:
         """Return the columns of a table by their names in the timeline; None if it has no rows.
 
-        With a window, only those rows that overlap it are returned.
-
-        Raises
-        ------
-        ValueError
-            If the file is of another profile or version, or incomplete.
+        With a window, only those rows that overlap it are returned. Raises ValueError if the file is of
+        another profile or version, or incomplete.
         """
         name = dataset_name(field)
         if not rows.get(name):

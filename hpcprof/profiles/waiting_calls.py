@@ -36,17 +36,8 @@ _KINDS = {
 def kinds_by_call(process: Ints, correlation: Ints, calls: ApiCalls, strings: Iterable[str]) -> Ints:
     """Return the kind that the name of its API call gives each synchronization, shape (n,).
 
-    Parameters
-    ----------
-    process, correlation : ndarray of int64, shape (n,)
-        What identifies the call of each synchronization.
-    strings : iterable of str
-        The texts of the names of the calls.
-
-    Returns
-    -------
-    ndarray of int64
-        Values of `SyncKind`, `QUERY` or `UNKNOWN`.
+    ``process`` and ``correlation``, of shape (n,), identify the call of each synchronization; ``strings`` are
+    the texts of the names of the calls. The kinds are values of `SyncKind`, `QUERY` or `UNKNOWN`.
     """
     # NO_NAME is -1 and so selects the last element.
     of_call = np.array([*map(_kind, strings), UNKNOWN], np.int8)[calls.name]

@@ -38,12 +38,8 @@ DIFFERENCES = (
 def over_pair(analysis: Analysis, runs: Sequence[Run], against: Sequence[Run], store: Store) -> AnalysisTable:
     """Run a pair analysis over two sides of runs; the runs of a side are repeats of each other.
 
-    Raises
-    ------
-    UsageError
-        If a run is listed twice on one side.
-    HpcprofError
-        If a run has neither been collected nor has results of its workload.
+    Raises UsageError if a run is listed twice on one side, and HpcprofError if a run has neither been
+    collected nor has results of its workload.
     """
     if analysis.name == "compare":
         return compare_sides(runs, against, store)

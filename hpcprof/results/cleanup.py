@@ -105,12 +105,8 @@ class Removal:
 def chosen_removals(references: Sequence[str], runs_dir: Path, db: str | None = None) -> list[Removal]:
     """Return what `remove` has to remove for the runs, sweeps and collected profiles that a user names.
 
-    Raises
-    ------
-    UsageError
-        If a name matches nothing, what it names is not in the folder of runs, or a run is in a baseline.
-    HpcprofError
-        If the job of a run has not ended, or it is not known whether it has.
+    Raises UsageError if a name matches nothing, what it names is not in the folder of runs, or a run is in a
+    baseline, and HpcprofError if the job of a run has not ended, or it is not known whether it has.
     """
     stored = {row.id: row for row in stored_runs(db, runs_dir)}
     found: dict[str, Removal] = {}
@@ -176,10 +172,7 @@ def _without_baselines(
 def remove(removals: Sequence[Removal], runs_dir: Path, db: str | None = None) -> Iterator[Removal]:
     """Remove directories and rows, and yield each removal when it is done.
 
-    Raises
-    ------
-    HpcprofError
-        If a file or the rows cannot be removed; what was yielded before is gone.
+    Raises HpcprofError if a file or the rows cannot be removed; what was yielded before is gone.
     """
     store = None
     if any(removal.rows for removal in removals):

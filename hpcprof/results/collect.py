@@ -387,10 +387,7 @@ class _Collection:
     def tasks_again(self, tasks: list[ProfileTask], given: str | None) -> list[ProfileTask]:
         """Return the tasks of the ranks whose step is not that of the run; each rank was looked at alone.
 
-        Raises
-        ------
-        UsageError
-            If no profile has the range that a user gave.
+        Raises UsageError if no profile has the range that a user gave.
         """
         if not self.summary.read and not self.without_steps:
             return []
@@ -521,10 +518,7 @@ class BatchWriter:
     def add(self, rank: int, file: str, found: ProfileResults) -> None:
         """Take the results of a rank, and store all that wait if they are many or have waited for a second.
 
-        Raises
-        ------
-        StoreError
-            If they cannot be stored.
+        Raises StoreError if they cannot be stored.
         """
         if not self._waiting:
             self._since = time.monotonic()

@@ -76,10 +76,7 @@ def find_events(
 ) -> EventFiles:
     """Find the events of runs; profiles whose events were not kept are read once, and theirs are kept.
 
-    Raises
-    ------
-    HpcprofError
-        If a run has not been collected, or no rank has events.
+    Raises HpcprofError if a run has not been collected, or no rank has events.
     """
     found = EventFiles()
     for run in runs:
@@ -90,16 +87,9 @@ def find_events(
 def find_kept_events(runs: Sequence[tuple[Run, Path, Mapping[int, str]]], store: Store) -> EventFiles:
     """Find the events of runs that are kept; nothing is written.
 
-    Parameters
-    ----------
-    runs : sequence of (Run, Path, mapping of int to str)
-        The folder has the events that a run itself has none of, but no other tables; the mapping says by rank
-        why there are none either.
-
-    Raises
-    ------
-    HpcprofError
-        If a run has not been collected, or no rank has events.
+    ``runs`` has for each run the folder of the events that it has none of itself, but no other tables, and by
+    rank why there are none either. Raises HpcprofError if a run has not been collected, or no rank has
+    events.
     """
     found = EventFiles()
     for run, spare, reasons in runs:
@@ -126,17 +116,9 @@ def asking(sql: str, found: EventFiles, memory: str = MEMORY) -> Iterator[EventA
     """Execute one SELECT over events.
 
     The SQL can read the files of these events and nothing else. What does not fit into ``memory`` goes to a
-    folder that is removed afterwards.
-
-    Parameters
-    ----------
-    memory : str
-        A size such as ``4G``, or a percentage of the machine's memory.
-
-    Raises
-    ------
-    UsageError
-        If DuckDB is not installed, or the SQL is wrong or more than one SELECT; the rows raise it too.
+    folder that is removed afterwards. ``memory`` is a size such as ``4G``, or a percentage of the machine's
+    memory. Raises UsageError if DuckDB is not installed, or the SQL is wrong or more than one SELECT; the
+    rows raise it too.
     """
     duckdb = _duckdb()
     with tempfile.TemporaryDirectory(prefix="hpcprof-query-") as folder, ThreadPoolExecutor(1) as pool:

@@ -109,19 +109,9 @@ def explain(
 ) -> Explanation:
     """Explain where the time of a step goes, why, and what it would gain.
 
-    The explanation is computed once and kept in the store until a profile of the run changes.
-
-    Parameters
-    ----------
-    executor : Executor
-        Computes the analyses that a collect left to whoever asks first, see `hpcprof.results.when_asked`.
-
-    A run without a profile has the verdict on its stall, and its step times as far as its ranks noted them.
-
-    Raises
-    ------
-    HpcprofError
-        If the run has not been collected, or its timelines cannot be read.
+    The explanation is computed once and kept in the store until a profile of the run changes. ``executor``
+    computes the analyses that a collect left to whoever asks first (`hpcprof.results.when_asked`). Raises
+    HpcprofError if the run has not been collected, or its timelines cannot be read.
     """
     now = partial(as_of_now, run=run, store=store)
     if is_unprofiled(run, store):
@@ -246,17 +236,9 @@ def _reporting(inputs: ExplainInputs, progress: Progress) -> Callable[[int], Tim
 def what_if(run: Run, store: Store, texts: Sequence[str]) -> Prediction:
     """Predict the step of a run with changed times; without changes, replay it as it was.
 
-    Parameters
-    ----------
-    texts : sequence of str
-        The changes, each in one of the forms of `hpcprof.analysis.explain.changes.FORMS`.
-
-    Raises
-    ------
-    UsageError
-        If a change cannot be parsed, or is about something that the run does not have.
-    HpcprofError
-        If the run has not been collected, or its timelines cannot be read.
+    ``texts`` are the changes, each in one of the forms of `hpcprof.analysis.explain.changes.FORMS`. Raises
+    UsageError if a change cannot be parsed, or is about something that the run does not have, and
+    HpcprofError if the run has not been collected, or its timelines cannot be read.
     """
     changes = parse_changes(texts)
     inputs = explain_inputs(run, store)
@@ -270,10 +252,7 @@ def what_if(run: Run, store: Store, texts: Sequence[str]) -> Prediction:
 def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> ExplainInputs:
     """Gather what an explanation is computed from; ``executor`` is as for `explain`.
 
-    Raises
-    ------
-    HpcprofError
-        If the run has not been collected by this version of hpcprof, or has no timelines.
+    Raises HpcprofError if the run has not been collected by this version of hpcprof, or has no timelines.
     """
     from hpcprof.analysis.explain.inputs import ExplainInputs
     from hpcprof.results.over_ranks import run_communication

@@ -28,16 +28,8 @@ def collect_there(run: Run, host: Host, store: Store, options: list[str]) -> lis
     """Collect a run on its host into a store here, and return what hpcprof said there.
 
     Nothing is done, and None returned, if the host has no hpcprof of this version, or cannot be reached.
-
-    Parameters
-    ----------
-    options : list of str
-        Further options of ``hpcprof collect``.
-
-    Raises
-    ------
-    HpcprofError
-        If the collect fails there, or its results cannot be read.
+    ``options`` are further ones of ``hpcprof collect``. Raises HpcprofError if the collect fails there, or
+    its results cannot be read.
     """
     if refresh(run) or not _is_installed(host):
         return None
@@ -55,10 +47,8 @@ def collect_there(run: Run, host: Host, store: Store, options: list[str]) -> lis
 def submit_there(run: Run, host: Host, options: list[str]) -> None:
     """Have hpcprof on a host submit the collect of a run as a job; `collect_there` then takes its results.
 
-    Raises
-    ------
-    HpcprofError
-        If the host has no hpcprof of this version, cannot be reached, or the job was not submitted.
+    Raises HpcprofError if the host has no hpcprof of this version, cannot be reached, or the job was not
+    submitted.
     """
     host.connect()
     if not _is_installed(host):

@@ -89,12 +89,8 @@ def finish(
 ) -> None:
     """Write the steps and the analyses that are kept with the events.
 
-    Parameters
-    ----------
-    outcomes : mapping of str to Outcome
-        By the name of the analysis.
-    with_timeline : bool
-        Whether `keep_timeline` has written the timeline.
+    ``outcomes`` go by the name of the analysis; ``with_timeline`` tells whether `keep_timeline` has written
+    the timeline.
     """
     times = step_intervals(timeline)
     steps = pa.table([steps_of(timeline).number, times.start, times.end], schema=_STEP_COLUMNS)

@@ -96,10 +96,7 @@ def list_runs(
 ) -> list[ListedRun]:
     """Return the runs in a folder, oldest first, and then what was collected from elsewhere.
 
-    Parameters
-    ----------
-    skipped : list of str, optional
-        Gets a sentence for each run that cannot be read, and for a database that cannot.
+    ``skipped`` gets a sentence for each run that cannot be read, and for a database that cannot.
     """
     skipped = [] if skipped is None else skipped
     runs = all_runs(runs_dir, skipped)

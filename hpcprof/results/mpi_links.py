@@ -121,14 +121,9 @@ def calls_between(
 ) -> RunMpi:
     """Return the calls of some ranks that begin between two moments, matched as in the whole run.
 
-    What other ranks take part in is matched among these, and nothing of which a part lies outside.
-
-    Parameters
-    ----------
-    tables : iterable of tuple
-        Each rank in ascending order, with its rows of ``mpi_call_list`` and ``mpi_operation_list``.
-    between : mapping of int to tuple of int
-        By rank, on its own clock.
+    What other ranks take part in is matched among these, and nothing of which a part lies outside. ``tables``
+    has each rank in ascending order, with its rows of ``mpi_call_list`` and ``mpi_operation_list``;
+    ``between`` is, by rank, on its own clock.
     """
     lists, chosen = RunLists(most_calls=np.iinfo(np.int64).max), {}
     for rank, calls, operations in tables:

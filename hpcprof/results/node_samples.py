@@ -47,11 +47,7 @@ def run_telemetry(
     """Return the samples of the nodes of a run; None without any.
 
     In runs of many ranks those of a node have the steps of its first one: they wait for each other.
-
-    Parameters
-    ----------
-    captured : callable
-        Returns the steps in the profiles (`hpcprof.analysis.telemetry.coincidences.captured_steps`).
+    ``captured`` returns the steps in the profiles (`hpcprof.analysis.telemetry.coincidences.captured_steps`).
     """
     if not has_telemetry(run.path):
         return None

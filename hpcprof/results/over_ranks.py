@@ -171,10 +171,7 @@ def _has_many_rows(parts: Sequence[Listed]) -> bool:
 def analyze_matched(run_id: str, store: Store, names: Sequence[str]) -> dict[str, Outcome]:
     """Compute analyses of scope RUN that a collect left to whoever asks first.
 
-    Raises
-    ------
-    StoreError
-        If the rows of a rank are gone.
+    Raises StoreError if the rows of a rank are gone.
     """
     maps = {ANALYSES[name].map: imported(ANALYSES[name].map) for name in names}
     values: dict[str, list[Any]] = {name: [] for name in maps}
@@ -392,10 +389,7 @@ def run_tasks(
 ) -> Iterator[tuple[TaskT, ResultT]]:
     """Yield each task with its result, in any order; what another process cannot compute, this one does.
 
-    Raises
-    ------
-    StoreError, OSError
-        If this process cannot either.
+    Raises StoreError or OSError if this process cannot either.
     """
     left = dict.fromkeys(tasks)
     for task, result in executor(_Elsewhere(function), tasks):
@@ -522,10 +516,7 @@ def rank_chunks(ranks: Sequence[int]) -> Iterator[tuple[int, ...]]:
 def groups_of_communicators(surveys: Sequence[Survey]) -> list[RankGroup] | None:
     """Divide the communicators of all ranks into groups that can be matched apart from each other.
 
-    Returns
-    -------
-    list of RankGroup or None
-        Groups of about `RANKS_A_TASK` ranks; None if all rows have to be matched at once.
+    They have about `RANKS_A_TASK` ranks; the result is None if all rows have to be matched at once.
     """
     members: dict[str, set[int]] = {}
     for survey in surveys:

@@ -96,12 +96,8 @@ class Package:
 def write_package(path: Path, run_id: str, described: Described, store: Store) -> None:
     """Write the package of a collected run, under the id that it is described by.
 
-    The same results give the same bytes.
-
-    Raises
-    ------
-    HpcprofError
-        If the store has nothing of the run, or it cannot be read.
+    The same results give the same bytes. Raises HpcprofError if the store has nothing of the run, or it
+    cannot be read.
     """
     if store.run(run_id) is None:
         raise HpcprofError(f"{run_id}: nothing of it has been collected: hpcprof collect {run_id}.")
@@ -157,21 +153,9 @@ def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
 def unpacked(path: Path, beside: Path, most_bytes: int = MOST_EVENT_BYTES) -> Iterator[Package]:
     """Unpack and check a package in a private folder, which is removed afterwards.
 
-    Parameters
-    ----------
-    path : Path
-        The package.
-    beside : Path
-        Where the folder is made: on the file system on which the events are to stay.
-    most_bytes : int
-        The most bytes of all that is in it.
-
-    Raises
-    ------
-    DamagedInput
-        If anything in it is not as `write_package` writes it.
-    HpcprofError
-        If a file cannot be written here.
+    The folder is made in ``beside``, on the file system on which the events are to stay, and all that is in
+    the package may take ``most_bytes``. Raises DamagedInput if anything in it is not as `write_package`
+    writes it, and HpcprofError if a file cannot be written here.
     """
     with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=beside) as folder:
         place = Path(folder)
@@ -201,12 +185,8 @@ def keep_package(package: Package, store: Store, project: Path, pushed: PushedRo
     """Keep a package in a store and in the folder of a project, in place of what these have of the run.
 
     The rows are one transaction, which also leads to the new events: those of before are there until then.
-    Events without rows are never seen, and removed with the next package of the run.
-
-    Raises
-    ------
-    HpcprofError
-        If a file or a row cannot be written; the rows that the store had remain.
+    Events without rows are never seen, and removed with the next package of the run. Raises HpcprofError if a
+    file or a row cannot be written; the rows that the store had remain.
     """
     run_id = package.run_id
     events = pushed_events(project, pushed.sha256)
@@ -280,17 +260,8 @@ def _place(events: Path, run_id: str, name: str) -> Path:
 def check_rows(run_id: str, rows: Mapping[str, Mapping[str, list[Any]]], made_by: str) -> None:
     """Check rows that come from elsewhere: they are those of one run, and as the tables have them.
 
-    Parameters
-    ----------
-    rows : mapping
-        As `hpcprof.results.store.store.Store.rows_of` returns them.
-    made_by : str
-        The version of hpcprof that wrote them.
-
-    Raises
-    ------
-    DamagedInput
-        For the first table that is not as it has to be.
+    ``rows`` are as `hpcprof.results.store.store.Store.rows_of` returns them, and ``made_by`` is the version
+    of hpcprof that wrote them. Raises DamagedInput for the first table that is not as it has to be.
     """
     for name, columns in rows.items():
         table = OF_RUN.get(name)

@@ -60,12 +60,8 @@ def profiles_by_rank(
 ) -> RankedProfiles:
     """Assign each profile to its rank; a single profile without a rank is rank 0.
 
-    Profiles in ``known`` are not opened.
-
-    Raises
-    ------
-    HpcprofError
-        If two profiles have the same rank, or one of several has none.
+    Profiles in ``known`` are not opened. Raises HpcprofError if two profiles have the same rank, or one of
+    several has none.
     """
     identified: dict[Path, Identified] = {**known}
     new = [file for file in files if file not in known]

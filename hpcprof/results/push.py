@@ -63,10 +63,7 @@ class HubAddress:
     def connect(self) -> http.client.HTTPConnection:
         """Return a connection, not opened yet; by the proxy that the environment names, as other programs do.
 
-        Raises
-        ------
-        HpcprofError
-            If the environment names a proxy that is none.
+        Raises HpcprofError if the environment names a proxy that is none.
         """
         if self.scheme == "http":  # to this machine
             return http.client.HTTPConnection(self.host, self.port, timeout=_TIMEOUT_S)
@@ -135,18 +132,9 @@ def push_run(
     """Push the results and the kept events of a run, and return its address at the hub.
 
     A package that is there already is not sent again, and one of which a part is there goes on from it.
-
-    Parameters
-    ----------
-    shown : callable
-        Called with the bytes that the hub has, and those of the package.
-    scrub : bool
-        Push what copies of the profiles without private data give.
-
-    Raises
-    ------
-    HpcprofError
-        If nothing of the run has been collected, the hub cannot be reached, or it refuses.
+    ``shown`` is called with the bytes that the hub has, and those of the package; ``scrub`` pushes what
+    copies of the profiles without private data give. Raises HpcprofError if nothing of the run has been
+    collected, the hub cannot be reached, or it refuses.
     """
     assert store.runs_dir is not None
     listed = next((row for row in list_runs(store.runs_dir, str(store.url)) if row.run == run.id), None)

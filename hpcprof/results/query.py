@@ -55,21 +55,10 @@ def query(
 ) -> QueryResult:
     """Execute one read-only statement.
 
-    Parameters
-    ----------
-    most_rows : int or None
-        Return no more rows than these, by default all.
-    seconds : int
-        How long the statement may take on PostgreSQL.
-
-    Raises
-    ------
-    HpcprofError
-        If nothing has been collected into the store.
-    UsageError
-        If the SQL is wrong, would change something, or is more than one statement.
-    UnicodeEncodeError
-        If the SQL cannot be encoded in UTF-8.
+    At most ``most_rows`` are returned, by default all; on PostgreSQL the statement may take ``seconds``.
+    Raises HpcprofError if nothing has been collected into the store, and UsageError if the SQL is wrong,
+    would change something, or is more than one statement, and UnicodeEncodeError if the SQL cannot be encoded
+    in UTF-8.
     """
     if not store.exists():
         collecting = command_line(store, "collect")
@@ -108,12 +97,9 @@ def _check_functions(store: Store, sql: str) -> None:
     """Refuse functions that may do more than compute: a transaction that only reads does not stop them.
 
     PostgreSQL itself parses the statement, as a temporary view that is rolled back and never executed. The
-    stored view names every function by its number, and the server knows which ones are volatile.
-
-    Raises
-    ------
-    UsageError
-        If the statement calls a volatile function, or the driver cannot be told to take one statement only.
+    stored view names every function by its number, and the server knows which ones are volatile. Raises
+    UsageError if the statement calls a volatile function, or the driver cannot be told to take one statement
+    only.
     """
     if store.url.get_backend_name() == "sqlite":
         return

@@ -76,10 +76,7 @@ def _array(values: Values, kind: pa.DataType) -> pa.Array:
 def read_rank_table(events: RankEvents, name: str, columns: Sequence[str] | None = None) -> pa.Table:
     """Read the rows of a rank without the column ``rank``; ``columns`` chooses some of the others.
 
-    Raises
-    ------
-    StoreError
-        If there are none of the profile.
+    Raises StoreError if there are none of the profile.
     """
     found = events.table(dataset_table(name), table_schema(RANK_TABLES[name], columns))
     if found is None:
@@ -98,17 +95,8 @@ def rank_table_rows(
 ) -> pd.DataFrame:
     """Return the rows of some ranks with the column ``rank``.
 
-    Numbers are int64, or float64 with NaN where some are missing.
-
-    Parameters
-    ----------
-    lost : list of StoreError, optional
-        Gets an error for each rank that has none, instead of raising it.
-
-    Raises
-    ------
-    StoreError
-        If there are none of a profile.
+    Numbers are int64, or float64 with NaN where some are missing. ``lost`` gets an error for each rank that
+    has none, instead of raising it. Raises StoreError if there are none of a profile.
     """
     tables = {}
     for one in events:

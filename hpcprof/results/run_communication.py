@@ -142,14 +142,9 @@ def run_clocks(
 
     Those that collectives and messages align are connected by the ranks that they share
     (`hpcprof.analysis.collectives.common_clock`). Ranks that these do not connect with most of the others
-    follow by the UTC times in their profiles, else each by the start of its first step.
-
-    Parameters
-    ----------
-    events : mapping of int to RankEvents
-        By rank, where its steps are.
-    utc : mapping of int to int or None
-        When the clock of each rank showed 0, in ns since 1970; None if its profile does not record it.
+    follow by the UTC times in their profiles, else each by the start of its first step. ``events`` is, by
+    rank, where its steps are; ``utc`` is when the clock of each rank showed 0, in ns since 1970, None if its
+    profile does not record it.
     """
     aligned = [*aligned]
     of_node = {rank for ranks, one in aligned if one.of_node for rank in ranks}
@@ -371,10 +366,7 @@ class RunCommunication:
     def matches(self, ranks: Sequence[int] | None = None) -> Matches:
         """Return what some ranks, by default all, have in common with others.
 
-        Raises
-        ------
-        StoreError
-            If the files are gone or damaged, or nothing could be matched.
+        Raises StoreError if the files are gone or damaged, or nothing could be matched.
         """
         with self._reading():
             return read_matches(self._folder, self.parts, ranks)

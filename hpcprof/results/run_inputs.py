@@ -35,10 +35,8 @@ _COMMIT_DIGITS = 12
 def run_data(run: Run, store: Store, needs: Iterable[str]) -> RunData:
     """Gather the inputs of an analysis for one run.
 
-    Parameters
-    ----------
-    needs : iterable of str
-        The analyses to read from the store. Their tables are empty if the run has not been collected.
+    ``needs`` are the analyses to read from the store; their tables are empty if the run has not been
+    collected.
     """
     exists = store.exists()
     profiles = store.profiles(run.id) if exists else {}

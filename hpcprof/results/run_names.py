@@ -48,12 +48,8 @@ if TYPE_CHECKING:  # a run that has a directory is found without a database
 def find_known_run(reference: str, runs_dir: Path, store: Store) -> Run:
     """Return the run that a user named, in the folder of runs, by its id in the store, or by its path.
 
-    ``last`` is the last run of any kind: submitted, or collected from elsewhere.
-
-    Raises
-    ------
-    UsageError
-        If the name matches nothing, or several runs.
+    ``last`` is the last run of any kind: submitted, or collected from elsewhere. Raises UsageError if the
+    name matches nothing, or several runs.
     """
     found = find_known_runs([reference], runs_dir, store)
     if len(found) == 1:
@@ -66,12 +62,8 @@ def find_known_run(reference: str, runs_dir: Path, store: Store) -> Run:
 def find_known_runs(references: Sequence[str], runs_dir: Path, store: Store) -> list[Run]:
     """Return the runs that a user named, as `find_known_run` does; a sweep is all of its runs.
 
-    A folder with profiles of several profilers is one run for each of them.
-
-    Raises
-    ------
-    UsageError
-        If a name matches nothing, or several runs.
+    A folder with profiles of several profilers is one run for each of them. Raises UsageError if a name
+    matches nothing, or several runs.
     """
     stored = cache(partial(_stored_paths, store))
     return [run for reference in references for run in _known_runs(reference, runs_dir, store, stored)]
@@ -141,17 +133,8 @@ def _last_submitted(runs_dir: Path) -> Run:
 def stored_run(reference: str, runs_dir: Path, paths: Mapping[str, str]) -> Run | None:
     """Return the collected run that an id or another name of one stands for; None if there is none.
 
-    Parameters
-    ----------
-    runs_dir : Path
-        Runs in this folder are not considered: they are found there, or their name is ambiguous there.
-    paths : mapping of str to str
-        The path of each collected run by id.
-
-    Raises
-    ------
-    UsageError
-        If the name matches several runs.
+    Runs in ``runs_dir`` are not considered: they are found there, or their name is ambiguous there. ``paths``
+    has the path of each collected run by id. Raises UsageError if the name matches several runs.
     """
     elsewhere = _elsewhere(runs_dir, paths)
     ids = matching_ids(reference, [name for name in paths if name in elsewhere])

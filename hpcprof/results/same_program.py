@@ -84,13 +84,9 @@ def check_same_program(run_id: str, store: Store, calls: Mapping[int, Collective
 def collective_counts(ranks: int | None, kinds: Iterable[Mapping[str, Any]]) -> CollectiveCounts:
     """Count what a rank calls.
 
-    Parameters
-    ----------
-    ranks : int or None
-        The number of ranks that its profile records.
-    kinds : iterable of mapping
-        Each kind of its calls, with ``op``, ``bytes``, ``comm_id`` and ``comm_ranks``, how many there are
-        (``count_all``), and the times of the first and the last (``start_ns_min``, ``end_ns_max``).
+    ``ranks`` is their number as its profile records it. Each of ``kinds`` of calls has ``op``, ``bytes``,
+    ``comm_id`` and ``comm_ranks``, how many there are (``count_all``), and the times of the first and the
+    last (``start_ns_min``, ``end_ns_max``).
     """
     communicators = set[str]()
     operations, sizes, world_sizes = Counter[str](), Counter[tuple[str, int]](), Counter[tuple[str, int]]()

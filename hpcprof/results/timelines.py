@@ -45,10 +45,7 @@ def profile_is_gone(run: Run, rank: int, file: str) -> HpcprofError:
 def find_timelines(run: Run, file: str = "") -> Timelines:
     """Find the timelines of a run, or only those in the profile of this name if there is one.
 
-    Raises
-    ------
-    HpcprofError
-        If two profiles have the same rank, or the folder of the profiles cannot be reached.
+    Raises HpcprofError if two profiles have the same rank, or the folder of the profiles cannot be reached.
     """
     if not is_folder(run.path):
         raise HpcprofError(f"the timelines of {run.id} cannot be read: there is no folder {run.path} here.")

@@ -72,13 +72,8 @@ def complete(
 ) -> Computed:
     """Compute and store those of some analyses that nobody has asked for yet.
 
-    A store that was opened to be read only stays as it is.
-
-    Returns
-    -------
-    Computed
-        What was computed. Where the database cannot be written, it is not stored; nor is the reason of a rank
-        whose timeline is gone.
+    A store that was opened to be read only stays as it is. What was computed is returned. Where the database
+    cannot be written, it is not stored; nor is the reason of a rank whose timeline is gone.
     """
     missing = {} if store.read_only else store.unasked(run.id, names)
     if not missing:
@@ -142,10 +137,8 @@ def _from_profile(
 ) -> dict[str, AnalysisTable]:
     """Return the analyses of a rank whose timeline is not kept from its profile.
 
-    Raises
-    ------
-    HpcprofError
-        If the profile cannot be read, or the process that should have read the timeline was lost.
+    Raises HpcprofError if the profile cannot be read, or the process that should have read the timeline was
+    lost.
     """
     if isinstance(result, Lost):
         raise HpcprofError(result.reason)

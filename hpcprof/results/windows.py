@@ -92,10 +92,7 @@ def _steps_of_mpi(events: Iterable[RankEvents]) -> dict[int, RankSteps]:
 class RunWindows:
     """Reads windows of the timelines of a collected run; what all of them need is looked up once.
 
-    Parameters
-    ----------
-    spare : Path, optional
-        Where `keep` writes the events of ranks that the run has none of.
+    ``spare`` is where `keep` writes the events of ranks that the run has none of.
     """
 
     def __init__(self, run: Run, store: Store, spare: Path | None = None) -> None:
@@ -115,17 +112,8 @@ class RunWindows:
     def read(self, rank: int, start_ns: int, end_ns: int) -> Timeline:
         """Read all events of a rank that overlap a window of time, without its end.
 
-        Parameters
-        ----------
-        rank : int
-            One of `profiles`.
-        start_ns, end_ns : int
-            On the clock of the rank's profile.
-
-        Returns
-        -------
-        Timeline
-            Its tables have the rows of the whole timeline that overlap the window, in their order.
+        ``rank`` is one of `profiles`; ``start_ns`` and ``end_ns`` are on the clock of the rank's profile. The
+        tables have the rows of the whole timeline that overlap the window, in their order.
         """
         kept = self._kept[rank]
         found = kept.window(start_ns, end_ns)
@@ -173,12 +161,8 @@ class RunWindows:
         """Read the events of the steps of a rank from ``first`` to ``last``.
 
         On the GPU these are the events while the steps last, and on the host also those since the first of
-        the calls that launched them. Such calls are looked for in one more step before.
-
-        Raises
-        ------
-        HpcprofError
-            If the rank has none of these steps, or cannot be read.
+        the calls that launched them. Such calls are looked for in one more step before. Raises HpcprofError
+        if the rank has none of these steps, or cannot be read.
         """
         steps = self.steps(rank)
         inside = np.flatnonzero((steps.number >= first) & (steps.number <= last))

@@ -61,14 +61,8 @@ def begun(record: StudyRecord) -> bool:
 def begin(record: R, runs_dir: Path, complete: Callable[[R, Path], T]) -> T:
     """Write the record of a new study into a folder of its own and complete the study.
 
-    If the first job is refused, no folder is left behind.
-
-    Parameters
-    ----------
-    runs_dir : Path
-        The folder of runs, in which the folder of the study is made.
-    complete : callable
-        Makes the runs, given the record and the folder of the study, and returns the complete study.
+    If the first job is refused, no folder is left behind. The folder of the study is made in ``runs_dir``.
+    ``complete`` makes the runs, given the record and the folder of the study, and returns the complete study.
     """
     folder = runs_dir / new_run_id(record.study, runs_dir)
     try:
@@ -91,19 +85,8 @@ def write_record(folder: Path, record: StudyRecord) -> None:
 def read_record(folder: Path, study: str, form: type[R]) -> R:
     """Read the record of a study.
 
-    Parameters
-    ----------
-    study : str
-        The name of the study.
-    form : type
-        The type of its record.
-
-    Raises
-    ------
-    UsageError
-        If the folder does not belong to such a study.
-    HpcprofError
-        If the record cannot be read.
+    ``study`` is its name, and ``form`` the type of its record. Raises UsageError if the folder does not
+    belong to such a study, and HpcprofError if the record cannot be read.
     """
     path = folder / RECORD
     try:
@@ -125,10 +108,7 @@ def read_record(folder: Path, study: str, form: type[R]) -> R:
 def read_to_resume(folder: Path, study: str, form: type[R]) -> R:
     """Read the record of a study that is to go on; see `read_record`.
 
-    Raises
-    ------
-    HpcprofError
-        If the record cannot be written: a run that is submitted by then would be lost.
+    Raises HpcprofError if the record cannot be written: a run that is submitted by then would be lost.
     """
     record = read_record(folder, study, form)
     write_record(folder, record)
@@ -145,21 +125,9 @@ def make_runs(
 ) -> tuple[R, StudyRuns]:
     """Make and collect the runs that were not made before.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder of the study.
-    runs_dir : Path
-        The folder of runs, in which it is.
-    progress, command_line
-        As for `StudyRuns`.
-
-    Returns
-    -------
-    StudyRecord
-        The record with the ids of all runs.
-    StudyRuns
-        What has made them, for the messages that follow.
+    ``folder`` is that of the study, and in ``runs_dir``; ``progress`` and ``command_line`` are as for
+    `StudyRuns`. The record has the ids of all runs, and what has made them serves for the messages that
+    follow.
     """
     template = Path(record.template) if record.template else None
     resume = resume_command(record.study, folder)

@@ -81,10 +81,7 @@ class StudyInterrupted(HpcprofError):
 def without_profiler(request: JobSpec) -> JobSpec:
     """Return a request with its job file merged in; a study sets the profiler of each run itself.
 
-    Raises
-    ------
-    UsageError
-        If the request names a profiler.
+    Raises UsageError if the request names a profiler.
     """
     from hpcprof.submit.jobs.request import merged
 
@@ -111,20 +108,8 @@ def resume_command(study: str, folder: Path) -> str:
 class StudyRuns:
     """Submits the runs of a study, waits for each and collects it.
 
-    Parameters
-    ----------
-    count : int
-        The number of runs that the study will have.
-    template : Path or None
-        The template of job.sh.
-    progress : callable or None
-        See `Progress`.
-    command_line : sequence of str or None
-        The command that run.json records; None for that of this process.
-    folder : Path, optional
-        The folder of the study, if it can be resumed.
-    resume : str
-        The command that resumes it.
+    The study will have ``count`` runs. run.json records ``command_line``, None for that of this process. A
+    study that can be resumed has a ``folder``, and ``resume`` is the command for it.
     """
 
     def __init__(
@@ -185,10 +170,7 @@ class StudyRuns:
     def wait(self, run: Run) -> None:
         """Wait for a run that has not ended.
 
-        Raises
-        ------
-        RunFailed
-            If the run does not succeed.
+        Raises RunFailed if the run does not succeed.
         """
         from hpcprof.submit.schedulers.base import JobState
         from hpcprof.submit.waiting import describe_change, describe_failure, wait_until_ended
@@ -206,10 +188,7 @@ class StudyRuns:
     def collect(self, run: Run, *, profiled: bool = True) -> None:
         """Collect a run that has succeeded; one that is not ``profiled`` has nothing to collect.
 
-        Raises
-        ------
-        NoProfile
-            If the run has left no profile, or one that cannot be read.
+        Raises NoProfile if the run has left no profile, or one that cannot be read.
         """
         self._current = run
         if profiled:
@@ -247,12 +226,8 @@ class StudyRuns:
     def cancelled_on_interrupt(self) -> Iterator[None]:
         """Cancel the run that is waited for when Ctrl-C or SIGTERM interrupts the block.
 
-        Only the main thread can be interrupted.
-
-        Raises
-        ------
-        StudyInterrupted
-            If the block was interrupted; the message says what is left.
+        Only the main thread can be interrupted. Raises StudyInterrupted if the block was interrupted; the
+        message says what is left.
         """
         if threading.current_thread() is not threading.main_thread():
             yield

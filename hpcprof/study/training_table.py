@@ -38,20 +38,11 @@ COLUMNS = (
 def training_table(slowdown: pd.DataFrame, metrics: pd.DataFrame) -> pd.DataFrame:
     """Put the metrics of each kernel beside its slowdown.
 
-    Parameters
-    ----------
-    slowdown : DataFrame
-        Rows of ``slowdown_pairs``, and further columns for the parameters of a sweep.
-    metrics : DataFrame
-        Rows of ``ncu_kernels``. The launches of a kernel are merged into their median; ``launches`` is their
-        number.
-
-    Returns
-    -------
-    DataFrame
-        One row for each row of ``slowdown`` except the total and the control, with the metrics of the same
-        name, grid and block, and then one for each kernel that only ``metrics`` has. Values that one of
-        them does not have are missing.
+    ``slowdown`` are rows of ``slowdown_pairs``, and further columns for the parameters of a sweep;
+    ``metrics`` are rows of ``ncu_kernels``. The launches of a kernel are merged into their median;
+    ``launches`` is their number. Each row of ``slowdown`` except the total and the control has a row, with
+    the metrics of the same name, grid and block; then comes one for each kernel that only ``metrics`` has.
+    Values that one of them does not have are missing.
     """
     keys = [name for name in slowdown if name not in COLUMNS]
     compared = slowdown[~slowdown["name"].isin([TOTAL, CONTROL])]
@@ -112,17 +103,8 @@ def kernels_to_measure(table: pd.DataFrame) -> str:
 def measuring_command(metrics: Path, kernels: str) -> str:
     """Return the command that measures other kernels as the study of ``metrics`` did.
 
-    Parameters
-    ----------
-    metrics : Path
-        The table of the study.
-    kernels : str
-        The filter of `kernels_to_measure`.
-
-    Returns
-    -------
-    str
-        Empty if the table is not in the run of a study.
+    ``metrics`` is the table of the study, and ``kernels`` the filter of `kernels_to_measure`. It is empty if
+    the table is not in the run of a study.
     """
     with suppress(HpcprofError, OSError):
         manifest = open_run(metrics.absolute().parent.parent).manifest
@@ -151,12 +133,8 @@ def _without_kernels(options: Sequence[str]) -> list[str]:
 def find_table(given: str, name: str, runs_dir: Path) -> Path:
     """Return the path of a study's table.
 
-    Parameters
-    ----------
-    given : str
-        The path of the table, or the path or the name of the run or the folder that has it.
-    name : str
-        The name of the table's file.
+    ``given`` is the path of the table, or the path or the name of the run or the folder that has it. ``name``
+    is the name of the table's file.
     """
     path = Path(given)
     if path.is_file():

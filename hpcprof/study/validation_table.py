@@ -138,12 +138,8 @@ def fault_costs(result: RankResult) -> dict[str, Cost]:
     """Return the cost of each fault of a run with ``--fault-blocks``, by the fault's text.
 
     Of each block of steps counts the median, or the mean where the fault acts in some steps only. The cost is
-    the difference of the means of the blocks with and without the fault, and its interval Welch's.
-
-    Parameters
-    ----------
-    result : RankResult
-        The results of a rank; the times of a step are those of the slowest rank.
+    the difference of the means of the blocks with and without the fault, and its interval Welch's. ``result``
+    is that of a rank; the times of a step are those of the slowest rank.
     """
     faults = parse_faults(str(_parameter(result, "fault") or ""))
     if not faults or not _parameter(result, "fault_blocks") or not result.latency_ns:

@@ -28,12 +28,8 @@ class Options:
 class WorkloadParser(argparse.ArgumentParser):
     """A parser that raises instead of printing and exiting: on the ranks, the caller decides who prints.
 
-    Parameters
-    ----------
-    defaults : object
-        Its attributes are the defaults of the options that `number` and `choice` add; None means no default.
-    epilog : str
-        The end of ``--help``, a paragraph in each line.
+    ``defaults`` has as attributes the defaults of the options that `number` and `choice` add, None for no
+    default; ``epilog`` is the end of ``--help``, a paragraph in each line.
     """
 
     def __init__(self, program: str, description: str, defaults: object, epilog: str = "") -> None:
@@ -74,12 +70,8 @@ class WorkloadParser(argparse.ArgumentParser):
     def given(self, arguments: Sequence[str]) -> dict[str, Any]:
         """Return the values of the options in ``arguments``, by name; options that are not given are absent.
 
-        Raises
-        ------
-        UsageError
-            An option is unknown or no longer exists, or its value is wrong.
-        InformationRequested
-            The arguments include ``--help``.
+        Raises UsageError if an option is unknown or no longer exists, or its value is wrong, and
+        InformationRequested if the arguments include ``--help``.
         """
         for name in (argument.partition("=")[0] for argument in arguments):
             if name in self._gone:

@@ -40,10 +40,7 @@ class Workload:
     def command(self, python: str, arguments: Sequence[str]) -> list[str]:
         """Return the command line of one rank.
 
-        Parameters
-        ----------
-        python : str
-            The interpreter on the compute nodes, with hpcprof installed.
+        ``python`` is the interpreter on the compute nodes, with hpcprof installed.
         """
         return [python, "-m", self.module, *arguments]
 
@@ -54,12 +51,8 @@ class Workload:
     def check(self, arguments: Sequence[str], ranks: int, *, profiled: bool = False) -> None:
         """Check the arguments as the ranks would; ``profiled`` is true if any rank runs under a profiler.
 
-        Raises
-        ------
-        UsageError
-            An option is unknown or its value is wrong for this number of ranks.
-        InformationRequested
-            The arguments ask for a text such as ``--help`` instead of a run.
+        Raises UsageError if an option is unknown or its value is wrong for this number of ranks, and
+        InformationRequested if the arguments ask for a text such as ``--help`` instead of a run.
         """
         options = self._parse(arguments)
         options.validate(ranks)

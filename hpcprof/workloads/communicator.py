@@ -25,12 +25,8 @@ _LONGEST = timedelta(days=1)
 def communicator(environ: Mapping[str, str]) -> Any:
     """Return the communicator of all ranks: MPI's, or a `StoreComm` under torchrun.
 
-    One rank that was started without a launcher needs no MPI.
-
-    Raises
-    ------
-    ImportError
-        MPI started the ranks, and this Python has no mpi4py or no MPI library.
+    One rank that was started without a launcher needs no MPI. Raises ImportError if MPI started the ranks,
+    and this Python has no mpi4py or no MPI library.
     """
     if _TORCHRUN not in environ:
         try:
@@ -72,14 +68,9 @@ def launcher_versions(comm: Any) -> dict[str, str]:
 class StoreComm:
     """The part of mpi4py's communicator that the workloads use, over a key-value store.
 
-    Values must be valid JSON values. All ranks make the same calls in the same order.
-
-    Parameters
-    ----------
-    store : torch.distributed.Store
-        A store, or a part of one, that is used for nothing else.
-    members : sequence of int
-        The ranks of this communicator, numbered as in the job.
+    Values must be valid JSON values. All ranks make the same calls in the same order. ``store`` is a store,
+    or a part of one, that is used for nothing else; ``members`` are the ranks of this communicator, numbered
+    as in the job.
     """
 
     def __init__(self, store: Any, members: Sequence[int], rank: int) -> None:

@@ -126,6 +126,9 @@ def connect(
 ) -> World:
     """Create the process group; a collective call over ``comm``.
 
+    Raises UsageError if a device is missing, does not work with the backend, or there are fewer GPUs than
+    ranks.
+
     Parameters
     ----------
     comm : mpi4py.MPI.Intracomm or StoreComm
@@ -138,11 +141,6 @@ def connect(
         The largest number of thread blocks that one NCCL collective may use; None for NCCL's default.
     timeout_s : float, optional
         How long a collective waits for a rank, in seconds; torch.distributed's default if None.
-
-    Raises
-    ------
-    UsageError
-        A device is missing, does not work with the backend, or there are fewer GPUs than ranks.
     """
     node = node_communicator(comm)
     host = socket.gethostname()
@@ -185,10 +183,7 @@ def connect(
 def _options(backend: str, max_ctas: int | None) -> Any:
     """Return the options of NCCL; None for the defaults.
 
-    Raises
-    ------
-    UsageError
-        The backend is not NCCL, or this PyTorch cannot pass the limit on.
+    Raises UsageError if the backend is not NCCL, or this PyTorch cannot pass the limit on.
     """
     if max_ctas is None:
         return None

@@ -22,11 +22,7 @@ def run_or_abort(comm: Any, work: Callable[[], int]) -> int:
     """Return ``work()``; if it fails, print the error to stderr and abort every rank.
 
     An `HpcprofError` is printed without a traceback; any other exception is a bug and keeps its traceback.
-
-    Parameters
-    ----------
-    work : callable
-        The work of this rank; it returns the exit status.
+    ``work`` is the work of this rank; it returns the exit status.
     """
     try:
         return work()

@@ -71,11 +71,8 @@ def _guarded(method: Any) -> Any:
 class Recorder:
     """Decides what is recorded, from the steps that the program marks and from the time.
 
-    Parameters
-    ----------
-    profiler : object
-        Has ``start(folder)``, ``stop()``, ``synchronize()``, which waits for the devices, and ``ready()``,
-        which tells whether the program has initialized them.
+    ``profiler`` has ``start(folder)``, ``stop()``, ``synchronize()``, which waits for the devices, and
+    ``ready()``, which tells whether the program has initialized them.
     """
 
     def __init__(self, profiler: Any, environ: dict[str, str]) -> None:

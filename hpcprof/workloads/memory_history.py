@@ -43,13 +43,7 @@ _ANSWER_S = 10.0
 class MemoryHistory:
     """Records where the memory of this process's GPUs is allocated, and writes snapshots.
 
-    Parameters
-    ----------
-    torch : module
-    steps : set of int
-        The numbers of the steps after which a snapshot is taken.
-    ranks : int
-        The number of ranks of the program.
+    A snapshot is taken after each of ``steps``; ``ranks`` is the number of ranks of the program.
     """
 
     def __init__(self, torch: Any, run: Path, rank: int, steps: set[int], ranks: int) -> None:

@@ -38,10 +38,7 @@ Document = Dict[str, Any]
 def kind_of(target: str) -> Tuple[str, str]:
     """Return the kind of a target (``slack``, ``teams``, ``mail``, ``url``, ``command``), and the rest of it.
 
-    Raises
-    ------
-    ValueError
-        If it is none; the message says what would be valid, and does not repeat the target.
+    Raises ValueError if it is none; the message says what would be valid, and does not repeat the target.
     """
     kind, _, rest = target.partition(":")
     if kind == "mail":
@@ -66,10 +63,7 @@ def kind_of(target: str) -> Tuple[str, str]:
 def send(target: str, document: Document) -> str:
     """Send a message to a target, within `SECONDS`.
 
-    Returns
-    -------
-    str
-        Why it was not sent, without the target; empty if it was.
+    The result says why it was not sent, without the target; it is empty if it was.
     """
     try:
         kind, rest = kind_of(target)

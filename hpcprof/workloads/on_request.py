@@ -64,10 +64,7 @@ class _CannotRecord(Exception):
 def parse_request(text: str | bytes) -> Request:
     """Return a request.
 
-    Raises
-    ------
-    ValueError
-        If the text is something else.
+    Raises ValueError if the text is something else.
     """
     values = json.loads(text)
     if not isinstance(values, dict) or set(values) != set(Request._fields):
@@ -87,10 +84,7 @@ def parse_request(text: str | bytes) -> Request:
 def read_request(path: Path) -> Request | None:
     """Return the request in a file of this user; None if there is none.
 
-    Raises
-    ------
-    ValueError
-        If the file is no request, or somebody else's.
+    Raises ValueError if the file is no request, or somebody else's.
     """
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -118,12 +112,7 @@ def _replace(path: Path, values: dict[str, Any]) -> None:
 def first_step(ended: int, wall_ns: float) -> int:
     """Return the number of a step that begins when all ranks have seen a request.
 
-    Parameters
-    ----------
-    ended : int
-        How many steps have ended.
-    wall_ns : float
-        The time of a step.
+    ``ended`` is how many steps have ended. ``wall_ns`` is the time of a step.
     """
     return ended + max(LEAD_STEPS, int(LEAD_S * 1e9 / max(wall_ns, 1)) + 1)
 
@@ -131,12 +120,8 @@ def first_step(ended: int, wall_ns: float) -> int:
 class OnRequest:
     """Records the steps that a request names, in the thread that takes them.
 
-    Parameters
-    ----------
-    torch, recording : module
-        PyTorch, and the module of `hpcprof.workloads.torch_hook.recording`.
-    slower_pct : float
-        Rank 0 requests a recording when its steps take so much longer than before; 0 for never.
+    ``recording`` is the module of `hpcprof.workloads.torch_hook.recording`. Rank 0 requests a recording when
+    its steps take ``slower_pct`` longer than before; 0 for never.
     """
 
     def __init__(self, torch: Any, recording: Any, run: Path, rank: int, slower_pct: float) -> None:

@@ -15,19 +15,9 @@ _BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 def device_and_backend(device: str, backend: str, *, cuda: bool) -> tuple[str, str]:
     """Resolve ``auto`` in ``--device`` and ``--backend``.
 
-    Parameters
-    ----------
-    device : str
-        ``auto``, ``cpu`` or ``cuda``.
-    backend : str
-        ``auto``, ``gloo`` (CPU) or ``nccl`` (CUDA).
-    cuda : bool
-        Whether this rank sees a CUDA device.
-
-    Raises
-    ------
-    UsageError
-        CUDA is requested but not available, or the backend does not support the device.
+    The device is ``auto``, ``cpu`` or ``cuda``, and the backend ``auto``, ``gloo`` (CPU) or ``nccl`` (CUDA);
+    ``cuda`` tells whether this rank sees a CUDA device. Raises UsageError if CUDA is requested but not
+    available, or the backend does not support the device.
     """
     if device == "auto":
         wanted = {name: kind for kind, name in _BACKENDS.items()}
@@ -46,18 +36,8 @@ def choose_gpu(visible: Sequence[Sequence[str]], local_rank: int, host: str) -> 
 
     Ranks take the first free GPU that they see, in the order of their local ranks. The index is
     ``local_rank`` if all ranks see the same GPUs, and 0 if the launcher gave each rank its own GPU.
-
-    Parameters
-    ----------
-    visible : sequence of sequences of str
-        The UUIDs of the GPUs that each rank of the node sees, by local rank.
-    local_rank : int
-        The local rank to choose for.
-
-    Raises
-    ------
-    UsageError
-        No GPU is left; ranks that share one would measure contention.
+    ``visible`` are the UUIDs of the GPUs that each rank of the node sees, by local rank. Raises UsageError if
+    no GPU is left: ranks that share one would measure contention.
     """
     taken: set[str] = set()
     for rank, gpus in enumerate(visible):
@@ -77,11 +57,8 @@ def choose_gpu(visible: Sequence[Sequence[str]], local_rank: int, host: str) -> 
 def thread_count(cores: Sequence[frozenset[int]], local_rank: int) -> int:
     """Return how many threads a rank can run without using another rank's cores.
 
-    Parameters
-    ----------
-    cores : sequence of frozenset of int
-        The cores that each rank of the node may use, by local rank: disjoint if the launcher binds ranks,
-        otherwise the same for all.
+    ``cores`` are those that each rank of the node may use, by local rank: disjoint if the launcher binds
+    ranks, otherwise the same for all.
     """
     share = len(frozenset().union(*cores)) // len(cores)
     return max(1, min(share, len(cores[local_rank])))

@@ -55,17 +55,9 @@ _COUNTED = 10**10
 class Pulse:
     """Counts the steps of this process, watches its collectives, and writes evidence of a stall.
 
-    Parameters
-    ----------
-    timeout_s : float
-        The run counts as stalled after so long without progress; 0 for never.
-    lines : object
-        What writes the lines of steps, with ``begin``, ``end`` and ``flush``.
-
-    Attributes
-    ----------
-    on_end : list of callable
-        Called at the end of each step, with how many have ended.
+    The run counts as stalled after ``timeout_s`` without progress; 0 for never. ``lines`` is what writes the
+    lines of steps, with ``begin``, ``end`` and ``flush``. The functions of ``on_end`` are called at the end
+    of each step, with how many have ended.
     """
 
     def __init__(self, run_directory: Path, rank: int, timeout_s: float, lines: Any) -> None:

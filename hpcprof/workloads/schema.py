@@ -201,16 +201,8 @@ class RankResult:
 def summarize(values: Sequence[int]) -> Summary:
     """Summarize times.
 
-    Parameters
-    ----------
-    values : sequence of int
-        At least one time in nanoseconds. Percentiles are interpolated linearly, as numpy does by default.
-        The standard deviation of a single value is 0.
-
-    Raises
-    ------
-    ValueError
-        There are no values.
+    ``values`` are at least one time in nanoseconds. Percentiles are interpolated linearly, as numpy does by
+    default; the standard deviation of a single value is 0. Raises ValueError without values.
     """
     if not values:
         raise ValueError("there are no times to summarize")

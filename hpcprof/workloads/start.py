@@ -12,13 +12,9 @@ from hpcprof.common.errors import InformationRequested, UsageError
 def start(package: str, needs: str, arguments: Sequence[str]) -> int:
     """Run a workload on this rank and return its exit status.
 
-    Parameters
-    ----------
-    package : str
-        The package of the workload. The value of ``options.parse(arguments)`` is passed to
-        ``benchmark.run``; so is a `UsageError` that it raises, because only rank 0 prints it.
-    needs : str
-        The packages that the workload needs, for the error message if one is missing.
+    ``needs`` are the packages that it needs, for the error message if one is missing. The value of
+    ``options.parse(arguments)`` of ``package`` is passed to ``benchmark.run``; so is a `UsageError` that it
+    raises, because only rank 0 prints it.
     """
     parse = importlib.import_module(f"{package}.options").parse
     try:

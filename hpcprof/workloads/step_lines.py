@@ -51,12 +51,8 @@ def count(number: int, item: str = "token") -> None:
 class StepLines:
     """Measures steps on the host and writes a line about them every second, later every ten seconds.
 
-    A line that cannot be written is the last: the program goes on, and `unwritten` counts.
-
-    Parameters
-    ----------
-    run_dir : Path or None
-        The run directory; without one, nothing is written.
+    A line that cannot be written is the last: the program goes on, and `unwritten` counts. ``run_dir`` is the
+    run directory; without one, nothing is written.
 
     Attributes
     ----------

@@ -103,10 +103,7 @@ class UntimedPhases:
 class Timer:
     """Times steps and their phases, and annotates both for the profiler.
 
-    Parameters
-    ----------
-    phases : sequence of str
-        The phases to time; others are only annotated, which costs the device nothing.
+    ``phases`` are those to time; others are only annotated, which costs the device nothing.
     """
 
     def __init__(self, clock: Clock, phases: Sequence[str], name: str = "iteration") -> None:

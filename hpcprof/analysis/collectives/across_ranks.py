@@ -111,12 +111,8 @@ def outcome_of(
 ) -> Outcome:
     """Return what was listed of all communicators, and why some is missing.
 
-    Parameters
-    ----------
-    unrecorded, nothing : str
-        Why there are no rows if nothing was recorded, or nothing is matched.
-    why_null : callable
-        Returns a sentence for each cause of missing values.
+    ``unrecorded`` and ``nothing`` say why there are no rows if nothing was recorded, or nothing is matched;
+    ``why_null`` returns a sentence for each cause of missing values.
     """
     if not parts:
         return no_rows(unrecorded)

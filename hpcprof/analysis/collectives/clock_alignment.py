@@ -71,12 +71,8 @@ def align_clocks(matched: Iterable[MatchedCollectives]) -> dict[ClockKey, Aligne
     An all-reduce, all-gather or barrier ends at nearly the same time on all ranks. So a clock is ahead by the
     median difference of its ends from those of the median rank; the median ignores a rank that ends a little
     later now and then. Clocks drift and jump by tens of microseconds: a drift that the collectives show is
-    taken out first, and from 16 collectives on each block of 8 has its own median.
-
-    Returns
-    -------
-    dict of ClockKey to AlignedClocks
-        Without the communicators that have too few collectives.
+    taken out first, and from 16 collectives on each block of 8 has its own median. Communicators that have
+    too few collectives are left out.
     """
     ends: dict[ClockKey, list[Ints]] = {}
     for one in matched:
@@ -126,12 +122,8 @@ def drift(own: Floats, apart: Floats) -> Floats:
     """Return by how much clocks get ahead per ns of their own time; 0 where that may be chance.
 
     It is the median slope between each moment of the first half and its partner in the second half (Theil and
-    Sen), which outliers do not change.
-
-    Parameters
-    ----------
-    own, apart : ndarray of float64, shape (m, ...)
-        Moments in their order, and by how much the clocks are ahead at them.
+    Sen), which outliers do not change. ``own`` and ``apart``, both of shape (m, ...), are moments in their
+    order, and by how much the clocks are ahead at them, in ns.
     """
     half = len(own) // 2
     slope = (apart[-half:] - apart[:half]) / np.maximum(own[-half:] - own[:half], 1.0)

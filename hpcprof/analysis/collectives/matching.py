@@ -188,13 +188,8 @@ def match_recorded(
     matched only if its ranks recorded it equally often and with messages of equal size; the second value has
     a sentence for each operation that is not matched. Sends and receives are matched by
     `hpcprof.analysis.collectives.pair_matching.match_pairs`. The time is O(n log n) in the number of rows.
-
-    Parameters
-    ----------
-    parts : sequence of RecordedCollectives
-        What some ranks recorded, what the next ones did, and so on. They are used up.
-    whole_world : bool
-        Whether all ranks of the program were profiled.
+    ``parts`` are what some ranks recorded, what the next ones did, and so on; they are used up.
+    ``whole_world`` tells whether all ranks of the program were profiled.
     """
     matched: list[MatchedCollectives] = []
     problems: list[str] = []

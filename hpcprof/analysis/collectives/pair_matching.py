@@ -59,25 +59,14 @@ class MatchedPairs:
 def match_pairs(rows: pd.DataFrame, whole_world: bool) -> tuple[list[MatchedPairs], list[str]]:
     """Match the n-th send of a rank to a partner with the partner's n-th receive from it.
 
-    Both are counted within their communicator. The partner is the recorded one. A partner that is recorded
-    by its rank in the communicator is the member at that position, if the communicator has all ranks of the
+    Both are counted within their communicator. The partner is the recorded one. A partner that is recorded by
+    its rank in the communicator is the member at that position, if the communicator has all ranks of the
     program or all its ranks were profiled: ranks of a communicator are in the order of the program's. If no
     partner is recorded, and the communicator has two ranks, it is the other one. Without communicators, all
-    ranks are assumed to share one. Messages of a rank to itself are left out.
-
-    Parameters
-    ----------
-    rows : DataFrame
-        Those of ``rank_collectives``, and ``row``, the position of each among the rows of its rank.
-    whole_world : bool
-        Whether all ranks of the program were profiled.
-
-    Returns
-    -------
-    list of MatchedPairs
-        Sorted by communicator, sender and receiver.
-    list of str
-        A sentence for each cause of sends and receives that are not matched.
+    ranks are assumed to share one. Messages of a rank to itself are left out. ``rows`` are those of
+    ``rank_collectives``, and ``row``, the position of each among the rows of its rank; ``whole_world`` tells
+    whether all ranks of the program were profiled. The pairs are sorted by communicator, sender and receiver;
+    the second value has a sentence for each cause of sends and receives that are not matched.
     """
     operations = rows["op"].to_numpy()
     chosen = np.flatnonzero(np.isin(operations.astype(str), list(POINT_TO_POINT)))
@@ -253,15 +242,11 @@ def align_pairs(pairs: Sequence[MatchedPairs]) -> dict[tuple[int, int], AlignedC
     block of 64 messages has its own bounds, because clocks drift. A constant drift is taken out first if that
     halves the width.
 
-    A send to a buffer can end long before its receive begins. So where receives waited for their sends in
-    one direction only, these alone align the clocks: the promptest lag by no more than the shortest transfer.
-    The uncertainty is then at least the median distance from these, since nothing bounds the other side. A
-    constant drift is taken out first if these messages then differ less.
-
-    Returns
-    -------
-    dict of (lower rank, higher rank) to AlignedClocks
-        The columns of the clocks are in this order.
+    A send to a buffer can end long before its receive begins. So where receives waited for their sends in one
+    direction only, these alone align the clocks: the promptest lag by no more than the shortest transfer. The
+    uncertainty is then at least the median distance from these, since nothing bounds the other side. A
+    constant drift is taken out first if these messages then differ less. The key of a pair is (lower rank,
+    higher rank), and the columns of its clocks are in this order.
     """
     between: dict[tuple[int, int], list[MatchedPairs]] = {}
     for pair in pairs:

@@ -268,20 +268,9 @@ def judge(
 ) -> tuple[pd.DataFrame, str]:
     """Judge each rank by what all communicators show.
 
-    Parameters
-    ----------
-    exposed : DataFrame
-        How long each rank communicated exposed in each step (`waiting_balance.exposed_by_step`).
-    times : DataFrame
-        The rows of ``step_times``.
-    missing : str
-        See `Communication.missing`.
-
-    Returns
-    -------
-    rows : DataFrame
-        With the columns of ``skew_summary``.
-    reason : str
+    ``exposed`` is how long each rank communicated exposed in each step (`waiting_balance.exposed_by_step`),
+    ``times`` the rows of ``step_times``, and ``missing`` that of `Communication.missing`. The rows, with the
+    columns of ``skew_summary``, come with the reason for what is missing.
     """
     counts = _all_counts(parts)
     step = _step_time(times)

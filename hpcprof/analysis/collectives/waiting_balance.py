@@ -145,12 +145,8 @@ def message_waits(
     """Return a row for each kernel that carried out messages, of pairs with aligned clocks.
 
     ``wait`` is the time until the last partner of the kernel has begun too, see `partner_waits`. ``last`` is
-    whether the rank began after its partners, and ``clock`` the uncertainty of the clocks.
-
-    Returns
-    -------
-    DataFrame
-        With columns rank, start, wait, clock and last.
+    whether the rank began after its partners, and ``clock`` the uncertainty of the clocks. The columns are
+    rank, start, wait, clock and last.
     """
     ends = [_ends(pair, clocks[pair.ranks]) for pair in pairs if pair.ranks in clocks]
     if not ends:
@@ -189,10 +185,7 @@ def _ends(pair: MatchedPairs, clock: AlignedClocks) -> dict[str, NDArray[Any]]:
 def exposed_by_step(rows: pd.DataFrame) -> pd.DataFrame:
     """Return how long each rank communicated exposed in each step, in ns, from ``rank_collectives``.
 
-    Returns
-    -------
-    DataFrame
-        With columns rank, step and exposed_ns.
+    The columns are rank, step and exposed_ns.
     """
     # Calls that share a kernel count once.
     inside = rows[(rows["part"] == 0) & rows["step"].notna()]
@@ -209,14 +202,8 @@ def balanced_costs(exposed: pd.DataFrame, lowest: Mapping[int, int]) -> dict[int
     all of them the same time. What a rank does not spend in communication beside which nothing computes, it
     works; so this is how much longer than the others the rank works, whatever the transfers take. The
     durations are on each rank's own clock. The first step is left out: in it ranks also wait for those whose
-    capture began later.
-
-    Parameters
-    ----------
-    exposed : DataFrame
-        See `exposed_by_step`.
-    lowest : mapping of int to int
-        Tells which ranks belong together, see `partners`.
+    capture began later. ``exposed`` is that of `exposed_by_step`, and ``lowest`` tells which ranks belong
+    together (`partners`).
     """
     inside = exposed[exposed["rank"].isin(list(lowest))]
     rank, ranks = pd.factorize(inside["rank"], sort=True)

@@ -104,10 +104,8 @@ def change_points(values: Sequence[float]) -> list[ChangePoint]:
 def level_changes(series: Floats, probability: Floats) -> dict[int, float]:
     """Return the places of the changes of a series in their order, with the probability of each.
 
-    Parameters
-    ----------
-    series, probability : ndarray of float, shape (n,)
-        Logarithms, and what `change_probabilities` returns of them.
+    ``series`` are logarithms and ``probability`` what `change_probabilities` returns of them, both of shape
+    (n,).
     """
     # The place of a change is rarely sure to the run.
     near = np.convolve(probability, np.ones(3), mode="same").clip(max=1.0)
@@ -155,13 +153,7 @@ def _doubt(before: Floats, after: Floats) -> float:
 def change_probabilities(series: Floats) -> Floats:
     """Return how probable a change of the level before each value of each series is; the first is 0.
 
-    Parameters
-    ----------
-    series : ndarray of float, shape (..., n)
-
-    Returns
-    -------
-    ndarray of float, shape (..., n)
+    Series and result have the shape (..., n).
     """
     noise = _noise(series)
     pulled = _pulled_in(series, noise)

@@ -452,14 +452,9 @@ def independent(a: Floats, b: Floats) -> Estimate:
 def extrapolated(values: Floats, places: Floats, others: Floats, place: float) -> tuple[Floats, Estimate]:
     """Return a series without its steady drift, and the estimate of ``mean(others)`` less its level.
 
-    The drift of the series is taken out, so that it has the level that it would have at ``place``.
-
-    Parameters
-    ----------
-    values, places : ndarray of float, shape (n,)
-        At least three values, and their places in time.
-    others : ndarray of float
-        At least two values, whose mean place is ``place``.
+    The drift of the series is taken out, so that it has the level that it would have at ``place``. ``values``
+    and ``places`` are at least three values and their places in time, both of shape (n,); ``others`` are at
+    least two values, whose mean place is ``place``.
     """
     apart = places - np.mean(places)
     slope = float(apart @ values / (apart @ apart))

@@ -33,10 +33,7 @@ def differences(
 ) -> list[Difference]:
     """Return the known facts and parameters in which two sides of runs differ.
 
-    Parameters
-    ----------
-    expected : collection of str
-        The names of facts in which the sides differ on purpose.
+    ``expected`` are the names of facts in which the sides differ on purpose.
     """
     found = [
         Difference(name, tuple(_values(a, name)), tuple(_values(b, name)))
@@ -55,11 +52,7 @@ def describe_differences(
     """Return sentences about the differences between two sides of runs, and within a side.
 
     The runs of a side should be repeats of one job. An unknown fact does not differ from anything.
-
-    Parameters
-    ----------
-    expected : collection of str
-        The names of facts in which the sides differ on purpose.
+    ``expected`` are the names of facts in which the sides differ on purpose.
     """
     names = _names(a, b)
     said = []

@@ -393,12 +393,7 @@ class Model:
 def fit(ranks: Sequence[int], times_ns: Sequence[float]) -> Model | None:
     """Return the model of the times at some numbers of ranks; None with fewer than four of them.
 
-    Parameters
-    ----------
-    ranks : sequence of int
-        Different ones, ascending.
-    times_ns : sequence of float
-        Above 0.
+    The ranks are different ones, ascending; the times are above 0.
     """
     if len(ranks) < FEWEST_SIZES or min(times_ns) <= 0:
         return None
@@ -477,13 +472,8 @@ class Dominance:
 def dominant_from(ranks: Sequence[int], parts: Sequence[Sequence[float]], part: int) -> Dominance | None:
     """Return from how many ranks a part dominates the others; None if it never does.
 
-    The interval comes from drawing the times anew around the models, with the error of each, and fitting
-    them again.
-
-    Parameters
-    ----------
-    part : int
-        The position of the part in question.
+    The interval comes from drawing the times anew around the models, with the error of each, and fitting them
+    again. ``part`` is the position of the part in question.
     """
     models = [fit(ranks, times) for times in parts]
     known = [model for model in models if model is not None]

@@ -94,12 +94,8 @@ def find_series(setups: Sequence[ScalingSetup], size: Size | None = None) -> lis
 
     A parameter, or the product of several, may grow in proportion to the ranks, which is weak scaling, or
     shrink, which is strong scaling: it is the size per rank. If all parameters stay the same, ``size`` or
-    their names decide (``global_batch_size``), or another series in which the same parameter scales.
-
-    Parameters
-    ----------
-    size : Size, optional
-        What the program declares to be its size. No other parameter may scale.
+    their names decide (``global_batch_size``), or another series in which the same parameter scales. ``size``
+    is what the program declares to be its size. No other parameter may scale.
     """
     setups = _without_layout(setups, size)
     distinct: dict[tuple[int, frozenset[tuple[str, Scalar]]], list[int]] = {}

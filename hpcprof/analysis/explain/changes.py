@@ -89,10 +89,7 @@ class Prediction:
 def parse_changes(texts: Sequence[str]) -> list[Change]:
     """Return the changes that a user wrote, each as one of `FORMS`.
 
-    Raises
-    ------
-    UsageError
-        If one of them is something else.
+    Raises UsageError if one of them is something else.
     """
     return [_parsed(text) for text in texts]
 

@@ -71,15 +71,8 @@ def sources_of(
 ) -> tuple[Source, ...] | None:
     """Return the functions that take most of the host work of a finding, those that take most first.
 
-    Parameters
-    ----------
-    where : str
-        The path of its range; empty for the whole step.
-
-    Returns
-    -------
-    tuple of Source or None
-        None if the work is not of the host, or no stacks were recorded.
+    ``where`` is the path of its range; empty for the whole step. It is None if the work is not of the host,
+    or no stacks were recorded.
     """
     if cause in NOT_OF_HOST:
         return None
@@ -184,10 +177,7 @@ def culprit_of(
 ) -> Culprit | None:
     """Return the longest slice that shows a finding, outside the first step if there is one.
 
-    Parameters
-    ----------
-    where : str
-        The path of its range; empty for the whole step.
+    ``where`` is the path of its range; empty for the whole step.
     """
     if cause in _WITHOUT:
         return None

@@ -21,10 +21,7 @@ Tables = Mapping[str, pd.DataFrame]
 def evidence_of(tables: Tables, candidate: Candidate, ranks: tuple[int, ...]) -> tuple[Evidence, ...]:
     """Return the largest figures that show a cause, each a cell of an analysis.
 
-    Parameters
-    ----------
-    ranks : tuple of int
-        The ranks that have the cause, by their own numbers.
+    ``ranks`` are those that have the cause, by their own numbers.
     """
     inner = candidate.where.rpartition("/")[2]
     found: list[Evidence] = []

@@ -279,11 +279,7 @@ def _typical_steps(begin: int, end: int, operations: int, account: pd.DataFrame,
     """Return as many of the steps from ``begin`` to ``end`` as are replayed.
 
     They are those in the middle or, where steps are of several kinds, those that are most like all steps.
-
-    Parameters
-    ----------
-    operations : int
-        What there would be to replay in all of so many steps.
+    ``operations`` is what there would be to replay in all of so many steps.
     """
     most = max(_FEWEST_STEPS, MOST_OPERATIONS * steps // operations)
     middle = begin + max(0, (end - begin - most) // 2)
@@ -373,11 +369,7 @@ def _loose_ranks(inputs: ExplainInputs, clock: CommonClock, matched: Sequence[Ma
 def explain_run(inputs: ExplainInputs) -> tuple[Explanation, pd.DataFrame]:
     """Explain a run.
 
-    Returns
-    -------
-    explanation : Explanation
-    critical_path : DataFrame
-        The rows of the analysis ``critical_path``; empty if nothing can be replayed.
+    The second value has the rows of the analysis ``critical_path``; it is empty if nothing can be replayed.
     """
     timelines = _Timelines(inputs)
     if len(inputs.ranks) == 1:

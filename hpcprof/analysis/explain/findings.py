@@ -88,12 +88,8 @@ class Judged:
 class Search:
     """Judges the candidates of a run.
 
-    Parameters
-    ----------
-    call_cost_ns : int
-        See `hpcprof.analysis.explain.intervals.CALL_COST_NS`.
-    weights : ndarray of float64, shape (steps,), optional
-        How many steps of the run each replayed one stands for; by default as many.
+    ``call_cost_ns`` is `hpcprof.analysis.explain.intervals.CALL_COST_NS` or another; ``weights``, of shape
+    (steps,), say how many steps of the run each replayed one stands for, by default as many.
     """
 
     def __init__(
@@ -409,14 +405,8 @@ def estimated_finding(
 ) -> Finding:
     """Return a finding whose saving is estimated without a replay.
 
-    Parameters
-    ----------
-    saving : float
-        In ns of a step.
-    half : float
-        Half of the interval of the saving, in ns, without that of the estimate.
-    wall : float
-        The time of a step in ns.
+    ``saving``, ``half`` of the interval of the saving (without that of the estimate) and ``wall``, the time
+    of a step, are in ns.
     """
     half = float(np.hypot(half, MODEL_SHARE * saving))
     return Finding(

@@ -38,10 +38,7 @@ class Gate:
 def parse_gate(text: str) -> Gate:
     """Return the gate that a user wrote as ``CAUSE`` or ``CAUSE:PERCENT``.
 
-    Raises
-    ------
-    UsageError
-        If there is no such cause, or the percentage is not between 0 and 100.
+    Raises UsageError if there is no such cause, or the percentage is not between 0 and 100.
     """
     name, colon, written = text.partition(":")
     causes = {cause.value: cause for cause in Cause}

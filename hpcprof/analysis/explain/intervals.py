@@ -78,10 +78,7 @@ class Uncertainty:
     ) -> Interval:
         """Return the interval of what a change of ``times`` saves, in ns.
 
-        Parameters
-        ----------
-        by_step : ndarray of float64, shape (steps,)
-            What each step saves, in ns.
+        ``by_step``, of shape (steps,), is what each step saves, in ns.
         """
         alone = replace(times, contended=False)
         without = self._saving(alone, change)

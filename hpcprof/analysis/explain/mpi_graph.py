@@ -64,16 +64,10 @@ def mpi_graph(
 ) -> RunGraph:
     """Build the graph of some steps of a program without work on a GPU.
 
-    Its calls are those of MPI, and one without a length where each step begins.
-
-    Parameters
-    ----------
-    timelines : mapping of int to Timeline
-        By rank, in ascending order; at least the time of the steps.
-    run : RunMpi
-        The calls of these ranks on the clock that communication aligned.
-    bounds : mapping of int to ndarray of int64, shape (steps + 1,)
-        By rank, when the steps begin and the last one ends, on its own clock.
+    Its calls are those of MPI, and one without a length where each step begins. ``timelines`` are in the
+    ascending order of the ranks, and have at least the time of the steps; ``run`` has the calls of these
+    ranks on the clock that communication aligned. ``bounds``, of shape (steps + 1,), is when the steps of a
+    rank begin and the last one ends, on its own clock.
     """
     parts = [_rank_calls(rank, run, clock, bounds[rank]) for rank in timelines]
     first = np.cumsum([0, *(len(part.calls) for part in parts)])

@@ -98,13 +98,8 @@ def _relays(messages: Ints, calls: HostCalls, rank: Ints) -> Ints:
     """Return the ranks by which messages go on: whose message came last before, the sender, the receiver.
 
     Of several messages that came in one call, that of the rank to which the new one goes counts. What goes on
-    at once, as in a tree, goes back: no rank works on it.
-
-    Parameters
-    ----------
-    messages : ndarray of int64, shape (m, 2)
-        The calls in which messages are sent and received.
-    rank : ndarray of int64, shape (calls,)
+    at once, as in a tree, goes back: no rank works on it. ``messages``, of shape (m, 2), are the calls in
+    which messages are sent and received; ``rank`` is that of each call.
     """
     order = np.argsort(messages[:, 1], kind="stable")
     sent, received = messages[order].T
@@ -136,10 +131,7 @@ def _is_acyclic(after: dict[tuple[int, int], set[tuple[int, int]]]) -> bool:
 class MpiNeeds:
     """The other calls that calls need, all of them in the graph.
 
-    Parameters
-    ----------
-    row : ndarray of int64, shape (calls,)
-        The position in the run of each call, `NONE` for one that is none of MPI.
+    ``row``, of shape (calls,), is the position in the run of each call, `NONE` for one that is none of MPI.
     """
 
     def __init__(self, run: RunMpi, calls: HostCalls, row: Ints) -> None:

@@ -46,10 +46,7 @@ class _Account:
 def explain_on_host(tables: Tables) -> tuple[Finding, ...]:
     """Return the findings of a run whose steps were measured on the host, the most costly first.
 
-    Parameters
-    ----------
-    tables : mapping of str to DataFrame
-        ``step_account``, ``idle_causes``, ``phases`` and ``skew_summary`` over all ranks.
+    ``tables`` has ``step_account``, ``idle_causes``, ``phases`` and ``skew_summary`` over all ranks.
     """
     account = _account(tables["step_account"])
     if account is None:

@@ -32,17 +32,9 @@ def replayed_ranks(
     """Return the ranks to replay, in ascending order.
 
     Half of them are in the parts of the run that others wait for most, and half in parts at equal distances.
-
-    Parameters
-    ----------
-    ranks : sequence of int
-        The ranks with a timeline, in ascending order.
-    arrivals : iterable of Arrivals
-        Of all ranks, each of some communicators; not read if all ranks are replayed.
-    most : int
-        How many ranks are replayed. If there are no more, all are.
-    delays : mapping of int to float, optional
-        How long others waited in MPI for each rank, in ns.
+    ``ranks``, in ascending order, have a timeline; if they are no more than ``most``, all are replayed.
+    ``arrivals`` are those of all ranks, each of some communicators, and not read if all are replayed;
+    ``delays`` is how long others waited in MPI for each rank, in ns.
     """
     if len(ranks) <= most:
         return tuple(ranks)

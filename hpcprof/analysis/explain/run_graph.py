@@ -50,12 +50,8 @@ class CommonClock:
 def clock_parts(aligned: Collection[int], matched: Sequence[MatchedGroup] = ()) -> dict[int, int]:
     """Return a number for each rank that all ranks have in common whose clocks are aligned with its own.
 
-    Parameters
-    ----------
-    aligned : collection of int
-        Ranks that are aligned with each other.
-    matched : sequence of MatchedGroup
-        What aligns others, if it is aligned.
+    ``aligned`` are ranks that are aligned with each other, and ``matched`` is what aligns others, if it is
+    aligned.
     """
     part = dict.fromkeys(aligned, 0)
     for number, group in enumerate((one.ranks.tolist() for one in matched if one.aligned), 1):
@@ -70,13 +66,8 @@ def common_clock(
 ) -> CommonClock:
     """Return the clock of a graph, on which its first step begins at moment 0.
 
-    Parameters
-    ----------
-    clocks, part : mapping
-        See `CommonClock`.
-    fronts : mapping of int to int
-        When the first explained step of each rank begins, on its own clock. The ranks of each part, and each
-        rank without one, begin it at the moment 0.
+    ``fronts`` is when the first explained step of each rank begins, on its own clock. The ranks of each part
+    (see `CommonClock`), and each rank without one, begin it at the moment 0.
     """
     first: dict[int, int] = {}
     for rank in fronts.keys() & part.keys():
@@ -102,14 +93,8 @@ class Coupling:
 class Coupler:
     """Adds the nodes and edges that couple ranks.
 
-    Parameters
-    ----------
-    kernels : mapping of int to mapping of int to int
-        By rank, its communication by its start on the rank's own clock.
-    observed : ndarray of int64
-        When the nodes happened that exist so far.
-    first_work : int
-        The node of the start of the first operation.
+    ``kernels`` has, by rank, its communication by its start on the rank's own clock; ``observed`` is when the
+    nodes happened that exist so far, and ``first_work`` the node of the start of the first operation.
     """
 
     def __init__(
@@ -371,14 +356,9 @@ def run_graph(
 ) -> RunGraph:
     """Join the ranks.
 
-    Parameters
-    ----------
-    activities : mapping of int to RankActivity
-        By rank, in ascending order, with equally many steps.
-    matched : sequence of MatchedGroup
-        Those between ranks with aligned clocks couple the ranks (`Coupler`).
-    mpi : RunMpi, optional
-        The calls of MPI of these ranks on the clock that communication aligned.
+    ``activities`` are those of the ranks in ascending order, with equally many steps. Of ``matched``, those
+    between ranks with aligned clocks couple the ranks (`Coupler`); ``mpi`` are the calls of these ranks on
+    the clock that communication aligned.
     """
     ranks = tuple(activities)
     tables = _joined(activities, clock)

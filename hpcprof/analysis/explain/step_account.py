@@ -145,12 +145,7 @@ def divide(
 ) -> Divided:
     """Divide the steps of some ranks.
 
-    Parameters
-    ----------
-    waits : mapping of int to RankWaits
-        Those of each rank in all its communicators.
-    clocks : mapping of int to RankClock
-        Those that communication aligned.
+    ``waits`` are those of each rank in all its communicators, ``clocks`` those that communication aligned.
     """
     parts = tables["step_parts"].reset_index(drop=True)
     rows = parts.drop(columns="start_ns").copy()

@@ -26,14 +26,9 @@ def predict(inputs: ExplainInputs, changes: Sequence[Change]) -> Prediction:
     """Replay a run with changed times; without changes, as it was.
 
     The interval of 90 % is that of the profiled program: what the profiler itself adds stays in it. Changes
-    that only shorten times never predict a longer step than the unchanged replay.
-
-    Raises
-    ------
-    UsageError
-        If a change names a range, kernel, API call or rank that the run does not have.
-    HpcprofError
-        If the run cannot be replayed.
+    that only shorten times never predict a longer step than the unchanged replay. Raises UsageError if a
+    change names a range, kernel, API call or rank that the run does not have, and HpcprofError if the run
+    cannot be replayed.
     """
     built = replayable(inputs)
     if not isinstance(built, Replayable):

@@ -96,14 +96,8 @@ def unexplained_waiting(
 ) -> Iterator[NotJudged]:
     """Yield how long the ranks wait for each other in a step, if no finding explains most of that.
 
-    Parameters
-    ----------
-    wall : float
-        The time of a step in ns.
-    pipeline : bool
-        Whether ranks send each other messages.
-    loose : int
-        The number of ranks whose clocks are not aligned with the others.
+    ``wall`` is the time of a step in ns, ``pipeline`` tells whether ranks send each other messages, and
+    ``loose`` ranks have clocks that are not aligned with the others.
     """
     account = inputs.tables["step_account"]
     if not len(account):

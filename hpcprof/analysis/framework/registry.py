@@ -56,10 +56,7 @@ _OVER_SEVERAL_RUNS = (Scope.PAIR, Scope.STORE)
 def find_analysis(name: str) -> Analysis:
     """Return the analysis of one run called ``name``.
 
-    Raises
-    ------
-    UsageError
-        If there is none of that name, with the close matches, or if it spans several runs.
+    Raises UsageError if there is none of that name, with the close matches, or if it spans several runs.
     """
     analysis = ANALYSES.get(name) or ACROSS_RUNS.get(name) or _from_plugin(name)
     if analysis is None:
@@ -72,15 +69,8 @@ def find_analysis(name: str) -> Analysis:
 def find_analysis_across_runs(name: str | None, against: bool) -> Analysis | None:
     """Return the analysis over several runs called ``name``, or None if that is an analysis of one run.
 
-    Parameters
-    ----------
-    against : bool
-        Whether the user named runs to compare with.
-
-    Raises
-    ------
-    UsageError
-        If the analysis compares runs and there is nothing to compare with, or the other way round.
+    ``against`` tells whether the user named runs to compare with. Raises UsageError if the analysis compares
+    runs and there is nothing to compare with, or the other way round.
     """
     analysis = ACROSS_RUNS.get(name or "")
     if analysis is None and name is not None and name not in ANALYSES:
@@ -99,10 +89,7 @@ def find_analysis_across_runs(name: str | None, against: bool) -> Analysis | Non
 def _from_plugin(name: str) -> Analysis | None:
     """Return the declaration that another package adds under ``name``, or None if no package does.
 
-    Raises
-    ------
-    UsageError
-        If the package cannot be loaded or does not declare an analysis as `Analysis` describes.
+    Raises UsageError if the package cannot be loaded or does not declare an analysis as `Analysis` describes.
     """
     declared = load_plugin(PLUGIN_GROUP, name)
     if declared is None:

@@ -111,18 +111,9 @@ class _Span:
 def run_limits(names: Sequence[str | None], start: Ints, end: Ints, starts: Ints, ends: Ints) -> Ints:
     """Return when a run begins and ends: after ``MPI_Init``, else with the first call or step, and so on.
 
-    Parameters
-    ----------
-    names : sequence of str
-        The names of the first and the last call.
-    start, end : ndarray of int64, shape (n,)
-        The calls of the main thread in order, in ns; there is at least one.
-    starts, ends : ndarray of int64, shape (m,)
-        The steps and phases; may be empty.
-
-    Returns
-    -------
-    ndarray of int64, shape (2,)
+    ``names`` are those of the first and the last call; ``start`` and ``end``, of shape (n,), are the calls of
+    the main thread in order, at least one, and ``starts`` and ``ends``, of shape (m,), the steps and phases,
+    if any; in ns.
     """
     first = end[0] if names[0] in _STARTS else starts.min(initial=start[0])
     last = start[-1] if names[-1] == _END else ends.max(initial=end[-1])
@@ -134,11 +125,7 @@ class Efficiencies:
 
     The run lasts as `run_limits` says. The wall time of the step runs from its first start to its last end on
     any rank, that of a phase is the longest of the ranks. Only the main thread of each rank counts.
-
-    Parameters
-    ----------
-    regions : iterable of DataFrame
-        The rows of ``mpi_regions`` of all ranks, of some at a time.
+    ``regions`` are the rows of ``mpi_regions`` of all ranks, of some at a time.
     """
 
     def __init__(self, regions: Iterable[pd.DataFrame]) -> None:

@@ -39,12 +39,8 @@ class _Plan:
 def ideal_times(run: RunMpi, begun: Mapping[int, int]) -> tuple[Ints, Ints]:
     """Return when each call would begin and end on an ideal network, in ns on the common clock.
 
-    The time is linear in the number of calls and partners.
-
-    Parameters
-    ----------
-    begun : mapping of int to int
-        When the first call of each thread begins, by its number; by default when it did.
+    The time is linear in the number of calls and partners. ``begun`` is when the first call of each thread
+    begins, by its number; by default when it did.
     """
     calls, found = run.calls, run.operations
     bounds = calls.first

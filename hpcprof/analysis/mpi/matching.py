@@ -211,12 +211,7 @@ class RunMpi:
     def waits_for_all(self, op: int, rows: Ints) -> bool:
         """Return whether no rank ends collectives before all have begun: by MPI's rules, or as it happened.
 
-        Parameters
-        ----------
-        op : int
-            The number of the operation.
-        rows : ndarray of int64, shape (m, n)
-            As in `collective_tables`.
+        ``op`` is the number of the operation, and ``rows``, of shape (m, n), are as in `collective_tables`.
         """
         name = self.operations.ops[op]
         return name in WAITING or (name in PREFIX and self._all_wait(rows))
@@ -394,11 +389,8 @@ def aligned_by_mpi(
 ) -> list[Aligned]:
     """Return the clocks that the collectives and messages of a run align; ``see`` gets each window.
 
-    Parameters
-    ----------
-    zeros : mapping of int to int, optional
-        By rank, the time stamp of one moment, for ranks that share the clock of a node. They are taken if
-        no rank receives, or leaves a collective, before what it needs has begun.
+    ``zeros`` is, by rank, the time stamp of one moment, for ranks that share the clock of a node. They are
+    taken if no rank receives, or leaves a collective, before what it needs has begun.
     """
     collectives: dict[tuple[int, int], list[Ints]] = {}
     needs, early = 0, 0

@@ -99,12 +99,7 @@ def _devices(timeline: Timeline) -> Iterator[tuple[Intervals, Intervals]]:
 def with_branches(pop: Outcome, times: pd.DataFrame) -> Outcome:
     """Return the efficiencies with those of hosts and devices, null for programs without GPUs.
 
-    Parameters
-    ----------
-    pop : Outcome
-        The rows of ``pop`` without these columns.
-    times : DataFrame
-        The rows of ``offload`` of all ranks.
+    ``pop`` are the rows of ``pop`` without these columns, ``times`` the rows of ``offload`` of all ranks.
     """
     rows = pop.columns()
     if not len(pop):

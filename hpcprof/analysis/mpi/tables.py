@@ -40,16 +40,8 @@ def mpi_tables(
 ) -> Tables:
     """Compute the tables of the MPI calls of a run, by their names; empty without MPI calls.
 
-    Parameters
-    ----------
-    lists : RunLists
-        The calls and operations of all ranks.
-    regions : iterable of DataFrame
-        The rows of ``mpi_regions`` of all ranks, of some at a time.
-    clocks : mapping of int to RankClock
-        The clocks that communication aligned.
-    nodes : mapping of int to str or None
-        The host of each rank.
+    ``lists`` are the calls and operations of all ranks, and ``regions`` the rows of ``mpi_regions``, of some
+    ranks at a time; ``clocks`` are those that communication aligned, and ``nodes`` the host of each rank.
     """
     if not lists.ranks:
         return {}
@@ -105,10 +97,7 @@ class _Delay:
 class _Sums:
     """The sums over the windows of a run.
 
-    Parameters
-    ----------
-    aligned : bool
-        Whether the calls are on one clock, so that waits are known.
+    ``aligned`` tells whether the calls are on one clock, so that waits are known.
     """
 
     def __init__(self, *, aligned: bool) -> None:

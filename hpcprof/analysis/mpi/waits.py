@@ -86,10 +86,8 @@ def blocked_sends(run: RunMpi) -> Ints:
 def needed_before(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
     """Return operations of scans, and for each that of the rank before and of the last one of those before.
 
-    Parameters
-    ----------
-    rows : ndarray of int64, shape (m, n)
-        As in `collective_tables`, which has the ranks of a communicator in their order.
+    ``rows``, of shape (m, n), are as in `collective_tables`, which has the ranks of a communicator in their
+    order.
     """
     start = run.calls.start[run.operations.begin[rows]]
     latest = np.maximum.accumulate(start, axis=1)[:, :-1]
@@ -102,12 +100,8 @@ def needed_before(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
 def blocked_givers(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
     """Return operations that give data to a root and end after it has come, and the operation of the root.
 
-    As a send, it is blocked if the data are not buffered.
-
-    Parameters
-    ----------
-    rows : ndarray of int64, shape (m, n)
-        As in `collective_tables`; each collective has its root among the ranks.
+    As a send, it is blocked if the data are not buffered. Of ``rows``, of shape (m, n) as in
+    `collective_tables`, each collective has its root among the ranks.
     """
     found, calls = run.operations, run.calls
     is_root = found.rank[rows] == found.root[rows[:, :1]]
@@ -223,10 +217,7 @@ def _waits_of_collectives(run: RunMpi) -> Iterator[_Part]:
 def last_to_complete(run: RunMpi, rows: Ints) -> tuple[Ints, Ints]:
     """Return the operations of nonblocking collectives, and for each that of the rank that completes it last.
 
-    Parameters
-    ----------
-    rows : ndarray of int64, shape (m, n)
-        As in `collective_tables`.
+    ``rows``, of shape (m, n), are as in `collective_tables`.
     """
     found = run.operations
     rows = rows[(found.begin[rows] != found.completes[rows]).all(axis=1)]

@@ -39,16 +39,9 @@ def counts_flops(operator: str | None) -> bool:
 def flops(operator: str | None, dims: str | None, values: str | None = None) -> float | None:
     """Return the operations of one call: 2·m·n·k, times the batch, of a matrix multiplication.
 
-    Parameters
-    ----------
-    dims, values : str or None
-        The shapes of the inputs, and the inputs that are no tensors, as in
-        `hpcprof.profiles.timeline.Operators`.
-
-    Returns
-    -------
-    float or None
-        None if it is any other operator but a convolution, or the inputs are absent or impossible.
+    ``dims`` and ``values`` are the shapes of the inputs, and the inputs that are no tensors, as in
+    `hpcprof.profiles.timeline.Operators`. It is None for any other operator but a convolution, and if the
+    inputs are absent or impossible.
     """
     recorded = costs(values)
     if "flops" in recorded:
@@ -148,12 +141,8 @@ def convolution_flops(operator: str, dims: str | None, values: str | None) -> fl
     """Return the operations of one call, as `torch.utils.flop_counter` counts them.
 
     They are 2·(size of the weight)·(batch)·(points of the output or, if it is transposed, of the input). A
-    backward call has as many for each of the gradients of image and weight that it computes.
-
-    Returns
-    -------
-    float or None
-        None if the inputs are absent or impossible.
+    backward call has as many for each of the gradients of image and weight that it computes. It is None if
+    the inputs are absent or impossible.
     """
     inputs = _Inputs(parsed_list(dims), [_parsed_value(value) for value in parsed_list(values)])
     if operator == _BACKWARD:

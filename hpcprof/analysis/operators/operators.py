@@ -82,13 +82,8 @@ def nest(table: Operators | Ranges) -> Nesting:
 def launching_operators(timeline: Timeline) -> tuple[Ints, Ints]:
     """Return the operations on the GPU that an operator launched.
 
-    Returns
-    -------
-    operation : ndarray of int64
-        Rows of ``timeline.operations()``, each once.
-    operator : ndarray of int64
-        The position in `Nesting.order` of the innermost operator that was open on the thread of the launch
-        call when the call began.
+    The first are rows of ``timeline.operations()``, each once; the second the positions in `Nesting.order` of
+    the innermost operators that were open on the thread of the launch call when the call began.
     """
     operation, call = first_launches(timeline)
     calls = timeline.calls

@@ -120,13 +120,8 @@ class MatchedTimes:
 class OccurrenceMatcher:
     """Matches the occurrences of candidate and baseline runs.
 
-    Parameters
-    ----------
-    candidate, baseline : sequence of Occurrences
-        One element per run, all found with the same
-        `hpcprof.analysis.slowdown.matched_times.KernelNumbering`.
-    kernels : int
-        The number of numbered kernels.
+    ``candidate`` and ``baseline`` have one element per run, all found with the same `KernelNumbering`, which
+    numbered ``kernels``.
     """
 
     def __init__(
@@ -335,10 +330,7 @@ def _medians(runs: Sequence[tuple[Ints, Floats]]) -> Floats:
 def slowdown_columns(matched: MatchedTimes, kernels: Ints, control: StepRatios | None) -> dict[str, Any]:
     """Return the columns ``alone_n`` to ``ci_high`` for some kernels together.
 
-    Parameters
-    ----------
-    control : StepRatios or None
-        The ratios of the control, by which the slowdown is divided; None for no correction.
+    ``control`` are the ratios of the control, by which the slowdown is divided; None for no correction.
     """
     measured = StepRatios.of(matched, kernels)
     count = int(matched.candidate_count[kernels].sum())

@@ -45,10 +45,7 @@ _Numbered = tuple[str, int]
 def judge(ranks: Mapping[int, RankEvidence]) -> Stall | None:
     """Return which ranks hold the others up, and why; None if nothing shows that any rank waits.
 
-    Parameters
-    ----------
-    ranks : mapping of int to RankEvidence
-        All ranks of the run; one whose evidence is missing has an empty `RankEvidence`.
+    ``ranks`` are all of the run; one whose evidence is missing has an empty `RankEvidence`.
     """
     operations = _Operations(ranks)
     found = operations.mismatch() or _by_waiting(ranks, operations)

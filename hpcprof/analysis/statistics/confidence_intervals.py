@@ -30,14 +30,8 @@ _FEW_VALUES = 20
 def welch_interval(a: Floats, b: Floats, confidence: float) -> tuple[float, float]:
     """Return Welch's confidence interval of ``mean(a) - mean(b)``.
 
-    The variances may differ; the degrees of freedom are those of Welch and Satterthwaite.
-
-    Parameters
-    ----------
-    a, b : ndarray of float, shapes (n,) and (m,)
-        Independent values, at least two each.
-    confidence : float
-        For example 0.95.
+    The variances may differ; the degrees of freedom are those of Welch and Satterthwaite. The values are
+    independent, at least two of each; ``confidence`` is for example 0.95.
     """
     difference = float(np.mean(a) - np.mean(b))
     error, freedom = welch_error(a, b)
@@ -60,15 +54,7 @@ def correlation_with_next(series: Floats) -> Floats:
     """Return the correlation of a series' values with the next ones, corrected for its bias in short series.
 
     Extreme values are pulled in before, as in `series_interval`. The correction is Kendall's, of order 1 / n.
-
-    Parameters
-    ----------
-    series : ndarray of float, shape (..., n)
-        Series of at least four values.
-
-    Returns
-    -------
-    ndarray of float, shape (...)
+    Series of shape (..., n) with at least four values have correlations of shape (...).
     """
     n = series.shape[-1]
     corrected: Floats = (n * _correlation(series, 1) + 1) / (n - 3)
@@ -78,14 +64,7 @@ def correlation_with_next(series: Floats) -> Floats:
 def common_correlation(series: Floats) -> Floats:
     """Return the `neighbour_correlation` of series that vary in the same way, from their mean correlations.
 
-    Parameters
-    ----------
-    series : ndarray of float, shape (..., series, n)
-        Series of at least four values.
-
-    Returns
-    -------
-    ndarray of float, shape (..., 1)
+    Series of shape (..., series, n) with at least four values have correlations of shape (..., 1).
     """
     n = np.array(series.shape[-1])
     next_ones, *later = (
@@ -104,12 +83,9 @@ def neighbour_correlation(next_ones: Floats, total: Floats, length: Ints | Float
 
     One is that of the next values, corrected as in `correlation_with_next`. The other, from ten values on, is
     that of an autoregressive series whose mean varies as much as the correlations with several next values
-    let expect: slow changes beside fast noise hardly show in the next value alone.
-
-    Parameters
-    ----------
-    next_ones, total : ndarray of float
-        The correlation with the next value, and the sum of those with as many next values as `lags` says.
+    let expect: slow changes beside fast noise hardly show in the next value alone. ``next_ones`` and
+    ``total`` are the correlation with the next value, and the sum of those with as many next values as `lags`
+    says.
     """
     found: Floats = (length * next_ones + 1) / np.maximum(length - 3, 1)
     several = lags(length)
@@ -140,13 +116,7 @@ def expected_correlation(
 def own_correlation(series: Floats) -> Floats:
     """Return the correlation of neighbours to expect in one series, which may be larger than it seems.
 
-    Parameters
-    ----------
-    series : ndarray of float, shape (n,)
-
-    Returns
-    -------
-    ndarray of float, shape ()
+    The series has the shape (n,), the result ().
     """
     n = len(series)
     found = common_correlation(series[None])[0] if n >= _FEWEST_ALIKE else np.zeros(())

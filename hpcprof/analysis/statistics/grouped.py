@@ -58,11 +58,7 @@ class GroupStatistics:
 def summarize(group: Ints, value: Ints) -> GroupStatistics:
     """Summarize ``value`` by ``group``.
 
-    Parameters
-    ----------
-    group : ndarray of int64, shape (n,)
-        The number of each value's group.
-    value : ndarray of int64, shape (n,)
+    ``group``, of shape (n,) as ``value``, is the number of each value's group.
     """
     group, value, end = sort_within_groups(group, value)
     count = np.diff(end, prepend=0)

@@ -128,12 +128,8 @@ def common_step_range(candidates: Mapping[int, Sequence[StepCandidate]]) -> str:
 
     Known ranges come first, in the order of `KNOWN`: the one that most ranks have. An unknown range has to
     qualify on every rank. Of several the one that covers most of the capture is taken. Calls of MPI count if
-    no range does; every rank finds its steps by the name that most of them have.
-
-    Parameters
-    ----------
-    candidates : mapping of int to sequence of StepCandidate
-        By rank, what `step_candidates` returns; every rank that has a timeline is in it.
+    no range does; every rank finds its steps by the name that most of them have. ``candidates`` are what
+    `step_candidates` returns for each rank that has a timeline.
     """
     for source in _SOURCES:
         found: dict[str, list[StepCandidate]] = {}

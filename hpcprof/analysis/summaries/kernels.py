@@ -58,12 +58,7 @@ def kernels_by_shape(timeline: Timeline) -> Outcome:
 def number_kernel_shapes(timeline: Timeline) -> tuple[KernelShapes, Ints]:
     """Assign numbers to the distinct kernels by name, grid and block.
 
-    Returns
-    -------
-    shapes : KernelShapes
-        The distinct kernels.
-    number : ndarray of int64, shape (kernels,)
-        The index of each kernel of the timeline in ``shapes``.
+    The numbers, of shape (kernels,), are the indices of the timeline's kernels in the shapes.
     """
     table = timeline.kernels
     names, name = number_texts(timeline, table.name)

@@ -429,16 +429,8 @@ def _row(
 def chance(weights: Floats, values: Floats, local: bool) -> Floats:
     """Return the probability that a metric is as high where weights are by chance, for all metrics together.
 
-    With ``local`` values count relative to those around them, so that only near ones are alike.
-
-    Parameters
-    ----------
-    weights : ndarray of float64, shape (n,)
-    values : ndarray of float64, shape (m, n)
-
-    Returns
-    -------
-    ndarray of float64, shape (m,)
+    With ``local`` values count relative to those around them, so that only near ones are alike. Weights have
+    the shape (n,), values (m, n), and the result (m,).
     """
     ranks = np.array([_ranks(row) for row in (_beside_neighbours(values) if local else values)])
     lengths = np.array([_block(_ranks(weights), row, local) for row in ranks])
@@ -636,16 +628,8 @@ def _beyond_noise(differences: Floats) -> float:
 def captured_steps(times: Mapping[int, tuple[float, Ints, Ints]]) -> RunSteps | None:
     """Return the steps that the profiles of all ranks have, each with the time of the slowest rank.
 
-    Parameters
-    ----------
-    times : mapping of int to tuple
-        By rank, when its first step began in seconds since 1970, and the numbers and the times, in ns, of its
-        steps, which follow each other.
-
-    Returns
-    -------
-    RunSteps or None
-        None if the ranks have no two steps in common.
+    ``times`` is, by rank, when its first step began in seconds since 1970, and the numbers and the times, in
+    ns, of its steps, which follow each other. It is None if the ranks have no two steps in common.
     """
     found = [
         (begin + np.cumsum(wall[: _in_a_row(number)]) / 1e9, number[: _in_a_row(number)], wall)

@@ -88,11 +88,7 @@ def _narrow(keys: _Keys) -> _Keys:
 def latest(keys: tuple[Ints, ...], time: Ints, wanted: tuple[Ints, ...], moment: Ints) -> Ints:
     """Return, for each wanted key and moment, the last row with this key whose time is not later; -1 if none.
 
-    Parameters
-    ----------
-    keys, wanted : tuple of ndarray of int64
-        The columns of the key, shape (n,) and (m,).
-    time, moment : ndarray of int64, shape (n,) and (m,)
+    Rows have the ``time`` and ``keys`` of shape (n,), and what is wanted the shape (m,).
     """
     count = len(time)
     _, key = numbered_rows(*(np.concatenate(pair) for pair in zip(keys, wanted, strict=True)))

@@ -73,10 +73,7 @@ def extent(values: Ints) -> tuple[int, int]:
 def numbered_rows(*columns: Ints) -> tuple[Ints, Ints]:
     """Return the distinct rows of columns of equal length, in ascending order, and each row's number.
 
-    Returns
-    -------
-    rows : ndarray of int64, shape (distinct, columns)
-    number : ndarray of int64, shape (n,)
+    Rows have the shape (distinct, columns), numbers (n,).
     """
     number, numbers = np.zeros(len(columns[0]), np.int64), 1
     # The column of a 2-d array is strided; copy it once.

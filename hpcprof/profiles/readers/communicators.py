@@ -86,13 +86,8 @@ def own_sizes(operation: str, sent: Ints, received: Ints, ranks: Ints, own: Ints
 
     Both profilers count each pair of ranks: they multiply the size of a buffer with the number of ranks that
     get it or from which it comes, one less in place. Where one of both is NULL and the other is not, it is 0.
-
-    Parameters
-    ----------
-    sent, received : ndarray of int64, shape (n,)
-        As the profiler counts.
-    ranks, own : ndarray of int64, shape (n,)
-        The size of the communicator and the own rank in it; -1 if unknown.
+    ``sent`` and ``received`` are as the profiler counts, ``ranks`` is the size of the communicator and
+    ``own`` the own rank in it, -1 if unknown; all have the shape (n,).
     """
     one, others = np.ones_like(ranks), ranks - 1
     to, by = {

@@ -61,12 +61,8 @@ def _added_readers() -> list[Reader]:
 def read_profile(path: Path, part: ProfilePart | None = None, threads: int = 2) -> Timeline | KernelReport:
     """Read a profile, or the part of one rank in it, with the reader of its kind, imported only then.
 
-    ``threads`` is how many threads read the tables of a profile, where its reader uses several.
-
-    Raises
-    ------
-    DamagedInput
-        If no reader takes files of this name, or the file cannot be read.
+    ``threads`` is how many threads read the tables of a profile, where its reader uses several. Raises
+    DamagedInput if no reader takes files of this name, or the file cannot be read.
     """
     with _known_reader(path) as reader:
         given: dict[str, object] = {"threads": threads} if reader.threaded else {}
@@ -121,11 +117,7 @@ def file_to_read(path: Path) -> Path:
     """Return the file to read for a profile: itself, or what takes the place of a report.
 
     That is the export of a report of Nsight Systems, and without ncu the table of a report of Nsight Compute.
-
-    Raises
-    ------
-    DamagedInput
-        If the file has to be made and cannot be, or is older than the report.
+    Raises DamagedInput if the file has to be made and cannot be, or is older than the report.
     """
     reader = reader_of(path)
     if reader is None or path.suffix.lower() not in reader.reports:

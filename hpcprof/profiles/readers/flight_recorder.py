@@ -118,10 +118,7 @@ def find_dumps(folder: Path) -> dict[int, Path]:
 def read_flight_record(path: Path) -> FlightRecord:
     """Read a dump, a pickle or JSON.
 
-    Raises
-    ------
-    DamagedInput
-        If it is no dump, or holds anything but plain values, or too much.
+    Raises DamagedInput if it is no dump, or holds anything but plain values, or too much.
     """
     with reading(path), path.open("rb") as file:
         data = file.read(_MOST_BYTES + 1)
@@ -134,10 +131,7 @@ def read_flight_record(path: Path) -> FlightRecord:
 def plain_values(data: bytes) -> Any:
     """Return the values in the bytes of a dump, a pickle or JSON.
 
-    Raises
-    ------
-    ValueError
-        If the bytes are neither, or hold anything but plain values, or too much.
+    Raises ValueError if the bytes are neither, or hold anything but plain values, or too much.
     """
     if len(data) > _MOST_BYTES:
         raise ValueError(f"it has more than {_MOST_BYTES >> 20} MB")
@@ -157,10 +151,7 @@ def plain_values(data: bytes) -> Any:
 def parse_flight_record(data: bytes) -> FlightRecord:
     """Return what the bytes of a dump say; an entry that cannot be read is counted.
 
-    Raises
-    ------
-    ValueError
-        If the bytes are no dump, or hold anything but plain values, or too much.
+    Raises ValueError if the bytes are no dump, or hold anything but plain values, or too much.
     """
     values = plain_values(data)
     if not isinstance(values, dict) or not isinstance(values.get("entries", []), (list, tuple)):

@@ -125,10 +125,7 @@ def find_memory_snapshots(folder: Path) -> list[Path]:
 def load_values(path: Path) -> dict[str, Any]:
     """Return the plain values of a snapshot.
 
-    Raises
-    ------
-    DamagedInput
-        If it is no snapshot, or holds anything but plain values, or too much.
+    Raises DamagedInput if it is no snapshot, or holds anything but plain values, or too much.
     """
     with reading(path), path.open("rb") as file:
         data = file.read(_MOST_BYTES + 1)

@@ -30,12 +30,8 @@ def load_plain(data: bytes, most_values: int) -> Any:
     """Return the plain values of a pickle.
 
     Parts of them may be the same object several times, so that they can be far more than ``most_values`` for
-    whoever counts them one by one.
-
-    Raises
-    ------
-    ValueError
-        If it is no pickle, or makes anything but plain values, or more of them than ``most_values``.
+    whoever counts them one by one. Raises ValueError if it is no pickle, or makes anything but plain values,
+    or more of them than ``most_values``.
     """
     try:
         for number, (instruction, argument, _) in enumerate(pickletools.genops(data)):

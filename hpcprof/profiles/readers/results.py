@@ -45,13 +45,8 @@ def read_results(run_directory: Path) -> ResultFiles:
 def parse_result(text: bytes | str) -> RankResult:
     """Read what `hpcprof.workloads.schema.to_json` wrote, in this version or an earlier one.
 
-    Keys that are not in the schema are ignored.
-
-    Raises
-    ------
-    ValueError
-        If the text is not JSON or of an unknown schema version, a key is missing, a type is wrong, or lists
-        differ in length.
+    Keys that are not in the schema are ignored. Raises ValueError if the text is not JSON or of an unknown
+    schema version, a key is missing, a type is wrong, or lists differ in length.
     """
     try:
         data = msgspec.json.decode(text)

@@ -43,17 +43,9 @@ def scrub_files(
 ) -> Scrubbed:
     """Copy profiles under their names without what should not be shared.
 
-    Parameters
-    ----------
-    folder : Path
-        Created if it does not exist. Nothing in it is replaced.
-
-    Raises
-    ------
-    UsageError
-        If a file cannot be scrubbed or two files have the same name; nothing is written then.
-    HpcprofError
-        If a copy cannot be written.
+    ``folder`` is created if it does not exist; nothing in it is replaced. Raises UsageError, before anything
+    is written, if a file cannot be scrubbed or two files have the same name, and HpcprofError if a copy
+    cannot be written.
     """
     paths = list(files)
     scrubbers = _scrubbers(paths, folder)

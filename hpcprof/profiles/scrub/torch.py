@@ -147,12 +147,8 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
     """Copy a trace to ``target`` and return what was left out, with counts.
 
     The trace is read and written in pieces, so memory does not grow with it. Properties before the events,
-    such as the rank, stay before them in the copy.
-
-    Raises
-    ------
-    DamagedInput
-        If the trace cannot be read; the incomplete copy must then be deleted.
+    such as the rank, stay before them in the copy. Raises DamagedInput if the trace cannot be read; the
+    incomplete copy must then be deleted.
     """
     left_out: Counter[str] = Counter()
     # Without the name and time stamp of the file.

@@ -90,13 +90,8 @@ class OnDask:
         another one ended the worker that both were on: Dask does not tell which of a worker's tasks ran when
         it ended, and which waited. Nor does it tell whether the last one ran, so the worker notes that; a try
         is repeated if the worker ended before or after. A second lone try is for workers that something else
-        ends, such as a nanny that missed its worker while it started.
-
-        Raises
-        ------
-        HpcprofError
-            If the cluster is lost, has no worker for long, its workers keep ending, or one does not see a
-            folder.
+        ends, such as a nanny that missed its worker while it started. Raises HpcprofError if the cluster is
+        lost, has no worker for long, its workers keep ending, or one does not see a folder.
         """
         work = [self.work(task) for task in tasks]
         left = [[tasks[number] for number in chunk] for chunk in chunks(work, self.workers)]
@@ -201,10 +196,7 @@ class _Watch:
     def look(self) -> None:
         """Let the cluster replace workers.
 
-        Raises
-        ------
-        HpcprofError
-            If there has been none for long.
+        Raises HpcprofError if there has been none for long.
         """
         if self.dask.look_after() or self.dask.threads():
             self.seen = time.monotonic()
@@ -222,12 +214,8 @@ async def _fetch(client: Client, future: Future[Any]) -> Any:
 def existing_cluster(address: str, folders: Sequence[Path] = ()) -> Iterator[OnDask]:
     """Connect to a cluster that runs: to ``tcp://HOST:PORT``, or the one that a scheduler file describes.
 
-    Raises
-    ------
-    UsageError
-        If Dask is not installed, or no scheduler answers at the address.
-    HpcprofError
-        If the cluster has no worker, or a worker has other versions than this process.
+    Raises UsageError if Dask is not installed, or no scheduler answers at the address, and HpcprofError if
+    the cluster has no worker, or a worker has other versions than this process.
     """
     client_class = load_dask().Client
     is_file = Path(address).is_file()
@@ -254,12 +242,7 @@ def existing_cluster(address: str, folders: Sequence[Path] = ()) -> Iterator[OnD
 def local_cluster(workers: int) -> Iterator[OnDask]:
     """Start a cluster on this machine, each worker in a process with one thread, and end it afterwards.
 
-    Raises
-    ------
-    UsageError
-        If Dask is not installed.
-    HpcprofError
-        If the workers do not start.
+    Raises UsageError if Dask is not installed, and HpcprofError if the workers do not start.
     """
     distributed = load_dask()
     from dask import config
@@ -316,10 +299,7 @@ def interrupts_held() -> Iterator[None]:
 def load_dask() -> Any:
     """Return the module ``distributed``, with hpcprof's settings for the clusters of this process.
 
-    Raises
-    ------
-    UsageError
-        If it is not installed.
+    Raises UsageError if it is not installed.
     """
     try:
         import dask
@@ -342,10 +322,7 @@ def load_dask() -> Any:
 def certificates() -> Any:
     """Return certificates for the cluster of this process.
 
-    Raises
-    ------
-    UsageError
-        If the package that makes them is not installed.
+    Raises UsageError if the package that makes them is not installed.
     """
     from distributed.security import Security
 
@@ -358,10 +335,7 @@ def certificates() -> Any:
 def _check_versions(client: Client) -> None:
     """Compare the versions of the workers with those of this process.
 
-    Raises
-    ------
-    HpcprofError
-        If they differ: tasks and results would not be understood.
+    Raises HpcprofError if they differ: tasks and results would not be understood.
     """
     found: Any = client.get_versions(packages=["hpcprof"])
     ours = _versions(found["client"])

@@ -36,12 +36,8 @@ _CLOCKS_DIFFER = timedelta(hours=1)
 def batch_cluster(jobs: WorkerJobs, folders: Sequence[Path]) -> Iterator[OnDask]:
     """Start a cluster whose workers run in batch jobs, and end the jobs afterwards.
 
-    Raises
-    ------
-    UsageError
-        If Dask or dask-jobqueue is not installed.
-    HpcprofError
-        If the jobs cannot be submitted.
+    Raises UsageError if Dask or dask-jobqueue is not installed, and HpcprofError if the jobs cannot be
+    submitted.
     """
     load_dask()
     known = _dask_jobqueue()
@@ -75,10 +71,7 @@ def batch_cluster(jobs: WorkerJobs, folders: Sequence[Path]) -> Iterator[OnDask]
 def _dask_jobqueue() -> Any:
     """Return the module ``dask_jobqueue``, whose import makes Ctrl-C exit with 0, without that.
 
-    Raises
-    ------
-    UsageError
-        If it is not installed.
+    Raises UsageError if it is not installed.
     """
     in_main = threading.current_thread() is threading.main_thread()
     handler = signal.getsignal(signal.SIGINT)
@@ -109,10 +102,7 @@ class _Jobs:
     def __call__(self) -> bool:
         """Submit ended jobs again, and return whether jobs wait in the queue.
 
-        Raises
-        ------
-        HpcprofError
-            If jobs keep ending.
+        Raises HpcprofError if jobs keep ending.
         """
         if time.monotonic() - self._looked < _ASK_SECONDS:
             return self._queued

@@ -14,10 +14,7 @@ def over_mpi(
 ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
     """Run on the other ranks of an MPI job started with ``python -m mpi4py.futures``.
 
-    Raises
-    ------
-    UsageError
-        If mpi4py is not installed.
+    Raises UsageError if mpi4py is not installed.
     """
     try:
         from mpi4py.futures import MPIPoolExecutor

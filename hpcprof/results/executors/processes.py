@@ -275,12 +275,8 @@ def _answer(function: Callable[[Any], Any], task: Any) -> tuple[bool, Any]:
 def has_grown(kept: int, needed: int) -> bool:
     """Return whether a worker shall be replaced by a fresh one.
 
-    Parameters
-    ----------
-    kept : int
-        By how many bytes it has grown since its first chunk.
-    needed : int
-        The most bytes that it has used at a time since it started.
+    It ``kept`` so many bytes since its first chunk, and ``needed`` so many at most at a time since it
+    started.
     """
     return kept > needed // 2 > 0
 

@@ -45,15 +45,8 @@ _SHOWN_PARAMETERS = ("host", "port", "service", "sslmode")
 def store_url(given: str | None, runs_dir: Path) -> URL:
     """Return the URL of the results database.
 
-    Parameters
-    ----------
-    given : str or None
-        A URL or the path of an SQLite file; None for ``hpcprof.db`` in the folder of runs.
-
-    Raises
-    ------
-    UsageError
-        If SQLAlchemy cannot use the URL here, or it names neither SQLite nor PostgreSQL.
+    ``given`` is a URL or the path of an SQLite file; None for ``hpcprof.db`` in the folder of runs. Raises
+    UsageError if SQLAlchemy cannot use the URL here, or it names neither SQLite nor PostgreSQL.
     """
     file = database_file(given, runs_dir)
     if given is None or file is not None:
@@ -94,12 +87,8 @@ def cause(error: Exception) -> str:
 class Database:
     """An SQLite file or a PostgreSQL database with the tables of results.
 
-    Every method raises `StoreError` if the database cannot be used.
-
-    Parameters
-    ----------
-    read_only : bool
-        Refuse to write, and keep no file open between two reads.
+    Every method raises `StoreError` if the database cannot be used. With ``read_only``, it refuses to write,
+    and keeps no file open between two reads.
     """
 
     def __init__(self, url: URL, read_only: bool = False) -> None:
@@ -120,11 +109,8 @@ class Database:
     def exists(self) -> bool:
         """Return whether the database has the tables, migrated if they are old; it is not created.
 
-        Raises
-        ------
-        StoreError
-            If the file is not a database, or one of another program, the server cannot be reached, the
-            tables are those of a newer version, or those of an earlier one may not be migrated.
+        Raises StoreError if the file is not a database, or one of another program, the server cannot be
+        reached, the tables are those of a newer version, or those of an earlier one may not be migrated.
         """
         if self._is_sqlite and not Path(self.url.database or "").is_file():
             return False

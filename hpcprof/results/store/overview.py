@@ -45,12 +45,8 @@ class StoredRun(msgspec.Struct, frozen=True, array_like=True):
 def stored_runs(db: str | None, runs_dir: Path) -> list[StoredRun]:
     """Return the collected runs, by id; none if there is no database. Nothing is created.
 
-    Raises
-    ------
-    UsageError
-        If ``db`` cannot be used here.
-    StoreError
-        If the database cannot be read, or does not have these columns.
+    Raises UsageError if ``db`` cannot be used here, and StoreError if the database cannot be read, or does
+    not have these columns.
     """
     return [msgspec.convert(tuple(row), StoredRun) for row in _rows(_QUERY, "runs", db, runs_dir)]
 

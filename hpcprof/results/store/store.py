@@ -109,12 +109,7 @@ class Store:
     """The results of runs in one database.
 
     Every method raises `StoreError` if the database cannot be used; one that writes or deletes has then
-    changed nothing.
-
-    Parameters
-    ----------
-    runs_dir : Path, optional
-        The folder of runs that was named with it, for commands in messages.
+    changed nothing. ``runs_dir`` is the folder of runs that was named with it, for commands in messages.
     """
 
     def __init__(self, url: URL, runs_dir: Path | None = None, read_only: bool = False) -> None:
@@ -212,12 +207,7 @@ class Store:
         """Return the folder to keep the events of a run in.
 
         That is the run's own. For profiles of another tool, and in a run that only others may write, it is
-        one among the runs.
-
-        Parameters
-        ----------
-        path : str or Path
-            The folder of the run, or of the profiles.
+        one among the runs. ``path`` is the folder of the run, or of the profiles.
         """
         path = Path(path)
         own, among = self._events_folders(path)
@@ -324,16 +314,8 @@ class Store:
     def put_run(self, run_id: str, outcomes: Mapping[str, Outcome], sha256: Mapping[int, str]) -> bool:
         """Write the analyses that span the ranks of a run, replacing those in the store.
 
-        Parameters
-        ----------
-        sha256 : mapping of int to str
-            By rank, the SHA-256 of the profiles that the analyses were computed from.
-
-        Returns
-        -------
-        bool
-            False if the store now holds other profiles, because another collect has replaced one; nothing
-            is written then.
+        ``sha256`` has, by rank, the SHA-256 of the profiles that the analyses were computed from. False if
+        the store now holds other profiles, because another collect has replaced one; nothing is written then.
         """
         with self._database.writing(run_id) as connection:
             if _checksums(connection, run_id) != sha256:
@@ -368,19 +350,8 @@ class Store:
     ) -> bool:
         """Write the explanation of a run, replacing the one in the store.
 
-        Parameters
-        ----------
-        text : str
-            The explanation in JSON.
-        tables : mapping of str to AnalysisTable
-            The analyses that were computed with it.
-        sha256 : mapping of int to str
-            As for `put_run`.
-
-        Returns
-        -------
-        bool
-            As for `put_run`.
+        ``text`` is the explanation in JSON, and ``tables`` are the analyses that were computed with it;
+        ``sha256`` and the result are as for `put_run`.
         """
         with self._database.writing(run_id) as connection:
             if _checksums(connection, run_id) != sha256:
@@ -454,10 +425,7 @@ class Store:
     ) -> None:
         """Write all that is known of a run, in place of what the store has of it; tags and note stay.
 
-        Parameters
-        ----------
-        rows : mapping
-            As `rows_of` returns them.
+        ``rows`` are as `rows_of` returns them.
         """
         with self._database.writing(run.id) as connection:
             before = connection.execute(select(PUSHED).where(PUSHED.c.run_id == run.id)).one_or_none()
@@ -519,11 +487,8 @@ def _read_losses(connection: Connection, run_id: str) -> list[tuple[int, Loss]]:
 def open_store(db: str | None, runs_dir: Path, read_only: bool = False) -> Store:
     """Return the store in a database.
 
-    Parameters
-    ----------
-    db : str or None
-        A path or an SQLAlchemy URL; by default ``$HPCPROF_DB``, else the personal default, else
-        ``hpcprof.db`` in the folder of runs.
+    ``db`` is a path or an SQLAlchemy URL; by default ``$HPCPROF_DB``, else the personal default, else
+    ``hpcprof.db`` in the folder of runs.
     """
     return Store(store_url(db or default_database(), runs_dir), runs_dir, read_only)
 

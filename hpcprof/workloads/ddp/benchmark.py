@@ -228,10 +228,7 @@ def _seed(seed: int) -> None:
 def _steps(loader: Any, world: World) -> int:
     """Return the number of batches in an epoch: the fewest on any rank, since every rank must take part.
 
-    Raises
-    ------
-    UsageError
-        The loader has no length, or no batches.
+    Raises UsageError if the loader has no length, or no batches.
     """
     try:
         own = len(loader)

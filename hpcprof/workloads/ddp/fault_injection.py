@@ -19,10 +19,7 @@ Hook = Callable[[Any, Any], Any]
 class Arithmetic:
     """The precision of the matrix multiplications.
 
-    Parameters
-    ----------
-    precision : str
-        ``fp32``, ``tf32``, or ``bf16`` by autocast.
+    It is ``fp32``, ``tf32``, or ``bf16`` by autocast.
     """
 
     def __init__(self, precision: str, device: torch.device) -> None:
@@ -47,10 +44,7 @@ class Arithmetic:
 class LateSums:
     """Communication of the gradients that can be held back until the backward pass has computed all of them.
 
-    Parameters
-    ----------
-    hook : callable
-        The communication hook of DistributedDataParallel that sums a bucket.
+    ``hook`` is the communication hook of DistributedDataParallel that sums a bucket.
     """
 
     def __init__(self, hook: Hook) -> None:
@@ -222,11 +216,8 @@ EFFECTS: dict[str, type[Effect]] = {
 class FaultInjection:
     """The faults of a training; they act in all steps or, with ``blocks``, in half of the measured ones.
 
-    Parameters
-    ----------
-    blocks : bool
-        Whether each measured epoch has one fault, in the first and the last quarter of its steps, and is
-        left alone in between. The faults take turns.
+    ``blocks`` tells whether each measured epoch has one fault, in the first and the last quarter of its
+    steps, and is left alone in between. The faults take turns.
     """
 
     def __init__(self, faults: Sequence[InjectedFault], ground: Ground, blocks: bool) -> None:
@@ -237,12 +228,8 @@ class FaultInjection:
     def begin_step(self, epoch: int, step: int, steps: int) -> None:
         """Switch faults on and off for a step.
 
-        Parameters
-        ----------
-        epoch : int
-            The number of the measured epoch, from 0; negative during the warm-up.
-        step, steps : int
-            The number of the step in its epoch, and of all steps of an epoch.
+        ``epoch`` is the number of the measured epoch, from 0; negative during the warm-up. ``step`` and
+        ``steps`` are the number of the step in its epoch, and of all steps of an epoch.
         """
         wanted = self._effects
         if self._blocks:

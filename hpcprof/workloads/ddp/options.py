@@ -192,12 +192,8 @@ def _parser() -> WorkloadParser:
 def parse(arguments: Sequence[str]) -> TrainingParameters:
     """Parse the arguments of the workload, and the settings files of ``--input``.
 
-    Raises
-    ------
-    UsageError
-        An option is unknown, or its value or a setting is wrong.
-    InformationRequested
-        ``--help`` is given.
+    Raises UsageError if an option is unknown, or its value or a setting is wrong, and InformationRequested if
+    ``--help`` is given.
     """
     given = _parser().given(arguments)
     folder = given.pop("input", None)
@@ -293,10 +289,7 @@ class Settings:
 def read_settings(folder: Path) -> Settings:
     """Read the settings in ``folder``; if both files have a key, global_config.json takes precedence.
 
-    Raises
-    ------
-    UsageError
-        A file, a key or a path is missing, a key is unknown, or a value has the wrong type.
+    Raises UsageError if a file, a key or a path is missing, a key is unknown, or a value has the wrong type.
     """
     if not folder.is_dir():
         raise UsageError(f"--input {folder}: the folder does not exist.")

@@ -64,10 +64,7 @@ def adam_w(parameters: Iterable[Any]) -> Any:
 def load_program(parameters: TrainingParameters, ddp: type[DistributedDataParallel]) -> Program:
     """Load the model file or the built-in model.
 
-    Raises
-    ------
-    UsageError
-        The file cannot be imported, or does not define a function.
+    Raises UsageError if the file cannot be imported, or does not define a function.
     """
     return _built_in(parameters, ddp) if parameters.built_in else _from_file(Path(parameters.model), ddp)
 

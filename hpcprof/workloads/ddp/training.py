@@ -61,16 +61,8 @@ class Trainer:
     def step(self, source: Iterator[Any], where: str, timer: Timer, around_backward: Around) -> None:
         """Train on one batch.
 
-        Parameters
-        ----------
-        source : iterator
-            Yields the batches, without the labels.
-        where : str
-            The name of the step, for error messages.
-        timer : Timer
-            Times the phases.
-        around_backward : callable
-            Returns a context manager for the backward pass.
+        ``source`` yields the batches, without the labels; ``where`` names the step in error messages, and
+        ``around_backward`` returns a context manager for the backward pass.
         """
         errors_in = self.program.errors_in
         with timer.phase("data"):
@@ -99,10 +91,7 @@ def make_trainer(
 ) -> Trainer:
     """Create the model, wrap it in DDP unless it is, register the communication hook, and inject the faults.
 
-    Raises
-    ------
-    UsageError
-        get_model does not return a module.
+    Raises UsageError if get_model does not return a module.
     """
     ddp = configured_ddp(parameters, device)
     with ddp_replaced_by(ddp), program.errors_in("get_model raised"):

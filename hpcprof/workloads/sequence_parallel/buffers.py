@@ -46,10 +46,7 @@ class Gradients:
 class Weights:
     """The parts of both weights on this rank, in several copies with different data that rotate.
 
-    Attributes
-    ----------
-    first : list of Tensor [h, f/N]
-    second : list of Tensor [f/N, h]
+    ``first`` are tensors [h, f/N], and ``second`` tensors [f/N, h].
     """
 
     def __init__(self, first: list[torch.Tensor], second: list[torch.Tensor]) -> None:
@@ -165,18 +162,9 @@ def allocate(
     Inputs have standard deviation 1, and a weight with K rows over all ranks has 1/sqrt(K), so that every
     intermediate result has a standard deviation near 1. Each rank draws its own part from its own seed. In
     float8, with its few exponents, weights are stored with standard deviation 1 and scaled in the matmul.
-
-    Parameters
-    ----------
-    parameters : PointParameters
-        The shape, validated for ``size`` ranks.
-    empty_input : callable
-        Allocates the inputs as ``torch.empty`` does, for example in memory that the peers can read.
-
-    Raises
-    ------
-    HpcprofError
-        The tensors do not fit, the device cannot multiply this type, or the random data are not finite.
+    ``parameters`` are the shape, validated for ``size`` ranks; ``empty_input`` allocates the inputs as
+    ``torch.empty`` does, for example in memory that the peers can read. Raises HpcprofError if the tensors do
+    not fit, the device cannot multiply this type, or the random data are not finite.
     """
     check_device(parameters, size, device)
     generator = torch.Generator(device).manual_seed(parameters.seed * size + rank)
@@ -254,10 +242,7 @@ def finite(tensor: torch.Tensor) -> bool:
 def check_device(parameters: PointParameters, size: int, device: torch.device) -> None:
     """Check that a shape can run on a device, before anything is allocated.
 
-    Raises
-    ------
-    HpcprofError
-        It does not fit into the memory, or the device cannot multiply this type.
+    Raises HpcprofError if it does not fit into the memory, or the device cannot multiply this type.
     """
     if parameters.dtype == "float8":
         _check_float8(device)

@@ -56,14 +56,8 @@ def step_bound(
 ) -> Bound:
     """Return the bound of a step: for each direction, the larger of its matmuls and its bytes over the links.
 
-    Parameters
-    ----------
-    probes : mapping of str to sequence of int
-        The latency of each probe in each round, in nanoseconds.
-    parts : mapping of str to int
-        The median time of each phase of the serial mode, in nanoseconds.
-    moved : mapping of str to int
-        The bytes that each collective moves, from `link_bytes`.
+    ``probes`` are the latencies of each probe in each round and ``parts`` the median times of the phases of
+    the serial mode, in nanoseconds; ``moved`` are the bytes that each collective moves, from `link_bytes`.
     """
     rounds: list[int] = []
     found: dict[str, int] = {}
@@ -88,12 +82,8 @@ def alone_bound_ns(parts: Mapping[str, int]) -> int:
     """Return the larger of the serial mode's matmuls and collectives, in nanoseconds.
 
     The directions are added, since the backward begins after the forward. A mode can beat this if smaller
-    groups of rows fill the GPU better than all of them.
-
-    Parameters
-    ----------
-    parts : mapping of str to int
-        The time of each phase of the serial mode, in nanoseconds.
+    groups of rows fill the GPU better than all of them. ``parts`` are the times of the phases of the serial
+    mode, in nanoseconds.
     """
     total = 0
     for names in DIRECTIONS.values():
@@ -132,19 +122,10 @@ def hidden_interval(
 ) -> tuple[float, float] | None:
     """Return the 95 % confidence interval of the median share of hideable communication that is hidden.
 
-    Each step gives one share, compared with the serial step of its round.
-
-    Parameters
-    ----------
-    latency_ns, serial_ns : sequence of int
-        The times of the steps of the mode and of the serial mode, in the order of the rounds.
-    bound : int
-        The time of a step with perfect overlap, in nanoseconds.
-
-    Returns
-    -------
-    (float, float) or None
-        In percent; None if perfect overlap would not be faster than the serial mode.
+    Each step gives one share, compared with the serial step of its round. ``latency_ns`` and ``serial_ns``
+    are the times of the steps of the mode and of the serial mode, in the order of the rounds. ``bound`` is
+    the time of a step with perfect overlap, in nanoseconds. It is in percent, and None if perfect overlap
+    would not be faster than the serial mode.
     """
     hideable = summarize(serial_ns).p50_ns - bound
     if hideable <= 0:

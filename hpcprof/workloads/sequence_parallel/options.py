@@ -125,12 +125,8 @@ def _parser() -> WorkloadParser:
 def parse(arguments: Sequence[str]) -> Sweep:
     """Parse the arguments of the workload.
 
-    Raises
-    ------
-    UsageError
-        An option is unknown, or its value is wrong.
-    InformationRequested
-        ``--help`` or ``--plan`` is given.
+    Raises UsageError if an option is unknown, or its value is wrong, and InformationRequested if ``--help``
+    or ``--plan`` is given.
     """
     given = _parser().given(arguments)
     ranks, swept = given.pop("plan", None), parse_parameters(given.pop("sweep", []), "--sweep")

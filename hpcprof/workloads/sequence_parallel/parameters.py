@@ -131,10 +131,7 @@ class Sweep(Options):
     def validate_profiled(self) -> None:
         """Check that a profiled run has no sweep.
 
-        Raises
-        ------
-        UsageError
-            It has one; its profile would mix the steps of all points.
+        Raises UsageError if it has one: its profile would mix the steps of all points.
         """
         if self.swept:
             raise UsageError(

@@ -53,21 +53,9 @@ def measure_point(
 ) -> tuple[RankResult, Checks]:
     """Measure and check every mode at one point; a collective call.
 
-    Nothing of the point stays in the memory of the GPU.
-
-    Parameters
-    ----------
-    name : str
-        The name of the point; empty without a sweep.
-    parameters : PointParameters
-        The point, validated for the number of ranks.
-    environment, world
-        Those of the job.
-
-    Raises
-    ------
-    HpcprofError
-        The data do not fit or are not finite, or no mode can run.
+    Nothing of the point stays in the memory of the GPU. ``name`` is that of the point, empty without a sweep;
+    ``parameters`` are validated for the number of ranks. Raises HpcprofError if the data do not fit or are
+    not finite, or no mode can run.
     """
     # float32 must mean float32, also after a point in TF32.
     torch.set_float32_matmul_precision("high" if parameters.dtype == "tf32" else "highest")

@@ -51,14 +51,8 @@ def result_table(
 ) -> str:
     """Return the table of a single point as text.
 
-    Parameters
-    ----------
-    result : RankResult
-        The result of rank 0, with the step latencies over all ranks.
-    parameters : PointParameters
-        The shape of the point.
-    worst_errors : dict
-        The largest relative error over the ranks, by mode; NaN if a result is not finite.
+    ``result`` is that of rank 0, with the step latencies over all ranks; ``worst_errors`` are the largest
+    relative errors over the ranks, by mode, NaN if a result is not finite.
     """
     check = _check(result)
     return "\n".join(

@@ -44,12 +44,8 @@ class Parameters(Options):
 def parse(arguments: Sequence[str]) -> Parameters:
     """Parse the arguments of the workload.
 
-    Raises
-    ------
-    UsageError
-        An option is unknown, or its value is wrong.
-    InformationRequested
-        ``--help`` is given.
+    Raises UsageError if an option is unknown, or its value is wrong, and InformationRequested if ``--help``
+    is given.
     """
     parser = WorkloadParser(
         "sequence-parallel-jax",

@@ -16,16 +16,10 @@ MARK = "hpcprof.step"
 class StepWindows:
     """Marks the steps of a program as its optimizers take them, and records the chosen ones.
 
-    A step that the program marks itself (`hpcprof.workloads.capture`) is left to it.
-
-    Parameters
-    ----------
-    spans : iterable of (int, int)
-        The first and the last step of each span, counted from 0; the whole program is recorded without any.
-    switch : module
-        Turns the profiler on and off, and marks (`nvtx`, `roctx`).
-    marked : callable
-        Returns what writes the steps that the program marks itself, or None.
+    A step that the program marks itself (`hpcprof.workloads.capture`) is left to it. ``spans`` are the first
+    and the last step of each span, counted from 0; the whole program is recorded without any. ``switch``
+    turns the profiler on and off, and marks (`nvtx`, `roctx`); ``marked`` returns what writes the steps that
+    the program marks itself, or None.
     """
 
     def __init__(

@@ -105,10 +105,7 @@ def find_darshan_logs(folder: Path) -> list[Path]:
 def read_darshan_log(path: Path) -> DarshanLog:
     """Read a log.
 
-    Raises
-    ------
-    DamagedInput
-        If the package ``darshan`` is missing, or the file is no log that it can read.
+    Raises DamagedInput if the package ``darshan`` is missing, or the file is no log that it can read.
     """
     if importlib.util.find_spec("darshan") is None:
         raise DamagedInput(f"{path} needs the package darshan: pip install 'hpcprof[darshan]'.")

@@ -124,16 +124,9 @@ def batched(
 
     A kernel that alone is launched during a call carries out that call. Another carries out a batch: what its
     thread called since its previous communication, if nothing was launched during these calls: sends and
-    receives, or one collective, of one process group.
-
-    Parameters
-    ----------
-    records : sequence of CollectiveRecord
-        Those of the kernels that have one.
-    kernels : mapping of str to ndarray
-        Their columns, and in ``communicating`` which of them communicate.
-    strings : StringTable
-        The names of the kernels.
+    receives, or one collective, of one process group. ``records`` are those of the kernels that have one;
+    ``kernels`` are their columns, and ``communicating`` tells which of them communicate. ``strings`` holds
+    their names.
     """
     if not group_calls:
         return []

@@ -74,12 +74,8 @@ def host_collectives(
 ) -> Collectives:
     """Return the collectives that the host carries out, in the order of their starts.
 
-    Parameters
-    ----------
-    ranges, operators : mapping of str to ndarray
-        Their columns with the shapes and types of the inputs; ``strings`` holds their texts.
-    strings : StringTable
-        Receives the names of operations and the group.
+    ``ranges`` and ``operators`` are their columns with the shapes and types of the inputs; ``strings`` holds
+    their texts, and receives the names of operations and the group.
     """
     works = _collectives(ranges, ranges["end"], _WORK, group, strings)
     calls = _collectives(operators, _ends_of_waits(operators, strings), _CALL, group, strings)

@@ -64,10 +64,7 @@ def _nanoseconds_or_none(written: bytes) -> int | None:
 def nanoseconds(written: str) -> int:
     """Convert a time from microseconds to nanoseconds; fractions are rounded, ties to even.
 
-    Raises
-    ------
-    ValueError
-        If the text is not a number or the time does not fit 64 bits.
+    Raises ValueError if the text is not a number or the time does not fit 64 bits.
     """
     whole, _, fraction = written.partition(".")
     if len(fraction) <= 3 and fraction.isdecimal():

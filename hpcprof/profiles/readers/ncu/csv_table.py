@@ -74,12 +74,8 @@ def read_text(path: Path) -> str:
 def parse(text: str, path: Path) -> Printed:
     """Read a table of the raw or the details page; ``path`` names it in errors.
 
-    A row that is cut off or damaged is left out and counted. Values are converted to base units.
-
-    Raises
-    ------
-    DamagedInput
-        If there is no table, the raw page has no row of units, or a column is missing.
+    A row that is cut off or damaged is left out and counted. Values are converted to base units. Raises
+    DamagedInput if there is no table, the raw page has no row of units, or a column is missing.
     """
     header, rows = open_table(text, path)
     page = _details if set(_METRIC) <= set(header) else _raw
@@ -91,10 +87,7 @@ def parse(text: str, path: Path) -> Printed:
 def open_table(text: str, path: Path) -> tuple[list[str], Rows]:
     """Return the header of the table in a text, and its other rows; ``path`` names it in errors.
 
-    Raises
-    ------
-    DamagedInput
-        If there is no table, or a column is missing.
+    Raises DamagedInput if there is no table, or a column is missing.
     """
     text = text.replace("\r\n", "\n")
     found = _HEADER.search(text)

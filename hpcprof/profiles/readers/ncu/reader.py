@@ -48,10 +48,7 @@ def read(path: Path) -> KernelReport:
 def report_or_table(path: Path) -> Path:
     """Return the file to read for a report: itself or, without ncu, the table beside it.
 
-    Raises
-    ------
-    DamagedInput
-        If the table is older than the report: it may be of another report.
+    Raises DamagedInput if the table is older than the report: it may be of another report.
     """
     if next(_modules(), None) is not None or shutil.which("ncu") is not None:
         return path
@@ -68,10 +65,7 @@ def report_or_table(path: Path) -> Path:
 def _read_report(path: Path) -> Printed:
     """Read a report.
 
-    Raises
-    ------
-    DamagedInput
-        If there is no ncu, or it cannot read the report or finds no kernels in it.
+    Raises DamagedInput if there is no ncu, or it cannot read the report or finds no kernels in it.
     """
     if not path.is_file():
         raise DamagedInput(f"{path} does not exist.")

@@ -109,6 +109,8 @@ class ExportTable:
     def read(self, integers: Mapping[str, int | None], texts: Sequence[str] = ()) -> TableColumns:
         """Return columns of a small table in the table's order, read by Python's SQLite.
 
+        Raises DamagedInput if a key column is absent or a value is not an integer.
+
         Parameters
         ----------
         integers : mapping of str to int or None
@@ -116,11 +118,6 @@ class ExportTable:
             `REQUIRED` marks a key column, whose NULLs become `MISSING`.
         texts : sequence of str
             Columns that hold texts; one that the table does not have is all NULL.
-
-        Raises
-        ------
-        DamagedInput
-            If a key column is absent or a value is not an integer.
         """
         query = self._query(integers, texts)
         count = len(query.integers)
@@ -301,10 +298,7 @@ class NsysExport:
     def strings(self, ids: Ints) -> dict[int, str]:
         """Return the texts of the ids that occur in StringIds; `NO_NAME` has none.
 
-        Raises
-        ------
-        DamagedInput
-            If there are names to look up and no StringIds.
+        Raises DamagedInput if there are names to look up and no StringIds.
         """
         wanted = [int(i) for i in np.unique(ids) if i != NO_NAME]
         if not wanted:
@@ -351,10 +345,7 @@ def _is_integer(column: str) -> str:
 def _integer(value: Any) -> int:
     """Return an integer, also one that is stored as ``7.0`` or ``'7'``.
 
-    Raises
-    ------
-    ValueError
-        If the value is none.
+    Raises ValueError if the value is none.
     """
     number = int(value)
     if isinstance(value, bytes) or (isinstance(value, float) and number != value):
@@ -366,10 +357,7 @@ def _integer(value: Any) -> int:
 def open_export(path: Path, threads: int = 2, what: str = "an nsys SQLite export") -> Iterator[NsysExport]:
     """Open an export for reading only; ``threads`` read its large tables, and ``what`` is for messages.
 
-    Raises
-    ------
-    DamagedInput
-        If the file or folder cannot be opened, or later cannot be read.
+    Raises DamagedInput if the file or folder cannot be opened, or later cannot be read.
     """
     if path.name.lower().endswith(NSYS.folder_suffix) and is_folder(path):
         with _open_folder(path, threads) as export:

@@ -48,12 +48,7 @@ _LONGEST = 2
 def read_functions(export: NsysExport, events: NvtxEvents | None, strings: StringTable) -> Functions:
     """Return where each thread is in the user's code: in Python, or without any in compiled code.
 
-    Parameters
-    ----------
-    events : NvtxEvents or None
-        The NVTX events of the export.
-    strings : StringTable
-        Receives the names of functions and files.
+    ``events`` are the NVTX events of the export; ``strings`` receives the names of functions and files.
     """
     in_python = _python_samples(export, events, strings) if events else Functions.empty()
     if len(in_python):

@@ -98,12 +98,8 @@ def ranges(
 ) -> tuple[Ranges, Operators, list[Loss]]:
     """Build the ranges and the operators among them, and say what is left out.
 
-    Parameters
-    ----------
-    strings : StringTable
-        Receives inline texts and names with their domain's.
-    numbers : mapping of int to int
-        From the export's string ids to the table's numbers.
+    ``strings`` receives inline texts and names with their domain's; ``numbers`` leads from the export's
+    string ids to the table's numbers.
     """
     columns = events.columns
     is_range = np.isin(columns["eventType"], list(_STYLES))

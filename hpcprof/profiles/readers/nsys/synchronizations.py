@@ -65,14 +65,8 @@ def read_synchronizations(
 ) -> tuple[Synchronizations, list[Loss]]:
     """Read the synchronizations, and say what is left out.
 
-    Parameters
-    ----------
-    calls : ApiCalls
-        All API calls of the export, whose names tell the kinds.
-    strings : iterable of str
-        The texts of the names of the calls.
-    only_process : int
-        The process of the synchronizations of old exports, which do not record it.
+    ``calls`` are all API calls of the export, whose names, with their texts in ``strings``, tell the kinds;
+    ``only_process`` is that of the synchronizations of old exports, which do not record it.
     """
     table = export.table(_WAITS)
     if table is None:

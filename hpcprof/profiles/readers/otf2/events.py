@@ -265,10 +265,7 @@ class _Visited:
 def read_events(archive: Archive, location: Location) -> LocationEvents:
     """Read the events of a location; the regions of a GPU's stream may overlap.
 
-    Raises
-    ------
-    LibraryError
-        If its file is missing or damaged.
+    Raises LibraryError if its file is missing or damaged.
     """
     recorded = _Visited()
     count = archive.handle.read_events(location.id, recorded.callbacks(archive.contexts, archive.counters))

@@ -102,10 +102,7 @@ class Handle:
     def read_definitions(self, callbacks: Callbacks) -> None:
         """Read the definitions of the whole archive; only once.
 
-        Raises
-        ------
-        LibraryError
-            If the library finds damage.
+        Raises LibraryError if the library finds damage.
         """
         reader = _library().OTF2_Reader_GetGlobalDefReader(self._handle)
         with _registered("GlobalDef", self._handle, reader, callbacks, (POINTER,)):
@@ -114,15 +111,8 @@ class Handle:
     def read_events(self, location: int, callbacks: Callbacks) -> int:
         """Read the events of a location, whose times the library puts on the archive's clock.
 
-        Returns
-        -------
-        int
-            The number of events in the archive, also of those without a callback.
-
-        Raises
-        ------
-        LibraryError
-            If the library finds damage.
+        The result counts the events in the archive, also those without a callback. Raises LibraryError if the
+        library finds damage.
         """
         library = _library()
         _call("OTF2_Reader_SelectLocation", self._handle, location)
@@ -145,10 +135,7 @@ class Handle:
 def open_handle(path: Path) -> Iterator[Handle]:
     """Open the archive of an anchor file.
 
-    Raises
-    ------
-    DamagedInput
-        If the package ``otf2`` is not installed, or the library cannot open the archive.
+    Raises DamagedInput if the package ``otf2`` is not installed, or the library cannot open the archive.
     """
     with reading(path):
         path.open("rb").close()

@@ -50,15 +50,9 @@ def read(path: Path, part: ProfilePart | None = None) -> Timeline:
     """Read an OTF2 archive, or only the ranks of ``part``.
 
     Regions of MPI are its calls, those of CUDA, HIP and OpenCL on a thread are API calls, and all others are
-    ranges. A region on a stream of a GPU is a kernel, or a memory copy by its role.
-
-    Raises
-    ------
-    DamagedInput
-        If the definitions, or the events of the thread that is the rank, cannot be read. Other threads that
-        cannot be read are losses.
-    UsageError
-        If the user's table of kernel classes is wrong.
+    ranges. A region on a stream of a GPU is a kernel, or a memory copy by its role. Raises DamagedInput if
+    the definitions, or the events of the thread that is the rank, cannot be read (other threads that cannot
+    be are losses), and UsageError if the user's table of kernel classes is wrong.
     """
     with open_archive(path) as archive:
         return _Building(archive).timeline(part)

@@ -142,10 +142,7 @@ class Plane:
 def space_of(data: bytes) -> tuple[list[Plane], str | None]:
     """Return the planes of an XSpace, and the name of the host if it has one.
 
-    Raises
-    ------
-    Damage
-        If the bytes are no XSpace.
+    Raises Damage if the bytes are no XSpace.
     """
     columns = np.frombuffer(data, np.uint8)
     planes, host = [], None

@@ -64,10 +64,7 @@ class Fields:
 def fields_of(data: bytes, begin: int, end: int) -> Iterator[Field]:
     """Yield the fields of a message.
 
-    Raises
-    ------
-    Damage
-        If the bytes are no message.
+    Raises Damage if the bytes are no message.
     """
     at = begin
     while at < end:
@@ -119,10 +116,7 @@ def packed(data: bytes, field: Field) -> list[int]:
 def columns_of(data: Bytes, begin: Ints, end: Ints) -> Fields:
     """Return the fields of messages, all of which are taken apart at the same time.
 
-    Raises
-    ------
-    Damage
-        If the bytes are no messages.
+    Raises Damage if the bytes are no messages.
     """
     # A number may be read beyond the end of the last message before it is found to be cut off.
     data = np.append(data, np.zeros(_LONGEST_VARINT, np.uint8))

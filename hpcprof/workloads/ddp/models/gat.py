@@ -25,10 +25,7 @@ _TEMPERATURE = 0.01
 class GraphAttention(nn.Module):
     """One attention layer: a node becomes the weighted mean of the projections of its neighbours.
 
-    Parameters
-    ----------
-    inputs, outputs, heads : int
-        The sizes; the result has ``outputs`` columns per head.
+    The result has ``outputs`` columns per head.
     """
 
     def __init__(self, inputs: int, outputs: int, heads: int = _HEADS) -> None:

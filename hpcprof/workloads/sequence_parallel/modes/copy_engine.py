@@ -211,10 +211,7 @@ class CopyEngine(Mode):
     ) -> torch.Tensor:
         """Multiply the own rows, and sum the parts once every rank has sent its own.
 
-        Returns
-        -------
-        Tensor
-            The output, [R/N, h]: ``output``, or the only other part if the own product was added to it.
+        The output, [R/N, h], is ``output``, or the only other part if the own product was added to it.
         """
         received = self._received
         if not schedule.add:

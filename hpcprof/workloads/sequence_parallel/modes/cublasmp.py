@@ -199,10 +199,7 @@ class CublasMp(Mode):
 def _shared_library(parameters: PointParameters, world: World, buffers: Buffers) -> Any:
     """Return ``nvmath.bindings.cublasMp`` if every rank can use it; a collective call.
 
-    Raises
-    ------
-    Unavailable
-        A rank cannot; the message has the reason of the first one.
+    Raises Unavailable, with the reason of the first one, if a rank cannot.
     """
     library, reason = None, _unsupported(parameters, world, buffers)
     if reason is None:
@@ -249,10 +246,7 @@ def _load() -> tuple[Any, str | None]:
 def _communicator(world: World) -> int:
     """Return the address of PyTorch's NCCL communicator of all ranks.
 
-    Raises
-    ------
-    Unavailable
-        This PyTorch does not tell it.
+    Raises Unavailable if this PyTorch does not tell it.
     """
     group = dist.group.WORLD
     assert group is not None

@@ -97,10 +97,7 @@ def matmul_order(first: RowGroups, second: RowGroups) -> list[tuple[int, slice]]
 def split_by_peer(part: slice, rows: int) -> list[tuple[int, slice, slice]]:
     """Divide a part of the rows of all peers at the borders between peers.
 
-    Returns
-    -------
-    list of (int, slice, slice)
-        The peer, the rows in its own numbering, and the rows in the numbering over all peers.
+    Each part has the peer, the rows in its own numbering, and the rows in the numbering over all peers.
     """
     found = []
     start = part.start
