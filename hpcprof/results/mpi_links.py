@@ -43,7 +43,7 @@ class MpiLinks:
     row: Ints
     """The position in ``mpi_operation_list`` of the rank."""
     start: Ints
-    """When the call begins that begins it, on the clock of the rank."""
+    """Start of the call that begins it, on the clock of the rank."""
     match: Ints
     """The number that all of its ranks have in common, from 0."""
     peer: Ints

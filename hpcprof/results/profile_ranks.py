@@ -16,7 +16,7 @@ from hpcprof.results.executors.interface import Executor, Lost, serially
 from hpcprof.results.known_files import Identity, stamps_of
 
 Identified = Identity | DamagedInput
-"""Whose profile a file is, or its damage."""
+"""Rank and source of a profile file, or its damage."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def profiles_by_rank(
             if number is None and len(files) > 1:
                 raise HpcprofError(
                     f"the rank of {file} is unknown: neither the profile nor its name contains it. Rename "
-                    f"it, for example to {_name_with_rank(file, identified.values())}."
+                    f"it, for example to {_name_with_rank(file, identified.values())}, or open it alone."
                 )
             number = number or 0
             if number in found.paths:

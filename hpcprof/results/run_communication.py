@@ -204,8 +204,8 @@ class RankCommunication:
     """The n matched collectives and messages of a rank, by start."""
 
     start: Ints
-    """When their kernel, or the host, began, on the clock of the rank's profile. Several messages may share a
-    kernel. Of the collectives that share one, only the first is here. Shape (n,).
+    """Start of their kernel, or of the call on the host, on the clock of the rank's profile. Several messages
+    may share a kernel. Of the collectives that share one, only the first is here. Shape (n,).
     """
     number: Ints
     """The number that a collective, or a message, has in common on all of its ranks; shape (n,)."""

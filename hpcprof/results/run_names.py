@@ -109,6 +109,8 @@ def _known_runs(
     if reference in elsewhere:
         return [_from_store(reference, stored, store)]
     matching = matching_ids(reference, [*submitted, *elsewhere]) if "/" not in reference else []
+    if not matching and reference and elsewhere:
+        matching = [name for name in store.runs_of_file(reference) if name in elsewhere]
     if len(matching) == 1 and matching[0] in elsewhere:
         return [_from_store(matching[0], stored, store)]
     if len(matching) > 1 and not elsewhere.isdisjoint(matching):

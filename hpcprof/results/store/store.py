@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import Connection, Select, exists, or_, select
+from sqlalchemy import Connection, Select, exists, func, or_, select
 from sqlalchemy.engine import URL
 
 from hpcprof.analysis.framework.declaration import Scope
@@ -165,6 +165,14 @@ class Store:
         with self._database.reading() as connection:
             rows = [ProfileRow(*row) for row in connection.execute(query)]
         return {row.rank: row for row in rows}
+
+    def runs_of_file(self, name: str) -> list[str]:
+        """Return the runs that consist of one profile of a name, given with or without its suffixes."""
+        named = or_(PROFILES.c.file == name, PROFILES.c.file.startswith(f"{name}.", autoescape=True))
+        alone = select(PROFILES.c.run_id).group_by(PROFILES.c.run_id).having(func.count() == 1)
+        query = select(PROFILES.c.run_id).where(named, PROFILES.c.run_id.in_(alone))
+        with self._database.reading() as connection:
+            return sorted(connection.scalars(query))
 
     def read(self, run_id: str, analysis: str, notes: RunNotes | None = None) -> AnalysisTable:
         """Return an analysis, ordered by rank and then as the analysis ordered its rows.

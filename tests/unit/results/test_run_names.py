@@ -108,3 +108,24 @@ def test_a_run_outside_the_default_folder_is_named_by_its_path(
     monkeypatch.delenv("HPCPROF_RUNS", raising=False)
     assert typed_name(tmp_path / "runs" / "r") == "r"
     assert typed_name(tmp_path / "my runs" / "r") == "'my runs/r'"
+
+
+def test_the_name_of_its_only_profile_finds_a_run(tmp_path: Path) -> None:
+    one, other, two = (profile_in(tmp_path / name) for name in ("one", "other", "two"))
+    store = Store(store_url(str(tmp_path / "hpcprof.db"), Path()))
+    store.prepare()
+    for run, files in (
+        (one, ["train.sqlite"]),
+        (other, ["train_b.sqlite"]),
+        (two, ["data.json", "eval.json"]),
+    ):
+        results = [
+            RankResults(ProfileRow(run.id, rank, file, "0" * 64, 1, "nsys", "node", "", "", None, 1), {})
+            for rank, file in enumerate(files)
+        ]
+        store.put_profiles(RunRow(run.id, str(run.path), None, None, None), results)
+    for name, run in (("train", one), ("train.sqlite", one), ("train_b", other)):
+        assert find_known_run(name, tmp_path / "runs", store).id == run.id
+    for name in ("trai", "eval", "%"):
+        with pytest.raises(UsageError, match="unknown run"):
+            find_known_run(name, tmp_path / "runs", store)
