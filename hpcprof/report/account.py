@@ -37,11 +37,11 @@ _MOST_RANGES = 2
 _NOTED = 0.01
 """Uneven steps are explained if they take more than this share of the step."""
 
-_SHORTEST, _FIGURES = 4, 19
+_SHORTEST, _FIGURES, _GAP = 4, 19, 2
 _LEAST_PCT = 0.1
-_BAR = 20
+_BAR, _SHORTEST_BAR = 20, 8
 _BAR_FROM = 64
-"""From this width in characters on, a terminal shows bars."""
+"""From this width in characters on, a terminal shows bars, which are shorter to leave room for ranges."""
 
 
 _NOT_ALIGNED = "The clocks of some ranks cannot be aligned: their waiting counts as communication."
@@ -192,13 +192,15 @@ def account_lines(account: Account, width: int) -> list[str]:
     """Return the account for a terminal: a line for each part with its time, its share, and a bar if wide."""
     names = min(max(len(part.name) for part in account.parts), max(_SHORTEST, width - _FIGURES))
     lines = []
-    for part in account.parts:
+    room = width - names - _FIGURES - _GAP
+    places = [f"  in {part.where}" if part.where else "" for part in account.parts]
+    fitting = [len(place) for place in places if len(place) + _SHORTEST_BAR <= room]
+    bar = min(_BAR, room - max(fitting, default=0))
+    for part, place in zip(account.parts, places, strict=True):
         name = part.name if len(part.name) <= names else f"{part.name[: names - 1]}…"
         line = f"{name:{names}}  {format_ns(part.ns):>8}  {share(part, account):>7}"
         if width >= _BAR_FROM:
-            filled = "█" * round(_BAR * part.ns / account.elapsed_ns)
-            line = f"{line}  {filled:{_BAR}}"
-            where = f"  in {part.where}"
-            line += where if part.where and len(line) + len(where) <= width else ""
+            line = f"{line}  {'█' * round(bar * part.ns / account.elapsed_ns):{bar}}"
+            line += place if len(line) + len(place) <= width else ""
         lines.append(line.rstrip())
     return lines

@@ -48,7 +48,7 @@ _HEADERS = {
 
 @dataclass(frozen=True)
 class Access:
-    """Who may use the application."""
+    """Users and hosts that may use the application."""
 
     hosts: frozenset[str]
     """The names in a Host header that are served, without their port and in lower case."""

@@ -90,7 +90,7 @@ _ENERGY_S = 5.0
 """The seconds between readings of what takes long: of a GPU's energy 5 ms of CPU time (H100, driver 580)."""
 
 _SHARES_FIRST_S, _SHARES_S, _SHARES_BYTES = 10.0, 60.0, 4 << 30
-"""When shared pages are looked for, and up to which size: a process that asks for memory waits meanwhile."""
+"""Start and interval of the look for shared pages, and the largest process looked at: it may have to wait."""
 
 _START_S = 120
 """The seconds in which the ranks have to begin."""

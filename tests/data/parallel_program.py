@@ -123,7 +123,7 @@ def _with_kernels(operations: list[Operation], batches: int) -> list[Operation]:
 
 @dataclass(frozen=True)
 class Times:
-    """When the ranks of one stage do what they do, in ns of the true time.
+    """Times at which the ranks of one stage do what they do, in ns of the true time.
 
     Attributes
     ----------

@@ -54,8 +54,8 @@ class Matches:
     sends: NDArray[np.bool_]
     """True for the end of a message that sends."""
     arrived: Ints
-    """When the last rank came to a collective in which all wait for it, or the partner to a message, on the
-    clock of the rank; `UNKNOWN` where clocks are not aligned, or ranks are missing.
+    """Arrival of the last rank at a collective in which all wait for it, or of the partner of a message, on
+    the clock of the rank; `UNKNOWN` where clocks are not aligned, or ranks are missing.
     """
 
     def __len__(self) -> int:
@@ -138,7 +138,7 @@ def groups_of(matches: Matches) -> Iterator[MatchedGroup]:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Who came last to n operations that ranks have in common, and who takes part in which groups of them.
+    """The last rank at each of n operations that ranks have in common, and the ranks of each group of them.
 
     Only operations are here of which it is known when all came.
     """

@@ -229,7 +229,7 @@ def skew_summary(parts: Sequence[Waiting], results: Mapping[str, pd.DataFrame]) 
 
 @dataclass(frozen=True)
 class Waiting:
-    """Who waited for whom in all communicators, or in some that share no groups of ranks with others."""
+    """Waits of ranks for each other in all communicators, or in some that share no groups with others."""
 
     costs: Mapping[tuple[int, bytes], StepCosts]
     """The cost of the lateness of each rank in each step, by the rank and the ranks of the collectives."""

@@ -86,7 +86,7 @@ class _Gaps(Table):
     call: Ints
     """The call that launched the next operation, `NONE` if it was not recorded or there is none."""
     begun: Ints
-    """When that call began, 0 if there is none."""
+    """Start of that call, 0 if there is none."""
     launched: Ints
     """Until when the GPU waits for the host: the part of the gap after that is due to the launch."""
     holding: Ints

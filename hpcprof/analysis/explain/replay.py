@@ -73,7 +73,7 @@ class _Chains:
     edge: Ints
     """The nodes, by position in the order, and the edge that leads to each."""
     head: Ints
-    """Where each chain begins in ``node``; shape (chains,)."""
+    """Index in ``node`` of the beginning of each chain; shape (chains,)."""
     above: Ints
     """The node that each chain begins behind; shape (chains,)."""
 

@@ -283,7 +283,7 @@ class RunGraph:
     order: Ints
     """The nodes in that order; shape (nodes,)."""
     observed: Ints
-    """When each node happened; shape (nodes,)."""
+    """Time of each node; shape (nodes,)."""
     front: Ints
     """The nodes at which the steps begin; the last one ends the last step; shape (ranks, steps + 1)."""
     couplings: tuple[Coupling, ...] = ()

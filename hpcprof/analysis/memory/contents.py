@@ -73,7 +73,7 @@ class Contents:
     (blocks,).
     """
     times_us: Ints
-    """When each event was; the last one is the end; shape (events + 1,)."""
+    """Time of each event; the last one is the end; shape (events + 1,)."""
     reserved: Ints
     """The bytes that PyTorch has reserved after so many events; shape (events + 1,)."""
     failed_after: int | None = None

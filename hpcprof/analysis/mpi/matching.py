@@ -74,12 +74,12 @@ class Calls:
 
     @property
     def end(self) -> Ints:
-        """When each call ends on the common clock."""
+        """End of each call on the common clock."""
         return self.start + self.length
 
     @property
     def own_end(self) -> Ints:
-        """When each call ends on the clock of the rank."""
+        """End of each call on the clock of the rank."""
         return self.own_start + self.length
 
     @property

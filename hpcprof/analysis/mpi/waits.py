@@ -54,7 +54,7 @@ class Waits:
 
 @dataclass(frozen=True)
 class Causes:
-    """Who caused each wait; arrays of shape (w,)."""
+    """The cause of each wait; arrays of shape (w,)."""
 
     rank: Ints
     """The rank that delayed the others, also through waits of ranks in between; `NONE` if unknown."""

@@ -26,7 +26,7 @@ class Layer:
 
     start: Ints
     end: Ints
-    """When the launch call began and returned; shape (n,)."""
+    """Start and return of the launch call; shape (n,)."""
     first: Ints
     last: Ints
     """The first start and the last end of the operations that it launched; shape (n,)."""

@@ -89,7 +89,7 @@ class MpiStep:
     waiting: bool
     """True if all ranks wait for each other at its end."""
     last: int
-    """When the last one ends."""
+    """End of the last one."""
 
 
 def is_mpi_step(name: str) -> bool:

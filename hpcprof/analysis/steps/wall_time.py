@@ -97,8 +97,8 @@ class Segments:
     """
 
     start: Ints
-    """When the segment takes over: when the host begins it or, while operations of earlier segments still
-    run, when they have ended or its own first operation starts. It lasts until the next one takes over.
+    """Time at which the segment takes over: the host begins it or, while operations of earlier segments
+    still run, they have ended or its own first operation starts. It lasts until the next one takes over.
     """
     operation: Ints
     segment: Ints

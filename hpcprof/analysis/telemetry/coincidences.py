@@ -94,7 +94,7 @@ class RunSteps(NamedTuple):
     last: Ints
     """The number of the last step before each edge; shape (n,)."""
     steps: Ints
-    """How many steps each has; shape (n,)."""
+    """Number of steps of each; shape (n,)."""
     wall: Ints
     longest: Ints
     """The usual and the longest of their times, in ns; shape (n,)."""

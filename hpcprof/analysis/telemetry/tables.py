@@ -72,7 +72,7 @@ class RunTelemetry:
     run_steps: RunSteps | None = None
     """The steps that the profiles have, else those that a rank noted."""
     items_per_step: float | None = None
-    """How many tokens or samples, as ``item`` says, all ranks process in a step; None if that is unknown."""
+    """Tokens or samples, as ``item`` says, that all ranks process in a step; None if unknown."""
     item: str = ""
     profiled: Sequence[dict[str, Any]] = ()
     """Rows of ``telemetry`` from profiles (``device_metrics``); ``profiled_loss`` says what they lack."""

@@ -22,7 +22,7 @@ _INTENT_FILE = "submitting"
 
 @dataclass(frozen=True)
 class Intent:
-    """Who is submitting a run, or was when it ended.
+    """The process that submits a run, or did until it ended.
 
     ``owner`` is the user's name, or else the number. ``error`` says why the submission failed; it is empty as
     long as that is not known.

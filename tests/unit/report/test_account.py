@@ -1,4 +1,4 @@
-"""Where the elapsed time of a step goes."""
+"""The account of the elapsed time of a step."""
 
 from __future__ import annotations
 
@@ -129,6 +129,13 @@ def test_no_figure_is_cut_in_a_narrow_terminal() -> None:
         assert max(map(len, lines)) <= width
         assert all(figure in line for figure, line in zip(("81.3 %", "16.3 %", "2.4 %"), lines, strict=False))
     assert lines[0].count("█") == 16
+
+
+def test_bars_leave_room_for_the_ranges_of_idle_time() -> None:
+    made = account((100, 0, 0, 0, 900, 0), ("host", "data", 900), ("host", "backward", 450))
+    lines = account_lines(made, 80)
+    assert "█" in lines[1] and lines[1].endswith("  in data and backward")
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_run_without_steps_has_no_account() -> None:

@@ -1,4 +1,4 @@
-"""Where tiles are kept."""
+"""The cache of tiles."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class _Line(msgspec.Struct):
 
     @property
     def ended_us(self) -> int:
-        """When the last channel of its kernel stopped; 0 if that is not in the log."""
+        """Stop of the last channel of its kernel; 0 if that is not in the log."""
         times = self.done.event_trace_ts if self.done else None
         return max((event.kernel_stop_ts for event in times.kernel_events), default=0) if times else 0
 

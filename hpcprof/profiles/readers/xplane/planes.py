@@ -79,7 +79,7 @@ class Plane:
 
     @property
     def end(self) -> Ints:
-        """When each event ends."""
+        """End of each event."""
         return self.start + self.duration
 
     def metadata_name(self, key: int) -> str:

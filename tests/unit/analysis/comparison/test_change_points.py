@@ -1,4 +1,4 @@
-"""Where the level of a series changes, and how sure that is."""
+"""Change points of a series, and how sure they are."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tests.unit.analysis.mpi.programs import run_lists
 otf2 = pytest.importorskip("otf2")
 RANKS, STEPS, STEP = 3, 4, 1_000
 REDUCED = {0: 500, 1: 430, 2: 220}
-"""When each rank comes to the reduction that ends a step; all leave it 20 ns after the last one."""
+"""Times at which each rank comes to the reduction that ends a step; all leave it 20 ns after the last one."""
 
 
 def write_master(folder: Path) -> Path:

@@ -1,4 +1,4 @@
-"""When a job records some of its steps."""
+"""Occasions on which a job records some of its steps."""
 
 from __future__ import annotations
 
