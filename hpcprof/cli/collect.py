@@ -366,16 +366,8 @@ def collect_and_tell(
 ) -> bool:
     """Collect a run, say what was done with its profiles, and return whether none was skipped.
 
-    Parameters
-    ----------
-    cpus : int, optional
-        CPUs to use; all by default.
-    executor : Executor, optional
-        Reads the ranks; by default in processes on this machine.
-    aside : bool
-        Whether to say it on standard error, because standard output is for something else.
-    step_range, program : str, optional
-        As for `hpcprof.collect_profiles`.
+    By default it is read by processes on all CPUs of this machine. With ``aside`` standard output is for
+    something else, so that it is said on standard error.
     """
     from hpcprof.results.collect import collect
     from hpcprof.results.executors.planning import usable_cpus

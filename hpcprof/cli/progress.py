@@ -28,16 +28,9 @@ _BAR_WIDTH = 24
 class ProgressLine:
     """One line at the bottom of a terminal, a context manager; without a terminal nothing is drawn.
 
-    Parameters
-    ----------
-    text : callable
-        Returns the line as it is now; it is cut at the edge of the terminal, and not drawn while empty.
-    on_error_output : bool
-        Draw on standard error; otherwise on standard output.
-    kept : bool
-        Keep the last line instead of clearing it.
-    ticking : bool
-        Redraw every half second, for a line that shows the time.
+    ``text`` returns the line as it is now; it is cut at the edge of the terminal, and not drawn while empty.
+    It is drawn on standard output unless ``on_error_output``, cleared at the end unless ``kept``, and if
+    ``ticking`` drawn again every half second, for a line that shows the time.
     """
 
     def __init__(
@@ -129,12 +122,8 @@ def bar(done: int, of: int) -> str:
 class WaitingLine(ProgressLine):
     """The progress of the runs that a command waits for: which run, its state, the time, and what is left.
 
-    On a terminal the states of a run appear in the line only, elsewhere each change is a line.
-
-    Parameters
-    ----------
-    limit : int, optional
-        The walltime limit in seconds, to be shown.
+    On a terminal the states of a run appear in the line only, elsewhere each change is a line. ``limit`` is
+    the walltime limit in seconds, to be shown.
     """
 
     def __init__(self, limit: int | None = None) -> None:

@@ -35,15 +35,7 @@ def command(runs_dir: Path, db: str | None, yes: bool, runs: tuple[str, ...]) ->
 
 
 def confirm(removals: Sequence[Removal], yes: bool) -> None:
-    """Show what will be removed and ask; return only if the user agrees.
-
-    Raises
-    ------
-    UsageError
-        If there is nobody to ask.
-    HpcprofError
-        If the user does not agree.
-    """
+    """Show what will be removed and ask; return only if the user agrees, else raise `HpcprofError`."""
     if yes:
         return
     if not sys.stdin.isatty():

@@ -87,10 +87,7 @@ def slowdown(
 def folder_to_resume(context: click.Context, resume: str | None, runs_dir: Path) -> Path | None:
     """Return the folder of a study that is resumed, which ``resume`` names as a path or below ``runs_dir``.
 
-    Raises
-    ------
-    UsageError
-        If an option would change the study.
+    An option that would change the study is refused.
     """
     if resume is None:
         return None

@@ -13,20 +13,10 @@ from pathlib import Path
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path`` and rename it to ``path`` when the block succeeds.
 
-    The name cannot be guessed, so that nobody can put a link in its place on a shared file system. It keeps
-    the suffixes of ``path``, because some writers choose the format by them. If the block fails, the
-    temporary file is removed.
-
-    Parameters
-    ----------
-    path : Path
-        The file to replace. A rename is atomic only within one file system, hence "beside".
-
-    Raises
-    ------
-    OSError
-        If the file cannot be written, or is a device, a pipe or a socket, which must not be replaced by a
-        file (as root could in /dev).
+    A rename is atomic only within one file system, hence "beside". The name cannot be guessed, so that nobody
+    can put a link in its place on a shared file system. It keeps the suffixes of ``path``, because some
+    writers choose the format by them. If the block fails, the temporary file is removed. A device, a pipe or
+    a socket is an `OSError`: it must not be replaced by a file (as root could in /dev).
     """
     if not path.name:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))

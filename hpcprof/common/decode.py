@@ -26,23 +26,10 @@ _TYPE_NAMES = {
 
 
 def decode(model: type[ModelT], data: object, where: str, lines: Mapping[str, int] | None = None) -> ModelT:
-    """Convert ``data`` to ``model``.
+    """Convert the content of a YAML or JSON file to a model; unknown keys are errors.
 
-    Parameters
-    ----------
-    model : type
-        The msgspec Struct to build; unknown keys are errors.
-    data : object
-        The content of a YAML or JSON file.
-    where : str
-        The file that ``data`` came from, for the error message.
-    lines : mapping, optional
-        The lines of its keys, as `hpcprof.common.yaml_file.key_lines` returns them.
-
-    Raises
-    ------
-    UsageError
-        If a key or a value is invalid; the message names the file, the key, its value and the valid ones.
+    An error names the file (``where``), the key with its line (`hpcprof.common.yaml_file.key_lines`), its
+    value and the valid ones.
     """
     try:
         return msgspec.convert(data, model)

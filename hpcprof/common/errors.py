@@ -61,11 +61,6 @@ def damage_named(path: Path) -> Iterator[None]:
 
     Whatever goes wrong with one profile must not end the work on the others. An `HpcprofError` is left as it
     is: it may be about something else than the profile.
-
-    Raises
-    ------
-    DamagedInput
-        If the block raises an exception that is not an `HpcprofError`.
     """
     try:
         yield
@@ -98,18 +93,8 @@ def unknown(
 ) -> UsageError:
     """Return the error for a name that is not one of ``valid``; it suggests close matches.
 
-    Parameters
-    ----------
-    kind : str
-        What the name is, for example ``"site"``.
-    name : str
-        What the user wrote.
-    valid : iterable of str
-        All valid names.
-    where : str
-        Where the name was found, for example ``" in /path/site.yaml"``.
-    listed : int or None
-        How many valid names to list, from the end; all by default.
+    ``kind`` is what the name is, such as ``"site"``. ``where`` follows the name in the sentence, with a space
+    before it. Of the valid names the last ``listed`` are named, by default all.
     """
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)

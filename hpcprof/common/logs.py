@@ -70,15 +70,7 @@ def _added(logger: logging.Logger, name: str, handler: logging.Handler) -> loggi
 
 
 def log_command(command: Sequence[str], outcome: str, stdout: str = "", stderr: str = "") -> None:
-    """Log a command and how it ended, and on the level of debugging what it printed.
-
-    Parameters
-    ----------
-    outcome : str
-        How it ended, for example ``"exit code 0, 0.12 s"``.
-    stdout, stderr : str
-        What it printed.
-    """
+    """Log a command and how it ended, as in ``"exit code 0, 0.12 s"``, and for debugging what it printed."""
     logger = configure()
     if logger is None:
         return

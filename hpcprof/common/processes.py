@@ -102,26 +102,9 @@ def run_command(
 ) -> Completed:
     """Run a command to its end and return its exit code and output.
 
-    The command gets a session of its own. If it exceeds the time limit, or the caller is interrupted, it is
-    killed with all processes of that session.
-
-    Parameters
-    ----------
-    timeout : float
-        Time limit in seconds.
-    text_input : str
-        Standard input; the command reads end-of-file after it.
-    directory : Path, optional
-        Working directory, by default the caller's.
-    environment : mapping, optional
-        The whole environment, by default the caller's.
-
-    Raises
-    ------
-    CommandNotStarted
-        If the program was not found or is not executable, or ``directory`` does not exist.
-    CommandTimedOut
-        If the command exceeded the time limit.
+    The command reads ``text_input`` and then end-of-file, and gets a session of its own. If it exceeds the
+    time limit in seconds (`CommandTimedOut`), or the caller is interrupted, it is killed with all processes
+    of that session. ``environment`` is the whole one, by default the caller's.
     """
     import subprocess
 
@@ -170,16 +153,10 @@ _RESTORE_SECONDS, _RESTORE_TRIES = 2.0, 10
 
 
 class Piped:
-    """A running command whose output is read, and whose input is written, while it runs.
+    """A running command whose standard output is read, and whose input is written, while it runs.
 
-    Attributes
-    ----------
-    stdin, stdout : binary file
-        Its standard input and output.
-    exit_code : int
-        The exit code, once the block of `piped` has ended.
-    stderr : str
-        What it printed to standard error by then; of a long text, the beginning.
+    When the block of `piped` has ended, it has its exit code, and the beginning of what it printed to
+    standard error.
     """
 
     def __init__(self, process: Popen[bytes]) -> None:
@@ -194,21 +171,8 @@ class Piped:
 def piped(command: Sequence[str], *, timeout: float, in_terminal: bool = False) -> Iterator[Piped]:
     """Run a command in the block, which reads and writes its pipes; at its end the command has ended.
 
-    If the block raises, or the command exceeds the time limit, it is killed.
-
-    Parameters
-    ----------
-    timeout : float
-        Time limit in seconds.
-    in_terminal : bool
-        Whether the command keeps the caller's terminal, to ask for a password, and standard error.
-
-    Raises
-    ------
-    CommandNotStarted
-        If the program was not found or is not executable.
-    CommandTimedOut
-        If the command exceeded the time limit.
+    If the block raises, or the command exceeds the time limit in seconds (`CommandTimedOut`), it is killed.
+    With ``in_terminal`` it keeps the caller's terminal, to ask for a password, and standard error.
     """
     import subprocess
 
@@ -289,13 +253,7 @@ def _hold_interrupts() -> Callable[[], None]:
 
 
 def run_in_terminal(command: Sequence[str]) -> int:
-    """Run a command with the caller's standard input and output, and return its exit code.
-
-    Raises
-    ------
-    CommandNotStarted
-        If the program was not found or is not executable.
-    """
+    """Run a command with the caller's standard input and output, and return its exit code."""
     import subprocess
 
     from hpcprof.common.logs import log_command
@@ -312,13 +270,7 @@ def run_in_terminal(command: Sequence[str]) -> int:
 def start_in_background(
     command: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None
 ) -> Popen[bytes]:
-    """Start a process that outlives the caller and its terminal, without input or output.
-
-    Raises
-    ------
-    CommandNotStarted
-        If the program was not found or is not executable, or ``directory`` does not exist.
-    """
+    """Start a process that outlives the caller and its terminal, without input or output."""
     import subprocess
 
     from hpcprof.common.logs import log_command

@@ -102,10 +102,7 @@ def _digits(value: float) -> str:
 def parse_memory(text: str, option: str = "--mem") -> str:
     """Return an amount of memory as a whole number with K, M, G or T, which are powers of 1024.
 
-    Raises
-    ------
-    UsageError
-        If ``text`` is something else. A bare number is refused, because PBS and Slurm read it differently.
+    A bare number is refused, because PBS and Slurm read it differently.
     """
     match = _MEMORY.fullmatch(text)
     if match is None:

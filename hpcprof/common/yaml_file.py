@@ -40,14 +40,9 @@ class _Loader(_FASTEST):  # type: ignore[misc]
 def read_mapping(
     path: Path, kind: str, may_be_empty: bool = False, text_keys: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Read a file that contains one mapping.
+    """Read a file that contains one mapping, or nothing at all if it ``may_be_empty``.
 
-    Parameters
-    ----------
-    may_be_empty : bool
-        Whether a file without content is an empty mapping.
-    text_keys : collection of str, optional
-        The keys below which numbers and dates are kept as they are written: YAML reads 010 as 8.
+    Below ``text_keys`` numbers and dates are kept as they are written: YAML reads 010 as 8.
     """
     try:
         loader = _Loader(path.read_text(encoding="utf-8"))

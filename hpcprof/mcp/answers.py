@@ -36,16 +36,8 @@ def answer(
 ) -> str:
     """Return an answer of at most `MOST_BYTES`; what is cut are the last lines of the data.
 
-    Parameters
-    ----------
-    conclusion : sequence of str
-        Sentences of hpcprof, in which names are marked.
-    data : iterable of str
-        Lines with text from elsewhere.
-    origin : str
-        Where this text is from.
-    rest : sequence of str
-        Where more is.
+    ``conclusion`` has sentences of hpcprof, in which names are marked, ``data`` lines with text from
+    elsewhere, which ``origin`` names, and ``rest`` says where more is.
     """
     first, last = "\n".join(conclusion), "\n".join(rest)
     lines = [_one_line(line) for line in data]

@@ -58,10 +58,7 @@ class Charge(msgspec.Struct, frozen=True):
 class Budget:
     """Node-hours, of which submissions take a part; those of all servers on a folder of runs count together.
 
-    Parameters
-    ----------
-    node_hours : float
-        The most that all submissions in the ledger may request.
+    ``node_hours`` is the most that all submissions in the ledger may request.
     """
 
     def __init__(self, node_hours: float, runs_dir: Path) -> None:
@@ -69,13 +66,7 @@ class Budget:
         self._path = runs_dir / LEDGER
 
     def spent(self) -> float:
-        """Return what was requested so far.
-
-        Raises
-        ------
-        HpcprofError
-            If the ledger cannot be read: nothing may be submitted then.
-        """
+        """Return what was requested so far; nothing may be submitted if the ledger cannot be read."""
         return sum(charge.node_hours for charge in self.charges())
 
     def charges(self) -> list[Charge]:
@@ -152,13 +143,7 @@ class _Prepared:
 
 
 class Submitting:
-    """Submits the job files that a person allows.
-
-    Raises
-    ------
-    UsageError
-        If a file is no job file, or two have the same name.
-    """
+    """Submits the job files that a person allows."""
 
     def __init__(self, job_files: Sequence[Path], budget: Budget, runs_dir: Path) -> None:
         self._budget, self._runs_dir = budget, runs_dir

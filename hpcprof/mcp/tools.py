@@ -49,10 +49,7 @@ GROUP BY p.start_ns, p.end_ns, kind, name ORDER BY max(f.end_ns - f.start_ns) DE
 class Tools:
     """The questions on the runs of a folder and their results.
 
-    Parameters
-    ----------
-    collect : callable
-        Called with a run that has profiles of which none has been collected.
+    ``collect`` is called with a run that has profiles of which none has been collected.
     """
 
     def __init__(

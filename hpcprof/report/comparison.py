@@ -175,14 +175,6 @@ def compare_runs(
 
     ``margin_pct``, ``force`` and ``gates`` as in `hpcprof.results.across_runs.compare_sides`. ``collect`` is
     called with each run that has profiles of which none has been collected.
-
-    Raises
-    ------
-    UsageError
-        If a run is unknown or listed twice on one side, or the runs are of different programs or numbers of
-        ranks.
-    HpcprofError
-        If a run has nothing to compare, or its job has not ended.
     """
     a, b = (find_known_runs(side, runs_dir, store) for side in (baseline, candidate))
     collect_missing([*a, *b], store, collect)

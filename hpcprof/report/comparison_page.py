@@ -145,12 +145,8 @@ class _Part(NamedTuple):
 def side_accounts(steps: Sequence[Row], idle: Sequence[Row]) -> tuple[list[SideBar], list[SidePart]]:
     """Return the bars of both sides, and their parts, whose times add up to those of the last one, the step.
 
-    Parameters
-    ----------
-    steps : sequence of Row
-        Those of ``step_difference``. Without any, there are no bars.
-    idle : sequence of Row
-        Those of ``idle_difference``, which divide the idle time of each side by cause.
+    ``steps`` are the rows of ``step_difference``; without any, there are no bars. ``idle`` are those of
+    ``idle_difference``, which divide the idle time of each side by cause.
     """
     whole = next((row for row in steps if row["part"] == STEP), None)
     if whole is None:

@@ -183,11 +183,6 @@ def gather(
     A rank whose lateness costs at least ``threshold`` percent of a step is called a straggler.
     ``unexplained`` says why the explanation could not be computed if the store has none. ``executor``
     computes the analyses that nobody has asked for yet.
-
-    Raises
-    ------
-    HpcprofError
-        If there is nothing to report: no collected profile, no results and no failure.
     """
     profiles = store.profiles(run.id) if store.exists() else {}
     results = read_results(run.path)

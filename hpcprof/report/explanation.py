@@ -97,10 +97,7 @@ def unjudged(explanation: Explanation) -> list[tuple[str, str]]:
 def explanation_text(explanation: Explanation, width: int, in_full: Callable[[str], str]) -> RenderableType:
     """Return an explanation for a terminal of ``width`` characters; commands are not broken.
 
-    Parameters
-    ----------
-    in_full : callable
-        Returns the command that shows an analysis.
+    ``in_full`` returns the command that shows an analysis.
     """
     failed = _wrapped(_capital(f"{explanation.failure['summary']}."), width) if explanation.failure else ()
     return Group(*failed, *_explanation(written(explanation), width, in_full))

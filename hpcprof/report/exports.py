@@ -58,23 +58,8 @@ def export_run(
 ) -> tuple[str, Exported]:
     """Write the tables or the timelines of a run into a folder; return the run's id and what was written.
 
-    Parameters
-    ----------
-    folder : Path
-        Created where it is missing; files of the same names are replaced.
-    database : str or None
-        The results database; None for the one among the runs.
-    progress : callable
-        Called with the path of each timeline before it is written.
-    chosen : Chosen
-        Of a timeline, which ranks and steps.
-
-    Raises
-    ------
-    UsageError
-        If the run is unknown, ``folder`` is a file, or there are no such ranks or steps.
-    HpcprofError
-        If there is nothing to write, or a file cannot be written.
+    The folder is made where it is missing, and files of the same names are replaced. ``progress`` is called
+    with the path of each timeline before it is written.
     """
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is not a folder: give the folder to write to.")
@@ -161,22 +146,8 @@ _LOSSES = tuple(Column(name, Kind.TEXT) for name in ("analysis", "loss"))
 def export_tables(run: Run, store: Store, form: str, folder: Path) -> list[Path]:
     """Write one file per analysis, and files ``reasons`` and ``losses`` that explain what is missing.
 
-    Parameters
-    ----------
-    form : str
-        ``"parquet"`` or ``"csv"``.
-    folder : Path
-        Created where it is missing; files of the same names are replaced.
-
-    Returns
-    -------
-    list of Path
-        The files written.
-
-    Raises
-    ------
-    HpcprofError
-        If the run has not been collected, a file cannot be written, or pyarrow is not installed.
+    ``form`` is ``"parquet"`` or ``"csv"``. The folder is made where it is missing, and files of the same
+    names are replaced; their paths are returned.
     """
     if not store.exists() or not store.profiles(run.id):
         raise not_collected(run, store)

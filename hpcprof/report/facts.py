@@ -253,14 +253,9 @@ def stragglers(
 ) -> str:
     """Return the ranks that `skew_summary` calls late; nothing where only one rank was profiled.
 
-    Parameters
-    ----------
-    details : str
-        The command that shows why some are unknown.
-    threshold : float
-        The cost of a straggler in percent of a step.
-    by_replay : sequence of int
-        The ranks that a finding calls late: a replay of the run can show that where arrivals alone cannot.
+    ``details`` is the command that shows why some are unknown, and ``threshold`` the cost of a straggler in
+    percent of a step. ``by_replay`` are the ranks that a finding calls late: a replay of the run can show
+    that where arrivals alone cannot.
     """
     if len(rows) < 2:
         return ""

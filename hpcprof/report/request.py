@@ -72,17 +72,9 @@ def make_report(
     """Return the report that a user asks for: of a whole run, or of one analysis.
 
     The HTML file is written where the request names one. ``collect`` is called with each run of the request
-    that has profiles of which none has been collected, and ``explain`` with the run of a
-    whole report or a page; it returns why the run could not be explained, and shows progress. ``executor``
-    computes the analyses that nobody has asked for yet.
-
-    Raises
-    ------
-    UsageError
-        If parts of the request contradict each other, or a run or an analysis is unknown.
-    HpcprofError
-        If the run has nothing to report, nothing of it has been collected and its job has not ended, or the
-        file cannot be written.
+    that has profiles of which none has been collected, and ``explain`` with the run of a whole report or a
+    page; it returns why the run could not be explained, and shows progress. ``executor`` computes the
+    analyses that nobody has asked for yet.
     """
     if request.threshold is not None and request.analysis not in (None, *VERDICTS):
         raise UsageError(
@@ -127,15 +119,7 @@ def make_report(
 def find_collected_run(
     reference: str, store: Store, runs_dir: Path, collect: Callable[[Run], None] = lambda _: None
 ) -> Run:
-    """Return the run that a user named, after it has been collected if nothing of it was.
-
-    Raises
-    ------
-    UsageError
-        If the name matches nothing, or several runs.
-    HpcprofError
-        If nothing of the run has been collected and its job has not ended.
-    """
+    """Return the run that a user named, after it has been collected if nothing of it was."""
     run = find_known_run(reference, runs_dir, store)
     collect_missing([run], store, collect)
     return run
@@ -162,12 +146,8 @@ def collect_missing(runs: Sequence[Run], store: Store, collect: Callable[[Run], 
     """Have each run collected whose profiles are not in the store, or by an earlier version of hpcprof.
 
     A run that has stalled has nothing to collect as long as its job lasts. Of one without a profiler, what is
-    beside profiles is stored quietly, and again whenever there is more.
-
-    Raises
-    ------
-    HpcprofError
-        If the job of one has not ended: its profiles are incomplete.
+    beside profiles is stored quietly, and again whenever there is more. It is an error if the job of one has
+    not ended: its profiles are incomplete.
     """
     exists = store.exists()
     stored = {run.id: store.profiles(run.id) if exists else {} for run in runs}

@@ -98,12 +98,8 @@ def analysis_report(
 ) -> RenderableType:
     """Return one analysis with all its rows for a terminal of ``width`` characters.
 
-    Parameters
-    ----------
-    width : int
-        Where it is too narrow for all columns, the main ones are shown.
-    samples : str
-        The line of `sample_sizes`.
+    Where it is too narrow for all columns, the main ones are shown. ``samples`` is the line of
+    `sample_sizes`.
     """
     return Group(*_analysis_report(analysis, table, width, samples))
 
@@ -212,13 +208,7 @@ class Layout:
 
 
 def whole_table(analysis: Analysis, rows: Sequence[Row], main: tuple[str, ...], width: int) -> Layout:
-    """Lay out every column; where they do not fit, the ``main`` ones, as many as fit.
-
-    Parameters
-    ----------
-    rows : sequence of dict
-        At least one.
-    """
+    """Lay out every column; where they do not fit, the ``main`` ones, as many as fit."""
     columns = _Columns(analysis, rows)
     every = tuple(columns.cells)
     if columns.width(every, _READABLE_NAME) <= width:

@@ -22,12 +22,7 @@ _RANKS_APART = 1 << 32
 def arrows(timeline: Timeline, rank: int, zero: int, track: Ints) -> Iterator[str]:
     """Yield the ends of all arrows of a rank, one JSON object each.
 
-    Parameters
-    ----------
-    zero : int
-        The time that is 0 in the trace.
-    track : ndarray of int64
-        The track of each of ``timeline.operations()``.
+    ``zero`` is the time that is 0 in the trace, and ``track`` the track of each of ``timeline.operations()``.
     """
     calls, work = timeline.calls, timeline.columns_of_operations(OperationTimes)
     call, operation = launches(timeline)
@@ -44,14 +39,8 @@ def message_arrows(
 ) -> Iterator[str]:
     """Yield this rank's ends of the arrows from sends to receives of MPI, one JSON object each.
 
-    An arrow begins where its send does, and ends where its receive ends.
-
-    Parameters
-    ----------
-    found : RankCommunication
-        With starts on the clock of the trace.
-    track : ndarray of int64
-        The track of each request.
+    An arrow begins where its send does, and ends where its receive ends. ``found`` has starts on the clock of
+    the trace, and ``track`` is that of each request.
     """
     places: dict[tuple[int, int], tuple[int, int]] = {}
     for carrier, table, tracks in (

@@ -77,15 +77,9 @@ def export_timelines(
 ) -> Exported:
     """Write a trace per rank and, where there are several ranks, one of all ranks on a common clock.
 
-    Parameters
-    ----------
-    timelines : Timelines
-        Damaged ones are left out, with a note.
-    folder : Path
-        Created where it is missing and there is something to write; files of the same names are replaced.
-    communication : RunCommunication, optional
-        Its clocks put the ranks on a common one. Without those of all ranks, the UTC times in the profiles
-        place them.
+    Timelines that are damaged are left out, with a note. The folder is made where there is something to
+    write. The clocks of ``communication`` put the ranks on a common one; without those of all ranks, the UTC
+    times in the profiles place them.
     """
     done = Exported(notes=list(timelines.skipped))
     zeros: dict[int, _Zero] = {}

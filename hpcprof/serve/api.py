@@ -158,12 +158,8 @@ def live_state(
 ) -> dict[str, Any]:
     """Return the log of the job and of a rank, by default 0, and the steps of all ranks.
 
-    Parameters
-    ----------
-    running : bool
-        That no rank ends a step any more is nothing to warn of when the job has ended.
-    now : float or None
-        Seconds since 1970, by default those of this moment.
+    That no rank ends a step any more is nothing to warn of unless the job is ``running``. ``now`` is in
+    seconds since 1970.
     """
     steps = read_live_steps(run)
     return {

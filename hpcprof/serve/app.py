@@ -48,10 +48,7 @@ def serve_store(runs_dir: Path, db: str | None, access: Access) -> ASGIApp:
 def pages_of(runs_dir: Path, db: str | None, all_stored: bool = False) -> Starlette:
     """Return the pages of a folder of runs and a results database, for whoever has checked the request.
 
-    Parameters
-    ----------
-    all_stored : bool
-        Whether all runs are in the database, so that nothing can be listed without it.
+    If ``all_stored``, all runs are in the database, so that nothing can be listed without it.
     """
     store = open_store(db, runs_dir, read_only=True)
     tiles = Tiles(store, TileCache(user_cache() / "tiles"))

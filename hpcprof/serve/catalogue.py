@@ -140,12 +140,8 @@ class Listing:
 class Catalogue:
     """The runs of a folder and of a store.
 
-    Parameters
-    ----------
-    clock : callable
-        Returns seconds that only grow.
-    all_stored : bool
-        Whether all runs are in the store: if it cannot be used, there is no list.
+    ``clock`` returns seconds that only grow. If ``all_stored``, all runs are in the store: if it cannot be
+    used, there is no list.
     """
 
     def __init__(
@@ -184,13 +180,7 @@ class Catalogue:
         self._made = None
 
     def find(self, run_id: str) -> Run:
-        """Return the run of an id; a name in a request is never a path.
-
-        Raises
-        ------
-        UnknownRun
-            If there is no run of this id.
-        """
+        """Return the run of an id, or raise `UnknownRun`; a name in a request is never a path."""
         for older_than in (FRESH_SECONDS, _AT_ONCE_SECONDS):
             for known in self.listing(older_than).runs:
                 if known.listed.run == run_id:

@@ -65,15 +65,7 @@ def create_grant(
 ) -> str:
     """Add a grant to a hub, and return its token; empty for a user whom a proxy names.
 
-    Parameters
-    ----------
-    days : int, optional
-        The days after which it expires.
-
-    Raises
-    ------
-    UsageError
-        If a name is none, or there is a grant of that name.
+    It expires after ``days``, if they are given.
     """
     if not _NAME.fullmatch(name):
         raise UsageError(f"NAME {name!r}: write up to 61 letters, digits and . _ @ -, a letter first.")

@@ -114,14 +114,9 @@ class Project:
 class Hub:
     """The answers of a hub.
 
-    Parameters
-    ----------
-    folder : Path
-        It gets a folder of each project, and has the grants.
-    db : str or None
-        A PostgreSQL database, in which each project has a schema; None for an SQLite file in each folder.
-    access : Access
-        The names under which it is served, and the name of the cookie of a session.
+    ``folder`` gets a folder of each project, and has the grants. ``db`` is a PostgreSQL database, in which
+    each project has a schema; without one there is an SQLite file in each folder. ``access`` has the names
+    under which it is served, and the name of the cookie of a session.
     """
 
     def __init__(self, folder: Path, db: str | None, access: Access) -> None:
@@ -214,10 +209,7 @@ class Hub:
     def identify(self, scope: Scope, proxy: Proxy | None) -> Grant | None:
         """Return the grant of a request: of its token, the user that its proxy names, or its session.
 
-        Raises
-        ------
-        _Stranger
-            If the proxy names a user who has none.
+        Raises `_Stranger` if the proxy names a user who has none.
         """
         headers = Headers(scope=scope)
         scheme, _, token = headers.get("authorization", "").partition(" ")
@@ -241,20 +233,7 @@ _READ_ONLY = as_json({"error": "this token may read only."}, 403)
 
 
 def make_hub(folder: Path, db: str | None, access: Access, proxy: Proxy | None = None) -> ASGIApp:
-    """Return the application of a hub.
-
-    Parameters
-    ----------
-    folder, db
-        As for `Hub`.
-    access : Access
-        The names under which it is served.
-
-    Raises
-    ------
-    UsageError
-        If ``db`` cannot be used here: a hub takes a PostgreSQL URL, or has files of its own.
-    """
+    """Return the application of a hub, from the values that `Hub` takes."""
     if db is not None and not db.startswith("postgresql"):
         raise UsageError("--accept has an SQLite file in each project: --db takes PostgreSQL only.")
     hub = Hub(folder, db, access)
@@ -401,14 +380,9 @@ class Progress:
 
 
 class Uploads:
-    """The uploads to one project of a hub. What a killed hub left half kept is removed, unless another runs.
+    """The uploads to the folder of one project of a hub, and its store.
 
-    Parameters
-    ----------
-    folder : Path
-        The folder of the project.
-    store : Store
-        Its results, for writing.
+    What a killed hub left half kept is removed, unless another runs.
     """
 
     def __init__(self, folder: Path, store: Store) -> None:
@@ -438,13 +412,9 @@ class Uploads:
     def receive(self, digest: str, grant: Grant, offset: int, length: int, part: bytes) -> Progress:
         """Add a part to a package of ``length`` bytes; with the last one it is checked and kept.
 
-        Raises
-        ------
-        Refused
-            If it does not follow what is there, exceeds the token's quota, or the package is not as it has to
-            be; what the project has of the run remains.
-        HpcprofError
-            If it cannot be written; what there is of the package remains, and the push can go on.
+        Raises `Refused` if it does not follow what is there, exceeds the token's quota, or the package is not
+        as it has to be; what the project has of the run remains. If it cannot be written, what there is of
+        the package remains, and the push can go on.
         """
         path = self._part(digest, grant)
         with self._alone(path):

@@ -54,10 +54,7 @@ class Serving:
 def serve(serving: Serving, runs_dir: Path, db: str | None, announce: Callable[[str], None]) -> None:
     """Serve the results in a database until Ctrl-C or SIGTERM.
 
-    Parameters
-    ----------
-    announce : callable
-        Called with the address once connections are accepted; it has the token if there is one.
+    ``announce`` is called with the address once connections are accepted; it has the token if there is one.
     """
     with _listening(serving) as listening:
         access = access_to(serving, listening)
@@ -113,13 +110,7 @@ def _listening(serving: Serving) -> Iterator[socket.socket]:
 
 
 def listen_on_file(path: Path) -> socket.socket:
-    """Return a Unix socket that listens, which only this user can open; one that a killed server left goes.
-
-    Raises
-    ------
-    UsageError
-        If there is another file, a server listens there, or no socket can be made.
-    """
+    """Return a listening Unix socket that only this user can open; one that a killed server left goes."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
@@ -143,13 +134,7 @@ def listen_on_file(path: Path) -> socket.socket:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens on an address.
-
-    Raises
-    ------
-    UsageError
-        If the host is unknown, is not one of this machine, or the port is taken.
-    """
+    """Return a socket that listens on an address."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

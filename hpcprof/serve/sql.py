@@ -37,12 +37,7 @@ _COMMAND = (sys.executable, "-m", "hpcprof.serve.query_process")
 class SqlDesk:
     """Executes queries on the results database, or on the events of runs.
 
-    Parameters
-    ----------
-    tiles : Tiles
-        What keeps the events of runs whose collect kept none.
-    clock : callable
-        Returns seconds that only grow.
+    ``tiles`` keep the events of runs whose collect kept none. ``clock`` returns seconds that only grow.
     """
 
     def __init__(

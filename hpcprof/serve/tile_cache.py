@@ -41,14 +41,8 @@ class TileCache:
     def get(self, key: str, name: str, make: Callable[[], bytes]) -> bytes:
         """Return what is kept under a name of a run, made and kept if it is not there yet.
 
-        Parameters
-        ----------
-        key : str
-            What the tiles of a run depend on, from `tile_key`.
-        name : str
-            Letters, digits and hyphens.
-        make : callable
-            Returns the bytes.
+        ``key`` is what the tiles of a run depend on, from `tile_key`; ``name`` has letters, digits and
+        hyphens.
         """
         path = self.folder(key) / name
         with suppress(OSError, zlib.error):

@@ -83,13 +83,7 @@ class Extent:
 
 
 class RunTiles:
-    """The tiles of one run, whose profiles do not change.
-
-    Parameters
-    ----------
-    key : str
-        See `tile_key`.
-    """
+    """The tiles of one run, whose profiles do not change; they are kept under a `tile_key`."""
 
     def __init__(self, run: Run, store: Store, key: str, cache: TileCache, parts: RecentParts) -> None:
         self._run, self._store, self._key = run, store, key
@@ -238,17 +232,8 @@ class RunTiles:
     def keep_events(self, until: float) -> tuple[Path, dict[int, str]]:
         """Keep the events of all ranks that the run has none of, until a moment of the monotonic clock.
 
-        Returns
-        -------
-        folder : Path
-            Where these events are.
-        missing : dict of int to str
-            By rank, why its profile cannot be read.
-
-        Raises
-        ------
-        AskAgain
-            If there was not time for all of them.
+        Return their folder, and by rank why its profile cannot be read. Raises `AskAgain` if there was not
+        time for all of them.
         """
         missing = {}
         for number, rank in enumerate(self._windows.profiles):
@@ -397,16 +382,10 @@ def part_of(
     window: tuple[int, int] | None,
     projects: bool = False,
 ) -> RankPart:
-    """Return the part that a timeline is.
+    """Return the part that a timeline is; ``to_zero`` puts its time stamps on the clock of the slices.
 
-    Parameters
-    ----------
-    to_zero : callable
-        Puts time stamps of the profile on the clock of the slices.
-    window : tuple of int, or None
-        On that clock: only the slices that begin in it are kept. None keeps all.
-    projects : bool
-        Whether the timeline is whole, so that ranges are also drawn where their work is on the GPU.
+    Only the slices that begin in ``window``, on that clock, are kept; None keeps all. If it ``projects``, the
+    timeline is whole, so that ranges are also drawn where their work is on the GPU.
     """
     found = rank_tracks(timeline, projects)
     tracks = []
@@ -429,18 +408,10 @@ def encoded_tile(
 ) -> dict[str, Any]:
     """Return what a tile shows of a rank, as the timeline of a page has it.
 
-    ``labels`` also has the tracks without a slice in the tile.
-
-    Parameters
-    ----------
-    parts : iterator of RankPart
-        In their order; each is forgotten before the next is read.
-    communication : RankCommunication
-        What the rank has in common with others, with starts on the clock of the parts.
-    start, end : int
-        The time of the tile, on the clock of the parts.
-    shortest : int
-        Slices shorter than this are merged with their neighbours.
+    ``labels`` also has the tracks without a slice in the tile. The parts are in their order; each is
+    forgotten before the next is read. Their clock is that of ``start`` and ``end``, the time of the tile, and
+    of the starts in ``communication``. Slices that are shorter than ``shortest`` are merged with their
+    neighbours.
     """
     number: dict[str, int] = {}
     found: dict[tuple[TrackKind, str], list[TrackSlices]] = {}

@@ -60,15 +60,7 @@ class CollectPlacement:
 def submit_collect(
     runs: Sequence[Run], database: URL, place: CollectPlacement, command_line: list[str]
 ) -> Run:
-    """Submit the collect of runs as one job, which starts once the runs have succeeded.
-
-    Raises
-    ------
-    UsageError
-        If the runs cannot be collected by a job, or a value does not fit the site.
-    SchedulerError
-        If the scheduler did not accept the job.
-    """
+    """Submit the collect of runs as one job, which starts once the runs have succeeded."""
     site, job = make_collect_job(runs, database, place)
     states = poll(runs, LISTING_SECONDS)
     left = [str(run.path) for run in runs if states[run.id].state in (JobState.QUEUED, JobState.RUNNING)]
@@ -77,13 +69,7 @@ def submit_collect(
 
 
 def make_collect_job(runs: Sequence[Run], database: URL, place: CollectPlacement) -> tuple[Site, Job]:
-    """Return the site and the job of a collect, with the account and the site's options of the first run.
-
-    Raises
-    ------
-    UsageError
-        If the runs cannot be collected by a job, or a value does not fit the site.
-    """
+    """Return the site and the job of a collect, with the account and the site's options of the first run."""
     manifest = _manifest(runs)
     site = manifest.site
     if find_scheduler(site.scheduler).runs_in_image:

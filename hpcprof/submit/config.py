@@ -145,13 +145,7 @@ def named_targets() -> dict[str, str]:
 
 
 def check_no_host(keys: Iterable[str], where: str) -> None:
-    """Refuse a host that a file names which may have come with somebody's code.
-
-    Raises
-    ------
-    UsageError
-        If one of the keys names a host, or belongs to one.
-    """
+    """Refuse a host that a file names which may have come with somebody's code."""
     for key in keys:
         if key.startswith("sites.") and key.rpartition(".")[2] in HOST_KEYS and ".options." not in key:
             raise UsageError(

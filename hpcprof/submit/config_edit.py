@@ -23,15 +23,7 @@ from hpcprof.submit.sites.files import load_site, site_files
 def set_value(path: Path, key: str, value: str) -> bool:
     """Set a value in a file, which is made if there is none; an empty value removes the key.
 
-    Returns
-    -------
-    bool
-        Whether the rest of the file is as it was; if not, it was written anew without comments.
-
-    Raises
-    ------
-    UsageError
-        If the key or the value is wrong, or the file cannot be read.
+    Return whether the rest of the file is as it was; if not, it was written anew without comments.
     """
     keys = split_key(key)
     _check_value(keys, value)

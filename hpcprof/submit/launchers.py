@@ -64,13 +64,7 @@ class LauncherDescription(msgspec.Struct, frozen=True):
 
 
 def launch_command(site: Site, job: Job) -> list[str]:
-    """Return the launcher's argv, which the program of each rank follows; empty for no launcher.
-
-    Raises
-    ------
-    UsageError
-        If the job needs a launcher, and there is none.
-    """
+    """Return the launcher's argv, which the program of each rank follows; empty for no launcher."""
     return LAUNCHERS[site.launcher.name].command(site, job)
 
 

@@ -41,14 +41,8 @@ def check_target(text: str, where: str) -> None:
 def targets(given: Sequence[str], named: dict[str, str], only_names: str = "") -> dict[str, str]:
     """Return the targets that a user gives, by the name that a run may show.
 
-    Parameters
-    ----------
-    given : sequence of str
-        Names of the configuration, or targets.
-    named : dict
-        The configuration's targets by name.
-    only_names : str
-        The file that gives them if it may only name them; empty for the command line.
+    ``given`` are targets, or names of those of the configuration (``named``). ``only_names`` is the file that
+    gives them if it may only name them; it is empty for the command line.
     """
     found = {}
     for text in given:

@@ -50,15 +50,8 @@ def submit(
     If the site has a host, the run's folder is sent there and the scheduler's commands run there; with
     ``sync`` also a folder of the user's, in which the program starts. On this machine the job can be queued
     ``behind`` another run: it starts when that one has ended. An error before the job is handed over leaves
-    no run directory.
-
-    Raises
-    ------
-    UsageError
-        If a template, or a run to wait for, is wrong.
-    SchedulerError
-        If the scheduler cannot be reached, or did not accept the job: this leaves no run directory. If it
-        stopped answering meanwhile, the directory remains, since it may have taken the job.
+    no run directory. If the scheduler stops answering meanwhile, the directory remains, since it may have
+    taken the job.
     """
     if template is None and script is None:
         check_present(site, job)
@@ -190,13 +183,6 @@ def submit_array(
 
     Each member is a run with its own directory and job id; `hpcprof.submit.runs.directory.sweep_of` returns
     the sweep that they belong to. An error before the array is handed over leaves no directory.
-
-    Raises
-    ------
-    UsageError
-        If the jobs cannot be one array.
-    SchedulerError
-        If the scheduler did not accept the array, as `submit` says.
     """
     for job in jobs if template is None else ():
         check_present(site, job)
@@ -300,15 +286,7 @@ def _submitted(run: runs.Run, job_id: str) -> runs.Run:
 
 
 def _job_ids(job: Job, runs_directory: Path, client: SchedulerClient) -> list[str]:
-    """Return the ids of the jobs that must still succeed before this one starts.
-
-    Raises
-    ------
-    UsageError
-        If one of them has failed, or its state is unknown.
-    SchedulerError
-        If the scheduler cannot wait for one of them.
-    """
+    """Return the ids of the jobs that must still succeed before this one starts."""
     waited = [runs.open_run(runs_directory / name) for name in job.after]
     states = poll(waited)
     for run in waited:

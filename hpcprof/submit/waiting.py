@@ -53,12 +53,9 @@ def wait_until_ended(
 ) -> JobStatus:
     """Poll the scheduler until a run has ended, and return its last status.
 
-    Parameters
-    ----------
-    on_status : callable
-        Called with each change of the state or its reason, and the seconds since the beginning of the wait.
-    on_output : callable
-        Called with the lines that rank 0 has printed since the last call, also to standard error.
+    ``on_status`` is called with each change of the state or its reason, and the seconds since the beginning
+    of the wait; ``on_output`` with the lines that rank 0 has printed since the last call, also to standard
+    error.
     """
     began = time.monotonic()
     shown = ""
@@ -120,12 +117,8 @@ def cancel_and_wait(runs: Sequence[Run]) -> dict[str, JobStatus]:
     """End the jobs of submitted runs, and return the status of each by run id once all have ended.
 
     A deletion that the scheduler accepts may still not happen, so it is repeated: OpenPBS 23.06 leaves the
-    last member of an array running if another member was deleted before.
-
-    Raises
-    ------
-    SchedulerError
-        If a job could not be ended, or has not ended after 60 s; the message names the runs.
+    last member of an array running if another member was deleted before. After a minute the runs that are
+    left are an error.
     """
     cancel(runs)
     began = asked = time.monotonic()

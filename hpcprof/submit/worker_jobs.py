@@ -56,13 +56,7 @@ class WorkerJobs:
 
 
 def make_worker_jobs(runs: Sequence[Run], place: WorkerPlacement, folder: Path) -> WorkerJobs:
-    """Return the jobs for workers that collect runs; ``folder`` is for their logs.
-
-    Raises
-    ------
-    UsageError
-        If the site is unknown or has no scheduler that dask-jobqueue knows, or a value does not fit it.
-    """
+    """Return the jobs for workers that collect runs; ``folder`` is for their logs."""
     site, job = _site_and_job(runs, place)
     scheduler = find_scheduler(site.scheduler)
     known = scheduler.dask_jobs

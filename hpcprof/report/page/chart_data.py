@@ -425,13 +425,10 @@ _QUANTITIES = (
 def message_matrix(contents: Contents) -> dict[str, Any] | None:
     """Return what the matrix of a run's messages is drawn from, None without messages.
 
-    Returns
-    -------
-    dict
-        ``ranks`` is the number of ranks and ``block`` that of the ranks that share a line. ``row`` and
-        ``column`` are the lines of the sender and the receiver of each cell with messages, and each of
-        ``quantities`` has the ``values`` of these. ``nodes`` has the first rank of each run of ranks on one
-        node, and ``node_names`` its name; both are empty where the ranks of some node are not known.
+    ``ranks`` is the number of ranks and ``block`` that of the ranks that share a line. ``row`` and ``column``
+    are the lines of the sender and the receiver of each cell with messages, and each of ``quantities`` has
+    the ``values`` of these. ``nodes`` has the first rank of each run of ranks on one node, and ``node_names``
+    its name; both are empty where the ranks of some node are not known.
     """
     table = contents.analyses["mpi_matrix"].columns if "mpi_matrix" in contents.analyses else {}
     if not table or not table["sender"]:

@@ -83,14 +83,11 @@ class _Quantity:
 def heat_map(contents: Contents) -> dict[str, Any] | None:
     """Return what the map of a run's ranks and steps is drawn from, None if no rank has steps.
 
-    Returns
-    -------
-    dict
-        ``ranks`` and ``steps`` are their numbers, ``host`` the place of each rank's host in ``hosts``.
-        ``shown`` is the id of the quantity to begin with. ``late_ns`` is the lateness of each rank by
-        `skew_summary`, None where unknown. Each of ``quantities`` has ``cells``, one value after the other,
-        rank by rank within a step: multiples of ``unit_ns``, None where a rank has no such step.
-        ``median_ns`` is the median wall time of a step.
+    ``ranks`` and ``steps`` are their numbers, ``host`` the place of each rank's host in ``hosts``. ``shown``
+    is the id of the quantity to begin with. ``late_ns`` is the lateness of each rank by `skew_summary`, None
+    where unknown. Each of ``quantities`` has ``cells``, one value after the other, rank by rank within a
+    step: multiples of ``unit_ns``, None where a rank has no such step. ``median_ns`` is the median wall time
+    of a step.
     """
     times = contents.analyses["step_times"].columns if "step_times" in contents.analyses else {}
     if not times or not times["rank"]:

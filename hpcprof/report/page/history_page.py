@@ -26,14 +26,8 @@ def html_history(
 ) -> str:
     """Return histories of a metric as HTML, each with a chart and a table.
 
-    Parameters
-    ----------
-    skipped : sequence of str
-        A sentence for each run that cannot be read.
-    template : str
-        A template that extends that of the histories.
-    run_page : callable, optional
-        Returns the address of the page of a run, by its id; without it, runs are no links.
+    ``skipped`` has a sentence for each run that cannot be read. ``template`` extends that of the histories.
+    ``run_page`` returns the address of the page of a run, by its id; without it, runs are no links.
     """
     charts = history_charts(found)
     several = [history for history in found if len(history.points) > 1] or found[:1]

@@ -48,16 +48,9 @@ def html_report(
 ) -> str:
     """Return the report of a run as HTML.
 
-    Parameters
-    ----------
-    store : Store or None
-        Where the run's other data are; without it, the page has no timeline.
-    template : str
-        A template that extends that of the report.
-    timeline : object
-        What the page's timeline gets instead of the slices of the run.
-    scrub : bool
-        Whether hosts, users, paths, command lines and logs are left out.
+    The run's other data are in ``store``; without it, the page has no timeline. ``template`` extends that of
+    the report. The page's timeline gets ``timeline`` instead of the slices of the run. With ``scrub`` hosts,
+    users, paths, command lines and logs are left out.
     """
     run, clean = contents.run.id, None
     if scrub:
@@ -112,18 +105,10 @@ def render_page(
     clean: Clean | None = None,
     **values: object,
 ) -> str:
-    """Render a page.
+    """Render a page by a template that extends ``report/page.html.j2``.
 
-    Parameters
-    ----------
-    template : str
-        A template that extends ``report/page.html.j2``.
-    data : mapping of str to object
-        The data of each part by its name.
-    parts : sequence of (str, str)
-        The parts that the page's script draws, by name, each with its title.
-    clean : callable or None
-        What every text and all data go through, as `scrubbed` returns it.
+    ``data`` has the data of each part by its name, and ``parts`` the names and titles of those that the
+    page's script draws. Every text and all data go through ``clean``, as `scrubbed` returns it.
     """
     rows = [table.data for table in tables if table.data is not None]
     every = {**data, "tables": rows}

@@ -77,13 +77,7 @@ def page_table(
     rest: str,
     notes: Sequence[str] = (),
 ) -> PageTable:
-    """Return rows as a table of a page.
-
-    Parameters
-    ----------
-    rest : str
-        Where the rows are that the page leaves out.
-    """
+    """Return rows as a table of a page; ``rest`` says where the rows are that the page leaves out."""
     shown = rows[:MOST_ROWS]
     left = len(rows) - len(shown)
     count = counted(len(rows), "row") if rows else ""

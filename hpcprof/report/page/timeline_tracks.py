@@ -121,12 +121,8 @@ class RankTracks:
 def rank_tracks(timeline: Timeline, projects: bool = False) -> RankTracks:
     """Return the tracks of a rank: ranges by thread, communication and other work by stream, calls by thread.
 
-    Parameters
-    ----------
-    timeline : Timeline
-        All of a profile, or what of it overlaps a window.
-    projects : bool
-        Whether ranges are also drawn where their work is on the GPU; a window may lack some of that work.
+    The timeline is all of a profile, or what of it overlaps a window. If it ``projects``, ranges are also
+    drawn where their work is on the GPU; a window may lack some of that work.
     """
     shapes, infos = _infos(timeline)
     tracks = [
@@ -142,10 +138,7 @@ def rank_tracks(timeline: Timeline, projects: bool = False) -> RankTracks:
 def joined(parts: Sequence[RankTracks]) -> RankTracks:
     """Join what a rank did in several windows; an event that lies in more than one of them counts once.
 
-    Parameters
-    ----------
-    parts : sequence of RankTracks
-        All of timelines with the same strings.
+    All parts are of timelines with the same strings.
     """
     if len(parts) == 1:
         return parts[0]

@@ -477,19 +477,8 @@ def export_trace(
 ) -> Exported:
     """Write one trace of some ranks of a collected run, on the clock that their communication aligns.
 
-    Ranks are read one after the other. Those that cannot be read are left out, with a note.
-
-    Parameters
-    ----------
-    folder : Path
-        Created where it is missing; a trace of the same name is replaced.
-    steps : (int, int) or None
-        The first and the last step; all of the capture by default.
-
-    Raises
-    ------
-    HpcprofError
-        If the file cannot be written, or no rank can be read.
+    Ranks are read one after the other. Those that cannot be read are left out, with a note. The folder is
+    made where it is missing. ``steps`` are the first and the last step, by default of the capture.
     """
     path, notes = folder / TRACE, list[str]()
     progress(path)

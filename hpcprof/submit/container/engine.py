@@ -43,13 +43,7 @@ class ContainerSetup:
 
 
 def find_engine(name: str | None, which: Callable[[str], str | None] = shutil.which) -> Engine:
-    """Return the engine called ``name``, or the first that is installed.
-
-    Raises
-    ------
-    HpcprofError
-        If no engine is installed.
-    """
+    """Return the engine called ``name``, or the first that is installed."""
     if name is not None:
         return Engine(name)
     for engine in Engine:

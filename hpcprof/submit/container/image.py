@@ -89,13 +89,7 @@ def check(image: Image) -> None:
 
 
 def render(image: Image, command_line: str) -> dict[str, str]:
-    """Return the texts of the build files by name: one for Docker and Podman, one for Apptainer.
-
-    Raises
-    ------
-    UsageError
-        If the image cannot be built, or a template is invalid.
-    """
+    """Return the texts of the build files by name: one for Docker and Podman, one for Apptainer."""
     check(image)
     values: dict[str, Any] = {
         **{field: getattr(image, field) for field in ("base", "mpi", "efa", "nccl_tests", "user", "wheel")},

@@ -24,13 +24,7 @@ _MAKERS = {Vendor.AMD: "AMD", Vendor.INTEL: "Intel", Vendor.NVIDIA: "NVIDIA"}
 
 
 def site_options(site: Site, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the site's options with their values, defaults filled in.
-
-    Raises
-    ------
-    UsageError
-        If the site has no such option, or the option does not accept the value.
-    """
+    """Return the site's options with their values, defaults filled in; those that it lacks are refused."""
     for key, value in given.items():
         if key not in site.options:
             raise unknown("option", key, site.options, f" of site {site.name}")
@@ -45,13 +39,7 @@ def site_options(site: Site, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def stack_options(profiler: Profiler) -> Mapping[str, str]:
-    """Return the options of a profiler that record call stacks.
-
-    Raises
-    ------
-    UsageError
-        If it records none.
-    """
+    """Return the options of a profiler that record call stacks."""
     if not profiler.stacks:
         able = " and ".join(name for name, one in PROFILERS.items() if one.stacks)
         raise UsageError(f"--stacks: the profiler {profiler.name} records no call stacks; {able} do.")
@@ -59,13 +47,7 @@ def stack_options(profiler: Profiler) -> Mapping[str, str]:
 
 
 def check_steps(text: str, profiler: str) -> None:
-    """Check a selection of steps such as ``3``, ``10-12`` or ``10-12,20-22``; empty selects all.
-
-    Raises
-    ------
-    UsageError
-        If ``text`` is not such a selection, or the job has no profiler.
-    """
+    """Check a selection of steps such as ``3``, ``10-12`` or ``10-12,20-22``; empty selects all."""
     if not text:
         return
     spans = [_STEPS.fullmatch(part) for part in text.split(",")]
@@ -97,13 +79,7 @@ def missing_requirements(job: Job, site: Site) -> list[str]:
 
 
 def check_job(job: Job, site: Site) -> None:
-    """Check a job against its site.
-
-    Raises
-    ------
-    UsageError
-        For the first value that is wrong: it is named, with what would be valid.
-    """
+    """Check a job against its site; the first value that is wrong is named, with what would be valid."""
     scheduler = find_scheduler(site.scheduler)
     scheduler.check(job, site)
     _check_launcher(job, site, scheduler)
@@ -121,13 +97,7 @@ def check_job(job: Job, site: Site) -> None:
 
 
 def check_resubmission(site: Site, job: Job) -> None:
-    """Check that a stalled job can run again although no command waits for it.
-
-    Raises
-    ------
-    UsageError
-        If the job is to do so, and its scheduler queues no job again.
-    """
+    """Check that a stalled job can run again although no command waits for it."""
     if job.on_stall == "resubmit" and not find_scheduler(site.scheduler).requeues:
         raise UsageError(
             f"--on-stall resubmit: site {site.name} cannot queue a job again; use hpcprof submit --wait or "
@@ -136,14 +106,7 @@ def check_resubmission(site: Site, job: Job) -> None:
 
 
 def check_array(site: Site, queue: str, members: int, at_once: int | None = None) -> None:
-    """Check a job array of ``members`` runs, ``at_once`` of which may run together (None: all).
-
-    Raises
-    ------
-    UsageError
-        If the site has no job arrays, or the queue does not let as many members run at once: the scheduler
-        would never run the whole array.
-    """
+    """Check a job array of ``members`` runs, ``at_once`` of which may run together (None: all)."""
     scheduler = find_scheduler(site.scheduler)
     if scheduler.arrays is None:
         raise UsageError(
@@ -175,13 +138,7 @@ def profilers_at(site: Site) -> list[str]:
 
 
 def profiler_at(site: Site, name: str) -> str:
-    """Return the profiler that ``name`` means at a site: ``auto`` is that of its file.
-
-    Raises
-    ------
-    UsageError
-        If the site's file names none.
-    """
+    """Return the profiler that ``name`` means at a site: ``auto`` is that of its file."""
     if name != AUTO:
         return name
     if not site.profiler:

@@ -15,11 +15,6 @@ def parse_capture_when(text: str) -> int:
     """Return by how many percent the last steps take longer than those before when some are recorded.
 
     It is 0 for ``off``.
-
-    Raises
-    ------
-    UsageError
-        If ``text`` is not ``slow``, ``slow:PERCENT`` or ``off``.
     """
     if text == "off":
         return 0
@@ -39,13 +34,7 @@ _STEPS = re.compile(rf"(?P<steps>[0-9]{{1,9}}(?:,[0-9]{{1,9}})*)(?:@(?P<ranks>{_
 
 
 def parse_memory_history(text: str) -> str:
-    """Return the steps and the ranks of snapshots as they are written; empty for ``off``.
-
-    Raises
-    ------
-    UsageError
-        If ``text`` is not ``STEPS``, ``STEPS@RANKS``, ``oom`` or ``off``, or has too many steps.
-    """
+    """Return the steps and the ranks of snapshots as they are written; empty for ``off``."""
     if text in ("off", OUT_OF_MEMORY):
         return "" if text == "off" else text
     found = _STEPS.fullmatch(text)

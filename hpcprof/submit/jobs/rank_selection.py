@@ -16,14 +16,9 @@ _SPANS = re.compile(f"{_SPAN}(,{_SPAN})*")
 def select_ranks(text: str, nodes: int, ranks_per_node: int) -> list[int]:
     """Return the ranks that ``text`` selects, in ascending order.
 
-    Ranks fill one node after the other, as with every launcher that hpcprof writes a command for.
-    Several conditions select the ranks that meet all of them: ``local=0,nodes=0-1`` selects the first rank
-    on each of the first two nodes.
-
-    Raises
-    ------
-    UsageError
-        If ``text`` is not a rank selection, names a rank that the job does not have, or selects no rank.
+    Ranks fill one node after the other, as with every launcher that hpcprof writes a command for. Several
+    conditions select the ranks that meet all of them: ``local=0,nodes=0-1`` selects the first rank on each of
+    the first two nodes.
     """
     world = nodes * ranks_per_node
     if text == "all":

@@ -90,26 +90,14 @@ def _from_settings(keys: Iterable[str], settings: Mapping[str, ConfigValue]) -> 
 
 
 def resolve(spec: JobSpec, draft: bool = False) -> tuple[Site, Job]:
-    """Return the site and the checked job of a request; a draft may lack what the site requires.
-
-    Raises
-    ------
-    UsageError
-        For the first value that is wrong; the message names it, where it comes from, and what would be valid.
-    """
+    """Return the site and the checked job of a request; a draft may lack what the site requires."""
     spec = merged(spec)
     site = site_of(spec)
     return site, make_job(site, spec, draft)
 
 
 def site_of(spec: JobSpec) -> Site:
-    """Load the site that a merged request names, with the host that the user reaches it by.
-
-    Raises
-    ------
-    UsageError
-        If there is no such site, its file is wrong, or its jobs cannot be submitted from another machine.
-    """
+    """Load the site that a merged request names, with the host that the user reaches it by."""
     if spec.site_file is not None:
         site = load_site_file(spec.site_file)
     else:
@@ -146,12 +134,8 @@ def _with_host(site: Site, given: str | None) -> Site:
 def make_job(site: Site, spec: JobSpec, draft: bool = False) -> Job:
     """Return the job of a merged request, after checking all that can be checked before it is submitted.
 
-    A draft may lack what the site requires (`hpcprof.submit.jobs.checks.missing_requirements`).
-
-    Raises
-    ------
-    UsageError
-        For the first value that is wrong; the message names it, where it comes from, and what would be valid.
+    A draft may lack what the site requires (`hpcprof.submit.jobs.checks.missing_requirements`). An error
+    names the first value that is wrong, where it comes from, and what would be valid.
     """
     with _origins_named(spec):
         return _make_job(site, spec, draft)
@@ -340,13 +324,7 @@ _PASSED_ON = re.compile(rf"-[A-Za-z] ?({_VALUE})?|--[a-z][a-z0-9-]*([= ]{_VALUE}
 
 
 def check_resources(job: Job, site: Site, given: Mapping[str, str]) -> None:
-    """Check what a job asks of its nodes; ``given`` are the options of the site that the user gave.
-
-    Raises
-    ------
-    UsageError
-        If the scheduler cannot be asked for it, a node has less, or two options set the same.
-    """
+    """Check what a job asks of its nodes; ``given`` are the options of the site that the user gave."""
     scheduler = find_scheduler(site.scheduler)
     _check_scheduler(job, site, scheduler)
     _check_node(job, site)

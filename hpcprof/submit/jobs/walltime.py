@@ -40,13 +40,7 @@ _SHORTEST_STALL = 10
 
 
 def parse_stall_timeout(text: str) -> int:
-    """Return the seconds without progress after which a run is stalled, 0 for ``off``.
-
-    Raises
-    ------
-    UsageError
-        If ``text`` is not a time as in `parse_walltime`, or is shorter than 10 s.
-    """
+    """Return the seconds without progress after which a run is stalled, 0 for ``off``."""
     if text == "off":
         return 0
     seconds = _seconds(text)

@@ -32,13 +32,7 @@ def profiler_names() -> list[str]:
 
 @cache
 def find_profiler(name: str) -> Profiler:
-    """Return the profiler called ``name``.
-
-    Raises
-    ------
-    UsageError
-        If no profiler has this name, with the valid names, or its package cannot be imported.
-    """
+    """Return the profiler called ``name``."""
     if name in PROFILERS:
         return PROFILERS[name]
     found = plugins.load_plugin(plugins.PROFILERS, name)

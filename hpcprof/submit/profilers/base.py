@@ -236,13 +236,7 @@ def whole_number(settings: Settings, key: str, least: int) -> int:
 
 
 def traced(settings: Settings, traces: Collection[str]) -> list[str]:
-    """Return the names in the setting ``trace``, which is joined by commas.
-
-    Raises
-    ------
-    UsageError
-        If a name is not one of ``traces``.
-    """
+    """Return the names in the setting ``trace``, which is joined by commas."""
     names = [name for name in settings["trace"].split(",") if name]
     for name in names:
         if name not in traces:

@@ -54,13 +54,7 @@ class Fetched:
 def send_texts(
     host: Host, folder: PurePosixPath, texts: Mapping[str, bytes], folders: Sequence[str] = FOLDERS
 ) -> None:
-    """Make a folder on a host, by default that of a run, with files and ``folders`` in it.
-
-    Raises
-    ------
-    HpcprofError
-        If the host cannot be reached, or the files cannot be written there.
-    """
+    """Make a folder on a host, by default that of a run, with files and ``folders`` in it."""
     with _sending(host, folder) as archive:
         for name in folders:
             below = tarfile.TarInfo(name)
@@ -73,13 +67,7 @@ def send_texts(
 
 
 def send_folder(host: Host, sync: Sync, folder: PurePosixPath) -> None:
-    """Copy a folder of the user's to a host, and note the number of files and bytes; links stay links.
-
-    Raises
-    ------
-    HpcprofError
-        If the host cannot be reached, or a file cannot be read here or written there.
-    """
+    """Copy a folder of the user's to a host, and note the number of files and bytes; links stay links."""
     with _sending(host, folder) as archive:
         for path in _chosen(sync.folder, "", [*_ALWAYS_EXCLUDED, *sync.excludes]):
             try:
@@ -126,13 +114,7 @@ def _sending(host: Host, folder: PurePosixPath) -> Iterator[tarfile.TarFile]:
 def list_files(
     host: Host, folder: PurePosixPath, below: Sequence[str], seconds: float = SECONDS
 ) -> dict[str, RemoteFile]:
-    """Return the plain files below some folders of a run on a host; names that no run has are left out.
-
-    Raises
-    ------
-    HostUnreachable
-        If the host cannot be reached, or lists too much.
-    """
+    """Return the plain files below some folders of a run on a host; names that no run has are left out."""
     find = 'find "$@" -type f -printf "%s %T@ %p\\0" 2>/dev/null'
     script = f'cd -- "$1" 2>/dev/null || exit 0; shift; {find}; exit 0'
     with host.reached(["sh", "-c", script, "sh", str(folder), *below], seconds) as running:
@@ -164,15 +146,7 @@ def fetch_files(
 ) -> Fetched:
     """Copy files of a folder on a host to a folder here, which has no links of the host's.
 
-    Parameters
-    ----------
-    files : mapping
-        Some of those of `list_files`. One that is larger than ``most_bytes`` is left there.
-
-    Raises
-    ------
-    HpcprofError
-        If the host cannot be reached, sends something else, or a file cannot be written.
+    Files that are larger than ``most_bytes`` are left there. Whatever else the host sends ends the transfer.
     """
     wanted = {name: file for name, file in files.items() if file.size <= most_bytes}
     fetched = Fetched(

@@ -76,13 +76,7 @@ class Host:
         return msgspec.structs.replace(site, host=self.name, user=self.user, runs_dir=self.runs_dir)
 
     def connect(self) -> None:
-        """Open the shared connection unless it is open; ssh may ask for a password in the terminal.
-
-        Raises
-        ------
-        HostUnreachable
-            If ssh cannot connect.
-        """
+        """Open the shared connection unless it is open; ssh may ask for a password in the terminal."""
         is_open = run_command([*_ssh(self.name, self.user), "-O", "check", "--", self.name], timeout=_SECONDS)
         if is_open.exit_code != 0:
             asking = _can_ask()
@@ -91,13 +85,7 @@ class Host:
             self.check(running)
 
     def account(self) -> Host:
-        """Return this host with the account, and the absolute folders, that it has.
-
-        Raises
-        ------
-        HostUnreachable
-            If it cannot be reached, or its answer cannot be read.
-        """
+        """Return this host with the account, and the absolute folders, that it has."""
         # What start-up files of the shell print comes before the mark.
         words = ["sh", "-c", f'printf "%s\\n" {_MARK} "$(id -un)" "$HOME"']
         _, mark, answer = self.run(words).stdout.rpartition(f"{_MARK}\n")
@@ -115,27 +103,10 @@ class Host:
         without: Sequence[str] = (),
         seconds: float = _SECONDS,
     ) -> Completed:
-        """Run a command on the host and return its exit code and output.
+        """Run a command on the host, by default in the home folder; return its exit code and output.
 
-        Parameters
-        ----------
-        directory : str
-            Working directory, by default the home folder.
-        environment : mapping, optional
-            Variables to set.
-        without : sequence of str
-            Beginnings of the names of variables to remove.
-        seconds : float
-            Time limit.
-
-        Raises
-        ------
-        HostUnreachable
-            If the connection cannot be made or broke, or the command printed too much.
-        CommandTimedOut
-            If the command exceeded the time limit.
-        CommandNotStarted
-            If the host has no such program.
+        ``without`` are beginnings of the names of variables to remove from the environment. Raises
+        `HostUnreachable` if the connection cannot be made or broke, or the command printed too much.
         """
         script = _script(words, directory, environment or {}, without)
         with self.reached(["/bin/sh", "-c", script], seconds) as running:

@@ -87,11 +87,6 @@ def bring_profiles(run: Run) -> list[str]:
     """Fetch all that is new of a run on a host, its profiles too.
 
     Return a sentence for each file that was left there, or on why the copy is as it was.
-
-    Raises
-    ------
-    HpcprofError
-        If the profiles do not fit on the disk, or the host sends what was not asked for.
     """
     said = refresh(run)
     host = host_of(run)
@@ -104,11 +99,6 @@ def fetch_all(run: Run, host: Host, below: Sequence[str], always: str = "") -> l
     """Fetch what is new in some folders of a run, however large, and return the names of the files.
 
     The file ``always`` is fetched too if the copy has it.
-
-    Raises
-    ------
-    HpcprofError
-        If the files do not fit on the disk, the host cannot be reached, or sends what was not asked for.
     """
     there = list_files(host, folder_of(run, host), below)
     new = _new(run, there) | {name: file for name, file in there.items() if name == always}

@@ -38,13 +38,7 @@ class Sync:
 
 
 def check_host(host: str, user: str, runs_dir: str, where: str) -> tuple[str, str]:
-    """Check how a site is reached from another machine, and return the name of the host and the user.
-
-    Raises
-    ------
-    UsageError
-        If a value would be an option of ssh or of another command, or more than one word.
-    """
+    """Check how a site is reached from another machine, and return the name of the host and the user."""
     name, own = parse_host(host, where)
     if user:
         parse_host(f"{user}@{name}", f"{where}, user")
@@ -54,13 +48,7 @@ def check_host(host: str, user: str, runs_dir: str, where: str) -> tuple[str, st
 
 
 def parse_host(text: str, where: str = "--host") -> tuple[str, str]:
-    """Return the name and the user of ``[USER@]HOST``; the user is empty if none is given.
-
-    Raises
-    ------
-    UsageError
-        If one of them is not a name: it would be an option of ssh, or more than one word.
-    """
+    """Return the name and the user of ``[USER@]HOST``; the user is empty if none is given."""
     user, separator, name = text.rpartition("@")
     for one in (name, *([user] if separator else [])):
         if not NAME.fullmatch(one):

@@ -34,21 +34,10 @@ def render_array_script(
 ) -> str:
     """Return the text of array.sh.
 
-    Parameters
-    ----------
-    job_scripts : sequence of str
-        The texts of the members' job.sh, rendered for their run directories, in the order of the indices.
-    sweep_directory : Path
-        The directory of array.sh; its name is the sweep's id.
-    at_once : int, optional
-        How many members may run together; all by default.
-    template : Path, optional
-        The template of job.sh; its folder is searched first for templates.
-
-    Raises
-    ------
-    UsageError
-        If the members' directives differ in more than the paths of logs: an array has one set of directives.
+    ``job_scripts`` are the texts of the members' job.sh, rendered for their run directories, in the order of
+    the indices; they may differ in the paths of logs alone, since an array has one set of directives. The
+    name of ``sweep_directory`` is the sweep's id. The folder of ``template``, that of job.sh, is searched
+    first for templates.
     """
     values = _values(arrays, job_scripts, sweep_directory, command_line, at_once)
     return render_text(ARRAY_TEMPLATE, values, template)

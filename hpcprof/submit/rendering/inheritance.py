@@ -27,12 +27,7 @@ class ParsedTemplate:
 def inheritance(environment: Environment, name: str) -> list[ParsedTemplate]:
     """Return a template and those that it extends, the template itself first; missing ones are left out.
 
-    Raises
-    ------
-    UsageError
-        If a template extends itself, directly or through another one.
-    jinja2.TemplateSyntaxError
-        If one of them is not a valid template.
+    A template that extends itself, also through another one, is refused.
     """
     assert environment.loader is not None
     chain: list[ParsedTemplate] = []

@@ -29,17 +29,7 @@ def render_scripts(
 ) -> dict[str, str]:
     """Return the texts of a run's scripts by file name; nothing is written.
 
-    Parameters
-    ----------
-    template : Path, optional
-        A template of job.sh, instead of the scheduler's.
-    script : Path, optional
-        An edited job.sh, instead of a rendered one.
-
-    Raises
-    ------
-    UsageError
-        If a template or the script is wrong, or the launcher is missing.
+    ``template`` replaces the scheduler's template of job.sh, and ``script`` is an edited job.sh.
     """
     scheduler = find_scheduler(site.scheduler)
     if script and scheduler.submitted_file != JOB_SCRIPT:
@@ -76,13 +66,7 @@ def render_array(
     at_once: int | None = None,
     template: Path | None = None,
 ) -> tuple[str, list[dict[str, str]]]:
-    """Return the text of array.sh, and the scripts of each run as `render_scripts` does; nothing is written.
-
-    Raises
-    ------
-    UsageError
-        If the jobs cannot be one array, or a template is wrong.
-    """
+    """Return the text of array.sh, and the scripts of each run as `render_scripts` does."""
     texts = [
         render_scripts(site, job, member_directory(sweep_directory, index), command_line, template)
         for index, job in enumerate(jobs)
@@ -94,13 +78,7 @@ def render_array(
 
 
 def _edited(script: Path, run_directory: Path) -> str:
-    """Return an edited job.sh in which this run's directory replaces the one that it was rendered for.
-
-    Raises
-    ------
-    UsageError
-        If the script cannot be read, or has no line ``run_dir=…``.
-    """
+    """Return an edited job.sh in which this run's directory replaces the one that it was rendered for."""
     try:
         text = script.read_text(encoding="utf-8")
     except (OSError, ValueError):

@@ -23,14 +23,7 @@ _RECORDS_END = re.compile(r"^[^#\n]*\brecord\s+finished\b", re.MULTILINE)
 
 
 def check_template(file: Path) -> None:
-    """Render a template of job.sh with a simple job, and check what its blocks replace.
-
-    Raises
-    ------
-    UsageError
-        If the template is broken, uses a name or a block that does not exist, is not one of a script, or does
-        not start the wrapper or record the exit code as the template that it extends does.
-    """
+    """Render a template of job.sh with a simple job, and check what its blocks replace."""
     elsewhere = [name for name in template_files() if Path(name).name == file.name]
     if elsewhere and not elsewhere[0].endswith(".sh.j2"):
         raise UsageError(f"{file} is not a template of a script: only those (*.sh.j2) can be checked.")

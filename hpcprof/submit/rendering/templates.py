@@ -267,14 +267,9 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
 def hook_modules(*, has_pulse: bool, notes_exceptions: bool, keeps_memory: bool = False) -> dict[str, str]:
     """Return the modules that Python loads first on each rank, by path in `START_UP`.
 
-    Parameters
-    ----------
-    has_pulse : bool
-        Whether the steps of the rank are noted, and evidence if the run stalls.
-    notes_exceptions : bool
-        Whether the uncaught exception that ends a rank is noted, and ends an MPI program.
-    keeps_memory : bool
-        Whether snapshots of the memory of PyTorch's GPUs are taken.
+    They note the steps of the rank and evidence if the run stalls (``has_pulse``), note the uncaught
+    exception that ends a rank and let it end an MPI program (``notes_exceptions``), and take snapshots of the
+    memory of PyTorch's GPUs (``keeps_memory``).
     """
     files: dict[str, ModuleType] = {}
     if has_pulse:

@@ -58,25 +58,8 @@ class Answer(msgspec.Struct, frozen=True):
 def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, list[int]]:
     """Ask a running job to record steps that all its ranks have still ahead.
 
-    Parameters
-    ----------
-    steps : int
-        How many steps.
-    ranks : str
-        The ranks that record them, such as ``0-7``; empty for all.
-
-    Returns
-    -------
-    request : Request
-    asked : list of int
-        The ranks that are to answer.
-
-    Raises
-    ------
-    UsageError
-        If the job cannot be asked, or has no such rank.
-    HpcprofError
-        If the job does not run, or another request is open.
+    ``ranks`` are those that record them, such as ``0-7``; empty for all. Return the request, and the ranks
+    that are to answer.
     """
     if not 0 < steps <= MOST_STEPS:
         raise UsageError(f"--steps {steps}: give a number from 1 to {MOST_STEPS}.")
@@ -134,13 +117,7 @@ def _write_there(host: Host, path: PurePosixPath, text: str) -> None:
 
 
 def await_capture(run: Run, request: Request, asked: list[int]) -> dict[int, Answer]:
-    """Wait until all ranks have recorded, and return their answers.
-
-    Raises
-    ------
-    HpcprofError
-        If a rank could not record, or did not answer in time.
-    """
+    """Wait until all ranks have recorded, and return their answers."""
     _, wall_ns = _progress(read_live_steps(run), time.time())
     host = host_of(run)
     limit = time.monotonic() + _PATIENCE_S + 10 * (LEAD_S + (request.steps + 3) * wall_ns / 1e9)

@@ -222,13 +222,7 @@ def adopted_id(name: str, path: Path, *files: str) -> str:
 
 
 def all_runs(runs: Path, skipped: list[str] | None = None) -> list[Run]:
-    """Return the runs in ``runs``, oldest first.
-
-    Raises
-    ------
-    HpcprofError
-        If a manifest cannot be read; with ``skipped``, the message is added to it and the run is left out.
-    """
+    """Return the runs in ``runs``, oldest first; why one cannot be read is added to ``skipped`` if given."""
     found = []
     for manifest in _manifests(runs):
         try:
@@ -271,11 +265,6 @@ def find_runs(reference: str, runs: Path) -> list[Run]:
     """Return the runs that a user named: all members of a sweep, in order, or the run of `find_run`.
 
     A sweep is named by its id, a name that means it alone, or the path of its directory.
-
-    Raises
-    ------
-    UsageError
-        If the name matches nothing, or several runs or sweeps.
     """
     path = Path(reference)
     if reference and (path / ARRAY_SCRIPT).is_file():
@@ -315,19 +304,9 @@ def matching_ids(reference: str, ids: Iterable[str]) -> list[str]:
 
 
 def find_run(reference: str, runs: Path, others: Sequence[str] = ()) -> Run:
-    """Return the run that a user named.
+    """Return the run that a user named by its id, a name that matches one id, its path, or ``last``.
 
-    Parameters
-    ----------
-    reference : str
-        A run id, another name that matches one id (`matching_ids`), a path, or ``last``.
-    others : sequence of str
-        Names that are valid elsewhere, which the error lists too.
-
-    Raises
-    ------
-    UsageError
-        If the name matches nothing, or several runs.
+    An error also lists ``others``, names that are valid elsewhere.
     """
     manifests = _manifests(runs)
     ids = [m.parent.name for m in manifests]
@@ -365,13 +344,7 @@ def find_run(reference: str, runs: Path, others: Sequence[str] = ()) -> Run:
 
 
 def find_submitted_runs(references: Sequence[str], runs: Path) -> list[Run]:
-    """Return the runs and the members of sweeps that a user named, as `find_runs` does for each name.
-
-    Raises
-    ------
-    UsageError
-        If a name matches nothing or several runs, or is a folder of profiles that hpcprof did not submit.
-    """
+    """Return the runs and the members of sweeps that a user named, as `find_runs` does for each name."""
     found = [run for reference in references for run in find_runs(reference, runs)]
     # A folder of profiles among them is an error.
     return [run for run in found if run.submission]
@@ -381,11 +354,6 @@ def log_files(run: Run, rank: int | None = None) -> list[Path]:
     """Return the logs of one rank, or those of the job script and rank 0: standard output, then error.
 
     Of a rank whose program was never started that of its profiler is left, which is returned instead.
-
-    Raises
-    ------
-    UsageError
-        If none of them exists yet.
     """
     folder = run.path / "logs"
     names = ("job", "rank00000") if rank is None else (f"rank{rank:05d}",)

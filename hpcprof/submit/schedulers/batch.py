@@ -40,23 +40,11 @@ class BatchClient(SchedulerClient):
 
     @abstractmethod
     def records(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
-        """Return the records of jobs that were submitted after ``since``; unknown jobs are left out.
-
-        Raises
-        ------
-        SchedulerError
-            If the scheduler did not answer.
-        """
+        """Return the records of jobs that were submitted after ``since``; unknown jobs are left out."""
 
     @abstractmethod
     def submitted_from(self, script: Path, owner: str) -> str:
-        """Return the id of the job or array that a user submitted from a script; empty if there is none.
-
-        Raises
-        ------
-        SchedulerError
-            If the scheduler did not answer.
-        """
+        """Return the id of the job or array that a user submitted from a script; empty if there is none."""
 
     @abstractmethod
     def delete(self, job_ids: Sequence[str]) -> None:

@@ -54,13 +54,7 @@ def all_answers_within(seconds: float | None) -> Iterator[None]:
 
 
 def seconds_left(program: str, seconds: float) -> float:
-    """Return how long a command may take: ``seconds``, or less within `all_answers_within`.
-
-    Raises
-    ------
-    Unreachable
-        If no time is left.
-    """
+    """Return how long a command may take: ``seconds``, or less within `all_answers_within`."""
     limit = _limit.get()
     if limit is None:
         return seconds
@@ -75,12 +69,7 @@ def run_scheduler_command(
 ) -> Completed:
     """Run a command of the scheduler, in an environment that does not change its answer.
 
-    Raises
-    ------
-    SchedulerError
-        If the command cannot be started.
-    Unreachable
-        If the command did not finish within ``seconds``.
+    Raises `Unreachable` if it did not finish within ``seconds``.
     """
     program = arguments[0]
     seconds = seconds_left(program, seconds)

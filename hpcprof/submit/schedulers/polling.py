@@ -25,13 +25,7 @@ from hpcprof.submit.sites.model import Site
 
 
 def client_of(run: Run) -> SchedulerClient:
-    """Return the client of the scheduler that a run was submitted to.
-
-    Raises
-    ------
-    UsageError
-        If the scheduler came from another package that is no longer installed.
-    """
+    """Return the client of the scheduler that a run was submitted to."""
     return _scheduler_of(run).client()
 
 
@@ -69,10 +63,7 @@ _silent: dict[str, tuple[float, str]] = {}
 def check_answers(scheduler: Scheduler, site: Site, otherwise: str) -> None:
     """Check that a scheduler answers for a site, before commands that wait for it for minutes.
 
-    Raises
-    ------
-    Unreachable
-        If it does not; the message ends with ``otherwise``.
+    Raises `Unreachable` if it does not; the message ends with ``otherwise``.
     """
     question = scheduler.question(site)
     if not question:
@@ -146,15 +137,7 @@ def _ask(group: Sequence[Run], seconds: float | None) -> dict[str, JobStatus]:
 
 
 def cancel(runs: Sequence[Run]) -> None:
-    """End the jobs of submitted runs with all their processes; jobs that have ended are left as they are.
-
-    Raises
-    ------
-    UsageError
-        If one of them is a folder of profiles, before any job is ended.
-    SchedulerError
-        If a job could not be ended.
-    """
+    """End the jobs of submitted runs with all their processes; jobs that have ended are left as they are."""
     for group in _by_scheduler([run for run in runs if run.submission and read_final_status(run) is None]):
         scheduler = _scheduler_of(group[0])
         with on_host(host_of(group[0]), group[0].path.parent):

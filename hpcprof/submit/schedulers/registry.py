@@ -25,18 +25,7 @@ def scheduler_names() -> list[str]:
 
 @cache
 def find_scheduler(name: str, where: str = "") -> Scheduler:
-    """Return the scheduler called ``name``.
-
-    Parameters
-    ----------
-    where : str
-        Where the name is written, for the error: ``" in /path/site.yaml"``.
-
-    Raises
-    ------
-    UsageError
-        If no scheduler has this name, with the valid names, or its package cannot be imported.
-    """
+    """Return the scheduler called ``name``; ``where`` says in an error where that is written."""
     if name in BUILT_IN:
         module, _, attribute = BUILT_IN[name].partition(":")
         found = getattr(import_module(module), attribute)

@@ -59,12 +59,7 @@ class Record:
 def status_from_record(run: Run, record: Record | None) -> JobStatus:
     """Return a run's status from its record and its state files.
 
-    Parameters
-    ----------
-    run : Run
-        A submitted run.
-    record : Record or None
-        None if the scheduler does not know the job, which alone means neither success nor failure.
+    There is no record if the scheduler does not know the job, which alone means neither success nor failure.
     """
     status = _without_record(run) if record is None else _from_record(run, record)
     if status.state is JobState.QUEUED:

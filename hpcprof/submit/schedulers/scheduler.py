@@ -265,13 +265,7 @@ class Scheduler:
 
 
 def directive_value(text: str) -> str:
-    """Return a value for a directive, in which nothing can be quoted.
-
-    Raises
-    ------
-    UsageError
-        If a batch system would read the value as several words, or as a pattern.
-    """
+    """Return a value for a directive, in which nothing can be quoted, after checking that it is one word."""
     if not _DIRECTIVE.fullmatch(text):
         raise UsageError(
             f"{text!r} cannot be written to a batch directive: use only letters, digits, _ . , : / = @ + & "

@@ -40,13 +40,7 @@ def site_files() -> dict[str, Path]:
 
 
 def load_site(name: str) -> Site:
-    """Load the site called ``name`` from the search path.
-
-    Raises
-    ------
-    UsageError
-        If there is no such site, with the close matches, or its file is wrong.
-    """
+    """Load the site called ``name`` from the search path."""
     files = site_files()
     if name not in files:
         raise unknown("site", name, files)
@@ -54,14 +48,7 @@ def load_site(name: str) -> Site:
 
 
 def load_site_file(path: Path) -> Site:
-    """Load one site file. The site that it ``extends`` is searched beside it, then on the search path.
-
-    Raises
-    ------
-    UsageError
-        If the file cannot be read, or a value is wrong; the message names the file, the key, the value, and
-        what would be valid.
-    """
+    """Load one site file. The site that it ``extends`` is searched beside it, then on the search path."""
     merged: dict[str, Any] = {}
     for data in reversed(list(_chain(path))):
         merged = _merge(merged, data)

@@ -52,11 +52,6 @@ def new_site(
     """Write ``folder/NAME.yaml``, a site that extends the site ``template``, and return its path.
 
     Where jobs do not have the environment of the shell, the site has what is active in ``environment``.
-
-    Raises
-    ------
-    UsageError
-        If the name is not valid, or the file exists.
     """
     if not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} cannot name a site: use letters, digits, - and .")

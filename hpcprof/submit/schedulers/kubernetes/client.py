@@ -245,13 +245,7 @@ class Objects(msgspec.Struct, frozen=True):
 
 
 def parse_objects(code: int, out: str, error: str) -> dict[str, Objects]:
-    """Return the runs' objects by the name of their MPIJob, from ``kubectl get mpijobs,pods -o json``.
-
-    Raises
-    ------
-    SchedulerError
-        If the API server did not answer, or its answer is not such a list.
-    """
+    """Return the runs' objects by the name of their MPIJob, from ``kubectl get mpijobs,pods -o json``."""
     if code != 0:
         raise SchedulerError(f"the cluster did not answer: {last_line(error)}")
     try:

@@ -77,13 +77,7 @@ _PLAIN = re.compile(
 
 
 def in_pods(site: Site, job: Job, rendering: Rendering) -> tuple[Job, Rendering]:
-    """Return the job and its rendering with the paths that they have in the pods.
-
-    Raises
-    ------
-    UsageError
-        If a Kubernetes job cannot have this launcher or queue, or the value of an option is wrong.
-    """
+    """Return the job and its rendering with the paths that they have in the pods."""
     _check(site, job)
     directory = pod_directory(rendering.run_directory, Path(job.options["mount"]))
     launch = rendering.launch

@@ -244,13 +244,6 @@ def parse_qstat(code: int, out: str, error: str) -> Mapping[str, Record]:
 
     A job that is unknown (exit code 153), or has finished without a history (35), is left out. With ``-t``
     the members of an array have records too.
-
-    Raises
-    ------
-    Unreachable
-        If the server did not answer.
-    SchedulerError
-        If the output cannot be understood.
     """
     if code in (_UNKNOWN_JOB, _FINISHED_JOB):
         return {}
@@ -417,14 +410,9 @@ _RUNNING = {
 
 
 def record_from_attributes(job: Mapping[str, str], asked_at: float | None) -> Record:
-    """Return the record of a job from its attributes, as text.
+    """Return the record of a job from the attributes that ``qstat -f`` prints, as text.
 
-    Parameters
-    ----------
-    job : mapping
-        The attributes that ``qstat -f`` prints.
-    asked_at : float or None
-        The server's time of the answer, in seconds since the epoch.
+    ``asked_at`` is the server's time of the answer, in seconds since the epoch.
     """
     state = job.get("job_state", "")
     comment = job.get("comment", "")

@@ -199,12 +199,8 @@ def parse_sbatch(code: int, out: str, error: str) -> str:
 def parse_squeue(code: int, out: str, error: str, now: float) -> Mapping[str, Record]:
     """Return the records that ``squeue --noheader --states=all --Format=SQUEUE_FORMAT`` printed.
 
-    Parameters
-    ----------
-    code, out, error : int, str, str
-        The result of the command. It fails for a single unknown id, and leaves out unknown ones of several.
-    now : float
-        The present time in seconds since the epoch.
+    squeue fails for a single unknown id, and leaves out unknown ones of several. ``now`` is the present time
+    in seconds since the epoch.
     """
     if code != 0 and "Invalid job id" in error:
         return {}
@@ -407,11 +403,7 @@ _PER_JOB = re.compile(r"(?:Assoc|QOS|Max)\w*PerJob(?:Limit)?$")
 def pending_reason(reason: str) -> str:
     """Return why a job waits, in plain words, with Slurm's own in parentheses for a search in its manual.
 
-    Parameters
-    ----------
-    reason : str
-        What squeue prints as REASON, for example ``Priority`` or
-        ``ReqNodeNotAvail, UnavailableNodes:n4``.
+    ``reason`` is what squeue prints as REASON, as ``Priority`` or ``ReqNodeNotAvail, UnavailableNodes:n4``.
     """
     word = reason.partition(",")[0].strip("() ")
     if word in ("", "None"):
