@@ -30,7 +30,8 @@ copybutton_line_continuation_character = "\\"
 copybutton_copy_empty_lines = False
 
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # the NumPy docstrings have the types already, in words
+autodoc_typehints = "description"  # of what has no words for them: the NumPy docstrings do
+autodoc_typehints_description_target = "documented"
 napoleon_google_docstring = False
 default_role = "code"  # the docstrings write `name` for code
 

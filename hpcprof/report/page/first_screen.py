@@ -59,42 +59,29 @@ class Slice:
 
 @dataclass(frozen=True)
 class Card:
-    """A finding on the page.
-
-    Attributes
-    ----------
-    title : str
-        What is wrong, and where.
-    cause : str
-        Its name, for those who search for it.
-    saving, remedy, confidence : str
-        Sentences, and the confidence in the finding.
-    together : str
-        What else has to go for this saving, in a sentence; empty if nothing.
-    alternatives : list of str
-        What would save about as much instead.
-    evidence : list of (str, str, str)
-        The name and the title of an analysis, and the figures in it.
-    sources : list of str
-        The functions that take most of the host work.
-    rank, step : int or None
-        Where it costs the most.
-    culprit : Culprit or None
-        What to select there.
-    """
+    """A finding on the page."""
 
     title: str
+    """The fault and its place."""
     cause: str
+    """Its name, for those who search for it."""
     saving: str
     together: str
+    """A sentence on what else has to go for this saving; empty if nothing."""
     alternatives: list[str]
+    """Other changes that would save about as much."""
     remedy: str
     confidence: str
+    """Sentences, and the confidence in the finding."""
     evidence: list[tuple[str, str, str]]
+    """The name and the title of an analysis, and the figures in it."""
     sources: list[str]
+    """The functions that take most of the host work."""
     rank: int | None
     step: int | None
+    """The place where it costs the most."""
     culprit: Culprit | None
+    """The slices to select there."""
 
 
 @dataclass(frozen=True)

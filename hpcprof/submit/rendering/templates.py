@@ -76,88 +76,66 @@ _PROFILERS_SECONDS, _PROGRAMS_SECONDS = 330, 60
 
 
 class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
-    """The names that each template of a script can use; a scheduler's own templates have a few more.
-
-    Attributes
-    ----------
-    site : Site
-        The site file's keys; ``site.affinity.devices`` has an entry for each rank of a node.
-    job : Job
-        What the run was asked for, such as ``job.nodes`` and ``job.ranks_per_node``.
-    version, command_line, run_directory : str
-        hpcprof's version, the command that the user ran, and the absolute path of the run.
-    job_name : str
-        The job's name as the scheduler accepts it.
-    directives : list of str
-        Further directives of the site and the job, without ``#PBS`` or ``#SBATCH``.
-    launch, program : list of str
-        The words of the launcher, none if there is no launcher, and of the program on each rank.
-    launcher : str
-        The launcher's name; ``none`` without one.
-    pause_dcgm : list of str
-        The command that pauses DCGM on each node; empty if nothing reads hardware counters.
-    capture_lead : int or None
-        How many seconds before the walltime limit profilers stop; None without profiled ranks.
-    rank_variables : sequence of str
-        The families of environment variables that may tell a process its rank, in this order.
-    watches_ranks : bool
-        Whether the wrappers end the other ranks if one fails.
-    watch_seconds, profilers_limit : int
-        The pause between two looks at the other ranks, and how long a failed one waits for them, in seconds.
-    profiled_ranks : list of str
-        Spans of the ranks that run under the profiler: ``["0-2", "5"]``.
-    profiler_command, profiler_flags : sequence of str
-        The words before the program on these ranks.
-    versioned_flags : list of Versioned
-        Flags whose spelling depends on the profiler's version.
-    perf_flags : list of PerfEvents
-        Flags that depend on whether the node lets users sample.
-    node_flags : list of OnNode
-        Flags that depend on other things of the node.
-    finds_mpi : bool
-        Whether some of these depend on the program's library of MPI.
-    profiler_time_limit : sequence of str
-        The words that let the profiler stop by itself.
-    profiler_suffix : str
-        The suffix of the file that it leaves.
-    profiler_environment : mapping
-        The environment variables of its ranks.
-    profiler_afterwards : list of sequences of str
-        The commands after the program.
-    start_up, hook : str
-        Folders of the run with modules that Python loads first: the profiler's, and those of every run, which
-        note steps and the exception that ends a rank; empty for none.
-    """
+    """The names that each template of a script can use; a scheduler's own templates have a few more."""
 
     site: Site
+    """The site file's keys; ``site.affinity.devices`` has an entry for each rank of a node."""
     job: Job
+    """The request of the run, such as ``job.nodes`` and ``job.ranks_per_node``."""
     version: str = __version__
+    """The version of hpcprof."""
     command_line: str
+    """The command that the user ran."""
     run_directory: str
+    """The absolute path of the run."""
     job_name: str
+    """The job's name as the scheduler accepts it."""
     directives: list[str]
+    """Further directives of the site and the job, without ``#PBS`` or ``#SBATCH``."""
     launch: list[str]
+    """The words of the launcher, none if there is no launcher."""
     program: list[str]
+    """The words of the program on each rank."""
     launcher: str
+    """The launcher's name; ``none`` without one."""
     pause_dcgm: list[str]
+    """The command that pauses DCGM on each node; empty if nothing reads hardware counters."""
     capture_lead: int | None
+    """The seconds before the walltime limit at which profilers stop; None without profiled ranks."""
     rank_variables: Sequence[str]
+    """The families of environment variables that may tell a process its rank, in this order."""
     watches_ranks: bool
+    """True if the wrappers end the other ranks when one fails."""
     watch_seconds: int
+    """The seconds between two looks at the other ranks."""
     profilers_limit: int
+    """The seconds that a failed rank waits for the others."""
     profiled_ranks: list[str]
+    """Spans of the ranks that run under the profiler, as in ``["0-2", "5"]``."""
     profiler_command: Sequence[str]
+    """The words that start the profiler on these ranks."""
     profiler_flags: tuple[str, ...]
+    """The words between these and the program."""
     versioned_flags: list[Versioned]
+    """Flags whose spelling depends on the profiler's version."""
     perf_flags: list[PerfEvents]
+    """Flags that depend on whether the node lets users sample."""
     node_flags: list[OnNode]
+    """Flags that depend on other things of the node."""
     finds_mpi: bool
+    """True if some of these depend on the program's library of MPI."""
     profiler_time_limit: Sequence[str]
+    """The words that let the profiler stop by itself."""
     profiler_suffix: str
+    """The suffix of the file that it leaves."""
     profiler_environment: Mapping[str, str]
+    """The environment variables of its ranks."""
     profiler_afterwards: list[tuple[str, ...]]
+    """The commands after the program."""
     start_up: str
+    """The folder of the run with the profiler's modules that Python loads first; empty for none."""
     hook: str
+    """That of the modules of every run, which note steps and the exception that ends a rank."""
 
 
 class _Compiled(BytecodeCache):

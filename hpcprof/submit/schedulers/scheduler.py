@@ -95,75 +95,50 @@ class Shortcoming:
 
 
 class Scheduler:
-    """A scheduler. Subclasses set ``name`` and ``title``, return a client, and override what differs.
-
-    Attributes
-    ----------
-    name : str
-        The value of ``scheduler`` in a site file.
-    title : str
-        The name in sentences.
-    template : str
-        The template of job.sh; ``job/NAME.sh.j2`` by default.
-    template_folders : sequence of Path
-        Folders with templates of the package's own, searched after the user's and before hpcprof's.
-    template_filters : mapping
-        Jinja filters of the package's own templates.
-    submitted_file : str
-        The file of the run directory that is handed over.
-    arrays : JobArrays or None
-        How job arrays are spelled, None if there are none.
-    dask_jobs : DaskJobs or None
-        How dask-jobqueue starts workers in its jobs, None if it does not know the scheduler.
-    starters : sequence of LauncherName
-        The launchers that can start one torchrun on each node of a job.
-    resources : sequence of str
-        The fields of a `Job` by which users ask for resources, as far as jobs of this scheduler have them.
-    no_resources : str
-        Why there are no others: the end of a sentence that begins with the site.
-    resource_options : mapping of str to str
-        Options of its sites that ask for the same as a field of a job, by that field.
-    passes_environment : bool
-        Whether a job has the environment of the shell that submits it.
-    masks_gpus : bool
-        Whether a job sees only the GPUs that it was given.
-    commands : sequence of str
-        The programs that must be on the PATH to submit, poll and cancel.
-    job_id_variable : str
-        The environment variable that is set inside a job, and only there; empty for none.
-    silence_remedy : str
-        What to do if the scheduler does not answer, as a sentence; hpcprof doctor shows it.
-    runs_here : bool
-        Whether jobs run on this machine.
-    runs_in_image : bool
-        Whether jobs run in a container image, which has its own hpcprof and sees no file of this machine.
-    requeues : bool
-        Whether its job.sh can have its own job queued again; its template does it.
-    """
+    """A scheduler. Subclasses set ``name`` and ``title``, return a client, and override what differs."""
 
     name: ClassVar[str]
+    """The value of ``scheduler`` in a site file."""
     title: ClassVar[str]
+    """The name in sentences."""
     template_folders: ClassVar[Sequence[Path]] = ()
+    """Folders with templates of the package's own, searched after the user's and before hpcprof's."""
     template_filters: ClassVar[Mapping[str, Callable[..., str]]] = {}
+    """Jinja filters of the package's own templates."""
     submitted_file: ClassVar[str] = JOB_SCRIPT
+    """The file of the run directory that is handed over."""
     arrays: ClassVar[JobArrays | None] = None
+    """The spelling of job arrays, None if there are none."""
     dask_jobs: ClassVar[DaskJobs | None] = None
+    """The start of workers in its jobs by dask-jobqueue, None if that does not know the scheduler."""
     starters: ClassVar[Sequence[LauncherName]] = ()
+    """The launchers that can start one torchrun on each node of a job."""
     resources: ClassVar[Sequence[str]] = ()
+    """The fields of a `Job` by which users ask for resources, as far as jobs of this scheduler have them."""
     no_resources: ClassVar[str] = "does not support this option"
+    """The reason why there are no others, as the end of a sentence that begins with the site."""
     resource_options: ClassVar[Mapping[str, str]] = {}
+    """Options of its sites that ask for the same as a field of a job, by that field."""
     passes_environment: ClassVar[bool] = True
+    """True if a job has the environment of the shell that submits it."""
     masks_gpus: ClassVar[bool] = False
+    """True if a job sees only the GPUs that it was given."""
     commands: ClassVar[Sequence[str]] = ()
+    """The programs that must be on the PATH to submit, poll and cancel."""
     job_id_variable: ClassVar[str] = ""
+    """The environment variable that is set inside a job, and only there; empty for none."""
     silence_remedy: ClassVar[str] = ""
+    """The remedy if the scheduler does not answer, as a sentence; hpcprof doctor shows it."""
     runs_here: ClassVar[bool] = False
+    """True if jobs run on this machine."""
     runs_in_image: ClassVar[bool] = False
+    """True if jobs run in a container image, which has its own hpcprof and sees no file of this machine."""
     requeues: ClassVar[bool] = False
+    """True if its job.sh can have its own job queued again; its template does it."""
 
     @property
     def template(self) -> str:
-        """The template of job.sh."""
+        """The template of job.sh; ``job/NAME.sh.j2`` by default."""
         return f"job/{self.name}.sh.j2"
 
     @property
