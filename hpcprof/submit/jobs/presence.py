@@ -56,8 +56,10 @@ def _check_program(job: Job, path: str | None, elsewhere: str) -> None:
     program = job.arguments[0]
     file = Path(job.directory, program)
     if "/" in program:
-        if not file.exists() and not Path(program).is_absolute():
-            raise UsageError(f"{program}: there is no such file in {job.directory}.")
+        absolute = Path(program).is_absolute()
+        if not file.exists() and not (absolute and elsewhere):
+            where = "" if absolute else f" in {job.directory}"
+            raise UsageError(f"{program}: there is no such file{where}.")
         if file.is_file() and not os.access(file, os.X_OK):
             raise UsageError(f"{program} is not executable: chmod +x it, or name what runs it before it.")
     elif path is not None and shutil.which(program, path=path) is None:

@@ -159,9 +159,12 @@ def failed_ranks(run: Run) -> list[RankFailure]:
     culprit = first.rank if first is not None else aborted[0] if aborted is not None else None
     full = disk_was_full(run)
 
+    def ended_by(rank: int) -> str:
+        return aborted[1] if aborted is not None and aborted[0] == rank else ""
+
     def how(rank: int) -> str:
-        if aborted is not None and aborted[0] == rank:
-            return aborted[1]
+        if ended_by(rank):
+            return ended_by(rank)
         if codes.get(rank) is not None:
             return ""
         if not _has_started(run, rank):
@@ -175,11 +178,16 @@ def failed_ranks(run: Run) -> list[RankFailure]:
         return _KILLED
 
     found = [
-        *([replace(first, how=aborted[1] if aborted and aborted[0] == first.rank else "")] if first else []),
+        *([first if first.exception else replace(first, how=ended_by(first.rank))] if first else []),
         *(_failure(run, rank, codes.get(rank), how=how(rank)) for rank in others),
     ]
     if job_cause is not None and job_cause.name not in _LOST:
-        found = [replace(one, cause=job_cause) if one.rank == job_cause.rank else one for one in found]
+        aborts = job_cause.name in _ABORTS
+        blamed = [one.rank == job_cause.rank and not (aborts and one.exception) for one in found]
+        found = [
+            replace(one, cause=job_cause) if is_blamed else one
+            for one, is_blamed in zip(found, blamed, strict=True)
+        ]
     return _culprit_first(run, [*found, *_failed_workers(run, found)], lost)
 
 

@@ -15,6 +15,8 @@ from datetime import datetime
 from hpcprof.common.atomic import write_atomically
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.runs.failure_causes import find_cause
+from hpcprof.submit.runs.failures import tail
 from hpcprof.submit.runs.intent import read_intent
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
@@ -107,9 +109,7 @@ def _from_record(run: Run, record: Record) -> JobStatus:
     if record.state is JobState.FAILED:
         return _failed(run, record)
     if record.state is JobState.TIMEOUT:
-        limit = format_walltime(run.submission.job.walltime)
-        reason = record.reason or f"the walltime limit ({limit}) was exceeded"
-        return JobStatus(JobState.TIMEOUT, reason, record.exit_code)
+        return JobStatus(JobState.TIMEOUT, record.reason or _limit_exceeded(run), record.exit_code)
     if record.state is JobState.CANCELLED:
         return JobStatus(JobState.CANCELLED, record.reason or "cancelled by the user", record.exit_code)
     if record.state is not JobState.UNKNOWN and run.state_file(CANCELLED_FILE) is not None:
@@ -117,6 +117,10 @@ def _from_record(run: Run, record: Record) -> JobStatus:
     if record.state is JobState.QUEUED and (why := _requeued_because(run, record)):
         return JobStatus(record.state, f"queued again after {why}; {record.reason}".removesuffix("; "))
     return JobStatus(record.state, record.reason, record.exit_code)
+
+
+def _limit_exceeded(run: Run) -> str:
+    return f"the walltime limit ({format_walltime(run.submission.job.walltime)}) was exceeded"
 
 
 def _requeued_because(run: Run, record: Record) -> str:
@@ -156,6 +160,8 @@ def _without_record(run: Run) -> JobStatus:
         return finished
     if run.state_file(CANCELLED_FILE) is not None:
         return JobStatus(JobState.CANCELLED, "cancelled by the user")
+    if find_cause("job_end", "\n".join(tail(run.path / "logs" / "job.err"))) is not None:
+        return JobStatus(JobState.TIMEOUT, _limit_exceeded(run))
     started = run.state_file("started") is not None
     if not started and not run.job_id:
         return status_of_submission(run)

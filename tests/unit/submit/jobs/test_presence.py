@@ -51,6 +51,11 @@ def test_a_program_that_is_not_there_is_named(program: str, says: str, here: Pat
         check(*program.split())
 
 
+def test_an_absolute_path_that_is_not_there_is_named_where_jobs_run_on_this_machine(here: Path) -> None:
+    with pytest.raises(UsageError, match=r"^/opt/nothing: there is no such file\.$"):
+        check("/opt/nothing", site="local")
+
+
 def test_a_program_without_the_profiler_that_has_to_be_built_in_is_refused(here: Path) -> None:
     for name, content in (
         ("plain", b"\x7fELF main"),

@@ -24,6 +24,7 @@ MEANINGS = {
     "mpich_abort": "called MPI_Abort with code 7",
     "open_mpi_abort": "called MPI_Abort with code 5",
     "full_disk": "no space left on /local/tmp while the profile was exported",
+    "no_program": "/nonexistent/prog is not there",
     "slurm_memory": "out of memory: the kernel killed it on Orion-01-01",
     "slurm_node": "was lost with node worker-1",
     "open_mpi_node": "was lost with node d23n02",
@@ -49,6 +50,6 @@ def test_each_recorded_failure_has_one_pattern() -> None:
     assert len({pattern.name for pattern in patterns()}) == len(patterns())
 
 
-@pytest.mark.parametrize("where", ["exception", "errors", "job_errors", "launch"])
+@pytest.mark.parametrize("where", ["exception", "errors", "job_errors", "job_end", "launch"])
 def test_an_ordinary_error_has_no_cause(where: str) -> None:
     assert find_cause(where, "ValueError: no such batch\nretrying after a timeout of NCCL") is None  # type: ignore[arg-type]

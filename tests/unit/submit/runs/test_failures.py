@@ -319,6 +319,9 @@ def test_ranks_that_another_one_aborted_were_ended_with_it(log: str, said: str, 
     (tmp_path / "state/started").write_text("now\n")
     (tmp_path / "state/failed.now").write_text("1 5\n")
     assert str(failed_ranks(run)[0]) == "rank 1 failed first: called MPI_Abort with code 5"
+    # The start-up hook aborts the others for a rank that an exception has ended: the program never did.
+    note_exception(run, 1, "ValueError", "no such batch")
+    assert str(failed_ranks(run)[0]).startswith("rank 1 failed first: exit code 5 (ValueError: no such batch")
 
 
 def test_nothing_is_said_of_ranks_that_a_script_of_the_users_starts_in_its_own_way(tmp_path: Path) -> None:

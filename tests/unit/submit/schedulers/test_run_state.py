@@ -7,6 +7,7 @@ import platform
 import time
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -154,6 +155,18 @@ def test_a_job_that_never_started_and_is_not_known_is_a_failure_in_the_end(make_
         status_from_record(run, None).reason
         == "ended without a record: the scheduler does not list it, and it never started"
     )
+
+
+def test_a_forgotten_job_whose_output_tells_of_its_walltime_limit_has_exceeded_it(make_run: MakeRun) -> None:
+    run = make_run(started="now")
+    (run.path / "logs").mkdir(exist_ok=True)
+    said = (Path(__file__).parents[3] / "data/failures/slurm_walltime.txt").read_text()
+    (run.path / "logs/job.err").write_text("a program printed: DUE TO TIME LIMIT\n")
+    assert status_from_record(run, None).state is JobState.RUNNING
+    (run.path / "logs/job.err").write_text(said)
+    status = status_from_record(run, None)
+    assert status.state is JobState.TIMEOUT
+    assert status.reason.startswith("the walltime limit (")
 
 
 def test_a_job_that_is_listed_again_is_waited_for_anew_when_it_is_absent(make_run: MakeRun) -> None:
