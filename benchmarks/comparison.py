@@ -26,7 +26,7 @@ from benchmarks.noise import KINDS, share  # noqa: E402
 from hpcprof.analysis.comparison.compare import REGRESSION, compare  # noqa: E402
 from hpcprof.analysis.framework.registry import ACROSS_RUNS, ANALYSES  # noqa: E402
 from hpcprof.analysis.framework.run_data import RunData  # noqa: E402
-from hpcprof.analysis.statistics.grouped import Floats  # noqa: E402
+from hpcprof.profiles.timeline import Floats  # noqa: E402
 
 BEGIN = datetime(2026, 1, 1, tzinfo=timezone.utc)
 STEP_NS = 100_000_000

@@ -26,7 +26,7 @@ from hpcprof.analysis.comparison.change_points import (  # noqa: E402
     change_probabilities,
     level_changes,
 )
-from hpcprof.analysis.statistics.grouped import Floats  # noqa: E402
+from hpcprof.profiles.timeline import Floats  # noqa: E402
 
 NOISE = 0.01
 LENGTHS = (10, 20, 50, 100)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from hpcprof.analysis.explain.intervals import half_width  # noqa: E402
-from hpcprof.analysis.statistics.grouped import Floats  # noqa: E402
+from hpcprof.profiles.timeline import Floats  # noqa: E402
 
 STEPS = (3, 4, 5, 6, 10, 20, 40)
 Draw = Callable[[tuple[int, int]], Floats]

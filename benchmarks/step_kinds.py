@@ -19,9 +19,8 @@ ROOT = Path(__file__).parents[1]
 # For what lies beside this file's folder.
 sys.path.insert(0, str(ROOT))
 
-from hpcprof.analysis.statistics.grouped import Floats  # noqa: E402
 from hpcprof.analysis.steps.run_step import PARTS, kinds_of_steps  # noqa: E402
-from hpcprof.profiles.timeline import Ints  # noqa: E402
+from hpcprof.profiles.timeline import Floats, Ints  # noqa: E402
 
 STEP, SPREAD = 1e8, 0.3
 STEPS = (6, 10, 20, 40, 100, 200)

@@ -21,6 +21,7 @@ from hpcprof.profiles.losses import Loss
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 IntColumns = dict[str, Ints]
 """Columns of equal length by their names."""
 NO_NAME = NO_PROCESS = NO_CORRELATION = NO_STREAM = -1
@@ -90,7 +91,7 @@ class Table:
     def __len__(self) -> int:
         return len(getattr(self, self.__match_args__[0]))
 
-    def take(self: TableT, rows: NDArray[np.bool_] | Ints | slice) -> TableT:
+    def take(self: TableT, rows: Mask | Ints | slice) -> TableT:
         """Return the rows that a mask, an index array or a slice selects."""
         return type(self)(*(getattr(self, name)[rows] for name in self.__match_args__))
 
@@ -525,7 +526,7 @@ class Timeline:
         return concatenate(kind, (self.kernels, self.memops, self.graphs))
 
 
-def plausible(start: Ints, end: Ints) -> NDArray[np.bool_]:
+def plausible(start: Ints, end: Ints) -> Mask:
     """Return which rows have possible stamps, shape (n,); a negative duration is possible."""
     low = min(int(column.min(initial=0)) for column in (start, end))
     high = max(int(column.max(initial=0)) for column in (start, end))
@@ -535,7 +536,7 @@ def plausible(start: Ints, end: Ints) -> NDArray[np.bool_]:
     return plausible_stamps(start) & plausible_stamps(end) & (end - start < LONGEST)
 
 
-def plausible_stamps(stamps: Ints) -> NDArray[np.bool_]:
+def plausible_stamps(stamps: Ints) -> Mask:
     """Return which time stamps are possible, shape (n,)."""
     return (stamps > -LATEST) & (stamps < LATEST)
 

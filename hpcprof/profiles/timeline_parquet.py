@@ -35,7 +35,7 @@ from hpcprof.profiles.event_columns import (
     timeline_tables,
 )
 from hpcprof.profiles.event_folders import origin_path, table_path
-from hpcprof.profiles.timeline import SHAPES, Ints, Origin, Table, Timeline
+from hpcprof.profiles.timeline import SHAPES, Ints, Mask, Origin, Table, Timeline
 
 VERSION = 2
 """Raise it when the meaning of a column changes; new and removed tables and columns are noticed anyway."""
@@ -261,11 +261,7 @@ class RankEvents:
             yield writer
 
     def _read(
-        self,
-        rows: Mapping[str, int],
-        field: str,
-        kind: type[Table],
-        window: tuple[int, int] | None = None,
+        self, rows: Mapping[str, int], field: str, kind: type[Table], window: tuple[int, int] | None = None
     ) -> _Columns | None:
         """Return the columns of a table by their names in the timeline; None if it has no rows.
 
@@ -332,7 +328,7 @@ def _described_origin(described: Mapping[str, Any]) -> Origin:
     return msgspec.convert(described, Origin, dec_hook=lambda kind, value: kind(value))
 
 
-def overlapping(start: Ints, end: Ints, start_ns: int, end_ns: int) -> NDArray[np.bool_]:
+def overlapping(start: Ints, end: Ints, start_ns: int, end_ns: int) -> Mask:
     """Return which rows overlap a window of time, without its end; one of no duration lies in it."""
     return (start < end_ns) & ((end > start_ns) | (start >= start_ns))
 

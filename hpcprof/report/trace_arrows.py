@@ -9,10 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.steps.streams import NO_CALL, OperationTimes, launch_calls
-from hpcprof.profiles.timeline import NO_LINK, NO_WAIT, Ints, MpiCalls, MpiOperations, Ranges, Style, Timeline
+from hpcprof.profiles.timeline import (
+    NO_LINK,
+    NO_WAIT,
+    Ints,
+    Mask,
+    MpiCalls,
+    MpiOperations,
+    Ranges,
+    Style,
+    Timeline,
+)
 from hpcprof.results.run_communication import Carrier, RankCommunication
 
 _RANKS_APART = 1 << 32
@@ -76,9 +85,9 @@ def mpi_requests(timeline: Timeline) -> MpiOperations:
     return table.take((table.wait_ns != NO_WAIT) & (table.start + table.begin_ns < table.end))
 
 
-def on_one_thread(ranges: Ranges) -> NDArray[np.bool_]:
+def on_one_thread(ranges: Ranges) -> Mask:
     """Return which ranges are drawn on the track of their thread, shape (n,)."""
-    drawn: NDArray[np.bool_] = (ranges.style == Style.PUSH_POP) & (ranges.one_thread == 1)
+    drawn: Mask = (ranges.style == Style.PUSH_POP) & (ranges.one_thread == 1)
     return drawn
 
 

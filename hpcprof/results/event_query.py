@@ -69,10 +69,7 @@ def schema() -> QueryResult:
 
 
 def find_events(
-    runs: Sequence[Run],
-    store: Store,
-    executor: Executor = serially,
-    progress: Progress | None = None,
+    runs: Sequence[Run], store: Store, executor: Executor = serially, progress: Progress | None = None
 ) -> EventFiles:
     """Find the events of runs; profiles whose events were not kept are read once, and theirs are kept.
 

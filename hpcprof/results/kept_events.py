@@ -81,11 +81,7 @@ def kept_timeline(events: RankEvents, step_range: StepRange | None) -> Timeline 
 
 
 def finish(
-    events: RankEvents,
-    timeline: Timeline,
-    outcomes: Mapping[str, Outcome],
-    *,
-    with_timeline: bool = True,
+    events: RankEvents, timeline: Timeline, outcomes: Mapping[str, Outcome], *, with_timeline: bool = True
 ) -> None:
     """Write the steps and the analyses that are kept with the events.
 

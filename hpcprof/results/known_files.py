@@ -183,12 +183,7 @@ def settled(run_id: str, files: Sequence[Path], store: Path) -> Settled | None:
 
 
 def remember_settled(
-    run_id: str,
-    files: Sequence[Path],
-    store: Path,
-    read: Iterable[Path],
-    losses: Iterable[str],
-    events: str,
+    run_id: str, files: Sequence[Path], store: Path, read: Iterable[Path], losses: Iterable[str], events: str
 ) -> None:
     """Keep that a collect has just found nothing new for a store in SQLite; see `Settled`."""
     state, folder = _state_of(store), _load(files[0].parent)

@@ -14,16 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from hpcprof.analysis.mpi.matching import RunMpi, with_matches
 from hpcprof.analysis.mpi.run_lists import NONE, RunLists
 from hpcprof.profiles.columns.unique import numbered
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Ints, Mask
 
 FILE = "mpi.parquet"
 
-Mask = NDArray[np.bool_]
 
 _SCHEMA = pa.schema(
     [
@@ -115,9 +113,7 @@ def _ints(rows: pa.Table, name: str) -> Ints:
 
 
 def calls_between(
-    folder: Path,
-    tables: Iterable[tuple[int, pa.Table, pa.Table]],
-    between: Mapping[int, tuple[int, int]],
+    folder: Path, tables: Iterable[tuple[int, pa.Table, pa.Table]], between: Mapping[int, tuple[int, int]]
 ) -> RunMpi:
     """Return the calls of some ranks that begin between two moments, matched as in the whole run.
 

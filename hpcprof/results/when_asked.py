@@ -64,12 +64,7 @@ def _analyzed(task: KeptRank, timeline: Timeline) -> dict[str, AnalysisTable]:
     }
 
 
-def complete(
-    run: Run,
-    store: Store,
-    names: Iterable[str],
-    executor: Executor = serially,
-) -> Computed:
+def complete(run: Run, store: Store, names: Iterable[str], executor: Executor = serially) -> Computed:
     """Compute and store those of some analyses that nobody has asked for yet.
 
     A store that was opened to be read only stays as it is. What was computed is returned. Where the database

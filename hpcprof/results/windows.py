@@ -14,14 +14,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.steps.streams import NO_CALL, OperationTimes, launch_calls
 from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.event_columns import timeline_tables
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
-from hpcprof.profiles.timeline import Allocations, Ints, Timeline
+from hpcprof.profiles.timeline import Allocations, Ints, Mask, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents, overlapping
 from hpcprof.results.kept_events import keep_timeline
 from hpcprof.results.rank_tables import rank_table_rows
@@ -49,7 +48,7 @@ class RankSteps:
         """Return the number of steps."""
         return len(self.number)
 
-    def take(self, which: slice | NDArray[np.bool_]) -> RankSteps:
+    def take(self, which: slice | Mask) -> RankSteps:
         """Return some of the steps."""
         return RankSteps(self.number[which], self.start[which], self.end[which])
 

@@ -117,12 +117,7 @@ def check_launch(comm: Any, environment: RankEnvironment) -> None:
 
 
 def connect(
-    comm: Any,
-    *,
-    device: str,
-    backend: str,
-    max_ctas: int | None = None,
-    timeout_s: float | None = None,
+    comm: Any, *, device: str, backend: str, max_ctas: int | None = None, timeout_s: float | None = None
 ) -> World:
     """Create the process group; a collective call over ``comm``.
 

@@ -18,6 +18,7 @@ from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.profiles.collective_operations import bus_factor, whole_bytes
 from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.timeline import Mask
 
 NO_COLLECTIVES = "no rank has collectives"
 _NONE_MATCHED = "all recorded operations are sends and receives, which are not matched"
@@ -223,7 +224,7 @@ def _table(one: MatchedCollectives, clock: AlignedClocks | None) -> Columns:
     }
 
 
-def nullable(values: NDArray[Any], known: NDArray[np.bool_]) -> NDArray[Any]:
+def nullable(values: NDArray[Any], known: Mask) -> NDArray[Any]:
     """Return the known values, and None for the others."""
     return values if known.all() else np.where(known, values, object_array([None]))
 

@@ -9,9 +9,8 @@ from functools import partial
 import numpy as np
 
 from hpcprof.analysis.collectives.matching import MatchedCollectives
-from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.collective_operations import ALIGNING
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Floats, Ints
 
 MIN_COLLECTIVES = 5
 """Fewer collectives than this align no clocks."""

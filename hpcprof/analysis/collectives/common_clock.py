@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, ClockKey
-from hpcprof.analysis.statistics.grouped import Floats
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Floats, Ints
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.profiles.collective_operations import WAITING
 from hpcprof.profiles.columns.intervals import Intervals, union_of
 from hpcprof.profiles.columns.unique import numbered_rows
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Ints, Mask
 
 UNKNOWN = -1
 """The partner of a collective, and the number of an unknown moment."""
@@ -51,7 +51,7 @@ class Matches:
     """Of the kernel, or of the call on the host, on the clock of the rank."""
     peer: Ints
     """The partner of a message by its rank in the program, `UNKNOWN` for a collective."""
-    sends: NDArray[np.bool_]
+    sends: Mask
     """True for the end of a message that sends."""
     arrived: Ints
     """Arrival of the last rank at a collective in which all wait for it, or of the partner of a message, on
@@ -148,7 +148,7 @@ class Arrivals:
     waited: Ints
     longest: Ints
     """The time that they did in all, and at most, in ns; shape (n,)."""
-    collective: NDArray[np.bool_]
+    collective: Mask
     """True for all but messages; shape (n,)."""
     group: Ints
     member: Ints
@@ -209,7 +209,7 @@ def _rows(
     start: Ints,
     end: Ints,
     peer: Ints,
-    sends: NDArray[np.bool_],
+    sends: Mask,
     arrived: Ints,
 ) -> Matches:
     """Return the rows of one group; all but the first and third have the shape (m, n), or (n,) and (m,)."""

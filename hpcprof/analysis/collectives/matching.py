@@ -11,10 +11,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows, position_in_group
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Floats, Ints
 
 _UNKNOWN = ""
 _MOST_IN_STEP = 1 << 20

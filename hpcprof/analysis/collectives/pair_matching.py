@@ -11,10 +11,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives.clock_alignment import MIN_COLLECTIVES, AlignedClocks, drift
-from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.columns.unique import distinct, numbered_rows, rows_by_key
-from hpcprof.profiles.timeline import NO_PEER, Ints
+from hpcprof.profiles.timeline import NO_PEER, Floats, Ints, Mask
 
 _UNKNOWN = ""
 _SEND, _RECV, _EITHER = "Send", "Recv", "SendRecv"
@@ -47,7 +46,7 @@ class MatchedPairs:
     """NaN outside steps; shape (m, 2)."""
     fused: Ints
     """The number of calls that the kernels carried out; shape (m, 2)."""
-    alone: NDArray[np.bool_]
+    alone: Mask
     """True if the kernels communicated with this partner only; shape (m, 2)."""
 
     @property
@@ -137,7 +136,7 @@ def _partners(
     return partner, problems
 
 
-def _members(rows: pd.DataFrame, of_communicator: NDArray[np.bool_], name: str, whole_world: bool) -> Ints:
+def _members(rows: pd.DataFrame, of_communicator: Mask, name: str, whole_world: bool) -> Ints:
     """Return the ranks of a communicator in their order; none if some of them may be missing."""
     sizes = rows["comm_ranks"][of_communicator].dropna().unique().tolist()
     worlds = rows["world_ranks"].dropna().unique().tolist()
@@ -159,14 +158,14 @@ def _why_unmatched(name: str, lost: int, members: int) -> str:
     return f"{lost} sends and receives of {where} are not matched: {why}"
 
 
-def _alone(rows: pd.DataFrame, chosen: Ints, partner: Ints) -> NDArray[np.bool_]:
+def _alone(rows: pd.DataFrame, chosen: Ints, partner: Ints) -> Mask:
     """Return whether the kernels of each chosen row communicate with one partner only."""
     keys = (rows[name].to_numpy(np.int64)[chosen] for name in ("rank", "start_ns", "end_ns"))
     _, kernel = numbered_rows(*keys)
     order = np.lexsort((partner, kernel))
     first = np.searchsorted(kernel[order], kernel, side="left")
     last = np.searchsorted(kernel[order], kernel, side="right") - 1
-    alone: NDArray[np.bool_] = partner[order][first] == partner[order][last]
+    alone: Mask = partner[order][first] == partner[order][last]
     return alone
 
 
@@ -228,7 +227,7 @@ class _Messages:
     """Until when the send and the receive lasted, each on its rank's own clock; shape (m,)."""
     duration: Ints
     """Of the kernels that sent and received; shape (m, 2)."""
-    up: NDArray[np.bool_]
+    up: Mask
     """True if the lower rank sent the message; shape (m,)."""
 
 
@@ -284,7 +283,7 @@ def _align(messages: _Messages) -> AlignedClocks | None:
     return together
 
 
-def _aligned(messages: _Messages, kept: NDArray[np.bool_], usual: float | None) -> AlignedClocks:
+def _aligned(messages: _Messages, kept: Mask, usual: float | None) -> AlignedClocks:
     """Align by the kept messages; ``usual`` is the least delay where one direction shows none."""
     sent, received, up = messages.sent[kept], messages.received[kept], messages.up[kept]
     stamps = np.column_stack([np.where(up, sent, received), np.where(up, received, sent)])
@@ -312,16 +311,14 @@ def _spread(own: Floats, rate: float) -> float:
     return float(np.ptp(own[:, 1] - own[:, 0] - rate * own[:, 1]))
 
 
-def _drift(own: Floats, up: NDArray[np.bool_]) -> float:
+def _drift(own: Floats, up: Mask) -> float:
     """Return by how much the higher rank's clock gets ahead per ns, by messages in the same direction."""
     apart = own[:, 1] - own[:, 0]
     most = max((up, ~up), key=np.count_nonzero)
     return float(drift(own[most, 1], apart[most]))
 
 
-def _bounds(
-    apart: Floats, up: NDArray[np.bool_], blocks: Sequence[Ints], usual: float | None
-) -> tuple[Floats, float]:
+def _bounds(apart: Floats, up: Mask, blocks: Sequence[Ints], usual: float | None) -> tuple[Floats, float]:
     """Return by how much the higher rank's clock is ahead in each block, and the uncertainty."""
     # By how much it is at most and at least ahead.
     most = np.array([apart[block][up[block]].min(initial=np.inf) for block in blocks])

@@ -29,12 +29,11 @@ from hpcprof.analysis.collectives.waiting_balance import (
     partners,
 )
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
-from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.analysis.steps.run_step import step_series
 from hpcprof.common.units import format_ns
 from hpcprof.profiles.collective_operations import WAITING
 from hpcprof.profiles.columns.unique import numbered_rows, position_in_group
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Floats, Ints
 
 
 @dataclass(frozen=True)

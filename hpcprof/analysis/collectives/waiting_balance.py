@@ -18,7 +18,7 @@ from hpcprof.analysis.statistics.confidence_intervals import (
     expected_correlation,
     series_interval,
 )
-from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.profiles.timeline import Floats
 
 CONFIDENCE = 0.99
 """The intervals of all ranks hold together with this probability."""

@@ -21,7 +21,7 @@ from math import comb
 
 import numpy as np
 
-from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.profiles.timeline import Floats
 
 LEAST_PROBABILITY = 0.7
 """A change that is less probable is not marked."""

@@ -17,8 +17,8 @@ from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.gpu_time.breakdown import PARTS
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, RATIO_DIGITS, widening
-from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.analysis.steps.run_step import account_of_all_steps
+from hpcprof.profiles.timeline import Floats
 
 STEP, OWN_STEP, _SPAN = "step_p50_ns", "own_step_p50_ns", "span_ns"
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from hpcprof.analysis.comparison.scaling_series import (
     ScalingKind,
@@ -24,6 +23,7 @@ from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, RATIO_DIGITS, welch_interval
 from hpcprof.common.units import format_ns, listed
+from hpcprof.profiles.timeline import Floats
 from hpcprof.workloads.catalogue import WORKLOADS
 
 _WHERE = ("site", "GPU", "profiler")
@@ -53,7 +53,7 @@ class _Timed:
         return float(values[0]) / 100 if len(values) else None
 
     @property
-    def rates(self) -> NDArray[np.float64] | None:
+    def rates(self) -> Floats | None:
         """The instructions and the cycles per ns of useful time in the steps; None without both."""
         rows = self.run.tables["useful_counters"]
         rows = rows[rows["scope"] == "step"] if (rows["scope"] == "step").any() else rows
@@ -156,7 +156,7 @@ def _pop_columns(kind: ScalingKind, runs: Sequence[_Timed], reference: Sequence[
 
 
 def _parts_of_computation(
-    scaled: float | None, here: NDArray[np.float64] | None, there: NDArray[np.float64] | None
+    scaled: float | None, here: Floats | None, there: Floats | None
 ) -> dict[str, float | None]:
     """Return the factors of computation scaling, from instructions and cycles per useful time."""
     names = ("instruction_scaling_pct", "ipc_scaling_pct", "frequency_scaling_pct")
@@ -166,7 +166,7 @@ def _parts_of_computation(
     return dict(zip(names, (scaled / instructions, instructions / cycles, cycles), strict=True))
 
 
-def _rates(runs: Sequence[_Timed]) -> NDArray[np.float64] | None:
+def _rates(runs: Sequence[_Timed]) -> Floats | None:
     """Return the instructions and the cycles per ns of useful time; None if a run did not count them."""
     found = [one.rates for one in runs]
     known = [one for one in found if one is not None]
@@ -319,8 +319,6 @@ def _parts_of_run(one: _Timed) -> dict[str, float]:
     by_call = inside.groupby("call")["total_ns"].sum() / (calls["rank"].nunique() * steps)
     return {"computation": useful * one.step_ns, **{str(k): float(v) for k, v in by_call.items()}}
 
-
-Floats = NDArray[np.float64]
 
 FEWEST_SIZES = 4
 """With fewer numbers of ranks there is no model."""

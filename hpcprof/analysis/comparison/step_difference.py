@@ -13,8 +13,8 @@ from hpcprof.analysis.explain.declarations import UNEVEN
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, welch_interval
-from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.analysis.steps.run_step import account_of_all_steps
+from hpcprof.profiles.timeline import Floats
 
 STEP = "step"
 """The row of the whole step, which is the sum of the others."""

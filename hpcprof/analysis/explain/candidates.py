@@ -18,9 +18,9 @@ from hpcprof.analysis.explain.rank_activity import CallKind
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.removals import SHORT_NS, WHOLE_STEP, Removals, peers, stage_medians
 from hpcprof.analysis.explain.replay import Replay, Times
-from hpcprof.analysis.statistics.grouped import Floats, summarize
+from hpcprof.analysis.statistics.grouped import summarize
 from hpcprof.profiles.columns.unique import numbered
-from hpcprof.profiles.timeline import Category, Ints
+from hpcprof.profiles.timeline import Category, Floats, Ints
 
 LEAST_SHARE = 0.01
 """A cause whose own time is a smaller share of the step is no candidate."""

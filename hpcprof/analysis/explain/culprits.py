@@ -10,7 +10,6 @@ from statistics import median
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from hpcprof.analysis.explain.evidence_words import in_words
 from hpcprof.analysis.explain.explanation import Cause, Culprit, Evidence, Explanation, Finding, Source
@@ -40,6 +39,7 @@ from hpcprof.profiles.timeline import (
     Category,
     Functions,
     Ints,
+    Mask,
     Operations,
     Ranges,
     Timeline,
@@ -236,11 +236,11 @@ def _longest(rank: int, timeline: Timeline, cause: Cause, where: str, kernel: st
     )
 
 
-def _named(timeline: Timeline, name: Ints, fits: Callable[[str], bool]) -> NDArray[np.bool_]:
+def _named(timeline: Timeline, name: Ints, fits: Callable[[str], bool]) -> Mask:
     """Return which names fit, each distinct one decided once."""
     used, row = numbered(name)
     fitting = [text is not None and fits(text) for text in timeline.names(used)]
-    found: NDArray[np.bool_] = np.array(fitting, np.bool_)[row]
+    found: Mask = np.array(fitting, np.bool_)[row]
     return found
 
 
@@ -278,9 +278,7 @@ _WHOSE = ("process", "thread", "start")
 
 
 def with_culprits(
-    explanation: Explanation,
-    tables: Mapping[str, pd.DataFrame],
-    timelines: Mapping[int, Timeline],
+    explanation: Explanation, tables: Mapping[str, pd.DataFrame], timelines: Mapping[int, Timeline]
 ) -> Explanation:
     """Return an explanation whose findings lead to what shows them: in words, in source and timeline."""
 

@@ -46,11 +46,10 @@ from hpcprof.analysis.explain.step_series import drift, outside_steps
 from hpcprof.analysis.explain.stream_waits import waits_between_streams
 from hpcprof.analysis.explain.whole_run import of_capture, of_series, unexplained_waiting
 from hpcprof.analysis.mpi.matching import RunMpi
-from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.analysis.steps.run_step import PARTS, StepSeries, kinds_of_steps, steady_series, whole_steps
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.common.units import counted, format_ns, named_ranks
-from hpcprof.profiles.timeline import Ints, Timeline
+from hpcprof.profiles.timeline import Floats, Ints, Timeline
 
 MOST_OPERATIONS = 45_000
 """So many operations of all ranks are replayed; of a longer run, some steps in the middle."""
@@ -552,10 +551,7 @@ def _as_sure(one: Judged, level: Finding) -> Judged:
 
 
 def _by_steps(
-    of_series: Sequence[Finding],
-    replayed: Sequence[Finding],
-    paused: Set[int],
-    drifting: Sequence[Finding],
+    of_series: Sequence[Finding], replayed: Sequence[Finding], paused: Set[int], drifting: Sequence[Finding]
 ) -> list[Finding]:
     """Join the findings of the series and of the replay that are about the same single steps.
 

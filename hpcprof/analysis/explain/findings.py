@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.explain.candidates import Candidate
 from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT, LEAST_PCT, Cause, Evidence, Finding
@@ -20,8 +19,7 @@ from hpcprof.analysis.explain.intervals import MODEL_SHARE, Interval, Uncertaint
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.remedies import remedy
 from hpcprof.analysis.explain.replay import Replay, Times
-from hpcprof.analysis.statistics.grouped import Floats
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Floats, Ints, Mask
 
 _MOST_FINDINGS = 6
 _SAME = 0.9
@@ -298,7 +296,7 @@ class Search:
         )
         return replace(one, interval=interval)
 
-    def _numbers(self, times: Times, changed: Times, some: NDArray[np.bool_]) -> tuple[int, ...]:
+    def _numbers(self, times: Times, changed: Times, some: Mask) -> tuple[int, ...]:
         """Return the numbers of the steps that have a cause, from those that gain without it.
 
         What the host does before the first launch of a step shortens the step before.
@@ -351,11 +349,11 @@ def _gained(before: Ints, after: Ints) -> Floats:
     return gained
 
 
-def _some_steps(gained: Floats) -> NDArray[np.bool_] | None:
+def _some_steps(gained: Floats) -> Mask | None:
     """Return the steps that gain by the removal of a cause; None if that is not only some of them."""
     order = np.sort(gained)[::-1]
     reach = np.searchsorted(np.cumsum(order), _MOSTLY * order.sum()) + 1
-    some: NDArray[np.bool_] = gained >= np.mean(order[:reach]) / 2
+    some: Mask = gained >= np.mean(order[:reach]) / 2
     few = some.sum() <= _SOME_STEPS * len(gained) and gained[some].sum() >= _MOSTLY * order.sum()
     return some if few else None
 

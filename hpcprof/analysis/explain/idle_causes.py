@@ -38,9 +38,9 @@ from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.intervals import Intervals, difference, union
 from hpcprof.profiles.columns.ordering import ordered
 from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows
-from hpcprof.profiles.timeline import NO_NAME, Category, Ints, Table, Timeline, concatenate
+from hpcprof.profiles.timeline import NO_NAME, Category, Ints, Mask, Table, Timeline, concatenate
 
-_Bools = NDArray[np.bool_]
+_Bools = Mask
 
 
 class IdleCause(IntEnum):

@@ -20,8 +20,8 @@ from hpcprof.analysis.statistics.confidence_intervals import (
     own_correlation,
     variance_of_mean,
 )
-from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.analysis.statistics.student import student_quantile
+from hpcprof.profiles.timeline import Floats
 
 CONFIDENCE = 0.9
 

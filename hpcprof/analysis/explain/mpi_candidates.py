@@ -14,8 +14,7 @@ from hpcprof.analysis.explain.mpi_removals import MpiRemovals
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.removals import WHOLE_STEP
 from hpcprof.analysis.explain.replay import Replay
-from hpcprof.analysis.statistics.grouped import Floats
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Floats, Ints
 
 _ALIKE = 0.5
 """Several ranks have a cause together if the one that has least has so much of what the others have."""

@@ -17,8 +17,8 @@ from hpcprof.analysis.explain.explanation import Cause, Evidence, Finding
 from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.explain.host_activity import OUTSIDE
 from hpcprof.analysis.explain.intervals import half_width
-from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.analysis.steps.phases import REST
+from hpcprof.profiles.timeline import Floats
 
 _LEAST_SHARE = 0.01
 _LATE_SHARE = 0.03

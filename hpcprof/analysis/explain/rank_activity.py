@@ -12,7 +12,6 @@ from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.explain.host_activity import NONE, Places, divided, places_of
 from hpcprof.analysis.statistics.confidence_intervals import grows_with
@@ -20,7 +19,7 @@ from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.steps.streams import NEVER, OperationTimes, launch_calls, launch_starts
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, rows_by_key
 from hpcprof.profiles.host_memory import HostMemory
-from hpcprof.profiles.timeline import Category, GpuWork, Ints, NamedSpans, Table, Timeline, concatenate
+from hpcprof.profiles.timeline import Category, GpuWork, Ints, Mask, NamedSpans, Table, Timeline, concatenate
 
 _PACKED = np.array([1 << 32, 1 << 16, 1])
 """CUDA's grids have less than 2**31 blocks in their first direction, and less than 2**16 in the others."""
@@ -238,14 +237,14 @@ def _strongest(kind: Ints, position: Ints, count: int) -> Ints:
     return result
 
 
-def _outermost(thread: Ints, end: Ints) -> NDArray[np.bool_]:
+def _outermost(thread: Ints, end: Ints) -> Mask:
     """Return which calls, sorted by thread and start, the longest first, are inside no earlier one."""
     if not len(end):
         return np.empty(0, bool)
     span = int(end.max() - end.min()) + 1
     reach = np.maximum.accumulate(end - end.min() + thread * span)
     inside = (end[1:] - end.min() + thread[1:] * span) <= reach[:-1]
-    result: NDArray[np.bool_] = np.append(True, ~(inside & (thread[1:] == thread[:-1])))
+    result: Mask = np.append(True, ~(inside & (thread[1:] == thread[:-1])))
     return result
 
 

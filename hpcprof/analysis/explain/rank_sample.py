@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives.matches import MESSAGE, Arrivals, Matches
-from hpcprof.analysis.statistics.grouped import Floats
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Floats, Ints, Mask
 
 MOST_RANKS = 128
 """So many ranks are replayed; a graph of more takes longer, and its other ranks resemble these."""
@@ -86,7 +84,7 @@ def _members(ranks: Ints, arrivals: Arrivals) -> Ints:
     return found
 
 
-def _places(ranks: Ints, wanted: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+def _places(ranks: Ints, wanted: Ints) -> tuple[Ints, Mask]:
     """Return the places of ranks among others, and whether they are there."""
     place = np.minimum(np.searchsorted(ranks, wanted), len(ranks) - 1)
     return place, ranks[place] == wanted

@@ -156,12 +156,7 @@ _IN_TURN = (
 
 
 def remedy(
-    cause: Cause,
-    where: str,
-    ranks: Sequence[int],
-    *,
-    program: Program | None = None,
-    in_turn: bool = False,
+    cause: Cause, where: str, ranks: Sequence[int], *, program: Program | None = None, in_turn: bool = False
 ) -> str:
     """Return what to do about a cause in a place, in one or two sentences.
 

@@ -11,19 +11,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.explain.host_activity import NONE, OUTSIDE, is_inside
 from hpcprof.analysis.explain.rank_activity import CallKind
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.replay import Replay, Times
-from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.columns.intervals import coverage, union
 from hpcprof.profiles.columns.unique import numbered, numbered_rows
 from hpcprof.profiles.host_memory import HostMemory
-from hpcprof.profiles.timeline import Category, Ints
-
-Mask = NDArray[np.bool_]
+from hpcprof.profiles.timeline import Category, Floats, Ints, Mask
 
 SHORT_NS = 10_000
 """A kernel of less time is short: launching it takes as long."""

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from hpcprof.analysis.explain.host_activity import NONE, at
 from hpcprof.analysis.explain.rank_edges import EARLIEST, EdgeKind
 from hpcprof.analysis.explain.run_graph import RunGraph
-from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.columns.intervals import coverage, union
 from hpcprof.profiles.columns.unique import numbered_rows
-from hpcprof.profiles.timeline import Category, Ints
+from hpcprof.profiles.timeline import Category, Floats, Ints, Mask
 
 _ROUNDS = 4
 _FEWEST_ENDS = 3
@@ -47,7 +46,7 @@ class Times:
         """Return the times with others of the operations."""
         return replace(self, alone=alone)
 
-    def without(self, edges: Ints | NDArray[np.bool_]) -> Times:
+    def without(self, edges: Ints | Mask) -> Times:
         """Return the times in which nothing waits along some edges."""
         return self.set_lag(edges, EARLIEST)
 
@@ -55,7 +54,7 @@ class Times:
         """Return whether no time is longer than in other times of the same graph."""
         return bool(np.all(self.lag <= other.lag) and np.all(self.alone <= other.alone))
 
-    def set_lag(self, edges: Ints | NDArray[np.bool_], lag: Ints | int) -> Times:
+    def set_lag(self, edges: Ints | Mask, lag: Ints | int) -> Times:
         """Return the times with other lags on some edges."""
         changed = self.lag.copy()
         changed[edges] = lag
@@ -321,7 +320,7 @@ class Replay:
         return rows, step[rows]
 
 
-def _ratios(kind: Ints, time: Floats, beside: Floats, compute: NDArray[np.bool_]) -> Floats:
+def _ratios(kind: Ints, time: Floats, beside: Floats, compute: Mask) -> Floats:
     """Return by how much the operations of each kind are slower beside communication than alone.
 
     Kinds that do not show it have the mean of the others, weighted by time.
@@ -339,7 +338,7 @@ def _ratios(kind: Ints, time: Floats, beside: Floats, compute: NDArray[np.bool_]
     return result
 
 
-def _medians(kind: Ints, time: Floats, chosen: NDArray[np.bool_], kinds: int) -> Floats:
+def _medians(kind: Ints, time: Floats, chosen: Mask, kinds: int) -> Floats:
     """Return the median time of the chosen operations of each kind, NaN for a kind with too few."""
     rows = np.flatnonzero(chosen)
     rows = rows[np.lexsort((time[rows], kind[rows]))]

@@ -12,12 +12,11 @@ import numpy as np
 from hpcprof.analysis.explain.explanation import NotJudged
 from hpcprof.analysis.explain.host_activity import marking_thread
 from hpcprof.analysis.statistics.confidence_intervals import widening
-from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
 from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.units import format_ns
-from hpcprof.profiles.timeline import NO_NAME, Ints, Timeline
+from hpcprof.profiles.timeline import NO_NAME, Floats, Ints, Timeline
 
 _FEWEST_FOR_SPIKES = 5
 _SPIKE_RATIO = 1.25

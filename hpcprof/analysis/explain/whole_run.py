@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives.matches import Arrivals
 from hpcprof.analysis.explain.evidence import Tables, largest, step_evidence
@@ -21,7 +20,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.common.units import counted, format_ns, named_ranks
 from hpcprof.profiles.losses import Loss, summed
-from hpcprof.profiles.timeline import Timeline
+from hpcprof.profiles.timeline import Mask, Timeline
 
 _OF_SOME_RANKS = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU, Cause.PIPELINE_BUBBLE)
 """Causes for which ranks wait for each other."""
@@ -85,7 +84,7 @@ def _of_steps(
     return replace(found, steps=steps)
 
 
-def _typical(series: StepSeries, of: NDArray[np.bool_]) -> int:
+def _typical(series: StepSeries, of: Mask) -> int:
     """Return the step among some whose time is closest to their median."""
     wall = series.wall[of]
     return int(series.steps[of][np.argmin(np.abs(wall - np.median(wall)))])

@@ -16,12 +16,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.profiles.columns.joins import matches
 from hpcprof.profiles.readers.kineto import TORCH
-from hpcprof.profiles.timeline import NO_CORRELATION, GpuMarks, Ints, Table, Timeline, concatenate
+from hpcprof.profiles.timeline import (
+    NO_CORRELATION,
+    Floats,
+    GpuMarks,
+    Ints,
+    Mask,
+    Table,
+    Timeline,
+    concatenate,
+)
 
 _STEP = "ProfilerStep"
 _NO_COMPUTE = re.compile(r"nccl.*Kernel|.*Memcpy|Memset|dma|.*Sync")
@@ -82,7 +90,7 @@ def _kept(timeline: Timeline, work: GpuMarks) -> GpuMarks:
     return work.take(rows)
 
 
-def _has_name(timeline: Timeline, ids: Ints, wanted: Callable[[str], object]) -> NDArray[np.bool_]:
+def _has_name(timeline: Timeline, ids: Ints, wanted: Callable[[str], object]) -> Mask:
     """Return which rows have a name that a function accepts; it is called once per name."""
     used, row = np.unique(ids, return_inverse=True)
     accepted = np.array([bool(wanted(name or "")) for name in timeline.names(used)], np.bool_)
@@ -99,9 +107,9 @@ def _percent(time: int, span: int) -> float | None:
     return float(np.round(100 * (time / span), 2)) if span else None
 
 
-def _double(nanoseconds: Ints) -> NDArray[np.float64]:
+def _double(nanoseconds: Ints) -> Floats:
     """Return microseconds as the double nearest to the exact value; a plain division would round twice."""
-    whole: NDArray[np.float64] = nanoseconds // 1000 + nanoseconds % 1000 / 1000
+    whole: Floats = nanoseconds // 1000 + nanoseconds % 1000 / 1000
     return whole
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.collectives.clock_alignment import AlignedClocks, align_clocks
 from hpcprof.analysis.collectives.common_clock import Aligned, RankClock, with_ranks
@@ -27,7 +26,7 @@ from hpcprof.profiles.collective_operations import (
     WAITING,
 )
 from hpcprof.profiles.columns.unique import distinct, numbered_rows, position_in_group
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Ints, Mask
 
 _SENDS = frozenset({"Send"})
 
@@ -48,9 +47,9 @@ class Calls:
     rank: Ints
     sequence: Ints
     """The number of the rank's thread among those of all ranks: its calls follow each other."""
-    main: NDArray[np.bool_]
+    main: Mask
     """True if the thread is the one with the most calls of its rank."""
-    counted: NDArray[np.bool_]
+    counted: Mask
     """True if the call belongs to this window of the run, and not to the one before."""
     name: Ints
     range: Ints
@@ -116,7 +115,7 @@ class MatchedOperations:
     sent: Ints
     received: Ints
     """In bytes, -1 if unknown."""
-    left: NDArray[np.bool_]
+    left: Mask
     """True for a collective without a counterpart."""
     match: Ints
     """The number of the message or of the collective that both or all ends share, or `NONE`."""
@@ -133,12 +132,12 @@ class MatchedOperations:
         """Return the number of operations."""
         return len(self.rank)
 
-    def is_of(self, names: frozenset[str]) -> NDArray[np.bool_]:
+    def is_of(self, names: frozenset[str]) -> Mask:
         """Return which operations have one of some names."""
         return np.array([*(name in names for name in self.ops), False])[self.op]
 
     @property
-    def sends(self) -> NDArray[np.bool_]:
+    def sends(self) -> Mask:
         """True for each operation that sends a message."""
         return self.is_of(_SENDS)
 
@@ -236,7 +235,7 @@ class RunMpi:
         return replace(self, operations=replace(found, match=match))
 
 
-def with_matches(lists: RunLists, match: Ints, peer: Ints, known: NDArray[np.bool_]) -> RunMpi:
+def with_matches(lists: RunLists, match: Ints, peer: Ints, known: Mask) -> RunMpi:
     """Return the calls of a part of a run, whose messages and collectives were matched in the whole of it.
 
     Parameters

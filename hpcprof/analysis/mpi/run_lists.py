@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hpcprof.profiles.collective_operations import POINT_TO_POINT, WAITING
 from hpcprof.profiles.columns.unique import numbered_rows, position_in_group
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Ints, Mask
 
 NONE = -1
 """Stands for no call, no partner and no match."""
@@ -227,7 +227,7 @@ class RunLists:
         alike = min(counts) == max(counts)
         return min(counts) if alike or np.isin(known.members[number], self.started).all() else 0
 
-    def _left_over(self, rows: _RankRows) -> NDArray[np.bool_]:
+    def _left_over(self, rows: _RankRows) -> Mask:
         """Return which operations are collectives without a counterpart."""
         message = np.isin(rows.operations["op"], self.ops.chosen(POINT_TO_POINT))
         comm = rows.operations["comm"].astype(np.int64)
@@ -327,7 +327,7 @@ class RunLists:
 
     def _at_collectives(
         self, rank: int, rows: _RankRows, world: int, weights: _Weights
-    ) -> tuple[Ints, Ints, NDArray[np.uint64], NDArray[np.bool_], Ints]:
+    ) -> tuple[Ints, Ints, NDArray[np.uint64], Mask, Ints]:
         """Return what there is when a rank leaves each collective of a communicator.
 
         These are the moment, the operation, the sum of what is begun and not over on all ranks, whether

@@ -11,14 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
 from hpcprof.analysis.mpi.run_lists import NONE
 from hpcprof.profiles.collective_operations import FROM_ROOT, PREFIX, TO_ROOT
 from hpcprof.profiles.columns.joins import latest
 from hpcprof.profiles.columns.unique import numbered, rows_by_key
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Ints, Mask
 
 LATE_SENDER, LATE_RECEIVER, WRONG_ORDER, BARRIER, N_TO_N, EARLY_REDUCE, LATE_BROADCAST, COMPLETION = range(8)
 PATTERNS = (
@@ -47,7 +46,7 @@ class Waits:
     arrival: Ints
     """The call of the partner that came late, `NONE` for a completion."""
 
-    def take(self, rows: NDArray[np.bool_] | Ints) -> Waits:
+    def take(self, rows: Mask | Ints) -> Waits:
         """Return some of the waits."""
         return Waits(self.call[rows], self.pattern[rows], self.length[rows], self.arrival[rows])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, none_in
 from hpcprof.analysis.steps.wall_time import step_intervals
@@ -11,7 +10,7 @@ from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.collective_operations import communicates
 from hpcprof.profiles.columns.intervals import Intervals, coverage, difference, length, union, union_of
 from hpcprof.profiles.columns.unique import numbered, rows_by_key
-from hpcprof.profiles.timeline import Collectives, Ints, Operators, Timeline
+from hpcprof.profiles.timeline import Collectives, Ints, Mask, Operators, Timeline
 
 
 def measured_on_host(timeline: Timeline) -> bool:
@@ -25,7 +24,7 @@ def host_compute(timeline: Timeline) -> Intervals:
     table = timeline.operators
     used, row = numbered(table.name)
     talks = [communicates(name or "") for name in timeline.names(used)]
-    talking: NDArray[np.bool_] = np.array(talks, bool)[row]
+    talking: Mask = np.array(talks, bool)[row]
     parts = [_extent(table.take(slice(0)))]
     for _, rows in _computing_threads(timeline):
         own, other = rows[~talking[rows]], rows[talking[rows]]

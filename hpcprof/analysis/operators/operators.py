@@ -18,7 +18,7 @@ from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
 from hpcprof.profiles.readers.nsys import NSYS
-from hpcprof.profiles.timeline import NO_LINK, Ints, Operators, Ranges, Table, Timeline
+from hpcprof.profiles.timeline import NO_LINK, Floats, Ints, Operators, Ranges, Table, Timeline
 
 NO_OPERATOR = -1
 
@@ -121,7 +121,7 @@ def open_at(tree: Nesting, table: Operators | Ranges, process: Ints, thread: Int
     return found
 
 
-_Floats = NDArray[np.float64]
+_Floats = Floats
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,8 @@ from hpcprof.analysis.slowdown.matched_times import (
     slowdown_columns,
 )
 from hpcprof.analysis.slowdown.within_run import MIN_LAUNCHES, TOTAL
-from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.common.units import named_ranks
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Floats, Ints
 
 CONTROL = "(control)"
 """The name in the row over the kernels that no communication overlaps in the candidate runs."""

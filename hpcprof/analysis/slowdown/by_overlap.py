@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from hpcprof.analysis.comparison.run_differences import SIDE_NAMES, describe_differences
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
@@ -27,7 +26,7 @@ from hpcprof.analysis.slowdown.matched_times import (
 from hpcprof.analysis.slowdown.within_run import MIN_LAUNCHES
 from hpcprof.common.units import named_ranks
 from hpcprof.profiles.kernel_classification import FAMILIES, family
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Ints, Mask
 
 ALL_FAMILIES = "(all)"
 """The family in the rows over all kernels."""
@@ -111,7 +110,7 @@ def _rows(pair: PairedRank) -> Iterator[dict[str, Any]]:
             yield {"family": name, "covered": covered} | share | found
 
 
-def _groups(pair: PairedRank) -> Iterator[tuple[str, list[NDArray[np.bool_]], MatchedTimes]]:
+def _groups(pair: PairedRank) -> Iterator[tuple[str, list[Mask], MatchedTimes]]:
     """Yield the groups of launches by covered share: the label, one mask per run, and the matched times."""
     yield NOT_COVERED, [one.alone for one in pair.candidate], pair.alone
     for label, low, high in _PARTS:
@@ -123,7 +122,7 @@ def _groups(pair: PairedRank) -> Iterator[tuple[str, list[NDArray[np.bool_]], Ma
     yield COVERED, [one.overlapped for one in pair.candidate], pair.overlapped
 
 
-def _share(a: list[Occurrences], masks: list[NDArray[np.bool_]], kernels: Ints) -> float:
+def _share(a: list[Occurrences], masks: list[Mask], kernels: Ints) -> float:
     """Return the percentage of the time of the masked launches of some kernels that communication covers."""
     chosen = [mask & np.isin(one.key[:, 0], kernels) for one, mask in zip(a, masks, strict=True)]
     covered, duration = (

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.text_columns import number_texts
 from hpcprof.analysis.gpu_time.device_time import category_intervals
@@ -17,7 +16,7 @@ from hpcprof.analysis.summaries.kernels import KernelShapes, number_kernel_shape
 from hpcprof.profiles.columns.intervals import coverage
 from hpcprof.profiles.columns.ordering import as_of, ascends
 from hpcprof.profiles.columns.unique import distinct
-from hpcprof.profiles.timeline import Category, Ints, Kernels, Ranges, Timeline
+from hpcprof.profiles.timeline import Category, Ints, Kernels, Mask, Ranges, Timeline
 
 OUTSIDE = -1
 OVERLAPPED_SHARE = 0.9
@@ -46,9 +45,9 @@ class KernelInstances:
     """In ns."""
     covered: Ints
     """The time of communication on the same device during the kernel, in ns."""
-    alone: NDArray[np.bool_]
+    alone: Mask
     """True if no communication ran during the kernel."""
-    overlapped: NDArray[np.bool_]
+    overlapped: Mask
     """True if communication covers it to 90 % or more. A kernel may be neither alone nor overlapped."""
     process: Ints
     launched: Ints

@@ -12,17 +12,16 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.slowdown.kernel_instances import OUTSIDE, KernelInstances, open_range, place_kernels
 from hpcprof.analysis.slowdown.within_run import MIN_LAUNCHES
 from hpcprof.analysis.statistics.clustered_medians import ClusteredMedians
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, RATIO_DIGITS, welch_interval
-from hpcprof.analysis.statistics.grouped import Floats, summarize
+from hpcprof.analysis.statistics.grouped import summarize
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, position_in_group
-from hpcprof.profiles.timeline import Ints, Timeline
+from hpcprof.profiles.timeline import Floats, Ints, Mask, Timeline
 
 Kernel = tuple[str | None, str, str]
 """Name, grid and block."""
@@ -48,8 +47,8 @@ class Occurrences:
     """The number of the step, from 0; only steps with kernels count."""
     duration: Ints
     covered: Ints
-    alone: NDArray[np.bool_]
-    overlapped: NDArray[np.bool_]
+    alone: Mask
+    overlapped: Mask
     """As in `hpcprof.analysis.slowdown.kernel_instances.KernelInstances`."""
 
 
@@ -140,7 +139,7 @@ class OccurrenceMatcher:
             summary = summarize(at_baseline, np.concatenate([one.duration for one in baseline]))
             self._reference[summary.group] = summary.median
 
-    def matched(self, masks: Sequence[NDArray[np.bool_]]) -> MatchedTimes:
+    def matched(self, masks: Sequence[Mask]) -> MatchedTimes:
         """Match the launches of the candidate that the masks select, one mask per run."""
         known = ~np.isnan(self._reference)
         reference = np.where(known, self._reference, 0.0)

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.statistics.confidence_intervals import (
     CONFIDENCE,
@@ -16,10 +15,10 @@ from hpcprof.analysis.statistics.confidence_intervals import (
     neighbour_correlation,
     variance_of_mean,
 )
-from hpcprof.analysis.statistics.grouped import Floats, sort_within_groups
+from hpcprof.analysis.statistics.grouped import sort_within_groups
 from hpcprof.analysis.statistics.student import student_quantile
 from hpcprof.profiles.columns.unique import numbered, numbered_rows
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Floats, Ints, Mask
 
 _FEWEST_DEGREES = 1 - 1e-9
 """With less than one degree of freedom an interval says nothing."""
@@ -84,11 +83,7 @@ class ClusteredMedians:
         )
 
     def half_widths(
-        self,
-        row: Ints,
-        gradient: Floats,
-        first_side: NDArray[np.bool_] | None = None,
-        begins: Ints | None = None,
+        self, row: Ints, gradient: Floats, first_side: Mask | None = None, begins: Ints | None = None
     ) -> Floats:
         """Return half the width of the 95 % interval of each row's sum of ``gradient * median``.
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.analysis.statistics.student import student_quantile
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Floats, Ints, Mask
 
 CONFIDENCE = 0.95
 RATIO_DIGITS = 4
@@ -214,7 +212,7 @@ _SLOPE = 0.5
 """A time that follows another one grows with it: by 1 for each ns, surely by more than this."""
 
 
-def grows_with(cause: Ints, effect: Ints) -> NDArray[np.bool_]:
+def grows_with(cause: Ints, effect: Ints) -> Mask:
     """Return in which of many repetitions something waited for what ended before it; times in ns, shape (n,).
 
     All or none of those in which the effect is no earlier: one that waits is nearly always later, and grows

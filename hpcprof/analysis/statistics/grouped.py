@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.profiles.columns.unique import extent, numbered
-from hpcprof.profiles.timeline import Ints
-
-Floats = NDArray[np.float64]
+from hpcprof.profiles.timeline import Floats, Ints
 
 _TENTH = Decimal("0.1")
 

@@ -8,7 +8,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hpcprof.analysis.statistics.grouped import Floats
+from hpcprof.profiles.timeline import Floats
 
 _MOST_ROUNDS, _MOST_TERMS = 100, 1_000
 _CLOSE = 1e-15

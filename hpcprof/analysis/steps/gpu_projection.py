@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.steps.streams import OperationTimes
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.ordering import ascends, by_time
 from hpcprof.profiles.columns.unique import distinct, rows_by_key
-from hpcprof.profiles.timeline import NO_NAME, ApiCalls, Ints, Ranges, Timeline
+from hpcprof.profiles.timeline import NO_NAME, ApiCalls, Ints, Mask, Ranges, Timeline
 
 _LATEST = int(np.iinfo(np.int64).max)
 _EARLIEST = int(np.iinfo(np.int64).min)
@@ -116,7 +115,7 @@ def in_process(ranges: Ranges, launched: Launches) -> Projection:
     return _project(ranges, layers, ranges.process)
 
 
-def project(timeline: Timeline, ranges: Ranges) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+def project(timeline: Timeline, ranges: Ranges) -> tuple[Ints, Ints, Mask]:
     """Return the start and the end of each range on the GPU, and whether it has work there; 0 if not.
 
     The interval runs from the first start to the last end of the operations that any thread of the process
@@ -136,7 +135,7 @@ def ranges_on_gpu(timeline: Timeline) -> Ranges:
     return replace(own, start=start, end=end).take(found)
 
 
-def _counted(chosen: NDArray[np.bool_]) -> Ints:
+def _counted(chosen: Mask) -> Ints:
     """Return how many are chosen before each position, and in all; usually none are chosen."""
     if not chosen.any():
         return np.broadcast_to(np.int64(0), (len(chosen) + 1,))

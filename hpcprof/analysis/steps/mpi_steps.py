@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.collective_operations import POINT_TO_POINT, WAITING
 from hpcprof.profiles.columns.unique import distinct, numbered_rows, rows_by_key
-from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, Ints, Ranges, Style, Table, Timeline
+from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, Ints, Mask, Ranges, Style, Table, Timeline
 
 PREFIX = "mpi:"
 """The names of steps begin with it that calls of MPI mark."""
@@ -210,7 +210,7 @@ class _Sequence:
         self._alike = _Hashes(kind)
         self._unsized = _Hashes(calls.unsized)
 
-    def marks(self, chosen: NDArray[np.bool_], every: int) -> _Marks:
+    def marks(self, chosen: Mask, every: int) -> _Marks:
         """Return every ``every``-th of some calls, and one before them if the sequence repeats from there.
 
         Intervals at both ends that are unlike all others, or much longer, are none of the loop.
@@ -234,7 +234,7 @@ class _Sequence:
         kept = slice(int(usual[0]), int(usual[-1]) + 2)
         return _Marks(self.rows[whole[kept]], np.arange(len(whole))[kept])
 
-    def period(self, chosen: NDArray[np.bool_]) -> int:
+    def period(self, chosen: Mask) -> int:
         """Return how many of the chosen calls a period of the sequence has, 0 if it does not repeat.
 
         The sizes of what lies between the calls do not count: they may rotate.

@@ -11,11 +11,10 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import distinct
-from hpcprof.profiles.timeline import NO_NAME, Ints, Ranges, Timeline
+from hpcprof.profiles.timeline import NO_NAME, Ints, Mask, Ranges, Timeline
 
 PROFILER_STEP = "ProfilerStep#N"
 """The one name of the steps that the PyTorch profiler marks."""
@@ -45,11 +44,11 @@ class RangeNames:
     """The index in ``names`` of each text of the timeline's string table, -1 if no range has it; the last
     element is that of `NO_NAME`; shape (strings + 1,).
     """
-    counted: NDArray[np.bool_]
+    counted: Mask
     """True for names that stand for several texts that differ in their counter; shape (names,)."""
     number: Ints
     """The counter of each text, 0 without one; shape (strings + 1,)."""
-    executions: NDArray[np.bool_]
+    executions: Mask
     """True for names of executions of a program by XLA, whose counters may pause; shape (names,)."""
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.common.memoize import computed_once
-from hpcprof.profiles.timeline import NO_PROCESS, Ints, Ranges, Timeline
+from hpcprof.profiles.timeline import NO_PROCESS, Floats, Ints, Mask, Ranges, Timeline
 
 NO_PARENT = -1
 
@@ -79,7 +78,7 @@ def _inverse(permutation: Ints) -> Ints:
     return inverse
 
 
-def _halved(items: Ints, block: Ints, left: NDArray[np.bool_], half: int) -> Ints:
+def _halved(items: Ints, block: Ints, left: Mask, half: int) -> Ints:
     """Move each block's left half before its right half, keeping the order within both.
 
     All blocks except the last are full: they have ``half`` items on each side.
@@ -99,7 +98,7 @@ def _with_twins(parent: Ints, order: Ints, start: Ints, end: Ints) -> Ints:
     return parent
 
 
-def levels(parent: Ints) -> NDArray[np.float64]:
+def levels(parent: Ints) -> Floats:
     """Return the depth of each range; it is 0 without a parent.
 
     Equal intervals are each other's parents and so have no root: they and everything below them have no

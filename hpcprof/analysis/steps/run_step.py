@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.profiles.columns.unique import numbered
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Floats, Ints
 
 PARTS = ("compute_ns", "exposed_comm_ns", "wait_for_peer_ns", "exposed_mem_ns", "idle_ns")
 """The columns of ``step_account`` that add up to ``wall_ns``."""

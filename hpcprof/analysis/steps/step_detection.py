@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.steps.gpu_projection import project
 from hpcprof.analysis.steps.mpi_steps import MpiStep, begun_inside, communicating_time, mpi_step_candidates
@@ -15,7 +14,7 @@ from hpcprof.analysis.steps.range_names import PROFILER_STEP, range_names, with_
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.intervals import length, outermost
 from hpcprof.profiles.columns.unique import rows_by_key
-from hpcprof.profiles.timeline import Ints, Ranges, Timeline
+from hpcprof.profiles.timeline import Ints, Mask, Ranges, Timeline
 
 AUTOMATIC, REPEATS, NAMED, MPI = "automatic", "repeats", "--step-range", "MPI calls"
 """Sources of a step whose name is not known: it qualifies, it only repeats, a user named it, MPI marks it."""
@@ -284,7 +283,7 @@ def marking_rows(timeline: Timeline, name: str) -> Ints:
     return one_after_another(ranges, np.flatnonzero(rows))
 
 
-def rows_named(timeline: Timeline, name: str) -> NDArray[np.bool_]:
+def rows_named(timeline: Timeline, name: str) -> Mask:
     """Return which ranges have a name without a counter, shape (ranges,)."""
     names, index = step_names(timeline)
     number = names.index(name) if name in names else None

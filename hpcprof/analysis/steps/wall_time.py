@@ -10,13 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.steps.gpu_projection import project
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.steps.streams import NEVER, OperationTimes, launch_starts
 from hpcprof.common.memoize import computed_once
-from hpcprof.profiles.timeline import Ints, Ranges, Table, Timeline
+from hpcprof.profiles.timeline import Ints, Mask, Ranges, Table, Timeline
 
 _LATEST = int(np.iinfo(np.int64).max)
 _EARLIEST = int(np.iinfo(np.int64).min)
@@ -37,12 +36,12 @@ class StepTimes:
     """From the start of the first to the end of the last operation that was launched in the step; equal if
     there is none.
     """
-    on_gpu: NDArray[np.bool_]
+    on_gpu: Mask
     """True if the step launched work on the GPU. The others are measured on the host."""
 
 
 def wall_intervals(
-    front: Ints, last: Ints, on_gpu: NDArray[np.bool_], host_start: Ints, host_end: Ints
+    front: Ints, last: Ints, on_gpu: Mask, host_start: Ints, host_end: Ints
 ) -> tuple[Ints, Ints]:
     """Return the start and the end of each step's wall time, shape (n,).
 

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.framework.outcome import Outcome, no_rows, none_in
 from hpcprof.analysis.framework.text_columns import number_texts, object_array
-from hpcprof.analysis.statistics.grouped import Floats, round_half_up, summarize, sums
+from hpcprof.analysis.statistics.grouped import round_half_up, summarize, sums
 from hpcprof.analysis.steps.gpu_projection import launches, on_thread
 from hpcprof.analysis.steps.range_tree import NO_PARENT, levels, parents, tree
 from hpcprof.analysis.steps.step_ranges import shown_name
 from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.readers.nsys import NSYS
-from hpcprof.profiles.timeline import NO_NAME, Ints, Operations, Ranges, Style, Timeline, concatenate
+from hpcprof.profiles.timeline import NO_NAME, Floats, Ints, Operations, Ranges, Style, Timeline, concatenate
 
 
 def range_gpu(timeline: Timeline) -> Outcome:

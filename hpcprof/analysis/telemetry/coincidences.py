@@ -25,13 +25,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
 
 from hpcprof.analysis.explain.step_series import MOST_SPIKES, drift, spikes
 from hpcprof.analysis.statistics.confidence_intervals import widening
 from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, Series, growth
-from hpcprof.profiles.timeline import Floats, Ints
+from hpcprof.profiles.timeline import Floats, Ints, Mask
 from hpcprof.workloads.telemetry import METRICS
 
 LEVEL = 0.005
@@ -184,7 +183,7 @@ def _joined(steps: RunSteps) -> RunSteps:
     )
 
 
-def _in_windows(nodes: Sequence[NodeTelemetry], steps: RunSteps, long: NDArray[np.bool_]) -> list[_Tested]:
+def _in_windows(nodes: Sequence[NodeTelemetry], steps: RunSteps, long: Mask) -> list[_Tested]:
     """Return the metrics in the middle of each unit, equally long: a longer one has more of what bursts."""
     length = np.diff(steps.edges)
     width = np.minimum(length, min(np.median(length[long]), np.median(length[~long])))

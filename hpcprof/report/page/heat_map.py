@@ -11,13 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.common.units import counted, format_ns, named_ranks, visible
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Floats, Ints
 from hpcprof.report.contents import Contents
-
-Floats = NDArray[np.float64]
 
 MOST_CELLS = 250_000
 """The most cells of one quantity: 4,096 ranks with 61 steps."""

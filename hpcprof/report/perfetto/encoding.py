@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Ints, Mask
 
 _VARINT, _FIXED64, _LENGTH = 0, 1, 2
 _LONGEST = 10
@@ -35,7 +35,7 @@ class Encoded(NamedTuple):
         return Encoded(self.data[_places(begin, length)], length)
 
 
-def varints(field: int, values: Numbers, present: NDArray[np.bool_] | None = None) -> Encoded:
+def varints(field: int, values: Numbers, present: Mask | None = None) -> Encoded:
     """Encode a field of whole numbers; it is left out where it is not ``present``."""
     number = np.asarray(values).astype(np.uint64)
     digit = np.arange(_LONGEST, dtype=np.uint64)
@@ -60,7 +60,7 @@ def texts(field: int, values: Sequence[str]) -> Encoded:
     return nested(field, Encoded(content, np.array([len(text) for text in written], np.int64)))
 
 
-def nested(field: int, message: Encoded, present: NDArray[np.bool_] | None = None) -> Encoded:
+def nested(field: int, message: Encoded, present: Mask | None = None) -> Encoded:
     """Encode a field of messages; it is left out where it is not ``present``."""
     head = varints(field, message.length)
     # The tag of a length differs from that of a number in its lowest bits, which are those of its first byte.
@@ -105,8 +105,8 @@ def _tagged(
     field: int,
     kind: int,
     content: NDArray[np.uint8],
-    used: NDArray[np.bool_],
-    present: NDArray[np.bool_] | None,
+    used: Mask,
+    present: Mask | None,
 ) -> Encoded:
     """Put the tag of a field before the used bytes of each row."""
     tag = np.frombuffer(_tag(field, kind), np.uint8)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.analysis.steps.gpu_projection import ranges_on_gpu
 from hpcprof.analysis.steps.streams import OperationTimes
@@ -28,6 +27,7 @@ from hpcprof.profiles.timeline import (
     GpuSpans,
     Ints,
     Kernels,
+    Mask,
     NamedSpans,
     Ranges,
     Timeline,
@@ -208,11 +208,11 @@ def _text_note(name: str, numbers: Ints) -> Encoded:
     return _annotation(name, varints(_TEXT_IID, numbers), numbers > 0)
 
 
-def _note(name: str, values: Ints, known: NDArray[np.bool_]) -> Encoded:
+def _note(name: str, values: Ints, known: Mask) -> Encoded:
     return _annotation(name, varints(_UNSIGNED, np.where(known, values, 0)), known)
 
 
-def _annotation(name: str, value: Encoded, present: NDArray[np.bool_]) -> Encoded:
+def _annotation(name: str, value: Encoded, present: Mask) -> Encoded:
     key = varints(_NAME_IID, np.full(len(value.length), NOTES.index(name) + 1))
     return nested(_ANNOTATION, join(key, value), present)
 

@@ -426,10 +426,7 @@ class Store:
         return found
 
     def replace_run(
-        self,
-        run: RunRow,
-        rows: Mapping[str, Mapping[str, list[Any]]],
-        pushed: PushedRow | None = None,
+        self, run: RunRow, rows: Mapping[str, Mapping[str, list[Any]]], pushed: PushedRow | None = None
     ) -> None:
         """Write all that is known of a run, in place of what the store has of it; tags and note stay.
 
@@ -560,11 +557,7 @@ def insert_outcomes(connection: Connection, run_id: str, outcomes: Mapping[str, 
 
 
 def _insert_rows(
-    connection: Connection,
-    run_id: str,
-    name: str,
-    columns: Mapping[str, list[Any]],
-    positions: Sequence[int],
+    connection: Connection, run_id: str, name: str, columns: Mapping[str, list[Any]], positions: Sequence[int]
 ) -> None:
     """Insert rows of an analysis; of each rank, positions count from 0."""
     keys: dict[str, list[Any]] = {"run_id": [run_id] * len(positions), "position": [*positions]}

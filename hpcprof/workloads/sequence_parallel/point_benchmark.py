@@ -120,11 +120,7 @@ def _apart(buffers: Buffers, parameters: PointParameters) -> Buffers:
 
 
 def _check(
-    parameters: PointParameters,
-    world: World,
-    buffers: Buffers,
-    step: Step | GraphedStep,
-    steps: int,
+    parameters: PointParameters, world: World, buffers: Buffers, step: Step | GraphedStep, steps: int
 ) -> tuple[Correctness, int | None]:
     """Run a step on poisoned memory once with every copy of the weights that ``steps`` steps have used.
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hpcprof.profiles.timeline import NO_LINK, IntColumns, Ints
+from hpcprof.profiles.timeline import NO_LINK, IntColumns, Ints, Mask
 
 CATEGORIES = ("fwdbwd", "forward_backward")
 COLUMNS = ("id", "time", "process", "thread", "ends")
@@ -43,7 +42,7 @@ def linked_operators(operators: IntColumns, arrows: IntColumns) -> Ints:
     return link
 
 
-def _first(ids: Ints, rows: Ints, chosen: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+def _first(ids: Ints, rows: Ints, chosen: Mask) -> tuple[Ints, Ints]:
     """Return the distinct ids of the chosen arrows, in ascending order, and the row of the first of each."""
     found, at = np.unique(ids[chosen], return_index=True)
     return found, rows[chosen][at]

@@ -14,7 +14,6 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.profiles.collective_operations import PARTS, carries, operation
 from hpcprof.profiles.readers.kineto.arguments import parsed_object
@@ -27,6 +26,7 @@ from hpcprof.profiles.timeline import (
     ApiCalls,
     Collectives,
     IntColumns,
+    Mask,
 )
 
 CALL = "record_param_comms"
@@ -116,7 +116,7 @@ def batched(
     records: Sequence[CollectiveRecord],
     group_calls: Sequence[GroupCall],
     kernels: IntColumns,
-    communicating: NDArray[np.bool_],
+    communicating: Mask,
     calls: ApiCalls,
     strings: StringTable,
 ) -> list[CollectiveRecord]:

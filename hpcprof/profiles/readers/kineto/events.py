@@ -11,7 +11,6 @@ from operator import attrgetter
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.profiles.frames import Frame, is_own
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
@@ -33,7 +32,7 @@ from hpcprof.profiles.readers.kineto.arrows import CATEGORIES as FORWARD_BACKWAR
 from hpcprof.profiles.readers.kineto.arrows import COLUMNS as ARROWS
 from hpcprof.profiles.readers.kineto.collectives import CALL, CollectiveRecord, GroupCall, recorded
 from hpcprof.profiles.readers.kineto.json_stream import Batch, Event
-from hpcprof.profiles.readers.kineto.stamps import Mask, present, times
+from hpcprof.profiles.readers.kineto.stamps import present, times
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
     HOST,
@@ -45,6 +44,7 @@ from hpcprof.profiles.timeline import (
     ApiCalls,
     IntColumns,
     Ints,
+    Mask,
     Synchronizations,
     SyncKind,
     plausible,
@@ -63,9 +63,7 @@ _KINDS = {
 }
 
 
-def waits(
-    events: Sequence[Event], arguments: Sequence[WaitArguments]
-) -> tuple[IntColumns, NDArray[np.bool_]]:
+def waits(events: Sequence[Event], arguments: Sequence[WaitArguments]) -> tuple[IntColumns, Mask]:
     """Return what waits tell beyond annotations on the GPU, and which of the events are waits."""
     kinds = (_KINDS.get(e.name or "", UNKNOWN) if e.cat == "cuda_sync" else UNKNOWN for e in events)
     kind = np.fromiter(kinds, np.int64, len(events))

@@ -14,13 +14,20 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.common.decode import parsed_list
 from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.readers.string_table import StringTable
-from hpcprof.profiles.timeline import NO_BYTES, UNKNOWN_RANKS, Collectives, IntColumns, Ints, concatenate
+from hpcprof.profiles.timeline import (
+    NO_BYTES,
+    UNKNOWN_RANKS,
+    Collectives,
+    IntColumns,
+    Ints,
+    Mask,
+    concatenate,
+)
 
 _WORK = re.compile(r"(?:gloo|mpi|ucc):(\w+)")
 _CALL = re.compile(r"(?:oneccl_bindings_for_pytorch|torch_ccl)::(\w+)")
@@ -64,7 +71,7 @@ def only_group(distributed: Mapping[str, Any]) -> ProcessGroup:
     return ProcessGroup(name, size if isinstance(size, int) and 0 < size < 1 << 31 else UNKNOWN_RANKS)
 
 
-def is_work(name: Ints, strings: StringTable) -> NDArray[np.bool_]:
+def is_work(name: Ints, strings: StringTable) -> Mask:
     """Return which ranges, given their names, are the work of a process group, which any thread may end."""
     return np.isin(name, [*_operations(name, _WORK, strings)])
 

@@ -7,11 +7,9 @@ from decimal import Decimal, InvalidOperation
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Ints, Mask
 
-Mask = NDArray[np.bool_]
 _INT64 = np.iinfo(np.int64)
 
 _POINT, _COMMA, _DIGITS = ord("."), ord(","), 10

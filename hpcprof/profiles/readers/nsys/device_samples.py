@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.profiles.columns.unique import numbered, numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.nsys.export import MISSING, NO_ID, REQUIRED, UNREADABLE, NsysExport
 from hpcprof.profiles.readers.string_table import StringTable
-from hpcprof.profiles.timeline import DeviceSamples, Ints, concatenate, plausible
+from hpcprof.profiles.timeline import DeviceSamples, Ints, Mask, concatenate, plausible
 
 _GPU_NUMBER = 0xFF
 """The bits of a type id that hold the number of the GPU, as the recipes of nsys read it."""
@@ -69,7 +68,7 @@ def _read(export: NsysExport, source: _Source, strings: StringTable) -> tuple[De
     wrong = {source.start: ~timed, source.metric[-1]: timed & ~named, "value": timed & named & ~valued}
     counts = {name: int(np.count_nonzero(rows)) for name, rows in wrong.items()}
     lost = losses(LossKind.ROW, Subject.SAMPLE, counts, len(timed))
-    kept: NDArray[np.bool_] = timed & named & valued
+    kept: Mask = timed & named & valued
     metric = metric[kept]
     devices, device = numbered(read[source.device][kept])
     return (

@@ -169,12 +169,7 @@ def _of_chains(chains: ExportTable, ids: Ints, placed: Sequence[Ints], strings: 
 
 
 def _functions(
-    start: Ints,
-    end: Ints,
-    process: Ints,
-    thread: Ints,
-    frames: Sequence[Frame | None],
-    strings: StringTable,
+    start: Ints, end: Ints, process: Ints, thread: Ints, frames: Sequence[Frame | None], strings: StringTable
 ) -> Functions:
     """Return the rows that have a frame."""
     known = np.array([frame is not None for frame in frames], bool)

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.profiles.collective_operations import OF_OBJECTS, MpiFunction, mpi_function
 from hpcprof.profiles.columns.joins import latest
@@ -46,6 +45,7 @@ from hpcprof.profiles.timeline import (
     NO_TAG,
     NO_WAIT,
     Ints,
+    Mask,
     MpiCalls,
     MpiOperations,
     Table,
@@ -103,9 +103,9 @@ class _Functions(NamedTuple):
     """The functions of the rows: the operation that each begins, or `NO_NAME`, and how it does."""
 
     operation: Ints
-    nonblocking: NDArray[np.bool_]
-    prepares: NDArray[np.bool_]
-    starts: NDArray[np.bool_]
+    nonblocking: Mask
+    prepares: Mask
+    starts: Mask
 
 
 class _Begun(NamedTuple):
@@ -170,10 +170,10 @@ def _functions(rows: _Rows, texts: Mapping[int, str], strings: StringTable) -> _
     )
 
 
-def _is_of_objects(rows: _Rows, functions: Sequence[MpiFunction], number: Ints) -> NDArray[np.bool_]:
+def _is_of_objects(rows: _Rows, functions: Sequence[MpiFunction], number: Ints) -> Mask:
     """Return which rows are collective functions of windows and files."""
     of = np.array([one.operation in OF_OBJECTS for one in functions])
-    result: NDArray[np.bool_] = (rows.table == _OTHER) & of[number]
+    result: Mask = (rows.table == _OTHER) & of[number]
     return result
 
 

@@ -34,7 +34,17 @@ from hpcprof.profiles.readers.nsys.export import (
 from hpcprof.profiles.readers.nsys.operations import unplaced
 from hpcprof.profiles.readers.nsys.table_pages import BinaryColumn
 from hpcprof.profiles.readers.string_table import StringTable, translate
-from hpcprof.profiles.timeline import LATEST, NO_NAME, NO_PROCESS, Ints, Operators, Ranges, Style, plausible
+from hpcprof.profiles.timeline import (
+    LATEST,
+    NO_NAME,
+    NO_PROCESS,
+    Ints,
+    Mask,
+    Operators,
+    Ranges,
+    Style,
+    plausible,
+)
 
 # Event types of ENUM_NSYS_EVENT_TYPE; 70 and 71 come from NVTXT files.
 PUSH_POP, DOMAIN_CREATE = 59, 75
@@ -235,7 +245,7 @@ class Marked:
 
     name: Ints
     dims: Ints
-    operator: NDArray[np.bool_]
+    operator: Mask
 
 
 def mark_operators(texts: Iterable[str | None], strings: StringTable) -> Marked:
@@ -347,7 +357,7 @@ class Payloads:
     blobs: BinaryColumn
     layouts: Mapping[int, Layout]
 
-    def values(self, *names: str) -> tuple[Unsigned, NDArray[np.bool_]]:
+    def values(self, *names: str) -> tuple[Unsigned, Mask]:
         """Return the integer of the first of these names in each payload, and whether there is one."""
         numbers = np.zeros(len(self.blobs), np.uint64)
         present = np.zeros(len(self.blobs), bool)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Ints, Mask
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class BinaryColumn:
     content: NDArray[np.uint8]
     begin: Ints
     end: Ints
-    present: NDArray[np.bool_]
+    present: Mask
 
     @classmethod
     def from_values(cls, values: Sequence[object]) -> BinaryColumn:

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.profiles.collective_operations import mpi_function
 from hpcprof.profiles.columns.joins import latest
@@ -39,6 +38,7 @@ from hpcprof.profiles.timeline import (
     NO_TAG,
     NO_WAIT,
     Ints,
+    Mask,
     MpiOperations,
 )
 
@@ -209,12 +209,7 @@ def _spans(events: CalledEvents) -> tuple[Ints, Ints, list[Loss]]:
 
 
 def _sizes(
-    about: MpiEvents,
-    operation: Ints,
-    message: NDArray[np.bool_],
-    ranks: Ints,
-    own: Ints,
-    strings: StringTable,
+    about: MpiEvents, operation: Ints, message: Mask, ranks: Ints, own: Ints, strings: StringTable
 ) -> tuple[Ints, Ints]:
     """Return the bytes that a rank sends or gives, and those that it gets from a collective."""
     given, got = np.where(message, about.sent, NO_BYTES), np.full(len(operation), NO_BYTES)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.profiles.columns.intervals import outermost, styles_of_threads
 from hpcprof.profiles.columns.ordering import by_time
@@ -33,6 +32,7 @@ from hpcprof.profiles.timeline import (
     IntColumns,
     Ints,
     Kernels,
+    Mask,
     Operators,
     Ranges,
     Style,
@@ -89,11 +89,11 @@ class _Executed:
     operation: Ints
     device: Ints
 
-    def take(self, rows: Ints | NDArray[np.bool_]) -> _Executed:
+    def take(self, rows: Ints | Mask) -> _Executed:
         columns = {key: values[rows] for key, values in self.columns.items()}
         return _Executed(columns, self.operations, self.operation[rows], self.device[rows])
 
-    def which(self, chosen: Sequence[bool]) -> NDArray[np.bool_]:
+    def which(self, chosen: Sequence[bool]) -> Mask:
         """Return which executions are of chosen operations."""
         return np.array([*chosen, False], bool)[self.operation]
 
@@ -303,7 +303,7 @@ class _Threads:
             name[own] = self._strings.add_all(_module_name(texts[number], one) for one in run_ids.tolist())
         return Ranges(**columns, name=name, style=np.full(len(keys), int(Style.START_END)))
 
-    def _run_ids_on_gpus(self, module: NDArray[np.bool_]) -> Ints:
+    def _run_ids_on_gpus(self, module: Mask) -> Ints:
         """Return the ``run_id`` of programs that also run on GPUs of other processes, shape (events,).
 
         It is that of the call which contains the program's mark; `NOT_GIVEN` for all other events.

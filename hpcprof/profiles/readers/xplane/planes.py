@@ -13,11 +13,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.profiles.columns.unique import each
 from hpcprof.profiles.readers.xplane.wire import NO_PART, Bytes, Field, Fields, columns_of, fields_of
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Ints, Mask
 
 NOT_GIVEN = -1
 """Stands for a statistic that an event does not have."""
@@ -86,12 +85,12 @@ class Plane:
         """Return the name of the events with this key; empty if the file has none."""
         return self.metadata[key].name if key in self.metadata else ""
 
-    def matching(self, function: Callable[[str], object]) -> NDArray[np.bool_]:
+    def matching(self, function: Callable[[str], object]) -> Mask:
         """Return which events have names for which a function is true, shape (events,)."""
         chosen = [key for key, one in self.metadata.items() if function(one.name)]
         return np.isin(self.metadata_id, chosen)
 
-    def has(self, stat: str) -> NDArray[np.bool_]:
+    def has(self, stat: str) -> Mask:
         """Return which events have a statistic, shape (events,)."""
         found = np.zeros(len(self.start), bool)
         found[self._stats.event[self._rows(stat)]] = True

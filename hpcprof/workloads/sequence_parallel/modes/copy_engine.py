@@ -203,11 +203,7 @@ class CopyEngine(Mode):
                     self._slots[peer][theirs].copy_(partial[here], non_blocking=True)
 
     def _finish(
-        self,
-        inner: torch.Tensor,
-        by: tuple[Multiply, MultiplyAdd],
-        schedule: Schedule,
-        output: torch.Tensor,
+        self, inner: torch.Tensor, by: tuple[Multiply, MultiplyAdd], schedule: Schedule, output: torch.Tensor
     ) -> torch.Tensor:
         """Multiply the own rows, and sum the parts once every rank has sent its own.
 

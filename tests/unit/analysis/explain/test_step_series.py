@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from hpcprof.analysis.explain.step_series import drift, spikes
-from hpcprof.analysis.statistics.grouped import Floats
 from hpcprof.analysis.steps.run_step import StepSeries, step_series
+from hpcprof.profiles.timeline import Floats
 
 MS = 1_000_000
 
