@@ -790,9 +790,11 @@ def test_pbs_without_history_the_doctor_says_what_is_lost(
 
 
 def test_slurm_an_outage_is_said_at_once_and_leaves_nothing_behind(slurm: Cluster, hpcprof: Hpcprof) -> None:
-    hpcprof("submit", "--site", "slurm", "--walltime", "5m", "--", "sh", "-c", WAIT_FOR_GO)
-    until(lambda: last(hpcprof)[0] == "running")
+    script = f'touch "$HPCPROF_RUN_DIR/begun"; {WAIT_FOR_GO}'
+    hpcprof("submit", "--site", "slurm", "--walltime", "5m", "--", "sh", "-c", script)
     run = the_run()
+    # A job is running before its srun has asked the controller for a step, without which no rank starts.
+    until((run.path / "begun").exists)
     with slurm.without_controller():
         down = "Slurm did not answer: Slurmctld(primary)"
         for words in (
