@@ -33,9 +33,11 @@ from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.submission import submit
 from tests.conftest import Hpcprof
 from tests.data.many_ranks import write_all
-from tests.integration.mpi import need_mpich
+from tests.integration.mpi import forking_python, need_mpich
 from tests.integration.slurm_cluster import Cluster, cluster_or_skip, free_ports
 from tests.integration.test_failing_ranks import NSYS
+from tests.integration.test_study import NSYS as RECORDED_NSYS
+from tests.integration.test_study import install
 from tests.jobs import make_job
 from tests.waiting import until
 
@@ -185,11 +187,11 @@ def test_an_ordinary_script_of_torch_distributed_runs_unchanged(
     (tmp_path / "train.py").write_text(ORDINARY_DDP)
     shape = ["--nodes", "2" if site == "slurm" else "1", "--ranks-per-node", "2"]
     ranks = 4 if site == "slurm" else 2
-    done = hpcprof("submit", "--site", site, *shape, "--wait", "--", sys.executable, "train.py")
+    python = str(forking_python(tmp_path))
+    done = hpcprof("submit", "--site", site, *shape, "--wait", "--", python, "train.py")
     assert done.returncode == 0, done.stderr
-    said = [path.read_text() for path in sorted((the_run().path / "logs").glob("rank*.out"))]
     total = ranks * (ranks + 1) // 2
-    assert said == [f"rank {rank} of {ranks}: {total}\n" for rank in range(ranks)]
+    assert said(the_run()) == [f"rank {rank} of {ranks}: {total}\n" for rank in range(ranks)]
 
 
 def test_a_rank_that_fails_fails_the_run_and_is_named(site: str, hpcprof: Hpcprof) -> None:
@@ -313,13 +315,17 @@ with Capture(environment, rank=0, barrier=lambda: None) as capture:
 
 
 def test_ahead_of_the_walltime_limit_the_trace_is_written_and_said(
-    site: str, hpcprof: Hpcprof, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+    site: str,
+    hpcprof: Hpcprof,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The limit is near from the first step on.
     monkeypatch.setattr("hpcprof.submit.rendering.templates.capture_lead", lambda walltime: walltime + 5)
     loaded = load_site(site)
-    # A batch system does not pass the variables of the tests on.
-    arguments = ["env", f"PYTHONPATH={Path(__file__).parents[2]}", sys.executable, "-c", TRAINING]
+    (tmp_path / "train.py").write_text(TRAINING)
+    arguments = [str(forking_python(tmp_path)), "train.py"]
     job = make_job(loaded, arguments=arguments, walltime="5m", profiler="torch")
     run = submit(loaded, job, Path("runs"), ["hpcprof"])
     until(lambda: (run.path / "state/rank00000.stopped").exists())
@@ -388,8 +394,9 @@ def test_a_job_runs_after_one_that_succeeds_and_never_after_one_that_fails(site:
     assert "did not succeed" in status(orphan).reason
 
 
-@pytest.mark.parametrize("site", ["pbs", "slurm"], indirect=True)
-@pytest.mark.parametrize("executor", ["processes", "mpi"])
+@pytest.mark.parametrize(
+    ("site", "executor"), [("pbs", "mpi"), ("slurm", "processes"), ("slurm", "mpi")], indirect=["site"]
+)
 def test_a_collect_is_a_job_that_waits_for_its_run(
     site: str, executor: str, hpcprof: Hpcprof, tmp_path: Path
 ) -> None:
@@ -667,14 +674,14 @@ def test_an_array_larger_than_the_scheduler_takes_is_refused_before_anything_is_
 
 
 @arrays
-def test_a_hundred_members_are_polled_by_one_question(
+def test_the_members_of_an_array_are_polled_by_one_question(
     plain: str, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = swept(hpcprof, plain, ",".join(map(str, range(100))), ": {n}", "--at-once", "8")
+    runs = swept(hpcprof, plain, ",".join(map(str, range(8))), ": {n}")
     calls = counted({"pbs": "qstat", "slurm": "squeue"}[plain], tmp_path, monkeypatch)
-    assert len(states(runs)) == 100
+    assert len(states(runs)) == 8
     assert len(calls.read_text().splitlines()) == 1
-    until(lambda: states(runs) == ["completed"] * 100)
+    until(lambda: states(runs) == ["completed"] * 8)
 
 
 def test_pbs_a_job_that_can_never_run_says_so(pbs: Path, hpcprof: Hpcprof) -> None:
@@ -813,23 +820,39 @@ def test_slurm_an_outage_is_said_at_once_and_leaves_nothing_behind(slurm: Cluste
     until(lambda: state(run) is JobState.COMPLETED)
 
 
+@pytest.fixture
+def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for nsys whose profiles were recorded once."""
+    (tmp_path / "tools").mkdir()
+    install(tmp_path / "tools", "nsys", RECORDED_NSYS)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'tools'}:{os.environ['PATH']}")
+
+
+PRINT_RANK = (
+    "import os; from mpi4py import MPI; w = MPI.COMM_WORLD; os.write(1, b'%d of %d' % (w.rank, w.size))"
+)
+
+
+def said(run: Run) -> list[str]:
+    return [path.read_text() for path in sorted((run.path / "logs").glob("rank*.out"))]
+
+
+@pytest.mark.usefixtures("slurm", "nsys")
 def test_slurm_chosen_ranks_of_an_mpi_program_on_two_nodes_are_profiled_and_collected(
-    slurm: Cluster, hpcprof: Hpcprof
+    hpcprof: Hpcprof,
 ) -> None:
     need_mpich()
-    shape = ["--nodes", "2", "--ranks-per-node", "2", "--profiler", "torch", "--profile-ranks", "local=0"]
-    done = hpcprof("submit", "--site", "slurm", *shape, "--wait", "--workload", "sequence-parallel")
+    shape = ["--nodes", "2", "--ranks-per-node", "2", "--profiler", "nsys", "--profile-ranks", "local=0"]
+    program = [sys.executable, "-c", PRINT_RANK]
+    done = hpcprof("submit", "--site", "slurm", *shape, "--wait", "--", *program)
     assert done.returncode == 0, done.stderr + done.stdout
     run = the_run()
     assert run.state_file("nodes") == "n[1-2]"
-    results = [json.loads(path.read_text()) for path in sorted((run.path / "results").iterdir())]
-    ranks = [(result["rank"], result["world_size"], result["local_rank"]) for result in results]
-    assert ranks == [(0, 4, 0), (1, 4, 1), (2, 4, 0), (3, 4, 1)]
-    profiles = sorted(path.name for path in (run.path / "profiles").iterdir())
-    assert profiles == ["rank00000.trace.json.gz", "rank00002.trace.json.gz"]
+    assert said(run) == ["0 of 4", "1 of 4", "2 of 4", "3 of 4"]
+    assert {path.stem for path in (run.path / "profiles").iterdir()} == {"rank00000", "rank00002"}
     assert hpcprof("collect").returncode == 0
-    steps = json.loads(hpcprof("report", "--analysis", "step_times", "--format", "json").stdout)
-    assert {row["rank"] for row in steps} == {0, 2}
+    kernels = json.loads(hpcprof("report", "--analysis", "kernels", "--format", "json").stdout)
+    assert {row["rank"] for row in kernels} == {0, 2}
 
 
 WATCHED = """
@@ -878,11 +901,6 @@ def test_slurm_steps_of_two_nodes_are_watched_while_they_run_and_a_stopped_rank_
     )
 
 
-PRINT_RANK = (
-    "import os; from mpi4py import MPI; w = MPI.COMM_WORLD; os.write(1, b'%d of %d' % (w.rank, w.size))"
-)
-
-
 def test_slurm_ranks_of_the_wheels_mpi_form_one_job_without_an_option(
     slurm: Cluster, hpcprof: Hpcprof, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -891,19 +909,19 @@ def test_slurm_ranks_of_the_wheels_mpi_form_one_job_without_an_option(
     shape = ["--site", "generic-slurm", "--nodes", "2", "--ranks-per-node", "2", "--walltime", "5m", "--wait"]
     done = hpcprof("submit", *shape, "--", sys.executable, "-c", PRINT_RANK)
     assert done.returncode == 0, done.stderr + done.stdout
-    said = [path.read_text() for path in sorted((the_run().path / "logs").glob("rank*.out"))]
-    assert said == ["0 of 4", "1 of 4", "2 of 4", "3 of 4"]
+    assert said(the_run()) == ["0 of 4", "1 of 4", "2 of 4", "3 of 4"]
     assert (
         the_run().path / "logs/job.out"
     ).read_text() == "hpcprof: srun starts the ranks with --mpi=pmi2.\n"
 
 
 def test_slurm_an_mpi_type_that_does_not_fit_is_named_with_the_option_that_cures_it(
-    slurm: Cluster, hpcprof: Hpcprof
+    slurm: Cluster, hpcprof: Hpcprof, tmp_path: Path
 ) -> None:
     need_mpich()
     shape = ["--site", "generic-slurm", "--ranks-per-node", "2", "--walltime", "5m", "--wait"]
-    done = hpcprof("submit", *shape, "-o", "mpi=none", "--workload", "ddp", "--", "--model", "mlp")
+    options = ["-o", "mpi=none", "-o", f"python={forking_python(tmp_path)}"]
+    done = hpcprof("submit", *shape, *options, "--workload", "ddp", "--", "--model", "mlp")
     assert done.returncode == 1
     assert "rank 0: MPI has 1 rank, but srun started 2 (--mpi=none): mpi4py uses MPICH" in done.stderr
     assert "give -o mpi=pmi2" in done.stderr
@@ -922,8 +940,7 @@ def test_slurm_a_probe_of_two_ranks_finds_the_mpi_type_of_a_new_site(
     shape = ["--site", "probed", "--ranks-per-node", "2", "--walltime", "5m", "--wait"]
     done = hpcprof("submit", *shape, "--", sys.executable, "-c", PRINT_RANK)
     assert done.returncode == 0, done.stderr + done.stdout
-    said = [path.read_text() for path in sorted((the_run().path / "logs").glob("rank*.out"))]
-    assert said == ["0 of 2", "1 of 2"]
+    assert said(the_run()) == ["0 of 2", "1 of 2"]
 
 
 def test_slurm_a_new_sites_job_gets_the_gpus_of_its_nodes(slurm: Cluster, hpcprof: Hpcprof) -> None:
@@ -984,8 +1001,7 @@ def test_slurm_torchrun_starts_the_ranks_of_two_nodes(
     show = 'echo "$RANK $WORLD_SIZE $LOCAL_RANK $HPCPROF_RANK $HPCPROF_LOCAL_RANK $HPCPROF_PROFILER"'
     done = hpcprof("submit", *shape, "--profiler", "torch", "--wait", "--", "sh", "-c", show)
     assert done.returncode == 0, done.stderr + done.stdout
-    said = [path.read_text().split() for path in sorted((the_run().path / "logs").glob("rank*.out"))]
-    assert said == [
+    assert [words.split() for words in said(the_run())] == [
         ["0", "4", "0", "0", "0", "none"],
         ["1", "4", "1", "1", "1", "torch"],
         ["2", "4", "0", "2", "0", "none"],
@@ -993,26 +1009,20 @@ def test_slurm_torchrun_starts_the_ranks_of_two_nodes(
     ]
 
 
-def test_slurm_members_of_an_array_are_mpi_programs_whose_profiles_are_collected(
-    slurm: Cluster, hpcprof: Hpcprof
-) -> None:
+@pytest.mark.usefixtures("slurm", "nsys")
+def test_slurm_members_of_an_array_are_mpi_programs_whose_profiles_are_collected(hpcprof: Hpcprof) -> None:
     need_mpich()
-    shape = ["--nodes", "2", "--ranks-per-node", "2", "--profiler", "torch", "--profile-ranks", "local=0"]
-    program = ["--workload", "sequence-parallel", "--array", "-P", "hidden-size=64,128"]
-    done = hpcprof("sweep", "--site", "slurm", *shape, *program)
+    shape = ["--site", "slurm", "--nodes", "2", "--profiler", "nsys", "--array", "-P", "n=1,2"]
+    done = hpcprof("sweep", *shape, "--", sys.executable, "-c", PRINT_RANK, "{n}")
     assert done.returncode == 0, done.stderr
     runs = find_runs(done.stdout.split()[-1], Path("runs"))
     until(lambda: all(status(run).state.ended for run in runs))
     assert states(runs) == ["completed", "completed"]
-    for run, hidden in zip(runs, (64, 128), strict=True):
-        results = [json.loads(path.read_text()) for path in sorted((run.path / "results").iterdir())]
-        assert [(r["rank"], r["world_size"], r["parameters"]["hidden_size"]) for r in results] == [
-            (rank, 4, hidden) for rank in range(4)
-        ]
+    assert [said(run) for run in runs] == [["0 of 2", "1 of 2"]] * 2
     collected = hpcprof("collect", sweep_id(runs)).stdout
     assert [f"{run.id}: 2 profiles collected" in collected for run in runs] == [True, True]
-    steps = json.loads(hpcprof("report", runs[1].id, "--analysis", "step_times", "--format", "json").stdout)
-    assert {row["rank"] for row in steps} == {0, 2}
+    kernels = hpcprof("report", runs[1].id, "--analysis", "kernels", "--format", "json").stdout
+    assert {row["rank"] for row in json.loads(kernels)} == {0, 1}
 
 
 def test_slurm_a_job_that_can_never_run_says_so(slurm: Cluster, hpcprof: Hpcprof) -> None:
@@ -1050,12 +1060,12 @@ def test_slurm_a_lost_node_fails_a_job_or_queues_it_again(
         until(lambda: slurm.idle_nodes() == slurm.nodes)  # its daemon is well, so it comes back by itself
 
 
-def test_slurm_a_hundred_jobs_are_polled_by_one_squeue(
+def test_slurm_jobs_are_polled_by_one_squeue(
     slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_site(tmp_path, "slurm", "extends: generic-slurm\nlauncher: {name: none}\n")
     calls = counted("squeue", tmp_path, monkeypatch)
-    many = [submitted("slurm", "true") for _ in range(100)]
+    many = [submitted("slurm", "true") for _ in range(8)]
     assert not calls.exists()
     scheduler = find_scheduler(load_site("slurm").scheduler).client()
     polls = 0
@@ -1067,7 +1077,6 @@ def test_slurm_a_hundred_jobs_are_polled_by_one_squeue(
 
     until(all_completed)
     assert len(calls.read_text().splitlines()) == polls
-    assert len(all_runs(Path("runs"))) == 100
 
 
 def test_slurm_a_controller_that_does_not_answer_leaves_the_state_unknown(
