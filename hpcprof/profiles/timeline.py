@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from hpcprof.profiles.losses import Loss
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
+Columns = dict[str, NDArray[Any]]
 IntColumns = dict[str, Ints]
 """Columns of equal length by their names."""
 NO_NAME = NO_PROCESS = NO_CORRELATION = NO_STREAM = -1

@@ -51,7 +51,7 @@ class Factor:
 
 
 @dataclass(frozen=True)
-class Efficiencies:
+class EfficiencyTree:
     """The tree of efficiencies; ``scopes`` are the run, the step and the phases."""
 
     scopes: Sequence[str]
@@ -59,7 +59,7 @@ class Efficiencies:
     sentence: str
 
 
-def efficiencies(contents: Contents) -> Efficiencies | None:
+def efficiencies(contents: Contents) -> EfficiencyTree | None:
     """Return the tree of a run's efficiencies; None if they are unknown."""
     rows = contents.rows("pop")[:_MOST_SCOPES]
     if not rows:
@@ -70,7 +70,7 @@ def efficiencies(contents: Contents) -> Efficiencies | None:
         Factor(name, depth, [(cell(key, row[key]), _grade(key, row[key])) for row in rows])
         for key, name, depth in (_TREE_WITH_GPUS if with_gpus else _TREE)
     ]
-    return Efficiencies(scopes, factors, useful_time(rows))
+    return EfficiencyTree(scopes, factors, useful_time(rows))
 
 
 def _grade(key: str, value: float | None) -> str:

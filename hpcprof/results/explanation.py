@@ -56,7 +56,7 @@ _MPI = "MPI_"
 _VERSION_KEY, _VERSION = "version", 13
 """Raised when explanations say something else about the same analyses: they are then computed again."""
 
-Progress = Callable[[int, int], None]
+RanksRead = Callable[[int, int], None]
 """Called with the number of ranks read so far and that of all ranks; then the causes are judged."""
 
 _FEWEST_LINES, _MOST_LINES, _MOST_STEPS = 10, 2000, 2000
@@ -84,7 +84,7 @@ def kept_explanation(run: Run, store: Store) -> Explanation | None:
 
 
 def explain_for_report(
-    run: Run, store: Store, progress: Progress | None = None, executor: Executor = serially
+    run: Run, store: Store, progress: RanksRead | None = None, executor: Executor = serially
 ) -> str:
     """Compute the explanation that a report shows; return why that failed, empty if it did not.
 
@@ -105,7 +105,7 @@ def explain_for_report(
 
 
 def explain(
-    run: Run, store: Store, progress: Progress | None = None, executor: Executor = serially
+    run: Run, store: Store, progress: RanksRead | None = None, executor: Executor = serially
 ) -> Explanation:
     """Explain where the time of a step goes, why, and what it would gain.
 
@@ -199,7 +199,7 @@ def _of_noted_steps(
 
 
 def _compute(
-    run: Run, store: Store, progress: Progress | None, executor: Executor
+    run: Run, store: Store, progress: RanksRead | None, executor: Executor
 ) -> tuple[Explanation, bool]:
     """Compute an explanation and keep it, unless another collect has changed the run in the meantime."""
     # Only here: a kept explanation needs neither pandas nor the graph.
@@ -220,7 +220,7 @@ def _compute(
         return found, True
 
 
-def _reporting(inputs: ExplainInputs, progress: Progress) -> Callable[[int], Timeline]:
+def _reporting(inputs: ExplainInputs, progress: RanksRead) -> Callable[[int], Timeline]:
     """Return the reader of ``inputs``, which also reports how many ranks it has read."""
     done: set[int] = set()
 

@@ -20,7 +20,7 @@ from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.paths import is_folder
 from hpcprof.common.units import counted
-from hpcprof.profiles.readers.flight_recorder import FlightRecord, Frame, find_dumps, read_flight_record
+from hpcprof.profiles.readers.flight_recorder import CodeLine, FlightRecord, find_dumps, read_flight_record
 from hpcprof.profiles.readers.native_stacks import NativeStack, parse_native_stack
 from hpcprof.results.darshan_logs import logs_of
 from hpcprof.results.run_memory import snapshots_of
@@ -53,7 +53,7 @@ _MAIN_THREAD = "Current thread"
 
 class _Thread(msgspec.Struct):
     main: bool = False
-    frames: list[Frame] = []
+    frames: list[CodeLine] = []
 
 
 class _Told(msgspec.Struct):
@@ -270,7 +270,7 @@ def _read(path: Path) -> bytes:
         return file.read(_MOST_BYTES)
 
 
-def _stuck_stack(path: Path) -> tuple[Frame, ...]:
+def _stuck_stack(path: Path) -> tuple[CodeLine, ...]:
     """Return the frames of the main thread that Python wrote when it was stuck.
 
     The thread that has the interpreter is the one that is stuck; otherwise the last one is the main thread.
@@ -279,11 +279,11 @@ def _stuck_stack(path: Path) -> tuple[Frame, ...]:
         lines = _read(path).decode(errors="replace").splitlines()
     except OSError:
         return ()
-    threads: list[tuple[str, list[Frame]]] = []
+    threads: list[tuple[str, list[CodeLine]]] = []
     for line in lines:
         found = _STACK_LINE.match(line)
         if found and threads:
-            frame = Frame(found["function"], found["file"], int(found["line"]))
+            frame = CodeLine(found["function"], found["file"], int(found["line"]))
             threads[-1][1].append(frame)
         elif line.startswith(("Thread ", _MAIN_THREAD)):
             threads.append((line, []))

@@ -173,7 +173,7 @@ class Hub:
                 done = await run_in_threadpool(uploads.receive, digest, grant, offset, length, part)
             else:
                 done = await run_in_threadpool(uploads.progress, digest, grant)
-        except Refused as error:
+        except PushRefused as error:
             known = {} if error.offset is None else {"offset": error.offset}
             return as_json({"error": str(error), **known}, error.status)
         if done.run:
@@ -322,7 +322,7 @@ async def _form(request: Request) -> dict[str, str]:
 def _number(request: Request, header: str) -> int:
     value = request.headers.get(header, "")
     if not value.isdecimal() or len(value) > 15:
-        raise Refused(400, f"the header {header} is a number of bytes.")
+        raise PushRefused(400, f"the header {header} is a number of bytes.")
     return int(value)
 
 
@@ -363,7 +363,7 @@ _UNPACKED_AT_ONCE = 4
 """The most packages of a project that are unpacked at a time."""
 
 
-class Refused(HpcprofError):
+class PushRefused(HpcprofError):
     """A part, or a package, that the hub does not take, with the HTTP status that says so."""
 
     def __init__(self, status: int, sentence: str, offset: int | None = None) -> None:
@@ -372,7 +372,7 @@ class Refused(HpcprofError):
 
 
 @dataclass(frozen=True)
-class Progress:
+class UploadProgress:
     """The bytes that the hub has of a package, and its run once it is kept."""
 
     offset: int
@@ -403,24 +403,24 @@ class Uploads:
         known = {row.sha256 for row in self._store.pushed().values()}
         return [one for one in (self._folder / PUSHED).glob("*") if one.name not in known]
 
-    def progress(self, digest: str, grant: Grant) -> Progress:
+    def progress(self, digest: str, grant: Grant) -> UploadProgress:
         """Return how far the package of a SHA-256 is."""
         path = self._part(digest, grant)
         run = self._kept(digest)
-        return Progress(0, run) if run else Progress(_size(path))
+        return UploadProgress(0, run) if run else UploadProgress(_size(path))
 
-    def receive(self, digest: str, grant: Grant, offset: int, length: int, part: bytes) -> Progress:
+    def receive(self, digest: str, grant: Grant, offset: int, length: int, part: bytes) -> UploadProgress:
         """Add a part to a package of ``length`` bytes; with the last one it is checked and kept.
 
-        Raises `Refused` if it does not follow what is there, exceeds the token's quota, or the package is not
-        as it has to be; what the project has of the run remains. If it cannot be written, what there is of
-        the package remains, and the push can go on.
+        Raises `PushRefused` if it does not follow what is there, exceeds the token's quota, or the package is
+        not as it has to be; what the project has of the run remains. If it cannot be written, what there is
+        of the package remains, and the push can go on.
         """
         path = self._part(digest, grant)
         with self._alone(path):
             with self._lock:
                 if run := self._kept(digest):
-                    return Progress(length, run)
+                    return UploadProgress(length, run)
                 self._parts.mkdir(mode=0o700, exist_ok=True)
                 self._forget_old()
                 room = self._room(grant, path, length)
@@ -428,7 +428,7 @@ class Uploads:
                 end = have + len(part)
                 # The last part is empty if the hub ended before it could keep the package.
                 if offset != have or end > length or (not part and end < length):
-                    raise Refused(409, f"the hub has {have:,} bytes of this package.", have)
+                    raise PushRefused(409, f"the hub has {have:,} bytes of this package.", have)
                 try:
                     descriptor = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW, 0o600)
                     with open(descriptor, "ab") as file:  # noqa: PTH123 (a descriptor)
@@ -436,15 +436,15 @@ class Uploads:
                 except OSError as error:
                     raise HpcprofError(f"the package cannot be written: {error.strerror}.") from None
             if end < length:
-                return Progress(end)
+                return UploadProgress(end)
             try:
                 with self._places:
                     run = self._keep(path, digest, grant, room)
-            except Refused:
+            except PushRefused:
                 path.unlink(missing_ok=True)
                 raise
             path.unlink(missing_ok=True)
-            return Progress(length, run)
+            return UploadProgress(length, run)
 
     @contextmanager
     def _alone(self, path: Path) -> Iterator[None]:
@@ -462,17 +462,21 @@ class Uploads:
 
     def _keep(self, path: Path, digest: str, grant: Grant, room: int) -> str:
         if checksum(path) != digest:
-            raise Refused(400, "the package arrived with another SHA-256: push it again.")
+            raise PushRefused(400, "the package arrived with another SHA-256: push it again.")
         now = datetime.now(timezone.utc).isoformat(timespec="seconds")
         try:
             with unpacked(path, self._parts, room) as package, self._lock:
                 run = package.run_id
                 before = self._store.pushed().get(run)
                 if before is not None and before.who != grant.name:
-                    raise Refused(403, f"{run} was pushed by {before.who}, and no other token replaces it.")
+                    raise PushRefused(
+                        403, f"{run} was pushed by {before.who}, and no other token replaces it."
+                    )
                 # Others of the token's packages may have been kept while this one was unpacked.
                 if package.bytes > self._room(grant, path, 0):
-                    raise Refused(413, f"the token's quota of {format_bytes(grant.quota_bytes)} is used up.")
+                    raise PushRefused(
+                        413, f"the token's quota of {format_bytes(grant.quota_bytes)} is used up."
+                    )
                 listed = msgspec.json.encode(package.described.listed).decode()
                 row = PushedRow(run, grant.name, now, digest, package.bytes, listed)
                 try:
@@ -484,7 +488,7 @@ class Uploads:
                     raise
                 return run
         except DamagedInput as error:
-            raise Refused(400, f"{error}.") from None
+            raise PushRefused(400, f"{error}.") from None
 
     def _kept(self, digest: str) -> str:
         """Return the run that came in a package; empty if none did."""
@@ -497,19 +501,19 @@ class Uploads:
             one for one in self._parts.iterdir() if one.name.rpartition("-")[0] == grant.name and one != path
         ]
         if len(begun) >= _MOST_BEGUN:
-            raise Refused(413, f"the token has begun {_MOST_BEGUN} packages: finish one first.")
+            raise PushRefused(413, f"the token has begun {_MOST_BEGUN} packages: finish one first.")
         others = sum(map(_size, begun))
         if length > MOST_PACKAGE_BYTES or kept + others + length > grant.quota_bytes:
             limits = f"the limit of {format_bytes(MOST_PACKAGE_BYTES)} or, with "
             limits += (
                 f"{format_bytes(kept + others)} before it, the quota of {format_bytes(grant.quota_bytes)}"
             )
-            raise Refused(413, f"a package of {format_bytes(length)} exceeds {limits}.")
+            raise PushRefused(413, f"a package of {format_bytes(length)} exceeds {limits}.")
         return grant.quota_bytes - kept - others
 
     def _part(self, digest: str, grant: Grant) -> Path:
         if not _DIGEST.fullmatch(digest):
-            raise Refused(400, "the address names no SHA-256.")
+            raise PushRefused(400, "the address names no SHA-256.")
         return self._parts / f"{grant.name}-{digest}"
 
     def _forget_old(self) -> None:

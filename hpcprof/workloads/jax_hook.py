@@ -52,7 +52,7 @@ def _guarded(method: Any) -> Any:
     """Let one thread at a time into the recorder, and have it give up instead of raising an error."""
 
     @functools.wraps(method)
-    def safely(self: Recorder, *arguments: Any) -> None:
+    def safely(self: JaxRecorder, *arguments: Any) -> None:
         with self.lock:
             if self.closed or self.inside:
                 return
@@ -68,7 +68,7 @@ def _guarded(method: Any) -> Any:
     return safely
 
 
-class Recorder:
+class JaxRecorder:
     """Decides what is recorded, from the steps that the program marks and from the time.
 
     ``profiler`` has ``start(folder)``, ``stop()``, ``synchronize()``, which waits for the devices, and
@@ -312,7 +312,7 @@ class JaxProfiler:
         self._stop()
 
 
-def _watch_steps(jax: Any, recorder: Recorder) -> None:
+def _watch_steps(jax: Any, recorder: JaxRecorder) -> None:
     """Have the recorder count the steps that the program marks."""
     step = jax.profiler.StepTraceAnnotation
     enter, leave = step.__enter__, step.__exit__
@@ -329,7 +329,7 @@ def _watch_steps(jax: Any, recorder: Recorder) -> None:
     step.__enter__, step.__exit__ = begin, end
 
 
-def _watch_profiler(jax: Any, recorder: Recorder) -> None:
+def _watch_profiler(jax: Any, recorder: JaxRecorder) -> None:
     """Have the recorder make room once the program starts a profile of its own."""
     own = sys.modules.get("jax._src.profiler", jax.profiler)
     start = jax.profiler.start_trace
@@ -344,7 +344,7 @@ def _watch_profiler(jax: Any, recorder: Recorder) -> None:
         module.start_trace = start_trace
 
 
-def _watch_compiler(jax: Any, recorder: Recorder) -> None:
+def _watch_compiler(jax: Any, recorder: JaxRecorder) -> None:
     """Have the recorder know when the program has compiled something."""
     listen = getattr(getattr(jax, "monitoring", None), "register_event_duration_secs_listener", None)
 
@@ -358,7 +358,7 @@ def _watch_compiler(jax: Any, recorder: Recorder) -> None:
         listen(note)
 
 
-def _watch_time(recorder: Recorder) -> None:
+def _watch_time(recorder: JaxRecorder) -> None:
     def look() -> None:
         while recorder.waits:
             recorder.tick()
@@ -367,11 +367,11 @@ def _watch_time(recorder: Recorder) -> None:
     threading.Thread(target=look, name="hpcprof", daemon=True).start()
 
 
-def start(jax: Any) -> Recorder | None:
+def start(jax: Any) -> JaxRecorder | None:
     """Begin to watch a program that has just imported JAX; None if the process is not to be profiled."""
     if not os.environ.get("HPCPROF_PROFILE_OUTPUT") or multiprocessing.parent_process() is not None:
         return None
-    recorder = Recorder(JaxProfiler(jax), dict(os.environ))
+    recorder = JaxRecorder(JaxProfiler(jax), dict(os.environ))
     _watch_profiler(jax, recorder)
     _watch_steps(jax, recorder)
     _watch_compiler(jax, recorder)

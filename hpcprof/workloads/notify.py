@@ -159,7 +159,7 @@ def _line(text: str) -> str:
     return re.sub(r"[\x00-\x1f\x7f]+", " ", str(text))
 
 
-class Job:
+class ReportedJob:
     """The job that is told about: what its folder says of it."""
 
     def __init__(self, run_dir: str) -> None:
@@ -230,7 +230,7 @@ def watch(run_dir: str, folder: str, names: List[str]) -> None:
     ending = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: ending.set())
     parent = os.getppid()
-    job = Job(run_dir)
+    job = ReportedJob(run_dir)
     tell(job, "started", folder, names)
     stalled = False
     while not job.has("finished") and os.getppid() == parent and not ending.wait(_LOOK_S):
@@ -240,7 +240,7 @@ def watch(run_dir: str, folder: str, names: List[str]) -> None:
     tell(job, "ended", folder, names)
 
 
-def tell(job: Job, event: str, folder: str, names: List[str]) -> None:
+def tell(job: ReportedJob, event: str, folder: str, names: List[str]) -> None:
     """Send the message of an event to all targets at once."""
     document = job.document(event)
     failed = {}  # type: Dict[str, str]

@@ -320,7 +320,7 @@ class Ranks:
 _REFAULTS = ("workingset_refault", "workingset_refault_anon", "workingset_refault_file")
 
 
-class Node:
+class NodeSource:
     """Cores, memory and pressure of this node, and the limits of the job's control group."""
 
     def __init__(self) -> None:
@@ -689,7 +689,7 @@ class DrmGpus:
                 yield "gpu%d %s" % (index, metric), None if value is None else round(value * factor, 3)
 
 
-class Source:
+class SampledSource:
     """Values that are read together, ``every_s`` seconds apart or, as `paced`, less often."""
 
     def __init__(self, read: Callable[[], Named], every_s: float) -> None:
@@ -731,7 +731,7 @@ class Source:
         self._due = 0.0
 
 
-def paced(sources: List[Source], left: float) -> None:
+def paced(sources: List[SampledSource], left: float) -> None:
     """Set how often each source is read, so that all take at most the share of a core that is ``left``.
 
     The expensive ones get equal shares of what the cheap ones leave.
@@ -761,18 +761,18 @@ class Sampler:
         self._path = os.path.join(run_directory, FOLDER, node + ".jsonl")
         self._state = os.path.join(run_directory, "state")
         self._node = node
-        self._ranks, self._system = Ranks(run_directory), Node()
+        self._ranks, self._system = Ranks(run_directory), NodeSource()
         self._nvidia = NvidiaGpus()
         gpus: Any = self._nvidia if self._nvidia.names else DrmGpus()
         network, files = Network(), FileSystems()
         self._names_of_gpus: List[str] = gpus.names
         self._have_missing: List[Any] = [self._system, network, files, gpus, self._nvidia]
-        self._looking = Source(self._look, _SLOW_S)
-        self._fast = [Source(one.fast, _FAST_S) for one in (gpus, self._ranks)]
-        self._slow = [Source(one.slow, _SLOW_S) for one in (self._ranks, self._system, network, files)]
+        self._looking = SampledSource(self._look, _SLOW_S)
+        self._fast = [SampledSource(one.fast, _FAST_S) for one in (gpus, self._ranks)]
+        self._slow = [SampledSource(one.slow, _SLOW_S) for one in (self._ranks, self._system, network, files)]
         if gpus is self._nvidia:
-            self._slow += [Source(read, _SLOW_S) for read in (gpus.slow, self._others)]
-            self._slow.append(Source(gpus.counted, _ENERGY_S * len(gpus.names)))
+            self._slow += [SampledSource(read, _SLOW_S) for read in (gpus.slow, self._others)]
+            self._slow.append(SampledSource(gpus.counted, _ENERGY_S * len(gpus.names)))
         self._header: Optional[Dict[str, Any]] = None
         self._encode = json.JSONEncoder(separators=(",", ":")).encode
         self._unwritten: List[str] = []

@@ -41,7 +41,7 @@ from hpcprof.results.package import Package, described, unpacked, write_package
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.serve import hub as hub_module
 from hpcprof.serve.grants import Grant
-from hpcprof.serve.hub import Progress, Refused, Uploads
+from hpcprof.serve.hub import PushRefused, UploadProgress, Uploads
 from hpcprof.serve.server import listen_on_file
 from hpcprof.submit.runs.directory import Run
 from tests.conftest import Hpcprof
@@ -618,7 +618,7 @@ def uploads(tmp_path: Path) -> Uploads:
     return Uploads(tmp_path, store)
 
 
-def receive(uploads: Uploads, package: bytes, grant: Grant, upto: int | None = None) -> Progress:
+def receive(uploads: Uploads, package: bytes, grant: Grant, upto: int | None = None) -> UploadProgress:
     return uploads.receive(sha256(package).hexdigest(), grant, 0, len(package), package[:upto])
 
 
@@ -708,7 +708,7 @@ def test_a_large_package_holds_up_no_other(
 def test_a_token_begins_a_hundred_packages_at_most(uploads: Uploads) -> None:
     for number in range(100):
         assert receive(uploads, b"%03d" % number, grant_of("ci"), 1).offset == 1
-    with pytest.raises(Refused, match="begun 100 packages"):
+    with pytest.raises(PushRefused, match="begun 100 packages"):
         receive(uploads, b"another", grant_of("ci"), 1)
     assert receive(uploads, b"another", grant_of("ben"), 1).offset == 1
     assert uploads.receive(sha256(b"007").hexdigest(), grant_of("ci"), 1, 3, b"0").offset == 2
@@ -743,7 +743,7 @@ def test_equal_values_that_fill_the_memory_are_refused(
     swollen = repacked(package, many_rows)
     monkeypatch.setattr(package_module, "MOST_EVENT_BYTES", 8 << 20)
     assert len(swollen) < 1 << 20
-    with pytest.raises(Refused, match="the events exceed 8,388,608 bytes"):
+    with pytest.raises(PushRefused, match="the events exceed 8,388,608 bytes"):
         receive(uploads, swollen, grant_of("ci"))
 
 

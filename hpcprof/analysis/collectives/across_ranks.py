@@ -18,12 +18,10 @@ from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.profiles.collective_operations import bus_factor, whole_bytes
 from hpcprof.profiles.columns.unique import numbered_rows
-from hpcprof.profiles.timeline import Mask
+from hpcprof.profiles.timeline import Columns, Mask
 
 NO_COLLECTIVES = "no rank has collectives"
 _NONE_MATCHED = "all recorded operations are sends and receives, which are not matched"
-
-Columns = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)

@@ -75,12 +75,12 @@ class RecordedCollectives:
 
     members: dict[str, Ints]
     """The ranks that recorded anything of a communicator; empty text is the unknown one."""
-    operations: dict[tuple[str, str], Operation]
+    operations: dict[tuple[str, str], RecordedOperation]
     """By communicator and operation."""
 
 
 @dataclass(frozen=True)
-class Operation:
+class RecordedOperation:
     """One operation of a communicator, as some of its ranks recorded it."""
 
     calls: Ints
@@ -89,7 +89,7 @@ class Operation:
     """Those of which all of these ranks recorded the kernel; shape (m,)."""
     columns: dict[str, NDArray[Any]]
     """Of shape (m, n) for what differs between ranks, else (m,)."""
-    by_step: Operation | None = None
+    by_step: RecordedOperation | None = None
     """The same by the numbers of steps, if these ranks recorded different steps; ``seq`` identifies the step
     and the position in it.
     """
@@ -123,7 +123,7 @@ def recorded(rows: pd.DataFrame) -> RecordedCollectives:
     return RecordedCollectives(members, found)
 
 
-def _operation(columns: Mapping[str, NDArray[Any]], members: Ints) -> Operation:
+def _operation(columns: Mapping[str, NDArray[Any]], members: Ints) -> RecordedOperation:
     """Return one operation of a communicator from its rows, which are sorted by ``seq``, then by rank."""
     calls = np.zeros(len(members), np.int64)
     np.maximum.at(calls, np.searchsorted(members, columns["rank"]), columns["seq"] + 1)
@@ -131,7 +131,7 @@ def _operation(columns: Mapping[str, NDArray[Any]], members: Ints) -> Operation:
     return replace(found, by_step=_by_step(columns, found))
 
 
-def _by_step(columns: Mapping[str, NDArray[Any]], in_order: Operation) -> Operation | None:
+def _by_step(columns: Mapping[str, NDArray[Any]], in_order: RecordedOperation) -> RecordedOperation | None:
     """Match by steps what ranks recorded of different steps; None if they did not, or if nothing tells.
 
     Only numbers that the program gives its steps are the same on all ranks: those from 0 may be places in
@@ -161,7 +161,7 @@ def _by_step(columns: Mapping[str, NDArray[Any]], in_order: Operation) -> Operat
     return _on_all({name: values[order] for name, values in chosen.items()}, key[order], in_order.calls)
 
 
-def _on_all(columns: Mapping[str, NDArray[Any]], seq: Ints, calls: Ints) -> Operation:
+def _on_all(columns: Mapping[str, NDArray[Any]], seq: Ints, calls: Ints) -> RecordedOperation:
     """Return what all ranks recorded, from rows that are sorted by ``seq``, then by rank."""
     # A collective whose kernel a rank did not record is left out on all ranks.
     seq, place = numbered(seq)
@@ -175,7 +175,7 @@ def _on_all(columns: Mapping[str, NDArray[Any]], seq: Ints, calls: Ints) -> Oper
     # Of unknown values, which are NaN, fmin and fmax take the other one.
     kept |= {"least": np.fmin.reduce(message, axis=1), "most": np.fmax.reduce(message, axis=1)}
     kept |= {"fewest": np.fmin.reduce(size, axis=1), "largest": np.fmax.reduce(size, axis=1)}
-    return Operation(calls, seq[whole], kept)
+    return RecordedOperation(calls, seq[whole], kept)
 
 
 def match_recorded(
@@ -231,7 +231,7 @@ def in_few_sentences(problems: list[str]) -> list[str]:
 
 
 def _match_one(
-    key: tuple[str, str], parts: Sequence[Operation], calls: Ints, members: Ints, whole_world: bool
+    key: tuple[str, str], parts: Sequence[RecordedOperation], calls: Ints, members: Ints, whole_world: bool
 ) -> MatchedCollectives | str:
     """Match one operation of one communicator, whose profiled ranks are ``members``."""
     comm_id, op = key
@@ -268,7 +268,7 @@ def _match_one(
     )
 
 
-def _joined(parts: Sequence[Operation]) -> tuple[Ints, dict[str, NDArray[Any]]]:
+def _joined(parts: Sequence[RecordedOperation]) -> tuple[Ints, dict[str, NDArray[Any]]]:
     """Take the columns out of the parts of an operation, and return them for all ranks.
 
     What does not differ between ranks has the shape (parts, m).

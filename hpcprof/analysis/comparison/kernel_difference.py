@@ -19,7 +19,7 @@ from hpcprof.profiles.kernel_names import short_name
 CHANGED, NEW, GONE, RENAMED = "changed", "new", "gone", "renamed"
 
 
-class Launches(NamedTuple):
+class LaunchSum(NamedTuple):
     """Count of launches in a step and their total time in ns; means over steps."""
 
     number: float
@@ -31,10 +31,10 @@ class Launches(NamedTuple):
         return self.time / self.number if self.number else 0.0
 
 
-Shapes = Mapping[Hashable, Launches]
+Shapes = Mapping[Hashable, LaunchSum]
 """The launches of one kind by their shape: grid and block of a kernel, size of a collective."""
 
-_NOTHING = Launches(0.0, 0.0)
+_NOTHING = LaunchSum(0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Effects:
     by_duration: int
 
 
-def total(shapes: Shapes) -> Launches:
+def total(shapes: Shapes) -> LaunchSum:
     """Return the launches of all shapes together."""
-    return Launches(sum(one.number for one in shapes.values()), sum(one.time for one in shapes.values()))
+    return LaunchSum(sum(one.number for one in shapes.values()), sum(one.time for one in shapes.values()))
 
 
 def effects(a: Shapes, b: Shapes) -> Effects:
@@ -151,7 +151,7 @@ def idle_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outc
 _Kind = tuple[Any, Any]
 """The name and class of a kernel, or the operation of a collective and the size of its communicator."""
 
-_Kinds = dict[_Kind, dict[Hashable, Launches]]
+_Kinds = dict[_Kind, dict[Hashable, LaunchSum]]
 """The launches of each kind by shape, per step and rank."""
 
 _Sum = tuple[_Kind, Hashable, int, int]
@@ -206,7 +206,7 @@ def _by_kind(sums: Iterable[_Sum], steps: int) -> _Kinds:
         one[0] += count
         one[1] += time
     return {
-        kind: {shape: Launches(count / steps, time / steps) for shape, (count, time) in shapes.items()}
+        kind: {shape: LaunchSum(count / steps, time / steps) for shape, (count, time) in shapes.items()}
         for kind, shapes in found.items()
     }
 
@@ -271,7 +271,7 @@ class Kernel:
 
     kind: tuple[str, str]
     shapes: frozenset[Hashable]
-    launches: Launches
+    launches: LaunchSum
 
 
 @dataclass(frozen=True)

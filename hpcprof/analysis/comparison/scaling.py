@@ -14,8 +14,8 @@ import pandas as pd
 
 from hpcprof.analysis.comparison.scaling_series import (
     ScalingKind,
+    ScalingSeries,
     ScalingSetup,
-    Series,
     find_series,
     relevant,
 )
@@ -197,7 +197,7 @@ def _text(values: Mapping[str, Any]) -> str:
     return " ".join(f"{key}={value}" for key, value in sorted(values.items()) if value is not None)
 
 
-def _rows(series: Series, runs: Sequence[_Timed]) -> list[dict[str, Any]]:
+def _rows(series: ScalingSeries, runs: Sequence[_Timed]) -> list[dict[str, Any]]:
     """Return the rows of a series, the reference first."""
     same: dict[tuple[int, int], list[_Timed]] = {}
     for one in runs:
@@ -206,7 +206,7 @@ def _rows(series: Series, runs: Sequence[_Timed]) -> list[dict[str, Any]]:
     return [_row(series, same[where], reference) for where in sorted(same)]
 
 
-def _row(series: Series, runs: Sequence[_Timed], reference: Sequence[_Timed]) -> dict[str, Any]:
+def _row(series: ScalingSeries, runs: Sequence[_Timed], reference: Sequence[_Timed]) -> dict[str, Any]:
     first = runs[0]
     logs, of_reference = (np.log([one.step_ns for one in side]) for side in (runs, reference))
     faster = math.exp(of_reference.mean() - logs.mean())
@@ -258,7 +258,7 @@ def scaling_models(runs: Sequence[RunData]) -> Outcome:
     return Outcome(pd.DataFrame(rows, dtype=object))
 
 
-def _models(series: Series, by_ranks: Mapping[int, Sequence[_Timed]]) -> list[dict[str, Any]]:
+def _models(series: ScalingSeries, by_ranks: Mapping[int, Sequence[_Timed]]) -> list[dict[str, Any]]:
     ranks = sorted(by_ranks)
     if len(ranks) < FEWEST_SIZES:
         return []

@@ -50,7 +50,7 @@ class ScalingSetup:
 
 
 @dataclass(frozen=True)
-class Series:
+class ScalingSeries:
     """Runs whose parameters are equal but for those that scale with the ranks."""
 
     kind: ScalingKind
@@ -89,7 +89,7 @@ def relevant(parameters: Mapping[str, Scalar]) -> dict[str, Scalar]:
     return {name: value for name, value in parameters.items() if not _irrelevant(_plain(name))}
 
 
-def find_series(setups: Sequence[ScalingSetup], size: Size | None = None) -> list[Series]:
+def find_series(setups: Sequence[ScalingSetup], size: Size | None = None) -> list[ScalingSeries]:
     """Return the series among runs of one program, each with two or more numbers of ranks.
 
     A parameter, or the product of several, may grow in proportion to the ranks, which is weak scaling, or
@@ -240,14 +240,14 @@ def _series(
     runs: Sequence[int],
     size: Size | None,
     patterns: Iterable[_Pattern],
-) -> Series:
+) -> ScalingSeries:
     parameters = setups[0].parameters
     kind, names = _kind(pattern, parameters, size, patterns)
     if pattern.change is _Change.STAY:
         told = " ".join(f"{name}={parameters[name]}" for name in names)
     else:
         told = f"{' x '.join(names)}={float(pattern.size(setups[0])):.10g}"
-    return Series(
+    return ScalingSeries(
         kind=kind,
         runs=tuple(runs),
         size=f"{told} {'in all' if kind is ScalingKind.STRONG else 'a rank'}" if names else "",

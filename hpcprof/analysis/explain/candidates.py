@@ -182,7 +182,8 @@ class Candidates:
         removals, calls = self.removals, self.graph.calls
         copies = self._waiting_copies()
         waiting = np.union1d(
-            removals.calls_in(place, (CallKind.WAIT,)), copies[removals.inside(place)[calls.place[copies]]]
+            removals.calls_in(place, (CallKind.WAIT,)),
+            copies[removals.inside(place)[calls.place[copies]]],
         )
         held = np.intersect1d(waiting, self.graph.blocked)
         own = self._per_step(self.graph.call_rank[held], calls.end[held] - calls.start[held])

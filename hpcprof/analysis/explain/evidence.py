@@ -63,14 +63,14 @@ def _plain(value: Any) -> int | float | str:
     return int(number) if number.is_integer() else number
 
 
-Chosen = Callable[[pd.DataFrame, str], Any]
+ChosenRow = Callable[[pd.DataFrame, str], Any]
 
 
 def _all(table: pd.DataFrame, _: str) -> Any:
     return pd.Series(True, index=table.index)
 
 
-def _idle(*causes: str) -> Chosen:
+def _idle(*causes: str) -> ChosenRow:
     def chosen(table: pd.DataFrame, place: str) -> Any:
         same = table["cause"].isin(causes)
         return same & (table["range"] == place) if place and (table["range"] == place).any() else same
@@ -78,7 +78,7 @@ def _idle(*causes: str) -> Chosen:
     return chosen
 
 
-def _named(pattern: str) -> Chosen:
+def _named(pattern: str) -> ChosenRow:
     return lambda table, _: table["name"].str.contains(pattern, regex=True, na=False)
 
 
@@ -89,7 +89,7 @@ def _of_call(table: pd.DataFrame, place: str) -> Any:
 
 _OF_LATE_RANK = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU)
 
-_RULES: dict[Cause, tuple[tuple[str, str, Chosen], ...]] = {
+_RULES: dict[Cause, tuple[tuple[str, str, ChosenRow], ...]] = {
     Cause.HOST_WORK: (("idle_causes", "idle_ns_per_step", _idle("host")), ("step_account", "idle_ns", _all)),
     Cause.HOST_BOUND: (
         ("idle_causes", "idle_ns_per_step", _idle("host", "launch")),

@@ -92,10 +92,10 @@ _MPI: dict[Cause, str] = {
 }
 """Remedies for programs with MPI and without a GPU, where they differ."""
 
-Program = Literal["jax", "mpi"]
+JaxOrMpi = Literal["jax", "mpi"]
 """A program in JAX, or one with MPI and without a GPU."""
 
-_OF_PROGRAM: dict[Program | None, dict[Cause, str]] = {"jax": _JAX, "mpi": _MPI}
+_OF_PROGRAM: dict[JaxOrMpi | None, dict[Cause, str]] = {"jax": _JAX, "mpi": _MPI}
 
 _INPUT = ("data", "load", "batch", "input", "fetch")
 
@@ -156,7 +156,12 @@ _IN_TURN = (
 
 
 def remedy(
-    cause: Cause, where: str, ranks: Sequence[int], *, program: Program | None = None, in_turn: bool = False
+    cause: Cause,
+    where: str,
+    ranks: Sequence[int],
+    *,
+    program: JaxOrMpi | None = None,
+    in_turn: bool = False,
 ) -> str:
     """Return what to do about a cause in a place, in one or two sentences.
 
@@ -175,7 +180,7 @@ def remedy(
     return re.sub(r"\b(?:of|in) (between|before|after) MPI_", r"\1 MPI_", said)
 
 
-def with_remedies_of(program: Program, explanation: Explanation) -> Explanation:
+def with_remedies_of(program: JaxOrMpi, explanation: Explanation) -> Explanation:
     """Return an explanation with the remedies for such a program."""
     # Findings on memory bring remedies of their own.
     about = _GENERAL if program == "jax" else _MPI

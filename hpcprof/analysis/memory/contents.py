@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcprof.analysis.stalls.evidence import user_frame
-from hpcprof.profiles.readers.flight_recorder import Frame
+from hpcprof.profiles.readers.flight_recorder import CodeLine
 from hpcprof.profiles.readers.memory_snapshot import DeviceMemory, MemorySnapshot
 from hpcprof.profiles.timeline import Ints
 
@@ -44,7 +44,7 @@ _CALLS = ("_call_impl", "_wrapped_call_impl")
 _MOVES = ("_apply", "to", "cuda")
 
 
-class Place(NamedTuple):
+class Purpose(NamedTuple):
     """Purpose of memory: its kind, the module of the program, and the line that allocated it."""
 
     kind: str
@@ -60,11 +60,11 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Contents:
+class MemoryInUse:
     """The blocks of a GPU over the events of a snapshot."""
 
     device: int
-    places: tuple[Place, ...]
+    places: tuple[Purpose, ...]
     place: Ints
     size: Ints
     first: Ints
@@ -95,7 +95,7 @@ class Contents:
             return self.failed_after
         return int(self.by_kind.sum(axis=0).argmax())
 
-    def held(self, after: int) -> dict[Place, Held]:
+    def held(self, after: int) -> dict[Purpose, Held]:
         """Return what is held after so many events, by place."""
         alive = (self.first <= after) & (after < self.last)
         bytes_of = np.bincount(self.place[alive], self.size[alive], len(self.places))
@@ -107,7 +107,7 @@ class Contents:
         }
 
 
-def contents_of(snapshot: MemorySnapshot, memory: DeviceMemory) -> Contents:
+def contents_of(snapshot: MemorySnapshot, memory: DeviceMemory) -> MemoryInUse:
     """Return what a GPU held, by undoing the events of a snapshot from its end on."""
     known = {address: (kind, name) for kind, name, address in snapshot.notes.tensors}
     judge = _Judge(snapshot)
@@ -149,7 +149,7 @@ def contents_of(snapshot: MemorySnapshot, memory: DeviceMemory) -> Contents:
     times = [event.time_us for event in memory.events]
     end = snapshot.notes.end_us or (times[-1] if times else 0)
     failing = snapshot.notes.asked_bytes is not None and snapshot.notes.device in (None, memory.device)
-    return Contents(
+    return MemoryInUse(
         memory.device,
         tuple(judge.places),
         place_of,
@@ -168,14 +168,14 @@ class _Judge:
     def __init__(self, snapshot: MemorySnapshot) -> None:
         self._stacks, self._has_stacks = snapshot.stacks, snapshot.has_stacks
         self._notes_tensors = bool(snapshot.notes.tensors)
-        self._known: dict[tuple[int, str, tuple[str, str] | None], Place] = {}
-        self.places: dict[Place, int] = {}
+        self._known: dict[tuple[int, str, tuple[str, str] | None], Purpose] = {}
+        self.places: dict[Purpose, int] = {}
 
-    def number(self, place: Place) -> int:
+    def number(self, place: Purpose) -> int:
         """Return the number of a place."""
         return self.places.setdefault(place, len(self.places))
 
-    def place(self, stack: int, module: str, tensor: tuple[str, str] | None) -> Place:
+    def place(self, stack: int, module: str, tensor: tuple[str, str] | None) -> Purpose:
         """Return the place of a block by its stack, the module that ran, and what the hook knew of it."""
         key = (stack, module, tensor)
         if key not in self._known:
@@ -184,10 +184,10 @@ class _Judge:
                 kind, module = tensor[0], tensor[1].rpartition(".")[0]
             else:
                 kind = self._kind(frames, module)
-            self._known[key] = Place(kind, module, line_of(frames))
+            self._known[key] = Purpose(kind, module, line_of(frames))
         return self._known[key]
 
-    def _kind(self, frames: tuple[Frame, ...], module: str) -> str:
+    def _kind(self, frames: tuple[CodeLine, ...], module: str) -> str:
         if not frames:
             # Autograd's own threads run no Python.
             return "backward" if self._has_stacks else "other"
@@ -205,12 +205,12 @@ class _Judge:
             return "parameters"
         return "other"
 
-    def _makes_parameters(self, frames: tuple[Frame, ...]) -> bool:
+    def _makes_parameters(self, frames: tuple[CodeLine, ...]) -> bool:
         moved = any(_MODULE.search(one.file) and one.function in _MOVES for one in frames)
         return moved or any("torch" in one.file and one.function == "__init__" for one in frames)
 
 
-def line_of(frames: tuple[Frame, ...]) -> str:
+def line_of(frames: tuple[CodeLine, ...]) -> str:
     """Return the innermost line of the user's code in a stack, ``dir/file.py:12 function``; may be empty."""
     own = [frame for frame in frames if not _GENERATED.search(frame.file)]
     frame = user_frame(own or list(frames))
@@ -220,7 +220,7 @@ def line_of(frames: tuple[Frame, ...]) -> str:
     return f"{file}:{frame.line} {frame.function}"
 
 
-def differences(own: Mapping[Place, Held], others: Sequence[Mapping[Place, Held]]) -> dict[Place, int]:
+def differences(own: Mapping[Purpose, Held], others: Sequence[Mapping[Purpose, Held]]) -> dict[Purpose, int]:
     """Return by how many bytes each place differs from the median of others; empty without others."""
     if not others:
         return {}

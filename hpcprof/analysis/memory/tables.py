@@ -19,9 +19,9 @@ from hpcprof.analysis.memory.contents import (
     FRAGMENTATION,
     KINDS,
     OUTSIDE,
-    Contents,
     Held,
-    Place,
+    MemoryInUse,
+    Purpose,
     contents_of,
     differences,
     line_of,
@@ -241,7 +241,7 @@ class _Looked:
     """A GPU in a snapshot that was looked at, without its blocks and events."""
 
     key: dict[str, Any]
-    held: dict[Place, Held]
+    held: dict[Purpose, Held]
     summary: dict[str, Any]
     series: list[dict[str, Any]]
 
@@ -304,12 +304,12 @@ def _looked_at(rank: int, file: str, snapshot: MemorySnapshot) -> Iterator[_Look
         found = contents_of(snapshot, memory)
         peak, total = found.peak, found.by_kind.sum(axis=0)
         held, allocated, reserved = found.held(peak), int(total[peak]), int(found.reserved[peak])
-        held[Place(FRAGMENTATION, "", "")] = Held(max(0, reserved - allocated), 0)
+        held[Purpose(FRAGMENTATION, "", "")] = Held(max(0, reserved - allocated), 0)
         failed = notes.asked_bytes is not None and notes.device == memory.device
         outside = None
         if failed and notes.device_bytes is not None and notes.free_bytes is not None:
             outside = max(0, notes.device_bytes - notes.free_bytes - reserved)
-            held[Place(OUTSIDE, "", "")] = Held(outside, 0)
+            held[Purpose(OUTSIDE, "", "")] = Held(outside, 0)
         key = {"rank": rank, "event": notes.event, "step": notes.step, "device": memory.device}
         line = _failed_line(snapshot, memory) if failed else None
         summary = {
@@ -336,7 +336,7 @@ def _failed_line(snapshot: MemorySnapshot, memory: DeviceMemory) -> str | None:
     return line_of(snapshot.stacks[failed[-1].stack]) if failed else None
 
 
-def _series_rows(found: Contents, total: Ints) -> Iterator[dict[str, Any]]:
+def _series_rows(found: MemoryInUse, total: Ints) -> Iterator[dict[str, Any]]:
     """Yield the moments of a snapshot with the bytes of each kind; of near ones, that with the most."""
     times = found.times_us
     span = max(1, int(times[-1] - times[0]))
@@ -363,7 +363,7 @@ def _place_rows(looked: Sequence[_Looked]) -> Iterator[dict[str, Any]]:
             {*one.held, *differs}, key=lambda place: (-_held(one, place).bytes, -abs(differs.get(place, 0)))
         )
         shown, left = places[:_MOST_PLACES], places[_MOST_PLACES:]
-        rest: dict[str, list[Place]] = defaultdict(list)
+        rest: dict[str, list[Purpose]] = defaultdict(list)
         for place in left:
             rest[place.kind].append(place)
         groups = [[place] for place in shown] + [*rest.values()]
@@ -382,7 +382,7 @@ def _place_rows(looked: Sequence[_Looked]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _held(one: _Looked, place: Place) -> Held:
+def _held(one: _Looked, place: Purpose) -> Held:
     return one.held.get(place, Held(0, 0))
 
 

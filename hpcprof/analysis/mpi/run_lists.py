@@ -31,7 +31,7 @@ _SENDS = frozenset({"Send"})
 _Column = NDArray[np.signedinteger[Any]]
 
 
-class Texts:
+class NumberedTexts:
     """Texts by their numbers; `NONE` stands for no text."""
 
     def __init__(self) -> None:
@@ -99,10 +99,10 @@ class RunLists:
 
     most_calls: int = MOST_CALLS
     """A window has about so many calls of all ranks, if the program lets it end there."""
-    names: Texts = field(default_factory=Texts)
-    ranges: Texts = field(default_factory=Texts)
-    ops: Texts = field(default_factory=Texts)
-    comms: Texts = field(default_factory=Texts)
+    names: NumberedTexts = field(default_factory=NumberedTexts)
+    ranges: NumberedTexts = field(default_factory=NumberedTexts)
+    ops: NumberedTexts = field(default_factory=NumberedTexts)
+    comms: NumberedTexts = field(default_factory=NumberedTexts)
     """Of calls, the ranges around and before them, operations and communicators."""
     _rows: dict[int, _RankRows] = field(default_factory=dict)
 

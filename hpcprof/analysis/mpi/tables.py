@@ -29,7 +29,7 @@ SIZE_CLASSES = ("0 B", "to 64 B", "to 1 KiB", "to 16 KiB", "to 256 KiB", "to 4 M
 _PARTNERLESS = ("MPI_Win_start", "MPI_Win_complete", "MPI_Win_wait")
 """Calls that wait for ranks of a group, which profilers do not record."""
 
-Tables = Mapping[str, Outcome]
+MpiTables = Mapping[str, Outcome]
 
 
 def mpi_tables(
@@ -37,7 +37,7 @@ def mpi_tables(
     regions: Iterable[pd.DataFrame],
     clocks: Mapping[int, RankClock],
     nodes: Mapping[int, str | None],
-) -> Tables:
+) -> MpiTables:
     """Compute the tables of the MPI calls of a run, by their names; empty without MPI calls.
 
     ``lists`` are the calls and operations of all ranks, and ``regions`` the rows of ``mpi_regions``, of some
@@ -74,7 +74,7 @@ def mpi_tables(
     }
 
 
-def pop(parts: Sequence[Tables], results: Mapping[str, pd.DataFrame]) -> Outcome:
+def pop(parts: Sequence[MpiTables], results: Mapping[str, pd.DataFrame]) -> Outcome:
     """Return the efficiencies of the run and its parts; none of GPU programs that hardly call MPI."""
     found = next((part["pop"] for part in parts if part), no_rows(NO_CALLS))
     if len(found) and len(results["breakdown"]) and not len(results["offload"]):

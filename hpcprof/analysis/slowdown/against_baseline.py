@@ -15,7 +15,7 @@ from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.slowdown.matched_times import (
     EXPECTED_DIFFERENCES,
-    Kernel,
+    KernelId,
     MatchedTimes,
     Occurrences,
     PairedRank,
@@ -138,7 +138,7 @@ def _times(runs: list[Occurrences], kernels: int) -> tuple[Floats, Floats]:
     return busy.astype(np.float64), covered.astype(np.float64)
 
 
-def _named(kernel: Kernel) -> dict[str, Any]:
+def _named(kernel: KernelId) -> dict[str, Any]:
     return dict(zip(("name", "grid", "block"), kernel, strict=True))
 
 

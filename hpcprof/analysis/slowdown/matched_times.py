@@ -23,7 +23,7 @@ from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, position_in_group
 from hpcprof.profiles.timeline import Floats, Ints, Mask, Timeline
 
-Kernel = tuple[str | None, str, str]
+KernelId = tuple[str | None, str, str]
 """Name, grid and block."""
 
 
@@ -31,7 +31,7 @@ Kernel = tuple[str | None, str, str]
 class KernelNumbering:
     """Gives the kernels and phases of several timelines common numbers."""
 
-    kernels: dict[Kernel, int] = field(default_factory=dict)
+    kernels: dict[KernelId, int] = field(default_factory=dict)
     phases: dict[str, int] = field(default_factory=dict)
 
 
@@ -191,7 +191,7 @@ class PairedRank:
     rank: int
     candidate: list[Occurrences]
     baseline: list[Occurrences]
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[KernelId, ...]
 
     @cached_property
     def matcher(self) -> OccurrenceMatcher:

@@ -10,7 +10,7 @@ from enum import Enum
 import msgspec
 
 from hpcprof.common.units import named_ranks
-from hpcprof.profiles.readers.flight_recorder import FlightRecord, Frame
+from hpcprof.profiles.readers.flight_recorder import CodeLine, FlightRecord
 from hpcprof.profiles.readers.native_stacks import NativeStack
 
 _LIBRARIES = re.compile(
@@ -59,7 +59,7 @@ class RankEvidence:
 
     record: FlightRecord | None = None
     """The collectives that it has entered; None if unknown."""
-    stack: tuple[Frame, ...] = ()
+    stack: tuple[CodeLine, ...] = ()
     """The Python frames of its main thread, the innermost first."""
     state: ProcessState = ProcessState.RUNNING
     last_step: int | None = None
@@ -144,19 +144,19 @@ class Stall(msgspec.Struct, frozen=True):
     """The calls of MPI that each culprit has ended last, where its profile tells."""
 
 
-def user_frame(stack: tuple[Frame, ...] | list[Frame]) -> Frame | None:
+def user_frame(stack: tuple[CodeLine, ...] | list[CodeLine]) -> CodeLine | None:
     """Return the innermost frame of the user's code, else the innermost of all; None without frames."""
     own = (frame for frame in stack if not _LIBRARIES.search(frame.file))
     return next(own, stack[0] if stack else None)
 
 
-def place(rank: int, stack: tuple[Frame, ...] | list[Frame]) -> Place | None:
+def place(rank: int, stack: tuple[CodeLine, ...] | list[CodeLine]) -> Place | None:
     """Return where a rank is in the user's code; None without frames."""
     frame = user_frame(stack)
     return None if frame is None else Place(rank, frame.function, frame.file, frame.line)
 
 
-def meeting_call(stack: tuple[Frame, ...] | list[Frame]) -> str:
+def meeting_call(stack: tuple[CodeLine, ...] | list[CodeLine]) -> str:
     """Return the function of PyTorch by which the user's code waits for other ranks; empty without one."""
     library = itertools.takewhile(lambda frame: _LIBRARIES.search(frame.file), stack)
     calls = [frame.function for frame in library if _MEETING.search(frame.file)]

@@ -20,7 +20,7 @@ import numpy as np
 
 from hpcprof.analysis.stalls.evidence import LastCall, ProcessState, RankEvidence
 from hpcprof.profiles.collective_operations import OF_OBJECTS, POINT_TO_POINT, WAITING, mpi_function
-from hpcprof.profiles.readers.flight_recorder import FlightRecord, Operation
+from hpcprof.profiles.readers.flight_recorder import Entered, FlightRecord
 from hpcprof.profiles.timeline import LATEST, Timeline
 
 _OF_NO_GROUP = POINT_TO_POINT | OF_OBJECTS
@@ -65,7 +65,7 @@ def with_recorded_calls(
         one, entered = ranks[rank], dict(most)
         call = one.native.call if one.native else ""
         function = mpi_function(call)
-        operations: tuple[Operation, ...] = ()
+        operations: tuple[Entered, ...] = ()
         if function is not None and function.operation not in _OF_NO_GROUP:
             group = known[rank].group_of(function.operation)
             if len(members.get(group, ())) != sizes.get(group):
@@ -73,7 +73,7 @@ def with_recorded_calls(
             before = most if function.operation in WAITING else counts[rank]
             entered[group] = max(entered[group], before[group] + 1)
             frames = [*one.stack] or ([one.native.frame] if one.native and one.native.frame else [])
-            operations = (Operation((group, ""), call, collective_seq_id=before[group] + 1, frames=frames),)
+            operations = (Entered((group, ""), call, collective_seq_id=before[group] + 1, frames=frames),)
         counted[rank] = replace(found[rank], record=FlightRecord("", members, {}, operations, entered))
     return found | counted
 

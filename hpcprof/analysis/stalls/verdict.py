@@ -29,7 +29,7 @@ from hpcprof.analysis.stalls.evidence import (
 )
 from hpcprof.profiles.collective_operations import WAITING
 from hpcprof.profiles.collective_operations import operation as known_operation
-from hpcprof.profiles.readers.flight_recorder import FlightRecord, Operation
+from hpcprof.profiles.readers.flight_recorder import Entered, FlightRecord
 
 _UNEVEN = re.compile(r"gather|scatter|all_?to_?all|coalesced", re.IGNORECASE)
 """Collectives whose tensors may have other sizes on other ranks."""
@@ -68,9 +68,9 @@ class _Operations:
         self._ranks = ranks
         self._records = {rank: one.record for rank, one in ranks.items() if one.record is not None}
         self.members = _members(self._records)
-        self.unfinished: dict[_Numbered, dict[int, Operation]] = defaultdict(dict)
-        self._entered: dict[_Numbered, dict[int, Operation]] = defaultdict(dict)
-        self.messages: list[tuple[int, Operation, int]] = []
+        self.unfinished: dict[_Numbered, dict[int, Entered]] = defaultdict(dict)
+        self._entered: dict[_Numbered, dict[int, Entered]] = defaultdict(dict)
+        self.messages: list[tuple[int, Entered, int]] = []
         for rank, record in self._records.items():
             for operation in record.operations:
                 if operation.is_p2p:
@@ -89,7 +89,7 @@ class _Operations:
 
         Its GPU hangs or is lost, and begins nothing that the rank has entered after it in the group.
         """
-        first: dict[tuple[str, int], Operation] = {}
+        first: dict[tuple[str, int], Entered] = {}
         for (group, _), inside in sorted(self.unfinished.items()):
             for rank, operation in inside.items():
                 first.setdefault((group, rank), operation)
@@ -105,7 +105,7 @@ class _Operations:
             if known_operation(operation.name) in WAITING and operation.collective_seq_id <= ended[place[0]]
         }
 
-    def _partner(self, operation: Operation) -> int | None:
+    def _partner(self, operation: Entered) -> int | None:
         """Return the rank at the other end of a message, which its name has as a place in the group."""
         found = _MESSAGE.search(operation.profiling_name)
         members = self.members.get(operation.group, ())
@@ -176,7 +176,7 @@ class _Operations:
             found.pop(rank, None)
         return found
 
-    def _has_counterpart(self, rank: int, operation: Operation, other: int) -> bool:
+    def _has_counterpart(self, rank: int, operation: Entered, other: int) -> bool:
         """Return whether the other end of a message waits in a message with this rank too."""
         kind = "recv" if "send" in operation.profiling_name else "send"
         return any(
@@ -187,7 +187,7 @@ class _Operations:
             for who, theirs, whom in self.messages
         )
 
-    def _waited_for(self, operation: Operation) -> WaitedFor:
+    def _waited_for(self, operation: Entered) -> WaitedFor:
         number = operation.p2p_seq_id if operation.is_p2p else operation.collective_seq_id
         return WaitedFor(operation.name, number, self.title(operation.group), _sizes(operation))
 
@@ -206,7 +206,7 @@ class _Operations:
         return None
 
 
-def _first_time(operations: Iterable[Operation]) -> int:
+def _first_time(operations: Iterable[Entered]) -> int:
     return min(operation.time_created_ns for operation in operations)
 
 
@@ -221,7 +221,7 @@ def _members(records: Mapping[int, FlightRecord]) -> dict[str, tuple[int, ...]]:
     return {group: tuple(sorted(members)) for group, members in found.items()}
 
 
-def _sides(entered: Mapping[int, Operation]) -> list[Side]:
+def _sides(entered: Mapping[int, Entered]) -> list[Side]:
     """Return what ranks entered under one number, by operation and size; one side if they agree."""
     alike: dict[object, list[int]] = defaultdict(list)
     for rank, operation in sorted(entered.items()):
@@ -239,7 +239,7 @@ def _sides(entered: Mapping[int, Operation]) -> list[Side]:
     ]
 
 
-def _sizes(operation: Operation) -> tuple[tuple[int, ...], ...]:
+def _sizes(operation: Entered) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(shape) for shape in operation.input_sizes)
 
 
@@ -402,7 +402,7 @@ def _places(
     culprits: Iterable[int], ranks: Mapping[int, RankEvidence], waits_in: _Operations | None = None
 ) -> tuple[Place, ...]:
     """Return where ranks are by their stacks or, in an operation, by where they entered it."""
-    entered: dict[int, Operation] = {}
+    entered: dict[int, Entered] = {}
     if waits_in is not None:
         for inside in waits_in.unfinished.values():
             for rank, operation in inside.items():

@@ -29,7 +29,7 @@ _DUMP = re.compile(
 """Names of dumps: PyTorch adds the rank to the name that the user gave, by default nccl_trace_rank_."""
 
 
-class Frame(msgspec.Struct, frozen=True):
+class CodeLine(msgspec.Struct, frozen=True):
     """A line of Python code in a stack, the innermost first."""
 
     function: str = msgspec.field(name="name", default="")
@@ -37,7 +37,7 @@ class Frame(msgspec.Struct, frozen=True):
     line: int = 0
 
 
-class Operation(msgspec.Struct, frozen=True):
+class Entered(msgspec.Struct, frozen=True):
     """A collective or a message that a rank has entered."""
 
     process_group: tuple[str, str]
@@ -58,7 +58,7 @@ class Operation(msgspec.Struct, frozen=True):
     retired: bool = False
     """True if it has ended."""
     time_created_ns: int = 0
-    frames: list[Frame] = []
+    frames: list[CodeLine] = []
 
     @property
     def group(self) -> str:
@@ -85,7 +85,7 @@ class FlightRecord:
     """The ranks of each group by its name; groups whose ranks are not recorded are missing."""
     descriptions: dict[str, str]
     """The purpose of each group, as far as the program said, by its name."""
-    operations: tuple[Operation, ...]
+    operations: tuple[Entered, ...]
     """In the order in which the rank entered them."""
     entered: dict[str, int]
     """The number of the last collective that the rank has entered in each group, by the group's name."""
@@ -93,7 +93,7 @@ class FlightRecord:
     """The number of entries that could not be read."""
 
     @property
-    def unfinished(self) -> tuple[Operation, ...]:
+    def unfinished(self) -> tuple[Entered, ...]:
         """The operations that the rank has entered and that have not ended."""
         return tuple(operation for operation in self.operations if not operation.ended)
 
@@ -160,7 +160,7 @@ def parse_flight_record(data: bytes) -> FlightRecord:
     operations, damaged = [], 0
     for entry in values.get("entries", []):
         try:
-            operation = msgspec.convert(_without_none(entry), Operation)
+            operation = msgspec.convert(_without_none(entry), Entered)
         except msgspec.ValidationError:
             damaged += 1
             continue
@@ -207,7 +207,7 @@ def _groups(config: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
     return groups, descriptions
 
 
-def _entered(operations: list[Operation], status: Any) -> dict[str, int]:
+def _entered(operations: list[Entered], status: Any) -> dict[str, int]:
     """Return the last number in each group, by its operations and, where it is known, by the group's status.
 
     The status has its own numbers of groups, which the operations translate.

@@ -15,7 +15,7 @@ import msgspec
 
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.common.paths import is_folder
-from hpcprof.profiles.readers.flight_recorder import Frame
+from hpcprof.profiles.readers.flight_recorder import CodeLine
 from hpcprof.profiles.readers.plain_pickle import load_plain
 from hpcprof.workloads.memory_history import NOTES
 
@@ -34,7 +34,7 @@ _ACTIVE = "active"
 """The states of blocks that nobody else can use begin with it."""
 
 
-class Block(NamedTuple):
+class Allocation(NamedTuple):
     """Memory that is in use: its address, its size in bytes, and the number of its stack."""
 
     address: int
@@ -42,7 +42,7 @@ class Block(NamedTuple):
     stack: int
 
 
-class Event(NamedTuple):
+class AllocatorAction(NamedTuple):
     """An action of the allocator, in its own words (``alloc``, ``free_completed``, ``segment_alloc``, …).
 
     ``time_us`` is in microseconds since 1970, 0 if unknown; ``module`` is the module that ran.
@@ -61,9 +61,9 @@ class DeviceMemory:
     """The memory of one GPU: its blocks in use, the bytes reserved, and the events up to then, in order."""
 
     device: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[Allocation, ...]
     reserved_bytes: int
-    events: tuple[Event, ...]
+    events: tuple[AllocatorAction, ...]
 
 
 class Notes(msgspec.Struct, frozen=True):
@@ -96,7 +96,7 @@ class MemorySnapshot:
     """
 
     devices: tuple[DeviceMemory, ...]
-    stacks: tuple[tuple[Frame, ...], ...]
+    stacks: tuple[tuple[CodeLine, ...], ...]
     notes: Notes
 
     @property
@@ -154,12 +154,12 @@ class _Reading:
     """A snapshot on the way: the stacks so far, and how many blocks and events."""
 
     def __init__(self) -> None:
-        self._stacks: dict[tuple[Frame, ...], int] = {(): 0}
+        self._stacks: dict[tuple[CodeLine, ...], int] = {(): 0}
         self._by_id: dict[int, int] = {}
         self._items = 0
 
     def read(self, values: Mapping[str, Any]) -> MemorySnapshot:
-        blocks: dict[int, list[Block]] = {}
+        blocks: dict[int, list[Allocation]] = {}
         reserved: dict[int, int] = {}
         for segment in values["segments"]:
             device = _number(segment["device"])
@@ -175,7 +175,7 @@ class _Reading:
         )
         return MemorySnapshot(devices, tuple(self._stacks), msgspec.convert(values.get(NOTES) or {}, Notes))
 
-    def _blocks(self, segment: Mapping[str, Any]) -> Iterator[Block]:
+    def _blocks(self, segment: Mapping[str, Any]) -> Iterator[Allocation]:
         address = _number(segment["address"])
         for block in segment["blocks"]:
             self._count()
@@ -185,12 +185,12 @@ class _Reading:
             address = place + size
             if str(block["state"]).startswith(_ACTIVE):
                 history = block.get("history") or [{}]
-                yield Block(place, size, self._stack(block.get("frames") or history[0].get("frames")))
+                yield Allocation(place, size, self._stack(block.get("frames") or history[0].get("frames")))
 
-    def _events(self, trace: Any) -> Iterator[Event]:
+    def _events(self, trace: Any) -> Iterator[AllocatorAction]:
         for event in trace:
             self._count()
-            yield Event(
+            yield AllocatorAction(
                 str(event["action"]),
                 _number(event.get("addr", 0)),
                 _number(event["size"]),
@@ -211,7 +211,7 @@ class _Reading:
         known = self._by_id.get(id(frames))
         if known is None:
             stack = tuple(
-                Frame(str(one["name"]), str(one["filename"]), _number(one["line"]))
+                CodeLine(str(one["name"]), str(one["filename"]), _number(one["line"]))
                 for one in frames[:_MOST_FRAMES]
             )
             known = self._by_id[id(frames)] = self._stacks.setdefault(stack, len(self._stacks))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpcprof.profiles.readers.flight_recorder import Frame
+from hpcprof.profiles.readers.flight_recorder import CodeLine
 
 _THREAD = re.compile(r"(?:TID (?P<eu>\d+):|Thread .*?(?:LWP|process) (?P<gdb>\d+)\b|Thread (?P<py>\d+)\b)")
 _GDB_FRAME = re.compile(
@@ -39,7 +39,7 @@ class NativeStack:
 
     call: str = ""
     """The call of MPI, NCCL or CUDA in which it waits, such as ``MPI_Barrier``; empty if it is in none."""
-    frame: Frame | None = None
+    frame: CodeLine | None = None
     """The function that made the call; without one, the innermost of its main thread that is in Python or, if
     none is, not the C library's or the interpreter's. The line is 0 where the program has no debugging
     information.
@@ -88,9 +88,9 @@ def _call(frames: Sequence[tuple[str, str, int, bool]]) -> str:
     return frames[-1][1].rpartition("/")[2].partition(".so")[0]
 
 
-def _first(frames: Sequence[tuple[str, str, int, bool]]) -> Frame | None:
+def _first(frames: Sequence[tuple[str, str, int, bool]]) -> CodeLine | None:
     in_python = [frame for frame in frames if _OWN.fullmatch(frame[1])]
     for function, file, line, _ in in_python or frames:
         if function not in ("", "??") and not _SYSTEM.search(file):
-            return Frame(function, file, line)
+            return CodeLine(function, file, line)
     return None

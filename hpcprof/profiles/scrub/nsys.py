@@ -23,8 +23,8 @@ from hpcprof.profiles.readers.nsys.nvtx_ranges import (
     DOMAIN_CREATE,
     NAMED_EVENTS,
     PAYLOAD_HEADER,
-    Key,
-    Layout,
+    PayloadLayout,
+    SchemaId,
     layouts,
 )
 from hpcprof.profiles.readers.nsys.origin import is_option
@@ -245,7 +245,7 @@ class NcclPayloads:
     zeros, and only from a blob that holds one payload.
     """
 
-    def __init__(self, layouts: Mapping[Key, Layout]) -> None:
+    def __init__(self, layouts: Mapping[SchemaId, PayloadLayout]) -> None:
         self._layouts = layouts
 
     def cleaned(self, domain: int, blob: object) -> bytes | None:

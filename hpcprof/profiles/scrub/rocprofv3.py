@@ -13,7 +13,7 @@ import msgspec
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.gzip_file import content_of
-from hpcprof.profiles.readers.rocprof.json_results import SECTIONS, Node, parsed
+from hpcprof.profiles.readers.rocprof.json_results import SECTIONS, Machine, parsed
 from hpcprof.profiles.scrub.names import Names, hosts_and_users
 
 
@@ -24,7 +24,7 @@ def scrub(path: Path, target: Path, names: Names) -> list[str]:
     for process in results.processes:
         node = process.metadata.node
         names.know(hosts_and_users([node.hostname], []))
-        process.metadata.node = Node(system_name=node.system_name, release=node.release)
+        process.metadata.node = Machine(system_name=node.system_name, release=node.release)
         for symbol in process.kernel_symbols:
             symbol.formatted_kernel_name = names.cleaned(symbol.formatted_kernel_name)
             symbol.kernel_name = names.cleaned(symbol.kernel_name)

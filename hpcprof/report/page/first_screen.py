@@ -23,7 +23,7 @@ from hpcprof.report.explanation import (
     written_source,
 )
 from hpcprof.report.facts import facts
-from hpcprof.report.mpi import Efficiencies, efficiencies
+from hpcprof.report.mpi import EfficiencyTree, efficiencies
 from hpcprof.report.terminal import FAILURES
 from hpcprof.submit.runs.failures import RankFailure
 
@@ -110,7 +110,7 @@ class FirstScreen:
     failures: list[RankFailure]
     warnings: list[str]
     facts: list[tuple[str, str]]
-    efficiencies: Efficiencies | None
+    efficiencies: EfficiencyTree | None
 
     def tables(self) -> list[str]:
         """Return the analyses that the first screen refers to."""

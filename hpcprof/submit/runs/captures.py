@@ -45,7 +45,7 @@ _PATIENCE_S = 120.0
 _ANSWER = re.compile(r"rank(\d{5,9})\.json")
 
 
-class Answer(msgspec.Struct, frozen=True):
+class CaptureAnswer(msgspec.Struct, frozen=True):
     """The answer of a rank: ``accepted``, ``recorded`` or ``failed``, and the reason."""
 
     number: int
@@ -116,7 +116,7 @@ def _write_there(host: Host, path: PurePosixPath, text: str) -> None:
         raise HpcprofError(f"cannot write {path} on {host.name}: {' '.join(done.stderr.split())}.")
 
 
-def await_capture(run: Run, request: Request, asked: list[int]) -> dict[int, Answer]:
+def await_capture(run: Run, request: Request, asked: list[int]) -> dict[int, CaptureAnswer]:
     """Wait until all ranks have recorded, and return their answers."""
     _, wall_ns = _progress(read_live_steps(run), time.time())
     host = host_of(run)
@@ -170,11 +170,11 @@ def _open_request(run: Run) -> Request | None:
         raise HpcprofError(f"{run.path / 'state' / REQUEST} is not a request of yours: {error}.") from None
 
 
-def _ended(answers: Mapping[int, Answer], asked: list[int]) -> bool:
+def _ended(answers: Mapping[int, CaptureAnswer], asked: list[int]) -> bool:
     return all(rank in answers and answers[rank].state != "accepted" for rank in asked)
 
 
-def _answers(run: Run, request: Request) -> dict[int, Answer]:
+def _answers(run: Run, request: Request) -> dict[int, CaptureAnswer]:
     return {
         rank: answer
         for rank, answer in sorted(_all_answers(run), key=lambda pair: pair[0])
@@ -182,9 +182,9 @@ def _answers(run: Run, request: Request) -> dict[int, Answer]:
     }
 
 
-def _all_answers(run: Run) -> Iterator[tuple[int, Answer]]:
+def _all_answers(run: Run) -> Iterator[tuple[int, CaptureAnswer]]:
     with suppress(OSError), os.scandir(run.path / "state" / ANSWERS) as entries:
         for entry in entries:
             if name := _ANSWER.fullmatch(entry.name):
                 with suppress(OSError, msgspec.MsgspecError), Path(entry.path).open("rb") as file:
-                    yield int(name[1]), msgspec.json.decode(file.read(), type=Answer)
+                    yield int(name[1]), msgspec.json.decode(file.read(), type=CaptureAnswer)

@@ -24,7 +24,7 @@ _RETRY_SECONDS = 8.0
 # Settings of the user that change which jobs squeue and sacct list, and how they print times.
 _IGNORED = ("SQUEUE_", "SACCT_", "SLURM_TIME_FORMAT")
 
-Answer = TypeVar("Answer")
+AnswerT = TypeVar("Answer")
 
 
 class Unreachable(SchedulerError):
@@ -96,7 +96,7 @@ def retry_pauses() -> Iterator[float]:
         yield _FIRST_PAUSE * 2**attempt
 
 
-def ask_again_while_silent(ask: Callable[[], Answer]) -> Answer:
+def ask_again_while_silent(ask: Callable[[], AnswerT]) -> AnswerT:
     """Return the answer to a question that changes nothing; ask again while the scheduler is silent.
 
     Slurm's commands retry for 9 to 18 seconds before they give up (seen on 22.05), so they are not run again.

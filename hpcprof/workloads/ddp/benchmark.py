@@ -50,7 +50,7 @@ _CAPTURED, _FEWEST_CAPTURED, _LONGEST_CAPTURE_NS = 20, 3, 10_000_000_000
 _COMPARED = 4096
 _AGREE = 1e-6
 
-Spans = tuple[tuple[int, int], ...]
+StepSpans = tuple[tuple[int, int], ...]
 
 
 def run(wanted: TrainingParameters | UsageError) -> int:
@@ -145,7 +145,7 @@ def _captured(
     measured: int,
     steps: int,
     step_ns: int = 0,
-) -> tuple[RankEnvironment, Spans]:
+) -> tuple[RankEnvironment, StepSpans]:
     """Select the measured steps to capture, unless the job selected them; ``step_ns`` is the time of one."""
     # With a schedule, the PyTorch profiler selects among all measured steps itself. It may run on some ranks
     # only, but all ranks must pass the same barriers. These would disturb blocks of steps that are compared.
@@ -176,7 +176,7 @@ def _result(
     trainer: Trainer,
     times: MeasuredTimes,
     work: tuple[int, str],
-    captured: Spans,
+    captured: StepSpans,
     notes: list[str],
 ) -> RankResult:
     latency = slowest_rank_ns(world.comm.allgather(times.step_ns))
@@ -245,7 +245,7 @@ def _steps(loader: Any, world: World) -> int:
     return least
 
 
-def middle_steps(count: int, first: int, end: int) -> Spans:
+def middle_steps(count: int, first: int, end: int) -> StepSpans:
     """Return the middle ``count`` steps of those from ``first`` to ``end - 1``, or all if there are fewer."""
     count = min(count, end - first)
     start = first + (end - first - count + 1) // 2

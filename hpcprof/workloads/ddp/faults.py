@@ -16,7 +16,7 @@ BLOCKS = 4
 
 
 @dataclass(frozen=True)
-class Key:
+class FaultKey:
     """A value of a fault: a whole number from ``minimum``."""
 
     default: int
@@ -34,12 +34,12 @@ class Fault:
     """The cause that `hpcprof explain` should name; None if there is nothing to find."""
     where: str = ""
     """The range that it should name; empty if the cause is not in one range."""
-    keys: Mapping[str, Key] = field(default_factory=dict)
+    keys: Mapping[str, FaultKey] = field(default_factory=dict)
     on_cpu: bool = False
     """True if it makes sense without a GPU."""
 
 
-_LATE = Key(default=1, minimum=0)
+_LATE = FaultKey(default=1, minimum=0)
 
 FAULTS: dict[str, Fault] = {
     fault.name: fault
@@ -50,7 +50,7 @@ FAULTS: dict[str, Fault] = {
             "sleep for MS milliseconds in the data phase, as a slow loader does",
             "host_work",
             "data",
-            {"ms": Key(40)},
+            {"ms": FaultKey(40)},
             on_cpu=True,
         ),
         Fault(
@@ -58,7 +58,7 @@ FAULTS: dict[str, Fault] = {
             "collect garbage among OBJECTS Python objects in the data phase",
             "host_work",
             "data",
-            {"objects": Key(400_000)},
+            {"objects": FaultKey(400_000)},
             on_cpu=True,
         ),
         Fault("host_sync", "read a value with .item() after each layer of the forward pass", "host_sync",
@@ -67,14 +67,14 @@ FAULTS: dict[str, Fault] = {
             "device_allocation",
             "allocate MB megabytes and empty the allocator's cache in the data phase",
             "device_allocation",
-            keys={"mb": Key(512)},
+            keys={"mb": FaultKey(512)},
         ),
         Fault(
             "blocking_copy",
             "copy MB megabytes from pageable memory to the GPU in the data phase",
             "blocking_copy",
             "data",
-            {"mb": Key(96)},
+            {"mb": FaultKey(96)},
         ),
         Fault("small_kernels", "update the parameters one by one instead of together", "small_kernels",
               "optimizer"),
@@ -83,7 +83,7 @@ FAULTS: dict[str, Fault] = {
             "sleep for MS milliseconds in the data phase of rank RANK alone",
             "late_rank_host",
             "data",
-            {"ms": Key(40), "rank": _LATE},
+            {"ms": FaultKey(40), "rank": _LATE},
             on_cpu=True,
         ),
         Fault(
@@ -91,7 +91,7 @@ FAULTS: dict[str, Fault] = {
             "multiply bfloat16 matrices of SIZE x SIZE MATMULS times in the forward pass of rank RANK alone",
             "late_rank_gpu",
             "forward",
-            {"matmuls": Key(8), "size": Key(8192), "rank": _LATE},
+            {"matmuls": FaultKey(8), "size": FaultKey(8192), "rank": _LATE},
         ),
         Fault(
             "exposed_communication",
@@ -105,7 +105,7 @@ FAULTS: dict[str, Fault] = {
             "step_spikes",
             "sleep for MS milliseconds in the data phase of every EVERY-th step",
             "step_spikes",
-            keys={"ms": Key(200), "every": Key(5, minimum=2)},
+            keys={"ms": FaultKey(200), "every": FaultKey(5, minimum=2)},
         ),
     )
 }  # fmt: skip

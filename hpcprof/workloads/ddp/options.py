@@ -274,7 +274,7 @@ _PARAMETERS = {
 
 
 @dataclass(frozen=True)
-class Settings:
+class SettingsFiles:
     """The settings of both files.
 
     ``parameters`` has the names of `TrainingParameters`. ``tools`` holds those of the
@@ -286,7 +286,7 @@ class Settings:
     tools: dict[str, str] = field(default_factory=dict)
 
 
-def read_settings(folder: Path) -> Settings:
+def read_settings(folder: Path) -> SettingsFiles:
     """Read the settings in ``folder``; if both files have a key, global_config.json takes precedence.
 
     Raises UsageError if a file, a key or a path is missing, a key is unknown, or a value has the wrong type.
@@ -307,7 +307,7 @@ def read_settings(folder: Path) -> Settings:
     for key in _PATHS:
         if key in values and not Path(values[key]).is_file():
             raise UsageError(f"{source[key]}: {key} is {values[key]}, which does not exist.")
-    return Settings(
+    return SettingsFiles(
         model=(folder / MODEL_FILE).absolute(),
         parameters={name: values[key] for key, name in _PARAMETERS.items() if key in values},
         tools={key.removesuffix("_path"): values[key] for key in _PATHS if key in values},

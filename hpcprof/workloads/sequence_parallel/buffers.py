@@ -30,6 +30,9 @@ _FLOAT8_NAN = 0x7F
 _TILE = 32
 _CHECKED_ROWS = 1024
 
+Multiply = Callable[[torch.Tensor, torch.Tensor], object]
+"""``f(rows, out)``: one of the matmuls of a step."""
+
 
 @dataclass(frozen=True)
 class Gradients:

@@ -19,7 +19,7 @@ from hpcprof.workloads.sequence_parallel.probes import Links, Matmuls
 from hpcprof.workloads.sequence_parallel.steps import GraphedStep, Step
 from hpcprof.workloads.timing import MeasuredTimes, Timer, UntimedPhases, clock_for
 
-Steps = Mapping[str, Step | GraphedStep]
+ModeSteps = Mapping[str, Step | GraphedStep]
 Probes = Mapping[str, Matmuls | Links]
 
 # The warm-up ends when the medians of two windows differ by less than 1 %, or after 5 times --warmup.
@@ -62,7 +62,7 @@ class Measurement:
         parameters: PointParameters,
         environment: RankEnvironment,
         world: World,
-        steps: Steps,
+        steps: ModeSteps,
         probes: Probes | None = None,
     ) -> None:
         self._parameters, self._environment, self._world = parameters, environment, world

@@ -33,7 +33,7 @@ from hpcprof.workloads.sequence_parallel.efficiency import (
     part_rates,
     step_bound,
 )
-from hpcprof.workloads.sequence_parallel.measurement import Measured, Measurement, Steps, state_change
+from hpcprof.workloads.sequence_parallel.measurement import Measured, Measurement, ModeSteps, state_change
 from hpcprof.workloads.sequence_parallel.modes import MODES, Mode, Unavailable
 from hpcprof.workloads.sequence_parallel.modes.symmetric import symmetric_memory
 from hpcprof.workloads.sequence_parallel.parameters import PointParameters
@@ -82,7 +82,9 @@ def _input_memory(parameters: PointParameters, world: World) -> Callable[..., to
     return empty
 
 
-def _make(parameters: PointParameters, world: World, buffers: Buffers) -> tuple[Steps, list[Mode], list[str]]:
+def _make(
+    parameters: PointParameters, world: World, buffers: Buffers
+) -> tuple[ModeSteps, list[Mode], list[str]]:
     """Create the modes that can run here and their steps, and notes on the others."""
     steps: dict[str, Step | GraphedStep] = {}
     modes: list[Mode] = []

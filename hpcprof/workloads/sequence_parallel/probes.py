@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
 import torch
 
 from hpcprof.workloads.distributed import World, all_gather
-from hpcprof.workloads.sequence_parallel.buffers import Buffers
+from hpcprof.workloads.sequence_parallel.buffers import Buffers, Multiply
 from hpcprof.workloads.sequence_parallel.efficiency import LINKS, MATMULS
 from hpcprof.workloads.sequence_parallel.modes.base import Mode, Unavailable
 from hpcprof.workloads.sequence_parallel.modes.row_groups import RowGroups, matmul_order
@@ -17,9 +17,6 @@ from hpcprof.workloads.sequence_parallel.modes.symmetric import symmetric_memory
 from hpcprof.workloads.sequence_parallel.modes.tuning import fastest
 from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.timing import PhaseTimer
-
-Multiply = Callable[[torch.Tensor, torch.Tensor], object]
-"""``f(rows, out)``: one of the matmuls of a step."""
 
 Groups = tuple[RowGroups, RowGroups, bool]
 """The groups of rows of both matmuls, and whether the second adds its last group to what is there."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpcprof.workloads import jax_hook
-from hpcprof.workloads.jax_hook import Recorder
+from hpcprof.workloads.jax_hook import JaxRecorder
 
 
 class Profiler:
@@ -57,12 +57,12 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return texts
 
 
-def recorder(folder: Path, profiler: Profiler, **variables: str) -> Recorder:
+def recorder(folder: Path, profiler: Profiler, **variables: str) -> JaxRecorder:
     environment = {"HPCPROF_PROFILE_OUTPUT": str(folder / "rank00000"), "TMPDIR": str(folder), **variables}
-    return Recorder(profiler, environment)
+    return JaxRecorder(profiler, environment)
 
 
-def run_steps(made: Recorder, count: int, clock: list[float], seconds: float = 0.1) -> None:
+def run_steps(made: JaxRecorder, count: int, clock: list[float], seconds: float = 0.1) -> None:
     for _ in range(count):
         made.step_begins()
         clock[0] += seconds

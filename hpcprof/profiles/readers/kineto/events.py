@@ -151,9 +151,9 @@ def _spelled(written: bytes) -> int | None:
 
 Categories = tuple[str, ...]
 
-Checks = dict[str, Mask]
+ValidRows = dict[str, Mask]
 """Masks of the rows with a valid field, by the name of the field."""
-Built = tuple[IntColumns, Checks]
+Built = tuple[IntColumns, ValidRows]
 """Columns with one row per event, and which rows are valid: those that pass all checks."""
 
 _ALLOCATION = "[memory]"
@@ -321,7 +321,7 @@ class TraceEvents:
             elif event.cat not in _NOT_READ:
                 self._other[event.cat or ""] += 1
 
-    def _count(self, subject: Subject, checks: Checks) -> None:
+    def _count(self, subject: Subject, checks: ValidRows) -> None:
         """Count the rows that are left out, each with the first field that is not valid."""
         left = np.ones(len(next(iter(checks.values()))), bool)
         for name, valid in checks.items():
@@ -365,7 +365,7 @@ class TraceEvents:
         self._keep_group_calls(events, columns, checks)
         return columns | {**self._inputs(arguments), "values": self._as_written(values)}, checks
 
-    def _keep_group_calls(self, events: list[Event], columns: IntColumns, checks: Checks) -> None:
+    def _keep_group_calls(self, events: list[Event], columns: IntColumns, checks: ValidRows) -> None:
         for row in np.flatnonzero(_passed(checks) & (columns["name"] == self.strings.add(CALL))).tolist():
             if record := recorded(bytes(events[row].args)):
                 start, end, process, thread = (int(columns[name][row]) for name in _HOST[1:])
@@ -463,7 +463,7 @@ def frame_of(name: str) -> Frame | None:
     return Frame(found["function"], found["file"], int(found["line"])) if found else None
 
 
-def _passed(checks: Checks) -> Mask:
+def _passed(checks: ValidRows) -> Mask:
     """Return which rows pass all checks."""
     passed: Mask = np.logical_and.reduce([*checks.values()])
     return passed

@@ -20,7 +20,7 @@ _GPU_NUMBER = 0xFF
 _UNIT = re.compile(r"(?P<name>.*\S)\s*\[(?P<unit>[^\[\]]+)\]")
 _UNKNOWN = ("", "")
 
-Names = dict[tuple[int, ...], tuple[str, str]]
+MetricNames = dict[tuple[int, ...], tuple[str, str]]
 """The name and the unit of each metric, by its ids."""
 
 
@@ -33,7 +33,7 @@ class _Source(NamedTuple):
     device: str
     metric: tuple[str, ...]
     devices: Callable[[NsysExport, Ints], list[str]]
-    names: Callable[[NsysExport], Names]
+    names: Callable[[NsysExport], MetricNames]
 
 
 def read_device_samples(export: NsysExport, strings: StringTable) -> tuple[DeviceSamples, list[Loss]]:
@@ -90,16 +90,16 @@ def _rows(export: NsysExport, table: str, columns: Sequence[str]) -> list[Any]:
     return [*found.rows(columns)] if found is not None and found.columns >= set(columns) else []
 
 
-def _gpu_names(export: NsysExport) -> Names:
+def _gpu_names(export: NsysExport) -> MetricNames:
     rows = _rows(export, "TARGET_INFO_GPU_METRICS", ("typeId", "metricId", "metricName"))
-    found: Names = {}
+    found: MetricNames = {}
     for kind, metric, name in rows:
         parts = _UNIT.fullmatch(str(name or ""))
         found[kind, metric] = (parts["name"], parts["unit"]) if parts else (str(name or ""), "")
     return found
 
 
-def _nic_names(export: NsysExport) -> Names:
+def _nic_names(export: NsysExport) -> MetricNames:
     columns = ("metricsListId", "metricsIdx", "name", "unit")
     with_unit = _rows(export, "TARGET_INFO_NETWORK_METRICS", columns)
     rows = with_unit or [(*row, "") for row in _rows(export, "TARGET_INFO_NETWORK_METRICS", columns[:-1])]

@@ -20,9 +20,9 @@ from hpcprof.profiles.readers.nsys.nvtx_ranges import (
     DOMAIN_CREATE,
     MARK,
     PAYLOAD_HEADER,
-    Key,
-    Layout,
     NvtxEvents,
+    PayloadLayout,
+    SchemaId,
     layouts,
 )
 from hpcprof.profiles.readers.string_table import StringTable
@@ -86,7 +86,7 @@ def _python_samples(export: NsysExport, events: NvtxEvents, strings: StringTable
 
 
 def _frames(
-    blob: bytes, domain: int, known: Mapping[Key, Layout]
+    blob: bytes, domain: int, known: Mapping[SchemaId, PayloadLayout]
 ) -> np.ndarray[tuple[int], np.dtype[np.void]] | None:
     """Return the frames in the payload of a mark; None if it is no stack."""
     if len(blob) < PAYLOAD_HEADER.itemsize:

@@ -33,7 +33,7 @@ from hpcprof.profiles.readers.nsys.export import (
     THREAD_BITS,
     NsysExport,
 )
-from hpcprof.profiles.readers.nsys.mpi_communicators import Communicators
+from hpcprof.profiles.readers.nsys.mpi_communicators import CommunicatorHandles
 from hpcprof.profiles.readers.nsys.operations import placed_rows
 from hpcprof.profiles.readers.string_table import StringTable, translate
 from hpcprof.profiles.timeline import (
@@ -276,7 +276,7 @@ def _operations(
     last = np.where(known, begun.ended, begun.row)
     about, kind = rows.take(begun.described), operation[begun.described]
     objects = about.table == _OTHER
-    described = Communicators(export)
+    described = CommunicatorHandles(export)
     handle = np.where(objects, described.world(about.process), about.commHandle)
     communicators, number = described.at(about.process, handle, about.start)
     names = np.array([strings.add(one.name) for one in communicators], np.int64)[number]

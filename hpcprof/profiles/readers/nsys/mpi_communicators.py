@@ -27,7 +27,7 @@ _COLUMNS = {
 _NO_PARENT = 0
 
 
-class Communicators:
+class CommunicatorHandles:
     """The communicators of all ranks in an export, by handle and time: MPI uses a freed handle again."""
 
     def __init__(self, export: NsysExport) -> None:

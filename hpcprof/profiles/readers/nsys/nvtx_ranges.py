@@ -277,7 +277,7 @@ def separate(ranges: Ranges, marked: Marked) -> tuple[Ranges, Operators]:
 
 
 Unsigned = NDArray[np.uint64]
-Key = tuple[int, int]
+SchemaId = tuple[int, int]
 """A schema's domain and its id in it."""
 
 # Before the bytes, nsys writes the number of payloads and for each its schema, size and offset from the
@@ -293,18 +293,18 @@ _TYPES = {
 
 
 @dataclass(frozen=True)
-class Field:
+class PayloadField:
     """A number in a payload: its offset in bytes and its numpy type."""
 
     offset: int
     kind: np.dtype[np.generic]
 
 
-Layout = Mapping[str, Field]
+PayloadLayout = Mapping[str, PayloadField]
 """The numbers of a schema by the names that the program gave them."""
 
 
-def layouts(export: NsysExport) -> dict[Key, Layout]:
+def layouts(export: NsysExport) -> dict[SchemaId, PayloadLayout]:
     """Return the layout of each schema; entries other than plain numbers are left out."""
     table = export.table("NVTX_PAYLOAD_SCHEMA_ENTRIES")
     if table is None or not {"domainId", "schemaId", "idx", "type", "name"} <= table.columns:
@@ -313,8 +313,8 @@ def layouts(export: NsysExport) -> dict[Key, Layout]:
     columns, others = table.read(wanted, texts=["name"])
     texts = others["name"].texts()
     enums = _enums(export)
-    found: dict[Key, dict[str, Field]] = {}
-    ends: dict[Key, int | None] = {}
+    found: dict[SchemaId, dict[str, PayloadField]] = {}
+    ends: dict[SchemaId, int | None] = {}
     for row in np.lexsort((columns["idx"], columns["schemaId"], columns["domainId"])).tolist():
         key = (int(columns["domainId"][row]), int(columns["schemaId"][row]))
         code = int(columns["type"][row])
@@ -324,7 +324,7 @@ def layouts(export: NsysExport) -> dict[Key, Layout]:
         if not plain or offset is None:
             ends[key] = None
             continue
-        field = Field(offset, np.dtype(name))
+        field = PayloadField(offset, np.dtype(name))
         ends[key] = offset + field.kind.itemsize
         found.setdefault(key, {})[texts[row] or ""] = field
     return dict(found)
@@ -340,7 +340,7 @@ def _offset(stored: int, after: int | None, kind: np.dtype[np.generic] | None) -
     return -(-after // kind.itemsize) * kind.itemsize
 
 
-def _enums(export: NsysExport) -> dict[Key, str]:
+def _enums(export: NsysExport) -> dict[SchemaId, str]:
     """Return the numpy type of each enumeration, by domain and the id that serves as its type."""
     table = export.table("NVTX_PAYLOAD_ENUMS")
     if table is None or not {"domainId", "schemaId", "size"} <= table.columns:
@@ -355,7 +355,7 @@ class Payloads:
     """The payloads of one domain: one blob per event, NULL if it has none."""
 
     blobs: BinaryColumn
-    layouts: Mapping[int, Layout]
+    layouts: Mapping[int, PayloadLayout]
 
     def values(self, *names: str) -> tuple[Unsigned, Mask]:
         """Return the integer of the first of these names in each payload, and whether there is one."""
@@ -373,9 +373,9 @@ class Payloads:
         return numbers, present
 
     @cached_property
-    def _alike(self) -> list[tuple[Ints, Layout, NDArray[np.uint8]]]:
+    def _alike(self) -> list[tuple[Ints, PayloadLayout, NDArray[np.uint8]]]:
         """The rows of each schema and size, its layout, and their bytes of shape (rows, size)."""
-        found: list[tuple[Ints, Layout, NDArray[np.uint8]]] = []
+        found: list[tuple[Ints, PayloadLayout, NDArray[np.uint8]]] = []
         length = self.blobs.sizes()
         known = np.flatnonzero(length >= PAYLOAD_HEADER.itemsize)
         if not len(known):

@@ -78,7 +78,7 @@ class Location(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Clock:
+class ArchiveClock:
     """The clock of an archive: ``resolution`` ticks are a second, and ``offset`` is its first tick."""
 
     resolution: int
@@ -100,7 +100,7 @@ class Clock:
 class _Definitions:
     """The definitions of an archive, by their references."""
 
-    clock: Clock | None = None
+    clock: ArchiveClock | None = None
     strings: dict[int, str] = field(default_factory=dict)
     nodes: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     location_groups: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class _Definitions:
         """Return the functions that fill the definitions while the library reads them."""
 
         def clock(_: int, resolution: int, offset: int, length: int, realtime: int) -> int:
-            self.clock = Clock(resolution, offset, realtime)
+            self.clock = ArchiveClock(resolution, offset, realtime)
             return 0
 
         def string(_: int, this: int, text: bytes | None) -> int:

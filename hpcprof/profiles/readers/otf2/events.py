@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, position_in_group
-from hpcprof.profiles.readers.otf2.archive import STREAM, UNDEFINED, Archive, Clock, Location
+from hpcprof.profiles.readers.otf2.archive import STREAM, UNDEFINED, Archive, ArchiveClock, Location
 from hpcprof.profiles.readers.otf2.library import POINTER, U8, U32, U64, Callbacks, LibraryError
 from hpcprof.profiles.timeline import Ints, Table
 
@@ -31,7 +31,7 @@ _UNREAD = {
 """Events that are only counted, with the category to count them in."""
 
 
-class Kind(IntEnum):
+class MpiKind(IntEnum):
     """The kind of an event of MPI."""
 
     SEND = 0
@@ -135,16 +135,19 @@ class _Visited:
             **self._visiting(contexts),
             **self._probed(),
             "Metric": ((U32, U8, POINTER, POINTER), self._metric(counters)),
-            "MpiSend": (message, self._message(Kind.SEND)),
-            "MpiRecv": (message, self._message(Kind.RECEIVE)),
-            "MpiIsend": ((*message, U64), self._message(Kind.BEGIN_SEND)),
-            "MpiIsendComplete": ((U64,), self._request(Kind.END_SEND)),
-            "MpiIrecvRequest": ((U64,), self._request(Kind.BEGIN_RECEIVE)),
-            "MpiIrecv": ((*message, U64), self._message(Kind.END_RECEIVE)),
-            "MpiRequestCancelled": ((U64,), self._request(Kind.CANCEL)),
-            "MpiCollectiveEnd": (collective, self._collective(Kind.COLLECTIVE)),
-            "NonBlockingCollectiveRequest": ((U64,), self._request(Kind.BEGIN_COLLECTIVE)),
-            "NonBlockingCollectiveComplete": ((*collective, U64), self._collective(Kind.END_COLLECTIVE)),
+            "MpiSend": (message, self._message(MpiKind.SEND)),
+            "MpiRecv": (message, self._message(MpiKind.RECEIVE)),
+            "MpiIsend": ((*message, U64), self._message(MpiKind.BEGIN_SEND)),
+            "MpiIsendComplete": ((U64,), self._request(MpiKind.END_SEND)),
+            "MpiIrecvRequest": ((U64,), self._request(MpiKind.BEGIN_RECEIVE)),
+            "MpiIrecv": ((*message, U64), self._message(MpiKind.END_RECEIVE)),
+            "MpiRequestCancelled": ((U64,), self._request(MpiKind.CANCEL)),
+            "MpiCollectiveEnd": (collective, self._collective(MpiKind.COLLECTIVE)),
+            "NonBlockingCollectiveRequest": ((U64,), self._request(MpiKind.BEGIN_COLLECTIVE)),
+            "NonBlockingCollectiveComplete": (
+                (*collective, U64),
+                self._collective(MpiKind.END_COLLECTIVE),
+            ),
             **{name: ((), self._count(category)) for name, category in _UNREAD.items()},
         }
 
@@ -174,7 +177,7 @@ class _Visited:
             "CallingContextLeave": ((U32,), leave_context),
         }
 
-    def _message(self, kind: Kind) -> Callable[..., int]:
+    def _message(self, kind: MpiKind) -> Callable[..., int]:
         number, add, regions = int(kind), self.mpi.extend, self.regions
 
         def function(_: int, time: int, __: int, ___: int, ____: int, *about: int) -> int:
@@ -185,7 +188,7 @@ class _Visited:
 
         return function
 
-    def _request(self, kind: Kind) -> Callable[..., int]:
+    def _request(self, kind: MpiKind) -> Callable[..., int]:
         number, add, regions = int(kind), self.mpi.extend, self.regions
 
         def function(_: int, time: int, __: int, ___: int, ____: int, request: int) -> int:
@@ -194,7 +197,7 @@ class _Visited:
 
         return function
 
-    def _collective(self, kind: Kind) -> Callable[..., int]:
+    def _collective(self, kind: MpiKind) -> Callable[..., int]:
         number, add, regions = int(kind), self.mpi.extend, self.regions
 
         def function(_: int, time: int, __: int, ___: int, ____: int, *about: int) -> int:
@@ -217,17 +220,17 @@ class _Visited:
 
         def receive(_: int, time: int, __: int, ___: int, ____: int, message: int, size: int) -> int:
             about = probes.pop(message, _NOTHING)
-            add((Kind.RECEIVE, len(regions), time, *about, size, size, 0))
+            add((MpiKind.RECEIVE, len(regions), time, *about, size, size, 0))
             return 0
 
         def begin(_: int, time: int, __: int, ___: int, ____: int, message: int, request: int) -> int:
             requests[request] = probes.pop(message, _NOTHING)
-            add((Kind.BEGIN_RECEIVE, len(regions), time, *_NOTHING, 0, 0, request))
+            add((MpiKind.BEGIN_RECEIVE, len(regions), time, *_NOTHING, 0, 0, request))
             return 0
 
         def end(_: int, time: int, __: int, ___: int, ____: int, request: int, size: int) -> int:
             about = requests.pop(request, _NOTHING)
-            add((Kind.END_RECEIVE, len(regions), time, *about, size, size, request))
+            add((MpiKind.END_RECEIVE, len(regions), time, *about, size, size, request))
             return 0
 
         return {
@@ -285,7 +288,7 @@ def read_events(archive: Archive, location: Location) -> LocationEvents:
     return LocationEvents(visits, unmatched, MpiEvents(**columns), recorded.unread, counters)
 
 
-def _visits(recorded: _Visited, clock: Clock, *, nested: bool) -> tuple[Visits, int]:
+def _visits(recorded: _Visited, clock: ArchiveClock, *, nested: bool) -> tuple[Visits, int]:
     """Return the regions that were entered, and how many enters and leaves do not fit each other.
 
     On a thread, a leave ends the region that was entered last and not left; on a stream, the n-th leave of a

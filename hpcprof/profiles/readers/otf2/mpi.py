@@ -28,7 +28,7 @@ from hpcprof.profiles.readers.communicators import (
     ranks_in_short,
 )
 from hpcprof.profiles.readers.otf2.archive import UNDEFINED, Archive
-from hpcprof.profiles.readers.otf2.events import Kind, MpiEvents, Visits
+from hpcprof.profiles.readers.otf2.events import MpiEvents, MpiKind, Visits
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
     NO_BYTES,
@@ -49,12 +49,12 @@ _COLLECTIVES = (
     "Reduce_scatter_block",
 )
 _BEGIN_OF: dict[int, int] = {
-    Kind.END_SEND: Kind.BEGIN_SEND,
-    Kind.END_RECEIVE: Kind.BEGIN_RECEIVE,
-    Kind.END_COLLECTIVE: Kind.BEGIN_COLLECTIVE,
+    MpiKind.END_SEND: MpiKind.BEGIN_SEND,
+    MpiKind.END_RECEIVE: MpiKind.BEGIN_RECEIVE,
+    MpiKind.END_COLLECTIVE: MpiKind.BEGIN_COLLECTIVE,
 }
-_BLOCKING = (Kind.SEND, Kind.RECEIVE, Kind.COLLECTIVE)
-_OF_COLLECTIVES = (Kind.COLLECTIVE, Kind.BEGIN_COLLECTIVE, Kind.END_COLLECTIVE)
+_BLOCKING = (MpiKind.SEND, MpiKind.RECEIVE, MpiKind.COLLECTIVE)
+_OF_COLLECTIVES = (MpiKind.COLLECTIVE, MpiKind.BEGIN_COLLECTIVE, MpiKind.END_COLLECTIVE)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def operations(
     begin, end, lost = _spans(events)
     known = end >= 0
     last = np.where(known, end, begin)
-    sends = np.isin(events.kind[begin], (Kind.SEND, Kind.BEGIN_SEND))
+    sends = np.isin(events.kind[begin], (MpiKind.SEND, MpiKind.BEGIN_SEND))
     described = np.where(sends, begin, last)
     order = np.lexsort((begin, events.start[begin], events.thread[begin]))
     begin, last, known, described = begin[order], last[order], known[order], described[order]
@@ -165,10 +165,10 @@ def _with_operations(events: CalledEvents, strings: StringTable) -> tuple[Called
     """Return the events without those that make communicators, and the operation of each."""
     functions = [mpi_function(f"MPI_{name}") for name in _COLLECTIVES]
     numbers = np.array([strings.add(one.operation if one else None) for one in functions], np.int64)
-    collective = np.isin(events.kind, (Kind.COLLECTIVE, Kind.END_COLLECTIVE))
+    collective = np.isin(events.kind, (MpiKind.COLLECTIVE, MpiKind.END_COLLECTIVE))
     events = events.take(~collective | (events.tag < len(numbers)))
-    collective = np.isin(events.kind, (Kind.COLLECTIVE, Kind.END_COLLECTIVE))
-    sends = np.isin(events.kind, (Kind.SEND, Kind.BEGIN_SEND))
+    collective = np.isin(events.kind, (MpiKind.COLLECTIVE, MpiKind.END_COLLECTIVE))
+    sends = np.isin(events.kind, (MpiKind.SEND, MpiKind.BEGIN_SEND))
     operation = np.where(sends, strings.add("Send"), strings.add("Recv"))
     operation[collective] = numbers[events.tag[collective]]
     return events, operation
@@ -193,16 +193,16 @@ def _spans(events: CalledEvents) -> tuple[Ints, Ints, list[Loss]]:
     # The first end counts.
     paired = np.flatnonzero(at >= 0)[::-1]
     end_of[at[paired]] = ends[paired]
-    cancels = np.flatnonzero(events.kind == Kind.CANCEL)
+    cancels = np.flatnonzero(events.kind == MpiKind.CANCEL)
     cancelled = latest(
         (events.request[begins],), events.time[begins], (events.request[cancels],), events.time[cancels]
     )
     end_of[cancelled[cancelled >= 0]] = -1
-    sends = events.kind[begins] == Kind.BEGIN_SEND
+    sends = events.kind[begins] == MpiKind.BEGIN_SEND
     dropped = np.isin(np.arange(len(begins)), cancelled)
     kept = ~dropped & (sends | (end_of >= 0))
     unfinished = {"completion": np.count_nonzero(~dropped & ~kept)}
-    alone = ends[(at < 0) & (events.kind[ends] != Kind.END_SEND)]
+    alone = ends[(at < 0) & (events.kind[ends] != MpiKind.END_SEND)]
     whole = np.concatenate((np.flatnonzero(np.isin(events.kind, _BLOCKING)), alone))
     lost = losses(LossKind.ROW, Subject.MPI_OPERATION, unfinished, len(whole) + len(begins))
     return np.concatenate((whole, begins[kept])), np.concatenate((whole, end_of[kept])), lost

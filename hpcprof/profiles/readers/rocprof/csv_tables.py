@@ -25,7 +25,6 @@ from hpcprof.profiles.readers.rocprof.records import (
     NOT_RECORDED,
     WORKGROUP,
     Agent,
-    Columns,
     Details,
     Records,
     direction,
@@ -34,7 +33,7 @@ from hpcprof.profiles.readers.rocprof.records import (
     timeline,
 )
 from hpcprof.profiles.readers.string_table import StringTable
-from hpcprof.profiles.timeline import Floats, IntColumns, Ints, Origin, Timeline
+from hpcprof.profiles.timeline import Columns, Floats, IntColumns, Ints, Origin, Timeline
 
 _CALLS = ("_hip_api_trace.csv", "_hsa_api_trace.csv", "_rccl_api_trace.csv", "_marker_api_trace.csv")
 _COPIES, _AGENTS = "_memory_copy_trace.csv", "_agent_info.csv"

@@ -31,8 +31,7 @@ from hpcprof.profiles.readers.rocprof.records import (
     GRID,
     WORKGROUP,
     Agent,
-    CallKind,
-    Columns,
+    CallCategory,
     Details,
     Records,
     architectures,
@@ -44,7 +43,7 @@ from hpcprof.profiles.readers.rocprof.records import (
     timeline,
 )
 from hpcprof.profiles.readers.string_table import StringTable, translate
-from hpcprof.profiles.timeline import NO_NAME, Fact, IntColumns, Ints, Origin, Timeline
+from hpcprof.profiles.timeline import NO_NAME, Columns, Fact, IntColumns, Ints, Origin, Timeline
 
 WHAT = "a rocpd database"
 _NAMED = re.compile(r"rocpd_(kernel_dispatch|region)(.*)")
@@ -319,12 +318,12 @@ class DatabasePart:
         kind = kinds[row]
         numbers = {one: strings.add(self.texts.get(one)) for one in distinct(columns["name_id"]).tolist()}
         name = translate(columns["name_id"].copy(), numbers)
-        marked = np.flatnonzero(kind == CallKind.MARKER)
-        messages = self._messages(used[kinds == CallKind.MARKER], strings)
+        marked = np.flatnonzero(kind == CallCategory.MARKER)
+        messages = self._messages(used[kinds == CallCategory.MARKER], strings)
         texts = looked_up(columns["event_id"][marked], *messages, NO_NAME)
         name[marked] = np.where(texts == NO_NAME, name[marked], texts)
         for number, text in enumerate(categories):
-            if kinds[number] == CallKind.UNKNOWN:
+            if kinds[number] == CallCategory.UNKNOWN:
                 count = int(np.count_nonzero(row == number))
                 lost.append(Loss(LossKind.CATEGORY, Subject.EVENT, count, None, text or "unknown"))
         return {

@@ -27,8 +27,7 @@ from hpcprof.profiles.readers.rocprof.records import (
     NOT_RECORDED,
     WORKGROUP,
     Agent,
-    CallKind,
-    Columns,
+    CallCategory,
     Details,
     Records,
     architectures,
@@ -41,7 +40,7 @@ from hpcprof.profiles.readers.rocprof.records import (
     timeline,
 )
 from hpcprof.profiles.readers.string_table import StringTable
-from hpcprof.profiles.timeline import NO_NAME, Fact, IntColumns, Ints, Origin, Timeline
+from hpcprof.profiles.timeline import NO_NAME, Columns, Fact, IntColumns, Ints, Origin, Timeline
 
 KEY = "rocprofiler-sdk-tool"
 _LARGEST = (1 << 63) - 1
@@ -157,7 +156,7 @@ class _Strings(msgspec.Struct):
     marker_api: list[_Message] = []
 
 
-class Node(msgspec.Struct):
+class Machine(msgspec.Struct):
     """The machine of a process."""
 
     hostname: str = ""
@@ -166,7 +165,7 @@ class Node(msgspec.Struct):
 
 
 class _Metadata(msgspec.Struct):
-    node: Node = msgspec.field(default_factory=Node)
+    node: Machine = msgspec.field(default_factory=Machine)
     pid: _Natural = 0
 
 
@@ -355,7 +354,7 @@ class _ProcessReader:
         style = np.array([style_of(function) for _, function in used], np.int64)[row]
         text = self._strings.add_all(function or None for _, function in used)[row]
         messages = {one.key: one.value for one in self._process.strings.marker_api}
-        marked = np.flatnonzero(kind == CallKind.MARKER)
+        marked = np.flatnonzero(kind == CallCategory.MARKER)
         said = self._named(placed["stack"][marked], messages)
         text[marked] = np.where(said == NO_NAME, text[marked], said)
         return {

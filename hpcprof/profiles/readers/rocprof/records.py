@@ -10,11 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from hpcprof.profiles import kernel_classification
 from hpcprof.profiles.collective_operations import operation
@@ -33,6 +31,7 @@ from hpcprof.profiles.timeline import (
     ApiCalls,
     Category,
     Collectives,
+    Columns,
     Fact,
     Gpu,
     IntColumns,
@@ -58,14 +57,13 @@ COPY = (*OPERATION, "bytes", "host_memory")
 CALL = ("start", "end", "process", "thread", "name", "stack", "kind", "style")
 COUNTER = ("start", "end", "process", "device", "name", "counter", "value")
 
-Columns = dict[str, NDArray[Any]]
 NOT_RECORDED = -1
 _DIRECTION = re.compile(r"(?:MEMORY_COPY_)?(HOST|DEVICE)_TO_(HOST|DEVICE)")
 _HIP_QUEUE = 1 << 31
 """Larger numbers of queues and streams are addresses."""
 
 
-class CallKind(IntEnum):
+class CallCategory(IntEnum):
     """The kind of a call on the host, by its category."""
 
     API = 0
@@ -77,17 +75,17 @@ class CallKind(IntEnum):
 
 
 _KINDS = (
-    (re.compile(r"marker_?(control|name)", re.IGNORECASE), CallKind.IGNORED),
-    (re.compile(r"marker|roctx", re.IGNORECASE), CallKind.MARKER),
-    (re.compile(r"rccl", re.IGNORECASE), CallKind.RCCL),
-    (re.compile(r"hip|hsa", re.IGNORECASE), CallKind.API),
+    (re.compile(r"marker_?(control|name)", re.IGNORECASE), CallCategory.IGNORED),
+    (re.compile(r"marker|roctx", re.IGNORECASE), CallCategory.MARKER),
+    (re.compile(r"rccl", re.IGNORECASE), CallCategory.RCCL),
+    (re.compile(r"hip|hsa", re.IGNORECASE), CallCategory.API),
 )
 
 
-def kind_of(category: str | None) -> CallKind:
+def kind_of(category: str | None) -> CallCategory:
     """Return the kind of the calls of a category, such as ``HIP_RUNTIME_API``."""
     text = category or ""
-    return next((kind for pattern, kind in _KINDS if pattern.search(text)), CallKind.UNKNOWN)
+    return next((kind for pattern, kind in _KINDS if pattern.search(text)), CallCategory.UNKNOWN)
 
 
 def style_of(function: str) -> int:
@@ -149,14 +147,14 @@ def timeline(origin: Origin, records: Records, strings: StringTable) -> Timeline
     copies = _placed(records.copies, Subject.COPY, lost)
     calls = _placed(records.calls, Subject.CALL, lost)
     # A mark has no duration.
-    kept = (calls["kind"] != CallKind.MARKER) | (calls["end"] > calls["start"])
+    kept = (calls["kind"] != CallCategory.MARKER) | (calls["end"] > calls["start"])
     calls = calls if kept.all() else {key: values[kept] for key, values in calls.items()}
     lost += _without(dispatches, "name", NO_NAME, Subject.KERNEL)
     stream, of_copies = _streams(dispatches, copies)
     launching = np.concatenate((dispatches["stack"], copies["stack"]))
-    rccl = calls["kind"] == CallKind.RCCL
+    rccl = calls["kind"] == CallCategory.RCCL
     # Without the HIP API, kernels of RCCL are launched by its own functions.
-    api = (calls["kind"] == CallKind.API) | (rccl & np.isin(calls["stack"], launching))
+    api = (calls["kind"] == CallCategory.API) | (rccl & np.isin(calls["stack"], launching))
     collectives = _collectives({key: values[rccl] for key, values in calls.items()}, strings)
     ranges = _ranges(calls, strings)
     texts = strings.array()
@@ -245,11 +243,11 @@ def _workgroups(dispatches: IntColumns) -> Ints:
 
 def _ranges(calls: IntColumns, strings: StringTable) -> Ranges:
     """Return the ranges of ROCTx, and the functions of RCCL as ranges of its own domain."""
-    rows = np.flatnonzero(np.isin(calls["kind"], (CallKind.MARKER, CallKind.RCCL)))
+    rows = np.flatnonzero(np.isin(calls["kind"], (CallCategory.MARKER, CallCategory.RCCL)))
     start, end, process, thread, name, kind, style = (
         calls[key][rows] for key in ("start", "end", "process", "thread", "name", "kind", "style")
     )
-    rccl = kind == CallKind.RCCL
+    rccl = kind == CallCategory.RCCL
     style[rccl] = int(Style.PUSH_POP)
     unknown = style == NOT_RECORDED
     style[unknown] = styles_of_threads(*(column[unknown] for column in (process, thread, start, end)))

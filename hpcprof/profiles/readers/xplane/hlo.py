@@ -79,7 +79,7 @@ class Shape:
 
 
 @dataclass
-class Operation:
+class HloOperation:
     """An operation of a program.
 
     ``groups`` are the participants of a collective, by their position in the assignment of devices.
@@ -121,17 +121,17 @@ class Operation:
 
 
 @dataclass(frozen=True)
-class Program:
+class HloProgram:
     """A compiled program: its operations by name, and the device of each participant."""
 
     name: str
-    operations: Mapping[str, Operation]
+    operations: Mapping[str, HloOperation]
     devices: tuple[int, ...] = ()
 
 
-def programs_of(metadata: Iterable[Metadata]) -> tuple[dict[int, Program], int]:
+def programs_of(metadata: Iterable[Metadata]) -> tuple[dict[int, HloProgram], int]:
     """Return the programs in the metadata of a profile by their ids, and how many cannot be read."""
-    found: dict[int, Program] = {}
+    found: dict[int, HloProgram] = {}
     damaged = 0
     for one in metadata:
         written, number = one.stats.get(_PROTO), one.stats.get("program_id")
@@ -147,11 +147,11 @@ def programs_of(metadata: Iterable[Metadata]) -> tuple[dict[int, Program], int]:
     return found, damaged
 
 
-def _program(data: bytes) -> Program:
+def _program(data: bytes) -> HloProgram:
     module = next((one for one in fields_of(data, 0, len(data)) if one.number == 1), Field(1, 0, 0))
     name = ""
     devices: tuple[int, ...] = ()
-    computations: dict[int, dict[int, Operation]] = {}
+    computations: dict[int, dict[int, HloOperation]] = {}
     for one in _messages(data, module):
         if one.number == 1:
             name = _text(data, one)
@@ -168,7 +168,7 @@ def _program(data: bytes) -> Program:
         for operation in operations.values():
             operation.flops = min(_flops(operation, computations, costs), _LARGEST)
     named = {operation.name: operation for own in computations.values() for operation in own.values()}
-    return Program(name, named, devices)
+    return HloProgram(name, named, devices)
 
 
 def _messages(data: bytes, message: Field) -> Iterable[Field]:
@@ -178,7 +178,7 @@ def _messages(data: bytes, message: Field) -> Iterable[Field]:
     return (one for one in fields_of(data, message.value, message.end) if one.end != NO_PART)
 
 
-def _computation(data: bytes, message: Field) -> tuple[int, dict[int, Operation]]:
+def _computation(data: bytes, message: Field) -> tuple[int, dict[int, HloOperation]]:
     number, operations = 0, {}
     for one in fields_of(data, message.value, message.end):
         if one.number == 5 and one.end == NO_PART:
@@ -189,7 +189,7 @@ def _computation(data: bytes, message: Field) -> tuple[int, dict[int, Operation]
     return number, operations
 
 
-def _operation(data: bytes, message: Field) -> tuple[int, Operation]:
+def _operation(data: bytes, message: Field) -> tuple[int, HloOperation]:
     numbers: dict[int, list[Field]] = {}
     parts: dict[int, list[Field]] = {}
     for one in fields_of(data, message.value, message.end):
@@ -201,7 +201,7 @@ def _operation(data: bytes, message: Field) -> tuple[int, Operation]:
         ]
         for number in (36, 38)
     }
-    made = Operation(
+    made = HloOperation(
         name=text.get(1, ""),
         opcode=text.get(2, ""),
         target=text.get(28, ""),
@@ -275,7 +275,7 @@ def _devices(data: bytes, message: Field) -> tuple[int, ...]:
 
 
 def _flops(
-    operation: Operation, computations: Mapping[int, Mapping[int, Operation]], costs: dict[int, int]
+    operation: HloOperation, computations: Mapping[int, Mapping[int, HloOperation]], costs: dict[int, int]
 ) -> int:
     """Return the floating-point operations of matrix products in an operation and in what it calls."""
     if operation.opcode == "dot" or _PRODUCT.match(operation.target):
@@ -294,7 +294,7 @@ def _flops(
     return total
 
 
-def _product(operation: Operation) -> int:
+def _product(operation: HloOperation) -> int:
     if not operation.inputs or not operation.inputs[0].arrays or not operation.shape.arrays:
         return 0
     left = operation.inputs[0].arrays[0][2]
@@ -303,7 +303,7 @@ def _product(operation: Operation) -> int:
     return 2 * inner * prod(operation.shape.arrays[0][2]) if operation.contracted else 0
 
 
-def _convolution(operation: Operation) -> int:
+def _convolution(operation: HloOperation) -> int:
     if len(operation.inputs) < 2 or not operation.inputs[1].arrays or not operation.shape.arrays:
         return 0
     kernel = operation.inputs[1].arrays[0][2]

@@ -21,7 +21,7 @@ from hpcprof.profiles.columns.unique import distinct, each, numbered, numbered_r
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.communicators import of_one_process, ranks_in_short
 from hpcprof.profiles.readers.string_table import StringTable
-from hpcprof.profiles.readers.xplane.hlo import CONTAINERS, Operation, Program
+from hpcprof.profiles.readers.xplane.hlo import CONTAINERS, HloOperation, HloProgram
 from hpcprof.profiles.readers.xplane.planes import NOT_GIVEN, Plane
 from hpcprof.profiles.timeline import (
     NO_BYTES,
@@ -55,7 +55,7 @@ _INTERNAL = re.compile(
 )
 _LARGEST_THREAD = 1 << 31
 _LARGEST_RUN_ID = (1 << 32) - 1
-_UNKNOWN = Operation()
+_UNKNOWN = HloOperation()
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class _Found(NamedTuple):
     """An operation by its name, and the program that has it."""
 
     name: str
-    operation: Operation
-    program: Program | None
+    operation: HloOperation
+    program: HloProgram | None
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class _Executed:
 def on_host(
     planes: Sequence[Plane],
     strings: StringTable,
-    programs: Mapping[int, Program],
+    programs: Mapping[int, HloProgram],
     process: int,
     kernels: Kernels,
     gpus: Sequence[Plane],
@@ -131,7 +131,7 @@ class _Threads:
         self,
         plane: Plane,
         strings: StringTable,
-        programs: Mapping[int, Program],
+        programs: Mapping[int, HloProgram],
         process: int,
         kernels: Kernels,
         gpus: Sequence[Plane],

@@ -20,7 +20,7 @@ from typing import Any, cast
 import torch
 
 from hpcprof.workloads.distributed import World
-from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients
+from hpcprof.workloads.sequence_parallel.buffers import Buffers, Gradients, Multiply
 from hpcprof.workloads.sequence_parallel.modes.base import Mode, Unavailable
 from hpcprof.workloads.sequence_parallel.modes.row_groups import (
     RowGroups,
@@ -35,9 +35,6 @@ from hpcprof.workloads.sequence_parallel.modes.symmetric import symmetric_memory
 from hpcprof.workloads.sequence_parallel.modes.tuning import fastest
 from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.timing import PhaseTimer
-
-Multiply = Callable[[torch.Tensor, torch.Tensor], object]
-"""``f(rows, out)``: one of the matmuls of a step."""
 
 MultiplyAdd = Callable[[torch.Tensor, torch.Tensor], object]
 """``f(rows, part)``: the second matmul, whose product is added to ``part`` in place."""

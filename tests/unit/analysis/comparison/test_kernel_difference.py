@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcprof.analysis.comparison.kernel_difference import (
-    Launches,
+    LaunchSum,
     collective_difference,
     effects,
     idle_difference,
@@ -42,28 +42,28 @@ def kernels(a: list[Row], b: list[Row], steps: int = 2) -> dict[str, dict[Hashab
 
 
 launches = st.builds(
-    lambda count, time, steps: Launches(count / steps, time / steps),
+    lambda count, time, steps: LaunchSum(count / steps, time / steps),
     st.integers(1, 10**6),
     st.integers(0, 10**13),
     st.integers(1, 10**4),
 )
-shapes: st.SearchStrategy[dict[Any, Launches]] = st.dictionaries(st.sampled_from("stuvw"), launches)
+shapes: st.SearchStrategy[dict[Any, LaunchSum]] = st.dictionaries(st.sampled_from("stuvw"), launches)
 
 
 @settings(max_examples=40, deadline=None)
 @given(shapes, shapes)
-def test_the_effects_add_up_to_the_difference(a: dict[Any, Launches], b: dict[Any, Launches]) -> None:
+def test_the_effects_add_up_to_the_difference(a: dict[Any, LaunchSum], b: dict[Any, LaunchSum]) -> None:
     found = effects(a, b)
     assert found.by_count + found.by_shape + found.by_duration == found.b - found.a
 
 
 def test_the_effects_of_a_case_done_by_hand() -> None:
     # Before: 10 of 100 ns and 10 of 300 ns, 200 ns in the mean. After: 10 of 110, 30 of 300, 5 of 1000 (new).
-    a: dict[Any, Launches] = {"small": Launches(10, 1000), "large": Launches(10, 3000)}
-    b: dict[Any, Launches] = {
-        "small": Launches(10, 1100),
-        "large": Launches(30, 9000),
-        "huge": Launches(5, 5000),
+    a: dict[Any, LaunchSum] = {"small": LaunchSum(10, 1000), "large": LaunchSum(10, 3000)}
+    b: dict[Any, LaunchSum] = {
+        "small": LaunchSum(10, 1100),
+        "large": LaunchSum(30, 9000),
+        "huge": LaunchSum(5, 5000),
     }
     found = effects(a, b)
     assert (found.a, found.b) == (4000, 15100)

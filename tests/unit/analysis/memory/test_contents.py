@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from torch.cuda import _memory_viz
 
-from hpcprof.analysis.memory.contents import KINDS, Contents, contents_of, line_of
-from hpcprof.profiles.readers.flight_recorder import Frame
+from hpcprof.analysis.memory.contents import KINDS, MemoryInUse, contents_of, line_of
+from hpcprof.profiles.readers.flight_recorder import CodeLine
 from hpcprof.profiles.readers.memory_snapshot import MemorySnapshot, read_memory_snapshot
 
 DATA = Path(__file__).parents[3] / "data" / "memory"
@@ -34,7 +34,7 @@ def recorded(name: str, folder: Path) -> MemorySnapshot:
     return read_memory_snapshot(path)
 
 
-def _contents(name: str, folder: Path) -> Contents:
+def _contents(name: str, folder: Path) -> MemoryInUse:
     found = recorded(name, folder)
     return contents_of(found, next(one for one in found.devices if one.blocks))
 
@@ -99,8 +99,8 @@ def test_without_notes_frames_tell_parameters_and_optimizer(tmp_path: Path) -> N
 
 def test_generated_code_is_not_the_users_line() -> None:
     stack = (
-        Frame("call", "/tmp/torchinductor_me/ab/cabc.py", 12),
-        Frame("forward", "/home/me/model.py", 7),
+        CodeLine("call", "/tmp/torchinductor_me/ab/cabc.py", 12),
+        CodeLine("forward", "/home/me/model.py", 7),
     )
     assert line_of(stack) == "me/model.py:7 forward"
     assert line_of(()) == ""

@@ -7,13 +7,13 @@ import pytest
 from hpcprof.analysis.stalls.evidence import ProcessState, RankEvidence, StallKind, describe
 from hpcprof.analysis.stalls.mpi_calls import with_recorded_calls
 from hpcprof.analysis.stalls.verdict import judge
-from hpcprof.profiles.readers.flight_recorder import Frame
+from hpcprof.profiles.readers.flight_recorder import CodeLine
 from hpcprof.profiles.readers.native_stacks import NativeStack
 from tests.unit.analysis.mpi.programs import Program
 
 STALL_NS = 1000
 HALVES = {0: "ranks 0,1", 1: "ranks 0,1", 2: "ranks 2,3", 3: "ranks 2,3"}
-SOLVE, LOAD = Frame("main", "solve.c", 20), Frame("load", "solve.c", 6)
+SOLVE, LOAD = CodeLine("main", "solve.c", 20), CodeLine("load", "solve.c", 6)
 BARRIER, REDUCE = ("MPI_Barrier", "Barrier"), ("MPI_Allreduce", "AllReduce")
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcprof.analysis.stalls.evidence import ProcessState, RankEvidence, Stall, StallKind, describe
 from hpcprof.analysis.stalls.verdict import judge
-from hpcprof.profiles.readers.flight_recorder import FlightRecord, Frame, Operation
+from hpcprof.profiles.readers.flight_recorder import CodeLine, Entered, FlightRecord
 from hpcprof.profiles.readers.native_stacks import NativeStack
 
 WORLD = (0, 1, 2, 3)
@@ -16,13 +16,13 @@ GROUPS = {"world": WORLD, "a": (0, 1), "b": (1, 2), "c": (0, 2)}
 
 def op(
     number: int, *, group: str = "world", name: str = "all_reduce", done: bool = False, **more: Any
-) -> Operation:
+) -> Entered:
     """Return an operation of a group."""
     given = {"input_sizes": [[8]], "record_id": number, "time_created_ns": number, **more}
-    return Operation((group, ""), f"nccl:{name}", collective_seq_id=number, retired=done, **given)
+    return Entered((group, ""), f"nccl:{name}", collective_seq_id=number, retired=done, **given)
 
 
-def record(*operations: Operation, groups: Iterable[str] = GROUPS) -> FlightRecord:
+def record(*operations: Entered, groups: Iterable[str] = GROUPS) -> FlightRecord:
     """Return the record of a rank that has entered some operations."""
     entered: dict[str, int] = {}
     for one in operations:
@@ -46,9 +46,9 @@ def entered(*numbers: int, **more: Any) -> RankEvidence:
 
 
 LOADER = (
-    Frame("wait", "/usr/lib/python3.11/threading.py", 320),
-    Frame("next_batch", "/home/me/train.py", 41),
-    Frame("main", "/home/me/train.py", 90),
+    CodeLine("wait", "/usr/lib/python3.11/threading.py", 320),
+    CodeLine("next_batch", "/home/me/train.py", 41),
+    CodeLine("main", "/home/me/train.py", 90),
 )
 
 
@@ -97,12 +97,12 @@ def test_a_rank_that_ended_well_entered_fewer_operations() -> None:
 
 
 def test_a_rank_at_the_end_of_the_group_entered_fewer_operations() -> None:
-    call = Operation(
+    call = Entered(
         ("world", ""),
         "nccl:all_reduce",
         collective_seq_id=2,
         record_id=2,
-        frames=[Frame("step", "/home/me/t.py", 4)],
+        frames=[CodeLine("step", "/home/me/t.py", 4)],
     )
     waiting = {rank: RankEvidence(record(op(1, done=True), call)) for rank in (0, 1, 2)}
     end = meeting("destroy_process_group", 41)
@@ -189,7 +189,7 @@ def test_nothing_is_said_of_ranks_that_wait_for_nobody() -> None:
 
 def native(call: str, function: str = "main", **more: Any) -> RankEvidence:
     """Return a rank of which only the native stack is known."""
-    return RankEvidence(native=NativeStack(call, Frame(function, "/home/me/solver.c", 7)), **more)
+    return RankEvidence(native=NativeStack(call, CodeLine(function, "/home/me/solver.c", 7)), **more)
 
 
 def test_without_collectives_of_pytorch_the_calls_of_mpi_tell_who_waits() -> None:
@@ -239,18 +239,20 @@ def test_a_rank_that_is_left_when_the_others_have_ended_does_not_go_on() -> None
 
 
 C10D = "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
-WRAPPER = Frame("wrapper", "/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", 83)
+WRAPPER = CodeLine("wrapper", "/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", 83)
 
 
 def meeting(call: str = "init_process_group", line: int = 3) -> RankEvidence:
     """Return a rank that waits in a function of PyTorch, which records no collective there."""
-    inner = Frame("_store_based_barrier", C10D, 900)
-    return RankEvidence(stack=(inner, Frame(call, C10D, 1700), WRAPPER, Frame("main", "/home/me/t.py", line)))
+    inner = CodeLine("_store_based_barrier", C10D, 900)
+    return RankEvidence(
+        stack=(inner, CodeLine(call, C10D, 1700), WRAPPER, CodeLine("main", "/home/me/t.py", line))
+    )
 
 
 def at(function: str, line: int, **more: Any) -> RankEvidence:
     """Return a rank of which only the Python stack is known."""
-    return RankEvidence(stack=(Frame(function, "/home/me/t.py", line),), **more)
+    return RankEvidence(stack=(CodeLine(function, "/home/me/t.py", line),), **more)
 
 
 def test_before_the_first_collective_the_stacks_tell_who_has_not_come() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcprof.profiles.readers.flight_recorder import Frame
+from hpcprof.profiles.readers.flight_recorder import CodeLine
 from hpcprof.profiles.readers.native_stacks import NativeStack, parse_native_stack
 
 GDB_WAITS = """\
@@ -83,18 +83,18 @@ Thread 88 (idle)
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (GDB_WAITS, NativeStack("MPI_Barrier", Frame("exchange", "halo.c", 41))),
-        (GDB_LATE, NativeStack("", Frame("load_batch", "io.c", 5))),
+        (GDB_WAITS, NativeStack("MPI_Barrier", CodeLine("exchange", "halo.c", 41))),
+        (GDB_LATE, NativeStack("", CodeLine("load_batch", "io.c", 5))),
         (
             EU_STACK,
-            NativeStack("cuStreamSynchronize", Frame("step", "/home/me/solver", 0)),
+            NativeStack("cuStreamSynchronize", CodeLine("step", "/home/me/solver", 0)),
         ),
-        (EU_STACK_WITH_SOURCE, NativeStack("MPI_Barrier", Frame("main", "/home/me/solver.c", 23))),
-        (PY_SPY, NativeStack("MPI_Allreduce", Frame("reduce", "train.py", 12))),
-        (EU_STACK_OF_PYTHON, NativeStack("", Frame("main", "/home/me/solver", 0))),
+        (EU_STACK_WITH_SOURCE, NativeStack("MPI_Barrier", CodeLine("main", "/home/me/solver.c", 23))),
+        (PY_SPY, NativeStack("MPI_Allreduce", CodeLine("reduce", "train.py", 12))),
+        (EU_STACK_OF_PYTHON, NativeStack("", CodeLine("main", "/home/me/solver", 0))),
         (EU_STACK_OF_PYTHON.rpartition("#4")[0], NativeStack("", None)),
-        (PY_SPY_LATE, NativeStack("", Frame("load_shard", "train.py", 7))),
-        (GDB_WAITS.replace("PMPI_Barrier", "??"), NativeStack("libmpi", Frame("exchange", "halo.c", 41))),
+        (PY_SPY_LATE, NativeStack("", CodeLine("load_shard", "train.py", 7))),
+        (GDB_WAITS.replace("PMPI_Barrier", "??"), NativeStack("libmpi", CodeLine("exchange", "halo.c", 41))),
         ("ptrace: Operation not permitted.\n", None),
         ("", None),
     ],

@@ -13,7 +13,7 @@ import torch
 from hpcprof.workloads.distributed import World
 from hpcprof.workloads.rankenv import RankEnvironment, RankProfiler
 from hpcprof.workloads.schema import GpuState
-from hpcprof.workloads.sequence_parallel.measurement import GpuMonitor, Measurement, Steps, state_change
+from hpcprof.workloads.sequence_parallel.measurement import GpuMonitor, Measurement, ModeSteps, state_change
 from hpcprof.workloads.sequence_parallel.parameters import PointParameters
 from hpcprof.workloads.timing import PhaseTimer
 
@@ -61,7 +61,7 @@ def test_modes_are_measured_in_turns_and_every_second_round_in_reverse() -> None
                 with timer.phase(phase):
                     pass
 
-    steps = cast(Steps, {"serial": Noting("serial", ("allgather",)), "chunked": Noting("chunked", ())})
+    steps = cast(ModeSteps, {"serial": Noting("serial", ("allgather",)), "chunked": Noting("chunked", ())})
     parameters = PointParameters(warmup=0, burn_in=0, steps=3)
     probes = cast(Any, {"probe": Noting("probe", ()), "links": Noting("links", ("ready", "links"))})
     measured = Measurement(parameters, RankEnvironment(), world(), steps, probes).run()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.profiles.readers.nsys.nvtx_ranges import Field, Payloads
+from hpcprof.profiles.readers.nsys.nvtx_ranges import PayloadField, Payloads
 from hpcprof.profiles.readers.nsys.reader import read
 from hpcprof.profiles.readers.nsys.table_pages import BinaryColumn
 from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, NO_PEER, UNKNOWN_RANKS, Timeline
@@ -240,7 +240,7 @@ def test_a_call_without_a_valid_stamp_is_left_out_and_counted(path: Path) -> Non
 
 @given(st.lists(st.binary(max_size=80), max_size=5))
 def test_no_bytes_break_the_decoder(blobs: list[bytes]) -> None:
-    layout = {COMM: Field(0, np.dtype("<u8"))}
+    layout = {COMM: PayloadField(0, np.dtype("<u8"))}
     values, present = Payloads(BinaryColumn.from_values(blobs), {0: layout, 1: layout}).values(COMM)
     assert len(values) == len(present) == len(blobs)
 
