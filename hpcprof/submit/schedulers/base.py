@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import ClassVar
 
 from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.runs.directory import Run
@@ -55,6 +56,9 @@ class SchedulerClient(ABC):
     Every method raises `hpcprof.common.errors.SchedulerError` if a command fails.
     """
 
+    cannot_wait: ClassVar[str] = "this scheduler cannot wait for another job: submit it once that has ended."
+    """The sentence by which `unfinished` refuses to wait, unless it is overridden."""
+
     @abstractmethod
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Hand over a run and return the scheduler's job id.
@@ -77,7 +81,7 @@ class SchedulerClient(ABC):
         leaves nothing behind. By default the scheduler cannot wait for a job.
         """
         if job_ids:
-            raise SchedulerError("this scheduler cannot wait for another job: submit it once that has ended.")
+            raise SchedulerError(self.cannot_wait)
         return []
 
     def queue_behind(self, run: Run, ahead: Run) -> None:

@@ -10,7 +10,7 @@ from hpcprof.common.errors import HpcprofError
 from hpcprof.submit.remote.mirror import host_of, update
 from hpcprof.submit.remote.transport import on_host, transport
 from hpcprof.submit.runs.directory import Run
-from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
+from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.command import (
     Unreachable,
     all_answers_within,
@@ -22,11 +22,6 @@ from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.run_state import read_final_status, status_now
 from hpcprof.submit.schedulers.scheduler import Scheduler
 from hpcprof.submit.sites.model import Site
-
-
-def client_of(run: Run) -> SchedulerClient:
-    """Return the client of the scheduler that a run was submitted to."""
-    return _scheduler_of(run).client()
 
 
 def _scheduler_of(run: Run) -> Scheduler:
@@ -127,7 +122,7 @@ def _ask(group: Sequence[Run], seconds: float | None) -> dict[str, JobStatus]:
     except HpcprofError as error:
         return {run.id: JobStatus(JobState.UNKNOWN, str(error)) for run in group}
     with on_host(host, group[0].path.parent):
-        answers = client_of(group[0]).poll(group)
+        answers = _scheduler_of(group[0]).client().poll(group)
     if seconds is None:
         return answers
     first = answers[group[0].id]

@@ -35,13 +35,7 @@ _DELETE_SECONDS = 120.0
 class KubernetesClient(SchedulerClient):
     """Talks to the API server in each run's context and namespace."""
 
-    def unfinished(self, job_ids: Sequence[str]) -> list[str]:
-        """Refuse to wait for any job."""
-        if job_ids:
-            raise SchedulerError(
-                "Kubernetes cannot start one MPIJob after another: submit it once the other has ended."
-            )
-        return []
+    cannot_wait = "Kubernetes cannot start one MPIJob after another: submit it once the other has ended."
 
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Create the MPIJob and its ConfigMap; the job id is the MPIJob's name."""

@@ -47,13 +47,7 @@ _START_SECONDS = 30.0
 class LocalClient(SchedulerClient):
     """Starts jobs on this machine: at once, or when the run that they are queued behind has ended."""
 
-    def unfinished(self, job_ids: Sequence[str]) -> list[str]:
-        """Refuse to wait for any job: there is no queue."""
-        if job_ids:
-            raise SchedulerError(
-                "this machine has no queue to wait in: submit the job when the other run has ended."
-            )
-        return []
+    cannot_wait = "this machine has no queue to wait in: submit the job when the other run has ended."
 
     def queue_behind(self, run: Run, ahead: Run) -> None:
         """Note the run ahead for the supervisor, which waits for its end; the walltime begins afterwards."""

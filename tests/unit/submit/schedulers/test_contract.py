@@ -15,7 +15,7 @@ from hpcprof.submit.rendering.templates import template_files
 from hpcprof.submit.runs.directory import Run, all_runs
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.command import Refused
-from hpcprof.submit.schedulers.polling import cancel, client_of, poll
+from hpcprof.submit.schedulers.polling import cancel, poll
 from hpcprof.submit.schedulers.registry import BUILT_IN, find_scheduler
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, Scheduler
 from hpcprof.submit.sites.files import load_site
@@ -156,7 +156,7 @@ def test_without_an_answer_nothing_is_submitted_or_cancelled_and_that_is_said(
     with pytest.raises(SchedulerError, match=r"was not cancelled|cannot start"):
         cancel([run])
     with pytest.raises(SchedulerError, match="was not cancelled"):
-        client_of(run).cancel(run)
+        find_scheduler(run.submission.site.scheduler).client().cancel(run)
     assert len(all_runs(Path("runs"))) == 1
     assert not (run.path / "state" / "cancelled").exists()
 
@@ -172,7 +172,7 @@ def test_cancelling_ends_a_job_and_leaves_one_that_has_ended(standin: StandIn) -
     running, ended = submitted(standin), submitted(standin)
     standin.start(running)
     standin.end(ended, JobState.FAILED)
-    client_of(running).cancel(running, ended)
+    find_scheduler(running.submission.site.scheduler).client().cancel(running, ended)
     assert (status(running).state, status(running).reason) == (JobState.CANCELLED, "cancelled by the user")
     assert status(ended).state is JobState.FAILED
 
