@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import PurePosixPath
 
 from hpcprof.common.errors import HpcprofError
 from hpcprof.submit.remote.folders import SECONDS, Fetched, RemoteFile, fetch_files, list_files
@@ -29,11 +28,6 @@ _FREE_BYTES = 1 << 30
 def host_of(run: Run) -> Host | None:
     """Return the host of a run; None for this machine, and for profiles of another tool."""
     return Host.of(run.manifest.site) if run.manifest is not None else None
-
-
-def folder_of(run: Run, host: Host) -> PurePosixPath:
-    """Return the folder of a run on its host."""
-    return host.folder(run.id)
 
 
 def connect(runs: Sequence[Run]) -> list[str]:
@@ -71,10 +65,10 @@ def update(run: Run, host: Host, seconds: float = SECONDS) -> Fetched:
 
     Neither listing the files nor a transfer takes longer than ``seconds``.
     """
-    there = list_files(host, folder_of(run, host), _FOLDERS, seconds)
+    there = list_files(host, host.folder(run.id), _FOLDERS, seconds)
     own = {f"state/{name}" for name in _OWN}
     there = {name: file for name, file in there.items() if name not in own}
-    fetched = fetch_files(host, folder_of(run, host), _new(run, there), run.path, _MOST_BYTES, seconds)
+    fetched = fetch_files(host, host.folder(run.id), _new(run, there), run.path, _MOST_BYTES, seconds)
     for path in (run.path / "state").glob("*"):
         name = f"state/{path.name}"
         if path.is_file() and name not in there and name not in own:
@@ -100,7 +94,7 @@ def fetch_all(run: Run, host: Host, below: Sequence[str], always: str = "") -> l
 
     The file ``always`` is fetched too if the copy has it.
     """
-    there = list_files(host, folder_of(run, host), below)
+    there = list_files(host, host.folder(run.id), below)
     new = _new(run, there) | {name: file for name, file in there.items() if name == always}
     size = sum(file.size for file in new.values())
     free = shutil.disk_usage(run.path).free - _FREE_BYTES
@@ -110,7 +104,7 @@ def fetch_all(run: Run, host: Host, below: Sequence[str], always: str = "") -> l
             f"room for {max(free, 0) / 1e9:.1f} GB."
         )
     largest = max((file.size for file in new.values()), default=0)
-    return fetch_files(host, folder_of(run, host), new, run.path, largest).files
+    return fetch_files(host, host.folder(run.id), new, run.path, largest).files
 
 
 def _new(run: Run, there: Mapping[str, RemoteFile]) -> dict[str, RemoteFile]:

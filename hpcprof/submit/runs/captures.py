@@ -20,7 +20,7 @@ from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import counted, named_ranks
 from hpcprof.submit.jobs.rank_selection import parse_ranks
 from hpcprof.submit.remote.host import Host
-from hpcprof.submit.remote.mirror import folder_of, host_of, update
+from hpcprof.submit.remote.mirror import host_of, update
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.live_steps import LiveSteps, read_live_steps
 from hpcprof.submit.schedulers.base import JobState
@@ -98,7 +98,7 @@ def request_capture(run: Run, steps: int, ranks: str = "") -> tuple[Request, lis
     if host is None:
         write_request(run.path / "state", request)
     else:
-        _write_there(host, folder_of(run, host) / "state" / REQUEST, json.dumps(request._asdict()))
+        _write_there(host, host.folder(run.id) / "state" / REQUEST, json.dumps(request._asdict()))
     return request, asked
 
 
