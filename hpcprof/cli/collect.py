@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,7 +176,15 @@ def command(
     else:
         pool = _started(executor, jobs, workers)
     with pool as executing:
-        complete = _collect_all(found, store, executing, step_range, program)
+        read = partial(
+            collect_and_tell,
+            store=store,
+            cpus=executing.cpus,
+            executor=executing.executor,
+            step_range=step_range,
+            program=program,
+        )
+        complete = for_each(found, read)
     pushed = address is None or push_each(address, found, store)
     if not (complete and pushed):
         sys.exit(1)
@@ -325,18 +334,6 @@ def _nothing_new(runs: Sequence[Run], runs_dir: Path, db: str | None) -> bool:
             click.echo(f"hpcprof: {sentence}", err=True)
         click.echo(_summary(run, 0, len(read), 0, store))
     return True
-
-
-def _collect_all(
-    runs: Sequence[Run], store: Store, pool: _Pool, step_range: str | None, program: str | None
-) -> bool:
-    """Collect runs one after another, and return whether no profile was skipped."""
-    return for_each(
-        runs,
-        lambda run: collect_and_tell(
-            run, store, pool.cpus, pool.executor, step_range=step_range, program=program
-        ),
-    )
 
 
 def for_each(runs: Sequence[Run], function: Callable[[Run], bool]) -> bool:

@@ -23,24 +23,16 @@ flag = partial(click.option, is_flag=True)
 repeatable = partial(click.option, multiple=True)
 
 
-# The defaults are functions, since only a command that runs may read the files of hpcprof config.
-def _default_runs_dir() -> Path:
-    from hpcprof.submit.config import default_runs_dir
-
-    return default_runs_dir()
-
-
-def _default_database() -> str | None:
-    from hpcprof.submit.config import default_database
-
-    return default_database()
-
-
-def default_site() -> str:
-    """Return the site of a command that names none."""
+def _configured(function: str) -> Any:
     from hpcprof.submit import config
 
-    return config.default_site()
+    return getattr(config, function)()
+
+
+# Functions, since only a command that runs may read the files of hpcprof config.
+default_site = partial(_configured, "default_site")
+_default_runs_dir = partial(_configured, "default_runs_dir")
+_default_database = partial(_configured, "default_database")
 
 
 def runs_dir_option(command: CommandT) -> CommandT:

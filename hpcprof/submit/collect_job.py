@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -45,16 +45,11 @@ class CollectPlacement:
 
     def options(self) -> list[str]:
         """Return the options of ``hpcprof collect --submit`` that ask for this place."""
-        values = {
-            "--jobs": self.jobs,
-            "--nodes": self.nodes,
-            "--queue": self.queue,
-            "--walltime": self.walltime,
-            "--step-range": self.step_range,
-            "--program": self.program,
-        }
-        words = [word for name, value in values.items() if value is not None for word in (name, str(value))]
-        return [*(["--executor", "mpi"] if self.mpi else []), *words]
+        words = ["--executor", "mpi"] if self.mpi else []
+        for name, value in asdict(self).items():
+            if name != "mpi" and value is not None:
+                words += [f"--{name.replace('_', '-')}", str(value)]
+        return words
 
 
 def submit_collect(
