@@ -263,7 +263,8 @@ def stragglers(
     called_late = {row["rank"] for row in rows if row["verdict"] in _CALLED_LATE}
     if not by_replay or called_late & {*by_replay}:
         return said
-    return f"{named_ranks(by_replay)} by the replay (findings); by arrival at collectives {said}"
+    late = named_ranks(by_replay)
+    return f"{late} by a replay of the run (findings); by arrivals at collectives alone: {said}"
 
 
 def _by_arrival(rows: list[Row], details: str, threshold: float) -> str:

@@ -225,7 +225,7 @@ def _files_to_read(run: Run, store: Store) -> list[Path]:
     files = profiles_of(run)
     if not files and not is_unprofiled(run, store):
         place = f"{run.path} or its profiles/" if run.manifest else run.path
-        raise HpcprofError(f"no profiles ({PROFILES}) in {place}{profiler_complaint(run)}.")
+        raise HpcprofError(f"no profiles in {place}{profiler_complaint(run)}. Profiles are {PROFILES}.")
     return files
 
 

@@ -70,7 +70,7 @@ def runs_of_files(files: Sequence[Path]) -> list[Run]:
             beside.setdefault(file.parent, []).append(file)
         elif _kind(file) is None:
             raise UsageError(
-                f"{file} is not a profile that hpcprof reads: valid are {PROFILES}, also as .xz, .gz or "
+                f"{file} is not a profile that hpcprof reads. Profiles are {PROFILES}, also as .xz, .gz or "
                 ".zst; *.pickle of PyTorch's memory, *.darshan."
             )
         else:

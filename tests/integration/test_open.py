@@ -151,7 +151,7 @@ def test_several_folders_are_shown_one_after_the_other_and_mistakes_named(
     ("path", "code", "says"),
     [
         ("nothere", 2, "unknown run 'nothere': there is no such file or folder, and runs has no runs"),
-        ("empty", 1, "no profiles ("),
+        ("empty", 1, "/empty. Profiles are *.sqlite"),
         ("notes.txt", 2, "is not a profile that hpcprof reads"),
         ("junk.sqlite", 1, "junk.sqlite is not an SQLite file"),
     ],

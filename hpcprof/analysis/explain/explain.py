@@ -653,7 +653,8 @@ def _without_profiler(
     kept, doubts = [], []
     for one in found:
         interval, cause = one.interval, one.candidate.cause.value
-        seems = f"in {one.candidate.where or built.step} it seems to cost {format_ns(one.saving)} of a step"
+        place = f" in {one.candidate.where}" if one.candidate.where else ""
+        seems = f"it seems to cost {format_ns(one.saving)} of a step{place}"
         if one.saving - interval.by_profiler < bar <= one.saving:
             reason = f"{seems}, but the profiler, which slows the host, may be the reason"
             doubts.append(NotJudged(cause, f"{reason}: compare with steps that are not profiled"))

@@ -81,7 +81,8 @@ def cause(error: Exception) -> str:
     """Return the first line of what a database, or the file system below it, reports."""
     if isinstance(error, OSError):
         return f"{error.filename}: {error.strerror}"
-    return str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+    said = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
+    return f"{said}: move it away, and collect the profiles again" if "malformed" in said else said
 
 
 class Database:

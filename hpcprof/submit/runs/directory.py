@@ -339,7 +339,7 @@ def find_run(reference: str, runs: Path, others: Sequence[str] = ()) -> Run:
         raise UsageError(
             f"unknown run {reference!r}: there is no such file or folder, and {runs} has no runs."
         )
-    where = f" (it is neither a folder nor a run in {runs})"
+    where = f" (there is no such file or folder, and no such run in {runs})"
     raise unknown("run", reference, dict.fromkeys([*ids, *others]), where, listed=_LISTED_RUNS)
 
 

@@ -88,7 +88,8 @@ def test_stragglers_are_named_with_lateness_cost_and_uncertainty() -> None:
     assert both.endswith("clocks ± 1.900 µs); unknown for 1 of 5 ranks: see hpcprof x")
     # What a replay shows is not contradicted by arrivals that tell nothing.
     assert stragglers([*even, row(3, "unknown")], "hpcprof x", by_replay=[3]) == (
-        "rank 3 by the replay (findings); by arrival at collectives unknown for 1 of 4 ranks: see hpcprof x"
+        "rank 3 by a replay of the run (findings); by arrivals at collectives alone: "
+        "unknown for 1 of 4 ranks: see hpcprof x"
     )
     assert stragglers([*even, row(3, "straggler", 14.94)], "", by_replay=[3]).startswith("rank 3 is 512.3 µs")
     assert stragglers(even[:1], "") == ""
