@@ -24,7 +24,7 @@ _RETRY_SECONDS = 8.0
 # Settings of the user that change which jobs squeue and sacct list, and how they print times.
 _IGNORED = ("SQUEUE_", "SACCT_", "SLURM_TIME_FORMAT")
 
-AnswerT = TypeVar("Answer")
+AnswerT = TypeVar("AnswerT")
 
 
 class Unreachable(SchedulerError):
