@@ -7,7 +7,7 @@ no name. All columns of a table have the same length, and rows keep the profiler
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -525,6 +525,11 @@ class Timeline:
     def columns_of_operations(self, kind: type[TableT]) -> TableT:
         """Return the rows of `operations` with only the columns of ``kind``, which takes less memory."""
         return concatenate(kind, (self.kernels, self.memops, self.graphs))
+
+    def of_operations(self, *names: str) -> Iterator[Ints]:
+        """Yield columns of `operations`, each joined when it is its turn."""
+        for name in names:
+            yield np.concatenate([getattr(t, name) for t in (self.kernels, self.memops, self.graphs)])
 
 
 def plausible(start: Ints, end: Ints) -> Mask:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hpcprof.analysis.steps.streams import NO_CALL, OperationTimes, launch_calls
+from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.profiles.timeline import (
     NO_LINK,
     NO_WAIT,
@@ -33,9 +33,9 @@ def arrows(timeline: Timeline, rank: int, zero: int, track: Ints) -> Iterator[st
 
     ``zero`` is the time that is 0 in the trace, and ``track`` the track of each of ``timeline.operations()``.
     """
-    calls, work = timeline.calls, timeline.columns_of_operations(OperationTimes)
+    calls, (start,) = timeline.calls, timeline.of_operations("start")
     call, operation = launches(timeline)
-    ends = (calls.start[call], calls.thread[call], work.start[operation], track[operation])
+    ends = (calls.start[call], calls.thread[call], start[operation], track[operation])
     yield from _drawn("ac2g", rank, zero, *ends)
     done = timeline.operators
     forward, backward = gradients(timeline)

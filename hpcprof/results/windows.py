@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpcprof.analysis.steps.streams import NO_CALL, OperationTimes, launch_calls
+from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.event_columns import timeline_tables
 from hpcprof.profiles.readers.declaration import ProfileContent
@@ -208,8 +208,8 @@ def cut(timeline: Timeline, start_ns: int, end_ns: int, tables: tuple[str, ...] 
 
 def _from_first_launch(timeline: Timeline, start_ns: int, end_ns: int) -> Timeline:
     """Return the GPU's events of a window, and the host's since the first call that launched one of them."""
-    work = timeline.columns_of_operations(OperationTimes)
-    call = launch_calls(timeline)[overlapping(work.start, work.end, start_ns, end_ns)]
+    started, ended = timeline.of_operations("start", "end")
+    call = launch_calls(timeline)[overlapping(started, ended, start_ns, end_ns)]
     launched = timeline.calls.start[call[call != NO_CALL]]
     host_start = min(start_ns, int(launched.min(initial=start_ns)))
     host = tuple(field for field in timeline_tables() if field not in _ON_GPU)

@@ -65,12 +65,8 @@ def run_kernel_metrics(
         Compute, and ``kernel`` among them replaces the choice of kernels.
     top : int
         The number of kernels to measure.
-    db : str, optional
-        The results database; see `hpcprof.open`.
-    progress : callable, optional
-        Called with each message of the study; ``print`` will do.
-    command_line : sequence of str, optional
-        The command that run.json records; by default that of this process.
+    db, progress, command_line
+        As for `run_slowdown`.
 
     Raises
     ------

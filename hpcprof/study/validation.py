@@ -70,12 +70,8 @@ def run_validation(
         The steps of a block with or without a fault.
     repeats : int
         How often each fault has two blocks with it and two without it.
-    db : str, optional
-        The results database; see `hpcprof.open`.
-    progress : callable, optional
-        Called with each message of the study; ``print`` will do.
-    command_line : sequence of str, optional
-        The command that run.json records; by default that of this process.
+    db, progress, command_line
+        As for `run_slowdown`.
 
     Raises
     ------

@@ -31,7 +31,7 @@ from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.operators.host_time import measured_on_host
 from hpcprof.analysis.steps.run_step import ended_steps
 from hpcprof.analysis.steps.step_ranges import no_steps, shown_name, steps_of
-from hpcprof.analysis.steps.streams import OperationTimes, launch_calls
+from hpcprof.analysis.steps.streams import launch_calls
 from hpcprof.analysis.steps.wall_time import StepTimes, step_intervals
 from hpcprof.analysis.summaries.api_calls import without_version
 from hpcprof.common.memoize import computed_once
@@ -115,15 +115,6 @@ class _Sums(Table):
     kind: Ints
     time: Ints
     gaps: Ints
-
-
-@dataclass(frozen=True)
-class _Where(Table):
-    """Places and categories of operations."""
-
-    device: Ints
-    stream: Ints
-    category: Ints
 
 
 def idle_causes(timeline: Timeline) -> Outcome:
@@ -371,16 +362,16 @@ def _added(sums: _Sums) -> _Sums:
 
 def _gaps(timeline: Timeline, idle: Intervals) -> _Gaps:
     start, end = idle
-    work = timeline.columns_of_operations(OperationTimes)
-    by_start = np.argsort(work.start, kind="stable")
-    following = np.append(by_start, NONE)[np.searchsorted(work.start[by_start], end)]
-    by_end = np.argsort(work.end, kind="stable")
-    before = np.append(NONE, by_end)[np.searchsorted(work.end[by_end], start, side="right")]
-    del work, by_start, by_end  # The columns of all operations take much memory.
+    starts, ends = timeline.of_operations("start", "end")
+    by_start = np.argsort(starts, kind="stable")
+    following = np.append(by_start, NONE)[np.searchsorted(starts[by_start], end)]
+    by_end = np.argsort(ends, kind="stable")
+    before = np.append(NONE, by_end)[np.searchsorted(ends[by_end], start, side="right")]
+    del starts, ends, by_start, by_end  # The columns of all operations take much memory.
     call = launch_calls(timeline)[following]
     call[following == NONE] = NONE
     begun = at(timeline.calls.start, call)
-    where = timeline.columns_of_operations(_Where)
+    device, stream, category = timeline.of_operations("device", "stream", "category")
     return _Gaps(
         number=np.arange(len(start)),
         start=start,
@@ -393,12 +384,9 @@ def _gaps(timeline: Timeline, idle: Intervals) -> _Gaps:
         ),
         holding=np.full(len(start), NONE),
         held=np.zeros(len(start), np.int64),
-        copies=where.category[following] == Category.MEM,
+        copies=category[following] == Category.MEM,
         changes_stream=(before != NONE)
-        & (
-            (where.stream[following] != where.stream[before])
-            | (where.device[following] != where.device[before])
-        ),
+        & ((stream[following] != stream[before]) | (device[following] != device[before])),
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from hpcprof.analysis.explain.host_activity import NONE, Places, divided, places_of
 from hpcprof.analysis.statistics.confidence_intervals import grows_with
 from hpcprof.analysis.steps.step_ranges import steps_of
-from hpcprof.analysis.steps.streams import NEVER, OperationTimes, launch_calls, launch_starts
+from hpcprof.analysis.steps.streams import NEVER, launch_calls, launch_starts
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, rows_by_key
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.timeline import Category, GpuWork, Ints, Mask, NamedSpans, Table, Timeline, concatenate
@@ -132,7 +132,7 @@ class RankActivity:
 def step_fronts(timeline: Timeline) -> Ints:
     """Return the first operation of each step by its start, `NONE` for a step that launches none."""
     ranges, launched = steps_of(timeline).ranges, launch_starts(timeline)
-    start = timeline.columns_of_operations(OperationTimes).start
+    (start,) = timeline.of_operations("start")
     order = np.lexsort((start, launched))
     low = np.searchsorted(launched[order], ranges.start)
     high = np.searchsorted(launched[order], np.minimum(ranges.end, NEVER - 1), side="right")
@@ -180,8 +180,8 @@ def _calls(
     launch = launch_calls(timeline)
     launched = launch[launch != NONE]
     memory = np.zeros(len(calls), bool)
-    kinds = timeline.columns_of_operations(_Kind).category[launch != NONE]
-    memory[launched[kinds == Category.MEM]] = True
+    (category,) = timeline.of_operations("category")
+    memory[launched[category[launch != NONE] == Category.MEM]] = True
     launching = np.zeros(len(calls), bool)
     launching[launched] = True
     used, name = numbered(calls.name)
@@ -219,11 +219,6 @@ def _calls(
         before=predecessors(start, finish, thread),
     )
     return found, owner
-
-
-@dataclass(frozen=True)
-class _Kind(Table):
-    category: Ints
 
 
 def kind_of_call(name: str) -> CallKind:

@@ -10,7 +10,7 @@ import numpy as np
 from hpcprof.analysis.framework.outcome import Outcome, Values, columns_of, no_rows, none_in
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.gpu_time.device_time import DeviceTime, device_times
-from hpcprof.analysis.steps.streams import NEVER, OperationTimes, launch_starts, streams, why_no_launches
+from hpcprof.analysis.steps.streams import NEVER, launch_starts, streams, why_no_launches
 from hpcprof.profiles.timeline import Category, Ints, Timeline
 
 PARTS = ("compute", "exposed_comm", "exposed_mem", "idle")
@@ -133,14 +133,14 @@ def idle(timeline: Timeline) -> Outcome:
     file = timeline.origin.path.name
     if reason := why_no_launches(timeline):
         return no_rows(reason)
-    operations, launched = timeline.columns_of_operations(OperationTimes), launch_starts(timeline)
+    (start, end), launched = timeline.of_operations("start", "end"), launch_starts(timeline)
     totals: dict[tuple[int, int], Ints] = {}
     gaps = used = 0
     for device, stream, rows in streams(timeline):
         launch = launched[rows]
         known = (launch[1:] != NEVER) & (launch[:-1] != NEVER)
-        ended = np.maximum.accumulate(operations.end[rows])[:-1]
-        length = np.maximum(operations.start[rows][1:] - ended, 0) * known
+        ended = np.maximum.accumulate(end[rows])[:-1]
+        length = np.maximum(start[rows][1:] - ended, 0) * known
         late = launch[1:] > ended
         short = length < KERNEL_WAIT_NS
         gaps, used = gaps + len(known), used + int(np.count_nonzero(known))
@@ -180,10 +180,10 @@ def queue_length(timeline: Timeline) -> Outcome:
     """
     if reason := why_no_launches(timeline):
         return no_rows(reason)
-    operations, launched = timeline.columns_of_operations(OperationTimes), launch_starts(timeline)
+    (begun,), launched = timeline.of_operations("start"), launch_starts(timeline)
     rows = []
     for device, stream, members in streams(timeline):
-        launch, start = launched[members], operations.start[members]
+        launch, start = launched[members], begun[members]
         known = launch != NEVER
         if not known.any():
             continue

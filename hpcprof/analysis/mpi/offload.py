@@ -8,7 +8,6 @@ useful is the time of kernels, active also that of copies and of kernels that co
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -19,7 +18,7 @@ from hpcprof.analysis.mpi.per_rank import regions_of
 from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
 from hpcprof.profiles.columns.intervals import Intervals, coverage, union, union_of
 from hpcprof.profiles.columns.unique import numbered
-from hpcprof.profiles.timeline import Category, Ints, Table, Timeline
+from hpcprof.profiles.timeline import Category, Timeline
 
 _DIGITS = 3
 _CALLING_STEPS = 0.1
@@ -31,14 +30,6 @@ _BRANCHES = (
     "device_communication_efficiency_pct",
     "device_orchestration_efficiency_pct",
 )
-
-
-@dataclass(frozen=True)
-class _Operations(Table):
-    start: Ints
-    end: Ints
-    device: Ints
-    category: Ints
 
 
 def offload(timeline: Timeline) -> Outcome:
@@ -89,11 +80,11 @@ def offload(timeline: Timeline) -> Outcome:
 
 def _devices(timeline: Timeline) -> Iterator[tuple[Intervals, Intervals]]:
     """Yield the intervals in which each device computes, and those in which it does anything."""
-    every = timeline.columns_of_operations(_Operations)
-    for device in numbered(every.device)[0].tolist():
-        own = every.take(every.device == device)
-        computes = own.category == Category.COMP
-        yield union(own.start[computes], own.end[computes]), union(own.start, own.end)
+    start, end, on, category = timeline.of_operations("start", "end", "device", "category")
+    for device in numbered(on)[0].tolist():
+        own = on == device
+        computes = own & (category == Category.COMP)
+        yield union(start[computes], end[computes]), union(start[own], end[own])
 
 
 def with_branches(pop: Outcome, times: pd.DataFrame) -> Outcome:

@@ -13,12 +13,11 @@ from hpcprof.analysis.framework.outcome import Outcome, no_rows, none_in
 from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.operators.matrix_multiplications import costs, counts_flops, flops, peak_tflops
 from hpcprof.analysis.statistics.grouped import round_half_up, summarize, sums
-from hpcprof.analysis.steps.streams import OperationTimes
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
 from hpcprof.profiles.readers.nsys import NSYS
-from hpcprof.profiles.timeline import NO_LINK, Floats, Ints, Operators, Ranges, Table, Timeline
+from hpcprof.profiles.timeline import NO_LINK, Floats, Ints, Operators, Ranges, Timeline
 
 NO_OPERATOR = -1
 
@@ -125,15 +124,6 @@ _Floats = Floats
 
 
 @dataclass(frozen=True)
-class _Work(Table):
-    """Columns of the operations on the GPU."""
-
-    start: Ints
-    end: Ints
-    name: Ints
-
-
-@dataclass(frozen=True)
 class _Calls:
     """The calls of operators by position in `Nesting.order`, all arrays of shape (operators,).
 
@@ -183,12 +173,12 @@ def operator_kernels(timeline: Timeline) -> Outcome:
     operation, operator = launching_operators(timeline)
     if not len(operation):
         return no_rows(f"no GPU operation of {timeline.origin.path.name} was launched inside an operator")
-    done = timeline.columns_of_operations(_Work)
+    start, end, ran = timeline.of_operations("start", "end", "name")
     of_operator = timeline.operators.name[nesting(timeline).order[operator]]
     names, name = number_texts(timeline, of_operator)
-    kernels, kernel = number_texts(timeline, done.name[operation])
+    kernels, kernel = number_texts(timeline, ran[operation])
     keys, group = numbered_rows(name, kernel)
-    summary = summarize(group, (done.end - done.start)[operation])
+    summary = summarize(group, (end - start)[operation])
     columns = {"operator": names[keys[:, 0]], "kernel": kernels[keys[:, 1]]}
     return Outcome(columns | summary.table("instances"))
 
@@ -199,8 +189,8 @@ def _calls(timeline: Timeline) -> _Calls:
     shapes, shape = numbered_rows(table.name, table.dims, table.types)
     shape, host = shape[tree.order], (table.end - table.start)[tree.order]
     operation, operator = launching_operators(timeline)
-    done = timeline.columns_of_operations(_Work)
-    time = done.end - done.start
+    start, end, ran = timeline.of_operations("start", "end", "name")
+    time = end - start
     launched = np.bincount(operator, minlength=len(host))
     own_gpu = sums(operator, time[operation], len(host))
     texts = [timeline.names(column) for column in np.ascontiguousarray(shapes.T)]
@@ -217,7 +207,7 @@ def _calls(timeline: Timeline) -> _Calls:
         gpu=tree.inside(own_gpu),
         own_gpu=own_gpu,
         flops=work[call[tree.order]],
-        peak=_peaks(timeline, texts, shape[operator], done.name[operation])[shape],
+        peak=_peaks(timeline, texts, shape[operator], ran[operation])[shape],
         moved=moved[call[tree.order]],
         busy=int(time.sum()),
     )
@@ -315,8 +305,8 @@ def modules(timeline: Timeline) -> Outcome:
     host = (table.end - table.start)[tree.order]
     names, name = number_texts(timeline, table.name[tree.order])
     total = partial(sums, name, count=len(names))
-    done = timeline.columns_of_operations(OperationTimes)
-    launched, forward = _forward(timeline, tree, done.end - done.start)
+    start, end = timeline.of_operations("start", "end")
+    launched, forward = _forward(timeline, tree, end - start)
     gpu, backward = total(tree.inside(forward)), total(tree.inside(_backward(timeline, tree)))
     own = total(tree.own(host))
     rows: dict[str, Any] = {
@@ -328,7 +318,7 @@ def modules(timeline: Timeline) -> Outcome:
         "gpu_ops": total(tree.inside(launched)),
         "gpu_ns": gpu,
         "backward_gpu_ns": backward,
-        "gpu_pct": percent(gpu + backward, int((done.end - done.start).sum())),
+        "gpu_pct": percent(gpu + backward, int((end - start).sum())),
     }
     return Outcome(rows)
 
@@ -346,9 +336,9 @@ def _forward(timeline: Timeline, tree: Nesting, time: Ints) -> tuple[Ints, Ints]
 def _backward(timeline: Timeline, tree: Nesting) -> Ints:
     """Return the time on the GPU of the gradients of the operators that each call executed itself."""
     table, of_operators = timeline.operators, nesting(timeline)
-    done = timeline.columns_of_operations(OperationTimes)
+    begun, ended = timeline.of_operations("start", "end")
     operation, operator = launching_operators(timeline)
-    spent = of_operators.inside(sums(operator, (done.end - done.start)[operation], len(table)))
+    spent = of_operators.inside(sums(operator, (ended - begun)[operation], len(table)))
     start, link = (column[of_operators.order] for column in (table.start, table.link))
     linked = np.flatnonzero(link != NO_LINK)
     linked = linked[np.lexsort((start[linked], link[linked]))]

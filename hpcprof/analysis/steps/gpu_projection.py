@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from hpcprof.analysis.steps.streams import OperationTimes
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.ordering import ascends, by_time
@@ -53,23 +52,22 @@ class Projection:
 @computed_once
 def launches(timeline: Timeline) -> Launches:
     """Return the calls that launched operations; a call may launch several operations."""
-    calls, work = timeline.calls, timeline.columns_of_operations(OperationTimes)
-    operation, call = launch_pairs(timeline)
+    calls, (operation, call) = timeline.calls, launch_pairs(timeline)
+    start, end = (column[operation] for column in timeline.of_operations("start", "end"))
     # Calls with the same id launched the same operations.
     twice = np.flatnonzero(operation[1:] == operation[:-1])
     shared = distinct(np.concatenate((call[twice], call[twice + 1])))
     return {
-        (process, thread): list(_layers(*_launched(calls, call[rows], work.take(operation[rows]), shared)))
+        (process, thread): list(_layers(*_launched(calls, call[rows], start[rows], end[rows], shared)))
         for (process, thread), rows in rows_by_key(calls.process[call], calls.thread[call])
     }
 
 
-def _launched(calls: ApiCalls, call: Ints, work: OperationTimes, shared: Ints) -> tuple[Ints, ...]:
+def _launched(calls: ApiCalls, call: Ints, first: Ints, last: Ints, shared: Ints) -> tuple[Ints, ...]:
     """Return the arguments of `_layer` for one thread, sorted by start and end."""
     if not ascends(call):
         order = np.argsort(call, kind="stable")
-        call, work = call[order], work.take(order)
-    first, last = work.start, work.end
+        call, first, last = call[order], first[order], last[order]
     again = call[1:] == call[:-1]
     if again.any():
         at = np.flatnonzero(np.append(True, ~again))

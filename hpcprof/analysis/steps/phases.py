@@ -17,7 +17,6 @@ from hpcprof.analysis.steps.range_tree import NO_PARENT, tree
 from hpcprof.analysis.steps.run_step import step_series, whole_steps
 from hpcprof.analysis.steps.step_detection import rows_named
 from hpcprof.analysis.steps.step_ranges import Steps, no_steps, shown_name, steps_of
-from hpcprof.analysis.steps.streams import OperationTimes
 from hpcprof.analysis.steps.wall_time import (
     GPU_SPAN_PCT,
     Segments,
@@ -183,12 +182,12 @@ def _outside_phases(
     begun = np.searchsorted(steps.ranges.start, segments.launched, side="right") - 1
     inside = (begun >= 0) & (segments.segment % 2 == 0)
     inside &= segments.launched <= steps.ranges.end[np.maximum(begun, 0)]
-    work = timeline.columns_of_operations(OperationTimes).take(segments.operation[inside])
+    start, end = (column[segments.operation[inside]] for column in timeline.of_operations("start", "end"))
     # The operations between the same two phases of a step are one interval, as those of a phase are.
     pairs, group, _ = _pairs(begun[inside], segments.segment[inside])
     first, last = np.full(len(pairs), np.iinfo(np.int64).max), np.zeros(len(pairs), np.int64)
-    np.minimum.at(first, group, work.start)
-    np.maximum.at(last, group, work.end)
+    np.minimum.at(first, group, start)
+    np.maximum.at(last, group, end)
     step = np.zeros(len(pairs), np.int64)
     step[group] = begun[inside]
     # A step without such operations has an empty interval.

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.ordering import by_time
 from hpcprof.profiles.columns.unique import rows_by_key
-from hpcprof.profiles.timeline import Ints, Table, Timeline
+from hpcprof.profiles.timeline import Ints, Timeline
 
 NEVER = int(np.iinfo(np.int64).max)
 """Stands for the start of a launch call that was not recorded."""
@@ -19,34 +17,13 @@ NO_CALL = -1
 """Stands for the row of a launch call that was not recorded."""
 
 
-@dataclass(frozen=True)
-class OperationTimes(Table):
-    """The start and end of operations."""
-
-    start: Ints
-    end: Ints
-
-
-@dataclass(frozen=True)
-class _Place(Table):
-    """The device and stream of operations."""
-
-    device: Ints
-    stream: Ints
-
-
 @computed_once
 def streams(timeline: Timeline) -> list[tuple[int, int, Ints]]:
     """Return the device, the stream and the rows of the operations, by start and end, of each stream."""
-    place = timeline.columns_of_operations(_Place)
-    parts = rows_by_key(place.device, place.stream)
-    del place  # The columns of all operations take much memory.
-    extent = timeline.columns_of_operations(OperationTimes)
-    found = []
-    for (device, stream), rows in parts:
-        order = by_time(extent.start[rows], extent.end[rows])
-        found.append((device, stream, rows[order]))
-    return found
+    # The columns of all operations take much memory: those of places are gone before those of times come.
+    parts = rows_by_key(*timeline.of_operations("device", "stream"))
+    start, end = timeline.of_operations("start", "end")
+    return [(device, stream, rows[by_time(start[rows], end[rows])]) for (device, stream), rows in parts]
 
 
 def why_no_launches(timeline: Timeline) -> str:

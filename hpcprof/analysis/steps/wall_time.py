@@ -13,9 +13,9 @@ import numpy as np
 
 from hpcprof.analysis.steps.gpu_projection import project
 from hpcprof.analysis.steps.step_ranges import steps_of
-from hpcprof.analysis.steps.streams import NEVER, OperationTimes, launch_starts
+from hpcprof.analysis.steps.streams import NEVER, launch_starts
 from hpcprof.common.memoize import computed_once
-from hpcprof.profiles.timeline import Ints, Mask, Ranges, Table, Timeline
+from hpcprof.profiles.timeline import Ints, Mask, Ranges, Timeline
 
 _LATEST = int(np.iinfo(np.int64).max)
 _EARLIEST = int(np.iinfo(np.int64).min)
@@ -81,13 +81,6 @@ def step_intervals(timeline: Timeline) -> StepTimes:
 
 
 @dataclass(frozen=True)
-class _Launched(Table):
-    """The process of operations."""
-
-    process: Ints
-
-
-@dataclass(frozen=True)
 class Segments:
     """The time of a process, divided among its phases and what lies between them.
 
@@ -117,14 +110,14 @@ def divide(timeline: Timeline, phases: Ranges) -> Segments:
     end = np.minimum(np.maximum(phases.end, start), np.append(start[1:], _LATEST))
     host_start = np.concatenate(([_EARLIEST], np.column_stack((start, end)).ravel()))
     launched = launch_starts(timeline)
-    process = timeline.columns_of_operations(_Launched).process
+    (process,) = timeline.of_operations("process")
     operation = np.flatnonzero((launched != NEVER) & np.isin(process, phases.process[:1]))
     launched = launched[operation]
-    work = timeline.columns_of_operations(OperationTimes).take(operation)
     segment = np.searchsorted(host_start, launched, side="right") - 1
     first, last = np.full(len(host_start), _LATEST), np.full(len(host_start), _EARLIEST)
-    np.minimum.at(first, segment, work.start)
-    np.maximum.at(last, segment, work.end)
+    starts, ends = timeline.of_operations("start", "end")
+    np.minimum.at(first, segment, starts[operation])
+    np.maximum.at(last, segment, ends[operation])
     before = np.append(_EARLIEST, np.maximum.accumulate(last)[:-1])
     takes_over = np.maximum.accumulate(np.minimum(first, np.maximum(host_start, before)))
     return Segments(takes_over, operation, segment, launched)

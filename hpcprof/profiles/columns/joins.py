@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import NDArray
 
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import distinct, extent, numbered_rows
-from hpcprof.profiles.timeline import NO_CORRELATION, NO_PROCESS, Ints, Table, Timeline
+from hpcprof.profiles.timeline import NO_CORRELATION, NO_PROCESS, Ints, Timeline
 
 _Keys = NDArray[np.signedinteger[Any]]
 
@@ -101,14 +100,6 @@ def latest(keys: tuple[Ints, ...], time: Ints, wanted: tuple[Ints, ...], moment:
     return found[count:]
 
 
-@dataclass(frozen=True)
-class _Identified(Table):
-    """The columns that identify the launch of an operation."""
-
-    process: Ints
-    correlation: Ints
-
-
 @computed_once
 def launch_pairs(timeline: Timeline) -> tuple[Ints, Ints]:
     """Return the rows of ``timeline.operations()`` and ``timeline.calls`` in every pair of one launch.
@@ -116,11 +107,10 @@ def launch_pairs(timeline: Timeline) -> tuple[Ints, Ints]:
     Both rows have the same process and correlation id. A call may launch several operations, and calls
     inside a call share its id. Pairs are in the order of the operations.
     """
-    operations, calls = timeline.columns_of_operations(_Identified), timeline.calls
-    of_operation, of_call = pair_keys(
-        (operations.process, operations.correlation), (calls.process, calls.correlation)
-    )
-    known = (operations.process != NO_PROCESS) & (operations.correlation != NO_CORRELATION)
+    process, correlation = timeline.of_operations("process", "correlation")
+    calls = timeline.calls
+    of_operation, of_call = pair_keys((process, correlation), (calls.process, calls.correlation))
+    known = (process != NO_PROCESS) & (correlation != NO_CORRELATION)
     if known.all():
         return matches(of_operation, of_call)
     identified = np.flatnonzero(known)

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcprof.analysis.steps.gpu_projection import ranges_on_gpu
-from hpcprof.analysis.steps.streams import OperationTimes
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted
 from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
@@ -428,7 +427,7 @@ def _counters(timeline: Timeline) -> Iterator[tuple[str, Ints, Ints]]:
     call, operation = launches(timeline)
     if not len(call):
         return
-    begun = timeline.columns_of_operations(OperationTimes).start[operation]
+    begun = next(timeline.of_operations("start"))[operation]
     launched = np.minimum(timeline.calls.start[call], begun)
     time = np.concatenate([launched, begun])
     order = np.argsort(time, kind="stable")
