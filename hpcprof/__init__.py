@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from hpcprof.common.errors import DamagedInput, HpcprofError, SchedulerError, StoreError, UsageError
     from hpcprof.results.api import Results
-    from hpcprof.results.collect import Collected, Progress
+    from hpcprof.results.collect import Collected
+    from hpcprof.results.executors.interface import Progress
     from hpcprof.results.history import History
     from hpcprof.submit.jobs.job import JobSpec
     from hpcprof.submit.runs.directory import Run

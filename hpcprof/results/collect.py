@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -26,7 +26,7 @@ from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import PROFILES, content_of
 from hpcprof.results.analysis_table import ANALYSIS_VERSION
 from hpcprof.results.darshan_logs import bring_logs
-from hpcprof.results.executors.interface import Executor, Lost, serially
+from hpcprof.results.executors.interface import Executor, Lost, Progress, serially
 from hpcprof.results.executors.processes import Processes
 from hpcprof.results.known_files import KnownFile, remember, remember_settled, unchanged_files
 from hpcprof.results.last_collected import note_collected
@@ -52,9 +52,6 @@ from hpcprof.submit.runs.failures import profiler_complaint
 
 if TYPE_CHECKING:  # a collect that finds nothing new does without
     from hpcprof.results.over_ranks import RunSurvey
-
-Progress = Callable[[int, int, Path], None]
-"""Called after each rank with the number of ranks done, the number of all, and the rank's profile."""
 
 
 @dataclass
@@ -147,7 +144,7 @@ def collect(
     run : Run
     store : Store
     progress : callable, optional
-        See `Progress`.
+        See `hpcprof.results.executors.interface.Progress`.
     executor : Executor
         Reads and analyzes the ranks. This process alone writes to the store.
     jobs : int

@@ -20,7 +20,7 @@ from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import named_ranks
 from hpcprof.profiles.event_folders import communication_folder, table_path
 from hpcprof.profiles.timeline_parquet import RankEvents
-from hpcprof.results.executors.interface import Executor, serially
+from hpcprof.results.executors.interface import Executor, Progress, serially
 from hpcprof.results.kept_events import MATCHES, KeepTask, event_schemas, keep_events
 from hpcprof.results.query import QueryResult, Value, distinct_names, plain_value
 from hpcprof.results.run_communication import load_communication
@@ -29,9 +29,6 @@ from hpcprof.results.step_choice import stored_step_ranges
 from hpcprof.results.store.store import Store
 from hpcprof.results.timelines import Timelines, find_timelines
 from hpcprof.submit.runs.directory import Run
-
-Progress = Callable[[int, int, Path], None]
-"""As for `hpcprof.results.collect.collect`."""
 
 _Keep = Callable[[Sequence[RankEvents]], dict[int, str]]
 

@@ -14,7 +14,7 @@ from hpcprof.analysis.steps.streams import NO_CALL
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.intervals import outermost
 from hpcprof.profiles.columns.ordering import as_of, ascends
-from hpcprof.profiles.columns.unique import numbered_rows, rows_by_key
+from hpcprof.profiles.columns.unique import in_ranges, numbered_rows, rows_by_key
 from hpcprof.profiles.timeline import NO_NAME, ApiCalls, Ints, Ranges, Timeline
 
 _LATEST = int(np.iinfo(np.int64).max)
@@ -88,16 +88,9 @@ def calls_touching(calls: ApiCalls, thread: Thread, start: Ints, end: Ints) -> I
     # From the first call that reaches an interval on, those that end before it lie inside that call.
     low = np.searchsorted(reach, start)
     del reach
-    rows = rows[_joined(np.maximum(low, np.append(0, high[:-1])), high)]
+    low = np.maximum(low, np.append(0, high[:-1]))
+    rows = rows[in_ranges(low, np.maximum(high - low, 0))]
     return rows[outermost(calls.start[rows], calls.end[rows])]
-
-
-def _joined(low: Ints, high: Ints) -> Ints:
-    """Return the numbers in all ranges from ``low`` to below ``high``, one range after the other."""
-    count = np.maximum(high - low, 0)
-    before = np.cumsum(count) - count
-    joined: Ints = np.arange(count.sum()) + np.repeat(low - before, count)
-    return joined
 
 
 @computed_once

@@ -40,8 +40,6 @@ from hpcprof.profiles.columns.ordering import ordered
 from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows
 from hpcprof.profiles.timeline import NO_NAME, Category, Ints, Mask, Table, Timeline, concatenate
 
-_Bools = Mask
-
 
 class IdleCause(IntEnum):
     """The cause of idle time: what the next operation waits for.
@@ -93,8 +91,8 @@ class _Gaps(Table):
     """The call in which the thread of the launch is when the gap begins, if it holds the thread up."""
     held: Ints
     """For how long of the gap that call is the cause."""
-    copies: _Bools
-    changes_stream: _Bools
+    copies: Mask
+    changes_stream: Mask
     """True if the next operation moves memory, and if the one before ran on another stream."""
 
 

@@ -120,9 +120,6 @@ def open_at(tree: Nesting, table: Operators | Ranges, process: Ints, thread: Int
     return found
 
 
-_Floats = Floats
-
-
 @dataclass(frozen=True)
 class _Calls:
     """The calls of operators by position in `Nesting.order`, all arrays of shape (operators,).
@@ -139,9 +136,9 @@ class _Calls:
     launched: Ints
     gpu: Ints
     own_gpu: Ints
-    flops: _Floats
-    peak: _Floats
-    moved: _Floats
+    flops: Floats
+    peak: Floats
+    moved: Floats
     busy: int
 
 
@@ -213,7 +210,7 @@ def _calls(timeline: Timeline) -> _Calls:
     )
 
 
-def _peaks(timeline: Timeline, texts: list[list[str | None]], shape: Ints, kernel: Ints) -> _Floats:
+def _peaks(timeline: Timeline, texts: list[list[str | None]], shape: Ints, kernel: Ints) -> Floats:
     """Return the GPU's peak for each shape in FLOP/s, given the shapes and names of all launches."""
     gpus = {*timeline.origin.device_names}
     peaks = np.full(len(texts[0]), np.nan)
@@ -256,7 +253,7 @@ def percent(part: Ints, whole: int) -> NDArray[np.object_]:
 def _rates(timeline: Timeline, calls: _Calls, group: Ints, groups: int) -> dict[str, Any]:
     """Return the operations of each group, and their rate over the calls whose time is known."""
 
-    def total(value: _Floats) -> _Floats:
+    def total(value: Floats) -> Floats:
         return np.bincount(group, weights=value, minlength=groups).astype(float)
 
     time = calls.gpu if timeline.operation_count else calls.host
@@ -274,7 +271,7 @@ def _rates(timeline: Timeline, calls: _Calls, group: Ints, groups: int) -> dict[
     }
 
 
-def _nullable(values: _Floats) -> NDArray[np.object_]:
+def _nullable(values: Floats) -> NDArray[np.object_]:
     """Return a column in which None marks what is unknown."""
     known = np.isfinite(values).tolist()
     return object_array(value if ok else None for value, ok in zip(values.tolist(), known, strict=True))

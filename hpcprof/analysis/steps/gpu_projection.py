@@ -11,7 +11,7 @@ import numpy as np
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.ordering import ascends, by_time
-from hpcprof.profiles.columns.unique import distinct, rows_by_key
+from hpcprof.profiles.columns.unique import distinct, in_ranges, rows_by_key
 from hpcprof.profiles.timeline import NO_NAME, ApiCalls, Ints, Mask, Ranges, Timeline
 
 _LATEST = int(np.iinfo(np.int64).max)
@@ -191,6 +191,5 @@ def _pairs(number: Ints, low: Ints, high: Ints, numbers: int) -> Ints:
     """Return ``range * numbers + number`` for every entry of ``number[low:high]`` of every range."""
     size = high - low
     owner = np.repeat(np.arange(len(low)), size)
-    within = np.arange(len(owner)) - np.repeat(np.cumsum(size) - size, size)
-    pairs: Ints = owner * numbers + number[np.repeat(low, size) + within]
+    pairs: Ints = owner * numbers + number[in_ranges(low, size)]
     return pairs

@@ -15,6 +15,7 @@ from hpcprof.analysis.steps.gpu_projection import project
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.steps.streams import NEVER, launch_starts
 from hpcprof.common.memoize import computed_once
+from hpcprof.profiles.columns.unique import in_ranges
 from hpcprof.profiles.timeline import Ints, Mask, Ranges, Timeline
 
 _LATEST = int(np.iinfo(np.int64).max)
@@ -128,7 +129,7 @@ def time_in_segments(segments: Segments, times: StepTimes) -> tuple[Ints, Ints, 
     first = np.maximum(np.searchsorted(segments.start, times.start, side="right") - 1, 0)
     count = np.maximum(np.searchsorted(segments.start, times.end, side="left") - first, 1)
     step = np.repeat(np.arange(len(first)), count)
-    segment = np.arange(len(step)) - np.repeat(np.cumsum(count) - count - first, count)
+    segment = in_ranges(first, count)
     start = np.where(segment > 0, segments.start[segment], _EARLIEST)
     end = np.append(segments.start[1:], _LATEST)[segment]
     length = np.minimum(end, times.end[step]) - np.maximum(start, times.start[step])

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcprof.common.memoize import computed_once
-from hpcprof.profiles.columns.unique import distinct, extent, numbered_rows
+from hpcprof.profiles.columns.unique import distinct, extent, in_ranges, numbered_rows
 from hpcprof.profiles.timeline import NO_CORRELATION, NO_PROCESS, Ints, Timeline
 
 _Keys = NDArray[np.signedinteger[Any]]
@@ -63,8 +63,7 @@ def matches(left: _Keys, right: _Keys) -> tuple[Ints, Ints]:
     several = np.flatnonzero((low < last) & (ordered[np.minimum(low + 1, last)] == left))
     count[several] = np.searchsorted(ordered, left[several], side="right") - low[several]
     rows = np.repeat(np.arange(len(left)), count)
-    within = np.arange(len(rows)) - np.repeat(np.cumsum(count) - count, count)
-    return rows, order[low[rows] + within]
+    return rows, order[in_ranges(low, count)]
 
 
 def _wanted(left: _Keys, right: _Keys) -> Ints:

@@ -118,6 +118,12 @@ def rows_by_key(*columns: Ints) -> list[tuple[list[int], Ints]]:
     return list(zip(keys.tolist(), np.split(rows, cuts), strict=False))
 
 
+def in_ranges(first: Ints, count: Ints) -> Ints:
+    """Return ``count`` numbers from each ``first`` on, one range after the other."""
+    found: Ints = np.arange(int(count.sum())) + np.repeat(first - (np.cumsum(count) - count), count)
+    return found
+
+
 def position_in_group(group: Ints) -> Ints:
     """Return how many rows of the same group precede each row, shape (n,); groups are numbered from 0."""
     order = np.argsort(group, kind="stable")

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from hpcprof.profiles.columns.unique import in_ranges
 from hpcprof.profiles.timeline import Ints, Mask
 
 _VARINT, _FIXED64, _LENGTH = 0, 1, 2
@@ -32,7 +33,7 @@ class Encoded(NamedTuple):
         """Return the pieces that an index array selects, in its order."""
         length = self.length[rows]
         begin = (np.cumsum(self.length) - self.length)[rows]
-        return Encoded(self.data[_places(begin, length)], length)
+        return Encoded(self.data[in_ranges(begin, length)], length)
 
 
 def varints(field: int, values: Numbers, present: Mask | None = None) -> Encoded:
@@ -78,7 +79,7 @@ def join(*parts: Encoded) -> Encoded:
     begin = np.cumsum(length) - length
     data = np.empty(int(length.sum()), np.uint8)
     for part in parts:
-        data[_places(begin, part.length)] = part.data
+        data[in_ranges(begin, part.length)] = part.data
         begin = begin + part.length
     return Encoded(data, length)
 
@@ -123,10 +124,3 @@ def _tag(field: int, kind: int) -> bytes:
         found.append(number & 0x7F | 0x80)
         number >>= 7
     return bytes(found) + bytes([number])
-
-
-def _places(begin: Ints, length: Ints) -> Ints:
-    """Return the places of the bytes of pieces that begin at ``begin``."""
-    before = np.cumsum(length) - length
-    places: Ints = np.repeat(begin - before, length) + np.arange(int(length.sum()))
-    return places

@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 TaskT = TypeVar("TaskT")
 ResultT = TypeVar("ResultT")
+
+
+Progress = Callable[[int, int, Path], None]
+"""Called after each rank with the number of ranks done, the number of all, and the rank's profile."""
 
 
 @dataclass(frozen=True)
