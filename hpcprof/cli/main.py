@@ -190,9 +190,13 @@ def _discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+_NUMBERS = {"integer": "a whole number", "float": "a number"}
+
+
 def _click_sentence(error: click.ClickException) -> str:
     """Return the error of click on one line, with the command whose help lists the options."""
     sentence = re.sub(r"\((Did you mean[^?]*\?)\)", r"\1", " ".join(error.format_message().split()))
+    sentence = re.sub(r"a valid (integer|float)( range)?\b", lambda kind: _NUMBERS[kind[1]], sentence)
     sentence = sentence if sentence.endswith((".", "?")) else f"{sentence}."
     context = error.ctx if isinstance(error, click.UsageError) else None
     return f"{sentence} See {context.command_path} --help." if context else sentence

@@ -117,6 +117,7 @@ def test_every_command_that_is_listed_exists_and_is_described_as_its_help_says(h
         (["submit", "--workload", "sequence", "--", "x"], 2, "did you mean 'sequence-parallel'"),
         (["submit", "-o", "novalue", "--", "true"], 2, "-o novalue: write it as KEY=VALUE"),
         (["submit", "--ranks-per-node", "0", "--", "true"], 2, "0 is not in the range"),
+        (["submit", "--nodes", "two", "--", "true"], 2, "'--nodes': 'two' is not a whole number."),
         (["submit", "--ranks-per-node", "9" * 30, "--", "true"], 2, "ranks; the limit is 10,000,000"),
         (
             ["study", "slowdown", "--alone", "one-rank", "--sweep", "x=1", "--", "true"],

@@ -335,6 +335,7 @@ def _render(environment: ImmutableSandboxedEnvironment, name: str, values: dict[
             where, line = _place(error)
         where = where or name
         said = str(getattr(error, "message", None) or error).rstrip(".")
+        said = re.sub(r"'(?:\w+\.)*(\w+) object'", r"\1", said)
         raise UsageError(f"template {where}{f', line {line}' if line else ''}: {said}.") from None
 
 
