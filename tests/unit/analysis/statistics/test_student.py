@@ -13,10 +13,10 @@ from hpcprof.analysis.statistics.student import student_quantile
 FREEDOMS = np.array([0.3, 0.5, 1, 1.5, 2, 2.7, 3, 5, 10, 39.7, 100, 101, 999, 1e4])
 
 
-@pytest.mark.parametrize("probability", [0.6, 0.9, 0.975, 0.995, 0.999])
+@pytest.mark.parametrize("probability", [0.6, 0.9, 0.975, 0.995, 0.999, 1 - 1e-6])
 def test_quantiles_are_those_of_scipy(probability: float) -> None:
     found = student_quantile(FREEDOMS, probability)
-    assert found == pytest.approx(stdtrit(FREEDOMS, probability), rel=1e-11)
+    assert found == pytest.approx(stdtrit(FREEDOMS, probability), rel=1e-11 if probability <= 0.999 else 1e-8)
 
 
 def test_one_and_two_degrees_of_freedom_have_closed_forms() -> None:
