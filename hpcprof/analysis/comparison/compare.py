@@ -273,8 +273,8 @@ def _steps(run: RunData) -> dict[str, float]:
     summary = run.tables["steps_summary"]
     if len(summary):
         found[STEP] = float(summary["p50_ns"].iloc[0])
-    if run.own_p50_ns is not None:
-        found[OWN_STEP] = run.own_p50_ns
+    if (own := run.own_p50_ns) is not None:
+        found[OWN_STEP] = own
     return found
 
 
@@ -347,9 +347,10 @@ def run_metrics(run: RunData, per_step: bool) -> dict[str, float]:
 
 def _efficiencies(pop: pd.DataFrame) -> dict[str, float]:
     """Return POP's factors of the step, else of the run, in percent; none without MPI."""
-    rows = pop[pop["scope"] == "step"] if (pop["scope"] == "step").any() else pop
-    names = [column for column in pop.columns if column.endswith("_pct")]
-    return {name: float(rows[name].iloc[0]) for name in names if len(rows) and pd.notna(rows[name].iloc[0])}
+    if not len(pop):
+        return {}
+    row = pop.iloc[(pop["scope"] == "step").argmax()]
+    return {str(name): float(x) for name, x in row.items() if str(name).endswith("_pct") and pd.notna(x)}
 
 
 def _gpu_times(tables: Mapping[str, pd.DataFrame], per_step: bool) -> dict[str, float]:
@@ -378,7 +379,7 @@ def _gpu_times(tables: Mapping[str, pd.DataFrame], per_step: bool) -> dict[str, 
 def has_steps(run: RunData) -> bool:
     """Return whether every rank with GPU work has steps."""
     whole, steps = run.tables["breakdown"], run.tables["step_times"]
-    return set(whole["rank"]) <= set(steps["rank"])
+    return not len(whole) or set(whole["rank"]) <= set(steps["rank"])
 
 
 POWER = 0.8
