@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import Floats, Ints
 
@@ -76,6 +77,7 @@ def step_series(table: pd.DataFrame) -> StepSeries:
     return StepSeries(steps, longest, rank[rows])
 
 
+@computed_once
 def whole_steps(table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of the steps that all ranks have; each rank's are in ascending order.
 
@@ -95,6 +97,7 @@ def _on_all_ranks(table: pd.DataFrame) -> pd.Series[bool]:
     return found
 
 
+@computed_once
 def kinds_of_steps(account: pd.DataFrame) -> Ints:
     """Return the kind of each step that all ranks have, in their order; the most frequent kind is 1.
 
