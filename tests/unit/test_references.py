@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import configparser
 import re
 from importlib import import_module
@@ -18,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 MODULES = sorted((ROOT / "hpcprof").rglob("*.py"))
 REFERENCE = re.compile(r"(?<![\w/.$~-])hpcprof(?:\.[A-Za-z_]\w*)+(?::\w+)?")
 """A dotted name below ``hpcprof``, or ``module:name``."""
+IMPORT = re.compile(r"^ *from (hpcprof[\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
+"""A module, and the names that are imported from it."""
 NOT_MODULES = {
     *("hpcprof.db", "hpcprof.def", "hpcprof.yaml", "hpcprof.step"),
     *("hpcprof.analyses", "hpcprof.schedulers", "hpcprof.profilers", "hpcprof.readers"),  # entry points
@@ -26,17 +27,16 @@ NOT_MODULES = {
 
 
 def references(source: str) -> set[str]:
-    """Return what a module names in its strings, docstrings included, and what it imports from hpcprof.
+    """Return what a module names in strings, docstrings and comments, and what it imports from hpcprof.
 
     Imports inside functions and for type checkers alone are not reached by importing the module.
     """
-    strings, imported = set(), set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            strings |= set(REFERENCE.findall(node.value))
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hpcprof"):
-            imported |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return imported | (strings - NOT_MODULES)
+    found = {
+        f"{module}.{name}"
+        for module, names in IMPORT.findall(source)
+        for name in re.findall(r"(?:^|,)\s*(\w+)", re.sub("#.*|[()]", "", names))
+    }
+    return found | ({*REFERENCE.findall(source)} - NOT_MODULES)
 
 
 def resolves(reference: str) -> bool:

@@ -21,6 +21,7 @@ from hpcprof.analysis.memory.tables import RunMemory
 from hpcprof.analysis.mpi.matching import aligned_by_mpi
 from hpcprof.analysis.telemetry.darshan import RunLogs
 from hpcprof.analysis.telemetry.tables import RunTelemetry
+from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, RankPlace, Series
 from tests.unit.analysis.mpi.programs import run_lists
 
@@ -50,10 +51,10 @@ def analyze(analysis: Analysis, results: Mapping[str, Outcome]) -> Outcome:
         part = imported(analysis.map)(lists, whole["mpi_regions"], clocks, {})
         return analyze_run(analysis, results, [part])
     rows = results["rank_collectives"].rows
-    found = communication([rows] if len(rows) else [])
+    found = matched(rows)
     if analysis.map_over is Part.COMMUNICATORS:
         return analyze_run(analysis, results, [imported(analysis.map)(found)] if len(rows) else [])
-    matches = matches_of(found)
+    matches = matches_among(found)
     waits = ((rank, rank_waits(matches.take(matches.rank == rank))) for rank in found.ranks)
     tables = {need: results[need].rows for need in analysis.map_needs}
     clocks = next((one.clocks for one in connect(found.aligned)), {})
@@ -97,28 +98,32 @@ def step_account(results: Mapping[str, pd.DataFrame]) -> Outcome:
     return of_run("step_account", results)
 
 
+@computed_once
 def matched(rows: pd.DataFrame) -> Communication:
     """Match the rows of all ranks."""
     return communication([rows])
 
 
+matches_among = computed_once(matches_of)
+
+
 def match_collectives(rows: pd.DataFrame) -> tuple[list[MatchedCollectives], list[str]]:
     """Match the collectives of all ranks."""
-    found = communication([rows])
+    found = matched(rows)
     return found.collectives, found.problems
 
 
 def match_pairs(rows: pd.DataFrame) -> tuple[list[MatchedPairs], list[str]]:
     """Match the sends and receives of all ranks."""
-    found = communication([rows])
+    found = matched(rows)
     return found.pairs, found.unpaired
 
 
 def align_clocks(rows: pd.DataFrame) -> dict[ClockKey, AlignedClocks]:
     """Align the clocks of all ranks by their collectives."""
-    return clock_alignment.align_clocks(communication([rows]).collectives)
+    return clock_alignment.align_clocks(matched(rows).collectives)
 
 
 def align_matched_pairs(rows: pd.DataFrame) -> dict[tuple[int, int], AlignedClocks]:
     """Align the clocks of all ranks by their messages."""
-    return pair_matching.align_pairs(communication([rows]).pairs)
+    return pair_matching.align_pairs(matched(rows).pairs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -25,6 +26,15 @@ FACTS: dict[str, str | int | None] = {
 }
 
 
+def _columns(analysis: str) -> list[str]:
+    return [column.name for column in ANALYSES[analysis].columns]
+
+
+@cache
+def _no_rows() -> dict[str, pd.DataFrame]:
+    return {name: pd.DataFrame(columns=_columns(name)) for name in ANALYSES}
+
+
 def run(
     name: str,
     *,
@@ -42,10 +52,7 @@ def run(
         facts={**FACTS, **facts},
         parameters=parameters,
         own_step_ns=np.array(own, np.int64),
-        tables={
-            key: pd.DataFrame(tables.get(key, []), columns=[column.name for column in analysis.columns])
-            for key, analysis in ANALYSES.items()
-        },
+        tables=_no_rows() | {key: pd.DataFrame(rows, columns=_columns(key)) for key, rows in tables.items()},
         timeline_ranks=tuple(timelines),
         read=timelines.__getitem__,
         submitted=submitted,

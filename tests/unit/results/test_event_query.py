@@ -29,10 +29,11 @@ def keep(folder: Path, run: str, rank: int) -> tuple[RankEvents, dict[str, int]]
     return events, rows
 
 
-@pytest.fixture
-def found(tmp_path: Path) -> EventFiles:
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> EventFiles:
     """Two ranks of one run and one of another, in folders whose names mean something to DuckDB."""
-    one, two = tmp_path / "user=me/run [1]'s", tmp_path / "other*"
+    folder = tmp_path_factory.mktemp("runs")
+    one, two = folder / "user=me/run [1]'s", folder / "other*"
     return EventFiles([keep(one, "a b=1", 0), keep(one, "a b=1", 3), keep(two, "20261122", 0)])
 
 
@@ -103,7 +104,6 @@ def test_columns_of_the_same_name_are_told_apart(found: EventFiles) -> None:
 )
 def test_nothing_else_is_read_written_or_changed(ask: Ask, tmp_path: Path, sql: str) -> None:
     (tmp_path / "secret").write_text("a,b\n1,2\n")
-    assert ask("SELECT 1") == [(1,)]
     with pytest.raises(UsageError) as refused:
         print(ask(sql.format(folder=tmp_path)))
     assert "\n" not in str(refused.value)

@@ -29,31 +29,56 @@ LATER = {name for name, one in ANALYSES.items() if one.when_asked and one.scope 
 LISTS = [name for name, one in ANALYSES.items() if one.when_asked and one.scope is Scope.RUN]
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Return a run of two ranks whose profiles count as large, and whose timelines a collect keeps."""
-    folder = tmp_path / "profiles"
-    folder.mkdir()
+def write_profiles(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     for rank in (0, 1):
         packed = (DATA / f"sp_bf16_rank{rank}.sqlite.xz").read_bytes()
         (folder / f"rank{rank}.sqlite").write_bytes(lzma.decompress(packed))
-    monkeypatch.setattr(rank_task, "_SMALL", 0)
-    monkeypatch.setattr(over_ranks, "_MANY_ROWS", 0)
-    monkeypatch.setattr(collecting, "is_unpacked", lambda run: True)
-    return Run("run", folder)
 
 
-def new_store(tmp_path: Path, name: str = "results.db") -> Store:
-    store = open_store(str(tmp_path / name), tmp_path)
+def as_of_large_profiles(patch: pytest.MonkeyPatch) -> None:
+    """Let profiles count as large, and a collect keep their timelines."""
+    patch.setattr(rank_task, "_SMALL", 0)
+    patch.setattr(over_ranks, "_MANY_ROWS", 0)
+    patch.setattr(collecting, "is_unpacked", lambda run: True)
+
+
+def new_store(folder: Path, name: str = "results.db") -> Store:
+    store = open_store(str(folder / name), folder)
     store.prepare()
     return store
 
 
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return the folder of a run of two ranks and its store after a collect, and a copy of it."""
+    folder = tmp_path_factory.mktemp("collected")
+    place, copy = folder / "place", folder / "copy"
+    write_profiles(place / "profiles")
+    with pytest.MonkeyPatch.context() as patch:
+        as_of_large_profiles(patch)
+        collect(Run("run", place / "profiles"), new_store(place))
+    return place, shutil.copytree(place, copy)
+
+
+@pytest.fixture
+def store(collected: tuple[Path, Path]) -> Store:
+    """Return the store as it is after the collect."""
+    place, copy = collected
+    shutil.rmtree(place)
+    shutil.copytree(copy, place)
+    return open_store(str(place / "results.db"), place)
+
+
+@pytest.fixture
+def run(store: Store, collected: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> Run:
+    as_of_large_profiles(monkeypatch)
+    return Run("run", collected[0] / "profiles")
+
+
 def test_what_is_asked_for_later_is_what_a_collect_would_have_computed(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = new_store(tmp_path)
-    collect(run, store)
     unasked = {rank: {*names} for rank, names in store.unasked(run.id, ANALYSES).items()}
     # There are no messages, and that is stored.
     assert unasked == {0: LATER, 1: LATER, WHOLE_RUN: {"collectives"}}
@@ -63,10 +88,7 @@ def test_what_is_asked_for_later_is_what_a_collect_would_have_computed(
     assert store.unasked(run.id, ANALYSES) == {}
     assert {name: store.read(run.id, name) for name in ANALYSES} == later
     monkeypatch.undo()
-    for rank in (0, 1):
-        run.path.mkdir(exist_ok=True)
-        packed = (DATA / f"sp_bf16_rank{rank}.sqlite.xz").read_bytes()
-        (run.path / f"rank{rank}.sqlite").write_bytes(lzma.decompress(packed))
+    write_profiles(run.path)
     at_once = new_store(tmp_path, "at_once.db")
     collect(run, at_once)
     assert at_once.unasked(run.id, ANALYSES) == {}
@@ -77,10 +99,8 @@ def test_what_is_asked_for_later_is_what_a_collect_would_have_computed(
 
 
 def test_all_analyses_of_a_report_come_from_one_reading_of_each_timeline_by_its_executor(
-    run: Run, tmp_path: Path
+    run: Run, store: Store
 ) -> None:
-    store = new_store(tmp_path)
-    collect(run, store)
     asked: list[KeptRank] = []
 
     def noted(
@@ -96,10 +116,8 @@ def test_all_analyses_of_a_report_come_from_one_reading_of_each_timeline_by_its_
 
 
 def test_without_a_kept_timeline_the_profile_is_read_and_without_both_the_row_has_a_reason(
-    run: Run, tmp_path: Path
+    run: Run, store: Store
 ) -> None:
-    store = new_store(tmp_path)
-    collect(run, store)
     (run.path / "rank1.sqlite").unlink()
     for events in store.rank_events(run.id).values():
         events.discard()
@@ -121,42 +139,35 @@ def test_a_timeline_that_cannot_be_kept_leaves_nothing_for_later(
     assert store.unasked(run.id, ANALYSES).keys() == {WHOLE_RUN}
 
 
-def test_sql_completes_the_tables_that_it_names(run: Run, tmp_path: Path) -> None:
-    store = new_store(tmp_path)
-    collect(run, store)
+def test_sql_completes_the_tables_that_it_names(run: Run, store: Store) -> None:
     sql = "SELECT DISTINCT rank FROM Analysis_Idle WHERE run_id IN (SELECT id FROM runs)"
     assert incomplete_tables(sql, store) == [
         "analysis_idle of run lacks rows of ranks 0, 1: "
         "hpcprof query computes them where the timelines are kept"
     ]
-    complete_tables(sql, store, tmp_path)
+    complete_tables(sql, store, run.path.parent)
     assert query(store, sql).rows == [(0,), (1,)]
     assert incomplete_tables(sql, store) == []
     assert store.unasked(run.id, LATER)[0] == sorted(LATER - {"idle"}, key=[*LATER].index)
 
 
-def test_a_store_that_is_only_read_says_what_is_not_computed(run: Run, tmp_path: Path) -> None:
-    collect(run, new_store(tmp_path))
-    read_only = open_store(str(tmp_path / "results.db"), tmp_path, read_only=True)
+def test_a_store_that_is_only_read_says_what_is_not_computed(run: Run, store: Store) -> None:
+    read_only = open_store(str(store), run.path.parent, read_only=True)
     found = stored_analysis("queue_length", run, read_only)
     assert not found.count
     assert found.reasons[0].startswith("not computed yet")
 
 
 def test_whoever_cannot_write_the_database_gets_the_rows(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = new_store(tmp_path)
-    collect(run, store)
     monkeypatch.setattr(Store, "put_analyses", lambda *_: None)
     found = stored_analysis("launches", run, store)
     assert set(found.columns["rank"]) == {0, 1}
     assert not found.reasons
 
 
-def test_rows_of_a_profile_that_was_replaced_are_not_stored(run: Run, tmp_path: Path) -> None:
-    store = new_store(tmp_path)
-    collect(run, store)
+def test_rows_of_a_profile_that_was_replaced_are_not_stored(run: Run, store: Store) -> None:
     (tables, _) = complete(run, store, ["idle"]).values()
     store.put_analyses(run.id, 1, tables, {1: "the checksum of an earlier profile"})
     assert set(store.read(run.id, "idle").columns["rank"]) == {0, 1}
@@ -164,9 +175,7 @@ def test_rows_of_a_profile_that_was_replaced_are_not_stored(run: Run, tmp_path: 
     assert store.unasked(run.id, LISTS) == {}
 
 
-def test_a_list_over_the_ranks_whose_rows_are_gone_has_a_reason(run: Run, tmp_path: Path) -> None:
-    store = new_store(tmp_path)
-    collect(run, store)
+def test_a_list_over_the_ranks_whose_rows_are_gone_has_a_reason(run: Run, store: Store) -> None:
     sql = "SELECT count(*) FROM analysis_collectives"
     assert incomplete_tables(sql, store) == [
         "analysis_collectives of run lacks its rows: hpcprof query computes them where the timelines are kept"
@@ -180,9 +189,7 @@ def test_a_list_over_the_ranks_whose_rows_are_gone_has_a_reason(run: Run, tmp_pa
     assert store.unasked(run.id, ["collectives"]) == {WHOLE_RUN: ["collectives"]}
 
 
-def test_a_lost_process_is_the_reason_of_its_rank(run: Run, tmp_path: Path) -> None:
-    store = new_store(tmp_path)
-    collect(run, store)
+def test_a_lost_process_is_the_reason_of_its_rank(run: Run, store: Store) -> None:
     found = complete(run, store, ["idle"], lambda function, tasks: ((t, Lost("it died")) for t in tasks))
     assert found[0]["idle"].reasons == {0: "rank 0 was not analyzed: it died"}
 

@@ -65,8 +65,9 @@ class Simulated:
 
 def explain_inputs(timelines: dict[int, Timeline], program: Program) -> ExplainInputs:
     """Return the inputs of a run with these timelines, on the clock of the program."""
-    computed = program.tables()
-    tables = defaultdict(pd.DataFrame, program.lists())
+    lists = program.lists()
+    computed = program.tables(lists=lists)
+    tables = defaultdict(pd.DataFrame, lists)
     tables |= {name: computed[name].rows for name in ("mpi_waits", "mpi_calls")}
     tables["os_calls"] = pd.concat(
         analyze_rank(ANALYSES["os_calls"], timeline, rank).rows for rank, timeline in timelines.items()

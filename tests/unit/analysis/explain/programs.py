@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,7 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.collectives.common_clock import RankClock, connect
-from hpcprof.analysis.collectives.communication import communication
-from hpcprof.analysis.collectives.matches import arrivals_of, matches_of
+from hpcprof.analysis.collectives.matches import arrivals_of
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.framework.declaration import Part
 from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
@@ -46,7 +46,7 @@ from hpcprof.profiles.timeline import (
     Timeline,
 )
 from tests.unit.analysis.mpi.programs import match_mpi
-from tests.unit.analysis.over_all_ranks import analyze
+from tests.unit.analysis.over_all_ranks import analyze, matched, matches_among
 
 US, MS = 1_000, 1_000_000
 CALL, LAUNCH, GAP, EVENT, RETURN = 4 * US, 9 * US, 1 * US, 2 * US, 5 * US
@@ -189,6 +189,11 @@ class _Rank:
 
 def simulate(ranks: Sequence[Sequence[Instruction]], steps: int) -> dict[int, Timeline]:
     """Execute the instructions of each rank in every step, and return what a profiler would record."""
+    return dict(_simulated(tuple(tuple(one) for one in ranks), steps))
+
+
+@lru_cache(32)
+def _simulated(ranks: tuple[tuple[Instruction, ...], ...], steps: int) -> Mapping[int, Timeline]:
     found = [_Rank(number, now=1000 * US) for number in range(len(ranks))]
     running = [_executed(rank, program, steps) for rank, program in zip(found, ranks, strict=True)]
     come = [next(one, None) for one in running]
@@ -498,7 +503,7 @@ def inputs_of(timelines: Mapping[int, Timeline]) -> ExplainInputs:
     tables = _Tables(timelines)
     rows = tables["rank_collectives"]
     sizes = pd.concat([rows["comm_ranks"], rows["world_ranks"]])
-    found = communication([rows])
+    found = matched(rows)
     clocks, aligned = {}, [*timelines]
     if parts := connect(found.aligned):
         clocks, aligned = (
@@ -517,8 +522,8 @@ def inputs_of(timelines: Mapping[int, Timeline]) -> ExplainInputs:
         losses={},
         clocks=clocks,
         aligned=aligned if clocks else (),
-        matches=lambda _: matches_of(found),
-        arrivals=lambda: [arrivals_of([matches_of(found)])],
+        matches=lambda _: matches_among(found),
+        arrivals=lambda: [arrivals_of([matches_among(found)])],
         world_size=max([len(timelines), *sizes.dropna().astype(int)]),
         gpus={rank: one.origin.gpus for rank, one in timelines.items()},
     )

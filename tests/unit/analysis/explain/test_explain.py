@@ -6,6 +6,7 @@ import lzma
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,11 @@ def training(
 
 
 def explained(*ranks: list[Instruction]) -> Explanation:
+    return _explained(*map(tuple, ranks))
+
+
+@lru_cache(32)
+def _explained(*ranks: tuple[Instruction, ...]) -> Explanation:
     return explain_run(inputs_of(simulate(ranks, STEPS)))[0]
 
 
@@ -390,7 +396,7 @@ def test_a_range_after_every_step_is_a_part_of_the_steps() -> None:
 def test_a_cause_that_the_profiler_may_make_is_not_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpcprof.analysis.explain.explain.CALL_COST_NS", {"nsys": 500 * US})
     program = PLANTED["a wait in each layer"][2]
-    found = explained(program, program)
+    found = explain_run(inputs_of(simulate([program] * 2, STEPS)))[0]
     assert Cause.HOST_SYNC not in {one.cause for one in found.shown()}
     (said,) = [one for one in found.not_judged if one.what == "host_sync"]
     assert re.match(r"it seems to cost \S+ ms of a step in forward, but the profiler", said.reason)

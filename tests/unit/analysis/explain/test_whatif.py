@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -125,7 +127,7 @@ def test_what_the_run_does_not_have_is_named(change: str, said: str) -> None:
 
 def test_a_run_without_steps_is_not_replayed() -> None:
     timelines = simulate([[Launch(10 * US)]], 1)
-    empty = inputs_of({0: timelines[0]})
-    object.__setattr__(timelines[0], "ranges", timelines[0].ranges.take(np.zeros(0, np.int64)))
+    empty = inputs_of(timelines)
+    timelines[0] = replace(timelines[0], ranges=timelines[0].ranges.take(np.zeros(0, np.int64)))
     with pytest.raises(HpcprofError, match=r"nothing can be replayed: rank 0: no steps are known"):
         predict(empty, [])

@@ -126,11 +126,9 @@ class Program:
 
     def lists(self) -> dict[str, pd.DataFrame]:
         """Return the rows of the analyses by rank that the others read."""
-        found = {}
+        found, timelines = {}, [self.timeline(rank) for rank in range(self.ranks)]
         for name in _LISTS:
-            parts = [
-                analyze_rank(ANALYSES[name], self.timeline(rank), rank).rows for rank in range(self.ranks)
-            ]
+            parts = [analyze_rank(ANALYSES[name], one, rank).rows for rank, one in enumerate(timelines)]
             found[name] = pd.concat([one for one in parts if len(one)] or parts[:1], ignore_index=True)
         return found
 
@@ -141,11 +139,13 @@ class Program:
         assert found is not None
         return found
 
-    def tables(self, most_calls: int = MOST_CALLS) -> dict[str, Outcome]:
+    def tables(
+        self, most_calls: int = MOST_CALLS, lists: dict[str, pd.DataFrame] | None = None
+    ) -> dict[str, Outcome]:
         """Return the tables of the run, on the clock of the program, from windows of so many calls."""
         clocks = {rank: RankClock.shifted(self.ahead.get(rank, 0)) for rank in range(self.ranks)}
         nodes = {rank: f"node{rank // 2}" for rank in range(self.ranks)}
-        lists = self.lists()
+        lists = lists or self.lists()
         return dict(mpi_tables(run_lists(lists, most_calls), [lists["mpi_regions"]], clocks, nodes))
 
 

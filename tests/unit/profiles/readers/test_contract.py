@@ -337,7 +337,7 @@ def test_a_missing_file_and_a_folder_are_one_sentence(sample: Sample, tmp_path: 
 
 def test_a_file_cut_anywhere_is_one_sentence_or_the_beginning(sample: Sample, tmp_path: Path) -> None:
     whole, size = kernel_count(read_profile(sample.write(tmp_path))), len(sample.content)
-    for at in sorted({*range(0, 200, 13), *range(200, size, size // 25), size - 2}):
+    for at in sorted({*range(0, 200, 13), *range(200, size, size // 12), size - 2}):
         path = sample.write(tmp_path, sample.content[:at])
         try:
             found = read_profile(path)
@@ -350,7 +350,7 @@ def test_a_file_cut_anywhere_is_one_sentence_or_the_beginning(sample: Sample, tm
 
 def test_overwritten_bytes_give_one_sentence_or_a_profile(sample: Sample, tmp_path: Path) -> None:
     choose = random.Random(1)
-    for length in (1, 64) * 15:
+    for length in (1, 64) * 8:
         content = bytearray(sample.content)
         at = choose.randrange(len(content) - length)
         content[at : at + length] = choose.choice((choose.randbytes(length), b'"' * length, b"," * length))

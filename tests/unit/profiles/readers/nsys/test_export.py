@@ -140,23 +140,23 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("row", [1, 70_000])
 @pytest.mark.parametrize(("value", "found"), [*((odd, None) for odd in ODD), ("'7'", 7), ("7.0", 7)])
 def test_of_a_large_table_a_value_that_is_not_an_integer_is_counted_and_its_row_kept(
-    large: Path, tmp_path: Path, row: int, value: str, found: int | None
+    large: Path, tmp_path: Path, value: str, found: int | None
 ) -> None:
     path = Path(shutil.copy(large, tmp_path))
-    change(path, f"UPDATE t SET c1 = {value} WHERE rowid = {row}")
+    change(path, f"UPDATE t SET c1 = {value} WHERE rowid IN (1, 70000)")
     for pages in (True, False):
         key, other = read_bulk(path, {"c0": REQUIRED, "c1": REQUIRED}, pages=pages)
         assert len(key) == 70_000
-        assert other[row - 1] == (UNREADABLE if found is None else found)
-        assert other[row - 2] == (70_000 if row == 1 else row - 1) * 2000
-        assert read_bulk(path, {"c1": NULL}, pages=pages)[0][row - 1] == (NULL if found is None else found)
+        assert [other[0], other[-1]] == [UNREADABLE if found is None else found] * 2
+        assert [other[1], other[-2]] == [4000, 69_999 * 2000]
+        (with_null,) = read_bulk(path, {"c1": NULL}, pages=pages)
+        assert [with_null[0], with_null[-1]] == [NULL if found is None else found] * 2
     with open_export(path) as export:
         table = export.table("t")
         assert table is not None
-        assert table.read_bulk({"c0": NULL, "c1": NULL}).odd == ({"c1": 1} if found is None else {})
+        assert table.read_bulk({"c0": NULL, "c1": NULL}).odd == ({"c1": 2} if found is None else {})
 
 
 @pytest.mark.parametrize("value", ODD)

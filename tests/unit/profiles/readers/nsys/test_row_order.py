@@ -5,8 +5,10 @@ from __future__ import annotations
 import lzma
 import random
 import sqlite3
+import tempfile
 from collections import Counter
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -43,17 +45,31 @@ def rows_of(timeline: Timeline) -> dict[str, Counter[tuple[object, ...]]]:
     }
 
 
+def written(folder: Path, name: str) -> Path:
+    """Write an export."""
+    path = folder / "rank0.sqlite"
+    path.write_bytes(lzma.decompress((DATA / f"{name}.sqlite.xz").read_bytes()))
+    return path
+
+
+@cache
+def original(name: str) -> tuple[Timeline, dict[str, Counter[tuple[object, ...]]]]:
+    """Return an export as it is, and its rows."""
+    with tempfile.TemporaryDirectory() as folder:
+        timeline = read(written(Path(folder), name))
+    return timeline, rows_of(timeline)
+
+
 EXPORTS = ["sp_bf16_rank0", "ddp_cap2_rank0", "cuda_graphs", "mpi_stencil_slow_rank1"]
 
 
 @pytest.mark.parametrize("name", EXPORTS)
 def test_an_export_with_all_tables_shuffled_has_the_same_rows(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "rank0.sqlite"
-    path.write_bytes(lzma.decompress((DATA / f"{name}.sqlite.xz").read_bytes()))
-    before = read(path)
+    path = written(tmp_path, name)
+    before, rows = original(name)
     shuffle(path)
     after = read(path)
-    assert rows_of(after) == rows_of(before)
+    assert rows_of(after) == rows
     assert (after.origin.rank, after.origin.gpus, after.origin.start_utc_ns) == (
         (before.origin.rank, before.origin.gpus, before.origin.start_utc_ns)
     )
@@ -66,11 +82,9 @@ def test_an_export_with_all_tables_shuffled_has_the_same_rows(name: str, tmp_pat
 def test_a_folder_of_parquet_files_has_the_rows_of_the_export_to_sqlite(
     name: str, seed: int | None, tmp_path: Path
 ) -> None:
-    path = tmp_path / "rank0.sqlite"
-    path.write_bytes(lzma.decompress((DATA / f"{name}.sqlite.xz").read_bytes()))
-    before = read(path)
-    after = read(write_folder(path, tmp_path / "rank0_pqtdir", seed))
-    assert rows_of(after) == rows_of(before)
+    before, rows = original(name)
+    after = read(write_folder(written(tmp_path, name), tmp_path / "rank0_pqtdir", seed))
+    assert rows_of(after) == rows
     if seed is None:
         for table in timeline_tables():
             assert arrow_columns(getattr(after, table), after.strings.tolist()).equals(
