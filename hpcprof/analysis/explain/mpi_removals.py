@@ -10,12 +10,12 @@ import numpy as np
 from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.mpi_part import MpiPart
 from hpcprof.analysis.explain.rank_edges import EdgeKind
-from hpcprof.analysis.explain.removals import Mask, Removals
+from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.analysis.statistics.student import student_quantile
 from hpcprof.profiles.collective_operations import POINT_TO_POINT
 from hpcprof.profiles.columns.unique import numbered_rows, position_in_group, rows_by_key
-from hpcprof.profiles.timeline import Floats, Ints
+from hpcprof.profiles.timeline import Floats, Ints, Mask
 
 SMALL_BYTES = 1 << 10
 """A message of so few bytes takes as long as one of a byte: the latency of the network and of the library."""

@@ -16,10 +16,10 @@ from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import Uncertainty
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
 from hpcprof.analysis.explain.rank_edges import EdgeKind
-from hpcprof.analysis.explain.removals import Mask, Removals
+from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
-from hpcprof.profiles.timeline import Category, Ints
+from hpcprof.profiles.timeline import Category, Ints, Mask
 
 
 def predict(inputs: ExplainInputs, changes: Sequence[Change]) -> Prediction:
