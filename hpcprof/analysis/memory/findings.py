@@ -74,17 +74,9 @@ def _by_line(rows: Iterator[Row]) -> list[dict[str, Any]]:
     """Return the memory by kind and line, over modules, the most first; ``first`` is its largest row."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
-        one = found.setdefault(
-            (row["kind"], row["line"]),
-            {
-                "kind": row["kind"],
-                "line": row["line"],
-                "bytes": 0,
-                "blocks": 0,
-                "difference": 0,
-                "first": row,
-            },
-        )
+        kind, line = row["kind"], row["line"]
+        new = {"kind": kind, "line": line, "bytes": 0, "blocks": 0, "difference": 0, "first": row}
+        one = found.setdefault((kind, line), new)
         one["bytes"] += row["bytes"]
         one["blocks"] += row["blocks"]
         one["difference"] += row["difference_bytes"] or 0

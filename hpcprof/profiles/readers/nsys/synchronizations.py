@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcprof.profiles.columns.joins import pair_keys
+from hpcprof.profiles.columns.joins import latest
 from hpcprof.profiles.columns.unique import numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.nsys.export import NO_ID, REQUIRED, NsysExport
@@ -82,7 +82,7 @@ def read_synchronizations(
     columns, kind = {name: values[waits] for name, values in columns.items()}, kind[waits]
     records, odd = _read_records(export, only_process)
     source = _sources(columns, records, exact=_SYNC_ID in table.columns)
-    source[(kind != SyncKind.EVENT) & (kind != SyncKind.STREAM_WAIT)] = len(records["process"])
+    source[(kind != SyncKind.EVENT) & (kind != SyncKind.STREAM_WAIT)] = -1
     found = Synchronizations(
         start=columns["start"],
         end=columns["end"],
@@ -91,7 +91,7 @@ def read_synchronizations(
         correlation=columns["correlationId"],
         device=_device(export, columns, only_process),
         stream=np.where(columns["streamId"] == _NONE, NO_STREAM, columns["streamId"]),
-        # The row after the last record stands for none.
+        # The index -1 selects what stands for none.
         source_stream=np.append(records["streamId"], NO_STREAM)[source],
         source_correlation=np.append(records["correlationId"], NO_CORRELATION)[source],
     )
@@ -145,30 +145,13 @@ def _read_records(export: NsysExport, only_process: int) -> tuple[IntColumns, li
 
 
 def _sources(waits: IntColumns, records: IntColumns, exact: bool) -> Ints:
-    """Return the row of the record that each wait is for, the number of records if it is unknown.
+    """Return the row of the record that each wait is for, -1 if it is unknown.
 
     ``exact`` says that each record of an event has a number of its own. Old exports have none: there it is
     the newest record of the event before the wait, by the numbers of their calls, which grow.
     """
     names = ("process", "eventId", _SYNC_ID) if exact else ("process", "eventId")
-    of_wait, of_record = _keys([waits[name] for name in names], [records[name] for name in names])
-    count = len(of_record)
-    key = np.concatenate((of_record, of_wait))
-    at = np.concatenate((records["correlationId"], waits["correlationId"]))
-    # Equal rows keep their order, so that a record precedes its waits.
-    order = np.lexsort((np.zeros_like(at) if exact else at, key))
-    place = np.where(order < count, np.arange(len(order)), -1)
-    # The index -1, before the first record, selects the number that stands for none.
-    newest = np.append(order, count)[np.maximum.accumulate(place)]
-    same = np.append(of_record, 0)[newest] == key[order]
-    source = np.empty(len(key), np.int64)
-    source[order] = np.where(same, newest, count)
-    return source[count:]
-
-
-def _keys(left: list[Ints], right: list[Ints]) -> tuple[Ints, Ints]:
-    """Return a number for each row of both tables, equal for rows whose columns are equal."""
-    one, other = left[-1], right[-1]
-    for left_column, right_column in zip(left[-2::-1], right[-2::-1], strict=True):
-        one, other = pair_keys((left_column, one), (right_column, other))
-    return one, other
+    recorded, wanted = (tuple(table[name] for name in names) for table in (records, waits))
+    calls = records["correlationId"], waits["correlationId"]
+    time, moment = map(np.zeros_like, calls) if exact else calls
+    return latest(recorded, time, wanted, moment)
