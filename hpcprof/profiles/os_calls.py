@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
-
-from hpcprof.profiles.columns.unique import numbered
+from hpcprof.profiles.columns.unique import named
 from hpcprof.profiles.timeline import OsCalls, Timeline
 
 FILES, WAITS, OTHER = "files", "waits", "other"
@@ -38,6 +36,4 @@ def kind_of_call(name: str) -> str:
 def file_calls(timeline: Timeline) -> OsCalls:
     """Return the calls that read, write or open files."""
     calls = timeline.os_calls
-    used, number = numbered(calls.name)
-    of_files = [kind_of_call(name or "") == FILES for name in timeline.names(used)]
-    return calls.take(np.array(of_files, bool)[number])
+    return calls.take(named(timeline, calls.name, lambda name: kind_of_call(name) == FILES))

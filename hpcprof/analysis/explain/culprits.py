@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from statistics import median
 
@@ -31,7 +31,7 @@ from hpcprof.analysis.explain.slow_math import runs_without_tensor_cores
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.analysis.steps.wall_time import StepTimes, step_intervals
-from hpcprof.profiles.columns.unique import numbered, rows_by_key
+from hpcprof.profiles.columns.unique import named, numbered, rows_by_key
 from hpcprof.profiles.frames import NO_LINE
 from hpcprof.profiles.timeline import (
     NO_NAME,
@@ -39,7 +39,6 @@ from hpcprof.profiles.timeline import (
     Category,
     Functions,
     Ints,
-    Mask,
     Operations,
     Ranges,
     Timeline,
@@ -219,7 +218,7 @@ def _longest(rank: int, timeline: Timeline, cause: Cause, where: str, kernel: st
     places = places_of(timeline, int(steps.start.min()), int(steps.end.max()))
     start, end, name = _candidates(timeline, places, cause, where)
     within = (start < steps.end[-1]) & (end > steps.start[0])
-    if kernel is not None and (alike := within & _named(timeline, name, kernel.__eq__)).any():
+    if kernel is not None and (alike := within & named(timeline, name, kernel.__eq__)).any():
         within = alike
     start, end, name = start[within], end[within], name[within]
     if not len(start):
@@ -236,14 +235,6 @@ def _longest(rank: int, timeline: Timeline, cause: Cause, where: str, kernel: st
     )
 
 
-def _named(timeline: Timeline, name: Ints, fits: Callable[[str], bool]) -> Mask:
-    """Return which names fit, each distinct one decided once."""
-    used, row = numbered(name)
-    fitting = [text is not None and fits(text) for text in timeline.names(used)]
-    found: Mask = np.array(fitting, np.bool_)[row]
-    return found
-
-
 def _candidates(timeline: Timeline, places: Places, cause: Cause, where: str) -> tuple[Ints, Ints, Ints]:
     """Return start, end and name of the slices that may show a cause."""
     wheres = where.split(", ")
@@ -253,7 +244,7 @@ def _candidates(timeline: Timeline, places: Places, cause: Cause, where: str) ->
         work = timeline.columns_of_operations(Operations)
         chosen = work.category == _ON_GPU[cause]
         if cause is Cause.SLOW_MATH:
-            chosen &= _named(timeline, work.name, runs_without_tensor_cores)
+            chosen &= named(timeline, work.name, runs_without_tensor_cores)
         calls, launch = timeline.calls, launch_calls(timeline)
         known = np.flatnonzero(chosen & (launch != NO_CALL))
         place = places.at(timeline, *(getattr(calls, of)[launch[known]] for of in _WHOSE))
@@ -263,12 +254,12 @@ def _candidates(timeline: Timeline, places: Places, cause: Cause, where: str) ->
     table: ApiCalls | Ranges
     if cause in CALLS:
         table = timeline.calls
-        chosen = _named(timeline, table.name, lambda name: bool(CALLS[cause].search(name)))
+        chosen = named(timeline, table.name, CALLS[cause].search)
     else:
         table = timeline.ranges
-        own = (timeline.ranges.domain == NO_NAME) & (timeline.ranges.one_thread == 1)
+        own = (table.domain == NO_NAME) & (table.one_thread == 1) & (table.name != NO_NAME)
         inner = {one.rpartition("/")[2] for one in wheres}
-        chosen = own & _named(timeline, table.name, lambda name: shown_name(timeline, name) in inner)
+        chosen = own & named(timeline, table.name, lambda name: shown_name(timeline, name) in inner)
     rows = np.flatnonzero(chosen)
     rows = rows[inside[places.at(timeline, *(getattr(table, of)[rows] for of in _WHOSE))]]
     return table.start[rows], table.end[rows], table.name[rows]

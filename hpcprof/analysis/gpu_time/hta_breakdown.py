@@ -12,20 +12,19 @@ Use `breakdown` for anything else. This module repeats what HolisticTraceAnalysi
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
 from hpcprof.profiles.columns.joins import matches
+from hpcprof.profiles.columns.unique import named
 from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.profiles.timeline import (
     NO_CORRELATION,
     Floats,
     GpuMarks,
     Ints,
-    Mask,
     Table,
     Timeline,
     concatenate,
@@ -56,7 +55,7 @@ def hta_breakdown(timeline: Timeline) -> Outcome:
     if not len(work):
         return no_rows(f"no GPU work in {file} that HolisticTraceAnalysis counts")
     start, end = _whole_microseconds(work.start, work.end)
-    computes = _has_name(timeline, work.name, lambda name: not _NO_COMPUTE.match(name))
+    computes = named(timeline, work.name, lambda name: not _NO_COMPUTE.match(name))
     span, busy = _merged(start, end)
     _, compute = _merged(start[computes], end[computes])
     times = {"idle_time": span - busy, "compute_time": compute, "non_compute_time": busy - compute}
@@ -79,7 +78,7 @@ def _work(timeline: Timeline) -> GpuMarks:
 def _kept(timeline: Timeline, work: GpuMarks) -> GpuMarks:
     """Drop work that was launched after the last step began; work of two calls with its id counts twice."""
     steps = concatenate(_Named, (timeline.ranges, timeline.gpu_marks))
-    steps = steps.take(_has_name(timeline, steps.name, lambda name: _STEP in name))
+    steps = steps.take(named(timeline, steps.name, lambda name: _STEP in name))
     if len(np.unique(steps.name)) < 2:
         return work
     begins, _ = _whole_microseconds(steps.start, steps.start)
@@ -88,13 +87,6 @@ def _kept(timeline: Timeline, work: GpuMarks) -> GpuMarks:
     work = work.take((work.correlation >= 0) & (work.stream >= 0))
     rows, _ = matches(work.correlation, launched)
     return work.take(rows)
-
-
-def _has_name(timeline: Timeline, ids: Ints, wanted: Callable[[str], object]) -> Mask:
-    """Return which rows have a name that a function accepts; it is called once per name."""
-    used, row = np.unique(ids, return_inverse=True)
-    accepted = np.array([bool(wanted(name or "")) for name in timeline.names(used)], np.bool_)
-    return accepted[row]
 
 
 def _whole_microseconds(start: Ints, end: Ints) -> tuple[Ints, Ints]:

@@ -9,8 +9,8 @@ from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.collective_operations import communicates
 from hpcprof.profiles.columns.intervals import Intervals, coverage, difference, length, union, union_of
-from hpcprof.profiles.columns.unique import numbered, rows_by_key
-from hpcprof.profiles.timeline import Collectives, Ints, Mask, Operators, Timeline
+from hpcprof.profiles.columns.unique import named, rows_by_key
+from hpcprof.profiles.timeline import Collectives, Ints, Operators, Timeline
 
 
 def measured_on_host(timeline: Timeline) -> bool:
@@ -22,9 +22,7 @@ def measured_on_host(timeline: Timeline) -> bool:
 def host_compute(timeline: Timeline) -> Intervals:
     """Return when any thread executes an operator that does not communicate."""
     table = timeline.operators
-    used, row = numbered(table.name)
-    talks = [communicates(name or "") for name in timeline.names(used)]
-    talking: Mask = np.array(talks, bool)[row]
+    talking = named(timeline, table.name, communicates)
     parts = [_extent(table.take(slice(0)))]
     for _, rows in _computing_threads(timeline):
         own, other = rows[~talking[rows]], rows[talking[rows]]

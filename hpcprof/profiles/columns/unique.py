@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline import Ints, Mask, Timeline
 
 _LATEST = int(np.iinfo(np.int64).max)
 SPAN = 4
@@ -54,6 +54,13 @@ def each(values: Ints, function: Callable[[int], int]) -> Ints:
     """Return what a function gives for each value; it is called once for each distinct one."""
     used, row = numbered(values)
     return np.array([function(one) for one in used.tolist()], np.int64)[row]
+
+
+def named(timeline: Timeline, ids: Ints, fits: Callable[[str], object]) -> Mask:
+    """Return which rows have a name that fits, each distinct one decided once; no name is an empty one."""
+    used, row = numbered(ids)
+    fitting: Mask = np.array([bool(fits(name or "")) for name in timeline.names(used)], bool)
+    return fitting[row]
 
 
 def extent(values: Ints) -> tuple[int, int]:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.profiles.columns.unique import numbered, numbered_rows
+from hpcprof.profiles.columns.unique import each, numbered, numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.nsys.export import (
     MISSING,
@@ -187,9 +187,10 @@ def _with_domain(domain: Ints, name: Ints, strings: StringTable) -> Ints:
     result: Ints = name.copy()
     rows = np.flatnonzero((domain != NO_NAME) & (name != NO_NAME))
     texts = strings.array()
-    pairs, row = np.unique(domain[rows] * len(texts) + name[rows], return_inverse=True)
-    joined = (f"{texts[pair // len(texts)]}:{texts[pair % len(texts)]}" for pair in pairs.tolist())
-    result[rows] = strings.add_all(joined)[row]
+    result[rows] = each(
+        domain[rows] * len(texts) + name[rows],
+        lambda pair: strings.add(f"{texts[pair // len(texts)]}:{texts[pair % len(texts)]}"),
+    )
     return result
 
 

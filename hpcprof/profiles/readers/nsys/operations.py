@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hpcprof.profiles.columns.unique import distinct, numbered_rows
+from hpcprof.profiles.columns.unique import distinct, each, numbered_rows
 from hpcprof.profiles.host_memory import host_memory
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.nsys.export import (
@@ -192,8 +192,7 @@ def read_graphs(export: NsysExport, strings: StringTable, only_process: int) -> 
         return Operations.empty(), []
     wanted = {**_OPERATION, "graphId": NO_ID}
     columns, lost = read_operations(table, wanted, only_process, Subject.GRAPH)
-    graphs, row = np.unique(columns["graphId"], return_inverse=True)
-    name = strings.add_all(f"CUDA graph {graph}" for graph in graphs.tolist())[row]
+    name = each(columns["graphId"], lambda graph: strings.add(f"CUDA graph {graph}"))
     category = np.full(len(name), int(Category.COMP))
     hidden = losses(LossKind.GRAPH, Subject.GRAPH, {"": len(name)})
     return Operations(**_shared(columns), name=name, category=category), [*lost, *hidden]

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.columns.unique import each
+from hpcprof.profiles.columns.unique import each, numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.kineto.arguments import BatchDecoder
@@ -376,8 +376,8 @@ class _ProcessReader:
     def _functions(self, rows: _Fields) -> tuple[list[tuple[str, str]], Ints]:
         """Return the distinct categories and functions of records, and the number of each record's."""
         kind, function = rows.column("kind"), rows.column("operation")
-        pairs, row = np.unique(np.stack((kind, function)), axis=1, return_inverse=True)
-        return [self._function(*pair) for pair in pairs.T.tolist()], row.reshape(-1)
+        pairs, row = numbered_rows(kind, function)
+        return [self._function(*pair) for pair in pairs.tolist()], row
 
     def _function(self, kind: int, operation: int) -> tuple[str, str]:
         known = self._kinds[kind] if kind < len(self._kinds) else _Kind()

@@ -17,7 +17,7 @@ import numpy as np
 from hpcprof.profiles import kernel_classification
 from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.columns.intervals import styles_of_threads
-from hpcprof.profiles.columns.unique import numbered
+from hpcprof.profiles.columns.unique import numbered, numbered_rows
 from hpcprof.profiles.gpu_peaks import memory_bytes_per_s
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
@@ -272,8 +272,8 @@ def _collectives(calls: IntColumns, strings: StringTable) -> Collectives:
     texts = strings.array()
     used, name = numbered(calls["name"])
     names = [str(texts[number]) for number in used.tolist()]
-    _, thread = np.unique(np.stack((calls["process"], calls["thread"])), axis=1, return_inverse=True)
-    launch = launching_calls(names, name, thread.reshape(-1))
+    _, thread = numbered_rows(calls["process"], calls["thread"])
+    launch = launching_calls(names, name, thread)
     operations = strings.add_all(map(operation, names))[name]
     rows = np.flatnonzero(operations != NO_NAME)
     return Collectives(
