@@ -108,6 +108,7 @@ export function rowLabels(rows, width) {
   const marginLeft = wide ? Math.min(MOST_LABEL, MOST_SHARE * width, 16 + longest * CHARACTER) : 4;
   const room = (wide ? marginLeft - 10 : width - 10) / EM;
   const at = wide ? { dx: -8, textAnchor: "end", x: null, frameAnchor: "left" } : { textAnchor: "start", frameAnchor: "left" };
+  const height = wide ? 28 : 46;
   const [top, bottom] = wide ? [0.14, 0.86] : [0.46, 0.94];
   const mark = Plot.text(rows, {
     ...at,
@@ -120,12 +121,14 @@ export function rowLabels(rows, width) {
     clip: false,
   });
   return {
-    height: wide ? 28 : 46,
-    margins: { marginLeft, marginTop: 8, marginBottom: 38 },
-    scale: { domain: [rows.length, 0], axis: null },
+    /** The frame of the drawing, with room below the rows. */
+    frame: (below) => ({ height: rows.length * height + below, marginLeft, marginTop: 8, marginBottom: 38, y: { domain: [rows.length, 0], axis: null } }),
+    /** The vertical ends of the bar of a row. */
+    band: { y1: (row) => row.place + top, y2: (row) => row.place + bottom },
+    height,
     top,
     bottom,
-    middle: (top + bottom) / 2,
+    middle: (row) => row.place + (top + bottom) / 2,
     ticks: (space) => Math.max(2, Math.floor((width - marginLeft - space) / 70)),
     marks: [mark],
     wide,

@@ -55,19 +55,16 @@ function drawWaterfall({ parts, from, to, names = ["A", "B"], title, note }, wid
       title,
       note,
       width,
-      height: rows.length * labels.height + 40,
-      ...labels.margins,
+      ...labels.frame(40),
       marginRight: 90,
       x: { domain: [low, most], axis: null },
-      y: labels.scale,
     },
     [
       axisOf("x", durationTickValues(low, most, labels.ticks(90)), durationTicks(most), low > 0 ? "time of a step (the axis does not begin at 0)" : "time of a step"),
       Plot.rectX(rows, {
         x1: (row) => Math.max(low, row.low),
         x2: "high",
-        y1: (row) => row.place + labels.top,
-        y2: (row) => row.place + labels.bottom,
+        ...labels.band,
         fill: "fill",
       }),
       Plot.ruleX(rows.slice(0, -1), {
@@ -77,7 +74,7 @@ function drawWaterfall({ parts, from, to, names = ["A", "B"], title, note }, wid
         stroke: "currentColor",
         strokeOpacity: 0.5,
       }),
-      Plot.text(rows, { x: "high", y: (row) => row.place + labels.middle, text: "text", textAnchor: "start", dx: 5, fill: "currentColor" }),
+      Plot.text(rows, { x: "high", y: labels.middle, text: "text", textAnchor: "start", dx: 5, fill: "currentColor" }),
       ...labels.marks,
     ],
   );

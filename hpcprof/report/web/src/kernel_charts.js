@@ -36,11 +36,10 @@ export function intervals(chart, width) {
       title: chart.title,
       note: chart.note,
       width,
+      ...labels.frame(0),
       height: rows.length * Math.max(labels.height + 6, POINT * Math.max(...rows.map((row) => row.points.length))) + 50,
-      ...labels.margins,
       marginRight: 24,
       x: { domain, axis: null },
-      y: labels.scale,
       symbol: { type: "identity" },
     },
     [
@@ -150,49 +149,47 @@ export function roofline(chart, width) {
   const longest = Math.max(...chart.points.map(({ ns }) => ns));
   const named = chart.points.filter(({ ns }) => ns === longest).slice(0, 1);
   const memory = chart.dram_per_s && top ? [{ x1: x[0], y1: x[0] * chart.dram_per_s, x2: ridge(top), y2: top }] : [];
-  return [
-    styled(
-      {
-        title: chart.title,
-        note: chart.note,
-        width,
-        height: 420,
-        marginLeft: 84,
-        marginBottom: 42,
-        marginTop: 24,
-        x: { type: "log", domain: x, axis: null },
-        y: { type: "log", domain: y, axis: null },
-      },
-      [
-        axisOf("x", powers(x), (value) => value.toLocaleString("en", { maximumSignificantDigits: 3 }), "arithmetic intensity (FLOP/byte)"),
-        axisOf("y", powers(y), rate),
-        Plot.link(memory, { x1: "x1", y1: "y1", x2: "x2", y2: "y2", stroke: "var(--copy)", strokeWidth: 2, clip: true }),
-        Plot.link(roofs, { x1: "from", x2: x[1], y1: "peak", y2: "peak", stroke: "var(--compute)", strokeWidth: 2 }),
-        Plot.text(roofs, { ...LABELS, x: x[1], y: "peak", text: (one) => `${one.name}: ${rate(one.peak)}`, textAnchor: "end", dy: -9 }),
-        Plot.text(memory, {
-          ...LABELS,
-          x: ({ x1, x2 }) => Math.sqrt(x1 * x2),
-          y: ({ y1, y2 }) => Math.sqrt(Math.max(y1, y[0]) * y2),
-          text: () => `DRAM: ${(chart.dram_per_s / 1e9).toLocaleString("en", { maximumFractionDigits: 0 })} GB/s`,
-          textAnchor: "end",
-          dx: -10,
-          dy: -6,
-        }),
-        Plot.dot(chart.points, {
-          x: "x",
-          y: "y",
-          r: (point) => 3 + 12 * Math.sqrt(point.ns / longest),
-          fill: (point) => (point.bound === "dram" ? "var(--copy)" : "var(--compute)"),
-          fillOpacity: 0.75,
-          stroke: "currentColor",
-          strokeWidth: 0.7,
-          title: (point) => `${point.label}\n${point.detail}`,
-          tip: true,
-        }),
-        Plot.text(named, { ...LABELS, x: "x", y: "y", text: "label", textAnchor: "end", dx: -12, lineWidth: 20, textOverflow: "ellipsis" }),
-      ],
-    ),
-  ];
+  return styled(
+    {
+      title: chart.title,
+      note: chart.note,
+      width,
+      height: 420,
+      marginLeft: 84,
+      marginBottom: 42,
+      marginTop: 24,
+      x: { type: "log", domain: x, axis: null },
+      y: { type: "log", domain: y, axis: null },
+    },
+    [
+      axisOf("x", powers(x), (value) => value.toLocaleString("en", { maximumSignificantDigits: 3 }), "arithmetic intensity (FLOP/byte)"),
+      axisOf("y", powers(y), rate),
+      Plot.link(memory, { x1: "x1", y1: "y1", x2: "x2", y2: "y2", stroke: "var(--copy)", strokeWidth: 2, clip: true }),
+      Plot.link(roofs, { x1: "from", x2: x[1], y1: "peak", y2: "peak", stroke: "var(--compute)", strokeWidth: 2 }),
+      Plot.text(roofs, { ...LABELS, x: x[1], y: "peak", text: (one) => `${one.name}: ${rate(one.peak)}`, textAnchor: "end", dy: -9 }),
+      Plot.text(memory, {
+        ...LABELS,
+        x: ({ x1, x2 }) => Math.sqrt(x1 * x2),
+        y: ({ y1, y2 }) => Math.sqrt(Math.max(y1, y[0]) * y2),
+        text: () => `DRAM: ${(chart.dram_per_s / 1e9).toLocaleString("en", { maximumFractionDigits: 0 })} GB/s`,
+        textAnchor: "end",
+        dx: -10,
+        dy: -6,
+      }),
+      Plot.dot(chart.points, {
+        x: "x",
+        y: "y",
+        r: (point) => 3 + 12 * Math.sqrt(point.ns / longest),
+        fill: (point) => (point.bound === "dram" ? "var(--copy)" : "var(--compute)"),
+        fillOpacity: 0.75,
+        stroke: "currentColor",
+        strokeWidth: 0.7,
+        title: (point) => `${point.label}\n${point.detail}`,
+        tip: true,
+      }),
+      Plot.text(named, { ...LABELS, x: "x", y: "y", text: "label", textAnchor: "end", dx: -12, lineWidth: 20, textOverflow: "ellipsis" }),
+    ],
+  );
 }
 
 /** Returns the powers of ten in a range, and 2 and 5 times them where there are few. */

@@ -25,19 +25,16 @@ export function bars(chart, width) {
       title: chart.title,
       note: chart.note,
       width,
-      height: rows.length * labels.height + 46,
-      ...labels.margins,
+      ...labels.frame(46),
       marginRight: space,
       x: { domain: [0, most], axis: null },
-      y: labels.scale,
     },
     [
       axisOf("x", tickValues(most, labels.ticks(space), inBytes), ticksOf(most)),
       Plot.rect(parts, {
         x1: "low",
         x2: "high",
-        y1: (part) => part.place + labels.top,
-        y2: (part) => part.place + labels.bottom,
+        ...labels.band,
         fill: (part) => series(part.name),
         stroke: "var(--background)",
         strokeWidth: parts.length > rows.length ? 0.5 : 0,
@@ -48,15 +45,14 @@ export function bars(chart, width) {
         rows.filter(({ tick }) => tick),
         {
           x: "tick",
-          y1: (row) => row.place + labels.top,
-          y2: (row) => row.place + labels.bottom,
+          ...labels.band,
           stroke: "currentColor",
           strokeWidth: 2,
         },
       ),
       Plot.text(rows, {
         x: (row) => Math.max(row.total, row.tick ?? 0),
-        y: (row) => row.place + labels.middle,
+        y: labels.middle,
         text: said,
         textAnchor: "start",
         lineWidth: (space - 8) / EM,
@@ -100,37 +96,35 @@ export function steps(chart, width) {
   const last = Math.max(1, chart.step.at(-1));
   const band = (from, to, strength) =>
     Plot.areaY(points, { x: "step", y1: from, y2: to, fill: "var(--series-1)", fillOpacity: strength, clip: true });
-  return [
-    styled(
-      {
-        title: chart.title,
-        note: chart.note,
-        width,
-        height: 260,
-        marginLeft: 70,
-        marginTop: 18,
-        marginBottom: 40,
-        x: { domain: [chart.step[0], Math.max(chart.step[0] + 1, last)], axis: null },
-        y: { domain: [low, high], axis: null },
-      },
-      [
-        axisOf("y", durationTickValues(low, high), durationTicks(high)),
-        axisOf("x", stepTicks(chart.step, width), (step) => step.toLocaleString("en"), "step"),
-        ...(chart.ranks > 1 ? [band("low", "high", 0.22), band("middle", "p95", 0.28)] : []),
-        Plot.lineY(points, { x: "step", y: "middle", stroke: "var(--series-1)", strokeWidth: 1.6 }),
-        Plot.dot(chart.outliers, { x: "step", y: "wall_ns", r: 4.5, fill: "var(--wait)" }),
-        Plot.text(chart.outliers, {
-          ...LABELS,
-          x: "step",
-          y: "wall_ns",
-          text: (one) => `step ${one.step}, rank ${one.rank}: ${duration(one.wall_ns)}`,
-          textAnchor: (one) => (one.step > 0.6 * last ? "end" : "start"),
-          dy: -10,
-        }),
-        Plot.tip(points, Plot.pointerX({ x: "step", y: "middle", title: (one) => ofStep(one, chart.ranks) })),
-      ],
-    ),
-  ];
+  return styled(
+    {
+      title: chart.title,
+      note: chart.note,
+      width,
+      height: 260,
+      marginLeft: 70,
+      marginTop: 18,
+      marginBottom: 40,
+      x: { domain: [chart.step[0], Math.max(chart.step[0] + 1, last)], axis: null },
+      y: { domain: [low, high], axis: null },
+    },
+    [
+      axisOf("y", durationTickValues(low, high), durationTicks(high)),
+      axisOf("x", stepTicks(chart.step, width), (step) => step.toLocaleString("en"), "step"),
+      ...(chart.ranks > 1 ? [band("low", "high", 0.22), band("middle", "p95", 0.28)] : []),
+      Plot.lineY(points, { x: "step", y: "middle", stroke: "var(--series-1)", strokeWidth: 1.6 }),
+      Plot.dot(chart.outliers, { x: "step", y: "wall_ns", r: 4.5, fill: "var(--wait)" }),
+      Plot.text(chart.outliers, {
+        ...LABELS,
+        x: "step",
+        y: "wall_ns",
+        text: (one) => `step ${one.step}, rank ${one.rank}: ${duration(one.wall_ns)}`,
+        textAnchor: (one) => (one.step > 0.6 * last ? "end" : "start"),
+        dy: -10,
+      }),
+      Plot.tip(points, Plot.pointerX({ x: "step", y: "middle", title: (one) => ofStep(one, chart.ranks) })),
+    ],
+  );
 }
 
 function ofStep(one, ranks) {
@@ -155,52 +149,46 @@ export function phases(chart, width) {
   const rows = chart.phases.map((phase, place) => ({ ...phase, place, far: outlier(phase, LIKE * step) }));
   const most = Math.max(1, ...rows.map(({ high_ns: high }) => high));
   const labels = rowLabels(rows, width);
-  const middle = (row) => row.place + labels.middle;
   const said = (row) => [duration(row.median_ns), ...(row.far ? [`rank ${row.far.rank}: ${duration(row.far.value)}`] : [])].join(" · ");
   const space = labels.wide ? Math.min(MOST_SHARE * width, 16 + 7 * Math.max(...rows.map((row) => said(row).length))) : 74;
-  return [
-    styled(
-      {
-        title: chart.title,
-        note: chart.note,
-        width,
-        height: rows.length * labels.height + 46,
-        ...labels.margins,
-        marginRight: space,
-        x: { domain: [0, most], axis: null },
-        y: labels.scale,
-      },
-      [
-        axisOf("x", durationTickValues(0, most, labels.ticks(space)), durationTicks(most)),
-        Plot.rect(rows, {
-          x1: 0,
-          x2: "median_ns",
-          y1: (row) => row.place + labels.top,
-          y2: (row) => row.place + labels.bottom,
-          fill: "var(--series-1)",
-          title: ofPhase,
-          tip: true,
-        }),
-        Plot.link(
-          rows.filter((row) => row.high_ns > row.low_ns),
-          { x1: "low_ns", x2: "high_ns", y1: middle, y2: middle, stroke: "currentColor", strokeWidth: 1.5 },
-        ),
-        Plot.dot(
-          rows.filter(({ far }) => far),
-          { x: (row) => row.far.value, y: middle, r: 4.5, fill: "var(--wait)", stroke: "var(--background)" },
-        ),
-        Plot.text(rows, {
-          x: (row) => Math.max(row.high_ns, row.median_ns),
-          y: middle,
-          text: (row) => (labels.wide ? said(row) : duration(row.median_ns)),
-          textAnchor: "start",
-          dx: 8,
-          fill: "currentColor",
-        }),
-        ...labels.marks,
-      ],
-    ),
-  ];
+  return styled(
+    {
+      title: chart.title,
+      note: chart.note,
+      width,
+      ...labels.frame(46),
+      marginRight: space,
+      x: { domain: [0, most], axis: null },
+    },
+    [
+      axisOf("x", durationTickValues(0, most, labels.ticks(space)), durationTicks(most)),
+      Plot.rect(rows, {
+        x1: 0,
+        x2: "median_ns",
+        ...labels.band,
+        fill: "var(--series-1)",
+        title: ofPhase,
+        tip: true,
+      }),
+      Plot.link(
+        rows.filter((row) => row.high_ns > row.low_ns),
+        { x1: "low_ns", x2: "high_ns", y1: labels.middle, y2: labels.middle, stroke: "currentColor", strokeWidth: 1.5 },
+      ),
+      Plot.dot(
+        rows.filter(({ far }) => far),
+        { x: (row) => row.far.value, y: labels.middle, r: 4.5, fill: "var(--wait)", stroke: "var(--background)" },
+      ),
+      Plot.text(rows, {
+        x: (row) => Math.max(row.high_ns, row.median_ns),
+        y: labels.middle,
+        text: (row) => (labels.wide ? said(row) : duration(row.median_ns)),
+        textAnchor: "start",
+        dx: 8,
+        fill: "currentColor",
+      }),
+      ...labels.marks,
+    ],
+  );
 }
 
 function ofPhase(phase) {
@@ -231,43 +219,38 @@ export function modes(chart, width) {
   const most = Math.max(chart.bound_ns ?? 0, ...chart.p95_ns);
   const labels = rowLabels(rows, width);
   const space = labels.wide ? 190 : 70;
-  const at = (share) => (row) => row.place + share;
   const bound = chart.bound_ns
     ? [
         Plot.ruleX([chart.bound_ns], { stroke: "var(--wait)", strokeWidth: 2, strokeDasharray: "4,3" }),
         Plot.text([chart.bound_ns], { ...LABELS, x: (ns) => ns, text: () => "bound", frameAnchor: "top", dy: -14 }),
       ]
     : [];
-  return [
-    styled(
-      {
-        title: chart.title,
-        note: chart.note,
-        width,
-        height: rows.length * labels.height + 64,
-        ...labels.margins,
-        marginTop: 26,
-        marginRight: space,
-        x: { domain: [0, most], axis: null },
-        y: labels.scale,
-      },
-      [
-        axisOf("x", durationTickValues(0, most, labels.ticks(space)), durationTicks(most)),
-        Plot.rect(rows, { x1: 0, x2: "p50", y1: at(labels.top), y2: at(labels.bottom), fill: "var(--series-1)" }),
-        Plot.link(rows, { x1: "p50", x2: "p95", y1: at(labels.middle), y2: at(labels.middle), stroke: "currentColor" }),
-        ...bound,
-        Plot.text(rows, {
-          x: "p95",
-          y: at(labels.middle),
-          text: (row) => `${duration(row.p50)}${labels.wide ? row.share : ""}`,
-          textAnchor: "start",
-          dx: 6,
-          fill: "currentColor",
-        }),
-        ...labels.marks,
-      ],
-    ),
-  ];
+  return styled(
+    {
+      title: chart.title,
+      note: chart.note,
+      width,
+      ...labels.frame(64),
+      marginTop: 26,
+      marginRight: space,
+      x: { domain: [0, most], axis: null },
+    },
+    [
+      axisOf("x", durationTickValues(0, most, labels.ticks(space)), durationTicks(most)),
+      Plot.rect(rows, { x1: 0, x2: "p50", ...labels.band, fill: "var(--series-1)" }),
+      Plot.link(rows, { x1: "p50", x2: "p95", y1: labels.middle, y2: labels.middle, stroke: "currentColor" }),
+      ...bound,
+      Plot.text(rows, {
+        x: "p95",
+        y: labels.middle,
+        text: (row) => `${duration(row.p50)}${labels.wide ? row.share : ""}`,
+        textAnchor: "start",
+        dx: 6,
+        fill: "currentColor",
+      }),
+      ...labels.marks,
+    ],
+  );
 }
 
 /** Sizes over time, stacked: each lasts until the next moment. */
