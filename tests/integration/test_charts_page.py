@@ -146,3 +146,14 @@ def test_charts_are_drawn_at_any_width_and_names_are_only_text(browser: Browser,
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= width
         assert opened.page.locator("img").count() == 0
         assert opened.complaints == []
+
+
+def test_the_name_of_a_slow_step_lies_within_the_chart(browser: Browser, tmp_path: Path) -> None:
+    walls = [20_000_000 if step in (2, 39) else 10_000_000 for step in range(40)]
+    steps: dict[str, list[Any]] = dict.fromkeys(("wall_ns", "gpu_span_ns"), 2 * walls)
+    steps |= {"rank": [0] * 40 + [1] * 40, "step": 2 * [*range(40)]}
+    tables = simulated_account(Program(2, 100 * STEPS)) | {"step_times": AnalysisTable(steps)}
+    opened = open_page(browser, written(tmp_path, tables))
+    named = opened.page.locator("[data-part=charts] text", has_text=", rank 0: 20")
+    sides = [one.evaluate("(text) => getComputedStyle(text).textAnchor") for one in named.all()]
+    assert sorted(sides) == ["end", "start"]

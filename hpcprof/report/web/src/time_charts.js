@@ -114,18 +114,18 @@ export function steps(chart, width) {
       ...(chart.ranks > 1 ? [band("low", "high", 0.22), band("middle", "p95", 0.28)] : []),
       Plot.lineY(points, { x: "step", y: "middle", stroke: "var(--series-1)", strokeWidth: 1.6 }),
       Plot.dot(chart.outliers, { x: "step", y: "wall_ns", r: 4.5, fill: "var(--wait)" }),
-      Plot.text(chart.outliers, {
-        ...LABELS,
-        x: "step",
-        y: "wall_ns",
-        text: (one) => `step ${one.step}, rank ${one.rank}: ${duration(one.wall_ns)}`,
-        textAnchor: (one) => (one.step > 0.6 * last ? "end" : "start"),
-        dy: -10,
-      }),
+      ...["start", "end"].map((side) =>
+        Plot.text(
+          chart.outliers.filter(({ step }) => (side === "end") === step > 0.6 * last),
+          { ...LABELS, x: "step", y: "wall_ns", text: ofOutlier, textAnchor: side, dy: -10 },
+        ),
+      ),
       Plot.tip(points, Plot.pointerX({ x: "step", y: "middle", title: (one) => ofStep(one, chart.ranks) })),
     ],
   );
 }
+
+const ofOutlier = (one) => `step ${one.step}, rank ${one.rank}: ${duration(one.wall_ns)}`;
 
 function ofStep(one, ranks) {
   if (ranks === 1) return `step ${one.step}\n${duration(one.middle)}`;
