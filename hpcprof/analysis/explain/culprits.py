@@ -28,6 +28,7 @@ from hpcprof.analysis.explain.host_activity import (
     places_of,
 )
 from hpcprof.analysis.explain.slow_math import runs_without_tensor_cores
+from hpcprof.analysis.statistics.grouped import sums
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.analysis.steps.wall_time import StepTimes, step_intervals
@@ -205,8 +206,8 @@ def _slowest_kernel(rank: int, timelines: Mapping[int, Timeline]) -> str | None:
 def _time_by_name(timeline: Timeline) -> dict[str, int]:
     kernels = timeline.kernels
     used, row = numbered(kernels.name)
-    time = np.zeros(len(used), np.int64)
-    np.add.at(time, row, np.where(kernels.category == Category.COMP, kernels.end - kernels.start, 0))
+    computing = np.where(kernels.category == Category.COMP, kernels.end - kernels.start, 0)
+    time = sums(row, computing, len(used))
     return {text: int(ns) for text, ns in zip(timeline.names(used), time, strict=True) if text}
 
 

@@ -17,7 +17,7 @@ from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.timeline import Ints
 
-_DIGITS = 3
+DIGITS = 3
 _FAR = 1 << 62
 _NO_TIMES = np.empty(0, np.int64)
 
@@ -236,11 +236,11 @@ def _row(
     return {
         "scope": scope,
         "name": name,
-        "parallel_efficiency_pct": _pct(mean, wall),
-        "load_balance_pct": _pct(mean, most),
-        "communication_efficiency_pct": _pct(most, wall),
-        "serialization_efficiency_pct": _pct(most, without_transfer),
-        "transfer_efficiency_pct": _pct(without_transfer, wall),
+        "parallel_efficiency_pct": pct(mean, wall),
+        "load_balance_pct": pct(mean, most),
+        "communication_efficiency_pct": pct(most, wall),
+        "serialization_efficiency_pct": pct(most, without_transfer),
+        "transfer_efficiency_pct": pct(without_transfer, wall),
     }
 
 
@@ -248,5 +248,6 @@ def _wall(ends: Sequence[tuple[int, int]]) -> int:
     return max((end for _, end in ends), default=0) - min((start for start, _ in ends), default=0)
 
 
-def _pct(part: float, whole: float) -> float | None:
-    return round(100 * part / whole, _DIGITS) if whole > 0 else None
+def pct(part: float, whole: float) -> float | None:
+    """Return a part in percent of the whole; None if that is not above 0."""
+    return round(100 * part / whole, DIGITS) if whole > 0 else None

@@ -13,14 +13,13 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows, none_in
-from hpcprof.analysis.mpi.efficiencies import run_limits
+from hpcprof.analysis.mpi.efficiencies import DIGITS, pct, run_limits
 from hpcprof.analysis.mpi.per_rank import regions_of
 from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
 from hpcprof.profiles.columns.intervals import Intervals, coverage, union, union_of
 from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import Category, Timeline
 
-_DIGITS = 3
 _CALLING_STEPS = 0.1
 _BRANCHES = (
     "host_efficiency_pct",
@@ -111,17 +110,13 @@ def _branches(times: pd.DataFrame, scope: str, name: str, parallel: float | None
     most_useful, most_active = (
         float((own[column] / own["devices"]).max()) for column in ("gpu_useful_ns", "gpu_active_ns")
     )
-    offloads = _pct(useful, useful + calls)
+    offloads = pct(useful, useful + calls)
     values = (
-        None if parallel is None or offloads is None else round(parallel * offloads / 100, _DIGITS),
+        None if parallel is None or offloads is None else round(parallel * offloads / 100, DIGITS),
         offloads,
-        _pct(computing, elapsed * devices),
-        _pct(computing, most_useful * devices),
-        _pct(most_useful, most_active),
-        _pct(most_active, elapsed),
+        pct(computing, elapsed * devices),
+        pct(computing, most_useful * devices),
+        pct(most_useful, most_active),
+        pct(most_active, elapsed),
     )
     return dict(zip(_BRANCHES, values, strict=True))
-
-
-def _pct(part: float, whole: float) -> float | None:
-    return round(100 * part / whole, _DIGITS) if whole > 0 else None
