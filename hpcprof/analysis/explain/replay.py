@@ -340,15 +340,10 @@ def _ratios(kind: Ints, time: Floats, beside: Floats, compute: Mask) -> Floats:
 
 def _medians(kind: Ints, time: Floats, chosen: Mask, kinds: int) -> Floats:
     """Return the median time of the chosen operations of each kind, NaN for a kind with too few."""
-    rows = np.flatnonzero(chosen)
-    rows = rows[np.lexsort((time[rows], kind[rows]))]
-    count = np.bincount(kind[rows], minlength=kinds)
-    first = np.cumsum(count) - count
-    result = np.full(kinds, np.nan)
-    many = np.flatnonzero(count >= _FEWEST)
-    low, high = first[many] + (count[many] - 1) // 2, first[many] + count[many] // 2
-    result[many] = (time[rows[low]] + time[rows[high]]) / 2
-    return result
+    grouped = pd.Series(time[chosen]).groupby(kind[chosen])
+    median = grouped.median().where(grouped.size() >= _FEWEST)
+    found: Floats = median.reindex(range(kinds)).to_numpy(np.float64)
+    return found
 
 
 _KINDS = {
