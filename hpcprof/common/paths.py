@@ -25,6 +25,11 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+def from_root(path: Path) -> Path:
+    """Return a path from the root, without ``..``; names of links stay where there is none of these."""
+    return path.resolve() if ".." in path.parts else path.absolute()
+
+
 def user_config() -> Path:
     """Return the user's folder of sites and templates (``~/.config/hpcprof``)."""
     base = os.environ.get("XDG_CONFIG_HOME")

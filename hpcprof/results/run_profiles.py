@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hpcprof.common.errors import DamagedInput, UsageError
-from hpcprof.common.paths import is_folder
+from hpcprof.common.paths import from_root, is_folder
 from hpcprof.common.units import counted
 from hpcprof.profiles.compressed import Unpacked, reader_of_compressed, unpacking
 from hpcprof.profiles.readers.darshan.logs import is_darshan_log
@@ -50,7 +50,7 @@ def readable(run: Run) -> Iterator[tuple[Run, Unpacked]]:
 
 def runs_in(folder: Path) -> list[Run]:
     """Return the runs that a folder is: one, or several as above; none if it has no profiles."""
-    folder = folder.absolute()
+    folder = from_root(folder)
     if (folder / MANIFEST).is_file():
         return [open_run(folder)]
     native = find_profiles(folder)
@@ -65,7 +65,7 @@ def runs_of_files(files: Sequence[Path]) -> list[Run]:
     """
     by_folder: dict[Path, list[Path]] = {}
     beside: dict[Path, list[Path]] = {}
-    for file in dict.fromkeys(file.absolute() for file in files):
+    for file in dict.fromkeys(map(from_root, files)):
         if is_beside_profiles(file):
             beside.setdefault(file.parent, []).append(file)
         elif _kind(file) is None:

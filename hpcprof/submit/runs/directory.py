@@ -19,6 +19,7 @@ import msgspec
 from hpcprof.common import __version__
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
+from hpcprof.common.paths import from_root
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_command
 from hpcprof.submit.config import default_runs_dir
 from hpcprof.submit.jobs.job import Job
@@ -200,7 +201,7 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 def open_run(path: Path) -> Run:
     """Open a run directory, or adopt a folder of profiles, whose id is made from its path."""
-    path = path.absolute()
+    path = from_root(path)
     if not (path / MANIFEST).is_file():
         return Run(adopted_id(path.name, path), path)
     try:

@@ -14,7 +14,7 @@ from hpcprof.results.run_names import (
     find_known_runs,
     stored_run,
 )
-from hpcprof.results.run_profiles import runs_to_collect
+from hpcprof.results.run_profiles import runs_of_files, runs_to_collect
 from hpcprof.results.store.database import store_url
 from hpcprof.results.store.store import RankResults, Store
 from hpcprof.results.store.tables import ProfileRow, RunRow
@@ -129,3 +129,14 @@ def test_the_name_of_its_only_profile_finds_a_run(tmp_path: Path) -> None:
     for name in ("trai", "eval", "%"):
         with pytest.raises(UsageError, match="unknown run"):
             find_known_run(name, tmp_path / "runs", store)
+
+
+def test_a_folder_above_has_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = profile_in(tmp_path / "traces")
+    (run.path / "inside").mkdir()
+    monkeypatch.chdir(run.path / "inside")
+    store = store_with(tmp_path / "hpcprof.db")
+    for name in ("..", "../../traces"):
+        assert find_known_run(name, tmp_path / "runs", store) == run
+    (found,) = runs_of_files([Path("../rank0.sqlite")])
+    assert (found.id, found.path) == (run.id, run.path)
