@@ -22,6 +22,7 @@ MEANINGS = {
     "gloo_mismatch": "gloo received 16 bytes where it expected 8: "
     "ranks entered different collectives or sizes",
     "mpich_abort": "called MPI_Abort with code 7",
+    "mpich_error": "fatal error of MPICH in internal_Init_thread: Other MPI error",
     "open_mpi_abort": "called MPI_Abort with code 5",
     "full_disk": "no space left on /local/tmp while the profile was exported",
     "no_program": "/nonexistent/prog is not there",
