@@ -11,7 +11,7 @@ import msgspec
 
 from hpcprof.cli.completion import complete_files, complete_sites
 from hpcprof.cli.conventions import Group, examples
-from hpcprof.cli.options import default_site, flag, with_default
+from hpcprof.cli.options import default_site, flag
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import unknown
 from hpcprof.submit.sites.files import load_site, load_site_file, site_files
@@ -67,13 +67,16 @@ def schema(job: bool) -> None:
     click.echo(json.dumps(job_schema() if job else site_schema(), indent=2))
 
 
-@command.command("new", epilog=examples("hpcprof sites new mycluster --from generic-slurm --probe"))
+@command.command("new", epilog=examples("hpcprof sites new mycluster --probe"))
 @click.argument("name")
-@with_default(
-    "--from", "template", default="generic-slurm", shell_complete=complete_sites, help="Site to extend."
+@click.option(
+    "--from",
+    "template",
+    shell_complete=complete_sites,
+    help="Site to extend.  [default: generic-slurm or generic-pbs, by the scheduler on this machine]",
 )
 @flag("--probe", help="Also start two MPI ranks, in a job of a few seconds.")
-def new(name: str, template: str, probe: bool) -> None:
+def new(name: str, template: str | None, probe: bool) -> None:
     """Write ./site_configs/NAME.yaml, with what this machine's commands show.
 
     Queues and nodes come from scontrol and sinfo, or qstat and pbsnodes, accounts from sacctmgr, GPUs from
@@ -86,6 +89,9 @@ def new(name: str, template: str, probe: bool) -> None:
     from hpcprof.submit.schedulers.registry import find_scheduler
     from hpcprof.submit.sites.probe import add_mpi, new_site
 
+    if template is None:
+        pbs_alone = find_scheduler("pbs").installed and not find_scheduler("slurm").installed
+        template = "generic-pbs" if pbs_alone else "generic-slurm"
     parent = load_site(template)
     scheduler = find_scheduler(parent.scheduler)
     if scheduler.installed:

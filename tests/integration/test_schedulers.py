@@ -710,6 +710,18 @@ def test_pbs_a_new_site_has_the_active_environment_and_the_probe_names_the_launc
     assert not list(Path().glob(".hpcprof-probe-*"))
 
 
+def test_pbs_a_new_site_where_there_is_no_slurm_extends_that_of_pbs(
+    pbs: Path, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    for program in ("sh", "cat"):
+        (tmp_path / "bin" / program).symlink_to(str(shutil.which(program)))
+    monkeypatch.setenv("PATH", f"{STANDIN}:{tmp_path}/bin")
+    done = hpcprof("sites", "new", "found")
+    assert done.returncode == 0, done.stderr
+    assert load_site("found").scheduler == "pbs"
+
+
 def test_pbs_a_dead_node_of_a_running_job_is_said(pbs: Path, hpcprof: Hpcprof) -> None:
     hpcprof("submit", "--site", "pbs", "--", "sleep", "300")
     until(lambda: last(hpcprof) == ("running", ""))
@@ -765,6 +777,16 @@ def test_pbs_without_history_a_job_that_leaves_no_finished_file_has_failed_after
     assert sum('"-x"' in line for line in words) == 1
     monkeypatch.setattr("hpcprof.submit.schedulers.run_state.UNRECORDED_SECONDS", -1.0)
     assert (state(run), status(run).reason.partition(":")[0]) == (JobState.FAILED, "ended without a record")
+
+
+def test_pbs_without_history_a_job_beyond_its_walltime_is_known_by_what_pbs_wrote_to_its_errors(
+    pbs_without_history: Path,
+) -> None:
+    loaded = load_site("pbs")
+    job = make_job(loaded, arguments=["sleep", "300"], walltime="2s")
+    run = submit(loaded, job, Path("runs"), ["hpcprof"])
+    until(lambda: state(run) is JobState.TIMEOUT)
+    assert status(run).reason == "the walltime limit (00:00:02) was exceeded"
 
 
 def test_pbs_without_history_a_plain_script_has_ended_with_its_output_as_evidence(

@@ -160,6 +160,9 @@ def run_script(job_id: str) -> None:
                 substate, ending = 93, "failed"
             time.sleep(EXITING_SECONDS)
         except subprocess.TimeoutExpired:
+            limit = f"{seconds(job['Resource_List']['walltime']):.0f}"
+            err.write(f"=>> PBS: job killed: walltime {limit} exceeded limit {limit}\n".encode())
+            err.flush()
             end(process)
             substate, ending, code = 93, "exceeded resource walltime", -29
         except _Deleted:

@@ -109,6 +109,10 @@ class PbsClient(BatchClient):
                 found.update(dict.fromkeys(group, Record(JobState.UNKNOWN, str(error))))
         return _on_dead_nodes(found)
 
+    def epitaph(self, errors: str) -> Record | None:
+        """Return the end that PBS wrote for a job that exceeded a limit."""
+        return parse_kill(errors)
+
     def submitted_from(self, script: Path, owner: str) -> str:
         """Look for the script among the user's jobs of its name, of which qselect prints the ids alone."""
         try:
@@ -299,6 +303,16 @@ def parse_qdel(code: int, out: str, error: str) -> None:
         raise SchedulerError(f"qdel did not delete the job: {_complaint(error or out)}.")
 
 
+def parse_kill(errors: str) -> Record | None:
+    """Return the end of a job from the last lines of its errors; None if PBS did not kill it for a limit."""
+    limits = re.findall(r"^=>> PBS: job killed: (.* exceeded limit .*)", errors, re.MULTILINE)
+    if not limits:
+        return None
+    if limits[-1].startswith("walltime"):
+        return Record(JobState.TIMEOUT)
+    return Record(JobState.FAILED, f"PBS killed it: {limits[-1]}")
+
+
 def parse_down_nodes(out: str) -> frozenset[str]:
     """Return the nodes that are down, of those that ``pbsnodes -l`` lists with state and comment.
 
@@ -487,7 +501,10 @@ def _signal_name(number: int) -> str:
 
 
 def probe_pbs(ask: Ask) -> Machine:
-    """Return the queues from qstat and the nodes from pbsnodes; no queue has more nodes than there are."""
+    """Return the queues and the default one from qstat, the nodes from pbsnodes.
+
+    No queue has more nodes than there are.
+    """
     queues = parse_qstat_queues(ask(["qstat", "-Q", "-f", "-F", "json"])).queues
     text = ask(["pbsnodes", "-a", "-F", "json"])
     if count := len(_json_object(text, "nodes")):
@@ -495,7 +512,9 @@ def probe_pbs(ask: Ask) -> Machine:
             name: msgspec.structs.replace(queue, max_nodes=min(queue.max_nodes or count, count))
             for name, queue in queues.items()
         }
-    return Machine(queues, node=parse_pbsnodes(text))
+    default = re.search(r'"default_queue"\s*:\s*"(.*?)"', ask(["qstat", "-B", "-f", "-F", "json"]))
+    chosen = default[1] if default and default[1] in queues else ""
+    return Machine(queues, chosen, parse_pbsnodes(text))
 
 
 def parse_qstat_queues(text: str) -> Machine:

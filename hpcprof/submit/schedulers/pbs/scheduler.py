@@ -113,6 +113,12 @@ class PbsScheduler(Scheduler):
         chunks, _ = self.chunks(job, site.queues.get(job.queue, Queue()))
         return {"chunks": chunks, "chunk": _chunk(site, job)}
 
+    def directives(self, site: Site, job: Job) -> list[str]:
+        """Return those of the site and the user; PBS puts several chunks on one host unless it must not."""
+        lines = super().directives(site, job)
+        placed = any("-l place" in self.settings(line) for line in lines)
+        return lines if placed or job.nodes == 1 else [*lines, "-l place=scatter"]
+
     def settings(self, directive: str) -> frozenset[str]:
         """Return the option, with the names of the resources (``-l``) or attributes (``-W``) that it sets."""
         option, values = directive[:2], directive[2:].strip()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,24 @@ def test_a_job_requests_what_the_node_has(tmp_path: Path, text: str, line: str) 
     site = loaded(tmp_path, text)
     job = make_job(site, arguments=["true"], nodes=2, ranks_per_node=3)
     assert line in directives(site, job) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "options", "placed"),
+    [
+        (2, {}, "scatter"),
+        (2, {"scheduler_args": ["-l place=pack"]}, "pack"),
+        (2, {"cpus_per_rank": 1, "scheduler_args": ["-l place=scatter:excl"]}, "scatter:excl"),
+        (1, {}, None),
+    ],
+)
+def test_nodes_of_pbs_are_hosts_of_their_own_as_it_would_put_small_chunks_on_one(
+    tmp_path: Path, nodes: int, options: dict[str, Any], placed: str | None
+) -> None:
+    site = loaded(tmp_path, "extends: generic-pbs\nnode: {cores: 8}\n")
+    lines = directives(site, make_job(site, arguments=["true"], nodes=nodes, **options)).splitlines()
+    found = [line.removeprefix("#PBS -l place=") for line in lines if "place=" in line]
+    assert found == ([placed] if placed else [])
 
 
 @pytest.mark.parametrize(

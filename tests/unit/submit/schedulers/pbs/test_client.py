@@ -17,6 +17,7 @@ from hpcprof.submit.schedulers.pbs.client import (
     parse_down_nodes,
     parse_job_history,
     parse_job_name,
+    parse_kill,
     parse_largest_array,
     parse_pbsnodes,
     parse_qdel,
@@ -392,9 +393,43 @@ def test_nodes_of_pbs_have_cores_gpus_and_memory() -> None:
     assert parse_pbsnodes(recorded_machine("pbsnodes_json.json")) == Node(cores=8, gpus=4, memory="24103M")
 
 
+KILLED = recorded("pbs/walltime_job_errors.txt")[1]
+
+
+def probed(command: list[str]) -> str:
+    if "-B" in command:
+        return recorded_json("pbs/qstat_B_json.json")[1]
+    return recorded_machine({"qstat": "qstat_Q_json.json", "pbsnodes": "pbsnodes_json.json"}[command[0]])
+
+
+@pytest.mark.parametrize(
+    ("errors", "end"),
+    [
+        (f"{KILLED}", Record(JobState.TIMEOUT)),
+        (
+            KILLED.replace("walltime", "mem"),
+            Record(JobState.FAILED, "PBS killed it: mem 26 exceeded limit 10"),
+        ),
+        ("a program says =>> PBS: job killed: walltime 26 exceeded limit 10\n", None),
+        ("", None),
+    ],
+)
+def test_the_errors_of_a_job_end_with_the_limit_for_which_pbs_killed_it(
+    errors: str, end: Record | None
+) -> None:
+    assert parse_kill(errors) == end
+
+
+def test_a_new_site_has_the_default_queue_of_the_server() -> None:
+    assert probe_pbs(probed).default_queue == "workq"
+    disabled = probe_pbs(
+        lambda command: probed(command).replace('"default_queue":\t"workq"', '"default_queue": "gone"')
+    )
+    assert disabled.default_queue == ""
+
+
 def test_no_queue_of_pbs_has_more_nodes_than_there_are() -> None:
-    files = {"qstat": "qstat_Q_json.json", "pbsnodes": "pbsnodes_json.json"}
-    found = probe_pbs(lambda command: recorded_machine(files[command[0]]))
+    found = probe_pbs(probed)
     assert {name: queue.max_nodes for name, queue in found.queues.items()} == {
         "workq": 4,
         "debug": 2,
