@@ -29,7 +29,9 @@ def note_call() -> None:
 def refuse_if_down(program: str) -> None:
     """Behave as where no server answers, while there is a file ``down``."""
     if (FOLDER / "down").exists():
-        stop("Connection refused", f"{program}: cannot connect to server {SERVER} (errno=111)", code=111)
+        lost = f"{program}: cannot connect to server {SERVER} (errno=15010)"
+        lost = f"Couldn't connect to cluster: {SERVER}" if program == "qdel" else lost
+        stop("Connection refused", lost, code=255 if program == "qstat" else 162)
 
 
 def history() -> bool:

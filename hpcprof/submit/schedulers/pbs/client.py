@@ -384,7 +384,8 @@ def _check(code: int, out: str, error: str, command: str = "qstat") -> None:
 
 def _complaint(error: str) -> str:
     """Return PBS's message without the usage and the name of the command."""
-    return re.sub(r"(^|\n)(?:\S*/)?q(?:sub|stat|del|select): +", r"\1", complaint(error))
+    lines = re.sub(r"\n(?:\S*/)?q(?:sub|stat|del|select): +", "; ", error.strip())
+    return re.sub(r"^(?:\S*/)?q(?:sub|stat|del|select): +", "", complaint(lines))
 
 
 _DELETED = "91"
@@ -474,7 +475,7 @@ def _ended(job: Mapping[str, str], asked_at: float | None) -> Record:
         return Record(JobState.FAILED, words, None, ago)
     if code > 256:
         return Record(JobState.FAILED, f"ended by {_signal_name(code - 256)}", 256 - code, ago)
-    if code > 128:
+    if 128 < code < 128 + signal.NSIG:
         return Record(JobState.FAILED, f"exit code {code} ({_signal_name(code - 128)})", code, ago)
     if code > 0:
         return Record(JobState.FAILED, "", code, ago)

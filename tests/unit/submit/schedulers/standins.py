@@ -15,6 +15,7 @@ from hpcprof.common.processes import CommandNotStarted, Completed, ProcessIdenti
 from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers import polling
 from hpcprof.submit.schedulers.base import JobState
+from tests.unit.submit.schedulers.recorded import recorded
 
 Said = tuple[int, str, str]
 """An exit code, the standard output and the standard error."""
@@ -127,7 +128,7 @@ class Pbs(StandIn):
 
     site = "generic-pbs"
     constraint = "gpu_type=a100"
-    silence = (111, "", "Connection refused\nqstat: cannot connect to server pbshost (errno=111)\n")
+    silence = recorded("pbs/down_qstat.txt")
     refusal = (170, "", "qsub: Unknown queue\n")
     denial = (168, "", "qdel: Unauthorized Request 5.pbshost\n")
     attributes: ClassVar = {

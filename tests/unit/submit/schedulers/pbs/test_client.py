@@ -9,7 +9,7 @@ import pytest
 
 from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.schedulers.base import JobState
-from hpcprof.submit.schedulers.command import Unreachable
+from hpcprof.submit.schedulers.command import Refused, Unreachable
 from hpcprof.submit.schedulers.pbs.client import (
     array_of,
     has_no_history,
@@ -70,7 +70,7 @@ def test_qselect_prints_ids_of_jobs_and_arrays_or_none() -> None:
     assert parse_qselect(0, "11.pbshost\n12[].pbshost\n", "") == ["12[].pbshost", "11.pbshost"]
     assert parse_qselect(0, "", "") == []
     with pytest.raises(Unreachable, match="cannot connect to server"):
-        parse_qselect(255, "", "qselect: cannot connect to server pbshost (errno=111)\n")
+        parse_qselect(*recorded("pbs/down_qselect.txt"))
 
 
 def test_qsub_prints_the_id() -> None:
@@ -222,7 +222,7 @@ def test_the_server_tells_how_large_an_array_may_be() -> None:
     assert parse_largest_array(*recorded_json("pbs/qstat_B_json.json")) == 10000
     assert parse_largest_array(0, "{}", "") is None
     with pytest.raises(Unreachable):
-        parse_largest_array(111, "", "qstat: cannot connect to server pbshost (errno=111)\n")
+        parse_largest_array(*recorded("pbs/down_qstat.txt"))
 
 
 def test_an_id_tells_a_member_from_its_array() -> None:
@@ -279,6 +279,11 @@ def test_a_finished_subjob_is_x_and_judged_as_a_job() -> None:
         record_from_attributes({"job_state": "X", "substate": "92", "Exit_status": "0"}, None).state
         is JobState.COMPLETED
     )
+
+
+def test_an_exit_code_of_255_is_no_signal() -> None:
+    record = record_from_attributes({"job_state": "F", "substate": "93", "Exit_status": "255"}, None)
+    assert (record.reason, record.exit_code) == ("", 255)
 
 
 def test_a_job_over_its_memory_says_so() -> None:
@@ -338,10 +343,17 @@ def test_invalid_json_of_many_jobs_is_an_error_and_not_a_guess() -> None:
 
 
 def test_a_server_that_does_not_answer_is_silent_and_not_a_failure() -> None:
-    with pytest.raises(Unreachable, match=r"PBS did not answer: .*cannot connect to server pbshost"):
-        parse_qstat(111, "", "Connection refused\nqstat: cannot connect to server pbshost (errno=111)\n")
+    with pytest.raises(Unreachable, match=r"answer: Connection refused; cannot connect to server pbshost"):
+        parse_qstat(*recorded("pbs/down_qstat.txt"))
     with pytest.raises(SchedulerError, match="exit code 2: conflicting options"):
         parse_qstat(2, "", "qstat: conflicting options.\nusage: \nqstat [-f]\n")
+
+
+def test_no_job_is_left_where_no_server_took_it_and_none_was_deleted() -> None:
+    with pytest.raises(Refused, match=r"qsub did not accept the job: Connection refused; cannot connect"):
+        parse_qsub(*recorded("pbs/down_qsub.txt"))
+    with pytest.raises(SchedulerError, match="Couldn't connect to cluster: pbshost"):
+        parse_qdel(*recorded("pbs/down_qdel.txt"))
 
 
 def test_qdel_of_finished_and_unknown_jobs_changes_nothing() -> None:
