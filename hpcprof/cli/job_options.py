@@ -100,10 +100,12 @@ def show_remarks(site: Site, jobs: Sequence[Job]) -> None:
     """
     from hpcprof.common.daily import is_due
     from hpcprof.submit.jobs.checks import remarks, second_hand
+    from hpcprof.submit.jobs.presence import borrowed_program
 
     facts = second_hand(site)
     known = [facts] if facts and is_due(facts) else []
-    for sentence in dict.fromkeys([*known, *(sentence for job in jobs for sentence in remarks(job, site))]):
+    said = [sentence for job in jobs for sentence in (*remarks(job, site), borrowed_program(site, job))]
+    for sentence in filter(None, dict.fromkeys([*known, *said])):
         click.echo(f"hpcprof: note: {sentence}.", err=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import shutil
 from pathlib import Path
@@ -13,7 +14,7 @@ from hpcprof.submit.jobs.job_name import script_of
 from hpcprof.submit.linked_libraries import is_python, lacks, program_file
 from hpcprof.submit.profilers import find_profiler
 from hpcprof.submit.schedulers.registry import find_scheduler
-from hpcprof.submit.sites.environment import added_folders
+from hpcprof.submit.sites.environment import active_environment, active_prefix, added_folders
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue
 
@@ -50,6 +51,23 @@ def check_present(site: Site, job: Job) -> None:
         _check_built_in(job)
         if folders is not None:
             _check_script(job)
+
+
+def borrowed_program(site: Site, job: Job) -> str:
+    """Return a sentence without a full stop if only this shell's environment has the program of a job."""
+    scheduler = find_scheduler(site.scheduler)
+    own = site.host or site.modules or site.setup or "PATH" in site.environment
+    if scheduler.passes_environment or own or job.workload is not None:
+        return ""
+    program, prefix = job.arguments[0], active_prefix(os.environ)
+    found = "" if "/" in program else shutil.which(program) or ""
+    if not prefix or not found.startswith(f"{prefix}/"):
+        return ""
+    lines = json.dumps(active_environment(os.environ)["setup"])
+    return (
+        f"{program} is that of {prefix}, and {scheduler.title} passes no environment on: for a job "
+        f"to find it, add to the site: setup: {lines}"
+    )
 
 
 def _check_program(job: Job, path: str | None, elsewhere: str) -> None:

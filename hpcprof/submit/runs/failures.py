@@ -29,7 +29,8 @@ from hpcprof.submit.runs.failure_causes import (
     read_exceptions,
     signal_name,
 )
-from hpcprof.submit.schedulers.base import JobState, JobStatus
+from hpcprof.submit.schedulers.base import NODE_LOST, JobState, JobStatus
+from hpcprof.submit.schedulers.run_state import read_verdict
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, WRAPPER
 
 TAIL_LINES = 20
@@ -147,7 +148,13 @@ def failed_ranks(run: Run) -> list[RankFailure]:
     job_cause = find_cause("job_errors", "\n".join(_job_errors(run)))
     first, aborted = first_failed_rank(run), _aborting_rank(run, failed, job_cause)
 
-    lost = job_cause.meaning if job_cause is not None and job_cause.name in _LOST else ""
+    verdict = read_verdict(run)
+    lost = (
+        "left no exit code, as a node was lost"
+        if verdict is not None and verdict.reason.startswith(NODE_LOST)
+        else ""
+    )
+    lost = job_cause.meaning if job_cause is not None and job_cause.name in _LOST else lost
 
     def blame(rank: int) -> tuple[bool, bool, bool, int]:
         code = codes.get(rank)

@@ -34,7 +34,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from hpcprof.common.errors import SchedulerError
-from hpcprof.submit.schedulers.base import JobState
+from hpcprof.submit.schedulers.base import NODE_LOST, JobState
 from hpcprof.submit.schedulers.batch import BatchClient, parse_array_indices
 from hpcprof.submit.schedulers.command import (
     Refused,
@@ -396,7 +396,7 @@ _BY_SIGTERM = 256 + signal.SIGTERM  # qdel ends a job by SIGTERM
 
 # PBS kills a job over its limits, or could not run it (JOB_EXEC_KILL_* of OpenPBS, src/include/job.h).
 _NEGATIVE = {
-    _NODE_LOST: "the node that ran it was lost",
+    _NODE_LOST: NODE_LOST,
     -24: "it used more CPUs than it asked for",
     -25: "it used more CPUs than it asked for",
     -26: "it used more virtual memory than it asked for",

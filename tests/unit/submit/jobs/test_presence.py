@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.presence import check_present
+from hpcprof.submit.jobs.presence import borrowed_program, check_present
 from hpcprof.submit.sites.files import load_site
 from tests.jobs import make_job
 
@@ -94,6 +94,23 @@ def test_what_modules_and_setup_lines_bring_is_not_known_unless_they_name_a_fold
     (own / "solver").write_text("#!/bin/sh\n")
     (own / "solver").chmod(0o755)
     check("solver", setup=[f"source {own}/activate"])
+
+
+def test_a_program_of_the_active_environment_is_told_where_a_job_does_not_have_it(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def said(site: str, *program: str, **changes: Any) -> str:
+        loaded = msgspec.structs.replace(load_site(site), **changes)
+        return borrowed_program(loaded, make_job(loaded, arguments=list(program), walltime="5m"))
+
+    monkeypatch.setenv("VIRTUAL_ENV", str(here))
+    (here / "bin/activate").touch()
+    setup = f"source {here}/bin/activate"
+    assert said("generic-pbs", "python", "train.py").endswith(f'add to the site: setup: ["{setup}"]')
+    assert said("generic-pbs", "python", "train.py", setup=[setup]) == ""
+    assert said("generic-pbs", "./train.py") == said("generic-slurm", "python", "train.py") == ""
+    monkeypatch.setenv("VIRTUAL_ENV", "/another")
+    assert said("generic-pbs", "python", "train.py") == ""
 
 
 @pytest.mark.parametrize("site", ["polaris", "kubernetes", "generic-pbs"])

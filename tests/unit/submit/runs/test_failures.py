@@ -19,7 +19,8 @@ from hpcprof.submit.runs.failures import (
     profiler_complaint,
     tail,
 )
-from hpcprof.submit.schedulers.base import JobState, JobStatus
+from hpcprof.submit.schedulers.base import NODE_LOST, JobState, JobStatus
+from hpcprof.submit.schedulers.run_state import keep_verdict
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.waiting import describe_failure
 
@@ -196,6 +197,16 @@ def test_ranks_on_a_lost_node_are_said_to_be_lost_with_it(tmp_path: Path) -> Non
     assert [str(failure) for failure in failed_ranks(run)] == [
         "rank 1: was lost with node worker-1",
         "rank 0: exit code 143 (SIGTERM, terminated)",
+    ]
+
+
+def test_ranks_of_a_job_of_pbs_whose_node_was_lost_are_not_called_killed(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=1)
+    (tmp_path / "logs/rank00000.out").touch()
+    (tmp_path / "state/job_id").write_text("7.pbshost\n")
+    keep_verdict(run, JobStatus(JobState.FAILED, NODE_LOST))
+    assert [str(failure) for failure in failed_ranks(run)] == [
+        "rank 0: left no exit code, as a node was lost"
     ]
 
 
