@@ -360,8 +360,8 @@ def _check_node(job: Job, site: Site) -> None:
 def _check_passed_on(argument: str, site: Site, scheduler: Scheduler) -> None:
     if not _PASSED_ON.fullmatch(argument):
         raise UsageError(
-            f"--scheduler-arg {argument!r}: write one option of {scheduler.title}, as in "
-            "--scheduler-arg=--exclude=n3, without quotes, \\, #, $ and `."
+            f"--scheduler-arg {argument!r}: write one option of {scheduler.title} as it is in "
+            "a batch script, without quotes, \\, #, $ and `."
         )
     taken = scheduler.own_settings(site)
     for setting in sorted(scheduler.settings(argument) & taken.keys()):

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 # Relative, since the hook's folder in a run is no part of hpcprof.
-from .recording import Recording
+from .recording import Recording, compiler_is_loading
 
 _DEFAULT_STEPS = "5-24"
 _LONGEST_DEFAULT_S = 10.0
@@ -166,7 +166,7 @@ class Recorder:
             self._end_window()
         elif self._left_alone() or self._claim.exists():
             self._windows.clear()
-        else:
+        elif not compiler_is_loading():  # this call may come between two instructions of an import
             elapsed = time.monotonic() - (self._ready or 0.0)
             self._windows = [moment for moment in self._windows if moment > elapsed]
             self._begin_window()

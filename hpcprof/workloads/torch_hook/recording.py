@@ -14,6 +14,15 @@ from typing import Any
 _SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
 
 
+_COMPILER = ("torch._inductor", "torch._inductor.config")
+
+
+def compiler_is_loading() -> bool:
+    """Return whether PyTorch's compiler is being imported: the profiler then fails on a part of it."""
+    found = (getattr(sys.modules.get(name), "__spec__", None) for name in _COMPILER)
+    return any(getattr(spec, "_initializing", False) for spec in found)
+
+
 @contextmanager
 def _compiler_left_out(torch: Any) -> Iterator[None]:
     """Keep the profiler from importing PyTorch's compiler, in seconds, to ask whether it uses CUDA graphs.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import gzip
+import importlib.machinery
 import json
 import re
 import sys
 import threading
+import types
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -124,6 +126,26 @@ def test_the_first_steps_are_recorded_also_when_the_window_before_them_has_ended
     assert ranges(trace(tmp_path)) == []
     monkeypatch.undo()
     monkeypatch.delitem(sys.modules, "hpcprof.workloads.capture", raising=False)
+    train(running, 3)
+    running.close()
+    assert ranges(trace(tmp_path)) == ["0", "1", "2", "(3)"]
+
+
+def test_no_window_begins_while_the_program_imports_the_compiler_for_the_profiler_fails_on_a_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name = "torch._inductor.config"
+    part = types.ModuleType(name)
+    part.__spec__ = importlib.machinery.ModuleSpec(name, None)
+    vars(part.__spec__)["_initializing"] = True
+    running = recorder(tmp_path)
+    running.use_windows()
+    with monkeypatch.context() as importing:
+        importing.setitem(sys.modules, name, part)
+        importing.setitem(sys.modules, "torch._inductor", types.ModuleType("torch._inductor"))
+        running.tick()
+    assert said(capfd) == []
+    running.tick()
     train(running, 3)
     running.close()
     assert ranges(trace(tmp_path)) == ["0", "1", "2", "(3)"]
