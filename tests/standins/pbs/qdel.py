@@ -27,7 +27,6 @@ def survivor(names: list[str]) -> str | None:
 
 def main() -> None:
     server.note_call()
-    server.refuse_if_down("qdel")
     code = 0
     spared = survivor(sys.argv[1:])
     for name in sys.argv[1:]:

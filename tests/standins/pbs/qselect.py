@@ -9,7 +9,6 @@ import server
 
 def main() -> None:
     server.note_call()
-    server.refuse_if_down("qselect")
     words = sys.argv[1:]
     wanted = dict(zip(words[::2], words[1::2], strict=True))
     if set(wanted) - {"-u", "-N"}:

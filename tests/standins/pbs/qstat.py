@@ -32,7 +32,6 @@ def member(array: server.Job, array_id: str, index: int) -> server.Job:
 
 def main() -> None:
     server.note_call()
-    server.refuse_if_down("qstat")
     words = sys.argv[1:]
     history, full, as_json = "-x" in words, "-f" in words, "-F" in words and "json" in words
     if as_json and not full:

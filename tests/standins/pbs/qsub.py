@@ -62,7 +62,6 @@ def array_attributes(text: str) -> server.Job:
 
 def main() -> None:
     server.note_call()
-    server.refuse_if_down("qsub")
     given, rest = options(sys.argv[1:])
     try:
         script = Path(rest[0]).read_text()

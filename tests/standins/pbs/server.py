@@ -26,14 +26,6 @@ def note_call() -> None:
         file.write(json.dumps([Path(sys.argv[0]).name, *sys.argv[1:]]) + "\n")
 
 
-def refuse_if_down(program: str) -> None:
-    """Behave as where no server answers, while there is a file ``down``."""
-    if (FOLDER / "down").exists():
-        lost = f"{program}: cannot connect to server {SERVER} (errno=15010)"
-        lost = f"Couldn't connect to cluster: {SERVER}" if program == "qdel" else lost
-        stop("Connection refused", lost, code=255 if program == "qstat" else 162)
-
-
 def history() -> bool:
     """Return true if finished jobs are kept: a file ``nohistory`` turns that off."""
     return not (FOLDER / "nohistory").exists()
