@@ -30,7 +30,6 @@ from hpcprof.submit.runs.failure_causes import (
     signal_name,
 )
 from hpcprof.submit.schedulers.base import NODE_LOST, JobState, JobStatus
-from hpcprof.submit.schedulers.run_state import read_verdict
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, WRAPPER
 
 TAIL_LINES = 20
@@ -148,12 +147,8 @@ def failed_ranks(run: Run) -> list[RankFailure]:
     job_cause = find_cause("job_errors", "\n".join(_job_errors(run)))
     first, aborted = first_failed_rank(run), _aborting_rank(run, failed, job_cause)
 
-    verdict = read_verdict(run)
-    lost = (
-        "left no exit code, as a node was lost"
-        if verdict is not None and verdict.reason.startswith(NODE_LOST)
-        else ""
-    )
+    node_lost = NODE_LOST in (run.state_file("verdict") or "")
+    lost = "left no exit code, as a node was lost" if node_lost else ""
     lost = job_cause.meaning if job_cause is not None and job_cause.name in _LOST else lost
 
     def blame(rank: int) -> tuple[bool, bool, bool, int]:
