@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -20,9 +19,6 @@ from hpcprof.submit.schedulers.run_state import CANCELLED_FILE, Record, status_f
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
 
 _DEPENDENCY_AGE = timedelta(days=31)
-_LAST_WORDS = 4096
-"""The bytes at the end of a job's errors in which the scheduler may say why it killed the job."""
-
 _RANGE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+)(?::(?P<step>\d+))?)?")
 
 
@@ -61,10 +57,6 @@ class BatchClient(SchedulerClient):
     @abstractmethod
     def largest_array(self) -> int | None:
         """Return how many members a job array may have, None if the scheduler does not say."""
-
-    def epitaph(self, errors: str) -> Record | None:
-        """Return the end of a job that is no longer listed, from what the scheduler wrote to its errors."""
-        return None
 
     def unfinished(self, job_ids: Sequence[str]) -> list[str]:
         """Return the subset of ``job_ids`` that a dependent job must still wait for.
@@ -120,21 +112,8 @@ class BatchClient(SchedulerClient):
                 records = ask_again_while_silent(lambda: self.records(known, _oldest(runs)))
             except SchedulerError as error:
                 return {run.id: JobStatus(JobState.UNKNOWN, str(error)) for run in runs}
-        judged = {
-            run.id: status_from_record(run, records.get(ids[run.id]) or self._written_end(run))
-            for run in runs
-        }
+        judged = {run.id: status_from_record(run, records.get(ids[run.id])) for run in runs}
         return judged | unknown
-
-    def _written_end(self, run: Run) -> Record | None:
-        if not run.job_id:
-            return None
-        try:
-            with (run.path / "logs" / "job.err").open("rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_WORDS))
-                return self.epitaph(file.read().decode(errors="replace"))
-        except OSError:
-            return None
 
     def _find_interrupted(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
         """Find the jobs of runs whose client ended before it wrote the id, and note the ids in the runs.

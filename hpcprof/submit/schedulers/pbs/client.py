@@ -109,10 +109,6 @@ class PbsClient(BatchClient):
                 found.update(dict.fromkeys(group, Record(JobState.UNKNOWN, str(error))))
         return _on_dead_nodes(found)
 
-    def epitaph(self, errors: str) -> Record | None:
-        """Return the end that PBS wrote for a job that exceeded a limit."""
-        return parse_kill(errors)
-
     def submitted_from(self, script: Path, owner: str) -> str:
         """Look for the script among the user's jobs of its name, of which qselect prints the ids alone."""
         try:
@@ -301,16 +297,6 @@ def parse_qdel(code: int, out: str, error: str) -> None:
     """Check the result of qdel; a job that has finished or is unknown need not be deleted."""
     if code not in (0, _UNKNOWN_JOB, _FINISHED_JOB, _FINISHED_MEMBER):
         raise SchedulerError(f"qdel did not delete the job: {_complaint(error or out)}.")
-
-
-def parse_kill(errors: str) -> Record | None:
-    """Return the end of a job from the last lines of its errors; None if PBS did not kill it for a limit."""
-    limits = re.findall(r"^=>> PBS: job killed: (.* exceeded limit .*)", errors, re.MULTILINE)
-    if not limits:
-        return None
-    if limits[-1].startswith("walltime"):
-        return Record(JobState.TIMEOUT)
-    return Record(JobState.FAILED, f"PBS killed it: {limits[-1]}")
 
 
 def parse_down_nodes(out: str) -> frozenset[str]:

@@ -157,10 +157,13 @@ def test_a_job_that_never_started_and_is_not_known_is_a_failure_in_the_end(make_
     )
 
 
-def test_a_forgotten_job_whose_output_tells_of_its_walltime_limit_has_exceeded_it(make_run: MakeRun) -> None:
+@pytest.mark.parametrize("scheduler", ["slurm", "pbs"])
+def test_a_forgotten_job_whose_output_tells_of_its_walltime_limit_has_exceeded_it(
+    make_run: MakeRun, scheduler: str
+) -> None:
     run = make_run(started="now")
     (run.path / "logs").mkdir(exist_ok=True)
-    said = (Path(__file__).parents[3] / "data/failures/slurm_walltime.txt").read_text()
+    said = (Path(__file__).parents[3] / f"data/failures/{scheduler}_walltime.txt").read_text()
     (run.path / "logs/job.err").write_text("a program printed: DUE TO TIME LIMIT\n")
     assert status_from_record(run, None).state is JobState.RUNNING
     (run.path / "logs/job.err").write_text(said)

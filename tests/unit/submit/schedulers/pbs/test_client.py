@@ -17,7 +17,6 @@ from hpcprof.submit.schedulers.pbs.client import (
     parse_down_nodes,
     parse_job_history,
     parse_job_name,
-    parse_kill,
     parse_largest_array,
     parse_pbsnodes,
     parse_qdel,
@@ -405,31 +404,10 @@ def test_nodes_of_pbs_have_cores_gpus_and_memory() -> None:
     assert parse_pbsnodes(recorded_machine("pbsnodes_json.json")) == Node(cores=8, gpus=4, memory="24103M")
 
 
-KILLED = recorded("pbs/walltime_job_errors.txt")[1]
-
-
 def probed(command: list[str]) -> str:
     if "-B" in command:
         return recorded_json("pbs/qstat_B_json.json")[1]
     return recorded_machine({"qstat": "qstat_Q_json.json", "pbsnodes": "pbsnodes_json.json"}[command[0]])
-
-
-@pytest.mark.parametrize(
-    ("errors", "end"),
-    [
-        (f"{KILLED}", Record(JobState.TIMEOUT)),
-        (
-            KILLED.replace("walltime", "mem"),
-            Record(JobState.FAILED, "PBS killed it: mem 26 exceeded limit 10"),
-        ),
-        ("a program says =>> PBS: job killed: walltime 26 exceeded limit 10\n", None),
-        ("", None),
-    ],
-)
-def test_the_errors_of_a_job_end_with_the_limit_for_which_pbs_killed_it(
-    errors: str, end: Record | None
-) -> None:
-    assert parse_kill(errors) == end
 
 
 def test_a_new_site_has_the_default_queue_of_the_server() -> None:
