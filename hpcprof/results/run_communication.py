@@ -28,7 +28,7 @@ from hpcprof.analysis.collectives.matches import UNKNOWN, Arrivals, Matches, arr
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.common.atomic import replacing, write_atomically
 from hpcprof.common.errors import StoreError
-from hpcprof.common.units import format_bytes, named_ranks
+from hpcprof.common.units import format_bytes, format_ns, named_ranks
 from hpcprof.profiles.event_columns import timeline_tables
 from hpcprof.profiles.timeline import Allocations, Ints, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
@@ -119,7 +119,7 @@ class RunClocks:
             return "A single rank needs no aligned clock."
         most = max((self.errors[rank] for rank in self._by(ClockSource.COMMUNICATION)), default=0.0)
         how = {
-            ClockSource.COMMUNICATION: f"are aligned by their communication to {most / 1e3:,.1f} µs",
+            ClockSource.COMMUNICATION: f"are aligned by their communication to {format_ns(round(most))}",
             ClockSource.NODE: "are the node's, which their communication confirms",
             ClockSource.UTC: "are aligned by the UTC times of their profiles, to an unknown precision",
             ClockSource.STEPS: "are unknown, so that each rank's first step starts with that of the others",

@@ -10,12 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from hpcprof.analysis.collectives.common_clock import RankClock
 from hpcprof.profiles.timeline import Ints
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results import over_ranks
 from hpcprof.results.over_ranks import run_communication
 from hpcprof.results.rank_tables import rank_table_rows
-from hpcprof.results.run_communication import ClockSource, RunCommunication
+from hpcprof.results.run_communication import ClockSource, RunClocks, RunCommunication
 from hpcprof.results.store.store import Store
 from hpcprof.submit.runs.directory import Run
 from tests.data.parallel_program import Program, Simulation
@@ -149,3 +150,11 @@ def test_a_rank_without_communication_and_utc_starts_its_first_step_with_the_oth
     assert clocks.note().endswith(
         "; the clocks of rank 1 are unknown, so that each rank's first step starts with that of the others."
     )
+
+
+def test_the_uncertainty_of_aligned_clocks_has_a_unit_for_its_size() -> None:
+    still = np.zeros(1)
+    clock = RankClock(zero=0, base=0, moment=still, ahead=still, rate=0.0)
+    sources = dict.fromkeys((0, 1), ClockSource.COMMUNICATION)
+    clocks = RunClocks({0: clock, 1: clock}, sources, {0: 0.0, 1: 10_278_000.0})
+    assert clocks.note() == "The clocks are aligned by their communication to 10.28 ms."
