@@ -22,6 +22,13 @@ from pathlib import Path
 
 ADDRESS = "RANK_SERVER"
 """The variable with the path of the server's socket."""
+_IMPORTED = (
+    "torch.distributed",
+    "torch.profiler",
+    # The first DistributedDataParallel of a process imports it, which takes longer than torch itself.
+    "torch._dynamo",
+    "hpcprof.workloads.ddp.benchmark",
+)
 _HIGH = 512
 
 
@@ -49,7 +56,7 @@ def rank(arguments: list[str]) -> None:
 
 def serve(address: str) -> None:
     """Start ranks until standard input ends."""
-    for module in ("torch.distributed", "torch.profiler", "hpcprof.workloads.ddp.benchmark"):
+    for module in _IMPORTED:
         import_module(module)
     gc.collect()
     gc.freeze()

@@ -15,7 +15,7 @@ import hpcprof
 from hpcprof.profiles.readers.results import parse_result
 from hpcprof.workloads.schema import Training
 from tests.conftest import Hpcprof
-from tests.integration.mpi import PYTHON, Finished, mpi
+from tests.integration.mpi import PYTHON, Finished, forking_python, mpi
 
 pytestmark = pytest.mark.slow
 
@@ -267,7 +267,8 @@ def test_a_capture_beyond_the_measured_steps_says_which_steps_there_are(tmp_path
 
 
 def test_the_middle_steps_are_profiled_with_phases_and_buckets(tmp_path: Path, hpcprof: Hpcprof) -> None:
-    job = ["--workload", "ddp", "--ranks-per-node", "2", "--profiler", "torch", "--wait"]
+    python = f"python={forking_python(tmp_path)}"
+    job = ["--workload", "ddp", "-o", python, "--ranks-per-node", "2", "--profiler", "torch", "--wait"]
     assert hpcprof("submit", *job, "--", *SMALL, "--capture-steps", "3").returncode == 0
     assert hpcprof("collect").returncode == 0
     steps = json.loads(hpcprof("report", "--analysis", "steps", "--format", "json").stdout)
@@ -297,7 +298,9 @@ def test_the_preset_of_backward_alone_captures_no_other_phase(tmp_path: Path) ->
 
 
 def test_a_schedule_on_one_rank_chooses_among_all_measured_steps(tmp_path: Path, hpcprof: Hpcprof) -> None:
-    job = ["--workload", "ddp", "--ranks-per-node", "2", "--profiler", "torch", "--profile-ranks", "1"]
+    python = f"python={forking_python(tmp_path)}"
+    ranks = ["--ranks-per-node", "2", "--profiler", "torch", "--profile-ranks", "1"]
+    job = ["--workload", "ddp", "-o", python, *ranks]
     schedule = ["--profiler-option", "wait=3", "--profiler-option", "active=2", "--wait"]
     done = hpcprof("submit", *job, *schedule, "--", *SMALL)
     assert done.returncode == 0, done.stderr
