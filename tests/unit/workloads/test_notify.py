@@ -155,7 +155,7 @@ def test_each_target_that_was_not_reached_is_named(tmp_path: Path, monkeypatch: 
         (tmp_path / name).write_text(name)
     noted = {}
     job = SimpleNamespace(document=lambda event: {}, note=lambda name, text: noted.update({name: text}))
-    notify.tell(cast(notify.Job, job), "ended", str(tmp_path), ["good", "slow", "gone", "bad"])
+    notify.tell(cast(notify.ReportedJob, job), "ended", str(tmp_path), ["good", "slow", "gone", "bad"])
     assert noted["not_told"] == (
         f"bad (ended): refused; gone (ended): the node cannot read its file in {tmp_path}; "
         "slow (ended): it took more than 0 s"

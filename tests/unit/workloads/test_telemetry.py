@@ -199,7 +199,7 @@ def test_pages_that_are_needed_again_are_those_of_the_job_or_else_of_the_node(
     old = "workingset_refault_file 1\ntotal_workingset_refault_file 5\ntotal_workingset_refault_anon 1\n"
     files = {"/proc/vmstat": vm}
     reads(monkeypatch, files)
-    system = telemetry.Node()
+    system = telemetry.NodeSource()
     assert dict(system.slow())["node refaults"] == 42
     system._group = "/sys/fs/cgroup/job"
     files["/sys/fs/cgroup/job/memory.stat"] = "anon 1\nworkingset_refault 3\n"
@@ -216,14 +216,14 @@ def test_what_takes_long_is_read_less_often_and_what_is_cheap_ten_times_a_second
     monkeypatch.setattr(telemetry, "time", times)
     read = dict.fromkeys(("ranks", "GPU", "node", "energy"), 0)
 
-    def source(name: str, cpu: float, every: float) -> telemetry.Source:
+    def source(name: str, cpu: float, every: float) -> telemetry.SampledSource:
         def values() -> telemetry.Named:
             read[name] += 1
             # The first reading takes long.
             clock.cpu += cpu if read[name] > 1 else 0.2
             yield name, read[name]
 
-        return telemetry.Source(values, every)
+        return telemetry.SampledSource(values, every)
 
     sources = [
         source("ranks", 1e-4, 0.1),
@@ -256,7 +256,7 @@ def test_what_waits_long_is_read_less_often_too(monkeypatch: pytest.MonkeyPatch)
         clock.now += 0.3
         yield "power", 1
 
-    source = telemetry.Source(values, 0.1)
+    source = telemetry.SampledSource(values, 0.1)
     for _ in range(3):
         clock.now += 10
         source.values(clock.now)
