@@ -1,3 +1,3 @@
 """Shared code that knows nothing of the domain: errors, units, files, processes, logs."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from hpcprof.analysis.comparison.scaling import FEWEST_SIZES, Floats, dominant_from, fit
+from hpcprof.analysis.comparison.scaling import FEWEST_SIZES, dominant_from, fit
+from hpcprof.profiles.timeline import Floats
 
 SIZES = [2, 4, 8, 16, 32, 64]
 
