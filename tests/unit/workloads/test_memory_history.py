@@ -97,9 +97,9 @@ def test_out_of_memory_is_kept_of_all_ranks(
     failing.start()
     failing.ended(7)
     assert gpu.observer is not None
-    began = time.monotonic()
+    # If it waited for the whole time, the test would not end.
+    monkeypatch.setattr(memory_history, "_ANSWER_S", 3600)
     gpu.observer(0, 1 << 30, 8 << 30, 5 << 20)
-    assert time.monotonic() - began < 5
     assert json.loads((tmp_path / "memory" / REQUEST).read_text())["rank"] == 0
     failed, asked = (_read(tmp_path / f"memory/rank0000{rank}.oom.pickle")[NOTES] for rank in (0, 1))
     assert (failed["event"], failed["asked_bytes"], failed["free_bytes"]) == (
@@ -117,12 +117,12 @@ def test_a_program_that_catches_the_error_waits_once(
     monkeypatch.setattr(memory_history, "_ANSWER_S", 0.2)
     MemoryHistory(gpu, tmp_path, 0, set(), 4).start()
     assert gpu.observer is not None
-    times = []
-    for _ in range(2):
-        began = time.monotonic()
-        gpu.observer(0, 1, 2, 3)
-        times.append(time.monotonic() - began)
-    assert times[0] >= 0.2 > times[1]
+    began = time.monotonic()
+    gpu.observer(0, 1, 2, 3)
+    assert time.monotonic() - began >= 0.2
+    # If it waited again, the test would not end.
+    monkeypatch.setattr(memory_history, "_ANSWER_S", 3600)
+    gpu.observer(0, 1, 2, 3)
 
 
 def test_a_large_snapshot_loses_its_oldest_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
