@@ -69,6 +69,8 @@ def _account(contents: Contents) -> Chart | None:
         )
         if not waits:
             note += " Exposed communication includes the waiting for others."
+    if _has_more_steps(means, contents.rows("step_kinds")):
+        note += " The account of the run leaves out steps that have no end or that not all ranks have."
     return {
         "kind": "bars",
         "id": "account",
@@ -86,6 +88,15 @@ def _account(contents: Contents) -> Chart | None:
             for rank in shown
         ],
     }
+
+
+def _has_more_steps(means: Mapping[int, Mapping[str, float]], kinds: Sequence[Row]) -> bool:
+    """Return whether, by their means, the account of the run has other steps than those of the ranks."""
+    return any(
+        abs((kinds[0][f"{part}_ns"] or 0) - sum(one[part] for one in means.values()) / len(means)) > 1
+        for part, _ in _PARTS
+        if kinds
+    )
 
 
 def _own_parts(means: Mapping[int, Mapping[str, float]]) -> str:

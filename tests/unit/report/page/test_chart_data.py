@@ -103,6 +103,15 @@ def test_the_account_of_ranks_without_gpus_has_no_words_about_them() -> None:
     )
 
 
+@pytest.mark.parametrize(("mean", "said"), [(50, False), (40, True)])
+def test_that_the_account_of_the_run_has_other_steps_is_said(mean: int, said: bool) -> None:
+    columns = "compute_ns exposed_comm_ns wait_for_peer_ns exposed_mem_ns idle_ns"
+    rows = [(rank, step, 40 + 20 * step, 0, 0, 0, 0) for rank in range(2) for step in range(2)]
+    kinds = table(f"kind {columns}", (0, mean, 0, 0, 0, 0))
+    note = chart("account", step_account=table(f"rank step {columns}", *rows), step_kinds=kinds)["note"]
+    assert ("leaves out steps that have no end" in note) == said
+
+
 def test_a_phase_that_is_longer_on_one_rank_is_named() -> None:
     rows = [
         (rank, name, 10, time, time) for rank in range(4) for name, time in (("f", 10_000), ("b", 20_000))
