@@ -23,16 +23,24 @@ flag = partial(click.option, is_flag=True)
 repeatable = partial(click.option, multiple=True)
 
 
-def _configured(function: str) -> Any:
+# The defaults are functions, since only a command that runs may read the files of hpcprof config.
+def _default_runs_dir() -> Path:
+    from hpcprof.submit.config import default_runs_dir
+
+    return default_runs_dir()
+
+
+def _default_database() -> str | None:
+    from hpcprof.submit.config import default_database
+
+    return default_database()
+
+
+def default_site() -> str:
+    """Return the site of a command that names none."""
     from hpcprof.submit import config
 
-    return getattr(config, function)()
-
-
-# Functions, since only a command that runs may read the files of hpcprof config.
-default_site = partial(_configured, "default_site")
-_default_runs_dir = partial(_configured, "default_runs_dir")
-_default_database = partial(_configured, "default_database")
+    return config.default_site()
 
 
 def runs_dir_option(command: CommandT) -> CommandT:

@@ -90,8 +90,8 @@ def new(name: str, template: str | None, probe: bool) -> None:
     from hpcprof.submit.sites.probe import add_mpi, new_site
 
     if template is None:
-        pbs_alone = find_scheduler("pbs").installed and not find_scheduler("slurm").installed
-        template = "generic-pbs" if pbs_alone else "generic-slurm"
+        found = (scheduler for scheduler in ("slurm", "pbs") if find_scheduler(scheduler).installed)
+        template = f"generic-{next(found, 'slurm')}"
     parent = load_site(template)
     scheduler = find_scheduler(parent.scheduler)
     if scheduler.installed:

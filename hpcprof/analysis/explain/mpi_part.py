@@ -28,7 +28,7 @@ class MpiPart:
     run: RunMpi
     """The calls of the run."""
     row: Ints
-    """The position in ``run`` of each call of the graph, `NONE` for one that is none of MPI; shape (calls,).
+    """The position in ``run`` of each call of the graph, `NONE` for calls outside MPI; shape (calls,).
     """
     wait: Ints
     """The time that each call waited for others; shape (calls,)."""
@@ -131,7 +131,7 @@ def _is_acyclic(after: dict[tuple[int, int], set[tuple[int, int]]]) -> bool:
 class MpiNeeds:
     """The other calls that calls need, all of them in the graph.
 
-    ``row``, of shape (calls,), is the position in the run of each call, `NONE` for one that is none of MPI.
+    ``row``, of shape (calls,), is the position in the run of each call, `NONE` for calls outside MPI.
     """
 
     def __init__(self, run: RunMpi, calls: HostCalls, row: Ints) -> None:

@@ -628,7 +628,7 @@ def captured_steps(times: Mapping[int, tuple[float, Ints, Ints]]) -> RunSteps | 
     """Return the steps that the profiles of all ranks have, each with the time of the slowest rank.
 
     ``times`` is, by rank, when its first step began in seconds since 1970, and the numbers and the times, in
-    ns, of its steps, which follow each other. It is None if the ranks have no two steps in common.
+    ns, of its steps, which follow each other. The result is None if they have fewer than two steps in common.
     """
     found = [
         (begin + np.cumsum(wall[: _in_a_row(number)]) / 1e9, number[: _in_a_row(number)], wall)

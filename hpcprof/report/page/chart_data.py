@@ -92,10 +92,9 @@ def _account(contents: Contents) -> Chart | None:
 
 def _has_more_steps(means: Mapping[int, Mapping[str, float]], kinds: Sequence[Row]) -> bool:
     """Return whether, by their means, the account of the run has other steps than those of the ranks."""
-    return any(
+    return bool(kinds) and any(
         abs((kinds[0][f"{part}_ns"] or 0) - sum(one[part] for one in means.values()) / len(means)) > 1
         for part, _ in _PARTS
-        if kinds
     )
 
 
