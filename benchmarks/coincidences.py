@@ -30,7 +30,7 @@ from hpcprof.analysis.telemetry.coincidences import (  # noqa: E402
     noted_steps,
 )
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, RankPlace, Series  # noqa: E402
-from hpcprof.submit.runs.live_steps import parsed_line  # noqa: E402
+from hpcprof.runs.live_steps import parsed_line  # noqa: E402
 from hpcprof.workloads import step_lines  # noqa: E402
 from hpcprof.workloads.step_lines import StepLines  # noqa: E402
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from hpcprof.results.collect import Collected
     from hpcprof.results.executors.interface import Progress
     from hpcprof.results.history import History
+    from hpcprof.runs.directory import Run
     from hpcprof.submit.jobs.job import JobSpec
-    from hpcprof.submit.runs.directory import Run
 
 __all__ = [
     "DamagedInput",
@@ -88,7 +88,7 @@ def submit_job(
 
     Returns
     -------
-    hpcprof.submit.runs.directory.Run
+    hpcprof.runs.directory.Run
         The run: its ``id``, its directory as ``path``, and its ``manifest``. `open` takes its path.
 
     Raises
@@ -103,8 +103,8 @@ def submit_job(
     from dataclasses import replace
     from pathlib import Path
 
+    from hpcprof.runs.directory import runs_directory
     from hpcprof.submit.jobs.job_file import read_spec
-    from hpcprof.submit.runs.directory import runs_directory
     from hpcprof.submit.submission import submit_request
 
     def path(given: str | os.PathLike[str] | None) -> Path | None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hpcprof.runs.job import Job
 from hpcprof.submit.jobs import request
-from hpcprof.submit.jobs.job import Job, JobSpec
+from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.rendering.job_scripts import render_array
 from hpcprof.submit.rendering.templates import render

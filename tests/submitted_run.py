@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.runs.directory import Manifest, Run
+from hpcprof.runs.directory import Manifest, Run, site_keys
+from hpcprof.runs.job import Job
 from hpcprof.submit.sites.model import Preemption, Site
 
 MakeRun = Callable[..., Run]
@@ -33,7 +33,7 @@ def make_run(tmp_path: Path) -> MakeRun:
             name="job", site="here", workload=None, arguments=["true"], directory=str(tmp_path), walltime=60
         )
         created = "2026-11-21T02:15:54+00:00"
-        manifest = Manifest(path.name, created, ["hpcprof"], job, site, scheduler_job_id=job_id)
+        manifest = Manifest(path.name, created, ["hpcprof"], job, site_keys(site), scheduler_job_id=job_id)
         return Run(path.name, path, manifest)
 
     return make

@@ -9,8 +9,8 @@ import click
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import command_with_examples
 from hpcprof.cli.options import runs_dir_option
+from hpcprof.runs.directory import find_submitted_runs
 from hpcprof.submit.remote.mirror import connect
-from hpcprof.submit.runs.directory import find_submitted_runs
 from hpcprof.submit.waiting import cancel_and_wait
 
 

@@ -11,8 +11,8 @@ from hpcprof.cli.conventions import command_with_examples
 from hpcprof.cli.options import runs_dir_option, with_default
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import counted
+from hpcprof.runs.directory import find_submitted_runs, typed_name
 from hpcprof.submit.runs.captures import await_capture, request_capture
-from hpcprof.submit.runs.directory import find_submitted_runs, typed_name
 
 
 @command_with_examples("capture", "hpcprof capture last", "hpcprof capture RUN --steps 10 --ranks 0-7")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hpcprof.results.executors.interface import Executor
     from hpcprof.results.executors.processes import Processes
     from hpcprof.results.store.store import Store
-    from hpcprof.submit.runs.directory import Run
+    from hpcprof.runs.directory import Run
 
 
 @command_with_examples(
@@ -144,7 +144,7 @@ def command(
     from hpcprof.results.run_names import find_runs_to_collect
     from hpcprof.results.run_profiles import runs_to_collect, told_apart
     from hpcprof.results.store.store import open_store
-    from hpcprof.submit.runs.directory import find_runs, typed_name
+    from hpcprof.runs.directory import find_runs, typed_name
 
     store = open_store(db, runs_dir)
     if submit:  # without the database, which only the job needs
@@ -286,8 +286,8 @@ def _named_runs(references: Sequence[str], runs_dir: Path) -> list[Run] | None:
     """Return runs by their names without the store; None if one of them is not a folder here."""
     from hpcprof.profiles.event_folders import EVENTS
     from hpcprof.results.run_profiles import runs_to_collect
+    from hpcprof.runs.directory import MANIFEST, open_run, submitted_ids
     from hpcprof.submit.remote.mirror import host_of
-    from hpcprof.submit.runs.directory import MANIFEST, open_run, submitted_ids
 
     named = []
     for reference in references:
@@ -309,8 +309,8 @@ def _nothing_new(runs: Sequence[Run], runs_dir: Path, db: str | None) -> bool:
     from hpcprof.results.known_files import settled
     from hpcprof.results.last_collected import note_collected
     from hpcprof.results.run_profiles import profiles_of
-    from hpcprof.submit.config import database_file, default_database
-    from hpcprof.submit.runs.directory import update_files
+    from hpcprof.runs.config import database_file, default_database
+    from hpcprof.runs.directory import update_files
 
     store = database_file(db or default_database(), runs_dir)
     if store is None:
@@ -371,8 +371,8 @@ def collect_and_tell(
     from hpcprof.results.host_collect import collect_there
     from hpcprof.results.run_profiles import readable
     from hpcprof.results.stalls import is_unprofiled
+    from hpcprof.runs.live_steps import describe_live_steps
     from hpcprof.submit.remote.mirror import bring_profiles, host_of
-    from hpcprof.submit.runs.live_steps import describe_live_steps
 
     if (host := host_of(run)) is not None:
         given = {"--step-range": step_range, "--program": program}

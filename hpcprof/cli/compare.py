@@ -142,7 +142,7 @@ def command(
 def _targets(given: tuple[str, ...]) -> Mapping[str, str]:
     if not given:
         return {}
-    from hpcprof.submit.config import named_targets
+    from hpcprof.runs.config import named_targets
     from hpcprof.submit.notify import targets
 
     return targets(given, named_targets())

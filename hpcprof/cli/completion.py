@@ -71,11 +71,12 @@ def _sites(context: click.Context, incomplete: str) -> Iterable[str]:
 def _queues(context: click.Context, incomplete: str) -> Iterable[str]:
     """Return the queues of the site, or for a command on runs of the site of the first run."""
     if "runs" in context.params:
-        from hpcprof.submit.runs.directory import find_runs, runs_directory
+        from hpcprof.runs.directory import find_runs, runs_directory
+        from hpcprof.submit.sites.model import recorded_site
 
         folder = runs_directory(context.params.get("runs_dir"))
         manifest = find_runs((context.params["runs"] or ("last",))[0], folder)[0].manifest
-        return _accepting(manifest.site) if manifest else ()
+        return _accepting(recorded_site(manifest)) if manifest else ()
     return _accepting(_site(context))
 
 
@@ -132,7 +133,7 @@ def _runs(context: click.Context, incomplete: str) -> Iterator[str]:
 
     A command that reads results also gets the imported runs, which only the database has.
     """
-    from hpcprof.submit.runs.directory import MANIFEST, runs_directory, sweep_of
+    from hpcprof.runs.directory import MANIFEST, runs_directory, sweep_of
 
     yield "last"
     folder = runs_directory(context.params.get("runs_dir"))
@@ -149,7 +150,7 @@ def _runs(context: click.Context, incomplete: str) -> Iterator[str]:
 def _baselines(context: click.Context, incomplete: str) -> Iterable[str]:
     from hpcprof.results.named_baselines import named_baselines
     from hpcprof.results.store.store import open_store
-    from hpcprof.submit.runs.directory import runs_directory
+    from hpcprof.runs.directory import runs_directory
 
     folder = runs_directory(context.params.get("runs_dir"))
     return [one.name for one in named_baselines(open_store(context.params.get("db"), folder))]
@@ -157,7 +158,7 @@ def _baselines(context: click.Context, incomplete: str) -> Iterable[str]:
 
 def _programs(context: click.Context, incomplete: str) -> Iterable[str]:
     from hpcprof.results.store.store import open_store
-    from hpcprof.submit.runs.directory import runs_directory
+    from hpcprof.runs.directory import runs_directory
 
     store = open_store(context.params.get("db"), runs_directory(context.params.get("runs_dir")))
     rows = store.runs() if store.exists() else []
@@ -177,7 +178,7 @@ def _templates(context: click.Context, incomplete: str) -> Iterable[str]:
 
 
 def _config_keys(context: click.Context, incomplete: str) -> Iterator[str]:
-    from hpcprof.submit.config import GENERAL_KEYS, SITE_KEYS
+    from hpcprof.runs.config import GENERAL_KEYS, SITE_KEYS
     from hpcprof.submit.sites.files import load_site, site_files
 
     yield from GENERAL_KEYS
@@ -193,13 +194,13 @@ def _config_keys(context: click.Context, incomplete: str) -> Iterator[str]:
 
 
 def _targets(context: click.Context, incomplete: str) -> Iterable[str]:
-    from hpcprof.submit.config import named_targets
+    from hpcprof.runs.config import named_targets
 
     return named_targets()
 
 
 def _config_values(context: click.Context, incomplete: str) -> Iterable[str]:
-    from hpcprof.submit.config import Engine, split_key
+    from hpcprof.runs.config import Engine, split_key
     from hpcprof.submit.sites.files import load_site
 
     keys = split_key(context.params.get("key") or "")

@@ -9,7 +9,7 @@ from hpcprof.cli.conventions import Group, examples
 from hpcprof.cli.options import flag
 from hpcprof.cli.tables import format_option, write_rows
 from hpcprof.common.masking import MASK
-from hpcprof.submit.config import local_file, shown_path, shown_settings, user_file
+from hpcprof.runs.config import local_file, shown_path, shown_settings, user_file
 
 
 @click.group("config", cls=Group, epilog=examples("hpcprof config set site polaris", "hpcprof config show"))

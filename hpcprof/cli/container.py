@@ -16,7 +16,7 @@ from hpcprof.cli.conventions import Group, examples
 from hpcprof.cli.options import FOLDER, flag, repeatable, with_default
 from hpcprof.common.errors import UsageError
 from hpcprof.common.processes import run_in_terminal
-from hpcprof.submit.config import Engine, default_engine
+from hpcprof.runs.config import Engine, default_engine
 from hpcprof.submit.container import engine as engines
 from hpcprof.submit.container import image as images
 from hpcprof.submit.container.engine import ContainerSetup, find_engine

@@ -16,7 +16,7 @@ from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.job import OPTIONS, JobSpec, Option, Words, kind_of
 
 if TYPE_CHECKING:
-    from hpcprof.submit.jobs.job import Job
+    from hpcprof.runs.job import Job
     from hpcprof.submit.sites.model import Site
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
@@ -123,7 +123,8 @@ def log_origins(request: JobSpec, site: Site, job: Job) -> None:
 
 def repeated(reference: str, runs_dir: Path) -> tuple[Site, Job]:
     """Return the site and the job of an earlier run, unchanged."""
-    from hpcprof.submit.runs.directory import find_run
+    from hpcprof.runs.directory import find_run
+    from hpcprof.submit.sites.model import recorded_site
 
     submission = find_run(reference, runs_dir).submission
-    return submission.site, submission.job
+    return recorded_site(submission), submission.job

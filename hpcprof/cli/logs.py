@@ -9,8 +9,8 @@ import click
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import command_with_examples
 from hpcprof.cli.options import runs_dir_option
+from hpcprof.runs.directory import find_run, log_files
 from hpcprof.submit.remote.mirror import refresh
-from hpcprof.submit.runs.directory import find_run, log_files
 
 
 @command_with_examples("logs", "hpcprof logs last --rank 1")

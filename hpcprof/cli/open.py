@@ -24,7 +24,7 @@ from hpcprof.common.processes import CommandNotStarted, start_in_background
 
 if TYPE_CHECKING:
     from hpcprof.results.store.store import Store
-    from hpcprof.submit.runs.directory import Run
+    from hpcprof.runs.directory import Run
 
 
 @command_with_examples(

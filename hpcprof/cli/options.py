@@ -25,20 +25,20 @@ repeatable = partial(click.option, multiple=True)
 
 # The defaults are functions, since only a command that runs may read the files of hpcprof config.
 def _default_runs_dir() -> Path:
-    from hpcprof.submit.config import default_runs_dir
+    from hpcprof.runs.config import default_runs_dir
 
     return default_runs_dir()
 
 
 def _default_database() -> str | None:
-    from hpcprof.submit.config import default_database
+    from hpcprof.runs.config import default_database
 
     return default_database()
 
 
 def default_site() -> str:
     """Return the site of a command that names none."""
-    from hpcprof.submit import config
+    from hpcprof.runs import config
 
     return config.default_site()
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rich.text import Text
     from typing_extensions import Self
 
+    from hpcprof.runs.directory import Run
     from hpcprof.study.runs import Message
-    from hpcprof.submit.runs.directory import Run
     from hpcprof.submit.schedulers.base import JobStatus
 
 

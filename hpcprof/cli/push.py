@@ -18,7 +18,7 @@ from hpcprof.cli.pushing import push_each
 
 if TYPE_CHECKING:
     from hpcprof.results.push import HubAddress
-    from hpcprof.submit.runs.directory import Run
+    from hpcprof.runs.directory import Run
 
 
 @command_with_examples(

@@ -13,7 +13,7 @@ from hpcprof.common.errors import HpcprofError
 if TYPE_CHECKING:
     from hpcprof.results.push import HubAddress
     from hpcprof.results.store.store import Store
-    from hpcprof.submit.runs.directory import Run
+    from hpcprof.runs.directory import Run
 
 
 def pushing_to(url: str | None) -> HubAddress | None:

@@ -17,7 +17,7 @@ from hpcprof.cli.tables import show_report, write_analysis
 
 if TYPE_CHECKING:
     from hpcprof.results.store.store import Store
-    from hpcprof.submit.runs.directory import Run
+    from hpcprof.runs.directory import Run
 
 
 @command_with_examples(

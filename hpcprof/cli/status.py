@@ -16,10 +16,10 @@ from hpcprof.cli.pushing import pushing_to
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import UsageError
 from hpcprof.results.stalls import describe_end
+from hpcprof.runs.directory import Run, find_submitted_runs
+from hpcprof.runs.live_steps import describe_live_steps
 from hpcprof.submit.notify import not_told
 from hpcprof.submit.remote.mirror import connect
-from hpcprof.submit.runs.directory import Run, find_submitted_runs
-from hpcprof.submit.runs.live_steps import describe_live_steps
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 from hpcprof.submit.waiting import STALL_EXIT_CODE, ended_by_stall, watch

@@ -16,8 +16,9 @@ from hpcprof.cli.push import push_ended
 from hpcprof.cli.pushing import pushing_to
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import counted, format_bytes
+from hpcprof.runs.job import Job
 from hpcprof.submit.jobs.checks import check_resubmission
-from hpcprof.submit.jobs.job import OPTIONS, Job, JobSpec
+from hpcprof.submit.jobs.job import OPTIONS, JobSpec
 from hpcprof.submit.jobs.request import resolve
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.remote.request import Sync
@@ -27,7 +28,7 @@ from hpcprof.submit.sites.model import Site
 
 if TYPE_CHECKING:
     from hpcprof.results.push import HubAddress
-    from hpcprof.submit.runs.directory import Run
+    from hpcprof.runs.directory import Run
     from hpcprof.submit.schedulers.base import JobStatus
 
 
@@ -192,7 +193,7 @@ def follow(run: Run, template: Path | None = None, script: Path | None = None) -
 def _follow(run: Run) -> JobStatus:
     from hpcprof.cli.progress import waiting_line
     from hpcprof.results.stalls import stall_sentence
-    from hpcprof.submit.runs.directory import typed_name
+    from hpcprof.runs.directory import typed_name
     from hpcprof.submit.runs.failures import nothing_recorded
     from hpcprof.submit.schedulers.base import JobState
     from hpcprof.submit.waiting import describe_failure, ended_by_stall, wait_until_ended

@@ -12,11 +12,11 @@ from hpcprof.cli.job_options import job_options, log_origins, show_remarks
 from hpcprof.cli.options import flag, repeatable
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import UsageError
+from hpcprof.runs.directory import Run, sweep_of, typed_name
 from hpcprof.submit.jobs.checks import check_array, check_resubmission
 from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.request import make_job, merged, site_of
 from hpcprof.submit.rendering.job_scripts import render_array
-from hpcprof.submit.runs.directory import Run, sweep_of, typed_name
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.workloads.sweep import parse_parameters, points, program_at
 

@@ -9,8 +9,8 @@ import click
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import command_with_examples
 from hpcprof.cli.options import flag, runs_dir_option
-from hpcprof.submit.runs.directory import find_submitted_runs
-from hpcprof.submit.runs.tags import change_tags, check_tags
+from hpcprof.runs.directory import find_submitted_runs
+from hpcprof.runs.tags import change_tags, check_tags
 
 
 @command_with_examples("tag", "hpcprof tag last baseline batch=64", "hpcprof tag last baseline --remove")

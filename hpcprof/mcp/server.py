@@ -23,12 +23,12 @@ from hpcprof.mcp.tools import Tools
 from hpcprof.results.api import Results
 from hpcprof.results.host_collect import collect_there
 from hpcprof.results.store.store import open_store
+from hpcprof.runs.directory import Run
 from hpcprof.serve.catalogue import Catalogue
 from hpcprof.serve.sql import SqlDesk
 from hpcprof.serve.tile_cache import TileCache
 from hpcprof.serve.tiles import Tiles
 from hpcprof.submit.remote.mirror import bring_profiles, host_of
-from hpcprof.submit.runs.directory import Run
 
 _INSTRUCTIONS = """\
 hpcprof explains where the time of HPC and machine-learning programs goes. Begin with explain; the run "last"

@@ -25,13 +25,14 @@ import msgspec
 from hpcprof.common.errors import HpcprofError, UsageError, unknown, writing
 from hpcprof.common.units import counted
 from hpcprof.mcp.answers import answer, name
-from hpcprof.submit.jobs.job import Job, JobSpec
+from hpcprof.runs.directory import Run, find_run
+from hpcprof.runs.job import Job
+from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.job_file import load_job_file
 from hpcprof.submit.jobs.request import resolve
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.rendering.job_scripts import draft_directory, render_scripts
 from hpcprof.submit.runs.captures import request_capture
-from hpcprof.submit.runs.directory import Run, find_run
 from hpcprof.submit.schedulers.command import Refused
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
 from hpcprof.submit.sites.model import Site

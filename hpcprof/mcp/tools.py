@@ -17,10 +17,10 @@ from hpcprof.mcp.answers import answer, marked, name
 from hpcprof.report.explanation import explanation_text, predicted, saved
 from hpcprof.results.run_names import command_line, find_known_run, typed_run
 from hpcprof.results.store.store import Store
+from hpcprof.runs.directory import Run, log_files, typed_name
 from hpcprof.serve.catalogue import Catalogue, Filters
 from hpcprof.serve.sql import MOST_ROWS, SECONDS, SqlDesk
 from hpcprof.submit.remote.mirror import refresh
-from hpcprof.submit.runs.directory import Run, log_files, typed_name
 
 _WIDTH = 110
 _MOST_RUNS = 50

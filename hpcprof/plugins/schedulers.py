@@ -1,5 +1,6 @@
 """Schedulers and their clients, for the entry points of the group ``hpcprof.schedulers``."""
 
+from hpcprof.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
 from hpcprof.submit.schedulers.run_state import Record, status_from_record
 from hpcprof.submit.schedulers.scheduler import (
@@ -19,6 +20,7 @@ __all__ = [
     "JobStatus",
     "Record",
     "Rendering",
+    "Run",
     "Scheduler",
     "SchedulerClient",
     "Shortcoming",

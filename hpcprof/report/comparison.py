@@ -34,7 +34,7 @@ from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable, Row
 from hpcprof.results.explanation import explain_for_report, kept_explanation
 from hpcprof.results.run_names import command_line, find_known_runs, typed_run
 from hpcprof.results.store.store import Store
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 _SHOWN = {"kernel_difference": 8, "collective_difference": 5, "idle_difference": 5, "memory_difference": 8}
 """The most rows of an analysis that a comparison shows."""

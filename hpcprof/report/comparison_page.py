@@ -22,7 +22,7 @@ from hpcprof.report.terminal import reasons
 from hpcprof.results.across_runs import DIFFERENCES
 from hpcprof.results.analysis_table import AnalysisTable, Row
 from hpcprof.results.store.store import Store
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 _PARTS = (
     ("waterfall", "Where the difference comes from"),

@@ -25,7 +25,7 @@ from hpcprof.results.stalls import is_unprofiled
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.results.when_asked import complete, stored_analysis
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from hpcprof.submit.runs.failures import RankFailure, failed_ranks
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.workloads.schema import RankResult

@@ -24,7 +24,7 @@ from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.timelines import Timelines, find_timelines
 from hpcprof.results.when_asked import complete, stored_analysis
 from hpcprof.results.windows import RunWindows
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 _SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 

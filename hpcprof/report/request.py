@@ -23,8 +23,8 @@ from hpcprof.results.run_names import find_known_run, find_known_runs
 from hpcprof.results.run_profiles import profiles_of, sampled_so_far
 from hpcprof.results.stalls import is_unprofiled, tells_while_it_runs
 from hpcprof.results.store.store import Store
+from hpcprof.runs.directory import Run, typed_name
 from hpcprof.submit.remote.mirror import connect, host_of
-from hpcprof.submit.runs.directory import Run, typed_name
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 

@@ -22,8 +22,8 @@ from hpcprof.results.run_inputs import run_data
 from hpcprof.results.run_names import command_line, not_collected, typed_run
 from hpcprof.results.run_profiles import profiles_of
 from hpcprof.results.store.store import Store
-from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.runs.directory import Manifest, Run, all_runs
+from hpcprof.runs.directory import Manifest, Run, all_runs
+from hpcprof.runs.job import Job
 
 DIFFERENCES = (
     "step_difference",

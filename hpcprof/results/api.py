@@ -25,7 +25,7 @@ from hpcprof.results.run_profiles import readable
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.timelines import find_timelines
 from hpcprof.results.when_asked import complete
-from hpcprof.submit.runs.directory import Run, runs_directory
+from hpcprof.runs.directory import Run, runs_directory
 
 
 class Results:

@@ -16,7 +16,7 @@ from pathlib import Path
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles.event_folders import remove_events_among
 from hpcprof.results.store.overview import StoredRun, baselined_runs, stored_runs
-from hpcprof.submit.runs.directory import (
+from hpcprof.runs.directory import (
     ARRAY_SCRIPT,
     MANIFEST,
     Run,
@@ -26,7 +26,7 @@ from hpcprof.submit.runs.directory import (
     sweep_of,
     typed_name,
 )
-from hpcprof.submit.runs.tags import read_tags
+from hpcprof.runs.tags import read_tags
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 

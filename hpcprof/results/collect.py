@@ -47,7 +47,7 @@ from hpcprof.results.stalls import is_unprofiled
 from hpcprof.results.step_choice import captured_steps, is_current, stored_step_ranges, wanted_step_range
 from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
-from hpcprof.submit.runs.directory import Run, runs_directory, update_files
+from hpcprof.runs.directory import Run, runs_directory, update_files
 from hpcprof.submit.runs.failures import profiler_complaint
 
 if TYPE_CHECKING:  # a collect that finds nothing new does without

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.darshan.logs import FOLDER, find_darshan_logs, is_darshan_log, read_darshan_log
-from hpcprof.submit.runs.directory import Run
-from hpcprof.submit.runs.live_steps import all_step_lines
+from hpcprof.runs.directory import Run
+from hpcprof.runs.live_steps import all_step_lines
 
 if TYPE_CHECKING:  # runs without logs do without
     from hpcprof.analysis.telemetry.darshan import RunLogs

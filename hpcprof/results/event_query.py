@@ -28,7 +28,7 @@ from hpcprof.results.run_names import not_collected
 from hpcprof.results.step_choice import stored_step_ranges
 from hpcprof.results.store.store import Store
 from hpcprof.results.timelines import Timelines, find_timelines
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 _Keep = Callable[[Sequence[RankEvents]], dict[int, str]]
 

@@ -33,9 +33,9 @@ from hpcprof.results.run_profiles import profiles_of, untraced
 from hpcprof.results.stalls import find_stall, is_unprofiled, unread_dumps
 from hpcprof.results.store.store import Store
 from hpcprof.results.when_asked import stored_analysis
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
+from hpcprof.runs.live_steps import median_step_ns, read_live_steps, step_lines
 from hpcprof.submit.runs.failures import first_failure
-from hpcprof.submit.runs.live_steps import median_step_ns, read_live_steps, step_lines
 from hpcprof.submit.waiting import ended_by_stall
 from hpcprof.workloads.on_request import SLOWER
 

@@ -29,8 +29,8 @@ from hpcprof.common.errors import UsageError, unknown
 from hpcprof.results.across_runs import every_run
 from hpcprof.results.run_inputs import run_data
 from hpcprof.results.store.store import Store
-from hpcprof.submit.runs.directory import Run
-from hpcprof.submit.runs.tags import read_tags
+from hpcprof.runs.directory import Run
+from hpcprof.runs.tags import read_tags
 
 ANY_STEP = "step_ns"
 """The metric that every run with steps has: that of its own clock, else that of its profiles."""

@@ -14,9 +14,9 @@ from hpcprof.profiles.event_folders import EVENTS
 from hpcprof.results.analysis_table import earlier_version
 from hpcprof.results.package import check_rows
 from hpcprof.results.store.store import Store, open_store
+from hpcprof.runs.directory import Run
 from hpcprof.submit.remote.host import Host
 from hpcprof.submit.remote.mirror import fetch_all, refresh
-from hpcprof.submit.runs.directory import Run
 
 _RESULTS = "collected.db"
 """The results database in the run's folder on the host."""

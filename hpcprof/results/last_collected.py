@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hpcprof.profiles.event_folders import EVENTS, ORIGINS, run_key
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 _COLLECTED = "collected"
 

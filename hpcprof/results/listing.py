@@ -17,9 +17,9 @@ import msgspec
 from hpcprof.common.errors import StoreError, UsageError
 from hpcprof.results.stalls import describe_end
 from hpcprof.results.store.overview import StoredRun, pushed_runs, stored_runs
-from hpcprof.submit.runs.directory import MANIFEST, Manifest, Run, all_runs
-from hpcprof.submit.runs.live_steps import median_step_ns
-from hpcprof.submit.runs.tags import read_tags
+from hpcprof.runs.directory import MANIFEST, Manifest, Run, all_runs
+from hpcprof.runs.live_steps import median_step_ns
+from hpcprof.runs.tags import read_tags
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 

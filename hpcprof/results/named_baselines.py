@@ -14,7 +14,7 @@ from hpcprof.results.run_inputs import run_data
 from hpcprof.results.run_names import command_line, find_known_run, find_known_runs, typed_run
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import BaselineRow
-from hpcprof.submit.runs.directory import Run, open_run
+from hpcprof.runs.directory import Run, open_run
 
 _VALID = re.compile(r"[\w.:=/+@-]{1,64}")
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from hpcprof.common.units import mebibytes
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.profiles.readers.telemetry import has_telemetry, read_telemetry
-from hpcprof.submit.runs.live_steps import StepLine, step_lines
+from hpcprof.runs.live_steps import StepLine, step_lines
 
 if TYPE_CHECKING:  # runs without samples do without
     from hpcprof.analysis.telemetry.tables import RunTelemetry
     from hpcprof.profiles.timeline import Ints
-    from hpcprof.submit.runs.directory import Run
+    from hpcprof.runs.directory import Run
 
 _MOST_RANKS = 64
 

@@ -16,7 +16,7 @@ from hpcprof.results.run_profiles import profiles_of
 from hpcprof.results.store.store import Store
 from hpcprof.results.timelines import profile_is_gone
 from hpcprof.results.when_asked import stored_analysis
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 
 def read_or_compute(

@@ -51,7 +51,7 @@ from hpcprof.results.same_program import CollectiveCounts, collective_counts
 if TYPE_CHECKING:  # the workers do without
     from hpcprof.results.store.store import Store
     from hpcprof.results.store.tables import ProfileRow
-    from hpcprof.submit.runs.directory import Run
+    from hpcprof.runs.directory import Run
 
 _OVER_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
 _RANKS_AT_ONCE = 16

@@ -44,7 +44,7 @@ from hpcprof.results.last_collected import note_collected
 from hpcprof.results.listing import ListedRun
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import OF_RUN, Kept, PushedRow, RunRow
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 FORMAT = 1
 MOST_RESULTS_BYTES = 512 << 20

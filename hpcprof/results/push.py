@@ -30,7 +30,7 @@ from hpcprof.results.listing import list_runs
 from hpcprof.results.package import checksum, described, write_package
 from hpcprof.results.run_profiles import profiles_of, readable, runs_in
 from hpcprof.results.store.store import Store, open_store
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 TOKEN_VARIABLE = "HPCPROF_TOKEN"
 

@@ -25,8 +25,8 @@ from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.results.timelines import Timelines, find_timelines, profile_is_gone
 from hpcprof.results.when_asked import stored_analysis
-from hpcprof.submit.runs.directory import Run
-from hpcprof.submit.runs.live_steps import noted_steps
+from hpcprof.runs.directory import Run
+from hpcprof.runs.live_steps import noted_steps
 from hpcprof.workloads.schema import RankResult
 
 _COMMIT_DIGITS = 12

@@ -17,8 +17,8 @@ from hpcprof.profiles.readers.memory_snapshot import (
     read_memory_snapshot,
 )
 from hpcprof.profiles.readers.telemetry import resident_points
-from hpcprof.submit.runs.directory import Run
-from hpcprof.submit.runs.live_steps import all_step_lines, step_lines
+from hpcprof.runs.directory import Run
+from hpcprof.runs.live_steps import all_step_lines, step_lines
 from hpcprof.workloads.memory_history import FOLDER
 from hpcprof.workloads.telemetry import FOLDER as SAMPLES
 

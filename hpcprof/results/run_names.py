@@ -26,8 +26,8 @@ from hpcprof.results.run_profiles import (
     runs_to_collect,
     several_runs,
 )
-from hpcprof.submit.config import default_database
-from hpcprof.submit.runs.directory import (
+from hpcprof.runs.config import default_database
+from hpcprof.runs.directory import (
     ARRAY_SCRIPT,
     MANIFEST,
     Run,

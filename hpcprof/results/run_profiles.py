@@ -21,7 +21,7 @@ from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.discovery import PROFILES, find_profiles, identify_rank, reader_of
 from hpcprof.profiles.readers.memory_snapshot import is_memory_snapshot
 from hpcprof.results.analysis_table import ANALYSIS_VERSION
-from hpcprof.submit.runs.directory import MANIFEST, Run, adopted_id, open_run
+from hpcprof.runs.directory import MANIFEST, Run, adopted_id, open_run
 
 
 def profiles_of(run: Run) -> list[Path]:

@@ -25,7 +25,7 @@ from hpcprof.profiles.readers.native_stacks import NativeStack, parse_native_sta
 from hpcprof.results.darshan_logs import logs_of
 from hpcprof.results.run_memory import snapshots_of
 from hpcprof.results.run_profiles import profiles_of
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from hpcprof.submit.runs.failures import describe_status
 from hpcprof.submit.waiting import ended_by_stall
 

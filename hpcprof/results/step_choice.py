@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.results.analysis_table import Row
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 if TYPE_CHECKING:  # numpy is not needed where no profile has changed, and workers need no database
     from hpcprof.analysis.steps.step_detection import StepCandidate

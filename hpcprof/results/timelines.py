@@ -16,7 +16,7 @@ from hpcprof.results.known_files import unchanged_files
 from hpcprof.results.profile_ranks import profiles_by_rank
 from hpcprof.results.run_profiles import profiles_of
 from hpcprof.results.step_choice import captured_steps, with_captured
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 
 @dataclass(frozen=True)

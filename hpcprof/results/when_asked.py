@@ -22,7 +22,7 @@ from hpcprof.results.executors.interface import Executor, Lost, ResultT, TaskT, 
 from hpcprof.results.run_names import find_known_run
 from hpcprof.results.step_choice import stored_step_ranges
 from hpcprof.results.store.store import RunNotes, Store
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 if TYPE_CHECKING:  # a report from the store does without
     from hpcprof.profiles.timeline import StepRange, Timeline

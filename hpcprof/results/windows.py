@@ -29,7 +29,7 @@ from hpcprof.results.step_choice import StoredStepRanges, stored_step_ranges
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.results.timelines import Timelines, find_timelines, profile_is_gone
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 _ON_GPU = ("kernels", "memops", "graphs", "gpu_marks", "counters")
 

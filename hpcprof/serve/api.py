@@ -22,11 +22,11 @@ from hpcprof.common.units import visible
 from hpcprof.report.facts import facts
 from hpcprof.results.run_names import with_commands
 from hpcprof.results.stalls import stall_sentence
+from hpcprof.runs.directory import Run, log_files
+from hpcprof.runs.live_steps import read_live_steps, step_warnings
 from hpcprof.serve.catalogue import Filters
 from hpcprof.serve.context import as_csv, as_json, contents_of, served
 from hpcprof.serve.tiles import chosen_ranks, is_rank
-from hpcprof.submit.runs.directory import Run, log_files
-from hpcprof.submit.runs.live_steps import read_live_steps, step_warnings
 
 MOST_RUNS = 16
 """The most runs whose events a query may read."""

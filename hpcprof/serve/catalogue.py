@@ -14,7 +14,7 @@ from hpcprof.common.errors import HpcprofError, StoreError
 from hpcprof.results.listing import IMPORTED, ListedRun, list_runs, parse_since
 from hpcprof.results.run_names import stored_run
 from hpcprof.results.store.store import Store
-from hpcprof.submit.runs.directory import MANIFEST, Run, open_run
+from hpcprof.runs.directory import MANIFEST, Run, open_run
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 
 FRESH_SECONDS = 10.0

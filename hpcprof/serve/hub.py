@@ -40,12 +40,12 @@ from hpcprof.results.package import checksum, keep_package, unpacked
 from hpcprof.results.store.database import cause, public_address
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.store.tables import PushedRow
+from hpcprof.runs.tags import check_tags
 from hpcprof.serve.app import answer, few_threads, page_templates, pages_of
 from hpcprof.serve.context import as_html, as_json, run_address
 from hpcprof.serve.grants import PUSH, Grant, Grants
 from hpcprof.serve.guard import MOST_ADDRESS_BYTES, Access, Guard, sentence
 from hpcprof.serve.pages import static_file
-from hpcprof.submit.runs.tags import check_tags
 
 _SIGN_IN = "/sign-in"
 _STATIC = "/static/"

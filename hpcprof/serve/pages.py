@@ -25,13 +25,13 @@ from hpcprof.results import event_query, query
 from hpcprof.results.explanation import kept_explanation
 from hpcprof.results.listing import Coverage
 from hpcprof.results.run_names import with_commands
+from hpcprof.runs.directory import Run
 from hpcprof.serve.across_runs import comparisons
 from hpcprof.serve.catalogue import Catalogue, Filters, KnownRun, shown_filters
 from hpcprof.serve.context import as_html, contents_of, run_address, served
 from hpcprof.serve.grants import PUSH
 from hpcprof.serve.sql import SECONDS
 from hpcprof.submit.jobs.walltime import format_walltime
-from hpcprof.submit.runs.directory import Run
 
 EXAMPLES = (
     (

@@ -22,7 +22,7 @@ from hpcprof.results.kept_events import event_schemas
 from hpcprof.results.query import query
 from hpcprof.results.store.store import open_store
 from hpcprof.results.when_asked import incomplete_tables
-from hpcprof.submit.runs.directory import MANIFEST, Run, open_run
+from hpcprof.runs.directory import MANIFEST, Run, open_run
 
 MEMORY_BYTES = 4 << 30
 _EVENTS_MEMORY = "1GiB"

@@ -18,9 +18,9 @@ from anyio.to_thread import run_sync
 from hpcprof.common.errors import UsageError
 from hpcprof.common.processes import CommandTimedOut, run_command
 from hpcprof.common.units import format_bytes
+from hpcprof.runs.directory import Run
 from hpcprof.serve.query_process import MEMORY_BYTES, AskedRun, Question, Reply
 from hpcprof.serve.tiles import AskAgain, Tiles
-from hpcprof.submit.runs.directory import Run
 
 MOST_CHARACTERS = 20_000
 MOST_ROWS = 10_000

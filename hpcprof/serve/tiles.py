@@ -43,8 +43,8 @@ from hpcprof.results.over_ranks import run_communication
 from hpcprof.results.run_communication import RankCommunication, RunClocks, RunCommunication
 from hpcprof.results.store.store import Store
 from hpcprof.results.windows import RankSteps, RunWindows, steps_of_ranks
+from hpcprof.runs.directory import Run
 from hpcprof.serve.tile_cache import TileCache, tile_key
-from hpcprof.submit.runs.directory import Run
 
 LAYOUT = 4
 """Raised whenever tiles of the same profiles would be others."""

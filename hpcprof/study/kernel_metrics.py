@@ -12,8 +12,8 @@ from hpcprof.study.runs import Progress, StudyRuns, prepared_store, without_prof
 
 if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.results.analysis_table import AnalysisTable
+    from hpcprof.runs.directory import Run
     from hpcprof.submit.jobs.job import JobSpec
-    from hpcprof.submit.runs.directory import Run
 
 _LAUNCHES = 100
 """The number of launches to replay by default."""

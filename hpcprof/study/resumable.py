@@ -11,8 +11,8 @@ import msgspec
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError, writing
+from hpcprof.runs.directory import MANIFEST, Run, new_run_id, open_run
 from hpcprof.study.runs import MessageKind, NoProfile, Progress, StudyRuns, resume_command
-from hpcprof.submit.runs.directory import MANIFEST, Run, new_run_id, open_run
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import poll
 from hpcprof.submit.sites.model import Site

@@ -20,8 +20,9 @@ from hpcprof.common.units import counted, format_duration
 
 if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.results.store.store import Store
-    from hpcprof.submit.jobs.job import Job, JobSpec
-    from hpcprof.submit.runs.directory import Run
+    from hpcprof.runs.directory import Run
+    from hpcprof.runs.job import Job
+    from hpcprof.submit.jobs.job import JobSpec
     from hpcprof.submit.schedulers.base import JobStatus
     from hpcprof.submit.sites.model import Site
 

@@ -8,8 +8,8 @@ from typing import Literal
 
 import msgspec
 
+from hpcprof.runs.job import Job
 from hpcprof.study.resumable import StudyRecord
-from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads.sweep import Point, label
 

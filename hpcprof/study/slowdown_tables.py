@@ -15,8 +15,8 @@ from hpcprof.analysis.slowdown.within_run import TOTAL
 from hpcprof.results.across_runs import slowdown_over_pair
 from hpcprof.results.analysis_table import AnalysisTable, Row, data_frame
 from hpcprof.results.store.store import Store
+from hpcprof.runs.directory import find_run
 from hpcprof.study.slowdown_record import Arm, PlannedRun
-from hpcprof.submit.runs.directory import find_run
 from hpcprof.workloads.sweep import Point
 
 if TYPE_CHECKING:  # only `StudyTable.frame` needs it

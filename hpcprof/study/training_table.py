@@ -18,8 +18,8 @@ from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import counted
 from hpcprof.profiles.kernel_classification import family
 from hpcprof.profiles.kernel_names import KernelLookup, short_name
+from hpcprof.runs.directory import find_run, open_run
 from hpcprof.study.kernel_choice import function_name, pattern
-from hpcprof.submit.runs.directory import find_run, open_run
 
 _KERNEL = ("name", "grid", "block")
 _SLOWDOWN = ACROSS_RUNS["slowdown_pairs"].columns

@@ -14,10 +14,10 @@ from hpcprof.study.runs import MessageKind, Progress, StudyRuns, prepared_store
 if TYPE_CHECKING:  # the command's help needs none of these
     from hpcprof.analysis.explain.explanation import Explanation
     from hpcprof.results.store.store import Store
+    from hpcprof.runs.directory import Run
     from hpcprof.study.validation_record import ValidationRecord, ValidationRun
     from hpcprof.study.validation_table import Cost, Validation
     from hpcprof.submit.jobs.job import JobSpec
-    from hpcprof.submit.runs.directory import Run
 
     Explain = Callable[[Run, Store], Explanation]
 
@@ -214,8 +214,8 @@ def _validate(
     record: ValidationRecord, store: Store, runs_dir: Path, explain: Explain, runs: StudyRuns
 ) -> list[Validation]:
     """Compare the cost of each fault with the explanation of its run."""
+    from hpcprof.runs.directory import open_run
     from hpcprof.study.validation_table import Validation
-    from hpcprof.submit.runs.directory import open_run
     from hpcprof.workloads.ddp.faults import parse_fault
 
     costs = _costs((one for one in record.runs if not one.profiled), runs_dir)

@@ -7,8 +7,8 @@ from typing import Literal
 
 import msgspec
 
+from hpcprof.runs.job import Job
 from hpcprof.study.resumable import StudyRecord
-from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads.ddp.faults import BLOCKS
 

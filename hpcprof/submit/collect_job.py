@@ -15,13 +15,14 @@ import msgspec
 from sqlalchemy.engine import URL
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.job import Job, JobSpec
+from hpcprof.runs.directory import Manifest, Run
+from hpcprof.runs.job import Job
+from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.request import make_job
-from hpcprof.submit.runs.directory import Manifest, Run
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 from hpcprof.submit.schedulers.registry import find_scheduler
-from hpcprof.submit.sites.model import Launcher, LauncherName, Site
+from hpcprof.submit.sites.model import Launcher, LauncherName, Site, recorded_site
 from hpcprof.submit.submission import submit
 
 FOLDER = "collect"
@@ -66,7 +67,7 @@ def submit_collect(
 def make_collect_job(runs: Sequence[Run], database: URL, place: CollectPlacement) -> tuple[Site, Job]:
     """Return the site and the job of a collect, with the account and the site's options of the first run."""
     manifest = _manifest(runs)
-    site = manifest.site
+    site = recorded_site(manifest)
     if find_scheduler(site.scheduler).runs_in_image:
         raise UsageError(f"--submit: the jobs of site {site.name} do not see the results database.")
     nodes = place.nodes or 1

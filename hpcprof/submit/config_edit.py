@@ -12,7 +12,7 @@ import yaml
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import unknown, writing
 from hpcprof.common.yaml_file import read_mapping
-from hpcprof.submit.config import HOST_KEYS, check_config, check_no_host, local_file, split_key
+from hpcprof.runs.config import HOST_KEYS, check_config, check_no_host, local_file, split_key
 from hpcprof.submit.jobs.checks import site_options
 from hpcprof.submit.notify import check_target
 from hpcprof.submit.remote.request import check_host

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.job import Job
+from hpcprof.runs.job import Job
 from hpcprof.submit.linked_libraries import mpi_family
 from hpcprof.submit.mpi_types import type_argument
 from hpcprof.submit.schedulers.slurm.scheduler import fit_gpus

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcprof.submit.jobs.job import Job
+from hpcprof.runs.job import Job
 from hpcprof.submit.sites.model import LauncherName, Site
 
 OPTION = "mpi"

@@ -15,7 +15,7 @@ from hpcprof.common.errors import UsageError, unknown, writing
 from hpcprof.common.masking import TARGET_NAME
 from hpcprof.common.paths import user_config
 from hpcprof.common.units import visible
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 FLAG = "--notify"
 

@@ -12,8 +12,11 @@ import msgspec
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.common.logs import log_command
+from hpcprof.runs import directory as runs
+from hpcprof.runs.intent import note_intent, remove_intent
+from hpcprof.runs.job import Job
 from hpcprof.submit.jobs.checks import check_resubmission
-from hpcprof.submit.jobs.job import Job, JobSpec
+from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.presence import check_present
 from hpcprof.submit.jobs.request import resolve
 from hpcprof.submit.launchers import launch_command
@@ -24,14 +27,12 @@ from hpcprof.submit.remote.request import CODE, HOME, Sync
 from hpcprof.submit.remote.transport import on_host
 from hpcprof.submit.rendering.array_script import member_directory
 from hpcprof.submit.rendering.job_scripts import render_array, render_scripts
-from hpcprof.submit.runs import directory as runs
-from hpcprof.submit.runs.intent import note_intent, remove_intent
 from hpcprof.submit.schedulers.base import JobState, SchedulerClient
 from hpcprof.submit.schedulers.command import Refused
 from hpcprof.submit.schedulers.polling import check_answers, poll
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import WRAPPER
-from hpcprof.submit.sites.model import Site
+from hpcprof.submit.sites.model import Site, recorded_site
 from hpcprof.submit.waiting import describe_failure, ended_by_stall, wait_until_ended
 
 
@@ -65,7 +66,7 @@ def submit(
     run_id = runs.new_run_id(job.name, runs_directory)
     with _removed_on_failure(runs_directory / run_id):
         texts = render_scripts(site, job, runs_directory / run_id, command_line, template, script)
-        run = runs.create(run_id, runs_directory, site, job, command_line, texts)
+        run = runs.create(run_id, runs_directory, site, job, command_line, texts, Path(job.directory))
         if behind is not None:
             client.queue_behind(run, behind)
         note_intent(run)
@@ -117,8 +118,8 @@ def _submit_there(
 
 def _texts_there(run: runs.Run, texts: Mapping[str, str]) -> dict[str, bytes]:
     """Return the files of a run as its host has them: to hpcprof there it is a run of that machine."""
-    site = msgspec.structs.replace(run.submission.site, host="", user="", runs_dir="")
-    manifest = msgspec.structs.replace(run.submission, site=site)
+    site = msgspec.structs.replace(recorded_site(run.submission), host="", user="", runs_dir="")
+    manifest = msgspec.structs.replace(run.submission, site_keys=runs.site_keys(site))
     encoded = {name: text.encode("utf-8", "surrogateescape") for name, text in texts.items()}
     return {**encoded, runs.MANIFEST: msgspec.json.encode(manifest)}
 
@@ -168,7 +169,8 @@ def runs_again(run: runs.Run) -> bool:
 def submit_again(run: runs.Run, template: Path | None = None, script: Path | None = None) -> runs.Run:
     """Submit the job of a stalled run once more; another stall ends it."""
     job = msgspec.structs.replace(run.submission.job, on_stall="stop")
-    return submit(run.submission.site, job, run.path.parent, run.submission.command_line, template, script)
+    site = recorded_site(run.submission)
+    return submit(site, job, run.path.parent, run.submission.command_line, template, script)
 
 
 def submit_array(
@@ -181,7 +183,7 @@ def submit_array(
 ) -> list[runs.Run]:
     """Submit jobs as one job array, ``at_once`` of which may run together (None: all).
 
-    Each member is a run with its own directory and job id; `hpcprof.submit.runs.directory.sweep_of` returns
+    Each member is a run with its own directory and job id; `hpcprof.runs.directory.sweep_of` returns
     the sweep that they belong to. An error before the array is handed over leaves no directory.
     """
     for job in jobs if template is None else ():
@@ -209,7 +211,10 @@ def submit_array(
             with _removed_on_failure(sweep, *directories):
                 script, texts = render_array(site, jobs, there, command_line, at_once, template)
                 members = [
-                    runs.create(directory.name, runs_directory, site, job, command_line, text)
+                    runs.create(
+                        *(directory.name, runs_directory, site, job, command_line, text),
+                        code=None if host else Path(job.directory),
+                    )
                     for directory, job, text in zip(directories, jobs, texts, strict=True)
                 ]
                 path = sweep.absolute() / runs.ARRAY_SCRIPT

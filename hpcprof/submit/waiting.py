@@ -10,8 +10,8 @@ from pathlib import Path
 
 from hpcprof.common.errors import SchedulerError
 from hpcprof.common.units import format_duration
+from hpcprof.runs.directory import Run
 from hpcprof.submit.launchers import ROOT_REMEDY, refuses_root
-from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.failures import (
     describe_status,
     failed_ranks,

@@ -15,13 +15,14 @@ from typing import Any
 import msgspec
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.job import Job, JobSpec
+from hpcprof.runs.directory import Run
+from hpcprof.runs.job import Job
+from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.request import make_job, resolve
 from hpcprof.submit.rendering.job_scripts import render_scripts
-from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
-from hpcprof.submit.sites.model import Launcher, LauncherName, Site
+from hpcprof.submit.sites.model import Launcher, LauncherName, Site, recorded_site
 
 _WITHOUT_PROFILE = "export DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"
 """Before Python 3.11.9, a worker that looks at its own threads can stop for ever (python/cpython#106883)."""
@@ -111,7 +112,8 @@ def _site_and_job(runs: Sequence[Run], place: WorkerPlacement) -> tuple[Site, Jo
         return resolve(spec)
     job = manifest.job
     as_before = JobSpec(queue=job.queue, account=job.account, options=job.options)
-    return manifest.site, make_job(manifest.site, spec.over(as_before))
+    site = recorded_site(manifest)
+    return site, make_job(site, spec.over(as_before))
 
 
 def _prologue(site: Site) -> list[str]:

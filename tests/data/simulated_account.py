@@ -11,7 +11,7 @@ from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.report.contents import Contents
 from hpcprof.results.analysis_table import ANALYSIS_VERSION, AnalysisTable
 from hpcprof.results.store.tables import ProfileRow
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from tests.data.parallel_program import Program, Simulation
 
 RANKS_A_HOST = 8

@@ -21,15 +21,15 @@ from sqlalchemy.engine import URL
 from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged
+from hpcprof.runs.directory import Manifest, Run, site_keys
+from hpcprof.runs.job import Job
 from hpcprof.submit.collect_job import CollectPlacement, make_collect_job
 from hpcprof.submit.jobs.checks import profilers_at
-from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.profilers.jax_profiler import JAX
 from hpcprof.submit.rendering.job_scripts import render_array
 from hpcprof.submit.rendering.templates import render
-from hpcprof.submit.runs.directory import Manifest, Run
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site_file
 from hpcprof.submit.sites.model import Site
@@ -119,7 +119,7 @@ def _collect_section(site: Site, mpi: bool) -> str:
     if not site.name.startswith("generic-"):
         return ""
     job = _job(site, "none")
-    run = Run(RUN_DIRECTORY.name, RUN_DIRECTORY, Manifest(RUN_DIRECTORY.name, "", [], job, site))
+    run = Run(RUN_DIRECTORY.name, RUN_DIRECTORY, Manifest(RUN_DIRECTORY.name, "", [], job, site_keys(site)))
     place = CollectPlacement(mpi, jobs=8, nodes=2 if mpi else None, queue="debug", walltime="10m")
     site, job = make_collect_job([run], URL.create("sqlite", database=str(DATABASE)), place)
     job = msgspec.structs.replace(job, directory=str(DATABASE.parent))

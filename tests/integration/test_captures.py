@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.submit.runs.directory import all_runs
-from hpcprof.submit.runs.live_steps import read_live_steps
+from hpcprof.runs.directory import all_runs
+from hpcprof.runs.live_steps import read_live_steps
 from tests.command_server import CommandServer
 from tests.integration.slurm_cluster import cluster_or_skip
 from tests.waiting import until

@@ -26,8 +26,8 @@ from hpcprof.results.listing import list_runs
 from hpcprof.results.store.overview import stored_runs
 from hpcprof.results.store.store import RankResults, open_store
 from hpcprof.results.store.tables import BaselineRow, ProfileRow, RunRow
-from hpcprof.submit.runs.directory import Run, save
-from hpcprof.submit.runs.tags import change_tags
+from hpcprof.runs.directory import Run, save
+from hpcprof.runs.tags import change_tags
 from tests.conftest import Hpcprof
 from tests.integration.conftest import Database
 from tests.submitted_run import MakeRun

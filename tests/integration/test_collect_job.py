@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcprof.runs.directory import all_runs
 from hpcprof.submit.launchers import find_mpiexec
-from hpcprof.submit.runs.directory import all_runs
 from tests.conftest import Hpcprof
 from tests.data.many_ranks import write_all
 from tests.integration.conftest import Database

@@ -27,8 +27,8 @@ from hpcprof.results.executors.processes import Processes
 from hpcprof.results.rank_task import PRELOAD, ProfileTask, RankOutcome, analyze_profile, work_of
 from hpcprof.results.run_names import find_known_run
 from hpcprof.results.store.store import Store, open_store
+from hpcprof.runs.directory import Run, all_runs
 from hpcprof.submit.launchers import find_mpiexec
-from hpcprof.submit.runs.directory import Run, all_runs
 from tests.conftest import INTERRUPTED, Hpcprof
 from tests.data.many_ranks import write_all, write_program
 from tests.data.parallel_program import Program

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser
 
 from hpcprof.report.contents import Contents
 from hpcprof.report.page.page import html_report
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from hpcprof.submit.runs.failures import RankFailure
 from tests.command_server import CommandServer
 from tests.conftest import Hpcprof

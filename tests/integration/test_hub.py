@@ -41,11 +41,11 @@ from hpcprof.results.event_query import find_events
 from hpcprof.results.listing import list_runs
 from hpcprof.results.package import Package, described, unpacked, write_package
 from hpcprof.results.store.store import Store, open_store
+from hpcprof.runs.directory import Run
 from hpcprof.serve import hub as hub_module
 from hpcprof.serve.grants import Grant
 from hpcprof.serve.hub import PushRefused, UploadProgress, Uploads
 from hpcprof.serve.server import listen_on_file
-from hpcprof.submit.runs.directory import Run
 from tests.command_server import CommandServer
 from tests.conftest import Hpcprof
 from tests.integration.chromium import OpenPage, barriers

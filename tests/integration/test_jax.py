@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from hpcprof.profiles.readers.results import parse_result
+from hpcprof.runs.directory import all_runs
 from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.profilers.base import Target
-from hpcprof.submit.runs.directory import all_runs
 from tests.conftest import Hpcprof
 from tests.data import xplane_profile as made
 

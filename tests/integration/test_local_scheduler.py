@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.submit.runs.directory import all_runs
+from hpcprof.runs.directory import all_runs
 from hpcprof.submit.schedulers.local.supervisor import end_processes, processes_of
 from tests.conftest import INTERRUPTED, Hpcprof
 from tests.waiting import until

@@ -21,7 +21,7 @@ from hpcprof.profiles.readers.kineto import MERGED
 from hpcprof.report.page.timeline_data import timeline_data
 from hpcprof.report.perfetto.export import TRACE
 from hpcprof.results.store.store import open_store
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from tests.conftest import Hpcprof
 from tests.integration.chromium import barriers, open_page
 from tests.unit.report.perfetto.decoded import decode

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hpcprof.submit.runs.directory import all_runs
+from hpcprof.runs.directory import all_runs
 from hpcprof.workloads import notify
 from tests.conftest import Hpcprof
 from tests.waiting import until

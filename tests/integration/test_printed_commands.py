@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.submit.runs.directory import save
+from hpcprof.runs.directory import save
 from tests.conftest import Hpcprof
 from tests.submitted_run import MakeRun, make_run
 

@@ -18,12 +18,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from hpcprof.common.errors import SchedulerError
+from hpcprof.runs.directory import Run, all_runs, find_run, find_runs
+from hpcprof.runs.live_steps import read_live_steps
 from hpcprof.serve.app import serve_store
 from hpcprof.serve.guard import LOCAL_NAMES, Access, all_names
 from hpcprof.submit.launchers import ROOT_VARIABLES
-from hpcprof.submit.runs.directory import Run, all_runs, find_run, find_runs
 from hpcprof.submit.runs.failures import describe_status
-from hpcprof.submit.runs.live_steps import read_live_steps
 from hpcprof.submit.schedulers import polling
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.pbs.client import PbsClient

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from hpcprof.submit.runs.directory import all_runs
-from hpcprof.submit.runs.live_steps import read_live_steps
+from hpcprof.runs.directory import all_runs
+from hpcprof.runs.live_steps import read_live_steps
 from tests.command_server import CommandServer
 from tests.conftest import Hpcprof
 from tests.integration.mpi import need_mpich

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.submit.runs.directory import all_runs
+from hpcprof.runs.directory import all_runs
 from tests.conftest import Hpcprof
 from tests.waiting import until
 

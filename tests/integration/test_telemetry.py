@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from hpcprof.profiles.readers.telemetry import read_telemetry
-from hpcprof.submit.runs.directory import all_runs
+from hpcprof.runs.directory import all_runs
 from hpcprof.workloads import telemetry
 from tests.conftest import Hpcprof
 from tests.data.nsys_metrics import CLOCK, MS, SENT, gpu, nic, write

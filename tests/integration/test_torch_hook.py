@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcprof.runs.directory import all_runs
 from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.profilers.base import Target
-from hpcprof.submit.runs.directory import all_runs
 from tests.conftest import Hpcprof
 
 TRAINING = """\

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from hpcprof.runs.directory import Run
 from hpcprof.submit.rendering.templates import hook_modules
-from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.failure_causes import TracebackLine, read_exception
 from tests.integration.mpi import Finished, mpi
 

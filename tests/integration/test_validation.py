@@ -11,9 +11,9 @@ import pytest
 from hpcprof.analysis.explain.explanation import Cause, Explanation, Finding, StepSummary
 from hpcprof.common.errors import HpcprofError
 from hpcprof.results.store.store import Store
+from hpcprof.runs.directory import Run
 from hpcprof.study import resume_validation
 from hpcprof.study.runs import Message
-from hpcprof.submit.runs.directory import Run
 from tests.conftest import Hpcprof
 from tests.integration.mpi import forking_python
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from hpcprof.submit.jobs.job import Job
+from hpcprof.runs.job import Job
 from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.scheduler import Rendering

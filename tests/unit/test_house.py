@@ -20,6 +20,7 @@ ROOMS = (
         "analysis",
         "profiles",
         "submit",
+        "runs",
         "workloads",
         "common",
     ),

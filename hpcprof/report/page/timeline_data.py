@@ -41,7 +41,7 @@ from hpcprof.results.over_ranks import run_communication
 from hpcprof.results.run_communication import RankCommunication, RunClocks
 from hpcprof.results.store.store import Store
 from hpcprof.results.windows import RankSteps, RunWindows, steps_of_ranks
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 BUDGET = 1_800_000
 """The most bytes of compressed slices; in base64 they take a third more."""

@@ -48,7 +48,7 @@ from hpcprof.results.over_ranks import run_communication
 from hpcprof.results.run_communication import Carrier, RankCommunication
 from hpcprof.results.store.store import Store
 from hpcprof.results.windows import RankSteps, RunWindows
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 _ANNOTATION, _NAME_IID, _UNSIGNED, _TEXT_IID = 4, 1, 3, 17
 

@@ -35,7 +35,7 @@ from hpcprof.results.store.tables import (
     TABLES,
     ReasonRow,
 )
-from hpcprof.submit.config import database_file
+from hpcprof.runs.config import database_file
 
 _BUSY_SECONDS = 60.0
 _SHOWN_PARAMETERS = ("host", "port", "service", "sslmode")

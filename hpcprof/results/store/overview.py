@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from hpcprof.common.errors import StoreError
-from hpcprof.submit.config import default_database
+from hpcprof.runs.config import default_database
 
 _SECONDS = 4.0
 """The most seconds that a list waits for a locked database, or a server that does not answer."""

@@ -55,8 +55,8 @@ from hpcprof.results.store.tables import (
     RunRow,
     plain,
 )
-from hpcprof.submit.config import default_database
-from hpcprof.submit.runs.directory import MANIFEST, runs_directory
+from hpcprof.runs.config import default_database
+from hpcprof.runs.directory import MANIFEST, runs_directory
 
 if TYPE_CHECKING:
     from hpcprof.analysis.framework.outcome import Outcome

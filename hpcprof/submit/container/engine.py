@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.processes import run_in_terminal
-from hpcprof.submit.config import Engine
+from hpcprof.runs.config import Engine
 from hpcprof.submit.container.image import DEFINITION, DOCKERFILE, found_in
 
 # A usable image runs each of them; by the name of what it proves to work.

@@ -15,7 +15,7 @@ from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.request import make_job
 
 if TYPE_CHECKING:
-    from hpcprof.submit.runs.directory import Run
+    from hpcprof.runs.directory import Run
     from hpcprof.submit.schedulers.base import JobStatus
 
 QUEUE_SECONDS = 120

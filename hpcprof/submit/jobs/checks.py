@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 
 from hpcprof.common.errors import UsageError, unknown
-from hpcprof.submit.jobs.job import Job
+from hpcprof.runs.job import Job
 from hpcprof.submit.jobs.walltime import format_walltime, parse_walltime
 from hpcprof.submit.launchers import LAUNCHERS
 from hpcprof.submit.profilers import PROFILERS, find_profiler, profiler_names

@@ -2,7 +2,7 @@
 
 `JobSpec` declares the options. From its fields derive the options of the commands and their completion, the
 keys of a job file and their JSON Schema, the arguments of `hpcprof.submit_job`, and the reference of all of
-them. `Job` has what the scripts, the schedulers and run.json read: the same values, checked and filled in.
+them. `Job`, which is recorded in the run, has the same values, checked and filled in.
 """
 
 # Without "from __future__ import annotations": the declarations are read from the annotations of JobSpec, and
@@ -17,13 +17,10 @@ import msgspec
 
 from hpcprof.common.masking import without_targets
 from hpcprof.common.units import parse_memory
-from hpcprof.submit.jobs.job_name import command_options, default_job_name, runs_python, uses_jax
+from hpcprof.runs.job import Job as Job
 from hpcprof.submit.jobs.occasions import parse_capture_when, parse_memory_history
-from hpcprof.submit.jobs.rank_selection import select_ranks
 from hpcprof.submit.jobs.walltime import parse_stall_timeout, parse_walltime
 from hpcprof.submit.profilers import PROFILERS
-from hpcprof.submit.profilers.base import NONE, Target
-from hpcprof.workloads import catalogue
 
 
 class Words(Enum):
@@ -309,90 +306,6 @@ JobSpec.__doc__ = f"{JobSpec.__doc__}\n    Parameters\n    ----------\n" + "".jo
     f"    {name} : {_IN_WORDS[kind_of(name)]}, optional\n        {option.help}\n"
     for name, option in OPTIONS.items()
 )
-
-
-class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of one submission: a `JobSpec` that was checked against its site, with defaults filled in.
-
-    ``directory`` is the working directory of the program, ``arguments`` the workload's arguments, or the
-    whole command of a program. The walltime is in seconds, and ``after`` has the ids of runs in the same
-    folder, or paths. An empty text and a number that is None leave it to the site.
-    """
-
-    name: str
-    site: str
-    workload: str | None
-    arguments: list[str]
-    directory: str
-    nodes: int = 1
-    ranks_per_node: int = 1
-    walltime: int = 3600
-    profiler: str = NONE.name
-    profile_ranks: str = "all"
-    profiler_options: dict[str, str] = {}
-    capture_steps: str = ""
-    queue: str = ""
-    account: str = ""
-    options: dict[str, str] = {}
-    after: list[str] = []
-    cpus_per_rank: int | None = None
-    gpus_per_rank: int | None = None
-    mem: str = ""
-    constraint: str = ""
-    reservation: str = ""
-    scheduler_args: list[str] = []
-    stall_timeout: int = 600
-    on_stall: str = "report"
-    capture_when: int = 0
-    memory_history: str = ""
-    no_hook: bool = False
-    no_telemetry: bool = False
-    notify: list[str] = []
-
-    @property
-    def ranks(self) -> int:
-        """The number of ranks."""
-        return self.nodes * self.ranks_per_node
-
-    @property
-    def program(self) -> str:
-        """The program of the job: its workload, or the name of the user's script."""
-        return self.workload or (default_job_name(self.arguments) if self.arguments else self.name)
-
-    @property
-    def program_options(self) -> dict[str, str]:
-        """The options of the program by name, as `command_options` finds them."""
-        command = [self.workload, *self.arguments] if self.workload else self.arguments
-        return command_options(command) if command else {}
-
-    @property
-    def target(self) -> Target:
-        """The facts about the job that the profiler needs."""
-        captures = self.capture_steps.count(",") + 1 if self.capture_steps else 0
-        in_python = self.workload is not None or runs_python(self.arguments)
-        return Target(
-            self.workload,
-            self.ranks,
-            captures,
-            len(self.profiled_ranks),
-            self.nodes,
-            in_python=in_python,
-            no_hook=self.no_hook,
-            uses_jax=self._uses_jax,
-        )
-
-    @property
-    def _uses_jax(self) -> bool:
-        if self.workload is not None:
-            return catalogue.find(self.workload).uses_jax
-        return uses_jax(self.arguments, self.directory)
-
-    @property
-    def profiled_ranks(self) -> list[int]:
-        """The ranks that run under the profiler."""
-        if self.profiler == NONE.name:
-            return []
-        return select_ranks(self.profile_ranks, self.nodes, self.ranks_per_node)
 
 
 _DEFAULTS = {

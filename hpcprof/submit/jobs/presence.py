@@ -9,8 +9,8 @@ import shutil
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.jobs.job_name import script_of
+from hpcprof.runs.job import Job
+from hpcprof.runs.job_name import script_of
 from hpcprof.submit.linked_libraries import is_python, lacks, program_file
 from hpcprof.submit.profilers import find_profiler
 from hpcprof.submit.schedulers.registry import find_scheduler

@@ -15,7 +15,10 @@ import msgspec
 
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.units import mebibytes, parse_memory
-from hpcprof.submit.config import HOST_KEYS, RUNS_VARIABLE, ConfigValue, named_targets, read_settings
+from hpcprof.runs.config import HOST_KEYS, RUNS_VARIABLE, ConfigValue, named_targets, read_settings
+from hpcprof.runs.job import Job
+from hpcprof.runs.job_name import default_job_name
+from hpcprof.runs.rank_selection import select_ranks
 from hpcprof.submit.jobs.checks import (
     check_job,
     check_steps,
@@ -24,9 +27,8 @@ from hpcprof.submit.jobs.checks import (
     site_options,
     stack_options,
 )
-from hpcprof.submit.jobs.job import OPTIONS, Job, JobSpec, ValueOrigin
-from hpcprof.submit.jobs.job_name import default_job_name
-from hpcprof.submit.jobs.rank_selection import select_ranks
+from hpcprof.submit.jobs.job import OPTIONS, JobSpec, ValueOrigin
+from hpcprof.submit.jobs.target import target_of
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.profilers import find_profiler
 from hpcprof.submit.profilers.base import NONE
@@ -178,7 +180,7 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
     select_ranks(job.profile_ranks, job.nodes, job.ranks_per_node)
     check_steps(job.capture_steps, job.profiler)
     if job.profiled_ranks:
-        tool.check(job.target, job.profiler_options)
+        tool.check(target_of(job), job.profiler_options)
     lacks = missing_requirements(job, site)
     if lacks and not draft:
         raise UsageError(lacks[0])
@@ -239,7 +241,7 @@ def _run_ids(spec: JobSpec) -> list[str]:
     if not spec.after:
         return []
     # A job without predecessors does without the modules that read runs.
-    from hpcprof.submit.runs.directory import find_runs
+    from hpcprof.runs.directory import find_runs
 
     return [run.id for reference in spec.after for run in find_runs(reference, spec.runs_dir)]
 

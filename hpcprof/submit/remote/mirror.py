@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from hpcprof.common.errors import HpcprofError
+from hpcprof.runs.directory import Run
 from hpcprof.submit.remote.folders import SECONDS, Fetched, RemoteFile, fetch_files, list_files
 from hpcprof.submit.remote.host import Host
-from hpcprof.submit.runs.directory import Run
+from hpcprof.submit.sites.model import recorded_site
 
 _FOLDERS = ("state", "logs", "results", "stall", "telemetry")
 """Folders in a copy of a run that has not been collected."""
@@ -27,7 +28,7 @@ _FREE_BYTES = 1 << 30
 
 def host_of(run: Run) -> Host | None:
     """Return the host of a run; None for this machine, and for profiles of another tool."""
-    return Host.of(run.manifest.site) if run.manifest is not None else None
+    return Host.of(recorded_site(run.manifest)) if run.manifest is not None else None
 
 
 def connect(runs: Sequence[Run]) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.job import Job
+from hpcprof.runs.job import Job
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.array_script import member_directory, render_array_script
 from hpcprof.submit.rendering.templates import render

@@ -18,8 +18,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged, user_config
-from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.jobs.rank_selection import rank_spans
+from hpcprof.runs.job import Job
+from hpcprof.runs.rank_selection import rank_spans
+from hpcprof.submit.jobs.target import target_of
 from hpcprof.submit.jobs.walltime import capture_lead, format_walltime
 from hpcprof.submit.launchers import LAUNCHERS, MEETING, on_each_node
 from hpcprof.submit.profilers import find_profiler
@@ -178,19 +179,19 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     environment = template_environment(rendering.template, scheduler)
     run_id = rendering.run_directory.name
     job, rendering = scheduler.localize(site, job, rendering)
-    profiler = find_profiler(job.profiler)
+    profiler, target = find_profiler(job.profiler), target_of(job)
     profiled = rank_spans(job.profiled_ranks)
-    pauses = site.dcgm and profiled and profiler.counters(job.target, job.profiler_options)
-    flags = profiler.flags(job.target, job.profiler_options)
+    pauses = site.dcgm and profiled and profiler.counters(target, job.profiler_options)
+    flags = profiler.flags(target, job.profiler_options)
     launcher = LAUNCHERS[site.launcher.name]
-    start_up = profiler.start_up(job.target) if profiled else {}
+    start_up = profiler.start_up(target) if profiled else {}
     hook = hook_modules(
         has_pulse=not job.no_hook,
         notes_exceptions=job.ranks > 1 or not job.no_hook,
         keeps_memory=bool(job.memory_history),
     )
     tools = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}
-    afterwards = profiler.afterwards(job.target, job.profiler_options)
+    afterwards = profiler.afterwards(target, job.profiler_options)
     common = ScriptValues(
         site=_with_devices_of_ranks(site, job, scheduler.masks_gpus),
         job=job,
@@ -214,9 +215,9 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         perf_flags=[word for word in flags if isinstance(word, PerfEvents)],
         node_flags=[word for word in flags if isinstance(word, OnNode)],
         finds_mpi=any(isinstance(word, OnNode) and "mpi_is" in word.test for word in flags),
-        profiler_time_limit=profiler.time_limit(job.target, job.profiler_options),
+        profiler_time_limit=profiler.time_limit(target, job.profiler_options),
         profiler_suffix=profiler.suffix_of(job.profiler_options),
-        profiler_environment=profiler.environment(job.target, job.profiler_options),
+        profiler_environment=profiler.environment(target, job.profiler_options),
         profiler_afterwards=[_found(words, tools) for words in afterwards],
         start_up=START_UP if start_up else "",
         # A profiler with a start-up module of its own has it on the ranks that it profiles.

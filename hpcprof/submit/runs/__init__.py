@@ -1,1 +1,1 @@
-"""Runs: the directory of one submission, and why a run failed."""
+"""Runs that were submitted: why one failed, and captures of a running one."""

@@ -18,11 +18,11 @@ import msgspec
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import counted, named_ranks
-from hpcprof.submit.jobs.rank_selection import parse_ranks
+from hpcprof.runs.directory import Run
+from hpcprof.runs.live_steps import LiveSteps, read_live_steps
+from hpcprof.runs.rank_selection import parse_ranks
 from hpcprof.submit.remote.host import Host
 from hpcprof.submit.remote.mirror import host_of, update
-from hpcprof.submit.runs.directory import Run
-from hpcprof.submit.runs.live_steps import LiveSteps, read_live_steps
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 from hpcprof.workloads.on_request import (

@@ -14,7 +14,7 @@ import msgspec
 
 from hpcprof.common.units import format_bytes
 from hpcprof.common.yaml_file import read_mapping
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 Where = Literal["exception", "errors", "job_errors", "job_end", "launch"]
 """The texts that patterns are about, see ``failure_patterns.yaml``."""

@@ -16,9 +16,9 @@ import msgspec
 
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import named_ranks
+from hpcprof.runs.directory import Run
 from hpcprof.submit.profilers import find_profiler
 from hpcprof.submit.profilers.base import Profiler
-from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.failure_causes import (
     ExceptionNote,
     FailureCause,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from hpcprof.common.errors import SchedulerError
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 NODE_LOST = "the node that ran it was lost"
 """The reason for the end of a job that was not queued again."""

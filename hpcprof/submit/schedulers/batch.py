@@ -11,8 +11,8 @@ from pathlib import Path
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import SchedulerError
-from hpcprof.submit.runs.directory import ARRAY_SCRIPT, Run, sweep_of
-from hpcprof.submit.runs.intent import note_job_id, read_intent
+from hpcprof.runs.directory import ARRAY_SCRIPT, Run, sweep_of
+from hpcprof.runs.intent import note_job_id, read_intent
 from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
 from hpcprof.submit.schedulers.command import ask_again_while_silent
 from hpcprof.submit.schedulers.run_state import CANCELLED_FILE, Record, status_from_record

@@ -7,9 +7,9 @@ import time
 from collections.abc import Sequence
 
 from hpcprof.common.errors import HpcprofError
+from hpcprof.runs.directory import Run
 from hpcprof.submit.remote.mirror import host_of, update
 from hpcprof.submit.remote.transport import on_host, transport
-from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.command import (
     Unreachable,
@@ -21,7 +21,7 @@ from hpcprof.submit.schedulers.command import (
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.run_state import read_final_status, status_now
 from hpcprof.submit.schedulers.scheduler import Scheduler
-from hpcprof.submit.sites.model import Site
+from hpcprof.submit.sites.model import Site, recorded_site
 
 
 def _scheduler_of(run: Run) -> Scheduler:
@@ -136,5 +136,5 @@ def cancel(runs: Sequence[Run]) -> None:
     for group in _by_scheduler([run for run in runs if run.submission and read_final_status(run) is None]):
         scheduler = _scheduler_of(group[0])
         with on_host(host_of(group[0]), group[0].path.parent):
-            check_answers(scheduler, group[0].submission.site, f"{group[0].id} was not cancelled")
+            check_answers(scheduler, recorded_site(group[0].submission), f"{group[0].id} was not cancelled")
             scheduler.client().cancel(*group)

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from hpcprof.common.atomic import write_atomically
+from hpcprof.runs.directory import Run
+from hpcprof.runs.intent import read_intent
 from hpcprof.submit.jobs.walltime import format_walltime
-from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.runs.failure_causes import find_cause
 from hpcprof.submit.runs.failures import tail
-from hpcprof.submit.runs.intent import read_intent
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
-from hpcprof.submit.sites.model import Preemption
+from hpcprof.submit.sites.model import Preemption, recorded_site
 
 CANCELLED_FILE = "cancelled"
 """The state file that marks a cancelled job, for when the scheduler has forgotten it."""
@@ -102,7 +102,7 @@ def _from_record(run: Run, record: Record) -> JobStatus:
             (run.path / "state" / _UNFINISHED_FILE).unlink(missing_ok=True)
             if record.state is not JobState.UNKNOWN and not records(run, "started"):
                 write_atomically(run.path / "state" / _SEEN_FILE, f"{record.state.value}\n")
-    if record.preempted and run.submission.site.preemption is Preemption.REQUEUE:
+    if record.preempted and recorded_site(run.submission).preemption is Preemption.REQUEUE:
         return JobStatus(JobState.QUEUED, "preempted by another job; it will run again")
     if record.state is JobState.COMPLETED:
         return _completed(run, record)

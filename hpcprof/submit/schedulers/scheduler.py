@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.job import Job
+from hpcprof.runs.job import Job
 from hpcprof.submit.sites.model import LauncherName, Queue, Site
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.paths import packaged, user_config
 from hpcprof.common.units import parse_memory
 from hpcprof.common.yaml_file import read_mapping
-from hpcprof.submit.config import HOST_KEYS
+from hpcprof.runs.config import HOST_KEYS
 from hpcprof.submit.jobs.walltime import parse_walltime
 from hpcprof.submit.launchers import STARTERS, core_numbers
 from hpcprof.submit.profilers import PROFILERS, profiler_names

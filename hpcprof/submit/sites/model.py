@@ -10,6 +10,9 @@ from typing import Annotated
 
 import msgspec
 
+from hpcprof.common.errors import HpcprofError
+from hpcprof.runs.directory import Manifest
+
 
 class LauncherName(Enum):
     """The programs that start the ranks on the nodes.
@@ -225,3 +228,11 @@ class Site(_Model, frozen=True):
     """The profilers that work at the site; empty means all that support its GPUs."""
     options: dict[str, SiteOption] = {}
     """Options of the site that users set by -o KEY=VALUE."""
+
+
+def recorded_site(manifest: Manifest) -> Site:
+    """Return the site of a run as it was when the run was submitted."""
+    try:
+        return msgspec.json.decode(manifest.site_keys, type=Site)
+    except msgspec.MsgspecError as error:
+        raise HpcprofError(f"the site of {manifest.id} cannot be read: {error}.") from None

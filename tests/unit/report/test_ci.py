@@ -19,7 +19,7 @@ from hpcprof.report.ci import artifact_sentence, github_annotation, junit_report
 from hpcprof.report.comparison import Comparison
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.store.store import Store
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from tests.unit.explanations import MS, explained, finding
 
 NOW = datetime(2026, 11, 22, 10, 30, tzinfo=timezone(timedelta(hours=2)))

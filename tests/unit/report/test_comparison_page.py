@@ -19,7 +19,7 @@ from hpcprof.report.comparison_page import html_comparison
 from hpcprof.results.across_runs import DIFFERENCES
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.store.store import open_store
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from tests.unit.report.page.test_page import rows_of
 
 HOSTILE = "</script><script>alert(1)</script>"

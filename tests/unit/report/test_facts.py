@@ -8,7 +8,7 @@ from pathlib import Path
 from hpcprof.profiles.readers.results import parse_result
 from hpcprof.report.contents import Contents
 from hpcprof.report.facts import facts, step_range, stragglers
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from hpcprof.workloads.schema import RankResult
 from tests.unit.explanations import explained, finding
 

@@ -16,7 +16,7 @@ from hpcprof.report.many_ranks import deviating, measure, spans_many_ranks, spre
 from hpcprof.report.terminal import full_report
 from hpcprof.results.analysis_table import AnalysisTable
 from hpcprof.results.store.tables import ProfileRow
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 RANKS = 4096
 PROFILE = ProfileRow(

@@ -10,8 +10,8 @@ import pytest
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.common.errors import UsageError
 from hpcprof.results.across_runs import MOST_EARLIER, check_comparable, earlier_runs
-from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.runs.directory import GitState, Manifest, Run, save
+from hpcprof.runs.directory import GitState, Manifest, Run, save, site_keys
+from hpcprof.runs.job import Job
 from hpcprof.submit.sites.files import load_site
 from tests.unit.analysis.several import run
 
@@ -25,7 +25,9 @@ def submitted(folder: Path, minute: int, job: Job = JOB, git: GitState | None = 
     path = folder / name
     (path / "state").mkdir(parents=True)
     created = f"2026-11-21T02:{minute:02d}:00+00:00"
-    return save(Run(name, path, Manifest(name, created, ["hpcprof"], job, load_site("local"), git=git)))
+    return save(
+        Run(name, path, Manifest(name, created, ["hpcprof"], job, site_keys(load_site("local")), git=git))
+    )
 
 
 def found(baseline: list[Run], candidate: list[Run]) -> list[str]:

@@ -11,7 +11,7 @@ from hpcprof.results.collect import collect
 from hpcprof.results.run_profiles import profiles_of, runs_below
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.timelines import find_timelines
-from hpcprof.submit.runs.directory import Run, open_run
+from hpcprof.runs.directory import Run, open_run
 from tests.data.otf2_archive import write_archive
 
 pytest.importorskip("otf2")

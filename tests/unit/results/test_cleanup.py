@@ -8,7 +8,7 @@ import pytest
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.results.cleanup import check_place, remove_directory, size_of
-from hpcprof.submit.runs.directory import Run, open_run, save
+from hpcprof.runs.directory import Run, open_run, save
 from tests.submitted_run import MakeRun
 from tests.submitted_run import make_run as make_run
 

@@ -18,7 +18,7 @@ from hpcprof.results.over_ranks import run_communication
 from hpcprof.results.rank_tables import rank_table_rows
 from hpcprof.results.run_communication import ClockSource, RunClocks, RunCommunication
 from hpcprof.results.store.store import Store
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from tests.data.parallel_program import Program, Simulation
 from tests.data.stored_program import RUN, store_program
 from tests.unit.analysis.over_all_ranks import align_clocks

@@ -11,8 +11,9 @@ import pytest
 
 from hpcprof.common.errors import UsageError
 from hpcprof.results.darshan_logs import bring_logs, logs_of
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run, site_keys
 from hpcprof.submit.sites.files import load_site_file
+from hpcprof.submit.sites.model import recorded_site
 from tests.submitted_run import MakeRun, make_run
 
 __all__ = ["make_run"]
@@ -26,8 +27,10 @@ def _at_site(run: Run, logs: Path) -> Run:
     (run.path / "state" / "started").write_text(STARTED)
     (run.path / "state" / "job_id").write_text("4711.server")
     pattern = f"{logs}/{{year}}/{{month}}/{{day}}/{{user}}_*_id{{job}}[-_]*.darshan"
-    site = msgspec.structs.replace(run.manifest.site, darshan_logs=pattern)
-    manifest = msgspec.structs.replace(run.manifest, site=site, scheduler_job_id="4711.server")
+    site = msgspec.structs.replace(recorded_site(run.manifest), darshan_logs=pattern)
+    manifest = msgspec.structs.replace(
+        run.manifest, site_keys=site_keys(site), scheduler_job_id="4711.server"
+    )
     return replace(run, manifest=manifest)
 
 

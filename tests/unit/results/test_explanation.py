@@ -26,7 +26,7 @@ from hpcprof.results.explanation import (
 )
 from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from tests.unit.explanations import explained, finding
 
 PATH = {"rank": 0, "kind": "host", "name": "x", "range": "data", "ns_per_step": 7, "share_pct": 50.0}

@@ -15,9 +15,9 @@ from hpcprof.results import history
 from hpcprof.results.history import gated_histories, histories, may_be_gated, regressions
 from hpcprof.results.run_inputs import run_data
 from hpcprof.results.store.store import Store, open_store
-from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.runs.directory import GitState, Manifest, Run, save
-from hpcprof.submit.runs.tags import change_tags
+from hpcprof.runs.directory import GitState, Manifest, Run, save, site_keys
+from hpcprof.runs.job import Job
+from hpcprof.runs.tags import change_tags
 from hpcprof.submit.sites.files import load_site
 from hpcprof.workloads.schema import SCHEMA_VERSION, Correctness, RankResult, Scalar, summarize, write
 from tests.unit.analysis.comparison.test_compare import sampled
@@ -60,7 +60,7 @@ def timed(
     )
     write(result, folder / name / "results")
     git = GitState(f"{minute:02}" * 20, dirty=False)
-    manifest = Manifest(name, created, ["hpcprof"], job, load_site("local"), git=git)
+    manifest = Manifest(name, created, ["hpcprof"], job, site_keys(load_site("local")), git=git)
     return save(Run(name, folder / name, manifest))
 
 

@@ -11,7 +11,7 @@ from hpcprof.common.errors import DamagedInput, StoreError
 from hpcprof.results.analysis_table import ANALYSIS_VERSION
 from hpcprof.results.host_collect import _take
 from hpcprof.results.store.store import Store, open_store
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 SHA256 = "ab" * 32
 PROFILE = (

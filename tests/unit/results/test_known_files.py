@@ -31,7 +31,7 @@ from hpcprof.results.known_files import (
 from hpcprof.results.rank_task import ProfileTask, RankOutcome, Unchanged
 from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
-from hpcprof.submit.runs.directory import Run, open_run
+from hpcprof.runs.directory import Run, open_run
 
 SEVERAL = SeveralRanks(((11,), (12, 13)), (4, 7))
 

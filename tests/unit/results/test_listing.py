@@ -16,8 +16,8 @@ from hpcprof.common.errors import UsageError
 from hpcprof.results.listing import Coverage, Selection, list_runs, parse_age, parse_since
 from hpcprof.results.store.store import RankResults, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
-from hpcprof.submit.runs.directory import Run, save
-from hpcprof.submit.runs.tags import change_tags
+from hpcprof.runs.directory import Run, save
+from hpcprof.runs.tags import change_tags
 from tests.submitted_run import MakeRun
 from tests.submitted_run import make_run as make_run
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcprof.results.node_samples import items_per_step
-from hpcprof.submit.runs.directory import Run
-from hpcprof.submit.runs.live_steps import StepLine
+from hpcprof.runs.directory import Run
+from hpcprof.runs.live_steps import StepLine
 
 
 def _lines(*items: int) -> tuple[StepLine, ...]:

@@ -18,7 +18,7 @@ from hpcprof.results.analysis_table import data_frame
 from hpcprof.results.over_ranks import analyze_over_ranks, run_communication
 from hpcprof.results.run_communication import RankCommunication, RunCommunication
 from hpcprof.results.store.store import Store
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from tests.data.parallel_program import Program
 from tests.data.stored_program import RUN, store_program
 from tests.unit.analysis.over_all_ranks import match_collectives, match_pairs

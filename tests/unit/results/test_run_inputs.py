@@ -13,7 +13,7 @@ from hpcprof.results.run_inputs import run_data
 from hpcprof.results.store.store import RankResults, open_store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.results.timelines import Timelines
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from hpcprof.workloads.schema import write
 
 DATA = Path(__file__).parents[3] / "docs" / "data"

@@ -18,7 +18,7 @@ from hpcprof.results.run_profiles import runs_of_files, runs_to_collect
 from hpcprof.results.store.database import store_url
 from hpcprof.results.store.store import RankResults, Store
 from hpcprof.results.store.tables import ProfileRow, RunRow
-from hpcprof.submit.runs.directory import Run, open_run, typed_name
+from hpcprof.runs.directory import Run, open_run, typed_name
 
 PATHS = {"fast-1111aaaa": "/gone/fast", "fast-2222bbbb": "/gone/fast2", "slow-33333333": "/gone/slow"}
 

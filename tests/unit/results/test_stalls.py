@@ -14,7 +14,7 @@ from hpcprof.analysis.stalls.evidence import StallKind, describe
 from hpcprof.results.explanation import explain
 from hpcprof.results.stalls import find_stall, judge_folder, stall_sentence
 from hpcprof.results.store.store import open_store
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from tests.submitted_run import MakeRun, make_run
 
 __all__ = ["make_run"]

@@ -18,8 +18,8 @@ from hpcprof.results.collect import Collected, collect
 from hpcprof.results.run_inputs import run_data
 from hpcprof.results.step_choice import stored_step_ranges
 from hpcprof.results.store.store import Store, open_store
-from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.runs.directory import Manifest, Run
+from hpcprof.runs.directory import Manifest, Run, site_keys
+from hpcprof.runs.job import Job
 from hpcprof.submit.sites.files import load_site
 
 DATA = Path(__file__).parents[2] / "data"
@@ -131,7 +131,7 @@ def test_iterations_are_numbered_as_the_job_captured_them_also_where_the_timelin
         capture_steps="5-99",
         profiler="nsys",
     )
-    manifest = Manifest(run.id, "2026-11-21T02:15:54+00:00", ["hpcprof"], job, load_site("local"))
+    manifest = Manifest(run.id, "2026-11-21T02:15:54+00:00", ["hpcprof"], job, site_keys(load_site("local")))
     captured = replace(run, manifest=manifest)
     collect(captured, store)
     steps = store.read(run.id, "step_times").columns["step"]

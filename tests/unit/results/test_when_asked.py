@@ -21,7 +21,7 @@ from hpcprof.results.executors.interface import Lost, ResultT, TaskT, serially
 from hpcprof.results.query import query
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.when_asked import KeptRank, complete, complete_tables, incomplete_tables, stored_analysis
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from tests.unit.analysis.timelines import timeline
 
 DATA = Path(__file__).parents[2] / "data"

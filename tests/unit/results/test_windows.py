@@ -22,7 +22,7 @@ from hpcprof.profiles.timeline import Table, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.kept_events import keep_timeline
 from hpcprof.results.windows import RunWindows, cut
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from tests.data import generated_exports
 from tests.data.parallel_program import Program
 from tests.data.stored_program import RUN, store_program

@@ -16,12 +16,12 @@ from starlette.testclient import TestClient
 from hpcprof.results.listing import ListedRun
 from hpcprof.results.named_baselines import named_baselines, set_baseline
 from hpcprof.results.store.store import open_store
+from hpcprof.runs.directory import Run
 from hpcprof.serve import catalogue
 from hpcprof.serve.across_runs import comparisons
 from hpcprof.serve.app import serve_store
 from hpcprof.serve.catalogue import Catalogue
 from hpcprof.serve.guard import LOCAL_NAMES, Access, all_names
-from hpcprof.submit.runs.directory import Run
 from tests.unit.results.test_history import timed
 
 

@@ -18,10 +18,10 @@ from hpcprof.results.collect import update_run
 from hpcprof.results.over_ranks import run_communication
 from hpcprof.results.rank_tables import read_rank_table
 from hpcprof.results.windows import RunWindows
+from hpcprof.runs.directory import Run
 from hpcprof.serve import tiles as module
 from hpcprof.serve.tile_cache import TileCache
 from hpcprof.serve.tiles import MOST_RANKS, RunTiles, Tiles, chosen_ranks
-from hpcprof.submit.runs.directory import Run
 from tests.data.parallel_program import Program
 from tests.data.stored_program import RUN, store_program
 

@@ -18,6 +18,7 @@ from hpcprof.cli.study import command
 from hpcprof.common.errors import UsageError
 from hpcprof.profiles.readers.ncu import reader as ncu
 from hpcprof.report.exports import write_csv
+from hpcprof.runs.directory import save
 from hpcprof.study.training_table import (
     COLUMNS,
     kernels_to_measure,
@@ -26,7 +27,6 @@ from hpcprof.study.training_table import (
     read_slowdown,
     training_table,
 )
-from hpcprof.submit.runs.directory import save
 from tests.submitted_run import MakeRun, make_run
 
 __all__ = ["make_run"]

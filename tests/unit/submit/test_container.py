@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from hpcprof.cli.container import command
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.submit.config import Engine
+from hpcprof.runs.config import Engine
 from hpcprof.submit.container.engine import (
     ContainerSetup,
     build,

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from hpcprof.common.errors import UsageError
+from hpcprof.submit.jobs.target import target_of
 from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.profilers.base import FOLDER, OnNode, PerfEvents, Target, Versioned
 from hpcprof.submit.sites.files import load_site
@@ -228,7 +229,7 @@ def test_stacks_of_another_program_are_samples_of_the_cpu_where_the_node_permits
 )
 def test_the_command_tells_whether_a_program_is_in_python(command: list[str], in_python: bool) -> None:
     job = make_job(LOCAL, arguments=command, profiler="nsys", draft=True)
-    assert job.target.in_python is in_python
+    assert target_of(job).in_python is in_python
 
 
 @pytest.mark.parametrize(("profiler", "option"), [("torch", "with_stack"), ("nsys", "stacks")])

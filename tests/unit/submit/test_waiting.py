@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from hpcprof.common.errors import SchedulerError
+from hpcprof.runs.directory import Run
 from hpcprof.submit import waiting
-from hpcprof.submit.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.waiting import (
     cancel_and_wait,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from hpcprof.submit.worker_jobs import WorkerPlacement, make_worker_jobs
 
 SITES = {

@@ -14,7 +14,7 @@ import msgspec
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, SchedulerError
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
 from hpcprof.submit.schedulers.command import Refused, seconds_left
 from hpcprof.submit.schedulers.kubernetes.manifest import MPIJOB_FILE, object_name

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.job import Job
+from hpcprof.runs.job import Job
 from hpcprof.submit.launchers import LAUNCHERS
 from hpcprof.submit.profilers import find_profiler
 from hpcprof.submit.schedulers.scheduler import Rendering, gpus_per_node

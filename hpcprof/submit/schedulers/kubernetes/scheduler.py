@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from hpcprof.submit.jobs.job import Job
+from hpcprof.runs.job import Job
 from hpcprof.submit.schedulers.kubernetes import manifest
 from hpcprof.submit.schedulers.scheduler import FurtherFile, Rendering, Scheduler
 from hpcprof.submit.sites.model import Site

@@ -19,7 +19,7 @@ from pathlib import Path
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import SchedulerError
 from hpcprof.common.processes import CommandNotStarted, ProcessIdentity, start_in_background
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from hpcprof.submit.runs.failures import disk_was_full
 from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
 from hpcprof.submit.schedulers.command import Refused

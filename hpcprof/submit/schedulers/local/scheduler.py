@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.job import Job
+from hpcprof.runs.job import Job
 from hpcprof.submit.schedulers.scheduler import Scheduler
 from hpcprof.submit.sites.model import Site
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.job import Job
+from hpcprof.runs.job import Job
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.mpi_types import BOTH_JOIN, LIST_TYPES, finds_type, two_ranks
 from hpcprof.submit.schedulers.scheduler import (

@@ -17,7 +17,7 @@ from hpcprof.analysis.telemetry.coincidences import (
     single_steps,
 )
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, RankPlace, Series
-from hpcprof.submit.runs.live_steps import StepLine
+from hpcprof.runs.live_steps import StepLine
 
 BEGIN, STEPS = 1_000_000.0, 120
 LONG = np.arange(4, STEPS, 5)

@@ -11,7 +11,7 @@ from hpcprof.analysis.explain.explanation import Cause, Finding
 from hpcprof.report.contents import Contents
 from hpcprof.report.page.first_screen import costliest, first_screen
 from hpcprof.results.analysis_table import AnalysisTable
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from tests.unit.explanations import explained, finding
 
 ACCOUNT = AnalysisTable(

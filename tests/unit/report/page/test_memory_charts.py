@@ -10,7 +10,7 @@ from hpcprof.analysis.memory.contents import KINDS as CONTENT_KINDS
 from hpcprof.report.contents import Contents
 from hpcprof.report.page.chart_data import memory_charts
 from hpcprof.results.analysis_table import AnalysisTable
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 SECOND = 10**9
 KINDS = (*CONTENT_KINDS, "fragmentation")

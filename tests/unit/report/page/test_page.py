@@ -21,7 +21,7 @@ from hpcprof.report.page.page_tables import analysis_tables, table_data
 from hpcprof.report.terminal import analysis_report, full_report
 from hpcprof.results.analysis_table import ANALYSIS_VERSION, AnalysisTable, Row
 from hpcprof.results.store.tables import ProfileRow
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from hpcprof.submit.runs.failures import RankFailure
 from tests.page_blocks import blocks
 from tests.unit.explanations import explained, finding

@@ -27,7 +27,7 @@ from hpcprof.results.store.database import store_url
 from hpcprof.results.store.store import Store
 from hpcprof.results.timelines import find_timelines
 from hpcprof.results.windows import RankSteps, steps_of_ranks
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from tests.data.parallel_program import Program
 from tests.data.stored_program import RUN, store_program
 

@@ -28,7 +28,7 @@ from hpcprof.results.run_communication import RankCommunication
 from hpcprof.results.store.store import Store
 from hpcprof.results.timelines import find_timelines
 from hpcprof.results.windows import RankSteps, RunWindows
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from tests.data import generated_exports
 from tests.data.parallel_program import Program
 from tests.data.stored_program import RUN, store_program

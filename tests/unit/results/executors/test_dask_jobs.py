@@ -14,7 +14,7 @@ import pytest
 
 from hpcprof.common.errors import HpcprofError, SchedulerError
 from hpcprof.results.executors.dask_jobs import _dask_jobqueue, _Jobs
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.run_state import Record
 from hpcprof.submit.schedulers.slurm.client import SlurmClient

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from hpcprof.common.errors import UsageError
+from hpcprof.runs.job import Job
 from hpcprof.submit.jobs.checks import check_array, execution_queue, profilers_at, remarks
-from hpcprof.submit.jobs.job import Job
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import LauncherName, Site
 from tests.jobs import make_job

@@ -10,7 +10,8 @@ import click
 from click.testing import CliRunner
 
 from hpcprof.cli.job_options import job_options
-from hpcprof.submit.jobs.job import OPTIONS, Job, JobSpec, kind_of
+from hpcprof.runs.job import Job
+from hpcprof.submit.jobs.job import OPTIONS, JobSpec, kind_of
 from hpcprof.submit.jobs.job_file import described_keys, dump_job_file, load_job_file
 
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.job import Job
+from hpcprof.runs.job import Job
 from hpcprof.submit.rendering.templates import ScriptValues, render
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site, load_site_file

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpcprof.submit.jobs.job import Job
-from hpcprof.submit.runs.directory import Manifest, Run
+from hpcprof.runs.directory import Manifest, Run, site_keys
+from hpcprof.runs.job import Job
 from hpcprof.submit.runs.failures import (
     describe_status,
     failed_ranks,
@@ -42,7 +42,9 @@ def make_run(path: Path, ranks: int, profiler: str = "none") -> Run:
     )
     (path / "state/started").touch()
     return Run(
-        "run", path, Manifest("run", "2026-11-21T02:15:54+00:00", ["hpcprof"], job, load_site("local"))
+        "run",
+        path,
+        Manifest("run", "2026-11-21T02:15:54+00:00", ["hpcprof"], job, site_keys(load_site("local"))),
     )
 
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from hpcprof.common.processes import CommandNotStarted, Completed, ProcessIdentity
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 from hpcprof.submit.schedulers import polling
 from hpcprof.submit.schedulers.base import JobState
 from tests.unit.submit.schedulers.recorded import recorded
@@ -45,7 +45,7 @@ class StandIn:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Take the place of the commands, and let nobody wait for them."""
-        monkeypatch.setattr("hpcprof.submit.runs.directory._git_state", lambda _: None)
+        monkeypatch.setattr("hpcprof.runs.directory._git_state", lambda _: None)
         for module in ("command", "kubernetes.client"):
             monkeypatch.setattr(f"hpcprof.submit.schedulers.{module}.run_command", self.run)
         monkeypatch.setattr("hpcprof.submit.schedulers.command._FIRST_PAUSE", 0.0)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from hpcprof.common.errors import SchedulerError, UsageError
+from hpcprof.runs.directory import Run, all_runs
 from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.rendering.templates import template_files
-from hpcprof.submit.runs.directory import Run, all_runs
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.command import Refused
 from hpcprof.submit.schedulers.polling import cancel, poll

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
+from hpcprof.runs.intent import note_intent
 from hpcprof.submit.runs.failures import describe_status
-from hpcprof.submit.runs.intent import note_intent
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.run_state import (
     GRACE_SECONDS,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.job import Job
+from hpcprof.runs.job import Job
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site_file

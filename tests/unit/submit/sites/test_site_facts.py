@@ -11,7 +11,7 @@ import pytest
 
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged
-from hpcprof.submit.jobs.job import Job
+from hpcprof.runs.job import Job
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.scheduler import Rendering

@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from hpcprof.common.errors import SchedulerError
+from hpcprof.runs import directory as runs
+from hpcprof.runs.directory import Run
+from hpcprof.runs.intent import note_intent
 from hpcprof.submit.doctor import CHECKS, Inspected, Status
 from hpcprof.submit.doctor.machine import Answer
-from hpcprof.submit.runs import directory as runs
-from hpcprof.submit.runs.directory import Run
-from hpcprof.submit.runs.intent import note_intent
 from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.kubernetes.client import (
     KubernetesClient,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.runs.directory import Run, find_run, find_runs, log_files, matching_ids, sweep_of
+from hpcprof.runs.directory import Run, find_run, find_runs, log_files, matching_ids, sweep_of
 
 
 def a_run(folder: Path, run_id: str) -> None:
@@ -19,7 +19,7 @@ def a_run(folder: Path, run_id: str) -> None:
 @pytest.fixture
 def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of runs: a sweep of eleven, another of two, and a run whose name looks like a member."""
-    monkeypatch.setattr("hpcprof.submit.runs.directory.open_run", lambda path: Run(path.name, path))
+    monkeypatch.setattr("hpcprof.runs.directory.open_run", lambda path: Run(path.name, path))
     runs = tmp_path / "runs"
     for index in range(11):
         a_run(runs, f"20261121-143005-train-3fa9.{index}")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit import config
-from hpcprof.submit.config import ConfigValue, read_settings, shown_settings
-from hpcprof.submit.runs.directory import runs_directory
+from hpcprof.runs import config
+from hpcprof.runs.config import ConfigValue, read_settings, shown_settings
+from hpcprof.runs.directory import runs_directory
 
 
 @pytest.fixture(autouse=True)

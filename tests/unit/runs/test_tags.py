@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.runs.tags import change_tags, check_tags, read_tags
+from hpcprof.runs.tags import change_tags, check_tags, read_tags
 from tests.submitted_run import MakeRun
 from tests.submitted_run import make_run as make_run
 

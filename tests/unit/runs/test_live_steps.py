@@ -9,8 +9,8 @@ import pytest
 
 from hpcprof.cli.status import _detail
 from hpcprof.results.run_memory import growing_memory
-from hpcprof.submit.runs.directory import Run
-from hpcprof.submit.runs.live_steps import (
+from hpcprof.runs.directory import Run
+from hpcprof.runs.live_steps import (
     LiveSteps,
     StepLine,
     describe_live_steps,

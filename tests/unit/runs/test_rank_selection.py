@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.rank_selection import rank_spans, select_ranks
+from hpcprof.runs.rank_selection import rank_spans, select_ranks
 
 
 @pytest.mark.parametrize(

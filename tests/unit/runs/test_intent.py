@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.submit.runs.directory import Run
-from hpcprof.submit.runs.intent import note_intent, note_job_id, read_intent, remove_intent
+from hpcprof.runs.directory import Run
+from hpcprof.runs.intent import note_intent, note_job_id, read_intent, remove_intent
 from tests.submitted_run import MakeRun
 from tests.submitted_run import make_run as make_run
 

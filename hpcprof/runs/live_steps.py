@@ -17,7 +17,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 _FILE = re.compile(r"rank(\d{5,9})\.jsonl")
 _TAIL_BYTES = 4096

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.submit.jobs.job_name import command_options, default_job_name, uses_jax
+from hpcprof.runs.job_name import command_options, default_job_name, uses_jax
 
 
 @pytest.mark.parametrize(

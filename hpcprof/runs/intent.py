@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.processes import ProcessIdentity
-from hpcprof.submit.runs.directory import JOB_ID_FILE, Run
+from hpcprof.runs.directory import JOB_ID_FILE, Run
 
 _INTENT_FILE = "submitting"
 

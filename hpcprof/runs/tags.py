@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import UsageError, writing
-from hpcprof.submit.runs.directory import Run
+from hpcprof.runs.directory import Run
 
 _FILE = "tags"
 _VALID = re.compile(r"[\w.:=/+@-]{1,64}")

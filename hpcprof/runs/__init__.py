@@ -1,0 +1,1 @@
+"""Runs: the folder of one submission, its manifest, names and files, without what submits it."""

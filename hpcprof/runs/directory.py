@@ -1,0 +1,411 @@
+"""The run: the directory of one submission, its manifest, and how users name it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import secrets
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from hpcprof.common import __version__
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.errors import HpcprofError, UsageError, unknown
+from hpcprof.common.paths import from_root
+from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_command
+from hpcprof.runs.config import default_runs_dir
+from hpcprof.runs.job import Job
+
+MANIFEST = "run.json"
+SCHEMA_VERSION = 1
+FOLDERS = ("state", "logs", "results", "profiles")
+ARRAY_SCRIPT = "array.sh"
+"""The script in the directory of a sweep; its members' directories are named SWEEP.INDEX."""
+
+JOB_ID_FILE = "job_id"
+"""The state file in which a job notes its id."""
+
+_LISTED_RUNS = 12
+_GIT_SECONDS = 10.0
+_MEMBER = re.compile(r"(?P<sweep>.+-[0-9a-f]{4})\.\d+")
+_ID = re.compile(r"(?:\d{8}-\d{6}-)?(?P<name>.+)-(?P<key>(?:[0-9a-f]{4}|[0-9a-f]{8})(?:\.\d+)?)", re.DOTALL)
+"""An id: the time of a submission, the name of the job or of the folder, and a key of hexadecimal digits."""
+
+
+class GitState(msgspec.Struct, frozen=True):
+    """The state of the user's repository when the run was submitted."""
+
+    commit: str
+    dirty: bool
+
+
+class SiteRecord(msgspec.Struct, frozen=True):
+    """The keys of a run's site that its readers need; `hpcprof.submit.sites.model.recorded_site` has all."""
+
+    name: str
+    scheduler: str
+    host: str = ""
+    user: str = ""
+    darshan_logs: str = ""
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """The content of ``run.json``. ``files`` maps names in the run directory to sizes in bytes."""
+
+    id: str
+    created: str
+    command_line: list[str]
+    job: Job
+    site_keys: msgspec.Raw = msgspec.field(name="site")
+    scheduler_job_id: str = ""
+    git: GitState | None = None
+    files: dict[str, int] = {}
+    hpcprof_version: str = __version__
+    python_version: str = platform.python_version()
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def site(self) -> SiteRecord:
+        """The site of the job."""
+        return msgspec.json.decode(self.site_keys, type=SiteRecord)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory, or a folder of profiles that hpcprof did not make (``manifest`` is None).
+
+    ``files`` are its profiles if it is not all profiles of the folder that hpcprof can read as they are.
+    ``beside`` are the other files that are about it, if a user named them: snapshots of memory, logs.
+    """
+
+    id: str
+    path: Path
+    manifest: Manifest | None = None
+    files: tuple[Path, ...] | None = None
+    beside: tuple[Path, ...] | None = None
+
+    @property
+    def submission(self) -> Manifest:
+        """The manifest of a run that hpcprof submitted; `UsageError` for a folder of profiles."""
+        if self.manifest is None:
+            raise UsageError(f"{self.path} is a folder of profiles that hpcprof did not submit.")
+        return self.manifest
+
+    @property
+    def job_id(self) -> str:
+        """The scheduler's id of the run's job: as submitted, or as the job noted it; empty if unknown."""
+        submitted = self.manifest.scheduler_job_id if self.manifest else ""
+        return submitted or self.state_file(JOB_ID_FILE) or ""
+
+    def state_file(self, name: str) -> str | None:
+        """Return the text of a file in ``state/``, without its line break; None if it does not exist yet."""
+        try:
+            return (self.path / "state" / name).read_text(encoding="utf-8").strip()
+        except OSError:
+            return None
+
+    def rank_exit_codes(self) -> dict[int, int]:
+        """Return the exit codes by rank; a rank that was killed has none."""
+        codes = {}
+        for path in sorted((self.path / "state").glob("rank*.exit")):
+            text = self.state_file(path.name) or ""
+            if text.isdigit():
+                codes[int(path.stem.removeprefix("rank"))] = int(text)
+        return codes
+
+
+def runs_directory(given: Path | None = None) -> Path:
+    """Return the folder of runs: ``given``, else ``$HPCPROF_RUNS``, the personal default, or ``./runs``."""
+    return given or default_runs_dir()
+
+
+def typed_name(path: Path) -> str:
+    """Return how a user names a run or a sweep in a command: by its id, or by its path if it is elsewhere."""
+    known = path.parent.absolute() == runs_directory().absolute()
+    if known:
+        return path.name
+    relative = os.path.relpath(path)
+    return shlex.quote(str(path.absolute()) if relative.startswith("..") else relative)
+
+
+def new_run_id(job_name: str, runs: Path) -> str:
+    """Make an empty run directory, and return its id: the time, the name of the job and a random part.
+
+    If two runs of one second draw the same random part, the second one to make the directory draws again.
+    """
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", job_name).strip("-.") or "job"
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+        while True:
+            run_id = f"{datetime.now():%Y%m%d-%H%M%S}-{name[:60]}-{secrets.token_hex(2)}"
+            with suppress(FileExistsError):
+                (runs / run_id).mkdir()
+                return run_id
+    except OSError as error:
+        raise HpcprofError(f"cannot make a run directory in {runs}: {error.strerror}.") from None
+
+
+def create(
+    run_id: str,
+    runs: Path,
+    site: msgspec.Struct,
+    job: Job,
+    command_line: list[str],
+    scripts: Mapping[str, str],
+    code: Path | None = None,
+) -> Run:
+    """Write the scripts and the manifest of a run to the directory that `new_run_id` made.
+
+    ``code`` is the folder whose commit is recorded, if any.
+    """
+    path = (runs / run_id).absolute()
+    try:
+        for folder in FOLDERS:
+            (path / folder).mkdir(parents=True, exist_ok=True)
+        for name, text in scripts.items():
+            (path / name).parent.mkdir(exist_ok=True, parents=True)
+            write_atomically(path / name, text)
+    except OSError as error:
+        raise HpcprofError(f"cannot write the run directory {path}: {error.strerror}.") from None
+    manifest = Manifest(
+        id=run_id,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        command_line=command_line,
+        job=job,
+        site_keys=site_keys(site),
+        git=_git_state(code) if code is not None else None,
+    )
+    return save(Run(run_id, path, manifest))
+
+
+def site_keys(site: msgspec.Struct) -> msgspec.Raw:
+    """Return a site as the manifest records it."""
+    return msgspec.Raw(msgspec.json.encode(site))
+
+
+def save(run: Run) -> Run:
+    """Write the manifest of a run with the files that it has now, and return the run as written."""
+    manifest = msgspec.structs.replace(run.submission, files=_sizes(run.path))
+    text = msgspec.json.format(msgspec.json.encode(manifest), indent=2).decode()
+    write_atomically(run.path / MANIFEST, text + "\n")
+    return Run(run.id, run.path, manifest)
+
+
+def update_files(run: Run) -> list[str]:
+    """Write the files that a run has now into its manifest, if it has one, and return why if that fails."""
+    try:
+        if run.manifest is not None:
+            save(run)
+    except OSError as error:
+        return [f"the list of files in {run.path} was not updated: {error.strerror}."]
+    return []
+
+
+def _sizes(folder: Path) -> dict[str, int]:
+    """Return the size of each file by name, without the temporary files of a running job."""
+    sizes = {}
+    for path in sorted(folder.rglob("*")):
+        if path.name != MANIFEST and not path.name.startswith(".") and path.is_file():
+            sizes[str(path.relative_to(folder))] = path.stat().st_size
+    return sizes
+
+
+def open_run(path: Path) -> Run:
+    """Open a run directory, or adopt a folder of profiles, whose id is made from its path."""
+    path = from_root(path)
+    if not (path / MANIFEST).is_file():
+        return Run(adopted_id(path.name, path), path)
+    try:
+        manifest = msgspec.json.decode((path / MANIFEST).read_bytes(), type=Manifest)
+        _ = manifest.site
+    except (OSError, msgspec.MsgspecError) as error:
+        raise HpcprofError(f"{path / MANIFEST} cannot be read: {error}.") from None
+    if manifest.schema_version != SCHEMA_VERSION:
+        raise HpcprofError(
+            f"{path / MANIFEST} has schema version {manifest.schema_version}; "
+            f"this hpcprof ({__version__}) reads version {SCHEMA_VERSION}."
+        )
+    return Run(manifest.id, path, manifest)
+
+
+def adopted_id(name: str, path: Path, *files: str) -> str:
+    """Return the id of profiles that hpcprof did not make: those in a folder, or some files in it."""
+    parts = [os.fsencode(path.resolve()), *map(os.fsencode, files)]
+    return f"{name or 'root'}-{sha256(bytes(1).join(parts)).hexdigest()[:8]}"
+
+
+def all_runs(runs: Path, skipped: list[str] | None = None) -> list[Run]:
+    """Return the runs in ``runs``, oldest first; why one cannot be read is added to ``skipped`` if given."""
+    found = []
+    for manifest in _manifests(runs):
+        try:
+            found.append(open_run(manifest.parent))
+        except HpcprofError as error:
+            if skipped is None:
+                raise
+            skipped.append(str(error))
+    return found
+
+
+def submitted_ids(runs: Path) -> list[str]:
+    """Return the names of the run directories in a folder, oldest first."""
+    return [manifest.parent.name for manifest in _manifests(runs)]
+
+
+def submission_time(path: Path) -> float:
+    """Return when a run was submitted, in seconds since 1970."""
+    manifest = open_run(path).manifest
+    if manifest is None:
+        return 0.0
+    created = datetime.fromisoformat(manifest.created).timestamp()
+    # That is in whole seconds. job.sh tells the moment, unless the clock of a file server dates it.
+    _, written = _age(path / MANIFEST)
+    return written if created <= written < created + 2 else created
+
+
+def _manifests(runs: Path) -> list[Path]:
+    """Return the manifests of the runs, oldest first."""
+    return sorted((path for path in runs.glob(f"*/{MANIFEST}") if path.is_file()), key=_age)
+
+
+def sweep_of(run_id: str) -> str | None:
+    """Return the id of the array sweep that a run is a member of."""
+    match = _MEMBER.fullmatch(run_id)
+    return match["sweep"] if match else None
+
+
+def find_runs(reference: str, runs: Path) -> list[Run]:
+    """Return the runs that a user named: all members of a sweep, in order, or the run of `find_run`.
+
+    A sweep is named by its id, a name that means it alone, or the path of its directory.
+    """
+    path = Path(reference)
+    if reference and (path / ARRAY_SCRIPT).is_file():
+        reference, runs = path.resolve().name, path.resolve().parent
+    members = _members(reference, [m.parent.name for m in runs.glob(f"*/{MANIFEST}")])
+    return [open_run(runs / name) for name in members] or [find_run(reference, runs)]
+
+
+def _members(reference: str, ids: Sequence[str]) -> list[str]:
+    """Return the ids of the members of the only sweep that matches, in the order of their indices."""
+    matching = matching_ids(reference, ids)
+    sweeps = {sweep_of(name) for name in matching}
+    sweep = sweeps.pop() if len(sweeps) == 1 else None
+    if sweep is None or not matching_ids(reference, [sweep]):
+        return []
+    return sorted(matching, key=lambda name: int(name.rpartition(".")[2]))
+
+
+def matching_ids(reference: str, ids: Iterable[str]) -> list[str]:
+    """Return the ids that a name stands for: those that match it in the closest way, in their order.
+
+    A whole id comes before the name of a job or folder, this before the beginning of an id, then come the
+    beginning of an id without its time, and of its key.
+    """
+    every = dict.fromkeys(ids)
+    if not reference:
+        return []
+    parts = {name: _ID.fullmatch(name) for name in every}
+    ways: list[Callable[[str], bool]] = [
+        lambda name: name == reference,
+        lambda name: (match := parts[name]) is not None and match["name"] == reference,
+        lambda name: name.startswith(reference),
+        lambda name: (match := parts[name]) is not None and name[match.start("name") :].startswith(reference),
+        lambda name: (match := parts[name]) is not None and match["key"].startswith(reference),
+    ]
+    return next((found for way in ways if (found := [name for name in every if way(name)])), [])
+
+
+def find_run(reference: str, runs: Path, others: Sequence[str] = ()) -> Run:
+    """Return the run that a user named by its id, a name that matches one id, its path, or ``last``.
+
+    An error also lists ``others``, names that are valid elsewhere.
+    """
+    manifests = _manifests(runs)
+    ids = [m.parent.name for m in manifests]
+    if reference == "last":
+        if not ids:
+            raise UsageError(f"no runs in {runs} yet: submit one with hpcprof submit.")
+        return open_run(manifests[-1].parent)
+    if reference in ids:
+        return open_run(runs / reference)
+    if "/" not in reference:
+        matching = matching_ids(reference, ids)
+        if len(matching) == 1:
+            return open_run(runs / matching[0])
+        if members := _members(reference, ids):
+            sweep, first = sweep_of(members[0]), members[0]
+            raise UsageError(
+                f"{sweep} is a sweep of {len(members)} runs: name one of them, for example {first}."
+            )
+        if len(matching) > 1:
+            raise UsageError(f"run {reference!r} is ambiguous in {runs}: it matches {', '.join(matching)}.")
+    path = Path(reference)
+    # An empty name, as a quoted variable that is not set, would be the current folder.
+    if reference and path.is_dir():
+        return open_run(path)
+    if path.is_file():
+        raise UsageError(f"{path} is a file, not the folder of a run.")
+    if "/" in reference and not path.exists():
+        raise UsageError(f"there is no file or folder {path}.")
+    if not (ids or others):
+        raise UsageError(
+            f"unknown run {reference!r}: there is no such file or folder, and {runs} has no runs."
+        )
+    where = f" (there is no such file or folder, and no such run in {runs})"
+    raise unknown("run", reference, dict.fromkeys([*ids, *others]), where, listed=_LISTED_RUNS)
+
+
+def find_submitted_runs(references: Sequence[str], runs: Path) -> list[Run]:
+    """Return the runs and the members of sweeps that a user named, as `find_runs` does for each name."""
+    found = [run for reference in references for run in find_runs(reference, runs)]
+    # A folder of profiles among them is an error.
+    return [run for run in found if run.submission]
+
+
+def log_files(run: Run, rank: int | None = None) -> list[Path]:
+    """Return the logs of one rank, or those of the job script and rank 0: standard output, then error.
+
+    Of a rank whose program was never started that of its profiler is left, which is returned instead.
+    """
+    folder = run.path / "logs"
+    names = ("job", "rank00000") if rank is None else (f"rank{rank:05d}",)
+    present = []
+    for name in names:
+        output = [path for path in (folder / f"{name}.out", folder / f"{name}.err") if path.is_file()]
+        chatter = folder / f"{name}.profiler"
+        present += output or ([chatter] if chatter.is_file() else [])
+    if not present:
+        raise UsageError(f"{folder} has no logs of {' or '.join(names)} yet.")
+    return present
+
+
+def _age(manifest: Path) -> tuple[str, float]:
+    """Return a sort key: the time in the id, then the time when job.sh was written."""
+    try:
+        written = (manifest.parent / "job.sh").stat().st_mtime
+    except OSError:
+        written = 0.0  # the user has removed it
+    return manifest.parent.name[:15], written
+
+
+def _git_state(directory: Path) -> GitState | None:
+    def git(*arguments: str) -> str | None:
+        try:
+            done = run_command(["git", "-C", str(directory), *arguments], timeout=_GIT_SECONDS)
+        except (CommandNotStarted, CommandTimedOut):
+            return None
+        return done.stdout.strip() if done.exit_code == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    if commit is None:
+        return None
+    return GitState(commit, dirty=bool(git("status", "--porcelain", "--untracked-files=no")))
