@@ -56,7 +56,7 @@ def among(words: tuple[str, ...]) -> Completer:
 def _site(context: click.Context) -> Site:
     """Return the site of the words before the incomplete one, or the default."""
     from hpcprof.submit.jobs.job import JobSpec
-    from hpcprof.submit.jobs.request import merged, site_of
+    from hpcprof.submit.jobs.merge import merged, site_of
 
     site, site_file, job_file = map(context.params.get, ("site", "site_file", "job_file"))
     return site_of(merged(JobSpec(site=site, site_file=site_file, job_file=job_file)))

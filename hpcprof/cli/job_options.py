@@ -115,9 +115,10 @@ def log_origins(request: JobSpec, site: Site, job: Job) -> None:
     if logger is None:
         return
     from hpcprof.common.masking import masked
-    from hpcprof.submit.jobs.request import origins
+    from hpcprof.submit.jobs.explain import origins
+    from hpcprof.submit.jobs.merge import merged
 
-    for setting in origins(request, site, job):
+    for setting in origins(request, merged(request), site, job):
         logger.info("%s", masked(f"{setting.key} = {setting.value}  [{setting.source}]"))
 
 

@@ -13,7 +13,8 @@ from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import writing
 from hpcprof.submit.jobs.checks import missing_requirements
 from hpcprof.submit.jobs.job import JobSpec
-from hpcprof.submit.jobs.request import merged, resolve
+from hpcprof.submit.jobs.merge import merged
+from hpcprof.submit.jobs.request import resolve
 from hpcprof.submit.rendering.job_scripts import draft_directory, render_scripts
 from hpcprof.submit.schedulers.registry import find_scheduler
 

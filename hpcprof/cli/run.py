@@ -38,7 +38,8 @@ def command(request: JobSpec, db: str | None, hub: str | None) -> None:
     from hpcprof.cli.collect import collect_and_tell
     from hpcprof.cli.submit import follow
     from hpcprof.cli.tables import show_report
-    from hpcprof.submit.jobs.request import make_job, merged, site_of
+    from hpcprof.submit.jobs.merge import merged, site_of
+    from hpcprof.submit.jobs.request import make_job
     from hpcprof.submit.submission import submit
 
     address = pushing_to(hub)

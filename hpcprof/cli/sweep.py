@@ -15,7 +15,8 @@ from hpcprof.common.errors import UsageError
 from hpcprof.runs.directory import Run, sweep_of, typed_name
 from hpcprof.submit.jobs.checks import check_array, check_resubmission
 from hpcprof.submit.jobs.job import JobSpec
-from hpcprof.submit.jobs.request import make_job, merged, site_of
+from hpcprof.submit.jobs.merge import merged, site_of
+from hpcprof.submit.jobs.request import make_job
 from hpcprof.submit.rendering.job_scripts import render_array
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.workloads.sweep import parse_parameters, points, program_at

@@ -16,9 +16,16 @@ class HpcprofError(Exception):
 
 
 class UsageError(HpcprofError):
-    """The user gave an invalid value; the message names it, where it is and what would be valid."""
+    """The user gave an invalid value; the message names it, where it is and what would be valid.
+
+    ``fields`` are the options that it is about, by the names of their fields; ``options.mpi`` for a key.
+    """
 
     exit_code = 2
+
+    def __init__(self, message: str, *fields: str) -> None:
+        super().__init__(message)
+        self.fields = fields
 
 
 class DamagedInput(HpcprofError):
@@ -88,13 +95,29 @@ def writing(path: Path) -> Iterator[None]:
         raise HpcprofError(f"cannot write {path}: {error.strerror}.") from None
 
 
+@contextmanager
+def about(*fields: str) -> Iterator[None]:
+    """Add to a `UsageError` in the block the fields that it is about, if it names none."""
+    try:
+        yield
+    except UsageError as error:
+        error.fields = error.fields or fields
+        raise
+
+
 def unknown(
-    kind: str, name: str, valid: Iterable[str], where: str = "", listed: int | None = None
+    kind: str,
+    name: str,
+    valid: Iterable[str],
+    where: str = "",
+    listed: int | None = None,
+    fields: Iterable[str] = (),
 ) -> UsageError:
     """Return the error for a name that is not one of ``valid``; it suggests close matches.
 
     ``kind`` is what the name is, such as ``"site"``. ``where`` follows the name in the sentence, with a space
-    before it. Of the valid names the last ``listed`` are named, by default all.
+    before it. Of the valid names the last ``listed`` are named, by default all. ``fields`` are those of the
+    error.
     """
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
@@ -104,4 +127,4 @@ def unknown(
         sentence += f"; did you mean {' or '.join(repr(c) for c in close)}?"
     shown = names if listed is None else names[-listed:]
     more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
-    return UsageError(f"{sentence}{'' if close else '.'} Valid: {', '.join(shown) or 'none'}{more}.")
+    return UsageError(f"{sentence}{'' if close else '.'} Valid: {', '.join(shown) or 'none'}{more}.", *fields)

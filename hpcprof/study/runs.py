@@ -84,7 +84,7 @@ def without_profiler(request: JobSpec) -> JobSpec:
 
     Raises UsageError if the request names a profiler.
     """
-    from hpcprof.submit.jobs.request import merged
+    from hpcprof.submit.jobs.merge import merged
 
     request = merged(request)
     if request.profiler not in (None, "none"):

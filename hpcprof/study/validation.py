@@ -164,7 +164,7 @@ def _training(request: JobSpec) -> JobSpec:
     UsageError
         If it is not for a training of the workload ddp into which the study may inject faults.
     """
-    from hpcprof.submit.jobs.request import merged
+    from hpcprof.submit.jobs.merge import merged
     from hpcprof.workloads.ddp.options import parse
 
     request = merged(request)

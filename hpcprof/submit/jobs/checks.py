@@ -6,19 +6,25 @@ All of them are pure and quick, since ``submit --dry-run`` makes them too.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import combinations
+from typing import NamedTuple
 
 from hpcprof.common.errors import UsageError, unknown
+from hpcprof.common.units import mebibytes, parse_memory
 from hpcprof.runs.job import Job
+from hpcprof.submit.jobs.job import OPTIONS
 from hpcprof.submit.jobs.walltime import format_walltime, parse_walltime
 from hpcprof.submit.launchers import LAUNCHERS
 from hpcprof.submit.profilers import PROFILERS, find_profiler, profiler_names
 from hpcprof.submit.profilers.base import NONE, Profiler
 from hpcprof.submit.profilers.torch_profiler import TORCH
 from hpcprof.submit.schedulers.registry import find_scheduler
-from hpcprof.submit.schedulers.scheduler import Scheduler
+from hpcprof.submit.schedulers.scheduler import GPUS, Scheduler
 from hpcprof.submit.sites.model import NodeRequest, Queue, Site, Vendor
 
+_VALUE = r"[^\s\"'\\#$`]+"
+_PASSED_ON = re.compile(rf"-[A-Za-z] ?({_VALUE})?|--[a-z][a-z0-9-]*([= ]{_VALUE})?")
 _STEPS = re.compile(r"(?P<first>\d{1,9})(?:-(?P<last>\d{1,9}))?")
 _MAKERS = {Vendor.AMD: "AMD", Vendor.INTEL: "Intel", Vendor.NVIDIA: "NVIDIA"}
 
@@ -27,14 +33,19 @@ def site_options(site: Site, given: Mapping[str, str]) -> dict[str, str]:
     """Return the site's options with their values, defaults filled in; those that it lacks are refused."""
     for key, value in given.items():
         if key not in site.options:
-            raise unknown("option", key, site.options, f" of site {site.name}")
-        option = site.options[key]
+            raise unknown(
+                "option", key, site.options, f" of site {site.name}", fields=[f"options.{key}", "site"]
+            )
+        option, fields = site.options[key], (f"options.{key}", "site")
         for part in value.split(":") if value else ():
             if part in option.retired:
                 valid = f"; valid: {', '.join(option.valid)}" if option.valid else ""
-                raise UsageError(f"-o {key}={value} of site {site.name}: {option.retired[part]}{valid}.")
+                raise UsageError(
+                    f"-o {key}={value} of site {site.name}: {option.retired[part]}{valid}.", *fields
+                )
             if option.valid and part not in option.valid:
-                raise unknown("value", part, option.valid, f" in -o {key}={value} of site {site.name}")
+                where = f" in -o {key}={value} of site {site.name}"
+                raise unknown("value", part, option.valid, where, fields=fields)
     return {key: given.get(key, option.default) for key, option in site.options.items()}
 
 
@@ -42,7 +53,8 @@ def stack_options(profiler: Profiler) -> Mapping[str, str]:
     """Return the options of a profiler that record call stacks."""
     if not profiler.stacks:
         able = " and ".join(name for name, one in PROFILERS.items() if one.stacks)
-        raise UsageError(f"--stacks: the profiler {profiler.name} records no call stacks; {able} do.")
+        sentence = f"--stacks: the profiler {profiler.name} records no call stacks; {able} do."
+        raise UsageError(sentence, "stacks", "profiler")
     return profiler.stacks
 
 
@@ -57,10 +69,11 @@ def check_steps(text: str, profiler: str) -> None:
     if None in spans or not rising or not apart:
         raise UsageError(
             f"--capture-steps {text}: write the first and last step, counted from 0, as in 10-12, or several "
-            "spans in ascending order, as in 10-12,20-22."
+            "spans in ascending order, as in 10-12,20-22.",
+            "capture_steps",
         )
     if profiler == NONE.name:
-        raise UsageError(f"--capture-steps {text} needs a profiler: give --profiler.")
+        raise UsageError(f"--capture-steps {text} needs a profiler: give --profiler.", "capture_steps")
 
 
 def missing_requirements(job: Job, site: Site) -> list[str]:
@@ -83,15 +96,24 @@ def check_job(job: Job, site: Site) -> None:
     scheduler = find_scheduler(site.scheduler)
     scheduler.check(job, site)
     _check_launcher(job, site, scheduler)
-    _check_node(job, site)
+    _check_ranks(job, site)
     _check_profiler(job, site)
     if job.capture_when and (job.no_hook or job.profiled_ranks):
         other = "--no-hook" if job.no_hook else f"--profiler {job.profiler}"
-        raise UsageError(f"--capture-when records programs that no profiler watches: leave out {other}.")
+        fields = ("capture_when", "no_hook" if job.no_hook else "profiler")
+        raise UsageError(
+            f"--capture-when records programs that no profiler watches: leave out {other}.", *fields
+        )
     if job.notify and scheduler.runs_in_image:
-        raise UsageError(f"--notify: jobs of site {site.name} run in an image, which has none of your files.")
+        raise UsageError(
+            f"--notify: jobs of site {site.name} run in an image, which has none of your files.",
+            "notify",
+            "site",
+        )
     if job.memory_history and job.no_hook:
-        raise UsageError("--memory-history needs the hook in Python programs: leave out --no-hook.")
+        raise UsageError(
+            "--memory-history needs the hook in Python programs: leave out --no-hook.", "memory_history"
+        )
     if site.queues and job.queue:
         _check_queue(job, site, scheduler)
 
@@ -101,7 +123,8 @@ def check_resubmission(site: Site, job: Job) -> None:
     if job.on_stall == "resubmit" and not find_scheduler(site.scheduler).requeues:
         raise UsageError(
             f"--on-stall resubmit: site {site.name} cannot queue a job again; use hpcprof submit --wait or "
-            "hpcprof run, which submit it again, or --on-stall stop."
+            "hpcprof run, which submit it again, or --on-stall stop.",
+            *("on_stall", "site"),
         )
 
 
@@ -145,7 +168,8 @@ def profiler_at(site: Site, name: str) -> str:
         able = [one for one in profilers_at(site) if one != NONE.name]
         raise UsageError(
             f"--profiler auto: site {site.name} names no profiler; write profiler in its site file, or give "
-            f"--profiler {' or '.join(able)}."
+            f"--profiler {' or '.join(able)}.",
+            *("profiler", "site"),
         )
     return site.profiler
 
@@ -193,36 +217,41 @@ def _check_launcher(job: Job, site: Site, scheduler: Scheduler) -> None:
         able = [name.value for name, description in LAUNCHERS.items() if description.several_nodes]
         raise UsageError(
             f"--nodes {job.nodes}: the launcher of site {site.name} ({launcher.name.value}) starts ranks on "
-            f"one node; use --nodes 1, or a site whose launcher is {' or '.join(able)}."
+            f"one node; use --nodes 1, or a site whose launcher is {' or '.join(able)}.",
+            *("nodes", "site"),
         )
     if LAUNCHERS[launcher.name].needs_starter and launcher.starter not in scheduler.starters:
         valid = " or ".join(name.value for name in scheduler.starters)
         raise UsageError(
             f"--nodes {job.nodes}: launcher.starter of site {site.name} is {launcher.starter.value}, which "
             f"cannot start {launcher.name.value} on each node under {scheduler.title}; "
-            f"{f'set it to {valid}' if valid else 'use --nodes 1'}."
+            f"{f'set it to {valid}' if valid else 'use --nodes 1'}.",
+            *("nodes", "site"),
         )
 
 
-def _check_node(job: Job, site: Site) -> None:
+def _check_ranks(job: Job, site: Site) -> None:
     gpus = site.node.gpus if job.gpus_per_rank is None else None
     for what, limit in (("cores", site.node.cores), ("GPUs", gpus)):
         if limit is not None and job.ranks_per_node > limit:
             raise UsageError(
                 f"--ranks-per-node {job.ranks_per_node}: a node of {site.name} has {limit} {what}; use at "
-                f"most {limit}."
+                f"most {limit}.",
+                "ranks_per_node",
             )
 
 
 def _check_profiler(job: Job, site: Site) -> None:
     if site.profilers and job.profiler not in (NONE.name, *site.profilers):
-        raise unknown("profiler", job.profiler, profilers_at(site), f" at site {site.name}")
+        where, fields = f" at site {site.name}", ("profiler", "site")
+        raise unknown("profiler", job.profiler, profilers_at(site), where, fields=fields)
     if not _fits_gpus(job.profiler, site):
         # Others without a vendor record no GPU.
         able = [name for name in profilers_at(site) if name == TORCH.name or find_profiler(name).vendors]
         raise UsageError(
             f"--profiler {job.profiler} cannot profile the {_MAKERS[site.node.vendor]} GPUs of {site.name}; "
-            f"use --profiler {' or '.join(able or [NONE.name])}."
+            f"use --profiler {' or '.join(able or [NONE.name])}.",
+            "profiler",
         )
     profiler = find_profiler(job.profiler)
     if job.profiled_ranks and profiler.needs_gpus(job.profiler_options) and _requests_no_gpus(site, job):
@@ -232,7 +261,8 @@ def _check_profiler(job: Job, site: Site) -> None:
         raise UsageError(
             f"--profiler {job.profiler}: jobs at site {site.name} request no GPUs; write node.gpus and "
             "node_request, or a directive such as --gpus-per-node=4, in its site file, or give "
-            f"--gpus-per-rank{without_cuda}."
+            f"--gpus-per-rank{without_cuda}.",
+            *("profiler", "gpus_per_rank", "site"),
         )
 
 
@@ -262,23 +292,25 @@ def _check_queue(job: Job, site: Site, scheduler: Scheduler) -> None:
     if name not in site.queues:
         if scheduler.accepts_queue(name):
             return
-        raise unknown("queue", name, site.queues, f" of site {site.name}")
+        raise unknown("queue", name, site.queues, f" of site {site.name}", fields=["queue", "site"])
     queue = site.queues[name]
     if queue.route_only:
         doors = [door for door, other in site.queues.items() if name in other.routes]
         raise UsageError(
             f"--queue {name}: {name} of {site.name} accepts jobs from a routing queue only; use --queue "
-            f"{' or '.join(doors) or 'of another name'}."
+            f"{' or '.join(doors) or 'of another name'}.",
+            "queue",
         )
     wrong = _broken_limit(job, queue, scheduler)
     if wrong:
-        raise UsageError(f"queue {name} of {site.name} takes {wrong}.")
+        raise UsageError(f"queue {name} of {site.name} takes {wrong}.", "queue")
     behind = {route: _broken_limit(job, site.queues[route], scheduler) for route in queue.routes}
     if behind and all(behind.values()):
         each = "; ".join(f"{route} takes {why}" for route, why in behind.items())
         raise UsageError(
             f"no queue behind {name} of {site.name} would run this job, though the scheduler may accept it "
-            f"and lose it: {each}."
+            f"and lose it: {each}.",
+            "queue",
         )
 
 
@@ -306,3 +338,85 @@ def _longest(job: Job, queue: Queue) -> tuple[str, str]:
         if job.nodes <= nodes:
             return queue.walltime_by_nodes[nodes], f" for up to {nodes} nodes"
     return queue.max_walltime, ""
+
+
+def check_resources(job: Job, site: Site, given: Mapping[str, str]) -> None:
+    """Check what a job asks of its nodes; ``given`` are the options of the site that the user gave."""
+    scheduler = find_scheduler(site.scheduler)
+    _check_scheduler(job, site, scheduler)
+    _check_node(job, site)
+    for argument in job.scheduler_args:
+        _check_passed_on(argument, site, scheduler)
+    for first, second in combinations(_claims(job, site, scheduler, given), 2):
+        if both := sorted(first.sets & second.sets):
+            one, other, fields = first.shown, second.shown, (first.field, second.field)
+            raise UsageError(f"{one} and {other} both set {' and '.join(both)}; give one of them.", *fields)
+
+
+def _check_scheduler(job: Job, site: Site, scheduler: Scheduler) -> None:
+    for field, option in OPTIONS.items():
+        if not option.resource or field in scheduler.resources or getattr(job, field) in (None, "", []):
+            continue
+        shown = option.shown(getattr(job, field))
+        raise UsageError(f"{shown}: site {site.name} {scheduler.no_resources}; leave it out.", field, "site")
+
+
+def _check_node(job: Job, site: Site) -> None:
+    node, ranks = site.node, job.ranks_per_node
+    cpus = node.cores * node.threads if node.cores else None
+    if job.mem and node.memory and mebibytes(job.mem) > mebibytes(parse_memory(node.memory)):
+        raise UsageError(
+            f"--mem {job.mem}: a node of {site.name} has {node.memory}; ask for at most that.", "mem"
+        )
+    for field, what, limit in (("cpus_per_rank", "CPUs", cpus), ("gpus_per_rank", "GPUs", node.gpus)):
+        count = getattr(job, field)
+        if count is not None and limit is not None and count * ranks > limit:
+            raise UsageError(
+                f"{OPTIONS[field].shown(count)} with --ranks-per-node {ranks} takes {count * ranks} {what} "
+                f"of a node, but one of {site.name} has {limit}; use at most {limit // ranks}.",
+                *(field, "ranks_per_node"),
+            )
+
+
+def _check_passed_on(argument: str, site: Site, scheduler: Scheduler) -> None:
+    if not _PASSED_ON.fullmatch(argument):
+        raise UsageError(
+            f"--scheduler-arg {argument!r}: write one option of {scheduler.title} as it is in "
+            "a batch script, without quotes, \\, #, $ and `.",
+            "scheduler_args",
+        )
+    taken = scheduler.own_settings(site)
+    for setting in sorted(scheduler.settings(argument) & taken.keys()):
+        sentence = f"--scheduler-arg {argument}: hpcprof sets {setting} itself; {taken[setting]}."
+        raise UsageError(sentence, "scheduler_args")
+
+
+class _Claim(NamedTuple):
+    """A value that the user gave, its field, and what it sets in the script."""
+
+    shown: str
+    field: str
+    sets: frozenset[str]
+
+
+def _claims(job: Job, site: Site, scheduler: Scheduler, given: Mapping[str, str]) -> Iterator[_Claim]:
+    """Yield what the user gave that sets something in the script."""
+
+    def claim(field: str, sets: Iterable[str]) -> _Claim:
+        return _Claim(OPTIONS[field].shown(getattr(job, field)), field, frozenset(sets))
+
+    for field, line in scheduler.resource_directives(job).items():
+        yield claim(field, scheduler.settings(line))
+    for field, key in scheduler.resource_options.items():
+        if getattr(job, field) not in (None, ""):
+            yield claim(field, [key])
+        if given.get(key):
+            yield _Claim(f"-o {key}={given[key]}", f"options.{key}", frozenset({key}))
+    if job.gpus_per_rank is not None:
+        yield claim("gpus_per_rank", [GPUS])
+    for key, value in given.items():
+        if value and site.options[key].directive:
+            sets = scheduler.settings(site.options[key].directive.replace("{}", value))
+            yield _Claim(f"-o {key}={value}", f"options.{key}", sets)
+    for argument in job.scheduler_args:
+        yield _Claim(f"--scheduler-arg {argument}", "scheduler_args", scheduler.settings(argument))

@@ -28,7 +28,9 @@ for file in "$@"; do mv -f "$file" "${{output%/*}}" || exit 1; done
 
 def _check(target: Target, settings: Settings) -> None:
     if target.captures:
-        raise UsageError("--profiler inspector records every step: leave --capture-steps out.")
+        raise UsageError(
+            "--profiler inspector records every step: leave --capture-steps out.", "profiler", "capture_steps"
+        )
     whole_number(settings, "smallest", 0)
 
 

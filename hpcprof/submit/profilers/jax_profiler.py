@@ -19,12 +19,16 @@ def _check(target: Target, settings: Settings) -> None:
     if target.workload is not None and not catalogue.find(target.workload).uses_jax:
         raise UsageError(
             f"--profiler jax profiles programs of JAX, and the workload {target.workload} uses PyTorch: use "
-            "--profiler torch."
+            "--profiler torch.",
+            *("profiler", "workload"),
         )
     if not target.in_python:
         raise UsageError("--profiler jax profiles programs in Python.")
     if target.captures > 1:
-        raise UsageError("--profiler jax records one span of steps: give --capture-steps FIRST-LAST.")
+        raise UsageError(
+            "--profiler jax records one span of steps: give --capture-steps FIRST-LAST.",
+            *("profiler", "capture_steps"),
+        )
 
 
 def _start_up(target: Target) -> dict[str, str]:

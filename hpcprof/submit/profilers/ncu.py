@@ -55,7 +55,8 @@ def _check(target: Target, settings: Settings) -> None:
         pattern = re.compile(settings["kernel"])
     except re.error as error:
         raise UsageError(
-            f"--profiler-option kernel={settings['kernel']}: not a regular expression: {error}."
+            f"--profiler-option kernel={settings['kernel']}: not a regular expression: {error}.",
+            "profiler_options.kernel",
         ) from None
     if settings["communicator"]:
         _check_communicator(target)
@@ -70,7 +71,8 @@ def _check(target: Target, settings: Settings) -> None:
     hit = next((name for name in _COMMUNICATION if pattern.search(name)), None)
     if hit:
         raise UsageError(
-            f"--profiler-option kernel={settings['kernel']} also matches {hit}: {why}; make it narrower."
+            f"--profiler-option kernel={settings['kernel']} also matches {hit}: {why}; make it narrower.",
+            "profiler_options.kernel",
         )
 
 
@@ -78,7 +80,8 @@ def _check_communicator(target: Target) -> None:
     if target.profiled != target.ranks or target.nodes > 1:
         raise UsageError(
             "--profiler-option communicator: the ranks replay their kernels in step, so all ranks of one "
-            "node must run under ncu; give --profile-ranks all and --nodes 1."
+            "node must run under ncu; give --profile-ranks all and --nodes 1.",
+            *("profiler_options.communicator", "profile_ranks", "nodes"),
         )
 
 

@@ -20,16 +20,21 @@ _COMPLAINT = re.compile(r"^\[Score-P\] (?:\S+:\d+: )?(?:Error|Fatal): (.*\S)", r
 def _check(target: Target, settings: Settings) -> None:
     if target.profiled not in (0, target.ranks):
         raise UsageError(
-            "--profiler scorep records all ranks into one archive: leave --profile-ranks out, or give all."
+            "--profiler scorep records all ranks into one archive: leave --profile-ranks out, or give all.",
+            *("profiler", "profile_ranks"),
         )
     if target.captures:
         raise UsageError(
             "--capture-steps: Score-P records the whole program; use SCOREP_RECORDING_OFF() and "
-            "SCOREP_RECORDING_ON() in it."
+            "SCOREP_RECORDING_ON() in it.",
+            "capture_steps",
         )
     size = settings["total-memory"]
     if not _SIZE.fullmatch(size) or int(size.rstrip("KMG")) * _UNITS.get(size[-1], 1) > _LARGEST:
-        raise UsageError(f"--profiler-option total-memory={size}: write a size of at most 4G, such as 256M.")
+        raise UsageError(
+            f"--profiler-option total-memory={size}: write a size of at most 4G, such as 256M.",
+            "profiler_options.total-memory",
+        )
 
 
 def _environment(target: Target, settings: Settings) -> dict[str, str]:

@@ -38,10 +38,14 @@ def _check(target: Target, settings: Settings) -> None:
     if "://" in settings["log_dir"]:
         raise UsageError(
             f"--profiler-option log_dir={settings['log_dir']}: the ranks copy to folders only; leave it out, "
-            "and copy the run's profiles afterwards."
+            "and copy the run's profiles afterwards.",
+            "profiler_options.log_dir",
         )
     if active and target.captures:
-        raise UsageError("--capture-steps and a schedule (active=N) both choose steps: give one of them.")
+        raise UsageError(
+            "--capture-steps and a schedule (active=N) both choose steps: give one of them.",
+            *("capture_steps", "profiler_options.active"),
+        )
 
 
 def _environment(target: Target, settings: Settings) -> dict[str, str]:

@@ -90,19 +90,20 @@ class PbsScheduler(Scheduler):
             if value and _counts_gpus(site, job):
                 raise UsageError(
                     f"{option} {value}: queue {job.queue} of {site.name} gives each GPU its share of a node; "
-                    "leave it out."
+                    "leave it out.",
+                    *(option[2:].replace("-", "_"), "queue"),
                 )
         for part in job.constraint.split(":") if job.constraint else ():
             match = _RESOURCE.fullmatch(part)
             if match is None:
                 raise UsageError(
                     f"--constraint {job.constraint}: PBS chooses nodes by their resources; write "
-                    "RESOURCE=VALUE, as in gpu_type=a100, several joined by a colon."
+                    "RESOURCE=VALUE, as in gpu_type=a100, several joined by a colon.",
+                    "constraint",
                 )
             if match["name"] in _OF_OPTIONS:
-                raise UsageError(
-                    f"--constraint {part}: hpcprof sets {match['name']} itself; {_OF_OPTIONS[match['name']]}."
-                )
+                advice = f"hpcprof sets {match['name']} itself; {_OF_OPTIONS[match['name']]}"
+                raise UsageError(f"--constraint {part}: {advice}.", "constraint")
 
     def chunks(self, job: Job, queue: Queue) -> tuple[int, str]:
         """Return the number of chunks of ``select``: nodes, or GPUs if the queue counts these."""

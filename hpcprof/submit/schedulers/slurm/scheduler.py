@@ -125,13 +125,16 @@ class SlurmScheduler(Scheduler):
     def check(self, job: Job, site: Site) -> None:
         """Check that the walltime is one of whole minutes, to which Slurm would round it up; and requeues."""
         if job.on_stall == "resubmit" and "--no-requeue" in self.directives(site, job):
-            raise UsageError("--on-stall resubmit: --no-requeue forbids it; leave it out.")
+            raise UsageError(
+                "--on-stall resubmit: --no-requeue forbids it; leave it out.", "on_stall", "scheduler_args"
+            )
         if job.walltime % 60:
             longer = job.walltime + 60 - job.walltime % 60
             nearest = " or ".join(format_walltime(seconds) for seconds in (longer - 60, longer) if seconds)
             raise UsageError(
                 f"walltime {format_walltime(job.walltime)}: Slurm counts in minutes and would round it up; "
-                f"write {nearest}."
+                f"write {nearest}.",
+                "walltime",
             )
 
     def resource_directives(self, job: Job) -> dict[str, str]:

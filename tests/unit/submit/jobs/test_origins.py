@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import UsageError
+from hpcprof.submit.jobs.explain import origins
 from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.job_file import dump_job_file
-from hpcprof.submit.jobs.request import merged, origins, resolve
+from hpcprof.submit.jobs.merge import merged
+from hpcprof.submit.jobs.request import resolve
 
 DEFAULTS = """\
 site: polaris
@@ -28,7 +30,7 @@ def _defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def sources(request: JobSpec) -> dict[str, tuple[str, str]]:
     site, job = resolve(request)
-    return {found.key: (found.value, found.source) for found in origins(request, site, job)}
+    return {found.key: (found.value, found.source) for found in origins(request, merged(request), site, job)}
 
 
 def test_each_value_of_a_job_has_a_source(tmp_path: Path) -> None:
@@ -113,3 +115,21 @@ def test_an_error_names_the_personal_default_behind_it() -> None:
                 PROGRAM, site="polaris", nodes=3, queue="debug", account="a", options={"filesystems": "home"}
             )
         )
+
+
+def test_an_error_names_the_lines_of_all_values_that_it_is_about(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(
+        "site: perlmutter\naccount: a\nqueue: debug\nranks_per_node: 4\ngpus_per_rank: 2\nnodes: 2\n"
+    )
+    with pytest.raises(UsageError) as raised:
+        resolve(JobSpec(PROGRAM, job_file=file))
+    said = f"(gpus_per_rank = 2 in {file}, line 5, ranks_per_node = 4 in {file}, line 4)."
+    assert str(raised.value).endswith(said)
+
+
+def test_a_value_is_not_blamed_for_the_words_of_a_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text("site: perlmutter\naccount: gpu\nqueue: debug\nconstraint: gpu\n")
+    with pytest.raises(UsageError, match=r"write 00:01:00 or 00:02:00\.$"):
+        resolve(JobSpec(PROGRAM, job_file=file, walltime="90s"))

@@ -12,7 +12,8 @@ from hpcprof.common.errors import UsageError
 from hpcprof.common.units import parse_memory
 from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.job_file import dump_job_file
-from hpcprof.submit.jobs.request import merged, resolve
+from hpcprof.submit.jobs.merge import merged
+from hpcprof.submit.jobs.request import resolve
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.scheduler import Rendering
