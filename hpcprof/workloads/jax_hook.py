@@ -12,13 +12,12 @@ this file into the run, where it runs without hpcprof under any Python from 3.8.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import functools
-import multiprocessing
 import os
 import shutil
 import sys
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -103,7 +102,7 @@ class JaxRecorder:
         self._of_steps = ""
         self._window = ""
         self._stands_back = False
-        self.lock = threading.RLock()
+        self.lock = _thread.RLock()
         self.inside = False
         self.closed = False
 
@@ -191,7 +190,7 @@ class JaxRecorder:
 
     def forked(self) -> None:
         """Record nothing in a process that was forked."""
-        self.lock, self.closed = threading.RLock(), True
+        self.lock, self.closed = _thread.RLock(), True
 
     def _finish(self, reason: str) -> None:
         if self._records_steps and self._began is not None:
@@ -364,12 +363,12 @@ def _watch_time(recorder: JaxRecorder) -> None:
             recorder.tick()
             time.sleep(_LOOK_S if recorder.is_busy else _SELDOM_S)
 
-    threading.Thread(target=look, name="hpcprof", daemon=True).start()
+    _thread.start_new_thread(look, ())
 
 
 def start(jax: Any) -> JaxRecorder | None:
     """Begin to watch a program that has just imported JAX; None if the process is not to be profiled."""
-    if not os.environ.get("HPCPROF_PROFILE_OUTPUT") or multiprocessing.parent_process() is not None:
+    if not os.environ.get("HPCPROF_PROFILE_OUTPUT"):
         return None
     recorder = JaxRecorder(JaxProfiler(jax), dict(os.environ))
     _watch_profiler(jax, recorder)

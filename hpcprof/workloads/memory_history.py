@@ -10,13 +10,13 @@ that runs out of memory writes `REQUEST`, and waits until the others have answer
 
 from __future__ import annotations
 
+import _thread
 import gc
-import importlib
 import itertools
 import json
 import os
 import pickle
-import threading
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -50,7 +50,7 @@ class MemoryHistory:
         self._torch, self._folder, self._rank = torch, run / FOLDER, rank
         self._steps, self._ranks = steps, ranks
         self._records = False
-        self._answered = threading.Lock()
+        self._answered = _thread.allocate_lock()
         self._last_step: int | None = None
         self._began = time.time()
         self._modules = _Modules(torch)
@@ -59,7 +59,7 @@ class MemoryHistory:
     def start(self) -> None:
         """Record from the first use of a GPU on, and look for requests."""
         self._torch.cuda._lazy_call(self._record)
-        threading.Thread(target=self._watch, name="hpcprof", daemon=True).start()
+        _thread.start_new_thread(self._watch, ())
 
     def _record(self) -> None:
         try:
@@ -70,7 +70,7 @@ class MemoryHistory:
             self._modules.follow()
             # A program that has frozen its garbage collector hides what was there by then.
             # PyTorch takes the name of this module out of its package.
-            importlib.import_module("torch.optim.optimizer").register_optimizer_step_post_hook(
+            sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(
                 lambda optimizer, _args, _kwargs: self._optimizers.add(optimizer)
             )
             self._records = True
@@ -171,7 +171,7 @@ class _Modules:
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-        self._running = threading.local()
+        self._running = _thread._local()
         self._tell: Callable[[str], None] | None = getattr(torch._C, "_cuda_setMemoryMetadata", None)
 
     def follow(self) -> None:

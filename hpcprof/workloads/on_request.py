@@ -10,12 +10,11 @@ first step, so that all ranks record the same ones. Each rank answers in ``state
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import json
 import os
-import statistics
 import sys
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -146,7 +145,7 @@ class OnRequest:
             earlier = read_request(self._state / REQUEST)
             self._number = earlier.number if earlier is not None else 0
         atexit.register(self._close)
-        threading.Thread(target=self._watch, name="hpcprof", daemon=True).start()
+        _thread.start_new_thread(self._watch, ())
 
     def ended(self, steps: int) -> None:
         """Note that a step has ended, the last of so many."""
@@ -171,7 +170,7 @@ class OnRequest:
             if steps < request.first:
                 return
             active = self._active
-        if active.thread != threading.get_ident():
+        if active.thread != _thread.get_ident():
             return
         if active.began is None:
             active.begin()
@@ -220,7 +219,7 @@ class OnRequest:
         if os.getpid() != self._process or request is None:
             return
         try:
-            if active is not None and active.steps and active.thread == threading.get_ident():
+            if active is not None and active.steps and active.thread == _thread.get_ident():
                 self._finish(request)
             else:
                 self._fail(f"the program ended after step {self._steps - 1}")
@@ -276,8 +275,8 @@ class OnRequest:
         walls, steps = list(self._walls), self._steps
         if self._requested >= _SLOW_REQUESTS or len(walls) < _FEWEST:
             return
-        before = statistics.median(walls[1:-_RECENT])
-        recent = statistics.median(walls[-_RECENT:])
+        before = _median(walls[1:-_RECENT])
+        recent = _median(walls[-_RECENT:])
         limit = before * (1 + self._slower_pct / 100)
         if recent <= limit:
             return
@@ -298,6 +297,10 @@ class OnRequest:
         write_request(
             self._state, Request(self._number + 1, first_step(steps, recent), _SLOW_STEPS, ranks=[])
         )
+
+
+def _median(values: list[int]) -> int:
+    return sorted(values)[len(values) // 2]
 
 
 def install(torch: Any, recording: Any, pulse: Any) -> None:

@@ -14,6 +14,7 @@ makes progress, they write ``state/stalled``, and each process puts its stacks a
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import faulthandler
 import functools
@@ -21,7 +22,6 @@ import json
 import os
 import pickle
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -96,7 +96,7 @@ class Pulse:
         atexit.register(self._lines.flush)
         if self._timeout_s:
             self._keep_stacks()
-            threading.Thread(target=self._watch, name="hpcprof", daemon=True).start()
+            _thread.start_new_thread(self._watch, ())
 
     def _keep_stacks(self) -> None:
         """Have the stacks of all threads written to a file in memory if the interpreter is stuck.
@@ -159,7 +159,7 @@ class Pulse:
             return
         self._told = name
         with suppress(OSError):
-            Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(name, encoding="ascii")
+            Path(f"/proc/self/task/{_thread.get_native_id()}/comm").write_text(name, encoding="utf-8")
 
     def _write_evidence(self) -> None:
         marked = marked_steps()
@@ -193,13 +193,20 @@ def marked_steps() -> Any:
     return getattr(module, "current", None)
 
 
+def main_thread() -> int:
+    """Return the number of the main thread, also in a program that has not imported ``threading``."""
+    threading: Any = sys.modules.get("threading")
+    return int(threading.main_thread().ident) if threading else _importing_thread
+
+
 def stacks() -> list[dict[str, Any]]:
     """Return the frames of each thread, the innermost first; those of the main thread come first."""
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    main = threading.main_thread().ident
+    threading: Any = sys.modules.get("threading")
+    names = {thread.ident: thread.name for thread in threading.enumerate()} if threading else {}
+    main = main_thread()
     found = []
     for ident, frame in sys._current_frames().items():
-        if ident == threading.get_ident():
+        if ident == _thread.get_ident():
             continue
         frames: list[dict[str, Any]] = []
         at: Any = frame
@@ -267,7 +274,7 @@ def meets_on_gpus() -> bool:
     The first collective of NCCL polls until all ranks have come, before it is recorded. Without GPUs, ranks
     that meet use no CPU; what uses one there is an import after it, while this thread got no turn.
     """
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame = sys._current_frames().get(main_thread())
     devices = (sys.modules.get(name) for name in _DEVICES)
     on_gpus = any(device is not None and device.is_initialized() for device in devices)
     return on_gpus and frame is not None and frame.f_code.co_filename.endswith(_MEETING)
@@ -312,7 +319,7 @@ def watch_optimizers(
     if wrap is None:  # before PyTorch 2.0
         return
     compiling = torch.compiler.is_compiling if hasattr(torch.compiler, "is_compiling") else lambda: False
-    depth = threading.local()
+    depth = _thread._local()
     in_turn: set[int] = set()
 
     def ends(optimizer: Any) -> bool:
@@ -382,6 +389,7 @@ def _is_launcher() -> bool:
     return any(word.startswith("torch.distributed.") or Path(word).name == "torchrun" for word in words)
 
 
+_importing_thread = _thread.get_ident()
 _installed: list[Pulse] = []
 
 

@@ -11,14 +11,12 @@ handlers and threads have time to end, and all ranks may fail together, as they 
 
 from __future__ import annotations
 
-import atexit
+import _thread
 import json
 import os
 import re
 import sys
-import threading
 import time
-from types import TracebackType
 from typing import Any, NoReturn
 
 GRACE_SECONDS = 20.0
@@ -26,9 +24,6 @@ GRACE_SECONDS = 20.0
 
 _PAUSE_SECONDS, _RANKS_PER_SECOND = 0.5, 500
 _LONGEST_MESSAGE = 4000
-
-_OWNER = "HPCPROF_EXCEPTION_OF"
-"""The environment variable with the number of the process whose exception ends the rank."""
 
 _LIBRARIES = re.compile(
     r"^<|/(?:site|dist)-packages/|/lib(?:64)?/python3|\.zip/|/hook/(?:sitecustomize|hpcprof_)"
@@ -42,15 +37,6 @@ def _world() -> Any:
     if mpi is None or not mpi.Is_initialized() or mpi.Is_finalized() or mpi.COMM_WORLD.size < 2:
         return None
     return mpi.COMM_WORLD
-
-
-def _uncaught() -> BaseException | None:
-    """Return the exception that ends this process; None if there is none, or if the user interrupted it."""
-    error, trace = getattr(sys, "last_value", None), getattr(sys, "last_traceback", None)
-    # An exception that a callback or a console printed was raised below a function that went on.
-    if not isinstance(error, BaseException) or trace is None or trace.tb_frame.f_back is not None:
-        return None
-    return None if isinstance(error, (KeyboardInterrupt, SystemExit)) else error
 
 
 def describe(error: BaseException) -> dict[str, Any]:
@@ -82,53 +68,24 @@ def _place(error: BaseException) -> dict[str, Any] | None:
 
 
 class ExceptionWatch:
-    """Watches for the exception that ends this process; forked processes are left alone."""
+    """The exception of this process, which ends a rank."""
 
-    def __init__(self, run_directory: str, rank: str, started_as: str, watched: bool) -> None:
+    def __init__(self, run_directory: str, rank: int, watched: bool) -> None:
         self._state = os.path.join(run_directory, "state")
         self._rank = rank
-        self._started_as = started_as
         self._watched = watched
-        self._process = os.getpid()
-        self._show = sys.excepthook
-        self._deadline: float | None = None
-        self._ending = threading.Lock()
+        self._deadline = time.monotonic() + GRACE_SECONDS
+        self._ending = _thread.allocate_lock()
 
-    def install(self) -> None:
-        """Begin to watch. Of the exit handlers the first to be registered runs last."""
-        sys.excepthook = self._excepthook
-        atexit.register(self._at_exit)
+    def note(self, error: BaseException, started_as: int) -> None:
+        """Note the exception in the run."""
+        note = {**describe(error), "time": time.time(), "started_as": started_as}
+        # That of torchrun is about a worker, whose own note stays.
+        write = self._write if type(error).__name__ == "ChildFailedError" else self._replace
+        write(f"rank{self._rank:05d}.exception", json.dumps(note))
 
-    def _excepthook(
-        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._show(kind, error, trace)
-        finally:
-            if _uncaught() is error and self._note(error) and _world() is not None:
-                threading.Thread(target=self._wait, name="hpcprof", daemon=True).start()
-
-    def _at_exit(self) -> None:
-        # A program may have an excepthook of its own that does not call this one.
-        error = _uncaught()
-        if error is not None and self._note(error) and _world() is not None:
-            self._wait()
-
-    def _note(self, error: BaseException) -> bool:
-        """Note the exception in the run; False in a forked process."""
-        if os.getpid() != self._process:
-            return False
-        if self._deadline is None:
-            self._deadline = time.monotonic() + GRACE_SECONDS
-            note = {**describe(error), "time": time.time(), "started_as": int(self._started_as)}
-            # That of torchrun is about a worker, whose own note stays.
-            write = self._write if type(error).__name__ == "ChildFailedError" else self._replace
-            write(f"rank{int(self._rank):05d}.exception", json.dumps(note))
-        return True
-
-    def _wait(self) -> None:
+    def wait(self) -> None:
         """End the job after a while, unless all ranks have failed or MPI has been finalized."""
-        assert self._deadline is not None
         world = _world()
         while world is not None and time.monotonic() < self._deadline:
             if self._failed_ranks() >= world.size:
@@ -183,15 +140,20 @@ class ExceptionWatch:
             pass
 
 
-def install() -> None:
-    """Watch this process if it is the program of a rank."""
-    run_directory, started_as = (os.environ.get(name, "") for name in ("HPCPROF_RUN_DIR", "HPCPROF_RANK"))
-    # The workers of torchrun are ranks of their own.
-    worker = "TORCHELASTIC_RUN_ID" in os.environ
-    rank = os.environ.get("RANK", "") if worker else started_as
-    if not run_directory or not rank.isdigit() or not started_as.isdigit():
-        return
-    # A process that the program starts has its variables; one that takes its place has its number too.
-    owner = f"{_OWNER}_{'WORKER' if worker else 'RANK'}"
-    if os.environ.setdefault(owner, str(os.getpid())) == str(os.getpid()):
-        ExceptionWatch(run_directory, rank, started_as, bool(os.environ.get("HPCPROF_WATCHED"))).install()
+_watches: list[ExceptionWatch] = []
+
+
+def ended_by(error: BaseException, run_directory: str, rank: int, started_as: int, exits: bool) -> None:
+    """Note the exception that ends this process, and see to it that the other ranks of an MPI program end.
+
+    ``started_as`` is the rank that the launcher started. A thread waits until the program ``exits``.
+    """
+    if not _watches:
+        watch = ExceptionWatch(run_directory, rank, bool(os.environ.get("HPCPROF_WATCHED")))
+        _watches.append(watch)
+        watch.note(error, started_as)
+    if _world() is not None:
+        if exits:
+            _watches[0].wait()
+        else:
+            _thread.start_new_thread(_watches[0].wait, ())

@@ -24,13 +24,10 @@ DATA = Path(__file__).parents[1] / "data"
 needs_jax = pytest.mark.skipif(find_spec("jax") is None, reason="the extra jax is not installed")
 
 STANDIN = """\
-import types
 class StepTraceAnnotation:
     def __enter__(self): return self
     def __exit__(self, *error): pass
-profiler = types.SimpleNamespace(
-    start_trace=print, stop_trace=print, StepTraceAnnotation=StepTraceAnnotation
-)
+start_trace = stop_trace = print
 """
 PROGRAM = """\
 import contextlib, os, sys, time
@@ -72,14 +69,17 @@ for number in range(steps):
 def test_the_start_of_python_watches_for_jax_on_ranks_that_it_profiles(
     tmp_path: Path, profiler: str, hooked: bool
 ) -> None:
+    for folder in ("hook", "own/jax"):
+        (tmp_path / folder).mkdir(parents=True)
     for name, text in PROFILERS["jax"].start_up(Target(None, ranks=1)).items():
-        (tmp_path / name).write_text(text)
-    (tmp_path / "jax.py").write_text(STANDIN)
+        (tmp_path / "hook" / name).write_text(text)
+    (tmp_path / "own/jax/__init__.py").write_text("from . import profiler\n")
+    (tmp_path / "own/jax/profiler.py").write_text(STANDIN)
     program = (
         "import sys, json; before = 'hpcprof_jax_hook' in sys.modules\n"
         "import jax; print(json.dumps([before, jax.profiler.start_trace is print]))"
     )
-    folders = {"PYTHONPATH": str(tmp_path), "TMPDIR": str(tmp_path)}
+    folders = {"PYTHONPATH": f"{tmp_path}/hook:{tmp_path}/own", "TMPDIR": str(tmp_path)}
     variables = {"HPCPROF_PROFILE_OUTPUT": str(tmp_path / "rank00000"), "HPCPROF_PROFILER": profiler}
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -115,9 +115,7 @@ def test_a_torch_that_cannot_be_imported_fails_as_without_the_hook_also_the_seco
 def test_a_module_called_torch_that_is_not_pytorch_is_left_alone(python: Python, tmp_path: Path) -> None:
     (tmp_path / "own/torch.py").write_text("light = 'on'")
     done = python("import torch; print(torch.light, torch.__spec__.loader.name)")
-    assert (done.returncode, done.stdout) == (0, "on torch\n")
-    assert done.stderr.startswith("hpcprof: the PyTorch profiler was not set up: AttributeError(")
-    assert done.stderr.count("\n") == 1
+    assert (done.returncode, done.stdout, done.stderr) == (0, "on torch\n", "")
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.profilers.base import Profiler, Settings, Target, no_trace
-from hpcprof.workloads import catalogue, jax_hook, torch_hook
+from hpcprof.submit.profilers.torch_profiler import start_of_python
+from hpcprof.workloads import catalogue, jax_hook
 
 HOOK = "hpcprof_jax_hook.py"
 """The module of the hook in a run."""
@@ -32,11 +33,7 @@ def _check(target: Target, settings: Settings) -> None:
 
 
 def _start_up(target: Target) -> dict[str, str]:
-    paths = {
-        HOOK: Path(jax_hook.__file__),
-        "sitecustomize.py": Path(torch_hook.__file__).with_name("sitecustomize.py"),
-    }
-    return {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
+    return {HOOK: Path(jax_hook.__file__).read_text(encoding="utf-8"), **start_of_python()}
 
 
 JAX = Profiler(

@@ -59,16 +59,25 @@ def _afterwards(target: Target, settings: Settings) -> list[tuple[str, ...]]:
     return [("mkdir", "-p", folder), ("cp", f"{OUTPUT}.trace.json.gz", folder)] if folder else []
 
 
+_FOLDER = Path(torch_hook.__file__).parent
+_START = {"sitecustomize.py": "sitecustomize.py", "hpcprof_start.py": "start.py"}
+
+
+def start_of_python() -> dict[str, str]:
+    """Return the files that Python runs when it starts, which load the others of a hook."""
+    return {name: (_FOLDER / file).read_text(encoding="utf-8") for name, file in _START.items()}
+
+
 def start_up(target: Target) -> dict[str, str]:
     """Return the hook that counts the steps of programs which may not mark them, as the workloads do."""
     if target.workload is not None:
         return {}
     # It has what counts the steps of optimizers.
     texts = {PULSE: Path(pulse.__file__).read_text(encoding="utf-8")}
-    for path in sorted(Path(torch_hook.__file__).parent.glob("*.py")):
-        folder = "" if path.stem == "sitecustomize" else f"{torch_hook.PACKAGE}/"
-        texts[f"{folder}{path.name}"] = path.read_text(encoding="utf-8")
-    return texts
+    for path in sorted(_FOLDER.glob("*.py")):
+        if path.name not in _START.values():
+            texts[f"{torch_hook.PACKAGE}/{path.name}"] = path.read_text(encoding="utf-8")
+    return texts | start_of_python()
 
 
 def start_up_unless_refused(target: Target) -> dict[str, str]:

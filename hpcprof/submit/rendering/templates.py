@@ -37,6 +37,7 @@ from hpcprof.submit.profilers.base import (
     PerfEvents,
     Versioned,
 )
+from hpcprof.submit.profilers.torch_profiler import start_of_python
 from hpcprof.submit.rendering.inheritance import inheritance
 from hpcprof.submit.schedulers.registry import BUILT_IN, find_scheduler
 from hpcprof.submit.schedulers.scheduler import (
@@ -55,7 +56,6 @@ from hpcprof.workloads import (
     pulse,
     step_lines,
     telemetry,
-    torch_hook,
     uncaught,
 )
 from hpcprof.workloads.torch_hook import recording
@@ -263,9 +263,8 @@ def hook_modules(*, has_pulse: bool, notes_exceptions: bool, keeps_memory: bool 
     if notes_exceptions:
         files |= {"hpcprof_uncaught.py": uncaught}
     paths = {name: Path(str(module.__file__)) for name, module in files.items()}
-    if paths:
-        paths["sitecustomize.py"] = Path(torch_hook.__file__).with_name("sitecustomize.py")
-    return {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
+    texts = {name: path.read_text(encoding="utf-8") for name, path in paths.items()}
+    return texts | start_of_python() if texts else {}
 
 
 def _with_devices_of_ranks(site: Site, job: Job, masked: bool) -> Site:

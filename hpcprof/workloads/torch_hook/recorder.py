@@ -11,12 +11,12 @@ into the run.
 
 from __future__ import annotations
 
+import _thread
 import functools
 import itertools
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -73,10 +73,10 @@ def _guarded(method: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(method)
     def safely(self: Recorder, *arguments: Any) -> None:
-        if self.closed or self.inside == threading.get_ident():
+        if self.closed or self.inside == _thread.get_ident():
             return
         with self.lock:
-            self.inside = threading.get_ident()
+            self.inside = _thread.get_ident()
             try:
                 method(self, *arguments)
             except Exception as error:
@@ -123,7 +123,7 @@ class Recorder:
         self._owns_claim = False
         self._imported = time.monotonic()
         self._stands_back = False
-        self.lock = threading.Lock()
+        self.lock = _thread.allocate_lock()
         self.inside: int | None = None
         self.closed = False
 
@@ -177,7 +177,7 @@ class Recorder:
         if self._has_optimizer or self._is_capturing():
             return
         self._has_optimizer = True
-        here = self._window is None or self._window.thread == threading.get_ident()
+        here = self._window is None or self._window.thread == _thread.get_ident()
         if here and self._uses_windows and not self._left_alone() and not self._claim.exists():
             if self._window is not None:
                 self._stop_window()
@@ -210,7 +210,7 @@ class Recorder:
     def forked(self) -> None:
         """Record nothing in a process that was forked while its parent recorded, nor windows in any."""
         # Another thread of the parent may have held it.
-        self.lock, self.inside = threading.Lock(), None
+        self.lock, self.inside = _thread.allocate_lock(), None
         self._windows.clear()
         if self._of_steps or self._window:
             self.closed = True
@@ -258,7 +258,7 @@ class Recorder:
     def _stop_ahead_of_walltime(self) -> None:
         """Write what has been recorded before the job is killed, and note it in the run."""
         active = self._of_steps or self._window
-        if active is not None and active.thread != threading.get_ident():
+        if active is not None and active.thread != _thread.get_ident():
             return  # The thread that records does it at the end of its step.
         earlier = self._written
         self._finish("the walltime limit came near")
@@ -275,7 +275,7 @@ class Recorder:
         """Begin or end recordings where the next step begins, and mark it."""
         active = self._of_steps or self._window
         if active is not None:
-            if active.thread != threading.get_ident():
+            if active.thread != _thread.get_ident():
                 return
             active.end_mark()
         if self._of_steps is not None and self._span is not None and self._is_full(self._of_steps):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,7 +57,7 @@ class Recording:
         with _compiler_left_out(torch):
             self._profile.prepare_trace()
         self._mark: Any = None
-        self.thread = threading.get_ident()
+        self.thread = _thread.get_ident()
         self.steps = 0
         self.began: float | None = None
         self.seconds = 0.0

@@ -6,11 +6,8 @@ import _thread
 import atexit
 import ctypes
 import functools
-import importlib
-import multiprocessing
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -21,9 +18,6 @@ from .recorder import Recorder, chosen_spans
 from .step_windows import StepWindows
 
 _LOOK_S = 0.1
-_PULSE = "hpcprof_pulse"
-"""The module of the pulse, beside this package in a run."""
-
 _SWITCHES = {"nsys": nvtx, "ncu": nvtx, "rocprofv3": roctx}
 """Profilers that run the program, which turns them on and off."""
 
@@ -66,20 +60,22 @@ def _watch_time(recorder: Recorder) -> None:
                 ctypes.pythonapi.Py_AddPendingCall(call, None)
             time.sleep(_LOOK_S)
 
-    threading.Thread(target=look, name="hpcprof", daemon=True).start()
+    _thread.start_new_thread(look, ())
 
 
-def _is_helper() -> bool:
-    """Return whether this process only serves another one, as data loaders and PyTorch's compilers do."""
+def _is_launcher() -> bool:
+    """Return whether this process only starts others, as PyTorch's launcher and compilers do."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return multiprocessing.parent_process() is not None or str(getattr(main, "name", "")).startswith("torch.")
+    return str(getattr(main, "name", "")).startswith("torch.")
 
 
-def start(torch: Any) -> Recorder | None:
-    """Begin to watch a program that has just imported torch; None if the rank is not to be profiled."""
+def start(torch: Any, pulse: Any, is_child: bool) -> Recorder | None:
+    """Begin to watch a program that has just imported torch; None if the rank is not to be profiled.
+
+    ``pulse`` is the module of the hook. A child of `multiprocessing`, such as a data loader, is no program.
+    """
     if not os.environ.get("HPCPROF_PROFILE_OUTPUT"):
         return None
-    pulse: Any = importlib.import_module(_PULSE)
     switch = _SWITCHES.get(os.environ.get("HPCPROF_PROFILER", ""))
     if switch is not None:
         chosen = os.environ.get("HPCPROF_CAPTURE_STEPS")
@@ -91,9 +87,9 @@ def start(torch: Any) -> Recorder | None:
     _watch_profilers(torch, recorder)
     os.register_at_fork(after_in_child=recorder.forked)
     atexit.register(recorder.close)
-    if not _is_helper():
+    if not is_child and not _is_launcher():
         recorder.use_windows()
-        if threading.current_thread() is threading.main_thread():
+        if _thread.get_ident() == pulse.main_thread():
             recorder.tick()
         _watch_time(recorder)
     return recorder
