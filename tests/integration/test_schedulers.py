@@ -8,12 +8,15 @@ import platform
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from starlette.testclient import TestClient
 
@@ -158,6 +161,27 @@ def test_a_job_waits_runs_and_completes_with_the_logs_of_every_rank(site: str, h
     assert [run.state_file(name) for name in ("finished", "rank00000.exit", "rank00001.exit")] == ["0"] * 3
     assert (run.path / "logs/rank00001.out").read_text() == "rank 1\n"
     until(lambda: (run.path / "logs/job.out").exists())  # PBS brings it after the end
+
+
+@pytest.mark.parametrize("site", ["pbs", "slurm"], indirect=True)
+def test_the_submitting_shell_changes_neither_the_job_nor_what_its_ranks_get(
+    site: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = "SBATCH_JOB_NAME=x SBATCH_ARRAY_INX=0-2 SBATCH_EXPORT=NONE SLURM_EXPORT_ENV=NONE SLURM_NTASKS=7"
+    for setting in f"{options} SLURM_ARRAY_TASK_ID=5 PBS_DPREFIX=#XX".split():
+        monkeypatch.setenv(*setting.split("=", 1))
+    loaded = load_site(site)
+    loaded = msgspec.structs.replace(loaded, environment={"SITE": "yes"}, setup=["export SETUP=too"])
+    asked: dict[str, Any] = {"scheduler_args": ["--export=NONE"]} if site == "slurm" else {}
+    program = ["sh", "-c", "echo $SITE $SETUP ${SLURM_ARRAY_TASK_ID-}"]
+    job = make_job(loaded, arguments=program, walltime="5m", name="mine", ranks_per_node=2, **asked)
+    run = submit(loaded, job, Path("runs"), ["hpcprof"])
+    until(lambda: state(run) is JobState.COMPLETED)
+    assert [(run.path / f"logs/rank0000{rank}.out").read_text() for rank in (0, 1)] == ["yes too\n"] * 2
+    show = {"slurm": ["scontrol", "show", "job"], "pbs": ["qstat", "-x", "-f", "-F", "json"]}[site]
+    shown = subprocess.run([*show, job_id(run)], capture_output=True, text=True).stdout
+    assert re.search(r"Job_?Name\W+mine\b", shown)
+    assert shown.count("JobId=") <= 1  # no array
 
 
 ORDINARY_DDP = """\

@@ -21,6 +21,7 @@ from hpcprof.submit.profilers.base import NONE, Profiler
 from hpcprof.submit.profilers.torch_profiler import TORCH
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import GPUS, Scheduler
+from hpcprof.submit.schedulers.submitting_shell import unused_option, unused_options
 from hpcprof.submit.sites.model import NodeRequest, Queue, Site, Vendor
 
 _VALUE = r"[^\s\"'\\#$`]+"
@@ -87,7 +88,10 @@ def missing_requirements(job: Job, site: Site) -> list[str]:
             )
     for required in site.requires:
         if not getattr(job, required.value):
-            sentences.append(f"site {site.name} requires --{required.value}.{_choices(site, required.value)}")
+            variable = unused_option(find_scheduler(site.scheduler), required.value)
+            unused = f" {variable} of this shell does not apply." if variable else ""
+            choices = _choices(site, required.value)
+            sentences.append(f"site {site.name} requires --{required.value}.{choices}{unused}")
     return sentences
 
 
@@ -201,7 +205,7 @@ def remarks(job: Job, site: Site) -> list[str]:
     queue = site.queues.get(job.queue)
     if queue and queue.note:
         found.append(f"queue {job.queue}: {queue.note}")
-    return found
+    return found if site.host else [*found, *unused_options(find_scheduler(site.scheduler), job)]
 
 
 def _choices(site: Site, field: str) -> str:

@@ -100,15 +100,15 @@ class Host:
         words: Sequence[str],
         directory: str = "",
         environment: Mapping[str, str] | None = None,
-        without: Sequence[str] = (),
+        prelude: str = "",
         seconds: float = _SECONDS,
     ) -> Completed:
         """Run a command on the host, by default in the home folder; return its exit code and output.
 
-        ``without`` are beginnings of the names of variables to remove from the environment. Raises
-        `HostUnreachable` if the connection cannot be made or broke, or the command printed too much.
+        ``prelude`` is a line of shell that is run first. Raises `HostUnreachable` if the connection cannot be
+        made or broke, or the command printed too much.
         """
-        script = _script(words, directory, environment or {}, without)
+        script = _script(words, directory, environment or {}, prelude)
         with self.reached(["/bin/sh", "-c", script], seconds) as running:
             output = running.stdout.read(_MOST_BYTES + 1)
             if len(output) > _MOST_BYTES:
@@ -156,14 +156,9 @@ def _ssh(name: str, user: str) -> tuple[str, ...]:
     return words if path != "none" else (*words, *_SHARED)
 
 
-def _script(
-    words: Sequence[str], directory: str, environment: Mapping[str, str], without: Sequence[str]
-) -> str:
+def _script(words: Sequence[str], directory: str, environment: Mapping[str, str], prelude: str) -> str:
     """Return a command with its directory and environment as a script of a POSIX shell."""
-    lines = []
-    if without:
-        names = f"env | sed -n 's/=.*//p' | grep -E '^({'|'.join(without)})[A-Z0-9_]*$'"
-        lines.append(f'for name in $({names}); do unset "$name"; done')
+    lines = [prelude] if prelude else []
     lines += [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     if directory:
         lines.append(f"cd {shlex.quote(directory)} || exit 1")

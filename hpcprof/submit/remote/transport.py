@@ -27,7 +27,7 @@ class Transport:
         words: Sequence[str],
         directory: Path | None,
         environment: Mapping[str, str],
-        without: Sequence[str],
+        prelude: str,
         seconds: float,
     ) -> Completed:
         """Run a command as `Host.run` does, with paths of runs replaced in its words, and back in its output.
@@ -38,7 +38,7 @@ class Transport:
         # Slurm's options for logs double the per cent sign.
         pairs = [(here, there), (here.replace("%", "%%"), there.replace("%", "%%"))]
         words = [_replaced(word, pairs) for word in words]
-        done = self.host.run(words, str(directory or ""), environment, without, seconds)
+        done = self.host.run(words, str(directory or ""), environment, prelude, seconds)
         back = [(there, here)]
         return replace(done, stdout=_replaced(done.stdout, back), stderr=_replaced(done.stderr, back))
 

@@ -15,14 +15,12 @@ from hpcprof.common.errors import SchedulerError
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
 from hpcprof.submit.remote.host import HostUnreachable
 from hpcprof.submit.remote.transport import transport
+from hpcprof.submit.schedulers.submitting_shell import UNSET_OPTIONS, without_options
 
 _SECONDS = 120.0
 _FIRST_PAUSE = 0.5
 _RETRIES = 3
 _RETRY_SECONDS = 8.0
-
-# Settings of the user that change which jobs squeue and sacct list, and how they print times.
-_IGNORED = ("SQUEUE_", "SACCT_", "SLURM_TIME_FORMAT")
 
 AnswerT = TypeVar("AnswerT")
 
@@ -78,9 +76,9 @@ def run_scheduler_command(
     way = transport()
     try:
         if way is not None:
-            return way.run(arguments, directory, added, _IGNORED, seconds)
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(_IGNORED)}
-        return run_command(arguments, timeout=seconds, directory=directory, environment=environment | added)
+            return way.run(arguments, directory, added, UNSET_OPTIONS, seconds)
+        environment = without_options(os.environ) | added
+        return run_command(arguments, timeout=seconds, directory=directory, environment=environment)
     except HostUnreachable as error:
         raise Unreachable(str(error)) from None
     except CommandTimedOut:

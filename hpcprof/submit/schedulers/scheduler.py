@@ -127,6 +127,10 @@ class Scheduler:
     """The programs that must be on the PATH to submit, poll and cancel."""
     job_id_variable: ClassVar[str] = ""
     """The environment variable that is set inside a job, and only there; empty for none."""
+    shell_prefixes: ClassVar[tuple[str, ...]] = ()
+    """The beginnings of variables by which users change its jobs; a note says that hpcprof ignores them."""
+    shell_options: ClassVar[Mapping[str, str]] = {}
+    """The variables among them for which a job has a field of its own, with that field."""
     silence_remedy: ClassVar[str] = ""
     """The remedy if the scheduler does not answer, as a sentence; hpcprof doctor shows it."""
     runs_here: ClassVar[bool] = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from hpcprof.submit.doctor.mpi import Probe, mpi, probe_srun
 from hpcprof.submit.mpi_types import OPTION
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import Scheduler
+from hpcprof.submit.schedulers.submitting_shell import without_options
 from hpcprof.submit.sites.environment import active_environment
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.machine import Ask
@@ -36,7 +38,7 @@ def ask_machine(command: list[str]) -> str:
     if shutil.which(command[0]) is None:
         return ""
     try:
-        done = run_command(command, timeout=30)
+        done = run_command(command, timeout=30, environment=without_options(os.environ))
     except (CommandNotStarted, CommandTimedOut):
         return ""
     return done.stdout if done.exit_code == 0 else ""

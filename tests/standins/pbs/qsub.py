@@ -38,9 +38,10 @@ def options(words: list[str]) -> tuple[list[tuple[str, str]], list[str]]:
 def directives(script: str) -> list[str]:
     """Return the words of the #PBS lines up to the first command."""
     words: list[str] = []
+    mark = os.environ.get("PBS_DPREFIX", "#PBS")
     for line in script.splitlines():
-        if line.startswith("#PBS"):
-            words += shlex.split(line[4:])
+        if line.startswith(mark):
+            words += shlex.split(line.removeprefix(mark))
         elif line.strip() and not line.startswith("#"):
             break
     return words

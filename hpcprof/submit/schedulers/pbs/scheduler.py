@@ -58,6 +58,7 @@ class PbsScheduler(Scheduler):
     title = "PBS"
     commands = ("qsub", "qstat", "qdel")
     job_id_variable = "PBS_JOBID"
+    shell_prefixes = ("PBS_DPREFIX", "PBS_SHELL")
     passes_environment = False  # hpcprof calls qsub without -V
     silence_remedy = "Ask the operators whether PBS is running."
     dask_jobs = DaskJobs(

@@ -102,6 +102,21 @@ class SlurmScheduler(Scheduler):
     title = "Slurm"
     commands = ("sbatch", "squeue", "scancel")
     job_id_variable = "SLURM_JOB_ID"
+    shell_prefixes = (
+        "SBATCH_",
+        "SRUN_",
+        *(
+            f"SLURM_{name}"
+            for name in ("CPU_BIND", "DISTRIBUTION", "HINT", "HOSTFILE", "MPI_TYPE", "NETWORK")
+        ),
+    )
+    shell_options = {  # noqa: RUF012 (never changed)
+        "SBATCH_ACCOUNT": "account",
+        "SBATCH_CONSTRAINT": "constraint",
+        "SBATCH_PARTITION": "queue",
+        "SBATCH_RESERVATION": "reservation",
+        "SBATCH_TIMELIMIT": "walltime",
+    }
     silence_remedy = "Ask the operators whether Slurm is running."
     arrays = JobArrays("#SBATCH", "#SBATCH --array={}", "SLURM_ARRAY_TASK_ID", "%a")
     dask_jobs = DaskJobs(
