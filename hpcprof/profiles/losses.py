@@ -23,8 +23,18 @@ class LossKind(str, Enum):
     """Rows are left out, because the field ``detail`` is missing or impossible."""
     FIELD = "field"
     """Rows are kept without the field ``detail``, which is unreadable."""
+    EARLY = "early"
+    """Operations that start before their launch call are left out."""
+    OVERRUN = "overrun"
+    """Operations that run over a successor on their own stream, or the end of the capture, are left out."""
+    CLOCK = "clock"
+    """The clock of a GPU was off by ``detail``, and its times are shifted."""
     LAUNCH = "launch"
-    """The call that launched an operation is not in the profile."""
+    """The call that launched an operation is not in the profile, where others are."""
+    UNTRACED = "untraced"
+    """No launch call is in the profile."""
+    MISSING = "missing"
+    """Calls launched operations that are not in the profile."""
     GRAPH = "graph"
     """CUDA graphs were traced as a whole, without their kernels."""
     STEP = "step"
@@ -40,18 +50,22 @@ class LossKind(str, Enum):
     LOCATION = "location"
     """The events of the thread or stream ``detail`` cannot be read."""
     DIAGNOSTIC = "diagnostic"
-    """The profiler itself reports the sentence ``detail``."""
+    """The profiler itself warns of lost events by the sentence ``detail``."""
+    NOTE = "note"
+    """The profiler itself reports the sentence ``detail``, which is known to mean no loss."""
 
 
 class Subject(str, Enum):
     """The subject of a loss; the values are for messages, in the singular."""
 
+    OPERATION = "GPU operation"
     KERNEL = "kernel"
     MEMORY = "memory operation"
     COPY = "memory copy"
     SET = "memory set"
     GRAPH = "CUDA graph"
     CALL = "API call"
+    LAUNCH = "launch call"
     RANGE = "range"
     COLLECTIVE = "collective"
     OPERATOR = "operator"
@@ -101,6 +115,13 @@ class Loss:
             detail=self.detail,
             first=textwrap.shorten(first[0] if first else self.detail, _LONGEST),
         )
+
+    @property
+    def remedy(self) -> str:
+        """What would record the lost events; empty where nothing is known to."""
+        if self.kind is LossKind.DIAGNOSTIC and _UNSUPPORTED.search(self.detail):
+            return _SUPPORTED
+        return _REMEDIES.get(self.kind, "")
 
 
 def losses(
@@ -155,6 +176,28 @@ def _counted(number: int, subject: Subject) -> str:
     return f"{number:,} {plural}" if plural and number != 1 else counted(number, subject.value)
 
 
+_UNSUPPORTED = re.compile(r"unable|(?:not |un)supported|could not|cannot|permission|privilege", re.IGNORECASE)
+_SUPPORTED = "Check that this profiler supports the device and the driver, and may read its counters."
+_AGAIN = "Record again, with a newer profiler or driver: these stamps are not those of the program."
+_ROOM = (
+    "The profiler lost events: give it larger buffers or flush them more often (nsys --cuda-flush-interval; "
+    "Kineto's ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB), or record fewer steps."
+)
+_REMEDIES = {
+    LossKind.ROW: _AGAIN,
+    LossKind.EARLY: _AGAIN,
+    LossKind.OVERRUN: _AGAIN,
+    LossKind.UNTRACED: "Trace API calls too: nsys --trace=cuda, rocprofv3 --hip-trace, or PyTorch's "
+    "ProfilerActivity.CPU beside that of the GPU.",
+    LossKind.LAUNCH: "Begin the capture before the work is launched: synchronize first.",
+    LossKind.MISSING: _ROOM,
+    LossKind.DIAGNOSTIC: _ROOM,
+    LossKind.GRAPH: "Record the kernels of CUDA graphs: --profiler-option cuda-graph-trace=node (nsys "
+    "--cuda-graph-trace=node).",
+    LossKind.CATEGORY: "hpcprof reads no events of this category; what they did is in no figure.",
+    LossKind.LOCATION: "Record again, and let the program end by itself, so that the archive is complete.",
+}
+
 _FIRST_SENTENCE = re.compile(r".*?(?=[.?!](?: [A-Z]|$))")
 _LONGEST = 160
 _PLURALS = {
@@ -166,17 +209,23 @@ _PLURALS = {
     Subject.VISIT: "begins and ends of regions",
 }
 _ONE = {
-    **{"has": "has", "are": "is", "were": "was", "belong": "belongs"},
+    **{"has": "has", "are": "is", "were": "was", "belong": "belongs", "start": "starts", "run": "runs"},
     **{"launches": "launch", "they_count": "it counts", "their": "its"},
 }
 _SEVERAL = {
-    **{"has": "have", "are": "are", "were": "were", "belong": "belong"},
+    **{"has": "have", "are": "are", "were": "were", "belong": "belong", "start": "start", "run": "run"},
     **{"launches": "launches", "they_count": "they count", "their": "their"},
 }
 _SENTENCES = {
     LossKind.ROW: "{amount} {has} no valid {detail} and {are} left out",
     LossKind.FIELD: "{amount} {has} no readable {detail}",
+    LossKind.EARLY: "{amount} {start} before {their} launch and {are} left out",
+    LossKind.OVERRUN: "{amount} {run} over what follows on {their} own stream or the end of the capture, "
+    "and {are} left out",
+    LossKind.CLOCK: "the clock of a GPU is {detail} the host's: {amount} {are} shifted by that",
     LossKind.LAUNCH: "{amount} {has} no recorded launch call",
+    LossKind.UNTRACED: "{amount} {has} no recorded launch call, because the capture has no API calls",
+    LossKind.MISSING: "{amount} {has} no operation on the GPU in the profile",
     LossKind.GRAPH: "{count:,} {launches} of CUDA graphs {were} traced as a whole: {they_count} as compute, "
     "and {their} kernels are not in the profile (nsys --cuda-graph-trace=node records them)",
     LossKind.STEP: "the capture {detail} inside a step, which is left out",
@@ -187,4 +236,5 @@ _SENTENCES = {
     LossKind.MERGED: "{count:,} processes used the GPU in profiles of one rank, and their figures are merged",
     LossKind.LOCATION: "{amount} of {detail} cannot be read and {are} left out",
     LossKind.DIAGNOSTIC: "the profiler reports: {first}",
+    LossKind.NOTE: "the profiler reports: {first}",
 }

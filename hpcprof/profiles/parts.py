@@ -8,25 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from hpcprof.profiles.losses import Loss, LossKind, Subject
+from hpcprof.profiles.possible_times import PROCESS_TABLES
 from hpcprof.profiles.readers.declaration import ProfilePart
 from hpcprof.profiles.timeline import Ints, Timeline
-
-_TABLES = {
-    "kernels": Subject.KERNEL,
-    "memops": Subject.MEMORY,
-    "graphs": Subject.GRAPH,
-    "calls": Subject.CALL,
-    "ranges": Subject.RANGE,
-    "collectives": Subject.COLLECTIVE,
-    "operators": Subject.OPERATOR,
-    "synchronizations": Subject.SYNCHRONIZATION,
-    "host_collectives": Subject.COLLECTIVE,
-    "counters": Subject.COUNTER,
-    "mpi_calls": Subject.MPI_CALL,
-    "mpi_operations": Subject.MPI_OPERATION,
-    "os_calls": Subject.OS_CALL,
-}
-"""The tables whose rows have a process."""
 
 
 def take_part(timeline: Timeline, part: ProfilePart) -> Timeline:
@@ -39,13 +23,13 @@ def take_part(timeline: Timeline, part: ProfilePart) -> Timeline:
         return _with_losses(timeline, (*timeline.origin.losses, merged))
     tables = {}
     lost = list(timeline.origin.losses)
-    for name, subject in _TABLES.items():
+    for name, subject in PROCESS_TABLES.items():
         table = getattr(timeline, name)
         tables[name] = table.take(_of(table.process, part.processes))
         unowned = len(table) - int(_of(table.process, part.of.every_process).sum())
         lost += [Loss(LossKind.PROCESS, subject, unowned, len(table))] if unowned else []
     if not part.first:
-        lost = [loss for loss in lost if loss.kind is LossKind.DIAGNOSTIC]
+        lost = [loss for loss in lost if loss.kind in (LossKind.DIAGNOSTIC, LossKind.NOTE)]
     if part.of.ranks is None:
         lost.append(Loss(LossKind.NUMBERED, Subject.CAPTURE, len(part.of.processes)))
     return _with_losses(replace(timeline, **tables), tuple(lost))

@@ -444,8 +444,10 @@ class Origin:
 
     ``kind`` is the name of the reader. ``rank`` is that in the profile, else in its file name, None if
     neither has one. ``start_utc_ns`` is the UTC time of the clock's zero in nanoseconds since 1970, None if
-    unknown. ``losses`` are what the reader left out. ``captured`` has the first and the last of each span of
-    steps that the job was told to capture, empty if it was to capture all.
+    unknown. ``losses`` are what the reader left out. ``ordered_streams`` says that the
+    operations of one stream of a process run one after another, as on CUDA's streams and unlike on queues.
+    ``captured`` has the first and the last of each span of steps that the job was told to capture, empty if
+    it was to capture all.
     """
 
     path: Path
@@ -459,6 +461,7 @@ class Origin:
     gpus: tuple[Gpu, ...] = ()
     facts: tuple[Fact, ...] = ()
     losses: tuple[Loss, ...] = ()
+    ordered_streams: bool = False
     captured: tuple[tuple[int, int], ...] = ()
 
 
@@ -533,13 +536,14 @@ class Timeline:
 
 
 def plausible(start: Ints, end: Ints) -> Mask:
-    """Return which rows have possible stamps, shape (n,); a negative duration is possible."""
+    """Return which rows have possible stamps and do not end before they start, shape (n,)."""
     low = min(int(column.min(initial=0)) for column in (start, end))
     high = max(int(column.max(initial=0)) for column in (start, end))
+    forward = end >= start
     if low > -LATEST and high < LATEST and high - low < LONGEST:
-        return np.ones(len(start), bool)
-    # The difference overflows only if one is not.
-    return plausible_stamps(start) & plausible_stamps(end) & (end - start < LONGEST)
+        return forward
+    # The difference overflows only if a stamp is impossible.
+    return forward & plausible_stamps(start) & plausible_stamps(end) & (end - start < LONGEST)
 
 
 def plausible_stamps(stamps: Ints) -> Mask:

@@ -47,13 +47,16 @@ if TYPE_CHECKING:  # a kept explanation needs none of them
 
 _TABLE = "critical_path"
 
-_HARMLESS = (LossKind.DIAGNOSTIC, LossKind.STEP, LossKind.NUMBERED, LossKind.MERGED)
-"""Losses that leave out no event: nsys warns of lost events whenever a program starts the capture itself."""
+_HARMLESS = (LossKind.NOTE, LossKind.CLOCK, LossKind.STEP, LossKind.NUMBERED, LossKind.MERGED)
+"""Losses that leave out no event."""
+
+_FEW_LAUNCHES = 0.01
+"""Maximum share of operations without a launch call that does not matter: a capture begins amid work."""
 
 _MPI = "MPI_"
 """Names of places between calls of MPI contain it."""
 
-_VERSION_KEY, _VERSION = "version", 13
+_VERSION_KEY, _VERSION = "version", 14
 """Raised when explanations say something else about the same analyses: they are then computed again."""
 
 RanksRead = Callable[[int, int], None]
@@ -331,7 +334,8 @@ def _losses(run: Run, store: Store) -> dict[int, tuple[Loss, ...]]:
     """Return what was left out of the profiles of a run, by rank, as far as a replay reads it."""
     found: dict[int, tuple[Loss, ...]] = {}
     for rank, loss in store.losses(run.id):
-        if loss.kind not in _HARMLESS and touches(loss, ANALYSES[_TABLE]):
+        few = loss.kind is LossKind.LAUNCH and loss.count <= _FEW_LAUNCHES * (loss.of or 0)
+        if loss.kind not in _HARMLESS and not few and touches(loss, ANALYSES[_TABLE]):
             found[rank] = (*found.get(rank, ()), loss)
     return found
 

@@ -29,6 +29,7 @@ from hpcprof.analysis.explain.step_account import busy_time, nothing_ran
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.operators.host_time import measured_on_host
+from hpcprof.analysis.steps.lost_launches import steps_with_lost_launches
 from hpcprof.analysis.steps.run_step import ended_steps
 from hpcprof.analysis.steps.step_ranges import no_steps, shown_name, steps_of
 from hpcprof.analysis.steps.streams import launch_calls
@@ -48,7 +49,8 @@ class IdleCause(IntEnum):
     had no more work, so it had launched nothing ahead, for as long as it was blocked. ``ALLOCATION``: it
     allocates or frees memory. ``COPY``: it is, or was, in a copy that blocks it. ``LAUNCH``: the operation
     was launched in time, and starts late. ``DEPENDENCY``: it was launched in time, and the last operation
-    before it ran on another stream. ``UNKNOWN``: its launch was not recorded.
+    before it ran on another stream. ``UNKNOWN``: its launch was not recorded, or operations that the step
+    launched were not.
     """
 
     HOST = 0
@@ -285,6 +287,9 @@ def _between_operators(timeline: Timeline, kinds: _Kinds, idle: Intervals, step:
 def _explained(timeline: Timeline, kinds: _Kinds, idle: Intervals, step: Ints) -> _Sums:
     """Return the sums of the pieces of all gaps, whose lengths add up to those of the gaps."""
     gaps = _gaps(timeline, idle)
+    if (unknown := steps_with_lost_launches(timeline)[step]).any():
+        launched = np.where(unknown, gaps.start, gaps.launched)
+        gaps = replace(gaps, call=np.where(unknown, NONE, gaps.call), launched=launched)
     lag = _usual_lag(gaps)
     threads, thread = threads_of(timeline.calls, gaps.call)
     sums = [

@@ -15,6 +15,7 @@ import numpy as np
 
 from hpcprof.analysis.explain.host_activity import NONE, Places, divided, places_of
 from hpcprof.analysis.statistics.confidence_intervals import grows_with
+from hpcprof.analysis.steps.lost_launches import steps_with_lost_launches
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.steps.streams import NEVER, launch_calls, launch_starts
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, rows_by_key
@@ -130,7 +131,10 @@ class RankActivity:
 
 
 def step_fronts(timeline: Timeline) -> Ints:
-    """Return the first operation of each step by its start, `NONE` for a step that launches none."""
+    """Return the first operation of each step by its start, `NONE` for a step that launches none.
+
+    A step is `NONE` too if operations that it launched are not in the profile.
+    """
     ranges, launched = steps_of(timeline).ranges, launch_starts(timeline)
     (start,) = timeline.of_operations("start")
     order = np.lexsort((start, launched))
@@ -140,7 +144,7 @@ def step_fronts(timeline: Timeline) -> Ints:
         rows[np.argmin(start[rows])] if len(rows := order[a:b]) else NONE
         for a, b in zip(low, high, strict=True)
     ]
-    return np.array(first, np.int64)
+    return np.where(steps_with_lost_launches(timeline), NONE, np.array(first, np.int64))
 
 
 def rank_activity(timeline: Timeline, steps: slice, fronts: Ints) -> RankActivity:

@@ -54,7 +54,7 @@ _GENERAL: dict[Cause, str] = {
     Cause.STEP_DRIFT: "Look for what grows: lists of tensors with a graph, longer inputs, the cache of the "
     "allocator; and check the clocks (hpcprof doctor), and what else runs there (--analysis "
     "neighbours).",
-    Cause.CAPTURE_INCOMPLETE: "Profile a shorter part, or fewer kinds of events, and every rank.",
+    Cause.CAPTURE_INCOMPLETE: "Profile every rank, and all kinds of events.",
 }
 
 _JAX: dict[Cause, str] = {

@@ -156,6 +156,9 @@ def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
     missing = _missing_ranks(inputs) if inputs.coverage else ()
     found = [(rank, loss) for rank in lacking for loss in inputs.losses[rank]]
     sentences = [loss.sentence for _, loss in summed(found)]
+    remedies = [*dict.fromkeys(loss.remedy for _, loss in found if loss.remedy)]
+    if inputs.coverage or not remedies:
+        remedies.append(remedy(Cause.CAPTURE_INCOMPLETE, "", inputs.ranks))
     if inputs.coverage:
         sentences.insert(0, inputs.coverage)
     damaged = [one for rank in lacking for one in _damaged(inputs, rank, inputs.losses[rank])]
@@ -168,7 +171,7 @@ def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
         saving_high_ns=None,
         share_pct=None,
         evidence=(*missing, *damaged[:3]),
-        remedy=remedy(Cause.CAPTURE_INCOMPLETE, "", inputs.ranks),
+        remedy=" ".join(remedies),
         confidence="high",
     )
 

@@ -17,6 +17,10 @@ _WORDS = {
     "CUDA": OPERATIONS | {Subject.CALL},
     "CUPTI": OPERATIONS | {Subject.CALL},
     "GPU": OPERATIONS,
+    "kernel": OPERATIONS,
+    "activity": OPERATIONS,
+    "buffer": OPERATIONS | {Subject.CALL, Subject.RANGE},
+    "events": OPERATIONS | {Subject.CALL},
     "NVTX": frozenset({Subject.RANGE, Subject.COLLECTIVE}),
 }
 """The subject of a sentence of the profiler, by the words in it."""
@@ -42,7 +46,7 @@ def _concerns(loss: Loss, events: Events | None) -> bool:
     """Return whether an analysis reads what is missing of the rows, if it reads the rows."""
     if events is None:
         return True
-    if loss.kind is LossKind.LAUNCH:
+    if loss.kind in (LossKind.LAUNCH, LossKind.UNTRACED):
         return events.launches
     return loss.kind is not LossKind.FIELD or events.read_field(loss.detail)
 
@@ -51,10 +55,19 @@ def _subjects(loss: Loss) -> frozenset[Subject]:
     """Return what a loss is about."""
     if loss.kind in (LossKind.MERGED, LossKind.NUMBERED):
         return frozenset(Subject)
-    if loss.kind is LossKind.DIAGNOSTIC:
-        return frozenset().union(*(about for word, about in _WORDS.items() if word in loss.detail))
+    if loss.kind in (LossKind.DIAGNOSTIC, LossKind.NOTE):
+        return _about(loss.detail)
+    if loss.subject in (Subject.LAUNCH, Subject.OPERATION):
+        return OPERATIONS
     # The kernels of a graph that was traced as a whole are missing among the kernels too.
     return frozenset({loss.subject, Subject.KERNEL} if loss.kind is LossKind.GRAPH else {loss.subject})
+
+
+def _about(sentence: str) -> frozenset[Subject]:
+    """Return the subjects of a sentence of the profiler; general words count where it names no library."""
+    words = [word for word in _WORDS if word in sentence]
+    named = [word for word in words if word.isupper()]
+    return frozenset().union(*(_WORDS[word] for word in named or words))
 
 
 def _read(analysis: Analysis) -> frozenset[Subject]:

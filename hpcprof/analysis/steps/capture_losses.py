@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
+from hpcprof.analysis.steps.lost_launches import launch_rows, lost_launches
 from hpcprof.analysis.steps.phases import phases_of
 from hpcprof.analysis.steps.step_detection import rows_named
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.columns.joins import launch_pairs
+from hpcprof.profiles.columns.unique import named
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.timeline import Ints, Timeline
+
+_MIGRATION = re.compile(r"\bUnified\b|\bUVM\b|migrat", re.IGNORECASE)
+
+_LEFT_OUT = (LossKind.ROW, LossKind.EARLY, LossKind.OVERRUN)
 
 
 def capture_losses(timeline: Timeline) -> list[Loss]:
     """Return what is missing in a timeline, beside what its reader left out."""
-    return [*_not_launched(timeline), *_cut_steps(timeline)]
+    return [*_not_launched(timeline), *_not_executed(timeline), *_cut_steps(timeline)]
 
 
 def _not_launched(timeline: Timeline) -> list[Loss]:
-    """Count the operations whose launch call is not in the profile."""
-    launched = np.zeros(timeline.operation_count, bool)
+    """Count the operations whose launch call is not in the profile.
+
+    The driver moves pages of unified memory by itself, without a call.
+    """
+    launched = named(timeline, timeline.memops.name, _MIGRATION.search)
+    launched = np.concatenate((np.zeros(len(timeline.kernels), bool), launched))
+    launched = np.concatenate((launched, np.zeros(len(timeline.graphs), bool)))
     launched[launch_pairs(timeline)[0]] = True
     sizes = (len(timeline.kernels), len(timeline.memops), len(timeline.graphs))
     parts = zip(
@@ -28,7 +41,19 @@ def _not_launched(timeline: Timeline) -> list[Loss]:
         strict=True,
     )
     counts = ((subject, len(part) - int(np.count_nonzero(part)), len(part)) for subject, part in parts)
-    return [Loss(LossKind.LAUNCH, subject, lost, of) for subject, lost, of in counts if lost]
+    kind = LossKind.LAUNCH if len(timeline.calls) else LossKind.UNTRACED
+    return [Loss(kind, subject, lost, of) for subject, lost, of in counts if lost]
+
+
+def _not_executed(timeline: Timeline) -> list[Loss]:
+    """Count the launch calls whose operations are not in the profile, but those counted as left out."""
+    left_out = sum(
+        loss.count
+        for loss in timeline.origin.losses
+        if loss.kind in _LEFT_OUT and loss.subject in (Subject.KERNEL, Subject.GRAPH)
+    )
+    lost = len(lost_launches(timeline)) - left_out
+    return [Loss(LossKind.MISSING, Subject.LAUNCH, lost, len(launch_rows(timeline)))] if lost > 0 else []
 
 
 def _cut_steps(timeline: Timeline) -> list[Loss]:

@@ -313,7 +313,7 @@ def _on_host(timeline: Timeline, times: StepTimes) -> str:
     if not host:
         return ""
     which = "the steps" if host == len(times.start) else f"{host} of {counted(len(times.start), 'step')}"
-    return f"{which} of {timeline.origin.path.name} launched no work on the GPU and are measured on the host"
+    return f"{which} of {timeline.origin.path.name} have no work on the GPU and are measured on the host"
 
 
 def steps(results: Mapping[str, pd.DataFrame]) -> Outcome:
@@ -359,14 +359,14 @@ def steps_summary(results: Mapping[str, pd.DataFrame]) -> Outcome:
     reason = compare_times(row["p50_ns"], typical)
     if 0 < without < len(span):
         # The span of the others is not that of a step.
-        reason = f"{without} of {counted(len(span), 'step')} launched no work on the GPU"
+        reason = f"{without} of {counted(len(span), 'step')} have no work on the GPU"
     return Outcome(pd.DataFrame([row], dtype=object), reason)
 
 
 def compare_times(wall: int, gpu_span: int | None) -> str:
     """Return a sentence on a median step whose wall time and GPU span differ; empty if they hardly do."""
     if gpu_span is None:
-        return "no step launched work on the GPU: steps are measured on the host"
+        return "no step has work on the GPU: steps are measured on the host"
     if abs(wall - gpu_span) <= wall * GPU_SPAN_PCT / 100:
         return ""
     return (

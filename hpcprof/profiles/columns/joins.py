@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.unique import distinct, extent, in_ranges, numbered_rows
-from hpcprof.profiles.timeline import NO_CORRELATION, NO_PROCESS, Ints, Timeline
+from hpcprof.profiles.timeline import NO_CORRELATION, NO_PROCESS, ApiCalls, Ints, Operations, Timeline
 
 _Keys = NDArray[np.signedinteger[Any]]
 
@@ -99,15 +99,24 @@ def latest(keys: tuple[Ints, ...], time: Ints, wanted: tuple[Ints, ...], moment:
     return found[count:]
 
 
-@computed_once
 def launch_pairs(timeline: Timeline) -> tuple[Ints, Ints]:
     """Return the rows of ``timeline.operations()`` and ``timeline.calls`` in every pair of one launch.
 
     Both rows have the same process and correlation id. A call may launch several operations, and calls
     inside a call share its id. Pairs are in the order of the operations.
     """
-    process, correlation = timeline.of_operations("process", "correlation")
-    calls = timeline.calls
+    # Timelines that share these tables, such as one with another step, share the result.
+    return _launch_pairs(timeline.kernels, timeline.memops, timeline.graphs, timeline.calls)
+
+
+@computed_once
+def _launch_pairs(
+    kernels: Operations, memops: Operations, graphs: Operations, calls: ApiCalls
+) -> tuple[Ints, Ints]:
+    process, correlation = (
+        np.concatenate([getattr(table, name) for table in (kernels, memops, graphs)])
+        for name in ("process", "correlation")
+    )
     of_operation, of_call = pair_keys((process, correlation), (calls.process, calls.correlation))
     known = (process != NO_PROCESS) & (correlation != NO_CORRELATION)
     if known.all():

@@ -66,14 +66,17 @@ def read_profile(path: Path, part: ProfilePart | None = None, threads: int = 2) 
     """
     with _known_reader(path) as reader:
         given: dict[str, object] = {"threads": threads} if reader.threaded else {}
-        if part is not None and reader.reads_parts and not part.merged:
-            return cast("Timeline", load(reader.read)(path, part=part, **given))
+        itself = part is not None and reader.reads_parts and not part.merged
+        if itself:
+            given["part"] = part
         profile = cast("Timeline | KernelReport", load(reader.read)(path, **given))
-        if part is None:
+        if reader.content is not ProfileContent.TIMELINE:
             return profile
         from hpcprof.profiles.parts import take_part
+        from hpcprof.profiles.possible_times import with_possible_times
 
-        return take_part(cast("Timeline", profile), part)
+        timeline = with_possible_times(cast("Timeline", profile))
+        return timeline if part is None or itself else take_part(timeline, part)
 
 
 def identify_rank(path: Path) -> int | None:

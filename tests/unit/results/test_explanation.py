@@ -95,9 +95,7 @@ def store(run: Run) -> Store:
     store = open_store(str(run.path / "results.db"), run.path)
     store.prepare()
     put(store, run, profile(0), [Loss(LossKind.ROW, Subject.KERNEL, 57, 172, "end")])
-    harmless = Loss(
-        LossKind.DIAGNOSTIC, Subject.CAPTURE, detail="Not all CUDA events might have been collected"
-    )
+    harmless = Loss(LossKind.NOTE, Subject.CAPTURE, detail="Not all CUDA events might have been collected")
     put(store, run, profile(1), [harmless, Loss(LossKind.ROW, Subject.ALLOCATION, 1, 2, "args")])
     return store
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.common.units import counted
+from hpcprof.common.units import counted, visible
 from hpcprof.profiles import kernel_classification
-from hpcprof.profiles.columns.unique import each, numbered
+from hpcprof.profiles.columns.unique import distinct, each, numbered
 from hpcprof.profiles.gzip_file import open_packed, reading_packed
 from hpcprof.profiles.host_memory import host_memory_of_name
-from hpcprof.profiles.losses import Loss
+from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.kineto import MERGED, TORCH
 from hpcprof.profiles.readers.kineto.arrows import linked_operators
@@ -33,6 +36,7 @@ from hpcprof.profiles.timeline import (
     Gpu,
     GpuMarks,
     IntColumns,
+    Ints,
     Kernels,
     MemoryOperations,
     Operations,
@@ -42,6 +46,12 @@ from hpcprof.profiles.timeline import (
     Style,
     Timeline,
 )
+
+_LOSS = re.compile(
+    r"drop|lost|missing|discard|exceed|overflow|out of memory|fail|not (?:support|avail)|unable|truncat",
+    re.IGNORECASE,
+)
+"""Words of libkineto's warnings that tell of lost events."""
 
 _VERSIONS = {
     "cuda_driver_version": "CUDA driver",
@@ -79,7 +89,10 @@ def read(path: Path) -> Timeline:
     processes = np.unique(calls.process)
     process = int(processes[0]) if len(processes) == 1 else 0
     return Timeline(
-        origin=_origin(path, properties, events.losses),
+        origin=replace(
+            _origin(path, properties, (*events.losses, *_warnings(properties))),
+            ordered_streams=_cuda(calls.name, strings),
+        ),
         kernels=Kernels(
             **kernels,
             process=np.full(len(kernels["start"]), process),
@@ -112,6 +125,12 @@ def read(path: Path) -> Timeline:
         synchronizations=synchronizations(events.waits.columns(), process, calls, strings.tolist()),
         strings=strings,
     )
+
+
+def _cuda(called: Ints, strings: NDArray[np.object_]) -> bool:
+    """Return whether the streams are CUDA's: for HIP and SYCL, Kineto records queues."""
+    names = (str(strings[name]) for name in distinct(called).tolist())
+    return not any(name.startswith(("hip", "ur", "ze", "zeEvent")) for name in names)
 
 
 def _functions(columns: IntColumns, strings: StringTable) -> Functions:
@@ -170,6 +189,15 @@ def _origin(path: Path, trace: dict[str, Any], losses: tuple[Loss, ...]) -> Orig
         facts=tuple(_versions({**trace, **distributed})),
         losses=losses,
     )
+
+
+def _warnings(trace: Mapping[str, Any]) -> Iterator[Loss]:
+    """Yield the warnings and errors that libkineto's logger adds to a trace, but those about its own use."""
+    for key in ("WARNING", "ERROR"):
+        texts = trace.get(key)
+        for text in texts if isinstance(texts, list) else ():
+            if isinstance(text, str) and _LOSS.search(text):
+                yield Loss(LossKind.DIAGNOSTIC, Subject.CAPTURE, 1, None, visible(" ".join(text.split())))
 
 
 def _object(value: object) -> dict[str, Any]:

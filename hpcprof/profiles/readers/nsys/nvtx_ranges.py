@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from hpcprof.profiles.columns.unique import each, numbered, numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.possible_times import unplaced
 from hpcprof.profiles.readers.nsys.export import (
     MISSING,
     NO_ID,
@@ -31,7 +32,6 @@ from hpcprof.profiles.readers.nsys.export import (
     UNREADABLE,
     NsysExport,
 )
-from hpcprof.profiles.readers.nsys.operations import unplaced
 from hpcprof.profiles.readers.nsys.table_pages import BinaryColumn
 from hpcprof.profiles.readers.string_table import StringTable, translate
 from hpcprof.profiles.timeline import (
@@ -136,7 +136,7 @@ def ranges(
         closed=closed.astype(np.int64),
         one_thread=(column["endGlobalTid"] == NO_ID).astype(np.int64),
     )
-    lost = unplaced(columns["start"][is_range], until[is_range], Subject.RANGE)
+    lost = unplaced(columns["start"][is_range], until[is_range], placed[is_range], Subject.RANGE)
     fields = {name: count for name, count in events.odd.items() if name not in _KEYS}
     untyped = losses(LossKind.ROW, Subject.EVENT, {"eventType": events.untyped})
     return *separate(every, marked), [*lost, *untyped, *losses(LossKind.FIELD, Subject.EVENT, fields)]

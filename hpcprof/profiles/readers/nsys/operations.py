@@ -9,6 +9,7 @@ import numpy as np
 from hpcprof.profiles.columns.unique import distinct, each, numbered_rows
 from hpcprof.profiles.host_memory import host_memory
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.possible_times import unplaced
 from hpcprof.profiles.readers.nsys.export import (
     NO_ID,
     PROCESS_SHIFT,
@@ -33,7 +34,6 @@ from hpcprof.profiles.timeline import (
     along_axes,
     concatenate,
     plausible,
-    plausible_stamps,
 )
 
 _CALL = {
@@ -268,21 +268,9 @@ def placed_rows(found: BulkColumns, subject: Subject) -> tuple[IntColumns, list[
     odd = {name: count for name, count in found.odd.items() if name not in ("start", "end")}
     lost = losses(LossKind.FIELD, subject, odd, len(placed))
     if not placed.all():
-        lost = unplaced(columns["start"], columns["end"], subject) + lost
+        lost = unplaced(columns["start"], columns["end"], placed, subject) + lost
         columns = {name: values[placed] for name, values in columns.items()}
     return columns, lost
-
-
-def unplaced(start: Ints, end: Ints, subject: Subject) -> list[Loss]:
-    """Count the rows whose start, whose end, or only whose duration is missing or impossible."""
-    started, ended = plausible_stamps(start), plausible_stamps(end)
-    both = started & ended
-    fields = {
-        "start": np.count_nonzero(~started),
-        "end": np.count_nonzero(started & ~ended),
-        "duration": np.count_nonzero(both & ~plausible(start, end)),
-    }
-    return losses(LossKind.ROW, subject, fields, len(start))
 
 
 def _none(*names: str) -> IntColumns:

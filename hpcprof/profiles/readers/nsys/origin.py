@@ -10,7 +10,7 @@ from pathlib import Path
 from hpcprof.common.masking import masked
 from hpcprof.common.units import visible
 from hpcprof.profiles.columns.unique import distinct
-from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers import environment_allowlist
 from hpcprof.profiles.readers.declaration import SeveralRanks, rank_from_name
 from hpcprof.profiles.readers.nsys import NSYS
@@ -27,8 +27,25 @@ _OPTION = re.compile(
 _OPTION_VALUE = re.compile(r"\w{1,40}", re.ASCII)
 _OFF = ("false", "0")
 
-# Warnings and errors in ENUM_DIAGNOSTIC_SEVERITY_LEVEL; 1 is information, and 4 is more detail.
-_SEVERE = (2, 3)
+_INFORMATION, _WARNING, _ERROR = 1, 2, 3
+"""Values of ENUM_DIAGNOSTIC_SEVERITY_LEVEL; 4 is more detail."""
+_LOSS = re.compile(
+    r"missing|lost|dropp|discard|not (?:all|be|collect|support)|unable|unsupported|fail|incomplete|overflow"
+    r"|trunc|exceed|skipp|error|cannot|could not|ran out|too (?:many|large|small)",
+    re.IGNORECASE,
+)
+"""Words of an information that tell of a loss: nsys writes of missing CUPTI events at this level."""
+_SELF_STARTED = re.compile(
+    r"(?:started|stopped) due to \w+ API|CudaProfilerSt(?:art|op)|cudaProfilerSt(?:art|op)"
+)
+"""Sentences about a capture that the program starts or stops itself."""
+_HARMLESS = (
+    (re.compile(r"Not all (?:CUDA|NVTX) events might have been collected"), True),
+    # Processes that record nothing, such as those of a data loader.
+    (re.compile(r"^No NVTX events collected"), False),
+)
+"""Warnings that mean no loss, and whether only where the program starts the capture: nsys writes the first
+whenever events come from before the start."""
 _NOTHING = re.compile(r"^No \w+ events collected|might have not been started")
 _PID = 0xFFFFFF
 _FOLDERS = re.compile(r"(?<![\w.])/(?:[^\s/:;,'\"]+/)+")
@@ -67,6 +84,7 @@ def origin(export: NsysExport, left_out: Iterable[Loss], processes: Collection[i
             *_software_and_machine(export),
         ),
         losses=(*left_out, *_diagnostics(export, processes)),
+        ordered_streams=True,
     )
 
 
@@ -144,16 +162,20 @@ def _diagnostics(export: NsysExport, processes: Collection[int]) -> list[Loss]:
     if source is None or not {"severity", "text"} <= source.columns:
         return []
     owner = "globalPid" if "globalPid" in source.columns else "NULL"
-    severe = [
-        text
-        for severity, text, process in source.rows(("severity", "text", owner))
-        if severity in _SEVERE
-        and isinstance(text, str)
-        and not (processes and _NOTHING.search(text) and _another(process, processes))
-    ]
-    # One line, without secrets, and of the paths only the names of the files.
-    texts = Counter(_FOLDERS.sub("", visible(masked(" ".join(text.split())))) for text in severe)
-    return losses(LossKind.DIAGNOSTIC, Subject.CAPTURE, texts)
+    told = [row for row in source.rows(("severity", "text", owner)) if isinstance(row[1], str)]
+    started = any(_SELF_STARTED.search(text) for _, text, _ in told)
+    counts: Counter[tuple[LossKind, str]] = Counter()
+    for severity, text, process in told:
+        speaks = severity in (_WARNING, _ERROR) or (severity == _INFORMATION and _LOSS.search(text))
+        if not speaks or (processes and _NOTHING.search(text) and _another(process, processes)):
+            continue
+        harmless = any(
+            pattern.search(text) and (started or not needs_start) for pattern, needs_start in _HARMLESS
+        )
+        # One line, without secrets, and of the paths only the names of the files.
+        shown = _FOLDERS.sub("", visible(masked(" ".join(text.split()))))
+        counts[LossKind.NOTE if harmless else LossKind.DIAGNOSTIC, shown] += 1
+    return [Loss(kind, Subject.CAPTURE, count, None, text) for (kind, text), count in counts.items()]
 
 
 def _another(owner: object, processes: Collection[int]) -> bool:

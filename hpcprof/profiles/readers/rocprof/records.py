@@ -21,8 +21,8 @@ from hpcprof.profiles.columns.unique import numbered, numbered_rows
 from hpcprof.profiles.gpu_peaks import memory_bytes_per_s
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.possible_times import unplaced
 from hpcprof.profiles.readers.nccl_groups import launching_calls
-from hpcprof.profiles.readers.nsys.operations import unplaced
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
     NO_CORRELATION,
@@ -150,7 +150,7 @@ def timeline(origin: Origin, records: Records, strings: StringTable) -> Timeline
     kept = (calls["kind"] != CallCategory.MARKER) | (calls["end"] > calls["start"])
     calls = calls if kept.all() else {key: values[kept] for key, values in calls.items()}
     lost += _without(dispatches, "name", NO_NAME, Subject.KERNEL)
-    stream, of_copies = _streams(dispatches, copies)
+    stream, of_copies, ordered = _streams(dispatches, copies)
     launching = np.concatenate((dispatches["stack"], copies["stack"]))
     rccl = calls["kind"] == CallCategory.RCCL
     # Without the HIP API, kernels of RCCL are launched by its own functions.
@@ -159,7 +159,7 @@ def timeline(origin: Origin, records: Records, strings: StringTable) -> Timeline
     ranges = _ranges(calls, strings)
     texts = strings.array()
     return Timeline(
-        origin=replace(origin, losses=(*origin.losses, *lost)),
+        origin=replace(origin, losses=(*origin.losses, *lost), ordered_streams=ordered),
         strings=texts,
         kernels=Kernels(
             **_operations(dispatches, stream),
@@ -196,7 +196,7 @@ def _placed(columns: IntColumns, subject: Subject, lost: list[Loss]) -> IntColum
     placed = plausible(columns["start"], columns["end"])
     if placed.all():
         return columns
-    lost += unplaced(columns["start"], columns["end"], subject)
+    lost += unplaced(columns["start"], columns["end"], placed, subject)
     return {name: values[placed] for name, values in columns.items()}
 
 
@@ -205,20 +205,23 @@ def _without(columns: IntColumns, name: str, value: int, subject: Subject) -> li
     return losses(LossKind.FIELD, subject, {name: count}, len(columns[name]))
 
 
-def _streams(dispatches: IntColumns, copies: IntColumns) -> tuple[Ints, Ints]:
-    """Return the streams of dispatches and copies; queues take their place if the streams are not recorded.
+def _streams(dispatches: IntColumns, copies: IntColumns) -> tuple[Ints, Ints, bool]:
+    """Return the streams of dispatches and copies, and whether they are streams, whose work is in order.
+
+    Queues take their place if the streams are not recorded.
 
     rocprofv3 gives all work the stream 0 where it does not know the stream of a HIP call.
     """
     both = np.concatenate((dispatches["stream"], copies["stream"]))
-    if both.max(initial=NOT_RECORDED) <= 0:
+    ordered = both.max(initial=NOT_RECORDED) > 0
+    if not ordered:
         queues = np.concatenate((dispatches["queue"], copies["queue"]))
         both = np.where(queues != NOT_RECORDED, queues, both)
     if both.max(initial=0) >= _HIP_QUEUE:
         used, number = numbered(both)
         both = number - int(used[0] == NOT_RECORDED)
     both = np.where(both == NOT_RECORDED, NO_STREAM, both)
-    return both[: len(dispatches["stream"])], both[len(dispatches["stream"]) :]
+    return both[: len(dispatches["stream"])], both[len(dispatches["stream"]) :], bool(ordered)
 
 
 def _correlation(stack: Ints) -> Ints:

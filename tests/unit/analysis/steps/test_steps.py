@@ -138,7 +138,7 @@ def test_a_cpu_trace_is_measured_on_the_host() -> None:
     trace = timeline([], STEP)
     assert step_times(trace).rows.values.tolist() == [[0, 100, None]]
     assert step_times(trace).reason == (
-        "the steps of rank00000.sqlite launched no work on the GPU and are measured on the host"
+        "the steps of rank00000.sqlite have no work on the GPU and are measured on the host"
     )
     assert phases(trace).rows["p50_ns"].tolist() == [10, 30, 60]
     assert phases(trace).rows["gpu_span_p50_ns"].tolist() == [None, None, None]
@@ -149,7 +149,7 @@ def test_a_step_without_gpu_work_is_measured_on_the_host() -> None:
     trace = timeline([(155, 165, COMP, 150)], [(0, 100, "iteration"), (100, 200, "iteration")])
     found = step_times(trace)
     assert found.rows.values.tolist() == [[0, 100, None], [1, 45, 10]]
-    assert found.reason.startswith("1 of 2 steps of rank00000.sqlite launched no work on the GPU")
+    assert found.reason.startswith("1 of 2 steps of rank00000.sqlite have no work on the GPU")
 
 
 def test_without_steps_a_sentence_says_so() -> None:
@@ -181,7 +181,7 @@ def test_the_span_of_some_steps_is_not_compared_with_the_time_of_all() -> None:
     times = results([(0, 0, 9_000), (0, 1, 50)])["step_times"]
     times.loc[1, "gpu_span_ns"] = None
     summary = steps_summary({"step_times": times})
-    assert summary.reason == "1 of 2 steps launched no work on the GPU"
+    assert summary.reason == "1 of 2 steps have no work on the GPU"
 
 
 def test_no_step_times_give_no_row_and_a_reason() -> None:

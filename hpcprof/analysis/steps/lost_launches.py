@@ -1,0 +1,118 @@
+"""Launch calls whose operations are not in the profile, and the steps that they make unknown."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
+from hpcprof.common.memoize import computed_once
+from hpcprof.profiles.columns.intervals import Intervals
+from hpcprof.profiles.columns.unique import named, rows_by_key
+from hpcprof.profiles.timeline import Ints, Mask, Timeline
+
+_LAUNCH = re.compile(r"(?:cuda|cu|hip)(?:Ext|Module|Graph)*Launch(?!HostFunc)\w*")
+"""Calls of CUDA's and HIP's runtime and driver that launch a kernel, or a graph of them."""
+_BEGIN_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamBeginCapture\w*")
+_END_CAPTURE = re.compile(r"(?:cuda|cu|hip)StreamEndCapture\w*")
+
+_END_NS = 1_000_000
+"""Minimum time before the end of a capture in which a launched operation may still wait or run."""
+
+
+def launch_rows(timeline: Timeline) -> Ints:
+    """Return the rows of the calls that launch kernels or graphs, by their names."""
+    return np.flatnonzero(named(timeline, timeline.calls.name, _LAUNCH.fullmatch))
+
+
+@computed_once
+def lost_launches(timeline: Timeline) -> Ints:
+    """Return the rows of launch calls without an operation in the profile, ascending.
+
+    Calls while a stream is captured into a graph launch nothing, and those at the end of the capture may have
+    operations that ended after it. A call inside another one, or around it, counts with it.
+    """
+    calls, rows = timeline.calls, launch_rows(timeline)
+    paired = np.unique(launch_calls(timeline))
+    paired = paired[paired != NO_CALL]
+    if not len(rows) or not len(paired):
+        return np.empty(0, np.int64)
+    with_operation = np.zeros(len(calls), bool)
+    with_operation[paired] = True
+    # Calls of the runtime and of the driver share a correlation id, and the first of them is paired.
+    lost = rows[~with_operation[rows] & ~np.isin(calls.correlation[rows], calls.correlation[paired])]
+    if len(lost):
+        lost = lost[~_nested(timeline, lost, paired)]
+    if len(lost):
+        lost = lost[~_captured(timeline, lost)]
+    return lost[~_at_the_end(timeline, lost, paired)] if len(lost) else lost
+
+
+def _nested(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:
+    """Return which calls lie inside, or around, a call of their thread that has an operation."""
+    calls = timeline.calls
+    found = np.zeros(len(lost), bool)
+    threads = {tuple(key): rows for key, rows in rows_by_key(calls.process[paired], calls.thread[paired])}
+    for key, rows in rows_by_key(calls.process[lost], calls.thread[lost]):
+        if tuple(key) not in threads:
+            continue
+        others = paired[threads[tuple(key)]]
+        others = others[np.argsort(calls.start[others], kind="stable")]
+        own = lost[rows]
+        first = np.searchsorted(calls.start[others], calls.start[own])
+        inside = np.searchsorted(calls.start[others], calls.end[own]) > first
+        around = (first > 0) & (calls.end[others[first - 1]] >= calls.end[own])
+        found[rows] = inside | around
+    return found
+
+
+def _captured(timeline: Timeline, lost: Ints) -> Mask:
+    """Return which calls are made while a thread of their process captures a stream into a graph."""
+    calls = timeline.calls
+    begins, ends = (
+        np.flatnonzero(named(timeline, calls.name, pattern.fullmatch))
+        for pattern in (_BEGIN_CAPTURE, _END_CAPTURE)
+    )
+    found = np.zeros(len(lost), bool)
+    for process in np.unique(calls.process[begins]).tolist():
+        of_lost = calls.process[lost] == process
+        start, end = _spans(
+            np.sort(calls.start[begins[calls.process[begins] == process]]),
+            np.sort(calls.end[ends[calls.process[ends] == process]]),
+        )
+        at = np.searchsorted(start, calls.start[lost], side="right") - 1
+        found |= of_lost & (at >= 0) & (calls.start[lost] <= end[at])
+    return found
+
+
+def _spans(begin: Ints, end: Ints) -> Intervals:
+    """Return the intervals from each begin to the next end; one without an end lasts for ever."""
+    at = np.searchsorted(end, begin)
+    return begin, np.append(end, np.iinfo(np.int64).max)[at]
+
+
+def _at_the_end(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:
+    """Return which calls may have operations that had not ended when the capture did.
+
+    These are calls after the last one with an operation, if the GPU was busy, or the call made, as shortly
+    before the end as the longest operation takes.
+    """
+    calls = timeline.calls
+    start, end = timeline.of_operations("start", "end")
+    stop = int(calls.end.max())
+    shortly = max(int((end - start).max()), _END_NS)
+    busy_until = max(int(end.max()), 0)
+    after = calls.start[lost] > int(calls.start[paired].max())
+    late: Mask = after & (stop - np.maximum(calls.start[lost], busy_until) <= shortly)
+    return late
+
+
+@computed_once
+def steps_with_lost_launches(timeline: Timeline) -> Mask:
+    """Return which steps have launch calls without an operation in the profile, shape (steps,)."""
+    ranges, lost = steps_of(timeline).ranges, lost_launches(timeline)
+    moments = np.sort(timeline.calls.start[lost])
+    found: Mask = np.searchsorted(moments, ranges.end, side="right") > np.searchsorted(moments, ranges.start)
+    return found

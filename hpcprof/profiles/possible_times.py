@@ -1,0 +1,298 @@
+"""One check of times between every reader and its Timeline: nothing impossible reaches an analysis.
+
+1. Rows that lack a stamp, or end before they start, are left out. CUPTI writes 0 for a stamp that it could
+   not take ("If both start and end are 0, timestamp information could not be collected", cupti_activity.h).
+2. A GPU's clock that is off by a constant is shifted. No operation starts before its launch call, and none
+   ends after a call has returned that waited for the device: the two sides bound the shift.
+3. Single operations that start before their launch are left out.
+4. An operation that runs over a whole successor on its own stream is left out, where streams keep their
+   order; so is one that ends long after the capture.
+
+What is left out or moved becomes losses of the timeline's origin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from hpcprof.common.units import format_ns
+from hpcprof.profiles.columns.joins import launch_pairs
+from hpcprof.profiles.columns.ordering import ascends
+from hpcprof.profiles.columns.unique import distinct, named, numbered_rows, rows_by_key
+from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.timeline import Ints, Mask, Operations, Timeline, plausible, plausible_stamps
+from hpcprof.profiles.waiting_calls import waits_for_device
+
+GPU_TABLES = {"kernels": Subject.KERNEL, "memops": Subject.MEMORY, "graphs": Subject.GRAPH}
+"""The tables that make up `Timeline.operations`, in its order."""
+
+PROCESS_TABLES = {
+    **GPU_TABLES,
+    "calls": Subject.CALL,
+    "ranges": Subject.RANGE,
+    "collectives": Subject.COLLECTIVE,
+    "operators": Subject.OPERATOR,
+    "synchronizations": Subject.SYNCHRONIZATION,
+    "host_collectives": Subject.COLLECTIVE,
+    "counters": Subject.COUNTER,
+    "mpi_calls": Subject.MPI_CALL,
+    "mpi_operations": Subject.MPI_OPERATION,
+    "os_calls": Subject.OS_CALL,
+}
+"""The tables whose rows have a process, with the subjects of their losses."""
+
+_TABLES = {**PROCESS_TABLES, "gpu_marks": Subject.MARK, "modules": Subject.MODULE}
+_DEVICE_TABLES = ("kernels", "memops", "graphs", "gpu_marks", "counters")
+
+_FAR = 100
+"""Minimum ratio of the first stamp to the extent of a capture for a clock on which 0 is no time."""
+_CLOCK_TOLERANCE_NS = 20_000
+"""Tolerated error of a GPU's clock; a smaller contradiction between clocks is left as recorded."""
+_USUAL_LAUNCH_NS = 5_000
+"""Time from a launch call to the start of its operation on an idle GPU."""
+_SHIFTED_SHARE, _FEWEST_SHIFTED = 0.5, 5
+"""Minimum share or number of operations before their launch that make the clock wrong, and not the rows."""
+_SHIFT_SPREAD = 0.05
+"""Maximum spread of the earliest operations, as a share of the shift that they agree on."""
+_UNORDERED_SHARE = 0.25
+"""Minimum share of operations over a successor that shows a stream without an order."""
+_OVERLAP_TOLERANCE_NS = 1_000
+"""Tolerated overlap with a successor's end, which rounding of stamps explains."""
+_OUTLIER = 10
+"""Minimum ratio to the longest other operation for one that ends long after the capture."""
+_FEWEST_OTHERS = 5
+
+
+def with_possible_times(timeline: Timeline) -> Timeline:
+    """Return a timeline without impossible times; the same one if it has none.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        Times in ns, as a reader built it.
+    """
+    for mend in (_with_stamps, _on_one_clock, _in_order, _within_capture):
+        timeline = mend(timeline)
+    return timeline
+
+
+def _with_stamps(timeline: Timeline) -> Timeline:
+    """Leave out rows without a stamp, or that end before they start."""
+    kept = {}
+    for name in _TABLES:
+        table = getattr(timeline, name)
+        if len(table):
+            kept[name] = plausible(table.start, table.end)
+            if name in GPU_TABLES or name == "calls":
+                kept[name] &= (table.start != 0) | (table.end != 0)
+    kept = _without_far_zeros(timeline, kept)
+    lost = [
+        loss
+        for name, mask in kept.items()
+        if not mask.all()
+        for loss in unplaced(getattr(timeline, name).start, getattr(timeline, name).end, mask, _TABLES[name])
+    ]
+    return _without(timeline, kept, lost)
+
+
+def unplaced(start: Ints, end: Ints, placed: Mask, subject: Subject) -> list[Loss]:
+    """Count the rows that a mask leaves out, by the field that is missing or impossible."""
+    bad_start = ~placed & (~plausible_stamps(start) | (start == 0))
+    bad_end = ~placed & ~bad_start & (~plausible_stamps(end) | (end < start))
+    fields = {"start": bad_start, "end": bad_end, "duration": ~placed & ~bad_start & ~bad_end}
+    return losses(
+        LossKind.ROW, subject, {name: np.count_nonzero(of) for name, of in fields.items()}, len(start)
+    )
+
+
+def _without_far_zeros(timeline: Timeline, kept: dict[str, Mask]) -> dict[str, Mask]:
+    """Leave out rows that start at 0 too, where all others are far later: their clock began long before."""
+    zero = {name: getattr(timeline, name).start == 0 for name in kept}
+    if not any(mask.any() for mask in zero.values()):
+        return kept
+    rest = {name: getattr(timeline, name).take(kept[name] & ~zero[name]) for name in kept}
+    starts = [int(table.start.min()) for table in rest.values() if len(table)]
+    ends = [int(table.end.max()) for table in rest.values() if len(table)]
+    if not starts or min(starts) <= _FAR * (max(ends) - min(starts)) or max(ends) == min(starts):
+        return kept
+    return {name: mask & ~zero[name] for name, mask in kept.items()}
+
+
+def _on_one_clock(timeline: Timeline) -> Timeline:
+    """Shift the clock of each GPU between its launches and waits, and leave out what is still too early."""
+    end, lag, begun, device = _launched(timeline)
+    if not len(lag):
+        return timeline
+    rows = np.flatnonzero(lag != _UNKNOWN)
+    shift = {}
+    for number in distinct(device[rows]).tolist():
+        own = rows[device[rows] == number]
+        latest = _latest_shift(timeline, end[own], begun[own])
+        if moved := _shift(lag[own], latest):
+            shift[number] = moved
+            lag[own] += moved
+    if shift:
+        timeline = _shifted(timeline, shift)
+    early = (lag < -_CLOCK_TOLERANCE_NS) & (lag != _UNKNOWN)
+    return _without_operations(timeline, ~early, LossKind.EARLY) if early.any() else timeline
+
+
+_UNKNOWN = int(np.iinfo(np.int64).min)
+
+
+def _launched(timeline: Timeline) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return the end, the lag behind the launch call, the call's start, and the device of each operation.
+
+    A lag is `_UNKNOWN` without a recorded call.
+    """
+    nothing = np.empty(0, np.int64)
+    if not timeline.operation_count or not len(timeline.calls):
+        return nothing, nothing, nothing, nothing
+    start, end, device = timeline.of_operations("start", "end", "device")
+    operation, call = launch_pairs(timeline)
+    begun = np.full(len(start), np.iinfo(np.int64).max)
+    np.minimum.at(begun, operation, timeline.calls.start[call])
+    lag = np.full(len(start), _UNKNOWN)
+    lag[operation] = start[operation] - begun[operation]
+    return end, lag, begun, device
+
+
+def _shift(lag: Ints, latest: int | None) -> int:
+    """Return by how much to shift a clock, given lags behind launches; 0 if it need not or cannot be.
+
+    ``latest`` is the largest shift with which every operation ends before the call that waited for it.
+    """
+    early = np.count_nonzero(lag < -_CLOCK_TOLERANCE_NS)
+    # A single odd row among many must not decide.
+    least = np.partition(lag, min(_FEWEST_SHIFTED - 1, len(lag) - 1))[:_FEWEST_SHIFTED]
+    needed = -int(np.sort(lag)[len(lag) // 100]) if early else 0
+    if early:
+        agree = np.ptp(least) <= max(_CLOCK_TOLERANCE_NS, _SHIFT_SPREAD * needed)
+        constant = early >= _SHIFTED_SHARE * len(lag) or (early >= _FEWEST_SHIFTED and agree)
+        if not constant or (latest is not None and needed > latest + _CLOCK_TOLERANCE_NS):
+            return 0
+        room = _USUAL_LAUNCH_NS if latest is None else min(_USUAL_LAUNCH_NS, max(0, latest - needed) // 2)
+        return needed + room
+    if latest is not None and latest < -_CLOCK_TOLERANCE_NS and int(lag.min()) + latest >= 0:
+        return latest
+    return 0
+
+
+def _latest_shift(timeline: Timeline, end: Ints, begun: Ints) -> int | None:
+    """Return the largest shift with which operations end before calls return that waited for all of them.
+
+    None if no such call is recorded, or the process uses several GPUs. ``end`` and ``begun`` are those of
+    the operations of one GPU and of their launch calls.
+    """
+    calls = timeline.calls
+    waits = np.flatnonzero(named(timeline, calls.name, waits_for_device))
+    if not len(waits) or len(distinct(timeline.kernels.device)) > 1:
+        return None
+    order = np.argsort(begun, kind="stable")
+    ended = np.maximum.accumulate(end[order])
+    before = np.searchsorted(begun[order], calls.start[waits])
+    waits, before = waits[before > 0], before[before > 0]
+    if not len(waits):
+        return None
+    return int(np.sort(calls.end[waits] - ended[before - 1])[len(waits) // 20])
+
+
+def _shifted(timeline: Timeline, shift: dict[int, int]) -> Timeline:
+    """Return a timeline with the times of GPUs shifted, by device and ns, and say so."""
+    tables = {}
+    lost = []
+    for name in _DEVICE_TABLES:
+        table = getattr(timeline, name)
+        moved = np.zeros(len(table), np.int64)
+        for number, by in shift.items():
+            moved[table.device == number] = by
+        tables[name] = replace(table, start=table.start + moved, end=table.end + moved)
+    count = timeline.operation_count
+    (device,) = timeline.of_operations("device")
+    for number, by in shift.items():
+        of_device = int(np.count_nonzero(device == number))
+        amount = f"{format_ns(abs(by))} {'behind' if by > 0 else 'ahead of'}"
+        lost.append(Loss(LossKind.CLOCK, Subject.OPERATION, of_device, count, amount))
+    return _with_losses(replace(timeline, **tables), lost)
+
+
+def _in_order(timeline: Timeline) -> Timeline:
+    """Leave out operations that run over a whole successor on their own stream."""
+    if not timeline.origin.ordered_streams or timeline.operation_count < 2:
+        return timeline
+    over = _over_successors(timeline.columns_of_operations(Operations))
+    return _without_operations(timeline, ~over, LossKind.OVERRUN) if over.any() else timeline
+
+
+def _over_successors(work: Operations) -> Mask:
+    """Return which operations end after the end of the next one of their process and stream.
+
+    Operations of one launch, such as the nodes of a CUDA graph, may run side by side. A stream on which many
+    run over others has no order.
+    """
+    over = np.zeros(len(work), bool)
+    for _, rows in rows_by_key(work.process, work.device, work.stream):
+        start, end = work.start[rows], work.end[rows]
+        if not ascends(start):
+            order = np.argsort(start, kind="stable")
+            rows, start, end = rows[order], start[order], end[order]
+        later = np.flatnonzero(
+            (end[:-1] > end[1:] + _OVERLAP_TOLERANCE_NS) & (start[1:] > start[:-1] + _OVERLAP_TOLERANCE_NS)
+        )
+        if len(later):
+            later = later[~_of_one_launch(work, rows)[later]]
+        if len(later) <= _UNORDERED_SHARE * len(rows):
+            over[rows[later]] = True
+    return over
+
+
+def _of_one_launch(work: Operations, rows: Ints) -> Mask:
+    """Return which rows, or the rows after them, share their launch with another operation."""
+    _, number = numbered_rows(work.process[rows], work.correlation[rows])
+    shared = (np.bincount(number)[number] > 1) & (work.correlation[rows] >= 0)
+    shared[:-1] |= shared[1:]
+    return shared
+
+
+def _within_capture(timeline: Timeline) -> Timeline:
+    """Leave out operations that end long after the last event on the host, and are far longer than others."""
+    host = [table for table in (timeline.calls, timeline.ranges, timeline.operators) if len(table)]
+    if not host or timeline.operation_count <= _FEWEST_OTHERS:
+        return timeline
+    first = min(int(table.start.min()) for table in host)
+    last = max(int(table.end.max()) for table in host)
+    start, end = timeline.of_operations("start", "end")
+    late = end > last + (last - first)
+    if not late.any() or np.count_nonzero(~late) < _FEWEST_OTHERS:
+        return timeline
+    length = end - start
+    late &= length > _OUTLIER * int(length[~late].max())
+    return _without_operations(timeline, ~late, LossKind.OVERRUN) if late.any() else timeline
+
+
+def _without_operations(timeline: Timeline, kept: Mask, kind: LossKind) -> Timeline:
+    """Leave out operations by a mask over `Timeline.operations`."""
+    sizes = np.cumsum([len(getattr(timeline, name)) for name in GPU_TABLES])[:-1]
+    masks = dict(zip(GPU_TABLES, np.split(kept, sizes), strict=True))
+    lost = [
+        Loss(kind, GPU_TABLES[name], int(np.count_nonzero(~mask)), len(mask))
+        for name, mask in masks.items()
+        if not mask.all()
+    ]
+    return _without(timeline, masks, lost)
+
+
+def _without(timeline: Timeline, kept: dict[str, Mask], lost: list[Loss]) -> Timeline:
+    """Return a timeline with only the rows of the masks, by table."""
+    tables = {
+        name: getattr(timeline, name).take(mask)
+        for name, mask in kept.items()
+        if len(mask) and not mask.all()
+    }
+    return _with_losses(replace(timeline, **tables), lost) if tables else timeline
+
+
+def _with_losses(timeline: Timeline, lost: list[Loss]) -> Timeline:
+    return replace(timeline, origin=replace(timeline.origin, losses=(*timeline.origin.losses, *lost)))

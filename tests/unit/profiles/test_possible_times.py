@@ -1,0 +1,119 @@
+"""Impossible times are left out or corrected, and counted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpcprof.profiles.losses import LossKind, Subject
+from hpcprof.profiles.possible_times import with_possible_times
+from hpcprof.profiles.timeline import Timeline
+from tests.unit.analysis.timelines import COMM, COMP, timeline
+
+US, MS = 1_000, 1_000_000
+EPOCH = 1_700_000_000_000_000_000
+
+
+def kernels(count: int = 20, begin: int = MS) -> list[tuple[Any, ...]]:
+    """Return kernels of 100 us on one stream, 1 ms apart, each launched 10 us before it starts."""
+    starts = range(begin, begin + count * MS, MS)
+    return [(start, start + 100 * US, COMP, start - 10 * US, 0, 0, 7) for start in starts]
+
+
+def ordered(rows: list[tuple[Any, ...]]) -> Timeline:
+    found = timeline(rows)
+    return replace(found, origin=replace(found.origin, ordered_streams=True))
+
+
+def kinds(found: Timeline) -> list[tuple[str, int, int | None]]:
+    return [(loss.kind.value, loss.count, loss.of) for loss in found.origin.losses]
+
+
+def test_possible_times_stay_as_they_are() -> None:
+    whole = ordered(kernels())
+    assert with_possible_times(whole) is whole
+
+
+@pytest.mark.parametrize(
+    ("row", "field"),
+    [
+        ((0, 0, COMP, 4_990 * US, 0, 0, 7), "start"),
+        ((5 * MS, 0, COMP, 4_990 * US, 0, 0, 7), "end"),
+        ((5 * MS, 5 * MS - 1, COMP, 4_990 * US, 0, 0, 7), "end"),
+        ((1 << 62, (1 << 62) + 1, COMP, 4_990 * US, 0, 0, 7), "start"),
+    ],
+)
+def test_a_row_without_a_possible_stamp_is_left_out(row: tuple[Any, ...], field: str) -> None:
+    found = with_possible_times(ordered([*kernels(), row]))
+    assert len(found.kernels) == 20
+    (loss,) = found.origin.losses
+    assert (loss.kind, loss.subject, loss.count, loss.of, loss.detail) == (
+        LossKind.ROW,
+        Subject.KERNEL,
+        1,
+        21,
+        field,
+    )
+
+
+def test_a_start_of_0_on_a_clock_that_began_long_before_is_no_time() -> None:
+    found = with_possible_times(ordered([*kernels(begin=EPOCH), (0, 100 * US, COMP, EPOCH, 0, 0, 7)]))
+    assert kinds(found) == [("row", 1, 21)]
+    assert found.kernels.start.min() == EPOCH
+
+
+def test_an_operation_that_starts_before_its_launch_is_left_out() -> None:
+    rows = kernels()
+    rows[5] = (rows[5][0] - 900 * US, rows[5][1] - 900 * US, *rows[5][2:])
+    assert kinds(with_possible_times(ordered(rows))) == [("early", 1, 20)]
+
+
+@pytest.mark.parametrize("offset", [-5 * MS, -300 * US])
+def test_a_clock_of_a_gpu_that_is_behind_is_shifted_to_its_launches(offset: int) -> None:
+    rows = [(start + offset, end + offset, *rest) for start, end, *rest in kernels(begin=20 * MS)]
+    found = with_possible_times(ordered(rows))
+    assert kinds(found) == [("clock", 20, 20)]
+    assert abs(int(found.kernels.start[0]) - 20 * MS) <= 20 * US
+    assert "behind the host's: 20 of 20 GPU operations are shifted" in found.origin.losses[0].sentence
+
+
+def test_a_clock_of_a_gpu_that_is_ahead_is_shifted_to_the_calls_that_wait() -> None:
+    rows = [(start + 4 * MS, end + 4 * MS, *rest) for start, end, *rest in kernels()]
+    ahead = ordered(rows)
+    waits = [replace(ahead.calls, end=ahead.calls.start + 115 * US, start=ahead.calls.start + 5 * US)]
+    texts = np.append(ahead.strings, "cudaDeviceSynchronize")
+    columns = {
+        name: np.concatenate((getattr(ahead.calls, name), getattr(waits[0], name)))
+        for name in ahead.calls.__match_args__
+    }
+    columns["name"][20:], columns["correlation"][20:] = 2, np.arange(100, 120)
+    found = with_possible_times(replace(ahead, strings=texts, calls=type(ahead.calls)(**columns)))
+    assert kinds(found) == [("clock", 20, 20)]
+    assert abs(int(found.kernels.start[0]) - MS) <= 20 * US
+
+
+def test_an_operation_over_a_whole_successor_on_its_own_stream_is_left_out() -> None:
+    rows = kernels()
+    rows[5] = (rows[5][0], rows[5][0] + 3 * MS, *rows[5][2:])
+    found = with_possible_times(ordered(rows))
+    assert kinds(found) == [("overrun", 1, 20)]
+    # Nothing is known of the order on queues, and another stream runs beside.
+    assert not with_possible_times(timeline(rows)).origin.losses
+    beside = [*kernels(), (2 * MS, 9 * MS, COMM, 2 * MS - 10 * US, 0, 0, 13)]
+    assert not with_possible_times(ordered(beside)).origin.losses
+
+
+def test_the_nodes_of_one_launch_and_streams_without_an_order_may_overlap() -> None:
+    graph = ordered(kernels(4))
+    shared = replace(graph.kernels, end=graph.kernels.start + 5 * MS, correlation=np.zeros(4, np.int64))
+    shared = replace(shared, end=shared.end[::-1].copy())
+    assert not with_possible_times(replace(graph, kernels=shared)).origin.losses
+
+
+def test_an_operation_that_ends_long_after_the_capture_is_left_out() -> None:
+    rows = kernels()
+    rows[-1] = (rows[-1][0], rows[-1][0] + 2_000 * MS, *rows[-1][2:])
+    assert kinds(with_possible_times(ordered(rows))) == [("overrun", 1, 20)]
