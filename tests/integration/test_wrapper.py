@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -629,13 +630,94 @@ def test_every_launchers_ranks_get_the_variables_of_torch_distributed(
     assert (tmp_path / "logs/rank00003.out").read_text() == "3/4 1/2 node1:20007\n"
 
 
+def start_job(folder: Path, asked: Job, launch: list[str], **environment: str) -> subprocess.Popen[bytes]:
+    """Start the job.sh of a job whose ``launch`` gives its one rank no number."""
+    for name, text in rendered(asked, folder, launch=launch).items():
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_text(text)
+    variables = {**os.environ, **environment}
+    return subprocess.Popen(["/bin/bash", str(folder / "job.sh")], env=variables, start_new_session=True)
+
+
+TUTORIAL = {"RANK": "7", "WORLD_SIZE": "9", "LOCAL_RANK": "5", "LOCAL_WORLD_SIZE": "6"}
+MEETING = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1"}
+OUTER_JOB = {
+    **{"TORCHELASTIC_RUN_ID": "x", "OMPI_COMM_WORLD_RANK": "2", "OMPI_MCA_ess_base_vpid": "2"},
+    **{"PMI_RANK": "3", "PMI_SIZE": "4", "PMIX_RANK": "3", "PALS_RANKID": "3", "PALS_LOCAL_RANKID": "1"},
+    **{"MPI_LOCALRANKID": "1", "FLUX_TASK_RANK": "3", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4"},
+    **{"HPCPROF_RANK": "3", "HPCPROF_PULSE": "12", "PBS_NODEFILE": "/nodes", "GROUP_RANK": "1"},
+}
+
+
 @pytest.mark.parametrize("shell", SHELLS)
-def test_variables_of_torch_distributed_that_are_set_stay(shell: str, tmp_path: Path) -> None:
+def test_the_ranks_have_their_own_numbers_whatever_the_shell_holds(shell: str, tmp_path: Path) -> None:
     (tmp_path / "state").mkdir()
     (tmp_path / "state/meeting").write_text("node1:20007\n")
-    own = {"MASTER_ADDR": "10.0.0.1", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
-    run_wrapper(shell, job(), tmp_path, {**LAUNCHERS["Open MPI"], **own}, *SHOW_TORCH)
-    assert (tmp_path / "logs/rank00003.out").read_text() == "3/2 0/2 10.0.0.1:20007\n"
+    run_wrapper(shell, job(), tmp_path, {**LAUNCHERS["Slurm"], **TUTORIAL, **MEETING}, *SHOW_TORCH)
+    assert (tmp_path / "logs/rank00003.out").read_text() == "3/4 1/2 node1:20007\n"
+
+
+@pytest.mark.parametrize("launch", [[], ["env", "PMI_RANK=0", "PMI_SIZE=1"]])
+def test_a_job_forgets_the_ranks_of_the_shell_that_submits(launch: list[str], tmp_path: Path) -> None:
+    names = (*TUTORIAL, *MEETING, *OUTER_JOB)
+    show = f"import os; print(*(f'{{n}}={{os.environ[n]}}' for n in {names} if n in os.environ))"
+    asked = job(nodes=1, ranks_per_node=1, arguments=[sys.executable, "-c", show])
+    settings = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "PMIX_MCA_gds": "hash"}
+    assert start_job(tmp_path, asked, launch, **TUTORIAL, **MEETING, **OUTER_JOB, **settings).wait() == 0
+    told = dict(word.split("=") for word in (tmp_path / "logs/rank00000.out").read_text().split())
+    started = {"PMI_RANK": "0", "PMI_SIZE": "1"} if launch else {}
+    own = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "HPCPROF_RANK": "0"}
+    port = (tmp_path / "state/meeting").read_text().strip().partition(":")[2]
+    assert told == {**own, **started, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+
+
+SAVES = """
+import os, signal, sys, time
+got = []
+for name in ("USR1", "USR2", "ALRM", "XCPU", "TERM"):
+    signal.signal(getattr(signal, "SIG" + name), lambda number, _: got.append(signal.Signals(number).name))
+print("ready", flush=True)
+while not got:
+    time.sleep(0.01)
+time.sleep(0.5)
+print("saved on", *got, flush=True)
+"""
+
+
+@pytest.mark.parametrize("profiler", ["none", "nsys"])
+@pytest.mark.parametrize("group", [True, False], ids=["to all processes", "to the batch script"])
+@pytest.mark.parametrize("name", ["USR1", "XCPU", "TERM"])
+def test_a_program_gets_a_signal_once_and_its_exit_code_counts(
+    name: str, group: bool, profiler: str, tmp_path: Path
+) -> None:
+    (tmp_path / "bin").mkdir()
+    # This profiler acts on no signal, so that USR1 ends it before the program.
+    (tmp_path / "bin/nsys").write_text(
+        '#!/bin/sh\n[ "$1" = profile ] || exit 0\n'
+        'for word in "$@"; do case $word in --output=*) output=${word#*=} ;; esac; done\n'
+        'while [ "$1" != /bin/sh ]; do shift; done; "$@"; code=$?; exit "$code"\n'
+    )
+    (tmp_path / "bin/nsys").chmod(0o755)
+    asked = job(nodes=1, ranks_per_node=1, profiler=profiler, arguments=[sys.executable, "-c", SAVES])
+    folder = tmp_path / "run"
+    script = start_job(folder, asked, [], PATH=f"{tmp_path}/bin:{os.environ['PATH']}")
+    output = folder / "logs/rank00000.out"
+    until(lambda: output.exists() and "ready" in output.read_text(), 60)
+    os.kill(-script.pid if group else script.pid, getattr(signal, f"SIG{name}"))
+    assert script.wait(60) == 0
+    assert output.read_text() == f"ready\nsaved on SIG{name}\n"
+    assert (folder / "state/rank00000.exit").read_text() == "0\n"
+    assert (folder / "state/finished").read_text() == "0\n"
+
+
+def test_a_job_that_is_ended_by_a_signal_records_no_end_of_its_own(tmp_path: Path) -> None:
+    asked = job(nodes=1, ranks_per_node=1, arguments=["sh", "-c", "echo ready; exec sleep 60"])
+    script = start_job(tmp_path, asked, [])
+    output = tmp_path / "logs/rank00000.out"
+    until(lambda: output.exists() and "ready" in output.read_text(), 60)
+    os.kill(-script.pid, signal.SIGTERM)
+    assert script.wait(60) == 143
+    assert not (tmp_path / "state/finished").exists()
 
 
 @pytest.mark.parametrize("shell", SHELLS)

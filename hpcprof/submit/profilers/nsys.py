@@ -41,6 +41,8 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
         "--cpuctxsw=none",
         *(("--capture-range=cudaProfilerApi", f"--capture-range-end={end}") if by_program else ()),
         *((_GPU_METRICS,) if _counters(target, settings) else ()),
+        # Not for processes that the program leaves behind, as daemons.
+        "--wait=primary",
         "--force-overwrite=true",
         f"--output={OUTPUT}",
     )

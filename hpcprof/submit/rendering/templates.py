@@ -105,6 +105,8 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     """The seconds before the walltime limit at which profilers stop; None without profiled ranks."""
     rank_variables: Sequence[str]
     """The families of environment variables that may tell a process its rank, in this order."""
+    signals: str = "HUP INT QUIT TERM USR1 USR2 ALRM XCPU"
+    """The signals that a program may act on; the shells around it outlive them."""
     watches_ranks: bool
     """True if the wrappers end the other ranks when one fails."""
     watch_seconds: int

@@ -136,7 +136,7 @@ def test_what_a_pod_cannot_be_asked_for_is_refused(asked: dict[str, Any], says: 
 
 def test_one_mpirun_starts_one_process_group_over_all_workers() -> None:
     script = documents()[1]["data"]["job.sh"]
-    launches = [line for line in script.splitlines() if line.startswith("mpirun ")]
+    launches = [line for line in script.splitlines() if line.startswith("run_ranks mpirun ")]
     assert len(launches) == 1
     assert " -n 16 --map-by ppr:8:node " in launches[0]
     assert script.count('/bin/sh "$run_dir/wrapper.sh"') == 1
@@ -147,7 +147,7 @@ def test_the_environment_of_the_site_is_passed_on_to_the_other_pods(tmp_path: Pa
     asked = make_job(site, arguments=["true"], options=OPTIONS)
     rendering = Rendering(tmp_path, ["hpcprof"], launch_command(site, asked), ["true"])
     script = render(site, asked, rendering)["job.sh"]
-    assert "\nmpirun -x NCCL_DEBUG -x TMPDIR --allow-run-as-root " in script
+    assert "\nrun_ranks mpirun -x NCCL_DEBUG -x TMPDIR --allow-run-as-root " in script
 
 
 @pytest.mark.parametrize(("profiler", "ranks", "needed"), [("ncu", "all", True), ("nsys", "all", False)])
