@@ -45,6 +45,10 @@ class StoreError(HpcprofError):
     """The results database cannot be used."""
 
 
+class RepeatedRow(StoreError):
+    """Rows that are to be stored have the same key."""
+
+
 class InformationRequested(Exception):
     """The user asked for a text, such as ``--help`` of a workload: print `text` and exit with status 0."""
 

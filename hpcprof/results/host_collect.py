@@ -12,7 +12,7 @@ from hpcprof.common.processes import CommandNotStarted
 from hpcprof.common.units import visible
 from hpcprof.profiles.event_folders import EVENTS
 from hpcprof.results.analysis_table import earlier_version
-from hpcprof.results.package import check_rows
+from hpcprof.results.package_rows import check_rows, check_types
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.runs.directory import Run
 from hpcprof.submit.remote.host import Host
@@ -79,6 +79,7 @@ def _take(run: Run, results: Path, store: Store) -> bool:
     if row is None or earlier_version(source.profiles(run.id).values()):
         return False
     path, rows = run.path.absolute(), source.rows_of(run.id)
-    check_rows(run.id, rows, __version__)
+    check_types(rows)
+    check_rows(run.id, rows)
     store.replace_run(msgspec.structs.replace(row, path=str(path), events=str(path / EVENTS)), rows)
     return True

@@ -8,26 +8,26 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import re
 import shutil
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from hpcprof.analysis.explain.explanation import Explanation
-from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common import __version__
-from hpcprof.common.errors import DamagedInput, HpcprofError
+from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
 from hpcprof.profiles.event_folders import (
     COMMUNICATION,
     communication_folder,
@@ -38,32 +38,48 @@ from hpcprof.profiles.event_folders import (
     run_key,
     table_path,
 )
-from hpcprof.profiles.losses import LossKind, Subject
 from hpcprof.results.kept_events import MATCHES, event_schemas
 from hpcprof.results.last_collected import note_collected
-from hpcprof.results.listing import ListedRun
+from hpcprof.results.listing import STATES, ListedRun
+from hpcprof.results.mpi_links import FILE as MPI_FILE
+from hpcprof.results.package_rows import DAMAGES, MOST_RESULTS_BYTES, PackedRows, check_rows, memory_for
+from hpcprof.results.run_communication import CLOCKS, DESCRIPTION
 from hpcprof.results.store.store import Store
-from hpcprof.results.store.tables import OF_RUN, Kept, PushedRow, RunRow
+from hpcprof.results.store.tables import OF_RUN, PushedRow, RunRow
 from hpcprof.runs.directory import Run
+from hpcprof.runs.tags import check_tags
 
 FORMAT = 1
-MOST_RESULTS_BYTES = 512 << 20
 _MOST_RUN_BYTES = 1 << 20
-"""The most bytes of what every list shows of the run."""
+"""Maximum size of the description of the run, which every list reads."""
+
+_MOST_TEXT_BYTES = 16 << 20
+"""Maximum size of a file that describes events."""
 
 MOST_EVENT_BYTES = 64 << 30
-"""The most bytes of the results, and of the events when they are unpacked."""
+"""Maximum size of a package when it is unpacked, and of its events in memory."""
+
+_MOST_EXPANSION = 250
+_LEAST_EXPANDED_BYTES = 64 << 20
+"""A file of events above this size in memory may take at most `_MOST_EXPANSION` times its size on disk."""
+
+_MOST_PARTS = 1024
+"""Maximum number of files of matches, beside one for each rank."""
+
+_PIECE = 1 << 20
+_BLOCK_BYTES = 4096
+"""The space that a file takes at least."""
 
 _RUN, _RESULTS = "run.json", "results.json"
-_EVENTS = re.compile(r"events/(?P<table>[a-z_]{1,40})/(?P<rank>\d{1,7})\.parquet")
-_ORIGINS = re.compile(r"origins/(?P<rank>\d{1,7})\.jsonl")
-_SHARED = re.compile(r"communication/(?P<name>(?:part-\d{1,6}|[a-z_]{1,20})\.(?:parquet|json))")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
+_EVENTS = re.compile(r"events/(?P<table>[a-z_]{1,40})/(?P<rank>0|[1-9]\d{0,6})\.parquet")
+_ORIGINS = re.compile(r"origins/(?P<rank>0|[1-9]\d{0,6})\.jsonl")
+_PART = re.compile(r"communication/part-(?P<number>0|[1-9]\d{0,6})\.parquet")
+_SHARED = tuple(f"communication/{name}" for name in (DESCRIPTION, CLOCKS, MPI_FILE))
 _RUN_ID = re.compile(r"[\w][\w.+@=-]{0,199}")
 _LONGEST_NAME = 255
 _EARLIEST, _LATEST = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (1970, 2200))
 _MOST_SECONDS = 1e10
-_DAMAGES = (msgspec.MsgspecError, RecursionError)
+_MOST_RANKS = 10_000_000
 
 
 class Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -154,31 +170,57 @@ def unpacked(path: Path, beside: Path, most_bytes: int = MOST_EVENT_BYTES) -> It
     """Unpack and check a package in a private folder, which is removed afterwards.
 
     The folder is made in ``beside``, on the file system on which the events are to stay, and all that is in
-    the package may take ``most_bytes``. Raises DamagedInput if anything in it is not as `write_package`
-    writes it, and HpcprofError if a file cannot be written here.
+    the package may take ``most_bytes``, as files and in memory. Raises DamagedInput if anything in it is not
+    as `write_package` writes it, and HpcprofError if a file cannot be written here.
     """
-    with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=beside) as folder:
+    most_bytes = min(most_bytes, MOST_EVENT_BYTES)
+    with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=beside) as folder, ExitStack() as held:
         place = Path(folder)
         try:
-            texts = dict(_unpack(path, place, min(most_bytes, MOST_EVENT_BYTES)))
-            described = msgspec.json.decode(texts[_RUN], type=Described)
-            rows = msgspec.json.decode(texts[_RESULTS], type=dict[str, dict[str, list[Any]]])
-        except KeyError as error:
-            raise DamagedInput(f"the package lacks {error.args[0]}") from None
-        except (*_DAMAGES, tarfile.TarError, OSError, EOFError, ValueError) as error:
+            with tarfile.open(path, "r|gz", tarinfo=_PlainFile) as archive:
+                members = _Members(archive, most_bytes)
+                described = _described(members.read(_RUN, _MOST_RUN_BYTES))
+                results = members.read(_RESULTS, MOST_RESULTS_BYTES, held)
+                rows = PackedRows(results, described.made_by)
+                check_rows(described.listed.run, rows)
+                members.extract(place, frozenset(rows["profiles"]["rank"] if "profiles" in rows else ()))
+        except (tarfile.TarError, OSError, EOFError, ValueError, zlib.error) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise HpcprofError(f"the package cannot be unpacked: {error.strerror}.") from None
             raise DamagedInput(f"the package is damaged: {error}") from None
-        if described.format != FORMAT:
-            raise DamagedInput(f"the package has format {described.format}; this hpcprof reads {FORMAT}")
-        if not _RUN_ID.fullmatch(described.listed.run) or len(run_key(described.listed.run)) > _LONGEST_NAME:
-            raise DamagedInput("the id of the run has invalid characters")
-        _check_times(described.listed)
-        check_rows(described.listed.run, rows, described.made_by)
-        _check_events(place)
-        size = sum(len(text) for text in texts.values())
-        size += sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
-        yield Package(described, rows, place, size)
+        _check_events(place, most_bytes)
+        yield Package(described, rows, place, members.total)
+
+
+def _described(text: bytes) -> Described:
+    """Return what ``run.json`` says; whoever made it may not be this hpcprof."""
+    try:
+        described = msgspec.json.decode(text, type=Described)
+        json.loads(text, object_pairs_hook=_no_name_twice)
+    except DAMAGES as error:
+        raise DamagedInput(f"the package is damaged: {error}") from None
+    listed = described.listed
+    if described.format != FORMAT:
+        raise DamagedInput(f"the package has format {described.format}; this hpcprof reads {FORMAT}")
+    if not _RUN_ID.fullmatch(listed.run) or len(run_key(listed.run)) > _LONGEST_NAME:
+        raise DamagedInput("the id of the run has invalid characters")
+    if listed.state not in STATES:
+        raise DamagedInput("the run has an unknown state")
+    counts = (listed.nodes, listed.ranks_per_node, listed.ranks)
+    if not all(0 <= (count or 0) <= _MOST_RANKS for count in counts):
+        raise DamagedInput("the run has an impossible number of ranks")
+    try:
+        check_tags(listed.tags)
+    except UsageError as error:
+        raise DamagedInput(str(error).rstrip(".")) from None
+    _check_times(listed)
+    return described
+
+
+def _no_name_twice(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({name for name, _ in fields}) < len(fields):
+        raise DamagedInput(f"{_RUN} has a name twice")
+    return dict(fields)
 
 
 def keep_package(package: Package, store: Store, project: Path, pushed: PushedRow) -> None:
@@ -220,32 +262,77 @@ class _PlainFile(tarfile.TarInfo):
         member = super().frombuf(buf, encoding, errors)
         if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
             raise DamagedInput("the package holds something that is not a plain file")
+        if member.size < 0:
+            raise DamagedInput("the package holds a file of negative size")
         return member
 
 
-def _unpack(path: Path, place: Path, most_bytes: int) -> Iterator[tuple[str, bytes]]:
-    """Write the events of a package into a folder, and yield the names and contents of its other files."""
-    total = 0
-    with tarfile.open(path, "r|gz", tarinfo=_PlainFile) as archive:
-        for member in archive:
-            content = archive.extractfile(member)
-            assert content is not None
-            total += member.size
-            if total > most_bytes:
-                raise DamagedInput(f"the package exceeds {most_bytes:,} bytes when it is unpacked")
-            if member.name in (_RUN, _RESULTS):
-                most = MOST_RESULTS_BYTES if member.name == _RESULTS else _MOST_RUN_BYTES
-                if member.size > most:
-                    raise DamagedInput(f"{member.name} exceeds {most:,} bytes")
-                yield member.name, content.read()
-                continue
-            known = any(pattern.fullmatch(member.name) for pattern in (_EVENTS, _ORIGINS, _SHARED))
-            if not known:
+class _Members:
+    """The files of an archive in their order; ``total`` is the space that they take.
+
+    Raises DamagedInput if they take more than ``most_bytes``, or are not those of a package.
+    """
+
+    def __init__(self, archive: tarfile.TarFile, most_bytes: int) -> None:
+        self._archive, self._most_bytes = archive, most_bytes
+        self.total = 0
+
+    def read(self, name: str, most_bytes: int, held: ExitStack | None = None) -> bytes:
+        """Return the content of the next file; what ``held`` has is held for decoding it."""
+        member = self._next()
+        if member is None or member.name != name:
+            raise DamagedInput(f"the package lacks {name}, or has another file before it")
+        if member.size > most_bytes:
+            raise DamagedInput(f"{name} exceeds {most_bytes:,} bytes")
+        if held is not None:
+            held.enter_context(memory_for(member.size))
+        # In pieces: tarfile joins what it has read of a file to a second copy.
+        text = io.BytesIO()
+        shutil.copyfileobj(self._content(member), text, _PIECE)
+        return text.getvalue()
+
+    def extract(self, place: Path, ranks: frozenset[int]) -> None:
+        """Write the other files into a folder: those of ranks with a profile, each once."""
+        written = set()
+        while member := self._next():
+            if not _belongs(member.name, ranks):
                 raise DamagedInput("the package holds an unexpected file")
+            if member.name in written:
+                raise DamagedInput(f"the package holds {member.name} twice")
+            if member.size == 0:
+                raise DamagedInput(f"{member.name} is empty")
+            if not member.name.endswith(".parquet") and member.size > _MOST_TEXT_BYTES:
+                raise DamagedInput(f"{member.name} exceeds {_MOST_TEXT_BYTES:,} bytes")
+            written.add(member.name)
             target = place / member.name
             target.parent.mkdir(parents=True, exist_ok=True)
             with target.open("xb") as file:
-                shutil.copyfileobj(content, file)
+                shutil.copyfileobj(self._content(member), file)
+
+    def _next(self) -> tarfile.TarInfo | None:
+        self._archive.members = []  # type: ignore[attr-defined]  # tarfile keeps all of them
+        member = self._archive.next()
+        if member is not None:
+            self.total += max(member.size, _BLOCK_BYTES)
+            if self.total > self._most_bytes:
+                raise DamagedInput(f"the package exceeds {self._most_bytes:,} bytes when it is unpacked")
+        return member
+
+    def _content(self, member: tarfile.TarInfo) -> IO[bytes]:
+        content = self._archive.extractfile(member)
+        assert content is not None
+        return content
+
+
+def _belongs(name: str, ranks: frozenset[int]) -> bool:
+    """Return whether a package of profiles of these ranks has a file of this name."""
+    if found := _EVENTS.fullmatch(name):
+        return found["table"] in event_schemas() and int(found["rank"]) in ranks
+    if found := _ORIGINS.fullmatch(name):
+        return int(found["rank"]) in ranks
+    if found := _PART.fullmatch(name):
+        return int(found["number"]) < _MOST_PARTS + len(ranks)
+    return name in _SHARED
 
 
 def _place(events: Path, run_id: str, name: str) -> Path:
@@ -257,41 +344,6 @@ def _place(events: Path, run_id: str, name: str) -> Path:
     return communication_folder(events, run_id) / name.partition("/")[2]
 
 
-def check_rows(run_id: str, rows: Mapping[str, Mapping[str, list[Any]]], made_by: str) -> None:
-    """Check rows that come from elsewhere: they are those of one run, and as the tables have them.
-
-    ``rows`` are as `hpcprof.results.store.store.Store.rows_of` returns them, and ``made_by`` is the version
-    of hpcprof that wrote them. Raises DamagedInput for the first table that is not as it has to be.
-    """
-    for name, columns in rows.items():
-        table = OF_RUN.get(name)
-        if table is None or not columns.keys() <= {column.name for column in table.table.columns}:
-            others = f"a package by hpcprof {made_by[:20]}; here is hpcprof {__version__}"
-            raise DamagedInput(f"the table {name[:60]!r} has unknown columns, in {others}")
-        if len({len(values) for values in columns.values()}) > 1:
-            raise DamagedInput(f"the columns of {name} are of different lengths")
-        if set(columns.get(table.run, [run_id])) != {run_id}:
-            raise DamagedInput(f"{name} has rows of another run")
-        _check_values(name, table, columns)
-    if len(rows.get("runs", {}).get("id", ())) != 1:
-        raise DamagedInput("the results are not of one run")
-    if not all(_SHA256.fullmatch(text) for text in rows.get("profiles", {}).get("sha256", ())):
-        raise DamagedInput("profiles has an invalid checksum")
-    allowed = {
-        ("losses", "kind"): {kind.value for kind in LossKind},
-        ("losses", "subject"): {subject.value for subject in Subject},
-        ("reasons", "analysis"): set(ANALYSES),
-    }
-    for (name, column), values in allowed.items():
-        if not set(rows.get(name, {}).get(column, ())) <= values:
-            raise DamagedInput(f"{name} has a {column} that hpcprof {__version__} does not know")
-    for text in rows.get("explanations", {}).get("explanation", ()):
-        try:
-            Explanation.from_json(msgspec.json.decode(text))
-        except _DAMAGES as error:
-            raise DamagedInput(f"the explanation is damaged: {error}") from None
-
-
 def _check_times(listed: ListedRun) -> None:
     times = [when for when in (listed.submitted, listed.started) if when is not None]
     if not all(when.tzinfo and _EARLIEST < when < _LATEST for when in times):
@@ -300,18 +352,7 @@ def _check_times(listed: ListedRun) -> None:
         raise DamagedInput("the run has an impossible duration")
 
 
-def _check_values(name: str, table: Kept, columns: Mapping[str, list[Any]]) -> None:
-    for column, values in columns.items():
-        kind, may_be_null = table.types[column]
-        if not all(type(value) in kind or (value is None and may_be_null) for value in values):
-            raise DamagedInput(f"{name}.{column} has a value of another type")
-        if int in kind and any(not -(1 << 63) <= value < 1 << 63 for value in values if type(value) is int):
-            raise DamagedInput(f"{name}.{column} has a number of more than 64 bits")
-    if missing := {column for column, (_, null) in table.types.items() if not null} - columns.keys():
-        raise DamagedInput(f"{name} lacks {', '.join(sorted(missing))}")
-
-
-def _check_events(place: Path) -> None:
+def _check_events(place: Path, most_bytes: int) -> None:
     """Check the columns of Parquet files, and how large they are in memory."""
     schemas = event_schemas()
     total = 0
@@ -329,9 +370,12 @@ def _check_events(place: Path) -> None:
             raise DamagedInput(f"the events {table} have other columns than hpcprof {__version__}")
         # Equal values take no place in the file, and 8 bytes each in memory.
         encoded = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
-        total += max(encoded, 8 * metadata.num_rows * metadata.num_columns)
-        if total > MOST_EVENT_BYTES:
-            raise DamagedInput(f"the events exceed {MOST_EVENT_BYTES:,} bytes")
+        expanded = max(encoded, 8 * metadata.num_rows * metadata.num_columns)
+        if expanded > max(_LEAST_EXPANDED_BYTES, _MOST_EXPANSION * file.stat().st_size):
+            raise DamagedInput(f"the events {table} take {expanded:,} bytes of memory in a small file")
+        total += expanded
+        if total > most_bytes:
+            raise DamagedInput(f"the events exceed {most_bytes:,} bytes")
 
 
 def checksum(path: Path) -> str:

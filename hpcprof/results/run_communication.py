@@ -39,7 +39,7 @@ from hpcprof.results.rank_tables import MPI_TABLES, has_mpi, rank_table_rows, re
 VERSION = 3
 """Raised when matches or clocks are computed in another way: they are then computed again."""
 
-_DESCRIPTION, _CLOCKS = "description.json", "clocks.parquet"
+DESCRIPTION, CLOCKS = "description.json", "clocks.parquet"
 _GROUP, _BATCH = 1 << 16, 1 << 18
 _COLLECTIVE = ("op", "comm_id", "seq", "bytes")
 _MESSAGE = ("op", "comm_id", "tag", "bytes")
@@ -440,7 +440,7 @@ class RunCommunication:
         """Write what makes the files in the folder count."""
         clocks = self.clocks
         self._folder.mkdir(parents=True, exist_ok=True)
-        with replacing(self._folder / _CLOCKS) as temporary:
+        with replacing(self._folder / CLOCKS) as temporary:
             pq.write_table(_clock_table(clocks.clocks), temporary, compression="zstd", store_schema=False)
         described = _Description(
             VERSION,
@@ -452,8 +452,8 @@ class RunCommunication:
             self.size,
             self.mpi,
         )
-        write_atomically(self._folder / _DESCRIPTION, msgspec.json.encode(described).decode())
-        names = {_CLOCKS, _DESCRIPTION, *(part.name for part in self.parts)}
+        write_atomically(self._folder / DESCRIPTION, msgspec.json.encode(described).decode())
+        names = {CLOCKS, DESCRIPTION, *(part.name for part in self.parts)}
         if self.mpi:
             names.add(MPI_FILE)
         for path in self._folder.iterdir():
@@ -464,10 +464,10 @@ class RunCommunication:
 def load_communication(folder: Path, events: Mapping[int, RankEvents]) -> RunCommunication | None:
     """Return the communication in a folder; None if there is none of these profiles and this version."""
     try:
-        described = msgspec.json.decode((folder / _DESCRIPTION).read_bytes(), type=_Description)
+        described = msgspec.json.decode((folder / DESCRIPTION).read_bytes(), type=_Description)
         if (described.version, described.profiles) != (VERSION, identity(events)):
             return None
-        clocks = _clocks(pq.read_table(folder / _CLOCKS, use_threads=False))
+        clocks = _clocks(pq.read_table(folder / CLOCKS, use_threads=False))
     except (OSError, msgspec.MsgspecError, pa.ArrowException, KeyError):
         return None
     whole = RunClocks(clocks, described.sources, described.errors, described.start_utc_ns)

@@ -17,11 +17,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from fcntl import LOCK_EX, LOCK_NB, flock
+from functools import partial
 from pathlib import Path
 from threading import BoundedSemaphore, Condition, Lock
 from urllib.parse import parse_qs, parse_qsl, urlencode
 
 import msgspec
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
@@ -33,7 +36,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hpcprof.common.errors import DamagedInput, HpcprofError, StoreError, UsageError
+from hpcprof.common.errors import DamagedInput, HpcprofError, RepeatedRow, StoreError, UsageError
 from hpcprof.common.units import format_bytes, visible
 from hpcprof.profiles.event_folders import PUSHED
 from hpcprof.results.package import checksum, keep_package, unpacked
@@ -125,6 +128,7 @@ class Hub:
         self._projects: dict[str, Project] = {}
         self._lock = Lock()
         self._templates = page_templates()
+        self._pushing: dict[str, CapacityLimiter] = {}
 
     def project(self, name: str) -> Project:
         """Return a project, which is made at its first use."""
@@ -166,11 +170,15 @@ class Hub:
             return _READ_ONLY
         project = await run_in_threadpool(self.project, grant.project)
         uploads = project.uploads
+        # Threads of its own: pushes hold up no page, and no push of another token.
+        places = self._pushing.setdefault(grant.name, CapacityLimiter(_PARTS_AT_ONCE))
         try:
             if request.method == "PUT":
                 offset, length = (_number(request, name) for name in ("upload-offset", "upload-length"))
-                part = await request.body()
-                done = await run_in_threadpool(uploads.receive, digest, grant, offset, length, part)
+                async with places:
+                    part = await request.body()
+                    receive = partial(uploads.receive, digest, grant, offset, length, part)
+                    done = await run_sync(receive, limiter=CapacityLimiter(1))
             else:
                 done = await run_in_threadpool(uploads.progress, digest, grant)
         except PushRefused as error:
@@ -362,6 +370,9 @@ _MOST_BEGUN = 100
 _UNPACKED_AT_ONCE = 4
 """The most packages of a project that are unpacked at a time."""
 
+_PARTS_AT_ONCE = 4
+"""Maximum number of parts of a token that are in memory, or being kept, at the same time; others wait."""
+
 
 class PushRefused(HpcprofError):
     """A part, or a package, that the hub does not take, with the HTTP status that says so."""
@@ -487,6 +498,8 @@ class Uploads:
                         shutil.rmtree(self._folder / PUSHED / digest, ignore_errors=True)
                     raise
                 return run
+        except RepeatedRow:
+            raise PushRefused(400, "a table of the package has a row twice.") from None
         except DamagedInput as error:
             raise PushRefused(400, f"{error}.") from None
 

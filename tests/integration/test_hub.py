@@ -434,9 +434,15 @@ def events_of_another_kind(members: Members) -> None:
             members[place] = member, other
 
 
-def nested() -> tuple[tarfile.TarInfo, bytes]:
-    """Return results that are too deep for a reader that calls itself."""
-    return tarfile.TarInfo("results.json"), b"[" * 1_000_000
+def damaged_events(members: Members) -> None:
+    for place, (member, _) in enumerate(members):
+        if member.name == "events/kernels/0.parquet":
+            members[place] = member, b"PAR1 no"
+
+
+def nested(members: Members) -> None:
+    """Replace the results by some that are too deep for a reader that calls itself."""
+    members[1] = members[1][0], b"[" * 1_000_000
 
 
 def numbers() -> bytes:
@@ -459,7 +465,8 @@ def numbers() -> bytes:
         (added("events/kernels/9.parquet", kind=tarfile.SYMTYPE), "not a plain file"),
         (added("events/kernels/9.parquet", kind=tarfile.LNKTYPE), "not a plain file"),
         (added("events/kernels/9.parquet", kind=tarfile.FIFOTYPE), "not a plain file"),
-        (added("events/kernels/9.parquet", b"PAR1 no"), "damaged"),
+        (damaged_events, "damaged"),
+        (added("events/kernels/9.parquet", b"PAR1 no"), "an unexpected file"),
         (events_of_another_kind, "other columns"),
         (edited("run.json", lambda run: run["listed"].update(run="../x")), "invalid characters"),
         (edited("run.json", lambda run: run.update(html="<script>")), "damaged"),
@@ -471,7 +478,7 @@ def numbers() -> bytes:
         ),
         (edited("results.json", lambda rows: rows["profiles"].update(evil=[1, 2])), "unknown columns"),
         (edited("results.json", lambda rows: rows["profiles"].update(rank=["0", "1"])), "another type"),
-        (edited("results.json", lambda rows: rows["profiles"].update(bytes=[1 << 64, 1])), "64 bits"),
+        (edited("results.json", lambda rows: rows["profiles"].update(bytes=[1 << 64, 1])), "another type"),
         (edited("results.json", lambda rows: rows["profiles"].update(sha256=["../x", "y"])), "checksum"),
         (edited("results.json", lambda rows: rows["profiles"].update(rank=[0])), "different lengths"),
         (edited("results.json", lambda rows: rows.pop("runs")), "are not of one run"),
@@ -482,9 +489,9 @@ def numbers() -> bytes:
         (edited("run.json", lambda run: run["listed"].update(submitted="0001-01-01T00:00:00+05:00")), "time"),
         (edited("run.json", lambda run: run["listed"].update(duration_s=1e300)), "impossible duration"),
         (edited("run.json", lambda run: run["listed"].update(run="\N{SNOWMAN}r" * 60)), "characters"),
-        (lambda members: members.append(nested()), "damaged"),
+        (nested, "Expected `object`"),
         (added("communication/description.json", b"{}", kind=tarfile.XHDTYPE), "not a plain file"),
-        (added("events/communication/0.parquet", numbers()), "other columns"),
+        (added("events/communication/0.parquet", numbers()), "an unexpected file"),
         (added("communication/part-7.parquet", numbers()), "other columns"),
         (lambda members: members.pop(0), "lacks run.json"),
     ],

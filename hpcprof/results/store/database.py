@@ -16,13 +16,13 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine, create_engine, event, func, inspect, select
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import CreateTable, DropTable
 
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.common.errors import StoreError, UsageError
+from hpcprof.common.errors import RepeatedRow, StoreError, UsageError
 from hpcprof.results.analysis_table import WHOLE_RUN
 from hpcprof.results.store.bulk import insert_rows
 from hpcprof.results.store.tables import (
@@ -213,6 +213,8 @@ class Database:
     def _errors_as_sentences(self) -> Iterator[None]:
         try:
             yield
+        except IntegrityError as error:
+            raise RepeatedRow(f"a row is there twice: {cause(error)}.") from None
         except (SQLAlchemyError, sqlite3.Error, OSError, OverflowError) as error:
             raise StoreError(f"cannot use the results database {self}: {cause(error)}.") from None
 

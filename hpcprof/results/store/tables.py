@@ -236,17 +236,6 @@ class Kept:
     table: Table
     run: str = "run_id"
 
-    @property
-    def types(self) -> dict[str, tuple[tuple[type, ...], bool]]:
-        """The types of a value by column, and whether it may be null."""
-        return {column.name: (_values(column.type), bool(column.nullable)) for column in self.table.columns}
-
-
-def _values(kind: TypeEngine[Any]) -> tuple[type, ...]:
-    if isinstance(kind, Plain):
-        return (str,)
-    return (int, float) if isinstance(kind, Finite) else (int,)
-
 
 OF_RUN = {
     "runs": Kept(RUNS, "id"),

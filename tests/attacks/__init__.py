@@ -1,0 +1,1 @@
+"""Attacks on what receives: each test attacks as somebody would; docs/explanation/security.md lists them."""
