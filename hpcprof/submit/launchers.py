@@ -16,13 +16,17 @@ from hpcprof.common.errors import UsageError
 from hpcprof.runs.job import Job
 from hpcprof.submit.linked_libraries import mpi_family
 from hpcprof.submit.mpi_types import type_argument
-from hpcprof.submit.schedulers.slurm.scheduler import fit_gpus
+from hpcprof.submit.schedulers.slurm.scheduler import fit_gpus, gpus_are_shared
 from hpcprof.submit.sites.model import LauncherName, Site
 
 # The order in which the wrapper asks: a launcher's own variables first. If one launcher runs inside another
 # (mpirun in a Slurm job), the outer one's variables describe the launcher's helpers, not the ranks.
 _MPI = ("pals", "ompi", "pmi", "flux", "pmix", "slurm", "torchrun")
 _SLURM = ("slurm", "pmi", "pmix", "ompi", "flux")
+_FLUX = ("flux",)
+# ibrun starts the ranks of each MPI with that MPI's own launcher, or with srun.
+_IBRUN = ("ompi", "mvapich", "pmi", "slurm", "pmix")
+_JSRUN = ("jsm", "ompi", "pmix")
 _TORCHRUN = ("torchrun",)
 
 MEETING = "{meeting}"
@@ -65,7 +69,13 @@ class LauncherDescription(msgspec.Struct, frozen=True):
 
 def launch_command(site: Site, job: Job) -> list[str]:
     """Return the launcher's argv, which the program of each rank follows; empty for no launcher."""
-    return LAUNCHERS[site.launcher.name].command(site, job)
+    given = [
+        option.launcher_argument.replace("{}", job.options[key])
+        for key, option in site.options.items()
+        if option.launcher_argument and job.options.get(key)
+    ]
+    launcher = msgspec.structs.replace(site.launcher, arguments=[*site.launcher.arguments, *given])
+    return LAUNCHERS[launcher.name].command(msgspec.structs.replace(site, launcher=launcher), job)
 
 
 def find_mpiexec(family: str | None = None) -> str | None:
@@ -142,10 +152,14 @@ def _srun(site: Site, job: Job) -> list[str]:
     # that is still writing. If a rank fails, the wrapper ends the others and lets their profilers write.
     # Without profilers srun does it, unless the site wants failed ranks to be tolerated.
     chosen = any(word.startswith(("--kill-on-bad-exit", "-K")) for word in site.launcher.arguments)
+    arguments = fit_gpus(site.launcher.arguments, job)
+    if gpus_are_shared(site, job):
+        on_gpu = -(-job.ranks_per_node // (site.node.gpus or 1))
+        arguments = [a.replace("--gpus-per-task=1", f"--ntasks-per-gpu={on_gpu}") for a in arguments]
     failures = ["--wait=0"] if job.profiled_ranks else [] if chosen else ["--kill-on-bad-exit=1"]
     return [
         "srun",
-        *fit_gpus(site.launcher.arguments, job),
+        *arguments,
         *type_argument(job),
         f"--nodes={job.nodes}",
         f"--ntasks={job.ranks}",
@@ -153,6 +167,64 @@ def _srun(site: Site, job: Job) -> list[str]:
         *_cpu_bind(site, job, _in_slurm),
         *failures,
     ]
+
+
+def _flux(site: Site, job: Job) -> list[str]:
+    """Start ranks by ``flux run``, each on cores of its own and, where the site says so, GPUs of its own.
+
+    Source: flux-run(1). By default it ends the other ranks 30 s after the first one has ended, and with them
+    a profiler that is still writing.
+    """
+    cores = job.cpus_per_rank or _share(site.node.cores, job)
+    gpus = _share(site.node.gpus, job) if job.gpus_per_rank is None else job.gpus_per_rank
+    return [
+        "flux",
+        "run",
+        *site.launcher.arguments,
+        f"--nodes={job.nodes}",
+        f"--ntasks={job.ranks}",
+        *([f"--cores-per-task={cores}"] if cores else []),
+        *([f"--gpus-per-task={gpus}"] if gpus else []),
+        "-o",
+        "exit-timeout=none",
+        *([] if job.profiled_ranks else ["-o", "exit-on-error"]),
+    ]
+
+
+def _ibrun(site: Site, job: Job) -> list[str]:
+    """Start ranks by TACC's ibrun, which takes nodes, ranks and the MPI from the job and its modules.
+
+    Source: TACC's guide to Vista, launching.md, 2026-08-12.
+    """
+    return ["ibrun", *site.launcher.arguments]
+
+
+def _jsrun(site: Site, job: Job) -> list[str]:
+    """Start ranks by jsrun: a resource set for each rank, or without known cores one for each node.
+
+    Source: OLCF's guide to Summit (systems/summit_user_guide.rst), 2026-07-22.
+    """
+    cores = job.cpus_per_rank or _share(site.node.cores, job)
+    gpus = _share(site.node.gpus, job) if job.gpus_per_rank is None else job.gpus_per_rank
+    if cores:
+        sets, on_node, tasks = job.ranks, job.ranks_per_node, 1
+    else:
+        sets, on_node, tasks = job.nodes, 1, job.ranks_per_node
+    return [
+        "jsrun",
+        *site.launcher.arguments,
+        f"--nrs={sets}",
+        f"--rs_per_host={on_node}",
+        f"--tasks_per_rs={tasks}",
+        f"--cpu_per_rs={cores or 'ALL_CPUS'}",
+        f"--gpu_per_rs={(gpus or 0) if cores else 'ALL_GPUS'}",
+        f"--bind=packed:{cores}" if cores else "--bind=none",
+    ]
+
+
+def _share(count: int | None, job: Job) -> int:
+    """Return the share of a node's cores or GPUs that each of its ranks can have; 0 if unknown."""
+    return (count or 0) // job.ranks_per_node
 
 
 def _torchrun(site: Site, job: Job) -> list[str]:
@@ -207,6 +279,25 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
         rank_variables=_SLURM,
         on_each_node=lambda nodes: ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"],
         ends_other_ranks=True,
+    ),
+    LauncherName.FLUX: LauncherDescription(
+        _flux,
+        rank_variables=_FLUX,
+        on_each_node=lambda nodes: ["flux", "run", f"--nodes={nodes}", f"--ntasks={nodes}", "--exclusive"],
+        ends_other_ranks=True,
+    ),
+    LauncherName.IBRUN: LauncherDescription(_ibrun, rank_variables=_IBRUN),
+    LauncherName.JSRUN: LauncherDescription(
+        _jsrun,
+        rank_variables=_JSRUN,
+        on_each_node=lambda nodes: [
+            "jsrun",
+            f"--nrs={nodes}",
+            "--rs_per_host=1",
+            "--tasks_per_rs=1",
+            "--cpu_per_rs=ALL_CPUS",
+            "--gpu_per_rs=ALL_GPUS",
+        ],
     ),
     LauncherName.PALS: LauncherDescription(
         _pals, on_each_node=lambda nodes: ["mpiexec", "-n", f"{nodes}", "--ppn", "1", "--cpu-bind", "none"]

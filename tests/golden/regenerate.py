@@ -52,7 +52,7 @@ OPTIONS = {
     "python": PYTHON,
     "mpiexec": "/opt/hpcprof/bin/mpiexec",
 }
-QUEUES = {"sophia": "by-node"}
+QUEUES = {"eiger": "normal", "sophia": "by-node"}
 PROFILER_OPTIONS = {"ncu": {"kernel": "gemm", "launch-count": "12"}}
 RANKS_PER_NODE = 2
 ARRAY_MEMBERS = 3

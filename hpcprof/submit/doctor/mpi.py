@@ -57,6 +57,8 @@ def mpi(machine: Inspected) -> CheckResult:
         return absent(said, "Run hpcprof container test IMAGE.")
     if launcher in (LauncherName.TORCHRUN, LauncherName.NONE):
         return ok(f"The site starts its ranks without MPI (launcher {launcher.value}).")
+    if launcher in (LauncherName.FLUX, LauncherName.IBRUN, LauncherName.JSRUN):
+        return ok(f"The site starts its ranks by {launcher.value}, which works in jobs only.")
     if launcher is LauncherName.SRUN:
         return probe_srun(machine).finding
     return _mpiexec(machine)

@@ -120,6 +120,9 @@ def check_job(job: Job, site: Site) -> None:
         )
     if site.queues and job.queue:
         _check_queue(job, site, scheduler)
+    for key, value, limits in _option_limits(job, site):
+        if wrong := _broken_limit(job, limits, scheduler):
+            raise UsageError(f"-o {key}={value} of {site.name} takes {wrong}.", f"options.{key}")
 
 
 def check_resubmission(site: Site, job: Job) -> None:
@@ -305,6 +308,8 @@ def _check_queue(job: Job, site: Site, scheduler: Scheduler) -> None:
             f"{' or '.join(doors) or 'of another name'}.",
             "queue",
         )
+    if any(_option_limits(job, site)):
+        return
     wrong = _broken_limit(job, queue, scheduler)
     if wrong:
         raise UsageError(f"queue {name} of {site.name} takes {wrong}.", "queue")
@@ -331,9 +336,21 @@ def _broken_limit(job: Job, queue: Queue, scheduler: Scheduler) -> str:
     longest, why = _longest(job, queue)
     if longest and job.walltime > parse_walltime(longest):
         return f"at most {longest}{why}, not {format_walltime(job.walltime)}"
+    if queue.max_node_time and job.nodes * job.walltime > parse_walltime(queue.max_node_time):
+        share = format_walltime(parse_walltime(queue.max_node_time) // job.nodes // 60 * 60)
+        nodes = f"{job.nodes} nodes" if job.nodes > 1 else "a node"
+        limit = f"{share} ({queue.max_node_time} of node time)"
+        return f"{nodes} for at most {limit}, not {format_walltime(job.walltime)}"
     if queue.min_walltime and job.walltime < parse_walltime(queue.min_walltime):
         return f"at least {queue.min_walltime}, not {format_walltime(job.walltime)}"
     return ""
+
+
+def _option_limits(job: Job, site: Site) -> Iterator[tuple[str, str, Queue]]:
+    """Yield the options of a job whose values have limits of their own, which replace the queue's."""
+    for key, option in site.options.items():
+        if limits := option.limits.get(value := job.options.get(key, "")):
+            yield key, value, limits
 
 
 def _longest(job: Job, queue: Queue) -> tuple[str, str]:

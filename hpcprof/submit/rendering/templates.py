@@ -48,6 +48,7 @@ from hpcprof.submit.schedulers.scheduler import (
     directive_value,
     gpus_per_node,
 )
+from hpcprof.submit.sites.environment import default_variables
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import (
     catalogue,
@@ -89,6 +90,8 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     """The command that the user ran."""
     run_directory: str
     """The absolute path of the run."""
+    environment_defaults: Mapping[str, str]
+    """Environment variables of the job, unless the shell or a module sets them."""
     job_name: str
     """The job's name as the scheduler accepts it."""
     directives: list[str]
@@ -197,6 +200,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     common = ScriptValues(
         site=_with_devices_of_ranks(site, job, scheduler.masks_gpus),
         job=job,
+        environment_defaults=default_variables(site, job),
         job_name=scheduler.job_name(job.name),
         run_directory=str(rendering.run_directory),
         command_line=shlex.join(rendering.command_line),

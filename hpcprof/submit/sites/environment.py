@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from hpcprof.runs.job import Job
+from hpcprof.runs.job_name import runs_python
 from hpcprof.submit.sites.model import Site
 
 _ACTIVATE = re.compile(r"(?:source|\.)\s+(?P<folder>[^\s$`]+/bin)/activate")
@@ -23,6 +25,16 @@ def added_folders(site: Site) -> list[str] | None:
             return None
         folders.insert(0, match["folder"])
     return folders
+
+
+def default_variables(site: Site, job: Job) -> dict[str, str]:
+    """Return the variables that a job has unless its shell or a module sets them."""
+    variables = dict(site.environment_defaults)
+    for name, option in site.options.items():
+        if job.options.get(name):
+            variables |= option.environment
+    in_python = job.workload is not None or runs_python(job.arguments)
+    return variables | (site.python_defaults if in_python else {})
 
 
 def active_prefix(environment: Mapping[str, str]) -> str:

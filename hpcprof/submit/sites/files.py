@@ -141,11 +141,18 @@ def _problems(site: Site) -> Iterator[tuple[str, str]]:
         )
     if problem := _logs_problem(site.darshan_logs):
         yield f"darshan_logs = {site.darshan_logs!r}", problem
+    yield from _option_problems(site)
+
+
+def _option_problems(site: Site) -> Iterator[tuple[str, str]]:
     for name, option in site.options.items():
         for value in option.default.split(":") if option.default and option.valid else ():
             if value not in option.valid:
                 valid = ", ".join(option.valid)
                 yield f"options.{name}.default = {option.default!r}", f"valid: {valid}"
+        for value in option.limits:
+            if option.valid and value not in option.valid:
+                yield f"options.{name}.limits.{value}", f"valid: {', '.join(option.valid)}"
 
 
 def _logs_problem(pattern: str) -> str:
@@ -186,12 +193,15 @@ def _queue_problems(site: Site) -> Iterator[tuple[str, str]]:
 
 def _walltimes(site: Site) -> Iterator[tuple[str, str]]:
     yield "walltime", site.walltime
-    for name, queue in site.queues.items():
-        for key in ("min_walltime", "max_walltime"):
+    limits = {f"queues.{name}": queue for name, queue in site.queues.items()}
+    for name, option in site.options.items():
+        limits |= {f"options.{name}.limits.{value}": limit for value, limit in option.limits.items()}
+    for place, queue in limits.items():
+        for key in ("min_walltime", "max_walltime", "max_node_time"):
             if getattr(queue, key):
-                yield f"queues.{name}.{key}", getattr(queue, key)
+                yield f"{place}.{key}", getattr(queue, key)
         for nodes, text in queue.walltime_by_nodes.items():
-            yield f"queues.{name}.walltime_by_nodes[{nodes}]", text
+            yield f"{place}.walltime_by_nodes[{nodes}]", text
 
 
 def _core_problem(site: Site, cores: str) -> str:

@@ -18,7 +18,8 @@ class LauncherName(Enum):
     """The programs that start the ranks on the nodes.
 
     ``mpiexec`` is that of whichever MPI is found, for one node. On several nodes the dialects differ:
-    ``pals`` (Cray), ``mpich`` (Hydra, also of Intel MPI) or ``openmpi``.
+    ``pals`` (Cray), ``mpich`` (Hydra, also of Intel MPI) or ``openmpi``. ``ibrun`` is TACC's, ``flux`` is
+    ``flux run``, and ``jsrun`` that of IBM's machines.
     """
 
     MPIEXEC = "mpiexec"
@@ -26,6 +27,9 @@ class LauncherName(Enum):
     MPICH = "mpich"
     OPENMPI = "openmpi"
     SRUN = "srun"
+    FLUX = "flux"
+    IBRUN = "ibrun"
+    JSRUN = "jsrun"
     TORCHRUN = "torchrun"
     NONE = "none"
 
@@ -70,6 +74,9 @@ class NodeRequest(Enum):
 
 VariableName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
 """The name of an environment variable, which is written to the script unquoted."""
+
+MasterAddress = Annotated[str, msgspec.Meta(pattern=r"^(ip|[A-Za-z0-9.-]*\{node\}[A-Za-z0-9.-]*)$")]
+"""A rule for the address of a node: its name with a prefix or a suffix, or ``ip``."""
 
 
 class _Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -130,6 +137,8 @@ class Queue(_Model, frozen=True):
     """The shortest walltime, HH:MM:SS."""
     max_walltime: str = ""
     """The longest walltime, HH:MM:SS."""
+    max_node_time: str = ""
+    """The most node time, HH:MM:SS: the walltime times the number of nodes."""
     walltime_by_nodes: dict[int, str] = {}
     """The longest walltime by the number of nodes: {91: "02:00:00"} applies to jobs of up to 91."""
     chunk: Chunk = Chunk.NODE
@@ -142,6 +151,8 @@ class Queue(_Model, frozen=True):
     """The execution queues behind a routing queue."""
     route_only: bool = False
     """True if the queue accepts jobs from a routing queue only."""
+    shared: bool = False
+    """True if jobs may share a node: a job that asks for part of one (--gpus-per-rank) has no --exclusive."""
     directives: list[str] = []
     """Directives of this queue's jobs, without #PBS or #SBATCH."""
     note: str = ""
@@ -163,6 +174,12 @@ class SiteOption(_Model, frozen=True):
     """The accepted values; a user may join several by colons. Empty accepts any."""
     retired: dict[str, str] = {}
     """Values that are no longer accepted, each with a sentence that explains why."""
+    launcher_argument: str = ""
+    """An argument of the launcher that is added if there is a value, which replaces {}."""
+    environment: dict[VariableName, str] = {}
+    """Environment variables of jobs that have a value, unless the shell or a module sets them."""
+    limits: dict[str, Queue] = {}
+    """Limits by value, for options that name a QOS: they replace those of the queue."""
 
 
 class Site(_Model, frozen=True):
@@ -214,8 +231,16 @@ class Site(_Model, frozen=True):
     """Modules to load."""
     setup: list[str] = []
     """Lines of shell after the modules, before the launch."""
+    login_shell: bool = False
+    """True if job.sh is run by a login shell, where `module` may need one."""
     environment: dict[VariableName, str] = {}
     """Environment variables of the job."""
+    environment_defaults: dict[VariableName, str] = {}
+    """Environment variables of the job, unless the shell or a module sets them."""
+    python_defaults: dict[VariableName, str] = {}
+    """Values for Python programs that replace those of environment_defaults."""
+    master_address: MasterAddress = "{node}"
+    """MASTER_ADDR: the name of the first node, in which {node} is Slurm's or PBS's, or ip for its address."""
     tmpdir: str = ""
     """TMPDIR of the job: a short path on a local disk that every node has."""
     dcgm: bool = False

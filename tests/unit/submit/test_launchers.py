@@ -11,8 +11,9 @@ import pytest
 from hpcprof.common.errors import UsageError
 from hpcprof.submit.launchers import MEETING, find_mpiexec, launch_command
 from hpcprof.submit.rendering.job_scripts import render_scripts
+from hpcprof.submit.schedulers.slurm.scheduler import SlurmScheduler
 from hpcprof.submit.sites.files import load_site
-from hpcprof.submit.sites.model import LauncherName, Site
+from hpcprof.submit.sites.model import LauncherName, Node, Site
 from tests.jobs import make_job
 
 LOCAL = load_site("local")
@@ -88,3 +89,42 @@ def test_under_pbs_the_mpi_of_the_site_starts_the_torchruns() -> None:
     assert 'head -n 1 "$PBS_NODEFILE"' in render_scripts(pbs, job, Path("/run"), ["hpcprof"])["job.sh"]
     with pytest.raises(UsageError, match=r"launcher.starter of site generic-pbs is srun, which cannot start"):
         make_job(site_with("generic-pbs", name=LauncherName.TORCHRUN), arguments=["x"], nodes=2)
+
+
+def test_ranks_that_share_gpus_are_counted_for_each_gpu() -> None:
+    frontier = load_site("frontier")
+    job = msgspec.structs.replace(make_job(frontier, arguments=["x"], account="a"), ranks_per_node=16)
+    argv = launch_command(frontier, job)
+    assert "--ntasks-per-gpu=2" in argv
+    assert not any(word.startswith("--gpus-per-task") for word in argv)
+    assert "--cpus-per-task=3" in SlurmScheduler().directives(frontier, job)
+
+
+def test_flux_ends_other_ranks_only_if_no_profiler_writes() -> None:
+    flux = site_with("generic-slurm", name=LauncherName.FLUX)
+    flux = msgspec.structs.replace(flux, node=Node(cores=96, gpus=4))
+    job = make_job(flux, arguments=["x"], nodes=2, ranks_per_node=4)
+    shape = ["--nodes=2", "--ntasks=8", "--cores-per-task=24", "--gpus-per-task=1"]
+    assert launch_command(flux, job) == [
+        *["flux", "run", *shape],
+        *["-o", "exit-timeout=none", "-o", "exit-on-error"],
+    ]
+    profiled = make_job(flux, arguments=["x"], nodes=2, ranks_per_node=4, profiler="nsys")
+    assert "exit-on-error" not in launch_command(flux, profiled)
+
+
+def test_ibrun_takes_nodes_and_ranks_from_the_job() -> None:
+    vista = load_site("vista")
+    assert launch_command(vista, make_job(vista, arguments=["x"], nodes=2)) == ["ibrun"]
+
+
+def test_jsrun_has_a_resource_set_for_each_rank_or_each_node() -> None:
+    site = site_with("generic-slurm", name=LauncherName.JSRUN)
+    job = make_job(site, arguments=["x"], nodes=2, ranks_per_node=6)
+    assert {"--nrs=2", "--tasks_per_rs=6", "--cpu_per_rs=ALL_CPUS"} <= set(launch_command(site, job))
+    known = msgspec.structs.replace(site, node=Node(cores=42, gpus=6))
+    argv = launch_command(known, job)
+    assert argv[1:] == [
+        *["--nrs=12", "--rs_per_host=6", "--tasks_per_rs=1"],
+        *["--cpu_per_rs=7", "--gpu_per_rs=1", "--bind=packed:7"],
+    ]

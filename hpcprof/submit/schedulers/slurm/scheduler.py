@@ -176,7 +176,10 @@ class SlurmScheduler(Scheduler):
         lines, own = self.site_directives(site, job), self.own_directives(job)
         if job.gpus_per_rank is not None:
             lines = [line for line in lines if GPUS not in self.settings(line) or _counts_gpus(line)]
+            if _shares_node(site, job):
+                lines = [line for line in lines if line != "--exclusive"]
             lines = fit_gpus(lines, job)
+        lines = [_fit_ranks(line, site, job) for line in lines]
         requesting = [line for line in own if GPUS in self.settings(line)]
         return [*lines, *_gpu_request(site, job, [*lines, *requesting]), *own]
 
@@ -210,6 +213,28 @@ class SlurmScheduler(Scheduler):
         from hpcprof.submit.schedulers.slurm.client import probe_slurm
 
         return probe_slurm(ask)
+
+
+def _shares_node(site: Site, job: Job) -> bool:
+    """Return whether a job asks for a part of the GPUs of a node that its queue lets jobs share."""
+    queue = site.queues.get(job.queue)
+    return queue is not None and queue.shared and gpus_per_node(job) < (site.node.gpus or 0)
+
+
+def gpus_are_shared(site: Site, job: Job) -> bool:
+    """Return whether a node has more ranks than GPUs, of which the job names no number."""
+    return job.gpus_per_rank is None and job.ranks_per_node > (site.node.gpus or job.ranks_per_node)
+
+
+def _fit_ranks(directive: str, site: Site, job: Job) -> str:
+    """Return a directive of the site for a rank of each GPU, fitted to ranks that share GPUs and cores."""
+    option, _, count = directive.partition("=")
+    if gpus_are_shared(site, job) and option == "--gpus-per-task":
+        return f"--gpus-per-node={site.node.gpus}"
+    if option == "--cpus-per-task" and count.isdigit() and site.node.cores:
+        share = site.node.cores * site.node.threads // job.ranks_per_node
+        return f"{option}={max(1, min(int(count), share))}"
+    return directive
 
 
 def fit_gpus(options: Iterable[str], job: Job) -> list[str]:

@@ -196,11 +196,10 @@ def test_juwels_booster_asks_for_gpus_by_gres() -> None:
     assert "#SBATCH --gres=gpu:4\n" in scripts("juwels-booster", ranks_per_node=4)[0]
 
 
-def test_clariden_gives_each_rank_a_gpu_and_keeps_mpich_from_using_it_too() -> None:
+def test_clariden_gives_each_rank_a_gpu() -> None:
     job, wrapper = scripts("alps-clariden", ranks_per_node=4, options={"environment": "pytorch"})
     assert "#SBATCH --gpus-per-task=1\n" in job
     assert "#SBATCH --environment=pytorch\n" in job
-    assert "export MPICH_GPU_SUPPORT_ENABLED=0\n" in job
     assert "CUDA_VISIBLE_DEVICES" not in wrapper
 
 
@@ -237,5 +236,84 @@ def test_every_queue_of_a_machine_takes_a_job_within_its_limits(name: str) -> No
         if not limits.route_only:
             # The largest that a queue says it takes.
             nodes = limits.max_nodes or max(limits.walltime_by_nodes, default=limits.min_nodes - 1) + 1
-            job = job_for(site, queue=queue, nodes=nodes, walltime=limits.max_walltime or "1h")
+            walltime = limits.max_walltime or ("22m" if limits.max_node_time else "1h")
+            job = job_for(site, queue=queue, nodes=nodes, walltime=walltime)
             assert (job.queue, job.nodes) == (queue, nodes)
+
+
+def test_file_systems_of_daos_are_joined_by_a_colon() -> None:
+    script, _ = scripts("aurora", options={"filesystems": "flare:daos_user_fs"})
+    assert "#PBS -l filesystems=flare:daos_user_fs\n" in script
+
+
+@pytest.mark.parametrize(("name", "line"), [("polaris", "#!/bin/bash -l"), ("frontier", "#!/bin/bash")])
+def test_jobs_run_in_a_login_shell_where_the_guide_has_one(name: str, line: str) -> None:
+    script, _ = scripts(name)
+    assert script.splitlines()[0] == line
+
+
+def test_the_old_queues_of_sophia_route_to_the_new_ones() -> None:
+    scripts("sophia", queue="single-gpu", ranks_per_node=4)
+    scripts("sophia", queue="single-node", nodes=2, ranks_per_node=8)
+    with pytest.raises(UsageError, match="takes 1, 2, 4, 8 GPUs, not 3"):
+        scripts("sophia", queue="single-gpu", ranks_per_node=3)
+    with pytest.raises(UsageError, match=r"no queue behind single-node .* at most 24:00:00"):
+        scripts("sophia", queue="single-node", walltime="25:00:00")
+
+
+def test_a_limit_of_node_time_depends_on_the_number_of_nodes() -> None:
+    scripts("alps-clariden", nodes=4, walltime="00:22:00")
+    scripts("alps-clariden", nodes=1, walltime="01:30:00")
+    with pytest.raises(
+        UsageError, match=r"4 nodes for at most 00:22:00 \(01:30:00 of node time\), not 00:30:00"
+    ):
+        scripts("alps-clariden", nodes=4)
+    scripts("alps-clariden", nodes=4, queue="low", walltime="24:00:00")
+
+
+@pytest.mark.parametrize(("program", "value"), [("./cp2k.psmp", "1"), ("python3 train.py", "0")])
+def test_gpu_aware_mpi_is_the_default_of_programs_that_are_no_python(program: str, value: str) -> None:
+    script, _ = scripts("daint", arguments=program.split())
+    line = f'[ -n "${{MPICH_GPU_SUPPORT_ENABLED+set}}" ] || export MPICH_GPU_SUPPORT_ENABLED={value}'
+    assert line in script.splitlines()
+
+
+def test_an_option_brings_its_environment_only_if_it_is_given() -> None:
+    assert "NCCL_PROTO" not in scripts("alps-clariden")[0]
+    script, _ = scripts("alps-clariden", options={"uenv": "prgenv-gnu/24.11:v1"})
+    assert "export NCCL_PROTO='^LL128'" in script
+    assert "export NCCL_NET='AWS Libfabric'" in script
+
+
+def test_the_limits_of_a_qos_replace_those_of_the_partition() -> None:
+    scripts("frontier", nodes=100, walltime="05:00:00")
+    with pytest.raises(UsageError, match="-o qos=debug of frontier takes at most 02:00:00, not 05:00:00"):
+        scripts("frontier", nodes=100, walltime="05:00:00", options={"qos": "debug"})
+    scripts("leonardo", nodes=100, options={"qos": "boost_qos_bprod"})
+    with pytest.raises(UsageError, match="boost_usr_prod of leonardo takes 1 to 64 nodes, not 100"):
+        scripts("leonardo", nodes=100)
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("frontier", ["first_node=$(hostname -i)", "meeting=${first_node%% *}:${meeting##*:}"]),
+        ("juwels-booster", ["meeting=${meeting%:*}i:${meeting##*:}"]),
+    ],
+)
+def test_the_ranks_meet_at_the_address_of_the_sites_rule(name: str, lines: list[str]) -> None:
+    several, one = (scripts(name, nodes=nodes)[0] for nodes in (2, 1))
+    assert set(lines) <= set(several.splitlines())
+    assert not set(lines) & set(one.splitlines())
+
+
+def test_a_part_of_a_node_is_shared_where_the_queue_lets_jobs_share() -> None:
+    part = {"ranks_per_node": 1, "gpus_per_rank": 1, "cpus_per_rank": 7, "mem": "60G"}
+    assert "--exclusive" not in scripts("lumi", queue="small-g", **part)[0]
+    assert "--exclusive" in scripts("lumi", queue="standard-g", **part)[0]
+    assert "--exclusive" in scripts("lumi", queue="small-g", gpus_per_rank=1, ranks_per_node=8)[0]
+
+
+@pytest.mark.parametrize("queue", ["shared", "interactive", "preempt", "premium", "overrun"])
+def test_the_qos_of_perlmutter_are_known(queue: str) -> None:
+    assert f"#SBATCH --qos={queue}\n" in scripts("perlmutter", queue=queue)[0]

@@ -1,0 +1,48 @@
+"""Ranks of launchers that this machine lacks, by stand-ins that set their variables."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hpcprof.submit.rendering.job_scripts import render_scripts
+from hpcprof.submit.sites.files import load_site
+from hpcprof.submit.sites.model import Launcher, LauncherName
+from tests.jobs import make_job
+
+STAND_INS = {
+    LauncherName.FLUX: "FLUX_TASK_RANK=$i FLUX_JOB_SIZE=2 FLUX_TASK_LOCAL_ID=$i",
+    LauncherName.IBRUN: "MV2_COMM_WORLD_RANK=$i MV2_COMM_WORLD_SIZE=2 MV2_COMM_WORLD_LOCAL_RANK=$i",
+    LauncherName.JSRUN: "JSM_NAMESPACE_RANK=$i JSM_NAMESPACE_SIZE=2 JSM_NAMESPACE_LOCAL_RANK=$i",
+}
+
+
+@pytest.mark.parametrize("name", STAND_INS)
+def test_ranks_have_the_numbers_that_a_stand_in_of_the_launcher_gives(
+    name: LauncherName, tmp_path: Path
+) -> None:
+    (tmp_path / "bin").mkdir()
+    launcher = tmp_path / "bin" / name.value
+    # Its own words end where the ranks' command begins.
+    launcher.write_text(
+        "#!/bin/sh\nwhile [ $# -gt 0 ] && [ $1 != /bin/sh ]; do shift; done\n"
+        f'for i in 0 1; do env {STAND_INS[name]} "$@" & done\nwait\n'
+    )
+    launcher.chmod(0o755)
+    site = msgspec.structs.replace(load_site("local"), launcher=Launcher(name), options={})
+    show = 'echo "$HPCPROF_RANK of $HPCPROF_WORLD_SIZE, $HPCPROF_LOCAL_RANK"'
+    job = make_job(site, arguments=["sh", "-c", show], ranks_per_node=2, no_telemetry=True)
+    job = msgspec.structs.replace(job, directory=str(tmp_path), stall_timeout=0)
+    run = tmp_path / "run"
+    run.mkdir()
+    for file, text in render_scripts(site, job, run, ["hpcprof"]).items():
+        (run / file).parent.mkdir(exist_ok=True)
+        (run / file).write_text(text)
+    environment = {"PATH": f"{launcher.parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    subprocess.run(["bash", run / "job.sh"], env=environment, check=True, capture_output=True, timeout=60)
+    logs = sorted((run / "logs").glob("rank*.out"))
+    assert [log.read_text() for log in logs] == ["0 of 2, 0\n", "1 of 2, 1\n"]
