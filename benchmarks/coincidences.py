@@ -29,10 +29,10 @@ from hpcprof.analysis.telemetry.coincidences import (  # noqa: E402
     coincidences,
     noted_steps,
 )
+from hpcprof.node import step_lines  # noqa: E402
+from hpcprof.node.step_lines import StepLines  # noqa: E402
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, RankPlace, Series  # noqa: E402
 from hpcprof.runs.live_steps import parsed_line  # noqa: E402
-from hpcprof.workloads import step_lines  # noqa: E402
-from hpcprof.workloads.step_lines import StepLines  # noqa: E402
 
 Floats = NDArray[np.float64]
 Make = Callable[[int, np.random.Generator], Floats]

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from hpcprof.workloads.pulse import Pulse, watch_optimizers
-from hpcprof.workloads.step_lines import StepLines
+from hpcprof.node.pulse import Pulse, watch_optimizers
+from hpcprof.node.step_lines import StepLines
 
 ROUNDS = 15
 

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from hpcprof.workloads.step_lines import StepLines
+from hpcprof.node.step_lines import StepLines
 
 ROUNDS = 9
 

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from statistics import median
 
-from hpcprof.workloads import telemetry
+from hpcprof.node import telemetry
 
 ROUNDS = 5
 STEP = 200_000

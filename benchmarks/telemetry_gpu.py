@@ -37,7 +37,7 @@ for line in sys.stdin:
 
 def measure(folder: Path) -> None:
     """Run a program on GPU 0 with the sampler and without, and keep what both say."""
-    from hpcprof.workloads import telemetry
+    from hpcprof.node import telemetry
 
     (folder / "state").mkdir(parents=True)
     environment = {**os.environ, "HPCPROF_RUN_DIR": str(folder), "HPCPROF_RANK": "0"}

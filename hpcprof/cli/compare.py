@@ -152,8 +152,8 @@ def _tell(targets: Mapping[str, str], compared: Comparison) -> None:
     """Send the verdict to the targets, and say what could not be sent."""
     if not targets:
         return
+    from hpcprof.node.notify import send
     from hpcprof.report.ci import verdict_sentence
-    from hpcprof.workloads.notify import send
 
     run = compared.candidate[-1].id
     document = {

@@ -21,6 +21,7 @@ from hpcprof.analysis.memory.findings import memory_findings
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError, unknown
 from hpcprof.common.logs import log_traceback
 from hpcprof.common.paths import is_folder
+from hpcprof.node.on_request import SLOWER
 from hpcprof.profiles.losses import Loss, LossKind
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
@@ -37,7 +38,6 @@ from hpcprof.runs.directory import Run
 from hpcprof.runs.live_steps import median_step_ns, read_live_steps, step_lines
 from hpcprof.submit.runs.failures import first_failure
 from hpcprof.submit.waiting import ended_by_stall
-from hpcprof.workloads.on_request import SLOWER
 
 if TYPE_CHECKING:  # a kept explanation needs none of them
     import pandas as pd

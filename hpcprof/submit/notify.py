@@ -30,7 +30,7 @@ def folder() -> Path:
 
 def check_target(text: str, where: str) -> None:
     """Check a target; ``where`` names the place that it comes from."""
-    from hpcprof.workloads.notify import kind_of  # 40 ms that few commands need
+    from hpcprof.node.notify import kind_of  # 40 ms that few commands need
 
     try:
         kind_of(text)

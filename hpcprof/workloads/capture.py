@@ -32,9 +32,9 @@ from typing import Any
 import torch
 
 from hpcprof.common.atomic import replacing, write_atomically
-from hpcprof.workloads import step_lines
+from hpcprof.node import step_lines
+from hpcprof.node.step_lines import StepLines
 from hpcprof.workloads.rankenv import RankEnvironment, RankProfiler
-from hpcprof.workloads.step_lines import StepLines
 from hpcprof.workloads.torch_hook import roctx
 
 _SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
@@ -87,7 +87,7 @@ class Capture:
     stops around those instead, with the same barriers.
 
     In a run of hpcprof, the times of the steps are also written while the program runs, at most once a second
-    (`hpcprof.workloads.step_lines`).
+    (`hpcprof.node.step_lines`).
 
     Shortly before the walltime limit of the job the profiler stops at the end of a step, and the PyTorch
     profiler writes its trace, while the steps go on. No barrier is passed, since the ranks may be in

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from hpcprof.node import notify
 from hpcprof.runs.directory import all_runs
-from hpcprof.workloads import notify
 from tests.conftest import Hpcprof
 from tests.waiting import until
 

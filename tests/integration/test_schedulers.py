@@ -904,7 +904,7 @@ def test_slurm_chosen_ranks_of_an_mpi_program_on_two_nodes_are_profiled_and_coll
 WATCHED = """
 import os, time
 from pathlib import Path
-from hpcprof.workloads import step_lines
+from hpcprof.node import step_lines
 
 rank = int(os.environ["HPCPROF_RANK"])
 if rank == 1:  # as if it had ended its last step half a minute ago

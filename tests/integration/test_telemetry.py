@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpcprof.node import telemetry
 from hpcprof.profiles.readers.telemetry import read_telemetry
 from hpcprof.runs.directory import all_runs
-from hpcprof.workloads import telemetry
 from tests.conftest import Hpcprof
 from tests.data.nsys_metrics import CLOCK, MS, SENT, gpu, nic, write
 

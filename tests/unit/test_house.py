@@ -22,6 +22,7 @@ ROOMS = (
         "submit",
         "runs",
         "workloads",
+        "node",
         "common",
     ),
 )

@@ -29,9 +29,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from hpcprof.analysis.explain.step_series import MOST_SPIKES, drift, spikes
 from hpcprof.analysis.statistics.confidence_intervals import widening
 from hpcprof.analysis.steps.run_step import StepSeries
+from hpcprof.node.telemetry import METRICS
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, Series, growth
 from hpcprof.profiles.timeline import Floats, Ints, Mask
-from hpcprof.workloads.telemetry import METRICS
 
 LEVEL = 0.005
 """The probability of a claim where nothing is connected: half of the false alarms that are allowed."""

@@ -19,9 +19,9 @@ from hpcprof.analysis.telemetry.coincidences import REASONS, RunSteps
 from hpcprof.analysis.telemetry.coincidences import coincidences as coincidence_rows
 from hpcprof.analysis.telemetry.declarations import NO_SAMPLES
 from hpcprof.common.units import counted
+from hpcprof.node.telemetry import METRICS
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, Series, growth
 from hpcprof.profiles.timeline import Floats, Ints
-from hpcprof.workloads.telemetry import METRICS
 
 _NO_GPU = "no GPU was sampled"
 _NO_RANK = "no process of a rank was sampled"

@@ -1,4 +1,4 @@
-"""Reader of what the sampler of each node wrote (`hpcprof.workloads.telemetry`): ``telemetry/NODE.jsonl``."""
+"""Reader of what the sampler of each node wrote (`hpcprof.node.telemetry`): ``telemetry/NODE.jsonl``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hpcprof.workloads.telemetry import FOLDER, METRICS
+from hpcprof.node.telemetry import FOLDER, METRICS
 
 if TYPE_CHECKING:  # to look at the samples of a running job needs no numpy
     from hpcprof.profiles.timeline import Floats

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcprof.common.errors import DamagedInput, reading
+from hpcprof.node.telemetry import FOLDER
 from hpcprof.profiles.readers.declaration import Scrubber
 from hpcprof.profiles.scrub.names import Names, hosts_and_users
-from hpcprof.workloads.telemetry import FOLDER
 
 SAMPLES = Scrubber("hpcprof.profiles.scrub.telemetry:scrub", (), f"the files in {FOLDER}/ of a run")
 _MOUNT = re.compile(r"(nfs|lustre):(\S+)(?= )")

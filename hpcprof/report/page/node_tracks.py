@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hpcprof.node.telemetry import METRICS
 from hpcprof.profiles.readers.telemetry import NodeTelemetry, growth
 from hpcprof.profiles.timeline import Floats
-from hpcprof.workloads.telemetry import METRICS
 
 _MOST_SAMPLES = 2000
 """Of more samples in sight, some are left out."""

@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError
+from hpcprof.node import pulse
 from hpcprof.submit.profilers.base import (
     OUTPUT,
     PULSE,
@@ -21,7 +22,7 @@ from hpcprof.submit.profilers.base import (
     no_trace,
     whole_number,
 )
-from hpcprof.workloads import pulse, torch_hook
+from hpcprof.workloads import torch_hook
 
 _SCHEDULE = ("wait", "warmup", "active", "repeat")
 _SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")

@@ -18,6 +18,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged, user_config
+from hpcprof.node import on_request, pulse, step_lines, telemetry, uncaught
 from hpcprof.runs.job import Job
 from hpcprof.runs.rank_selection import rank_spans
 from hpcprof.submit.jobs.target import target_of
@@ -50,15 +51,7 @@ from hpcprof.submit.schedulers.scheduler import (
 )
 from hpcprof.submit.sites.environment import default_variables
 from hpcprof.submit.sites.model import Site
-from hpcprof.workloads import (
-    catalogue,
-    memory_history,
-    on_request,
-    pulse,
-    step_lines,
-    telemetry,
-    uncaught,
-)
+from hpcprof.workloads import catalogue, memory_history
 from hpcprof.workloads.torch_hook import recording
 
 # Placeholders in a profiler's arguments for values that only the rank knows, and the wrapper's variables.

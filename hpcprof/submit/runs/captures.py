@@ -1,6 +1,6 @@
 """Have a running job record steps with the PyTorch profiler, and wait for its answers.
 
-The job's hook does the work (`hpcprof.workloads.on_request`): request and answers are files in the run.
+The job's hook does the work (`hpcprof.node.on_request`): request and answers are files in the run.
 """
 
 from __future__ import annotations
@@ -18,14 +18,7 @@ import msgspec
 
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import counted, named_ranks
-from hpcprof.runs.directory import Run
-from hpcprof.runs.live_steps import LiveSteps, read_live_steps
-from hpcprof.runs.rank_selection import parse_ranks
-from hpcprof.submit.remote.host import Host
-from hpcprof.submit.remote.mirror import host_of, update
-from hpcprof.submit.schedulers.base import JobState
-from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
-from hpcprof.workloads.on_request import (
+from hpcprof.node.on_request import (
     ANSWERS,
     LEAD_S,
     MOST_STEPS,
@@ -35,6 +28,13 @@ from hpcprof.workloads.on_request import (
     read_request,
     write_request,
 )
+from hpcprof.runs.directory import Run
+from hpcprof.runs.live_steps import LiveSteps, read_live_steps
+from hpcprof.runs.rank_selection import parse_ranks
+from hpcprof.submit.remote.host import Host
+from hpcprof.submit.remote.mirror import host_of, update
+from hpcprof.submit.schedulers.base import JobState
+from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 
 _LOOK_S, _LOOK_THERE_S = 0.5, 2.0
 """The pause between two looks for answers, in a folder here and on a host."""

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 import torch
 
-from hpcprof.workloads import memory_history, step_lines
+from hpcprof.node import step_lines
+from hpcprof.node.step_lines import StepLines
+from hpcprof.workloads import memory_history
 from hpcprof.workloads.memory_history import NOTES, REQUEST, MemoryHistory, install
-from hpcprof.workloads.step_lines import StepLines
 
 Observer = Callable[[int, int, int, int], None]
 

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 
 from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.node.on_request import Request, read_request
 from hpcprof.runs.directory import Run
 from hpcprof.submit.runs import captures
 from hpcprof.submit.runs.captures import await_capture, request_capture
 from hpcprof.submit.schedulers.base import JobState, JobStatus
-from hpcprof.workloads.on_request import Request, read_request
 from tests.unit.submit.runs.test_failures import make_run
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from hpcprof.workloads import step_lines
+from hpcprof.node import step_lines
+from hpcprof.node.step_lines import StepLines
 from hpcprof.workloads.capture import Capture
 from hpcprof.workloads.rankenv import RankEnvironment
-from hpcprof.workloads.step_lines import StepLines
 
 MS = 1_000_000
 

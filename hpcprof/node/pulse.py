@@ -189,7 +189,7 @@ class Pulse:
 
 def marked_steps() -> Any:
     """Return what writes the steps that the program marks itself; None if it marks none."""
-    module = sys.modules.get("hpcprof.workloads.step_lines")
+    module = sys.modules.get("hpcprof.node.step_lines")
     return getattr(module, "current", None)
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from hpcprof.workloads import pulse, step_lines
-from hpcprof.workloads.pulse import Pulse
-from hpcprof.workloads.step_lines import StepLines
+from hpcprof.node import pulse, step_lines
+from hpcprof.node.pulse import Pulse
+from hpcprof.node.step_lines import StepLines
 
 
 class Lines:

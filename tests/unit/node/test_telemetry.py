@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hpcprof.workloads import telemetry
+from hpcprof.node import telemetry
 
 AMD = "sys/class/drm/card1/device/"
 INTEL = "sys/class/drm/card0/device/"

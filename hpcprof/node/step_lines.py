@@ -1,6 +1,6 @@
 """Lines that a rank writes while it runs, so that its step times can be watched.
 
-A run also has a copy of this file in ``hook/``, for programs that mark no steps (`hpcprof.workloads.pulse`):
+A run also has a copy of this file in ``hook/``, for programs that mark no steps (`hpcprof.node.pulse`):
 it imports nothing but the standard library.
 
 ``state/steps/rankNNNNN.jsonl`` in the run gets at most one line a second, after some hours one in ten.
@@ -149,7 +149,7 @@ def _long(walls: list[int], last: int, median: int) -> str:
 
 def _items() -> str:
     """Return what the program has counted, as a part of a line; it counts in the package, not in the copy."""
-    totals = getattr(sys.modules.get("hpcprof.workloads.step_lines"), "counted", counted)
+    totals = getattr(sys.modules.get("hpcprof.node.step_lines"), "counted", counted)
     item = next(iter(totals), None)
     return "" if item is None else f', "items": {totals[item]}, "item": {json.dumps(item)}'
 

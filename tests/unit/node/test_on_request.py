@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from hpcprof.workloads import on_request
-from hpcprof.workloads.on_request import OnRequest, Request, first_step, parse_request, write_request
+from hpcprof.node import on_request
+from hpcprof.node.on_request import OnRequest, Request, first_step, parse_request, write_request
 
 
 class Recording:

@@ -16,8 +16,8 @@ import pytest
 
 from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked_command
+from hpcprof.node import notify
 from hpcprof.submit import notify as submitted
-from hpcprof.workloads import notify
 
 ENDED = {"event": "ended", "run": "20261124-1", "text": "a run <with> a & b failed"}
 
