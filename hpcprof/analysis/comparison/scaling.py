@@ -255,7 +255,11 @@ def scaling_models(runs: Sequence[RunData]) -> Outcome:
             rows += _models(series, by_ranks)
     if not rows:
         return no_rows(f"a model needs runs at {FEWEST_SIZES} or more rank counts; found {fewest}")
-    return Outcome(pd.DataFrame(rows, dtype=object))
+    table = pd.DataFrame(rows, dtype=object)
+    few = table["sizes"].min() < SIZES_FOR_TWO_TERMS
+    return Outcome(
+        table, f"fewer than {SIZES_FOR_TWO_TERMS} rank counts cannot show where scaling ends" if few else ""
+    )
 
 
 def _models(series: ScalingSeries, by_ranks: Mapping[int, Sequence[_Timed]]) -> list[dict[str, Any]]:
@@ -277,15 +281,14 @@ def _models(series: ScalingSeries, by_ranks: Mapping[int, Sequence[_Timed]]) -> 
     }
     rows = [common | _model_row("step", ranks, steps, None, steps[-1])]
     whole = sum(times[-1] for times in parts)
-    for place, (name, times) in enumerate(zip(names, parts, strict=True)):
-        found = dominant_from(ranks, parts, place) if len(parts) > 1 else None
-        rows.append(common | _model_row(name, ranks, times, found, whole))
+    for name, times, dominance in zip(names, parts, dominant_from(ranks, parts), strict=True):
+        rows.append(common | _model_row(name, ranks, times, dominance, whole))
     known = [row for row in rows if row["model"] is not None]
     return known[:1] + sorted(known[1:], key=lambda row: -int(row["time_ns"]))
 
 
 def _model_row(
-    part: str, ranks: Sequence[int], times: Sequence[float], found: Dominance | None, whole: float
+    part: str, ranks: Sequence[int], times: Sequence[float], dominance: Dominance | None, whole: float
 ) -> dict[str, Any]:
     model = fit(ranks, times)
     return {
@@ -294,9 +297,9 @@ def _model_row(
         "error_pct": None if model is None else round(100 * model.error, 2),
         "time_ns": round(times[-1]),
         "share_pct": round(100 * times[-1] / whole, 2) if whole else None,
-        "dominates_from": found.ranks if found else None,
-        "dominates_low": found.low if found else None,
-        "dominates_high": found.high if found else None,
+        "dominates_from": dominance.ranks if dominance else None,
+        "dominates_low": dominance.low if dominance else None,
+        "dominates_high": dominance.high if dominance else None,
     }
 
 
@@ -323,7 +326,9 @@ def _parts_of_run(one: _Timed) -> dict[str, float]:
 FEWEST_SIZES = 4
 """With fewer numbers of ranks there is no model."""
 
-_FEWEST_FOR_TWO_TERMS = 6
+SIZES_FOR_TWO_TERMS = 6
+"""Minimum numbers of ranks for a model of two terms, which can have a minimum: the end of scaling."""
+
 _POWERS = (
     -1.0,
     -2 / 3,
@@ -344,8 +349,18 @@ _POWERS = (
 )
 _LOGS = (0, 1, 2)
 _EXPONENTS = tuple((i, j) for i in _POWERS for j in _LOGS if (i, j) != (0.0, 0) and not (i < 0 and j))
+_USUAL = {*((i, 0) for i in (-1.0, -1 / 2, 1 / 2, 1.0, 2.0)), (0.0, 1), (1.0, 1)}
+_SURFACES = {(i, 0) for i in (-2 / 3, -1 / 3, 1 / 3, 2 / 3)}
+"""Terms of divided work, of grids, trees, sorting and all pairs; and of the surfaces of cubes."""
+
+_HANDICAP = tuple(1.0 if term in _USUAL else 1.4 if term in _SURFACES else 2.0 for term in _EXPONENTS)
+"""Factor on the error of a model that uses a term: a rarer term has to predict better by this factor.
+
+Within the noise of measured times many terms predict alike, but they part beyond the largest size.
+"""
+_PAIRS = tuple(combinations([i for i, factor in enumerate(_HANDICAP) if factor < max(_HANDICAP)], 2))
 _BETTER = 0.6
-"""Another term has to bring the error of prediction below this share of that without it."""
+"""Maximum ratio of the errors with and without another term for which the term is kept."""
 
 _DRAWS, _LOW, _HIGH = 100, 5, 95
 MOST_RANKS = 1 << 20
@@ -395,21 +410,17 @@ def fit(ranks: Sequence[int], times_ns: Sequence[float]) -> Model | None:
     """
     if len(ranks) < FEWEST_SIZES or min(times_ns) <= 0:
         return None
-    columns = _columns(tuple(ranks))
-    times = np.asarray(times_ns, float)
-    best = _best(columns, times, [()])
-    single = _best(columns, times, [(one,) for one in range(len(_EXPONENTS))])
-    best = _preferred(best, single)
-    if len(ranks) >= _FEWEST_FOR_TWO_TERMS and best is single:
-        best = _preferred(best, _best(columns, times, list(combinations(range(len(_EXPONENTS)), 2))))
+    columns, times = _columns(tuple(ranks)), np.asarray(times_ns, float)
+    sets: list[Sequence[tuple[int, ...]]] = [[()], [(term,) for term in range(len(_EXPONENTS))]]
+    # Two terms may each be worse alone than none: divided work beside growing communication.
+    sets += [_PAIRS] if len(ranks) >= SIZES_FOR_TWO_TERMS else []
+    best: tuple[float, Model] | None = None
+    for chosen in sets:
+        candidate = _best(columns, times, chosen)
+        if candidate and (best is None or candidate[0] < _BETTER * best[0]):
+            best = candidate
     assert best is not None
-    return best
-
-
-def _preferred(simple: Model | None, other: Model | None) -> Model | None:
-    if simple is None or other is None:
-        return other if simple is None else simple
-    return other if other.error < _BETTER * simple.error else simple
+    return best[1]
 
 
 def _term(ranks: Floats, power: float, log: int) -> Floats:
@@ -421,21 +432,25 @@ def _term(ranks: Floats, power: float, log: int) -> Floats:
 def _columns(ranks: tuple[int, ...]) -> Floats:
     """Return the value of each term at each number of ranks, the constant last, shape (sizes, terms + 1)."""
     sizes = np.array(ranks, float)
-    return np.column_stack([*(_term(sizes, *one) for one in _EXPONENTS), np.ones(len(sizes))])
+    return np.column_stack([*(_term(sizes, *term) for term in _EXPONENTS), np.ones(len(sizes))])
 
 
-def _best(columns: Floats, times: Floats, chosen: Sequence[tuple[int, ...]]) -> Model | None:
-    """Return the model of the terms that predict left-out sizes best; None if all have negative parts."""
+def _best(columns: Floats, times: Floats, chosen: Sequence[tuple[int, ...]]) -> tuple[float, Model] | None:
+    """Return the best of some models with its error times handicap; None if all have negative parts.
+
+    The error is that of predicting each size from the others. Each set of terms is tried with a constant and
+    without: one that is 0 would be negative half of the time.
+    """
     constant = columns.shape[1] - 1
-    found = [_best_of(columns, times, [(*one, constant) for one in chosen])]
-    # A constant that is 0 would be below it half of the time.
-    found += [_best_of(columns, times, chosen)] if chosen[0] else []
-    return min((one for one in found if one is not None), key=lambda one: one.error, default=None)
+    models = [_best_of(columns, times, [(*terms, constant) for terms in chosen])]
+    models += [_best_of(columns, times, chosen)] if chosen[0] else []
+    return min((model for model in models if model), key=lambda model: model[0], default=None)
 
 
-def _best_of(columns: Floats, times: Floats, chosen: Sequence[tuple[int, ...]]) -> Model | None:
+def _best_of(columns: Floats, times: Floats, chosen: Sequence[tuple[int, ...]]) -> tuple[float, Model] | None:
+    places = np.array(chosen)
     # Relative errors: rows are divided by their time.
-    design = np.moveaxis(columns[:, np.array(chosen)], 1, 0) / times[None, :, None]
+    design = np.moveaxis(columns[:, places], 1, 0) / times[None, :, None]
     scale = np.abs(design).max(axis=1, keepdims=True)
     scaled = design / scale
     normal = np.einsum("hni,hnj->hij", scaled, scaled)
@@ -448,11 +463,12 @@ def _best_of(columns: Floats, times: Floats, chosen: Sequence[tuple[int, ...]]) 
     usable = (coefficients > 0).all(axis=1)
     if not usable.any():
         return None
-    number = int(np.where(usable, error, np.inf).argmin())
+    score = error * np.array([*_HANDICAP, 1.0])[places].prod(axis=1)
+    number = int(np.where(usable, score, np.inf).argmin())
     values = dict(zip(chosen[number], (coefficients[number] / scale[number, 0]).tolist(), strict=True))
     alone = values.pop(columns.shape[1] - 1, 0.0)
     terms = tuple(Term(value, *_EXPONENTS[place]) for place, value in values.items())
-    return Model(alone, terms, float(error[number]))
+    return float(score[number]), Model(alone, terms, float(error[number]))
 
 
 @dataclass(frozen=True)
@@ -467,44 +483,49 @@ class Dominance:
     high: int | None
 
 
-def dominant_from(ranks: Sequence[int], parts: Sequence[Sequence[float]], part: int) -> Dominance | None:
-    """Return from how many ranks a part dominates the others; None if it never does.
+def dominant_from(ranks: Sequence[int], parts: Sequence[Sequence[float]]) -> list[Dominance | None]:
+    """Return from how many ranks each part dominates the others; None for one that never does.
 
-    The interval comes from drawing the times anew around the models, with the error of each, and fitting them
-    again. ``part`` is the position of the part in question.
+    The intervals come from drawing the times anew around the models, with the error of each, and fitting them
+    again (a parametric bootstrap; Efron and Tibshirani, 1993).
     """
     models = [fit(ranks, times) for times in parts]
-    known = [model for model in models if model is not None]
-    if len(known) < len(models):
-        return None
-    found = _dominates(known, part, ranks[0])
-    if found is None:
-        return None
-    random = np.random.default_rng(0)
-    sizes = np.array(ranks, float)
-    drawn = []
-    for _ in range(_DRAWS):
+    fitted = [model for model in models if model is not None]
+    if len(fitted) < max(2, len(models)):
+        return [None] * len(parts)
+    starts = _dominates(fitted, ranks[0])
+    if not any(starts):
+        return [None] * len(parts)
+    sizes, random = np.array(ranks, float), np.random.default_rng(0)
+    spread = [model.error for model in fitted]
+    drawn = np.full((_DRAWS, len(parts)), 2 * MOST_RANKS)
+    for draw in range(_DRAWS):
         again = [
-            fit(ranks, (model.at(sizes) * np.exp(model.error * random.standard_normal(len(sizes)))).tolist())
-            for model in known
+            fit(ranks, (model.at(sizes) * np.exp(error * random.standard_normal(len(sizes)))).tolist())
+            for model, error in zip(fitted, spread, strict=True)
         ]
-        one = _dominates([model for model in again if model is not None], part, ranks[0])
-        drawn.append(one or 2 * MOST_RANKS)
-    low, high = np.percentile(drawn, [_LOW, _HIGH], method="nearest").tolist()
-    return Dominance(found, _within(min(low, found)), _within(max(high, found)))
+        drawn[draw] = [
+            start or 2 * MOST_RANKS for start in _dominates([model for model in again if model], ranks[0])
+        ]
+    low, high = np.percentile(drawn, [_LOW, _HIGH], axis=0, method="nearest").astype(int).tolist()
+    return [
+        start and Dominance(start, _within(min(start, below)), _within(max(start, above)))
+        for start, below, above in zip(starts, low, high, strict=True)
+    ]
 
 
 def _within(ranks: int) -> int | None:
     return ranks if ranks <= MOST_RANKS else None
 
 
-def _dominates(models: Sequence[Model], part: int, fewest: int) -> int | None:
-    """Return the smallest number of ranks from which a part takes longer than the others together."""
+def _dominates(models: Sequence[Model], fewest: int) -> list[int | None]:
+    """Return the smallest number of ranks from which each part takes longer than the others together."""
     steps = np.arange(0, 1 + 16 * np.log2(MOST_RANKS / fewest))
     ranks = fewest * 2 ** (steps / 16)
     times = np.array([model.at(ranks) for model in models])
-    most = 2 * times[part] > times.sum(axis=0)
-    if not most[-1]:
-        return None
-    last = np.flatnonzero(~most)
-    return round(float(ranks[last[-1] + 1])) if len(last) else fewest
+    starts: list[int | None] = []
+    for most in 2 * times > times.sum(axis=0):
+        last = np.flatnonzero(~most)
+        first = round(float(ranks[last[-1] + 1])) if len(last) and most[-1] else fewest
+        starts.append(first if most[-1] else None)
+    return starts

@@ -173,7 +173,9 @@ def test_pops_factors_of_a_series_multiply_to_its_global_efficiency() -> None:
 
 def test_the_call_that_stops_scaling_is_named_with_the_ranks_from_which_it_dominates() -> None:
     runs = [mpi_run(ranks) for ranks in (2, 4, 8, 16)]
-    table = analyze_runs(ACROSS_RUNS["scaling_models"], runs).rows
+    outcome = analyze_runs(ACROSS_RUNS["scaling_models"], runs)
+    assert outcome.reason == "fewer than 6 rank counts cannot show where scaling ends"
+    table = outcome.rows
     found = {row["part"]: row for row in table.to_dict("records")}
     assert list(found) == ["step", "computation", "MPI_Allreduce"]
     assert found["MPI_Allreduce"]["model"] == "20.00 µs * p"

@@ -47,18 +47,36 @@ def test_fewer_than_four_sizes_give_no_model() -> None:
     assert fit(SIZES[:FEWEST_SIZES], [1.0, 2.0, 3.0, 0.0]) is None
 
 
+@pytest.mark.parametrize(
+    "law",
+    [lambda p: 200 / p + p, lambda p: 1 / p + 0.3 * p, np.log2, np.sqrt],
+    ids=["end", "late", "log", "root"],
+)
+def test_twice_the_largest_size_is_predicted_from_six_sizes_with_noise(
+    law: Callable[[Floats], Floats],
+) -> None:
+    random, sizes = np.random.default_rng(7), np.array(SIZES, float)
+    twice = np.array([2.0 * SIZES[-1]])
+    models = [
+        fit(SIZES, (1e6 * law(sizes) * np.exp(0.01 * random.standard_normal(6))).tolist()) for _ in range(40)
+    ]
+    close = [abs(model.at(twice)[0] / (1e6 * law(twice)[0]) - 1) < 0.05 for model in models if model]
+    assert sum(close) >= 38
+
+
 def test_a_part_that_grows_dominates_from_where_it_takes_longer_than_the_rest() -> None:
     random = np.random.default_rng(1)
     sizes = np.array(SIZES, float)
     work, reduction = 6.4e8 / sizes, 4e5 * np.log2(sizes)
-    noisy = [times * np.exp(0.02 * random.standard_normal(6)) for times in (work, reduction)]
-    found = dominant_from(SIZES, [one.tolist() for one in noisy], 1)
-    assert found is not None
-    assert found.low is not None and found.high is not None
+    noisy = [(times * np.exp(0.02 * random.standard_normal(6))).tolist() for times in (work, reduction)]
+    never, dominance = dominant_from(SIZES, noisy)
+    assert dominance is not None
+    assert dominance.low is not None and dominance.high is not None
     # 6.4e8 / p is 4e5 * log2(p) at 209 ranks.
-    assert found.low <= 209 * 1.05
-    assert found.high >= 209 / 1.05
-    assert dominant_from(SIZES, [one.tolist() for one in noisy], 0) is None
+    assert dominance.low <= 209 * 1.05
+    assert dominance.high >= 209 / 1.05
+    assert never is None
+    assert dominant_from(SIZES, noisy[:1]) == [None]
 
 
 def test_a_model_is_written_as_people_write_it() -> None:
