@@ -9,11 +9,12 @@ import json
 import os
 import re
 import statistics
+from bisect import bisect
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, fields, replace
 from datetime import datetime
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
@@ -26,7 +27,7 @@ _LONGEST_ITEM = 40
 _CLOCKS_APART_SECONDS = 60.0
 """A line that is so much older than the start of the job is of an earlier start, not of another clock."""
 
-_MOST_RANKS, _MOST_BYTES, _MOST_STEPS = 16, 4 << 20, 100_000
+_MOST_RANKS, _MOST_BYTES, _MOST_STEPS = 4, 4 << 20, 100_000
 """The most ranks whose lines are read whole, the most of a rank's file, and of the steps of a line."""
 
 _TREND_PCT, _FEWEST_LINES = 5.0, 5
@@ -65,6 +66,12 @@ class StepLine:
     long: tuple[tuple[int, int], ...] = ()
     """The numbers and times, in ns, of the steps that take a quarter longer than the median, at most 16."""
 
+    @property
+    def times(self) -> list[tuple[int, int]]:
+        """Times in ns and the number of steps of each: long steps singly, the others by their median."""
+        others = self.steps - len(self.long)
+        return [*([(self.wall_ns, others)] if others > 0 else []), *((wall, 1) for _, wall in self.long)]
+
 
 *_NUMBERS, _, _ = fields(StepLine)
 
@@ -91,25 +98,37 @@ def read_live_steps(run: Run) -> dict[int, LiveSteps]:
     return {rank: LiveSteps(lines) for rank, lines in read.items() if lines}
 
 
+def typical_step_ns(lines: Iterable[StepLine]) -> float:
+    """Return the median time of the steps of some lines, in ns: each line counts as its number of steps.
+
+    There is at least one step.
+    """
+    times = sorted(pair for line in lines for pair in line.times)
+    until = [*accumulate(steps for _, steps in times)]
+    low, high = (times[bisect(until, place)][0] for place in ((until[-1] - 1) // 2, until[-1] // 2))
+    return (low + high) / 2
+
+
 def median_step_ns(run: Run) -> float | None:
-    """Return the median time of the last steps of all ranks, in ns; None if they noted none."""
-    walls = [line.wall_ns for of_rank in read_live_steps(run).values() for line in of_rank.lines]
-    return float(statistics.median(walls)) if walls else None
+    """Return the median time of the noted steps of a run, each on its slowest rank, in ns; None without."""
+    times = noted_steps(run)
+    return float(statistics.median(map(max, zip(*times, strict=False)))) if times else None
 
 
 def noted_steps(run: Run) -> list[list[int]]:
-    """Return the times of the steps of some ranks, in ns: of each line its median as often as it has steps.
+    """Return the times of the steps of some ranks, in ns: long steps as noted, the others by their median.
 
-    These are at most 16 ranks, whose numbers are evenly spaced: programs whose ranks wait for each other
+    These are at most 4 ranks, whose numbers are evenly spaced: programs whose ranks wait for each other
     take equally long on all of them.
     """
     files, since = _files(run), _since(run)
     ranks = [*files][:: max(1, -(-len(files) // _MOST_RANKS))]
-    found = []
+    times = []
     for rank in ranks:
         lines = _last_lines(files[rank], since, _MOST_BYTES)
-        found.append([line.wall_ns for line in lines for _ in range(min(line.steps, _MOST_STEPS))])
-    return [times for times in found if times]
+        pairs = (pair for line in lines for pair in line.times)
+        times.append([wall for wall, steps in pairs for _ in range(min(steps, _MOST_STEPS))])
+    return [walls for walls in times if walls]
 
 
 def all_step_lines(run: Run) -> dict[int, tuple[StepLine, ...]]:
@@ -152,10 +171,15 @@ def describe_live_steps(run: Run, now: float | None = None) -> str:
         return ""
     low, high = (limit(line.step for line in last) for limit in (min, max))
     where = f"step {high}" if low == high else f"steps {low} to {high}"
-    wall = statistics.median(line.wall_ns for of_rank in steps.values() for line in of_rank.lines)
+    # A running job is told as it goes now, one that has ended as a whole.
+    wall = None if now is not None else median_step_ns(run)
+    wall = (
+        typical_step_ns(line for of_rank in steps.values() for line in of_rank.lines)
+        if wall is None
+        else wall
+    )
     progress = (
-        f"{where} on {counted(len(last), 'rank')}, {format_ns(wall)} a step{_trend(run, wall)}"
-        f"{_memory(steps)}"
+        f"{where} on {counted(len(last), 'rank')}, {format_ns(wall)} a step{_trend(run)}{_memory(steps)}"
     )
     warnings = [] if now is None else step_warnings(steps, now)
     return f"{progress}. {' '.join(warnings)}" if warnings else progress
@@ -174,20 +198,25 @@ def _memory(steps: Mapping[int, LiveSteps]) -> str:
     )
 
 
-def _trend(run: Run, wall_ns: float) -> str:
-    """Return by how much steps of the median ``wall_ns`` differ from those at the start, if it is much."""
-    first = next(iter(_files(run).values()))
+def _trend(run: Run) -> str:
+    """Return by how much the last steps of a rank differ from the first ones, if it is much.
+
+    The first line is left out: it has the warm-up. Few lines are compared by halves.
+    """
+    path, since = next(iter(_files(run).items()))[1], _since(run)
     try:
-        with first.open("rb") as file:
-            lines = [
-                line for line in map(parsed_line, file.read(_TAIL_BYTES).split(b"\n")) if line is not None
-            ]
+        with path.open("rb") as file:
+            noted = map(parsed_line, file.read(_TAIL_BYTES).split(b"\n"))
     except OSError:
         return ""
-    if len(lines) < _FEWEST_LINES:
+    first = [line for line in noted if line is not None and line.time >= since]
+    last = [*_last_lines(path, since)]
+    if first and last and last[0].step <= first[-1].step:
+        every = sorted({*first, *last}, key=lambda line: line.step)
+        first, last = every[: len(every) // 2], every[len(every) // 2 :]
+    if len(first) + len(last) < _FEWEST_LINES or len(first) < 2:
         return ""
-    # The first line has the warm-up.
-    change = 100 * (wall_ns / statistics.median(line.wall_ns for line in lines[1:]) - 1)
+    change = 100 * (typical_step_ns(last) / max(1, typical_step_ns(first[1:])) - 1)
     return (
         f", {abs(change):.0f} % {'slower' if change > 0 else 'faster'} than at the start"
         if abs(change) >= _TREND_PCT
@@ -205,7 +234,7 @@ def step_warnings(steps: Mapping[int, LiveSteps], now: float) -> list[str]:
     """
     if not steps:
         return []
-    median = statistics.median(line.wall_ns for of_rank in steps.values() for line in of_rank.lines)
+    median = typical_step_ns(line for of_rank in steps.values() for line in of_rank.lines)
     every = [of_rank.lines for of_rank in steps.values()]
     pause = statistics.median((own[-1].time - own[0].time) / max(1, len(own) - 1) for own in every)
     patience = max(_SILENT_SECONDS, _SILENT_STEPS * median / 1e9, _SILENT_LINES * pause)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import statistics
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -29,7 +28,7 @@ from hpcprof.node.on_request import (
     write_request,
 )
 from hpcprof.runs.directory import Run
-from hpcprof.runs.live_steps import LiveSteps, read_live_steps
+from hpcprof.runs.live_steps import LiveSteps, read_live_steps, typical_step_ns
 from hpcprof.runs.rank_selection import parse_ranks
 from hpcprof.submit.remote.host import Host
 from hpcprof.submit.remote.mirror import host_of, update
@@ -157,7 +156,7 @@ def _progress(live: Mapping[int, LiveSteps], now: float) -> tuple[int, float]:
 
     ``now`` is by the clock that noted the steps, in seconds since 1970.
     """
-    wall = statistics.median(line.wall_ns for of_rank in live.values() for line in of_rank.lines)
+    wall = typical_step_ns(line for of_rank in live.values() for line in of_rank.lines)
     last = max((of_rank.last for of_rank in live.values()), key=lambda line: line.step)
     since = max(0.0, min(now - last.time, LEAD_S))
     return last.step + 1 + int(since * 1e9 / max(wall, 1)), wall

@@ -34,6 +34,9 @@ def run(tmp_path: Path) -> Run:
     return Run("run", tmp_path)
 
 
+MS = 1_000_000
+
+
 def _line(step: int, wall_ms: int = 5, after: float = 10.0) -> str:
     wall_ns = wall_ms * 10**6
     values = {"time": STARTED + after, "step": step, "steps": 2, "wall_ns": wall_ns, "max_ns": wall_ns + 1}
@@ -185,11 +188,39 @@ def test_steps_that_became_slower_are_told(run: Run) -> None:
 def test_the_noted_steps_are_the_medians_of_the_lines_of_some_ranks(run: Run) -> None:
     for rank in range(40):
         _write(run, rank, _line(1, wall_ms=5) + _line(3, wall_ms=6))
-    assert noted_steps(run) == [[5 * 10**6] * 2 + [6 * 10**6] * 2] * 14
+    assert noted_steps(run) == [[5 * 10**6] * 2 + [6 * 10**6] * 2] * 4
     assert median_step_ns(run) == 5.5e6
 
 
-MS = 1_000_000
+def test_every_step_counts_once_however_many_share_a_line(run: Run) -> None:
+    slow = [
+        {"time": STARTED + at, "step": at, "steps": 1, "wall_ns": 400 * MS, "max_ns": 400 * MS}
+        for at in range(12)
+    ]
+    quick = [
+        {
+            "time": STARTED + 12 + at,
+            "step": 111 + 100 * at,
+            "steps": 100,
+            "wall_ns": 10 * MS,
+            "max_ns": 10 * MS,
+        }
+        for at in range(2)
+    ]
+    _write(run, 0, "".join(f"{json.dumps(line)}\n" for line in slow + quick))
+    assert median_step_ns(run) == 10 * MS
+    for now in (None, STARTED + 15.0):
+        assert (
+            describe_live_steps(run, now)
+            == "step 211 on 1 rank, 10.00 ms a step, 98 % faster than at the start"
+        )
+    assert sorted(noted_steps(run)[0]) == [10 * MS] * 200 + [400 * MS] * 12
+
+
+def test_a_long_step_counts_with_its_own_time(run: Run) -> None:
+    line = {"time": STARTED + 1, "step": 3, "steps": 4, "wall_ns": 5 * MS, "max_ns": 90 * MS}
+    _write(run, 0, json.dumps(line | {"long": [[1, 90 * MS]]}) + "\n")
+    assert noted_steps(run) == [[5 * MS] * 3 + [90 * MS]]
 
 
 def lines(time: float, wall_ms: float = 100, longest_ms: float = 110, count: int = 3) -> LiveSteps:
