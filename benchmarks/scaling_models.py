@@ -48,7 +48,7 @@ CROSSINGS: dict[str, tuple[Law, Law]] = {
 def noisy(law: Law, sizes: list[int], noise: float, random: np.random.Generator) -> list[float]:
     """Return times in ns that follow a law in ms with normal noise, its relative size given."""
     times = law(np.array(sizes, float)) * np.exp(noise * random.standard_normal(len(sizes)))
-    return (1e6 * times).tolist()
+    return [float(time) for time in 1e6 * times]
 
 
 def predicted(law: Law, sizes: list[int], noise: float, draws: int) -> float:

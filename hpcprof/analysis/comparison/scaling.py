@@ -509,7 +509,7 @@ def dominant_from(ranks: Sequence[int], parts: Sequence[Sequence[float]]) -> lis
         ]
     low, high = np.percentile(drawn, [_LOW, _HIGH], axis=0, method="nearest").astype(int).tolist()
     return [
-        start and Dominance(start, _within(min(start, below)), _within(max(start, above)))
+        Dominance(start, _within(min(start, below)), _within(max(start, above))) if start else None
         for start, below, above in zip(starts, low, high, strict=True)
     ]
 
