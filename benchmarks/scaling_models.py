@@ -55,14 +55,9 @@ def predicted(law: Law, sizes: list[int], noise: float, draws: int) -> float:
     """Return the percentage of draws that predict twice the largest size within 5 %."""
     random, twice = np.random.default_rng(1), np.array([2.0 * sizes[-1]])
     models = [fit(sizes, noisy(law, sizes, noise, random)) for _ in range(draws)]
-    return (
-        100
-        * sum(
-            model is not None and abs(model.at(twice)[0] / (1e6 * law(twice)[0]) - 1) <= 0.05
-            for model in models
-        )
-        / len(models)
-    )
+    truth = 1e6 * float(law(twice)[0])
+    close = [model is not None and abs(float(model.at(twice)[0]) / truth - 1) <= 0.05 for model in models]
+    return 100 * close.count(True) / len(models)
 
 
 def covered(laws: tuple[Law, Law], sizes: list[int], draws: int) -> float:
