@@ -25,7 +25,7 @@ from hpcprof.results.stalls import stall_sentence
 from hpcprof.runs.directory import Run, log_files
 from hpcprof.runs.live_steps import read_live_steps, step_warnings
 from hpcprof.serve.catalogue import Filters
-from hpcprof.serve.context import as_csv, as_json, contents_of, served
+from hpcprof.serve.context import as_csv, as_json, contents_of, reader_of, served
 from hpcprof.serve.tiles import chosen_ranks, is_rank
 
 MOST_RUNS = 16
@@ -126,7 +126,7 @@ async def ask_sql(request: Request) -> Response:
         raise UsageError(f"the query is not valid: {error}.") from None
     here = served(request)
     runs = [await run_in_threadpool(here.catalogue.find, run) for run in asked.runs[:MOST_RUNS]]
-    reply = await here.desk.ask(asked.sql, runs or None)
+    reply = await here.desk.ask(asked.sql, runs or None, reader_of(request))
     if request.query_params.get("format") == "csv":
         return await run_in_threadpool(as_csv, "query", reply.columns, reply.rows)
     return _encoded(msgspec.json.encode(reply))

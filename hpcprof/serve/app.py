@@ -31,6 +31,7 @@ from hpcprof.serve.metrics import RunningEnergy, metrics
 from hpcprof.serve.sql import SqlDesk
 from hpcprof.serve.tile_cache import TileCache
 from hpcprof.serve.tiles import AskAgain, Tiles
+from hpcprof.serve.turns import Turns
 
 THREADS = 12
 """The requests worked on at a time; PostgreSQL's pool has 15 connections."""
@@ -45,10 +46,13 @@ def serve_store(runs_dir: Path, db: str | None, access: Access) -> ASGIApp:
     return Guard(pages_of(runs_dir, db), access)
 
 
-def pages_of(runs_dir: Path, db: str | None, all_stored: bool = False) -> Starlette:
+def pages_of(
+    runs_dir: Path, db: str | None, all_stored: bool = False, turns: Turns | None = None
+) -> Starlette:
     """Return the pages of a folder of runs and a results database, for whoever has checked the request.
 
-    If ``all_stored``, all runs are in the database, so that nothing can be listed without it.
+    If ``all_stored``, all runs are in the database, so that nothing can be listed without it. Folders of one
+    server share the ``turns`` of their readers.
     """
     store = open_store(db, runs_dir, read_only=True)
     tiles = Tiles(store, TileCache(user_cache() / "tiles"))
@@ -67,7 +71,7 @@ def pages_of(runs_dir: Path, db: str | None, all_stored: bool = False) -> Starle
         lifespan=few_threads,
     )
     app.state.running_energy = RunningEnergy()
-    app.state.served = Served(catalogue, tiles, SqlDesk(runs_dir, db, tiles), page_templates())
+    app.state.served = Served(catalogue, tiles, SqlDesk(runs_dir, db, tiles, turns=turns), page_templates())
     return app
 
 

@@ -44,6 +44,13 @@ def served(request: Request) -> Served:
     return found
 
 
+def reader_of(request: Request) -> str:
+    """Return who asks: the name of the grant at a hub, else the address."""
+    if grant := request.scope.get("grant"):
+        return f"grant {grant.name}"
+    return request.client.host if request.client else ""
+
+
 def run_address(run_id: str) -> str:
     """Return the address of a run's page."""
     return f"/runs/{quote(run_id, safe='', errors='replace')}"

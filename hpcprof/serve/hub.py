@@ -10,7 +10,6 @@ import os
 import re
 import secrets
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -44,11 +43,14 @@ from hpcprof.results.store.database import cause, public_address
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.store.tables import PushedRow
 from hpcprof.runs.tags import check_tags
-from hpcprof.serve.app import answer, few_threads, page_templates, pages_of
+from hpcprof.serve.app import THREADS, answer, few_threads, page_templates, pages_of
 from hpcprof.serve.context import as_html, as_json, run_address
 from hpcprof.serve.grants import PUSH, Grant, Grants
 from hpcprof.serve.guard import MOST_ADDRESS_BYTES, Access, Guard, sentence
+from hpcprof.serve.log import say
 from hpcprof.serve.pages import static_file
+from hpcprof.serve.sql import query_turns
+from hpcprof.serve.turns import Turns
 
 _SIGN_IN = "/sign-in"
 _STATIC = "/static/"
@@ -101,12 +103,12 @@ class _Stranger(Exception):
 class Project:
     """A project of a hub: its folder, its results, what comes in, and its pages."""
 
-    def __init__(self, folder: Path, db: str) -> None:
+    def __init__(self, folder: Path, db: str, turns: Turns) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.store: Store = open_store(db, folder)
         self.store.prepare()
         self.uploads = Uploads(folder, self.store)
-        self.pages = pages_of(folder, db, all_stored=True)
+        self.pages = pages_of(folder, db, all_stored=True, turns=turns)
         self.pages.add_exception_handler(StoreError, _no_database)
 
     def changed(self) -> None:
@@ -129,6 +131,8 @@ class Hub:
         self._lock = Lock()
         self._templates = page_templates()
         self._pushing: dict[str, CapacityLimiter] = {}
+        self._reading: dict[str, CapacityLimiter] = {}
+        self._turns = query_turns()
 
     def project(self, name: str) -> Project:
         """Return a project, which is made at its first use."""
@@ -136,7 +140,7 @@ class Hub:
             if name not in self._projects:
                 folder = self._folder / name
                 db = _schema_of(self._db, name) if self._db else str(folder / "hpcprof.db")
-                self._projects[name] = Project(folder, db)
+                self._projects[name] = Project(folder, db, self._turns)
             return self._projects[name]
 
     def sign_in_page(self, request: Request) -> Response:
@@ -211,8 +215,13 @@ class Hub:
             said = "a hub on PostgreSQL answers no SQL: a query could read other projects."
             await as_json({"error": said}, 403)(scope, receive, send)
             return
-        project = await run_in_threadpool(self.project, scope["grant"].project)
-        await project.pages(scope, receive, send)
+        grant = scope["grant"]
+        project = await run_in_threadpool(self.project, grant.project)
+        if scope["path"] == "/api/sql":  # it has turns of its own
+            await project.pages(scope, receive, send)
+            return
+        async with self._reading.setdefault(grant.name, CapacityLimiter(_READ_AT_ONCE)):
+            await project.pages(scope, receive, send)
 
     def identify(self, scope: Scope, proxy: Proxy | None) -> Grant | None:
         """Return the grant of a request: of its token, the user that its proxy names, or its session.
@@ -307,7 +316,7 @@ def _without_place(error: Exception) -> str:
     """Return the sentence of an error for readers; where the database is goes to the hub's terminal only."""
     if not isinstance(error, StoreError):
         return str(error)
-    print(f"hpcprof: {error}", file=sys.stderr, flush=True)
+    say(str(error))
     return "the hub's database cannot be used now."
 
 
@@ -372,6 +381,10 @@ _UNPACKED_AT_ONCE = 4
 
 _PARTS_AT_ONCE = 4
 """Maximum number of parts of a token that are in memory, or being kept, at the same time; others wait."""
+
+
+_READ_AT_ONCE = THREADS // 2
+"""Maximum number of pages of a token that are made at the same time; others wait."""
 
 
 class PushRefused(HpcprofError):

@@ -10,18 +10,18 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import uvicorn
 
 from hpcprof.common.errors import UsageError
 from hpcprof.serve.app import serve_store
+from hpcprof.serve.connections import Connections, TimedProtocol
 from hpcprof.serve.guard import LOCAL_NAMES, Access, all_names
+from hpcprof.serve.log import limit_logs
 
 _WAITING = 128
-_CONNECTIONS = 400
-"""Above it, further requests are refused: many slow clients must not use up the memory."""
-
 _IDLE_SECONDS = 10
 _GOODBYE_SECONDS = 2
 _MOST_HEADER_BYTES = 32 * 1024
@@ -66,21 +66,22 @@ def serve(serving: Serving, runs_dir: Path, db: str | None, announce: Callable[[
             app = make_hub(runs_dir, db, access, proxy)
         else:
             app = serve_store(runs_dir, db, access)
+        connections = Connections()
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=partial(TimedProtocol, connections),  # type: ignore[arg-type]  # it is only called
             ws="none",
             loop="asyncio",
             log_level="error",
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=_CONNECTIONS,
-            backlog=_WAITING,
+            backlog=connections.waiting,
             timeout_keep_alive=_IDLE_SECONDS,
             timeout_graceful_shutdown=_GOODBYE_SECONDS,
             h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
         )
+        limit_logs()
         query = f"?token={access.token}" if access.token else ""
         where = f"{_in_address(serving.host)}:{access.port}" if serving.unix is None else "localhost"
         announce(f"http://{where}/{query}{f' by {serving.unix}' if serving.unix else ''}")

@@ -21,6 +21,7 @@ from hpcprof.common.units import format_bytes
 from hpcprof.runs.directory import Run
 from hpcprof.serve.query_process import MEMORY_BYTES, AskedRun, Question, Reply
 from hpcprof.serve.tiles import AskAgain, Tiles
+from hpcprof.serve.turns import Turns
 
 MOST_CHARACTERS = 20_000
 MOST_ROWS = 10_000
@@ -28,8 +29,9 @@ MOST_BYTES = 8 << 20
 SECONDS = 30
 """The most seconds of a query."""
 
-_AT_A_TIME = 2
+_AT_A_TIME = 3
 _A_MINUTE = 60
+_MOST_WAITING = 20
 
 _COMMAND = (sys.executable, "-m", "hpcprof.serve.query_process")
 
@@ -38,17 +40,23 @@ class SqlDesk:
     """Executes queries on the results database, or on the events of runs.
 
     ``tiles`` keep the events of runs whose collect kept none. ``clock`` returns seconds that only grow.
+    Desks of several folders may share their ``turns``.
     """
 
     def __init__(
-        self, runs_dir: Path, db: str | None, tiles: Tiles, clock: Callable[[], float] = time.monotonic
+        self,
+        runs_dir: Path,
+        db: str | None,
+        tiles: Tiles,
+        clock: Callable[[], float] = time.monotonic,
+        turns: Turns | None = None,
     ) -> None:
         self._runs_dir, self._db, self._tiles, self._clock = runs_dir, db, tiles, clock
-        self._places = CapacityLimiter(_AT_A_TIME)
-        self._asked: deque[float] = deque()
+        self._turns = turns or query_turns()
+        self._asked: dict[str, deque[float]] = {}
 
-    async def ask(self, sql: str, runs: Sequence[Run] | None) -> Reply:
-        """Execute a query as soon as those before it have ended.
+    async def ask(self, sql: str, runs: Sequence[Run] | None, reader: str = "") -> Reply:
+        """Execute a query as soon as those that its reader asked before have ended.
 
         ``runs`` are those whose events are asked, None asks the results database.
 
@@ -63,17 +71,22 @@ class SqlDesk:
             raise UsageError("write a SELECT.")
         if len(sql) > MOST_CHARACTERS:
             raise UsageError(f"the SQL has {len(sql):,} characters; the limit is {MOST_CHARACTERS:,}.")
-        self._admit()
-        # Threads of its own, so that queries that wait hold up no page.
-        return await run_sync(self._execute, sql, runs, limiter=self._places)
+        self._admit(reader)
+        async with self._turns.turn(reader):
+            # A thread of its own, so that queries hold up no page.
+            return await run_sync(self._execute, sql, runs, limiter=CapacityLimiter(1))
 
-    def _admit(self) -> None:
+    def _admit(self, reader: str) -> None:
         now = self._clock()
-        while self._asked and self._asked[0] <= now - 60:
-            self._asked.popleft()
-        if len(self._asked) >= _A_MINUTE:
+        for name, times in [*self._asked.items()]:
+            while times and times[0] <= now - 60:
+                times.popleft()
+            if not times:
+                del self._asked[name]
+        asked = self._asked.setdefault(reader, deque())
+        if len(asked) >= _A_MINUTE:
             raise AskAgain(f"too many queries: at most {_A_MINUTE} a minute; ask again.")
-        self._asked.append(now)
+        asked.append(now)
 
     def _execute(self, sql: str, runs: Sequence[Run] | None) -> Reply:
         named = None if runs is None else [self._with_events(run) for run in runs]
@@ -100,6 +113,11 @@ class SqlDesk:
     def _with_events(self, run: Run) -> AskedRun:
         spare, missing = self._tiles.of(run).keep_events(self._clock() + SECONDS)
         return AskedRun(run.id, str(run.path), str(spare), missing)
+
+
+def query_turns() -> Turns:
+    """Return the turns of readers whose queries share this machine."""
+    return Turns(_AT_A_TIME, _MOST_WAITING)
 
 
 def _ended(exit_code: int) -> str:

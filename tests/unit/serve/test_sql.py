@@ -46,11 +46,11 @@ class Desk(SqlDesk):
         return Reply([sql])
 
 
-def test_two_queries_run_at_a_time_and_others_wait_for_their_turn(tmp_path: Path) -> None:
+def test_two_readers_are_answered_at_a_time_and_others_wait_for_their_turn(tmp_path: Path) -> None:
     desk, answered = Desk(tmp_path), list[str]()
 
     async def ask(sql: str) -> None:
-        answered.extend((await desk.ask(sql, None)).columns)
+        answered.extend((await desk.ask(sql, None, "ann" if sql < "SELECT 3" else "ben")).columns)
 
     async def ask_all() -> None:
         async with anyio.create_task_group() as group:

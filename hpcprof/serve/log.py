@@ -1,0 +1,70 @@
+"""The terminal of the server: what goes wrong is said there, at most a line a second for one cause."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Hashable
+from threading import Lock
+
+_APART_S = 1.0
+_FORGOTTEN_S = 600.0
+"""Seconds after which a cause is told in full again."""
+
+_MOST_CAUSES = 1000
+
+
+class CauseLimit(logging.Filter):
+    """Lets the first record of a cause pass, and then one line a second that counts the others."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock, self._lock = clock, Lock()
+        self._told: dict[Hashable, tuple[float, float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a record is written; one that repeats loses its traceback."""
+        error = record.exc_info[1] if record.exc_info else None
+        trace = error.__traceback__ if error else None
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        place = (trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace else None
+        again = self.repeats((record.name, record.levelno, str(record.msg), type(error), place))
+        if again:
+            text = " ".join(record.getMessage().split())
+            said = f": {type(error).__name__}" if error else ""
+            record.msg, record.args = f"{text}{said} ({again} times more)", ()
+            record.exc_info = record.exc_text = record.stack_info = None
+        return again is not None
+
+    def repeats(self, cause: Hashable) -> int | None:
+        """Return how often a cause was left out since it was told; None if it is to be left out now."""
+        now = self._clock()
+        with self._lock:
+            first, last, left_out = self._told.get(cause, (now, -_APART_S, 0))
+            if now - last < _APART_S:
+                self._told[cause] = first, last, left_out + 1
+                return None
+            if len(self._told) >= _MOST_CAUSES:
+                self._told.clear()
+            new = cause not in self._told or now - first > _FORGOTTEN_S
+            self._told[cause] = (now if new else first), now, 0
+            return 0 if new else left_out + 1
+
+
+LIMIT = CauseLimit()
+
+
+def limit_logs() -> None:
+    """Limit what uvicorn and asyncio write; a cause may come with each connection."""
+    for name in ("uvicorn.error", "asyncio"):
+        logging.getLogger(name).addFilter(LIMIT)
+
+
+def say(sentence: str) -> None:
+    """Print a sentence on the server's terminal."""
+    again = LIMIT.repeats(sentence)
+    if again is not None:
+        more = f" ({again} times more)" if again else ""
+        print(f"hpcprof: {sentence}{more}", file=sys.stderr, flush=True)

@@ -1,0 +1,65 @@
+"""Turns of readers: each has a queue of its own, so that nobody waits for all that another one asked."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from anyio import Event
+
+from hpcprof.serve.tiles import AskAgain
+
+_MOST_READERS = 10_000
+
+
+class Turns:
+    """Places that readers take in turns; a reader has one of them at a time.
+
+    Of a reader ``most_waiting`` requests may wait.
+    """
+
+    def __init__(self, places: int, most_waiting: int) -> None:
+        self._places, self._most_waiting = places, most_waiting
+        self._served: set[str] = set()
+        self._waiting: dict[str, deque[Event]] = {}
+        self._last: dict[str, int] = {}
+        self._count = 0
+
+    @asynccontextmanager
+    async def turn(self, reader: str) -> AsyncIterator[None]:
+        """Wait for the turn of a reader. Raises `AskAgain` if too many of its requests wait already."""
+        queue = self._waiting.setdefault(reader, deque())
+        if len(queue) >= self._most_waiting:
+            raise AskAgain(f"too many queries: {self._most_waiting} of yours wait already; ask again.")
+        mine = Event()
+        queue.append(mine)
+        self._advance()
+        try:
+            await mine.wait()
+            yield
+        finally:
+            if mine.is_set():
+                self._served.discard(reader)
+            else:
+                queue.remove(mine)
+                self._forget()
+            self._advance()
+
+    def _advance(self) -> None:
+        """Give the free places to the readers whose last turn is the longest ago."""
+        while len(self._served) < self._places:
+            waiting = [reader for reader in self._waiting if reader not in self._served]
+            if not waiting:
+                return
+            reader = min(waiting, key=lambda one: self._last.get(one, 0))
+            self._waiting[reader].popleft().set()
+            self._served.add(reader)
+            self._count += 1
+            self._last[reader] = self._count
+            self._forget()
+
+    def _forget(self) -> None:
+        self._waiting = {reader: queue for reader, queue in self._waiting.items() if queue}
+        if len(self._last) > _MOST_READERS:
+            self._last.clear()
