@@ -29,7 +29,7 @@ from hpcprof.submit.launchers import ROOT_VARIABLES
 from hpcprof.submit.runs.failures import describe_status
 from hpcprof.submit.schedulers import polling
 from hpcprof.submit.schedulers.base import JobState, JobStatus
-from hpcprof.submit.schedulers.pbs.client import PbsClient
+from hpcprof.submit.schedulers.pbs.scheduler import PbsScheduler
 from hpcprof.submit.schedulers.polling import poll
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.sites.files import load_site
@@ -771,7 +771,7 @@ def test_pbs_an_array_is_cancelled_to_the_last_member_after_another_was_cancelle
 @pytest.fixture
 def pbs_without_history(pbs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (pbs / "nohistory").touch()
-    monkeypatch.setattr(PbsClient, "keeps_history", True)
+    monkeypatch.setattr(PbsScheduler, "keeps_history", True)
     write_site(Path(), "pbs", "extends: generic-pbs\nlauncher: {name: none}\n")
     return pbs
 
@@ -796,7 +796,7 @@ def test_pbs_without_history_a_job_that_leaves_no_finished_file_has_failed_after
     run = submitted("pbs", "sh", "-c", "kill -9 0")
     until(lambda: "does not list it" in status(run).reason)
     assert state(run) is JobState.RUNNING
-    assert not PbsClient.keeps_history
+    assert not PbsScheduler.keeps_history
     words = (pbs_without_history / "calls").read_text().splitlines()
     assert sum('"-x"' in line for line in words) == 1
     monkeypatch.setattr("hpcprof.submit.schedulers.run_state.UNRECORDED_SECONDS", -1.0)

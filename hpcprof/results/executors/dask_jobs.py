@@ -18,7 +18,7 @@ from typing import Any
 from hpcprof.common.errors import HpcprofError, SchedulerError, UsageError
 from hpcprof.results.executors.dask import OnDask, cause, certificates, interrupts_held, load_dask
 from hpcprof.submit.schedulers.base import JobState
-from hpcprof.submit.schedulers.batch import BatchClient
+from hpcprof.submit.schedulers.batch import BatchScheduler
 from hpcprof.submit.schedulers.command import complaint
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.worker_jobs import WorkerJobs
@@ -156,10 +156,10 @@ class _Jobs:
     def _states(self) -> dict[str, JobState] | None:
         """Return the states of the jobs that the scheduler knows, by name; None if it does not answer."""
         ids = {name: job.job_id for name, job in self.cluster.workers.items() if job.job_id}
-        client = find_scheduler(self.jobs.scheduler).client()
-        assert isinstance(client, BatchClient)
+        scheduler = find_scheduler(self.jobs.scheduler)
+        assert isinstance(scheduler, BatchScheduler)
         try:
-            records = client.records([*ids.values()], self._began - _CLOCKS_DIFFER)
+            records = scheduler.states([*ids.values()], self._began - _CLOCKS_DIFFER)
         except SchedulerError:
             return None
         return {name: records[job_id].state for name, job_id in ids.items() if job_id in records}

@@ -21,8 +21,8 @@ from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError, writing
 from hpcprof.common.units import format_bytes
 from hpcprof.runs.directory import FOLDERS
-from hpcprof.submit.remote.host import Host, HostUnreachable
-from hpcprof.submit.remote.request import Sync
+from hpcprof.submit.remote.host import Host
+from hpcprof.submit.remote.request import HostUnreachable, Sync
 
 _ALWAYS_EXCLUDED = (".git", "__pycache__", ".venv")
 

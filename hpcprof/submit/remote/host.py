@@ -17,9 +17,8 @@ from pathlib import PurePosixPath
 
 import msgspec
 
-from hpcprof.common.errors import HpcprofError
 from hpcprof.common.processes import CommandNotStarted, Completed, Piped, piped, run_command
-from hpcprof.submit.remote.request import HOME, NAME
+from hpcprof.submit.remote.request import HOME, NAME, HostUnreachable
 from hpcprof.submit.sites.model import Site
 
 RUNS_DIR = "hpcprof-runs"
@@ -43,10 +42,6 @@ _UNANSWERED = ("Permission denied (", "Host key verification failed")
 """Words of ssh where it would have to ask for a password, or to confirm a host that is new."""
 
 _ADVICE = "; run hpcprof in a terminal first, where ssh can ask you"
-
-
-class HostUnreachable(HpcprofError):
-    """A host cannot be reached, or the connection broke: the result of a command there is unknown."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcprof.common.errors import UsageError
+from hpcprof.common.errors import HpcprofError, UsageError
 
 NAME = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*")
 """A host or an account that ssh cannot take for an option or for several words."""
@@ -20,6 +20,10 @@ HOME = "/HOME"
 
 CODE = "code"
 """The folder of a run on a host that has the copy of the user's folder."""
+
+
+class HostUnreachable(HpcprofError):
+    """A host cannot be reached, or the connection broke: the result of a command there is unknown."""
 
 
 @dataclass

@@ -7,9 +7,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hpcprof.common.processes import Completed
-from hpcprof.submit.remote.host import Host
+
+if TYPE_CHECKING:
+    from hpcprof.submit.remote.host import Host
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The interface of schedulers' clients, and the states of a job."""
+"""The states of a job, and the interface of the clients by which runs are submitted, polled and cancelled."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from hpcprof.common.errors import SchedulerError
-from hpcprof.runs.directory import Run
+
+if TYPE_CHECKING:
+    from hpcprof.runs.directory import Run
+
+CANCELLED_FILE = "cancelled"
+"""The state file that marks a cancelled job, for when the scheduler has forgotten it."""
 
 NODE_LOST = "the node that ran it was lost"
 """The reason for the end of a job that was not queued again."""
@@ -51,6 +56,26 @@ class JobStatus:
 
     def __str__(self) -> str:
         return f"{self.state.value}: {self.reason}" if self.reason else self.state.value
+
+
+@dataclass(frozen=True)
+class Record:
+    """A scheduler's report about one job."""
+
+    state: JobState
+    """``COMPLETED`` means only that the scheduler saw no failure."""
+    reason: str = ""
+    """The reason in words; empty if the state says enough."""
+    exit_code: int | None = None
+    """The exit code of job.sh if the scheduler knows it; negative for a signal."""
+    ended_seconds: float | None = None
+    """The time since the job ended; None if that is not known."""
+    preempted: bool = False
+    """True if another job took its nodes; the site's policy decides what happens then."""
+    node_lost: bool = False
+    """True if it waits because a node that ran it was lost."""
+    nodes: frozenset[str] = frozenset()
+    """The nodes that it runs on, where they must be asked for to see that one is down."""
 
 
 class SchedulerClient(ABC):

@@ -1,9 +1,9 @@
-"""Shared code of the clients of Slurm and PBS: submit, poll and cancel, around the commands of each."""
+"""Batch systems: what each has to say for itself, and the client that does the rest for all of them."""
 
 from __future__ import annotations
 
 import re
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -13,50 +13,87 @@ from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import SchedulerError
 from hpcprof.runs.directory import ARRAY_SCRIPT, Run, sweep_of
 from hpcprof.runs.intent import note_job_id, read_intent
-from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
+from hpcprof.runs.job import Job
+from hpcprof.submit.schedulers.base import CANCELLED_FILE, JobState, JobStatus, Record, SchedulerClient
 from hpcprof.submit.schedulers.command import ask_again_while_silent
-from hpcprof.submit.schedulers.run_state import CANCELLED_FILE, Record, status_from_record
-from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
+from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, Scheduler
+from hpcprof.submit.sites.model import Site
 
 _DEPENDENCY_AGE = timedelta(days=31)
-_RANGE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+)(?::(?P<step>\d+))?)?")
 
 
-class BatchClient(SchedulerClient):
-    """The client of a batch system; a subclass runs the commands that submit, ask and delete."""
+_JOB_NAME_LENGTH = 15
+"""Of old PBS; the limits of others are longer."""
+
+
+class BatchScheduler(Scheduler, ABC):
+    """A batch system. A subclass writes `directives`, `submit`, `states` and `cancel`; the rest is optional.
+
+    Each method runs commands by `hpcprof.submit.schedulers.command.run_scheduler_command`, and raises
+    `SchedulerError` if one fails: `Refused` if the scheduler has not taken a job, `Unreachable` if it did not
+    answer. hpcprof does the rest: it makes the run's folder, notes the job's id, judges the state of a run by
+    the job's record and the files that job.sh leaves, and finds jobs whose id was never noted.
+    """
 
     @abstractmethod
-    def hand_over(
-        self, script: Path, directory: Path, after: Sequence[str], options: Sequence[str] = ()
-    ) -> str:
-        """Submit ``script`` from ``directory``, to start after the jobs ``after`` succeed; return its id.
+    def directives(self, site: Site, job: Job) -> list[str]:
+        """Return the directives that the template does not write itself: ``directives`` in templates.
 
-        ``options`` are further options of the command that submits; they override directives.
+        They ask for what `resources` names. `site_directives` and `own_directives` return those of the site
+        and of the user.
+        """
+        return [*self.site_directives(site, job), *self.own_directives(job)]
+
+    @abstractmethod
+    def submit(
+        self, script: Path, directory: Path, after: Sequence[str] = (), options: Sequence[str] = ()
+    ) -> str:
+        """Submit a script from a directory, to start once the jobs ``after`` have succeeded; return its id.
+
+        ``options`` are further options of the command that submits; they replace directives.
         """
 
     @abstractmethod
+    def states(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
+        """Return the records by id of jobs submitted after ``since``; unknown jobs are left out."""
+
+    @abstractmethod
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """End jobs with all their processes; those that have ended or are unknown are left as they are."""
+
     def log_options(self, out: Path, err: Path) -> list[str]:
-        """Return the options that write the job's standard output to ``out``, and its errors to ``err``."""
+        """Return the options of the command that submits for the files of a job's output and errors."""
+        return [f"--output={out}", f"--error={err}"]
 
-    @abstractmethod
-    def records(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
-        """Return the records of jobs that were submitted after ``since``; unknown jobs are left out."""
-
-    @abstractmethod
     def submitted_from(self, script: Path, owner: str) -> str:
-        """Return the id of the job or array that a user submitted from a script; empty if there is none."""
+        """Return the id of the newest job that a user submitted from a script; empty if there is none."""
+        return ""
 
-    @abstractmethod
-    def delete(self, job_ids: Sequence[str]) -> None:
-        """End jobs; those that have ended or are unknown are left as they are."""
+    def check_awaited(self, job_ids: Sequence[str]) -> None:
+        """Check that a job can wait for the success of other jobs."""
 
-    @abstractmethod
     def member_id(self, array_id: str, index: int) -> str:
         """Return the job id of one member of a job array."""
+        return f"{array_id}_{index}"
 
-    @abstractmethod
     def largest_array(self) -> int | None:
         """Return how many members a job array may have, None if the scheduler does not say."""
+        return None
+
+    def client(self) -> SchedulerClient:
+        """Return the client of runs, which calls the methods above."""
+        return BatchClient(self)
+
+    def job_name(self, name: str) -> str:
+        """Return a job's name as every batch system accepts it: without spaces, and short."""
+        return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:_JOB_NAME_LENGTH] or "job"
+
+
+class BatchClient(SchedulerClient):
+    """Submits, polls and cancels runs by the methods of a `BatchScheduler`."""
+
+    def __init__(self, scheduler: BatchScheduler) -> None:
+        self.scheduler = scheduler
 
     def unfinished(self, job_ids: Sequence[str]) -> list[str]:
         """Return the subset of ``job_ids`` that a dependent job must still wait for.
@@ -67,7 +104,7 @@ class BatchClient(SchedulerClient):
         if not job_ids:
             return []
         since = datetime.now(timezone.utc) - _DEPENDENCY_AGE
-        records = ask_again_while_silent(lambda: self.records(job_ids, since))
+        records = ask_again_while_silent(lambda: self.scheduler.states(job_ids, since))
         for job_id in job_ids:
             record = records.get(job_id)
             if record is None:
@@ -77,16 +114,24 @@ class BatchClient(SchedulerClient):
             if record.state.ended and record.state is not JobState.COMPLETED and not record.preempted:
                 how = f"{record.state.value} {record.reason}".strip()
                 raise SchedulerError(f"job {job_id}, which this one must wait for, has not succeeded: {how}.")
-        return [job_id for job_id in job_ids if not records[job_id].state.ended or records[job_id].preempted]
+        left = [job_id for job_id in job_ids if not records[job_id].state.ended or records[job_id].preempted]
+        self.scheduler.check_awaited(left)
+        return left
+
+    def largest_array(self) -> int | None:
+        """Ask for the most members that a job array may have, None if the scheduler does not say."""
+        return ask_again_while_silent(self.scheduler.largest_array)
 
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Submit the run's ``job.sh`` from the working directory of its program."""
         script, logs = run.path / JOB_SCRIPT, run.path / "logs"
         directory = Path(run.submission.job.directory)
         if _names(script, logs):
-            return self.hand_over(script, directory, after)
+            return self.scheduler.submit(script, directory, after)
         # A plain script of the user's: `hpcprof logs` reads the run's own logs.
-        return self.hand_over(script, directory, after, self.log_options(logs / "job.out", logs / "job.err"))
+        return self.scheduler.submit(
+            script, directory, after, self.scheduler.log_options(logs / "job.out", logs / "job.err")
+        )
 
     def submit_array(
         self, script: Path, members: Sequence[Run], index_in_path: str, after: Sequence[str] = ()
@@ -96,20 +141,23 @@ class BatchClient(SchedulerClient):
         logs, options = first.path / "logs", []
         if not _names(first.path / JOB_SCRIPT, logs):
             one, each = (f"{sweep_of(first.id)}.{index}/logs/" for index in (0, index_in_path))
-            options = self.log_options(logs / "job.out", logs / "job.err")
+            options = self.scheduler.log_options(logs / "job.out", logs / "job.err")
             options = [option.replace(one, each) for option in options]
-        array_id = self.hand_over(script, Path(first.submission.job.directory), after, options)
-        return [self.member_id(array_id, index) for index in range(len(members))]
+        array_id = self.scheduler.submit(script, Path(first.submission.job.directory), after, options)
+        return [self.scheduler.member_id(array_id, index) for index in range(len(members))]
 
     def poll(self, runs: Sequence[Run]) -> dict[str, JobStatus]:
         """Return each run's status by run id; those that the scheduler does not answer about are unknown."""
+        # Imported here: a dry run does not need the reasons of failures.
+        from hpcprof.submit.schedulers.run_state import status_from_record
+
         unknown = self._find_interrupted(runs)
         ids = {run.id: run.job_id for run in runs}
         known = [job_id for job_id in ids.values() if job_id]
         records: Mapping[str, Record] = {}
         if known:
             try:
-                records = ask_again_while_silent(lambda: self.records(known, _oldest(runs)))
+                records = ask_again_while_silent(lambda: self.scheduler.states(known, _oldest(runs)))
             except SchedulerError as error:
                 return {run.id: JobStatus(JobState.UNKNOWN, str(error)) for run in runs}
         judged = {run.id: status_from_record(run, records.get(ids[run.id])) for run in runs}
@@ -129,12 +177,14 @@ class BatchClient(SchedulerClient):
             script, index = _submitted_script(run)
             try:
                 if script not in found:
-                    found[script] = ask_again_while_silent(partial(self.submitted_from, script, intent.owner))
+                    found[script] = ask_again_while_silent(
+                        partial(self.scheduler.submitted_from, script, intent.owner)
+                    )
             except SchedulerError as error:
                 unknown[run.id] = JobStatus(JobState.UNKNOWN, str(error))
                 continue
             if job_id := found[script]:
-                note_job_id(run, job_id if index is None else self.member_id(job_id, index))
+                note_job_id(run, job_id if index is None else self.scheduler.member_id(job_id, index))
         return unknown
 
     def cancel(self, *runs: Run) -> None:
@@ -153,7 +203,7 @@ class BatchClient(SchedulerClient):
         for mark in marks:
             write_atomically(mark, "by hpcprof cancel\n")
         try:
-            self.delete([run.job_id for run in alive])
+            self.scheduler.cancel([run.job_id for run in alive])
         except SchedulerError:
             for mark in marks:
                 mark.unlink(missing_ok=True)
@@ -178,18 +228,3 @@ def _names(script: Path, folder: Path) -> bool:
 
 def _oldest(runs: Sequence[Run]) -> datetime:
     return min(datetime.fromisoformat(run.submission.created) for run in runs if run.manifest is not None)
-
-
-def parse_array_indices(text: str) -> list[int]:
-    """Return the indices in a text such as ``0-3,7,8-12:2%4``, as both Slurm and PBS print it.
-
-    ``%4`` is how many members run at once. Parts that are not indices are passed over: the ``-`` that PBS
-    prints for none, and the ``...`` at the end of a text that Slurm has cut.
-    """
-    found: list[int] = []
-    for part in text.partition("%")[0].split(","):
-        match = _RANGE.fullmatch(part)
-        if match:
-            first = int(match["first"])
-            found += range(first, int(match["last"] or first) + 1, int(match["step"] or 1))
-    return found

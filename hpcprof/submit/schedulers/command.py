@@ -1,8 +1,9 @@
-"""Running a scheduler's commands."""
+"""Running a scheduler's commands, and reading what several of them print alike."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from hpcprof.common.errors import SchedulerError
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
-from hpcprof.submit.remote.host import HostUnreachable
+from hpcprof.submit.remote.request import HostUnreachable
 from hpcprof.submit.remote.transport import transport
 from hpcprof.submit.schedulers.submitting_shell import UNSET_OPTIONS, without_options
 
@@ -21,6 +22,8 @@ _SECONDS = 120.0
 _FIRST_PAUSE = 0.5
 _RETRIES = 3
 _RETRY_SECONDS = 8.0
+
+_RANGE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+)(?::(?P<step>\d+))?)?")
 
 AnswerT = TypeVar("AnswerT")
 
@@ -121,3 +124,18 @@ def complaint(text: str) -> str:
     """Return the error that a command printed as the end of a sentence, without the command's usage."""
     lines = [line.strip() for line in text.partition("\nusage:")[0].splitlines() if line.strip()]
     return " ".join(lines).rstrip(".") or "it gave no reason"
+
+
+def parse_array_indices(text: str) -> list[int]:
+    """Return the indices in a text such as ``0-3,7,8-12:2%4``, as both Slurm and PBS print it.
+
+    ``%4`` is how many members run at once. Parts that are not indices are passed over: the ``-`` that PBS
+    prints for none, and the ``...`` at the end of a text that Slurm has cut.
+    """
+    indices: list[int] = []
+    for part in text.partition("%")[0].split(","):
+        match = _RANGE.fullmatch(part)
+        if match:
+            first = int(match["first"])
+            indices += range(first, int(match["last"] or first) + 1, int(match["step"] or 1))
+    return indices

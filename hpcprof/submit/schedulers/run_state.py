@@ -9,7 +9,7 @@ import json
 import re
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from hpcprof.common.atomic import write_atomically
@@ -18,12 +18,9 @@ from hpcprof.runs.intent import read_intent
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.runs.failure_causes import find_cause
 from hpcprof.submit.runs.failures import tail
-from hpcprof.submit.schedulers.base import JobState, JobStatus
+from hpcprof.submit.schedulers.base import CANCELLED_FILE, JobState, JobStatus, Record
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
 from hpcprof.submit.sites.model import Preemption, recorded_site
-
-CANCELLED_FILE = "cancelled"
-"""The state file that marks a cancelled job, for when the scheduler has forgotten it."""
 
 GRACE_SECONDS = 30.0
 """The most seconds to wait for a job's ``finished`` file after its end: NFS shows new names late."""
@@ -36,26 +33,6 @@ SUBMITTING_SECONDS = 150.0
 
 _UNFINISHED_FILE = "unfinished"
 _SEEN_FILE = "seen"
-
-
-@dataclass(frozen=True)
-class Record:
-    """A scheduler's report about one job."""
-
-    state: JobState
-    """``COMPLETED`` means only that the scheduler saw no failure."""
-    reason: str = ""
-    """The reason in words; empty if the state says enough."""
-    exit_code: int | None = None
-    """The exit code of job.sh if the scheduler knows it; negative for a signal."""
-    ended_seconds: float | None = None
-    """The time since the job ended; None if that is not known."""
-    preempted: bool = False
-    """True if another job took its nodes; the site's policy decides what happens then."""
-    node_lost: bool = False
-    """True if it waits because a node that ran it was lost."""
-    nodes: frozenset[str] = frozenset()
-    """The nodes that it runs on, where they must be asked for to see that one is down."""
 
 
 def status_from_record(run: Run, record: Record | None) -> JobStatus:

@@ -1,4 +1,4 @@
-"""The scheduler as a dry run sees it: what its jobs may ask for, and how their scripts are spelled.
+"""Schedulers: what their jobs may ask for, how their scripts are spelled, and how jobs are submitted.
 
 A scheduler is one package: a subclass of `Scheduler`, which is imported for every command that makes a job
 and is therefore light, and the client that it returns, which runs the scheduler's commands. Another package
@@ -30,8 +30,6 @@ GPUS = "GPUs"
 WRAPPER = "wrapper.sh"
 
 _DIRECTIVE = re.compile(r"[\w.,:/=@+&-]+", re.ASCII)
-_JOB_NAME_LENGTH = 15
-"""Of old PBS; the limits of others are longer."""
 
 
 class JobArrays(msgspec.Struct, frozen=True):
@@ -256,8 +254,3 @@ def directive_value(text: str) -> str:
 def gpus_per_node(job: Job) -> int:
     """Return the GPUs on each node that the user asks for, by default one for each rank."""
     return job.ranks_per_node * (1 if job.gpus_per_rank is None else job.gpus_per_rank)
-
-
-def batch_job_name(name: str) -> str:
-    """Return a job's name as every batch system accepts it: without spaces, and short."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:_JOB_NAME_LENGTH] or "job"

@@ -12,7 +12,8 @@ import os
 import re
 from collections.abc import Mapping
 
-from hpcprof.submit.jobs.job import OPTIONS, Job
+from hpcprof.runs.job import Job
+from hpcprof.submit.jobs.job import OPTIONS
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.schedulers.scheduler import Scheduler
 

@@ -15,11 +15,10 @@ from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, SchedulerError
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
 from hpcprof.runs.directory import Run
-from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
+from hpcprof.submit.schedulers.base import CANCELLED_FILE, JobState, JobStatus, SchedulerClient
 from hpcprof.submit.schedulers.command import Refused, seconds_left
 from hpcprof.submit.schedulers.kubernetes.manifest import MPIJOB_FILE, object_name
 from hpcprof.submit.schedulers.run_state import (
-    CANCELLED_FILE,
     records,
     status_by_finished_file,
     status_of_submission,

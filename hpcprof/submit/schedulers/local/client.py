@@ -21,7 +21,7 @@ from hpcprof.common.errors import SchedulerError
 from hpcprof.common.processes import CommandNotStarted, ProcessIdentity, start_in_background
 from hpcprof.runs.directory import Run
 from hpcprof.submit.runs.failures import disk_was_full
-from hpcprof.submit.schedulers.base import JobState, JobStatus, SchedulerClient
+from hpcprof.submit.schedulers.base import JobState, JobStatus, Record, SchedulerClient
 from hpcprof.submit.schedulers.command import Refused
 from hpcprof.submit.schedulers.local.supervisor import (
     BEHIND,
@@ -33,7 +33,6 @@ from hpcprof.submit.schedulers.local.supervisor import (
     processes_of,
 )
 from hpcprof.submit.schedulers.run_state import (
-    Record,
     capture_note,
     records,
     status_from_record,

@@ -1,26 +1,30 @@
-"""PBS Pro and OpenPBS: what their jobs may ask for, and the directives that ask for it."""
+"""PBS Pro and OpenPBS: what their jobs may ask for, the directives that ask for it, and the commands."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from hpcprof.common.errors import UsageError
+from hpcprof.common.errors import SchedulerError, UsageError
 from hpcprof.runs.job import Job
+from hpcprof.submit.schedulers.base import JobState, Record
+from hpcprof.submit.schedulers.batch import BatchScheduler
+from hpcprof.submit.schedulers.command import Unreachable, run_scheduler_command
+from hpcprof.submit.schedulers.pbs import client
 from hpcprof.submit.schedulers.scheduler import (
     DaskJobs,
     JobArrays,
     Rendering,
-    Scheduler,
     Shortcoming,
-    batch_job_name,
     gpus_per_node,
 )
 from hpcprof.submit.sites.model import Chunk, LauncherName, NodeRequest, Queue, Site
 
 if TYPE_CHECKING:
-    from hpcprof.submit.schedulers.pbs.client import PbsClient
     from hpcprof.submit.sites.machine import Ask, Machine
 
 # How PBS names the queues of reservations (PBS Professional Reference Guide: reservation ID).
@@ -51,7 +55,7 @@ _OWN_OPTIONS = {
 }
 
 
-class PbsScheduler(Scheduler):
+class PbsScheduler(BatchScheduler):
     """PBS, by qsub, qstat and qdel."""
 
     name = "pbs"
@@ -78,12 +82,8 @@ class PbsScheduler(Scheduler):
     )
     resources = ("cpus_per_rank", "gpus_per_rank", "mem", "constraint", "scheduler_args")
     starters = (LauncherName.PALS, LauncherName.MPICH, LauncherName.OPENMPI)
-
-    def client(self) -> PbsClient:
-        """Return the client of this machine's default server."""
-        from hpcprof.submit.schedulers.pbs.client import PbsClient
-
-        return PbsClient()
+    keeps_history: ClassVar[bool] = True
+    """True if the server keeps finished jobs; false for this process once the server has denied it."""
 
     def check(self, job: Job, site: Site) -> None:
         """Check that the chunk can have what the user asks for; a constraint names resources of it."""
@@ -136,9 +136,88 @@ class PbsScheduler(Scheduler):
         """Return whether a queue is that of a reservation."""
         return _RESERVATION.fullmatch(queue) is not None
 
-    def job_name(self, name: str) -> str:
-        """Return the name without spaces, and at most 15 characters long for old versions."""
-        return batch_job_name(name)
+    def check_awaited(self, job_ids: Sequence[str]) -> None:
+        """Refuse to wait for members of arrays."""
+        arrays = [job_id for job_id in job_ids if "[" in job_id]
+        if arrays:
+            raise SchedulerError(
+                f"job {arrays[0]}, which this one must wait for, is a member of an array, and PBS cannot "
+                "wait for the success of a member: submit this job when it has ended, or the sweep without "
+                "--array."
+            )
+
+    def submit(
+        self, script: Path, directory: Path, after: Sequence[str] = (), options: Sequence[str] = ()
+    ) -> str:
+        """Submit by ``qsub``, without the environment: exported functions break qstat's JSON."""
+        depends = ["-W", f"depend=afterok:{':'.join(after)}"] if after else []
+        done = run_scheduler_command(["qsub", *depends, *options, str(script)], directory)
+        return client.parse_qsub(done.exit_code, done.stdout, done.stderr)
+
+    def log_options(self, out: Path, err: Path) -> list[str]:
+        """Return ``-o`` and ``-e``."""
+        return ["-o", str(out), "-e", str(err)]
+
+    def states(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
+        """Ask for each job or whole array by itself, and stop after a while.
+
+        ``qstat -F json`` prints only the first of several ids (seen on OpenPBS 23.06). Without an id it
+        prints every job of the server, with its history: a load that sites do not accept.
+        """
+        groups: dict[str, list[str]] = {}
+        for job_id in job_ids:
+            groups.setdefault(client.array_of(job_id), []).append(job_id)
+        found: dict[str, Record] = {}
+        deadline = time.monotonic() + client.ALL_SECONDS
+        for count, (asked, group) in enumerate(groups.items()):
+            if time.monotonic() > deadline:
+                late = f"not asked for: PBS took {client.ALL_SECONDS:.0f} s for {count} of {len(groups)} jobs"
+                found.update(dict.fromkeys(group, Record(JobState.UNKNOWN, late)))
+                continue
+            try:
+                found.update(client.pick(self._qstat(asked), group))
+            except Unreachable:
+                raise
+            except SchedulerError as error:  # of this job alone
+                found.update(dict.fromkeys(group, Record(JobState.UNKNOWN, str(error))))
+        return client.on_dead_nodes(found)
+
+    def submitted_from(self, script: Path, owner: str) -> str:
+        """Look for the script among the user's jobs of its name, of which qselect prints the ids alone."""
+        try:
+            name = client.parse_job_name(script.read_text(encoding="utf-8", errors="replace")) or script.name
+        except OSError:
+            return ""
+        done = run_scheduler_command(["qselect", "-u", owner, "-N", name])
+        for job_id in client.parse_qselect(done.exit_code, done.stdout, done.stderr):
+            asked = run_scheduler_command([*client.QSTAT, job_id])
+            if client.was_submitted_from(script, asked.stdout):
+                return job_id
+        return ""
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """Delete the jobs; they remain listed as running for some seconds."""
+        done = run_scheduler_command(["qdel", *job_ids])
+        client.parse_qdel(done.exit_code, done.stdout, done.stderr)
+
+    def _qstat(self, job_id: str) -> Mapping[str, Record]:
+        members = ["-t"] if "[" in job_id else []
+        if PbsScheduler.keeps_history:
+            done = run_scheduler_command([*client.QSTAT_HISTORY, *members, job_id])
+            if not client.has_no_history(done.stderr):
+                return client.parse_qstat(done.exit_code, done.stdout, done.stderr)
+            PbsScheduler.keeps_history = False
+        done = run_scheduler_command([*client.QSTAT, *members, job_id])
+        return client.parse_qstat(done.exit_code, done.stdout, done.stderr)
+
+    def member_id(self, array_id: str, index: int) -> str:
+        """Return ``123[4].server``."""
+        return client.member_of(array_id, index)
+
+    def largest_array(self) -> int | None:
+        """Ask for the server's max_array_size."""
+        done = run_scheduler_command(["qstat", "-B", "-f", "-F", "json"])
+        return client.parse_largest_array(done.exit_code, done.stdout, done.stderr)
 
     def question(self, site: Site) -> list[str]:
         """Return the command that asks for the server and its settings."""
@@ -146,9 +225,7 @@ class PbsScheduler(Scheduler):
 
     def shortcoming(self, answer: str) -> Shortcoming | None:
         """Return what is lost if the server keeps no finished jobs."""
-        from hpcprof.submit.schedulers.pbs.client import parse_job_history
-
-        if parse_job_history(answer):
+        if client.parse_job_history(answer):
             return None
         return Shortcoming(
             "PBS keeps no job history, so only the files of a run show how it ended: a job that PBS killed "
@@ -158,9 +235,7 @@ class PbsScheduler(Scheduler):
 
     def probe(self, ask: Ask) -> Machine:
         """Return the queues and nodes that qstat and pbsnodes show."""
-        from hpcprof.submit.schedulers.pbs.client import probe_pbs
-
-        return probe_pbs(ask)
+        return client.probe_pbs(ask)
 
 
 def _counts_gpus(site: Site, job: Job) -> bool:

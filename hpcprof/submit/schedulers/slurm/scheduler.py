@@ -1,28 +1,31 @@
-"""Slurm: what its jobs may ask for, and the directives that ask for it."""
+"""Slurm: what its jobs may ask for, the directives that ask for it, and the commands."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcprof.common.errors import UsageError
 from hpcprof.runs.job import Job
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.mpi_types import BOTH_JOIN, LIST_TYPES, finds_type, two_ranks
+from hpcprof.submit.schedulers.batch import BatchScheduler
+from hpcprof.submit.schedulers.command import run_scheduler_command
 from hpcprof.submit.schedulers.scheduler import (
     GPUS,
     DaskJobs,
     JobArrays,
     Rendering,
-    Scheduler,
-    batch_job_name,
     gpus_per_node,
 )
+from hpcprof.submit.schedulers.slurm import client
 from hpcprof.submit.sites.model import LauncherName, NodeRequest, Site
 
 if TYPE_CHECKING:
-    from hpcprof.submit.schedulers.slurm.client import SlurmClient
+    from hpcprof.submit.schedulers.base import Record
     from hpcprof.submit.sites.machine import Ask, Machine
 
 _SHORT = {
@@ -95,7 +98,7 @@ _GPU_COUNT = re.compile(
 """An option of sbatch or srun that counts GPUs, such as ``--gres=gpu:a100:4``."""
 
 
-class SlurmScheduler(Scheduler):
+class SlurmScheduler(BatchScheduler):
     """Slurm, by sbatch, squeue, sacct and scancel."""
 
     name = "slurm"
@@ -130,12 +133,6 @@ class SlurmScheduler(Scheduler):
     resources = (*_FLAGS, "gpus_per_rank", "scheduler_args")
     masks_gpus = True
     requeues = True
-
-    def client(self) -> SlurmClient:
-        """Return the client of this machine's Slurm."""
-        from hpcprof.submit.schedulers.slurm.client import SlurmClient
-
-        return SlurmClient()
 
     def check(self, job: Job, site: Site) -> None:
         """Check that the walltime is one of whole minutes, to which Slurm would round it up; and requeues."""
@@ -200,9 +197,72 @@ class SlurmScheduler(Scheduler):
         """Return the options that the script or another option of hpcprof has."""
         return {**_OWN_SETTINGS, site.queue_directive: "give --queue"}
 
-    def job_name(self, name: str) -> str:
-        """Return the name without spaces, and short."""
-        return batch_job_name(name)
+    def submit(
+        self, script: Path, directory: Path, after: Sequence[str] = (), options: Sequence[str] = ()
+    ) -> str:
+        """Submit by ``sbatch --parsable``; the job id is ``123``, or ``123;cluster`` on another cluster."""
+        depends = []
+        if after:
+            numbers = ":".join(job_id.partition(";")[0] for job_id in after)
+            # Without the second option a job whose dependency fails stays in the queue.
+            depends = [f"--dependency=afterok:{numbers}", "--kill-on-invalid-dep=yes"]
+        done = run_scheduler_command(["sbatch", "--parsable", *depends, *options, str(script)], directory)
+        return client.parse_sbatch(done.exit_code, done.stdout, done.stderr)
+
+    def log_options(self, out: Path, err: Path) -> list[str]:
+        """Return ``--output`` and ``--error``, in which % would begin a pattern."""
+        return [
+            f"--output={str(out).replace('%', '%%')}",
+            f"--error={str(err).replace('%', '%%')}",
+        ]
+
+    def states(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
+        """Ask squeue once for each cluster's jobs, then sacct once for those that squeue no longer lists."""
+        clusters: dict[str, list[str]] = {}
+        for job_id in job_ids:
+            clusters.setdefault(job_id.partition(";")[2], []).append(job_id)
+        found: dict[str, Record] = {}
+        for cluster, ids in clusters.items():
+            numbers = {job_id.partition(";")[0]: job_id for job_id in ids}
+            known = client.of_members(client.squeue(client.whole(numbers), cluster), numbers)
+            missing = [number for number in numbers if number not in known]
+            if missing:
+                known.update(client.of_members(client.sacct(client.whole(missing), cluster, since), missing))
+            found.update({numbers[number]: record for number, record in known.items()})
+        return found
+
+    def submitted_from(self, script: Path, owner: str) -> str:
+        """Look for the script among the user's jobs; ended ones are listed for a while."""
+        done = run_scheduler_command(
+            ["squeue", "--noheader", "--states=all", f"--user={owner}", f"--format={client.SCRIPTS_FORMAT}"]
+        )
+        return client.parse_scripts(done.exit_code, done.stdout, done.stderr).get(str(script), "")
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """Cancel the jobs; scancel succeeds even for unknown jobs."""
+        clusters: dict[str, list[str]] = {}
+        for job_id in job_ids:
+            number, _, cluster = job_id.partition(";")
+            clusters.setdefault(cluster, []).append(number)
+        for cluster, numbers in clusters.items():
+            members = [number for number in numbers if "_" in number]
+            if members:
+                # A waiting member that is cancelled leaves no record, and jobs that wait for its success then
+                # start (seen on 22.05); a hold makes a separate job of it first. For members that already
+                # run the hold fails, which does no harm.
+                run_scheduler_command(["scontrol", *client.of_cluster(cluster), "hold", ",".join(members)])
+            done = run_scheduler_command(["scancel", *client.of_cluster(cluster), *numbers])
+            client.parse_scancel(done.exit_code, done.stdout, done.stderr)
+
+    def member_id(self, array_id: str, index: int) -> str:
+        """Return ``123_4``, or ``123_4;cluster``."""
+        number, separator, cluster = array_id.partition(";")
+        return f"{number}_{index}{separator}{cluster}"
+
+    def largest_array(self) -> int | None:
+        """Ask for Slurm's MaxArraySize."""
+        done = run_scheduler_command(["scontrol", "show", "config"])
+        return client.parse_largest_array(done.exit_code, done.stdout, done.stderr)
 
     def question(self, site: Site) -> list[str]:
         """Return the command that fails at once if no controller runs; others ask for a minute."""
@@ -210,9 +270,7 @@ class SlurmScheduler(Scheduler):
 
     def probe(self, ask: Ask) -> Machine:
         """Return the partitions and nodes that scontrol or sinfo show."""
-        from hpcprof.submit.schedulers.slurm.client import probe_slurm
-
-        return probe_slurm(ask)
+        return client.probe_slurm(ask)
 
 
 def _shares_node(site: Site, job: Job) -> bool:

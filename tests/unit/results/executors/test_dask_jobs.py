@@ -15,9 +15,8 @@ import pytest
 from hpcprof.common.errors import HpcprofError, SchedulerError
 from hpcprof.results.executors.dask_jobs import _dask_jobqueue, _Jobs
 from hpcprof.runs.directory import Run
-from hpcprof.submit.schedulers.base import JobState
-from hpcprof.submit.schedulers.run_state import Record
-from hpcprof.submit.schedulers.slurm.client import SlurmClient
+from hpcprof.submit.schedulers.base import JobState, Record
+from hpcprof.submit.schedulers.slurm.scheduler import SlurmScheduler
 from hpcprof.submit.worker_jobs import WorkerJobs, WorkerPlacement, make_worker_jobs
 
 pytest.importorskip("distributed", reason="there is no Dask")
@@ -67,12 +66,12 @@ def states(monkeypatch: pytest.MonkeyPatch) -> dict[str, JobState]:
     """The states that the scheduler tells of jobs by id; with ``silent`` among the ids it tells none."""
     known: dict[str, JobState] = {}
 
-    def records(self: SlurmClient, job_ids: Sequence[str], since: object) -> Mapping[str, Record]:
+    def states(self: SlurmScheduler, job_ids: Sequence[str], since: object) -> Mapping[str, Record]:
         if "silent" in known:
             raise SchedulerError("squeue did not answer.")
         return {job_id: Record(known[job_id]) for job_id in job_ids if job_id in known}
 
-    monkeypatch.setattr(SlurmClient, "records", records)
+    monkeypatch.setattr(SlurmScheduler, "states", states)
     monkeypatch.setattr("hpcprof.results.executors.dask_jobs._ASK_SECONDS", 0)
     return known
 

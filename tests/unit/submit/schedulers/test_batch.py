@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.submit.schedulers.batch import parse_array_indices
+from hpcprof.submit.schedulers.command import parse_array_indices
 
 
 @pytest.mark.parametrize(

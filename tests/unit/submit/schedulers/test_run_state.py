@@ -15,12 +15,11 @@ import pytest
 from hpcprof.runs.directory import Run
 from hpcprof.runs.intent import note_intent
 from hpcprof.submit.runs.failures import describe_status
-from hpcprof.submit.schedulers.base import JobState, JobStatus
+from hpcprof.submit.schedulers.base import JobState, JobStatus, Record
 from hpcprof.submit.schedulers.run_state import (
     GRACE_SECONDS,
     SUBMITTING_SECONDS,
     UNRECORDED_SECONDS,
-    Record,
     keep_verdict,
     read_final_status,
     read_verdict,

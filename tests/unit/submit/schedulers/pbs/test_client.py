@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import SchedulerError
-from hpcprof.submit.schedulers.base import JobState
+from hpcprof.submit.schedulers.base import JobState, Record
 from hpcprof.submit.schedulers.command import Refused, Unreachable
 from hpcprof.submit.schedulers.pbs.client import (
     array_of,
@@ -29,7 +29,6 @@ from hpcprof.submit.schedulers.pbs.client import (
     same_job,
     was_submitted_from,
 )
-from hpcprof.submit.schedulers.run_state import Record
 from hpcprof.submit.sites.model import Node, Queue
 from tests.unit.submit.schedulers.recorded import recorded, recorded_json, recorded_machine
 

@@ -7,9 +7,8 @@ from datetime import datetime
 import pytest
 
 from hpcprof.common.errors import SchedulerError
-from hpcprof.submit.schedulers.base import JobState
+from hpcprof.submit.schedulers.base import JobState, Record
 from hpcprof.submit.schedulers.command import Unreachable
-from hpcprof.submit.schedulers.run_state import Record
 from hpcprof.submit.schedulers.slurm.client import (
     SLURM_STATES,
     parse_largest_array,
