@@ -198,7 +198,7 @@ def gather(
     if not profiles and (run.manifest is not None or not unprofiled):
         warnings = [*warnings, _uncollected(run, store)]
     if run.manifest is not None and profiles:
-        missing = [r for r in run.manifest.job.profiled_ranks if r not in profiles]
+        missing = [r for r in run.profiled_ranks if r not in profiles]
         if missing:
             warnings = [*warnings, f"no profile collected of {named_ranks(missing)}"]
     return Contents(

@@ -164,7 +164,7 @@ def _submitted(run: Run, status: JobStatus, row: StoredRun | None, tags: list[st
         started=_start(run),
         duration_s=_duration_s(run, status),
         step_p50_ns=row.step_p50_ns if row else median_step_ns(run),
-        collected=_coverage(len(job.profiled_ranks), row.profiles if row else 0),
+        collected=_coverage(len(run.profiled_ranks), row.profiles if row else 0),
         tags=tags,
         path=str(run.path),
     )

@@ -23,6 +23,7 @@ from hpcprof.common.paths import from_root
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_command
 from hpcprof.runs.config import default_runs_dir
 from hpcprof.runs.job import Job
+from hpcprof.runs.rank_selection import place_conditions
 
 MANIFEST = "run.json"
 SCHEMA_VERSION = 1
@@ -111,6 +112,15 @@ class Run:
             return (self.path / "state" / name).read_text(encoding="utf-8").strip()
         except OSError:
             return None
+
+    @property
+    def profiled_ranks(self) -> list[int]:
+        """The ranks under the profiler: those of the usual layout until the nodes have noted others."""
+        job = self.submission.job
+        if job.profiler == "none" or not place_conditions(job.profile_ranks):
+            return job.profiled_ranks
+        notes = (self.path / "state").glob("rank*.profiled")
+        return sorted(int(note.name[4:9]) for note in notes) or job.profiled_ranks
 
     def rank_exit_codes(self) -> dict[int, int]:
         """Return the exit codes by rank; a rank that was killed has none."""

@@ -16,9 +16,9 @@ _SPANS = re.compile(f"{_SPAN}(,{_SPAN})*")
 def select_ranks(text: str, nodes: int, ranks_per_node: int) -> list[int]:
     """Return the ranks that ``text`` selects, in ascending order.
 
-    Ranks fill one node after the other, as with every launcher that hpcprof writes a command for. Several
-    conditions select the ranks that meet all of them: ``local=0,nodes=0-1`` selects the first rank on each of
-    the first two nodes.
+    Several conditions select the ranks that meet all of them: ``local=0,nodes=0-1`` selects the first rank on
+    each of the first two nodes. The ranks of ``local`` and ``nodes`` are those of the usual layout, in which
+    ranks fill one node after the other; the wrapper decides by the place of the rank (`place_conditions`).
     """
     world = nodes * ranks_per_node
     if text == "all":
@@ -33,13 +33,27 @@ def select_ranks(text: str, nodes: int, ranks_per_node: int) -> list[int]:
                 f"--profile-ranks {text}: there is no rank {highest}; the job has ranks 0 to {world - 1}."
             )
         return sorted(chosen)
-    conditions = [_condition(part, text, nodes, ranks_per_node) for part in re.split(r",(?=[a-z]+=)", text)]
+    conditions = [_condition(part, text, nodes, ranks_per_node) for part in _parts(text)]
     ranks = [rank for rank in range(world) if all(holds(rank) for holds in conditions)]
     if not ranks:
         raise UsageError(
             f"--profile-ranks {text} selects none of the job's {nodes} x {ranks_per_node} ranks."
         )
     return ranks
+
+
+def place_conditions(text: str) -> dict[str, list[str]]:
+    """Return the conditions of a selection by the place of ranks; empty if it names ranks only.
+
+    The values are spans of local ranks and of nodes, and the number of ``every``, as in ``{"local": ["0"]}``.
+    """
+    if "local=" not in text and "nodes=" not in text:
+        return {}
+    return {key: value.split(",") for key, _, value in (part.partition("=") for part in _parts(text))}
+
+
+def _parts(text: str) -> list[str]:
+    return re.split(r",(?=[a-z]+=)", text)
 
 
 def rank_spans(ranks: Iterable[int]) -> list[str]:

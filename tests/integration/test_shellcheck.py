@@ -30,7 +30,7 @@ def scripts_of(site: str, profiler: str) -> dict[str, str]:
     job = make_job(
         loaded,
         workload="sequence-parallel-jax" if profiler == "jax" else "sequence-parallel",
-        ranks_per_node=2,
+        ranks_per_node=min(2, loaded.node.gpus or 2),
         profiler=profiler,
         profiler_options={"kernel": "gemm", "launch-count": "1"} if profiler == "ncu" else {},
         account="me",
@@ -50,8 +50,10 @@ def scripts_of(site: str, profiler: str) -> dict[str, str]:
 def other_scripts() -> dict[str, str]:
     """Return the scripts of a program with the PyTorch profiler that runs again if it stalls; of arrays."""
     site = load_site("generic-slurm")
-    job = make_job(site, arguments=["python", "train.py"], profiler="torch", on_stall="resubmit")
-    scripts = render(site, job, Rendering(Path("/runs"), ["hpcprof"], ["srun"], ["python", "train.py"]))
+    chosen = "local=0,nodes=0,every=2"
+    words = ["python", "train.py"]
+    job = make_job(site, arguments=words, profiler="torch", profile_ranks=chosen, on_stall="resubmit")
+    scripts = render(site, job, Rendering(Path("/runs"), ["hpcprof"], ["srun"], words))
     found = {f"{name} of train.py": scripts[name] for name in ("job.sh", "wrapper.sh")}
     for name in ("generic-pbs", "generic-slurm"):
         loaded = load_site(name)

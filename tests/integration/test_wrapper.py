@@ -157,6 +157,41 @@ def test_only_the_selected_ranks_run_under_the_profiler(
     assert (tmp_path / "logs/rank00003.out").read_text() == f"3 1 4 {profiler}\n"
 
 
+def in_step(local: str, node: str, sizes: str) -> dict[str, str]:
+    """Return the variables of rank 1 of 4 that srun starts."""
+    place = {"SLURM_LOCALID": local, "SLURM_NODEID": node, "SLURM_STEP_TASKS_PER_NODE": sizes}
+    return {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4", **place}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("places", "local", "node", "size"),
+    [
+        (in_step("1", "0", "2(x2)"), 1, 0, 2),
+        (in_step("0", "1", "2(x2)"), 0, 1, 2),
+        (in_step("0", "1", "1,3"), 0, 1, 3),
+        ({"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}, 1, 1, 4),
+        ({"PALS_RANKID": "1", "PALS_LOCAL_RANKID": "0", "PALS_NODEID": "1", "PALS_LOCAL_SIZE": "2"}, 0, 1, 2),
+    ],
+    ids=["block", "cyclic", "arbitrary", "pack", "pals"],
+)
+def test_profiled_ranks_are_chosen_by_where_they_run(
+    shell: str, places: dict[str, str], local: int, node: int, size: int, tmp_path: Path
+) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/nodes").write_text(f"other {os.uname().nodename}.cluster \n")
+    show = ("sh", "-c", 'echo "$HPCPROF_PROFILER $LOCAL_WORLD_SIZE"')
+    for selection in ("local=0", "local=1", "nodes=0", "nodes=1", f"local={local},nodes={node}"):
+        chosen = job(profiler="torch", profile_ranks=selection)
+        run_wrapper(shell, chosen, tmp_path, places, *show)
+        profiled = all(part in (f"local={local}", f"nodes={node}") for part in selection.split(","))
+        told = (tmp_path / "logs/rank00001.out").read_text()
+        assert told == f"{'torch' if profiled else 'none'} {size}\n", selection
+        note = tmp_path / "state/rank00001.profiled"
+        assert note.exists() is profiled
+        note.unlink(missing_ok=True)
+
+
 @pytest.mark.parametrize("shell", SHELLS)
 @pytest.mark.parametrize("selection", ["3", "0"])
 def test_every_rank_is_told_the_steps_to_capture(shell: str, selection: str, tmp_path: Path) -> None:

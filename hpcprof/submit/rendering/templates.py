@@ -20,7 +20,7 @@ from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged, user_config
 from hpcprof.node import on_request, pulse, step_lines, telemetry, uncaught
 from hpcprof.runs.job import Job
-from hpcprof.runs.rank_selection import rank_spans
+from hpcprof.runs.rank_selection import place_conditions, rank_spans
 from hpcprof.submit.jobs.target import target_of
 from hpcprof.submit.jobs.walltime import capture_lead, format_walltime
 from hpcprof.submit.launchers import LAUNCHERS, MEETING, on_each_node
@@ -111,6 +111,8 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     """The seconds that a failed rank waits for the others."""
     profiled_ranks: list[str]
     """Spans of the ranks that run under the profiler, as in ``["0-2", "5"]``."""
+    place_conditions: dict[str, list[str]]
+    """The conditions on the place of profiled ranks, as in ``{"local": ["0"], "nodes": ["0-1"]}``."""
     profiler_command: Sequence[str]
     """The words that start the profiler on these ranks."""
     profiler_flags: tuple[str, ...]
@@ -208,6 +210,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         watch_seconds=min(_WATCH_SECONDS + job.ranks // _WATCHED_RANKS, _LONGEST_WATCH_SECONDS),
         profilers_limit=_PROFILERS_SECONDS if profiled else _PROGRAMS_SECONDS,
         profiled_ranks=profiled,
+        place_conditions=place_conditions(job.profile_ranks) if profiled else {},
         profiler_command=_found(profiler.command, tools),
         profiler_flags=tuple(word for word in flags if isinstance(word, str)),
         versioned_flags=[word for word in flags if isinstance(word, Versioned)],

@@ -17,6 +17,7 @@ import msgspec
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import named_ranks
 from hpcprof.runs.directory import Run
+from hpcprof.runs.rank_selection import place_conditions
 from hpcprof.submit.profilers import find_profiler
 from hpcprof.submit.profilers.base import Profiler
 from hpcprof.submit.runs.failure_causes import (
@@ -405,6 +406,10 @@ def nothing_recorded(run: Run) -> str:
     profiles = run.path / "profiles"
     if run.manifest is None or not run.manifest.job.profiled_ranks or any(profiles.glob("[!.]*")):
         return ""
+    selection = run.manifest.job.profile_ranks
+    ended = run.state_file("finished") is not None and run.rank_exit_codes()
+    if place_conditions(selection) and ended and not any((run.path / "state").glob("rank*.profiled")):
+        return f"--profile-ranks {selection} selects none of the ranks where they ran"
     return profiler_complaint(run).removeprefix(": ")
 
 
