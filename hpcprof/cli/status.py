@@ -18,6 +18,7 @@ from hpcprof.common.errors import UsageError
 from hpcprof.results.stalls import describe_end
 from hpcprof.runs.directory import Run, find_submitted_runs
 from hpcprof.runs.live_steps import describe_live_steps
+from hpcprof.runs.staging import describe_staging
 from hpcprof.submit.notify import not_told
 from hpcprof.submit.remote.mirror import connect
 from hpcprof.submit.schedulers.base import JobState, JobStatus
@@ -40,6 +41,8 @@ def command(runs_dir: Path, watching: bool, hub: str | None, runs: tuple[str, ..
     and ranks that have stopped are named, as is the rank whose memory on the host grows most with each step,
     with when its node is full. Where no rank makes progress, the rank that holds the others up is named.
 
+    An environment that was staged has a line with the times of packing and unpacking.
+
     With --watch, the exit code is 5 if a run was ended because it had stalled. With --push too, the runs are
     collected and pushed to a hub when all have ended; the exit code is 1 if one was not.
     """
@@ -54,6 +57,8 @@ def command(runs_dir: Path, watching: bool, hub: str | None, runs: tuple[str, ..
         rows = [(run.id, states[run.id].state.value, _detail(run, states[run.id])) for run in found]
         show(rows, ("run", "state", "detail"))
     for run in found:
+        if staged := describe_staging(run):
+            click.echo(f"{run.id}: environment: {staged}")
         if failed := not_told(run):
             click.echo(f"hpcprof: warning: {run.id}: not told: {failed}.", err=True)
     pushed = address is None or push_ended(address, found, runs_dir)

@@ -15,6 +15,7 @@ from hpcprof.report.explanation import in_short
 from hpcprof.report.mpi import delays, messages, useful_time
 from hpcprof.results.analysis_table import Row, earlier_version
 from hpcprof.results.store.tables import ProfileRow
+from hpcprof.runs.staging import describe_staging
 from hpcprof.workloads.schema import Correctness, RankResult, Training, summarize
 
 _OPERATIONS = 2
@@ -66,6 +67,8 @@ def _described(contents: Contents) -> list[tuple[str, str]]:
         described.append(("folder", str(run.path)))
     if status is not None:
         described.append(("state", str(status)))
+    if staged := describe_staging(run):
+        described.append(("environment", staged))
     if profiles:
         devices = sorted({_devices(p.devices) for p in profiles if p.devices})
         described.append(("profiles", f"{counted(len(profiles), 'rank')}, {_profilers(profiles)}"))

@@ -42,6 +42,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     on_stall: str = "report"
     capture_when: int = 0
     memory_history: str = ""
+    stage_env: str = ""
     no_hook: bool = False
     no_telemetry: bool = False
     notify: list[str] = []

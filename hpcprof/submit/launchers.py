@@ -236,12 +236,19 @@ def _torchrun(site: Site, job: Job) -> list[str]:
     return [*on_each_node(site, job), *local, *meeting, *site.launcher.arguments]
 
 
+def starter(site: Site) -> LauncherName:
+    """Return what starts one process on each node: the launcher, or if it cannot the site's starter."""
+    launcher = LAUNCHERS[site.launcher.name]
+    return (
+        site.launcher.starter if launcher.needs_starter or not launcher.on_each_node else site.launcher.name
+    )
+
+
 def on_each_node(site: Site, job: Job) -> list[str]:
     """Return the argv that starts one process on each node of the job; empty for a job of one node."""
     if job.nodes == 1:
         return []
-    launcher = site.launcher
-    name = launcher.starter if LAUNCHERS[launcher.name].needs_starter else launcher.name
+    name = starter(site)
     start = LAUNCHERS[name].on_each_node
     assert start is not None
     argv = start(job.nodes)

@@ -15,13 +15,14 @@ from hpcprof.common.units import mebibytes, parse_memory
 from hpcprof.runs.job import Job
 from hpcprof.submit.jobs.job import OPTIONS
 from hpcprof.submit.jobs.walltime import format_walltime, parse_walltime
-from hpcprof.submit.launchers import LAUNCHERS
+from hpcprof.submit.launchers import LAUNCHERS, starter
 from hpcprof.submit.profilers import PROFILERS, find_profiler, profiler_names
 from hpcprof.submit.profilers.base import NONE, Profiler
 from hpcprof.submit.profilers.torch_profiler import TORCH
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import GPUS, Scheduler
 from hpcprof.submit.schedulers.submitting_shell import unused_option, unused_options
+from hpcprof.submit.sites.environment import staged_environment
 from hpcprof.submit.sites.model import NodeRequest, Queue, Site, Vendor
 
 _VALUE = r"[^\s\"'\\#$`]+"
@@ -118,11 +119,27 @@ def check_job(job: Job, site: Site) -> None:
         raise UsageError(
             "--memory-history needs the hook in Python programs: leave out --no-hook.", "memory_history"
         )
+    _check_staging(job, site, scheduler)
     if site.queues and job.queue:
         _check_queue(job, site, scheduler)
     for key, value, limits in _option_limits(job, site):
         if wrong := _broken_limit(job, limits, scheduler):
             raise UsageError(f"-o {key}={value} of {site.name} takes {wrong}.", f"options.{key}")
+
+
+def _check_staging(job: Job, site: Site, scheduler: Scheduler) -> None:
+    """Check that a job can unpack an environment on each of its nodes."""
+    if not staged_environment(site, job):
+        return
+    if scheduler.runs_in_image:
+        raise UsageError(
+            f"--stage-env: jobs of site {site.name} run in an image, which has its environment.", "stage_env"
+        )
+    if job.nodes > 1 and (name := starter(site)) not in (site.launcher.name, *scheduler.starters):
+        raise UsageError(
+            f"--stage-env: {name.value} starts no process on each node of site {site.name}; use --nodes 1.",
+            "stage_env",
+        )
 
 
 def check_resubmission(site: Site, job: Job) -> None:

@@ -53,6 +53,8 @@ class Option:
     """The least value of a number."""
     parse: Callable[[str], object] | None = None
     """``text -> value of Job``, for a text that is not taken as it is; raises `UsageError`."""
+    alone: str = ""
+    """The value of the option if it is given without one; empty if it needs one."""
     one_word: bool = False
     """True if a text becomes a part of a directive, in which nothing can be quoted."""
     choices: tuple[str, ...] = ()
@@ -223,6 +225,12 @@ class JobSpec:
         default="off",
         metavar="STEPS[@RANKS]",
         parse=parse_memory_history,
+    )
+    stage_env: str | None = _option(
+        "Pack an environment of Python (conda, pixi, venv or uv) and unpack it on each node's own disk "
+        "before the ranks start. Without a folder, that of the program or the active one.",
+        metavar="[FOLDER]",
+        alone="active",
     )
     no_hook: bool | None = _option(
         "Leave Python programs alone: no step times without a profiler, less evidence of a stall."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged, user_config
-from hpcprof.node import on_request, pulse, step_lines, telemetry, uncaught
+from hpcprof.node import on_request, pulse, stage_environment, step_lines, telemetry, uncaught
 from hpcprof.runs.job import Job
 from hpcprof.runs.rank_selection import place_conditions, rank_spans
 from hpcprof.submit.jobs.target import target_of
@@ -49,7 +50,7 @@ from hpcprof.submit.schedulers.scheduler import (
     directive_value,
     gpus_per_node,
 )
-from hpcprof.submit.sites.environment import default_variables
+from hpcprof.submit.sites.environment import default_variables, staged_environment
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue, memory_history
 from hpcprof.workloads.torch_hook import recording
@@ -95,6 +96,10 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     """The words of the program on each rank."""
     launcher: str
     """The launcher's name; ``none`` without one."""
+    stage_env: str
+    """The folder of the environment that each node gets on its own disk; empty for none."""
+    each_node: list[str]
+    """The command that starts a process on each node; empty for one node."""
     pause_dcgm: list[str]
     """The command that pauses DCGM on each node; empty if nothing reads hardware counters."""
     capture_lead: int | None
@@ -203,6 +208,8 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         launch=rendering.launch,
         launcher=site.launcher.name.value if rendering.launch else "none",
         program=rendering.program,
+        stage_env=(environment_folder := staged_environment(site, job)),
+        each_node=on_each_node(site, job) if environment_folder else [],
         pause_dcgm=[*on_each_node(site, job), "dcgmi", "profile"] if pauses else [],
         capture_lead=capture_lead(job.walltime) if profiled else None,
         rank_variables=launcher.rank_variables,
@@ -240,6 +247,8 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         # Not imported: what it needs to reach a server takes 30 ms to load.
         notify = Path(telemetry.__file__).with_name("notify.py")
         texts[f"{START_UP}/hpcprof_notify.py"] = notify.read_text(encoding="utf-8")
+    if environment_folder:
+        texts[f"{START_UP}/hpcprof_stage.py"] = Path(stage_environment.__file__).read_text(encoding="utf-8")
     for file in scheduler.further_files(site, job, run_id, texts):
         texts[file.name] = _render(environment, file.template, {**values, **file.values})
     return texts
@@ -316,6 +325,7 @@ def template_environment(
         quote=shlex.quote,
         argv=shlex.join,
         launch_argv=lambda words: _argv(words, {MEETING: '"$meeting"'}),
+        program_argv=_program_argv,
         profiler_argv=lambda words: _argv(words, _PLACES),
         comment=_comment,
         directive=directive_value,
@@ -356,6 +366,17 @@ def _argv(words: Sequence[str], places: Mapping[str, str]) -> str:
     place = re.compile(f"({'|'.join(map(re.escape, places))})")
     parts = ([part for part in place.split(word) if part] or [""] for word in words)
     return " ".join("".join(places.get(part) or shlex.quote(part) for part in word) for word in parts)
+
+
+def _program_argv(words: Sequence[str], environment: str, directory: str) -> str:
+    """Quote the words of a program; programs of a staged environment are those on the node."""
+
+    def quoted(word: str) -> str:
+        name = os.path.normpath(f"{directory}/{word}" if word[:1] != "/" else word)
+        inside = environment and "/" in word and name.startswith(f"{environment}/bin/")
+        return f'"$environment"{shlex.quote(name[len(environment) :])}' if inside else shlex.quote(word)
+
+    return " ".join(map(quoted, words))
 
 
 def _comment(text: str) -> str:

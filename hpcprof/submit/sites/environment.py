@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePath
 
+from hpcprof.common.errors import UsageError
+from hpcprof.node.stage_environment import is_environment
 from hpcprof.runs.job import Job
 from hpcprof.runs.job_name import runs_python
+from hpcprof.submit.linked_libraries import program_file
 from hpcprof.submit.sites.model import Site
+
+ACTIVE = "active"
+"""The value of ``--stage-env`` for the environment of the program, or the active one."""
+_RUNNERS = ("conda", "mamba", "micromamba", "pixi", "uv")
 
 _ACTIVATE = re.compile(r"(?:source|\.)\s+(?P<folder>[^\s$`]+/bin)/activate")
 _ADDED_PATH = re.compile(r"export PATH=(?P<folder>[^\s$`:\"']+):\"?\$\{?PATH\}?\"?")
@@ -35,6 +43,39 @@ def default_variables(site: Site, job: Job) -> dict[str, str]:
             variables |= option.environment
     in_python = job.workload is not None or runs_python(job.arguments)
     return variables | (site.python_defaults if in_python else {})
+
+
+def staged_environment(site: Site, job: Job) -> str:
+    """Return the folder of the environment that a job stages; empty for none.
+
+    Raises
+    ------
+    UsageError
+        If the folder is no environment, or the program would start the environment where it is.
+    """
+    if not job.stage_env:
+        return ""
+    if job.arguments and PurePath(job.arguments[0]).name in _RUNNERS and job.workload is None:
+        raise UsageError(
+            f"--stage-env: {job.arguments[0]} starts the environment where it is: leave its words out of the "
+            "command.",
+            "stage_env",
+        )
+    if site.host and job.stage_env == ACTIVE:
+        raise UsageError(f"--stage-env: name the environment's folder on {site.host}.", "stage_env")
+    if site.host:
+        return job.stage_env
+    program = None if job.workload else program_file(job.arguments, job.directory)
+    own = str(program.parent.parent) if program and is_environment(str(program.parent.parent)) else ""
+    chosen = (own or active_prefix(os.environ)) if job.stage_env == ACTIVE else job.stage_env
+    folder = os.path.normpath(Path(job.directory, chosen)) if chosen else ""
+    if not folder or not is_environment(folder):
+        raise UsageError(
+            f"--stage-env: {folder or 'the program'} has no environment of conda, pixi, venv or uv; name its "
+            "folder.",
+            "stage_env",
+        )
+    return folder
 
 
 def active_prefix(environment: Mapping[str, str]) -> str:

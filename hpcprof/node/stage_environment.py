@@ -1,0 +1,175 @@
+"""An environment of Python, packed once for a job and unpacked on the own disk of each of its nodes.
+
+Hundreds of ranks that import from a shared file system at the same time wait for its servers; from the node's
+disk they do not.
+
+1. ``pack ENVIRONMENT RUN`` makes one archive: of a conda or pixi environment by conda-pack, of a virtual
+   environment (venv, uv) as it is, with the Python that it is based on unless this is the system's.
+2. ``unpack RUN FOLDER`` extracts the archive on a node and puts the new place into the files that name the
+   old one: scripts and ``pyvenv.cfg``; for conda ``conda-unpack`` does it.
+
+Both note what they did in ``state/environment/`` of the run. ``job.sh`` runs them, from Python 3.6 on.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+from typing import Any, Dict, List, Optional
+
+ARCHIVE = "environment.tar"
+NOTES = os.path.join("state", "environment")
+PACKED, FAILED = "packed.json", "failed.json"
+_SYSTEM = ("/", "/usr", "/usr/local")
+_PACKAGES = re.compile(r"python/lib/python[^/]+/(site-packages|test)(/|$)")
+_MOST_SCRIPT_BYTES = 1 << 20
+"""Maximum size of a file in ``bin`` that is taken for a script."""
+
+
+def is_conda(environment: str) -> bool:
+    """Return whether a folder is an environment of conda or pixi."""
+    return os.path.isdir(os.path.join(environment, "conda-meta"))
+
+
+def is_environment(environment: str) -> bool:
+    """Return whether a folder is an environment of conda, pixi, venv or uv."""
+    return is_conda(environment) or os.path.isfile(os.path.join(environment, "pyvenv.cfg"))
+
+
+def pack(environment: str, run: str) -> None:
+    """Make the archive of an environment in the folder of a run, and note its kind, size and time."""
+    begin = time.time()
+    archive = os.path.join(run, ARCHIVE)
+    base = ""
+    if is_conda(environment):
+        _conda_pack(environment, archive)
+    else:
+        python = os.path.realpath(os.path.join(environment, "bin", "python"))
+        base = os.path.dirname(os.path.dirname(python))
+        base = "" if base in (*_SYSTEM, os.path.realpath(environment)) else base
+        with tarfile.open(archive, "w") as tar:
+            tar.add(environment, "env")
+            if base:
+                tar.add(base, "python", filter=None if _sees_base(environment) else _without_packages)
+    note = {
+        "environment": environment,
+        "kind": "conda" if is_conda(environment) else "venv",
+        "base": base,
+        "bytes": os.path.getsize(archive),
+        "seconds": round(time.time() - begin, 3),
+    }
+    _note(run, PACKED, note)
+
+
+def _sees_base(environment: str) -> bool:
+    """Return whether a virtual environment also has the packages of the Python that it is based on."""
+    with open(os.path.join(environment, "pyvenv.cfg"), encoding="utf-8") as file:
+        return any(re.match(r"include-system-site-packages\s*=\s*true", line) for line in file)
+
+
+def _without_packages(member: tarfile.TarInfo) -> Optional[tarfile.TarInfo]:
+    return None if _PACKAGES.match(member.name) else member
+
+
+def _conda_pack(environment: str, archive: str) -> None:
+    program = shutil.which("conda-pack", path=os.path.join(environment, "bin")) or shutil.which("conda-pack")
+    if program is None:
+        raise OSError("conda-pack is neither in the environment nor on the PATH of the job: install it")
+    options = [
+        "--format",
+        "tar",
+        "--force",
+        "--quiet",
+        "--ignore-editable-packages",
+        "--ignore-missing-files",
+    ]
+    subprocess.check_call([program, "--prefix", environment, "--output", archive, *options])
+
+
+def unpack(run: str, folder: str) -> None:
+    """Extract the archive of a run to a new folder, and note the time of this node.
+
+    Raises
+    ------
+    OSError
+        If another user has the folder, the disk is full, or the node lacks the environment's Python.
+    """
+    begin = time.time()
+    with open(os.path.join(run, NOTES, PACKED), encoding="utf-8") as file:
+        packed = json.load(file)
+    if os.path.isdir(folder) and not os.path.islink(folder) and os.stat(folder).st_uid == os.getuid():
+        shutil.rmtree(folder)  # Of a job that was queued again.
+    os.mkdir(folder, 0o700)
+    environment = os.path.join(folder, "env")
+    top = environment if packed["kind"] == "conda" else folder
+    os.makedirs(top, exist_ok=True)
+    subprocess.check_call(["tar", "-xf", os.path.join(run, ARCHIVE), "-C", top])
+    python = os.path.join(environment, "bin", "python")
+    if packed["kind"] == "conda":
+        subprocess.check_call([python, os.path.join(environment, "bin", "conda-unpack")])
+    else:
+        _move(packed["environment"], environment, packed["base"], os.path.join(folder, "python"))
+    if not os.path.exists(python):
+        raise OSError("this node lacks %s" % os.readlink(python))
+    name = os.uname().nodename + "." + os.environ.get("SLURMD_NODENAME", "")
+    _note(run, name.rstrip(".") + ".json", {"seconds": round(time.time() - begin, 3)})
+
+
+def _move(old: str, new: str, old_base: str, new_base: str) -> None:
+    """Put the new places of a virtual environment and of its Python into the files that name the old ones."""
+    folder = os.path.join(new, "bin")
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        target = os.path.realpath(os.path.join(folder, os.readlink(path))) if os.path.islink(path) else ""
+        if old_base and target.startswith(old_base + "/"):
+            os.remove(path)
+            os.symlink(new_base + target[len(old_base) :], path)
+        elif not target and os.path.getsize(path) <= _MOST_SCRIPT_BYTES:
+            _replace(path, old, new)
+    if old_base:
+        configuration = os.path.join(new, "pyvenv.cfg")
+        with open(configuration, encoding="utf-8") as file:
+            lines = file.readlines()
+        home = "home = %s\n" % os.path.join(new_base, "bin")
+        with open(configuration, "w", encoding="utf-8") as file:
+            file.writelines(home if line.partition("=")[0].strip() == "home" else line for line in lines)
+
+
+def _replace(path: str, old: str, new: str) -> None:
+    """Replace a folder in a text; programs are left alone."""
+    with open(path, "rb") as file:
+        text = file.read()
+    if old.encode() in text and b"\0" not in text:
+        with open(path, "wb") as file:
+            file.write(text.replace(old.encode(), new.encode()))
+
+
+def _note(run: str, name: str, note: Dict[str, Any]) -> None:
+    folder = os.path.join(run, NOTES)
+    os.makedirs(folder, exist_ok=True)
+    path = os.path.join(folder, name)
+    with open("%s.%d" % (path, os.getpid()), "w", encoding="utf-8") as file:
+        json.dump(note, file)
+    os.replace(file.name, path)
+
+
+def main(arguments: List[str]) -> int:
+    """Run one of the two steps; return the exit code. A failure is one line on standard error, and a note."""
+    step = {"pack": pack, "unpack": unpack}[arguments[0]]
+    run = arguments[2] if step is pack else arguments[1]
+    try:
+        step(arguments[1], arguments[2])
+    except (OSError, subprocess.CalledProcessError, tarfile.TarError) as error:
+        reason = "%s: %s" % (os.uname().nodename, error)
+        sys.stderr.write("hpcprof: the environment is not staged: %s.\n" % reason)
+        _note(run, FAILED, {"step": arguments[0], "reason": reason})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

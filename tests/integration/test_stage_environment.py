@@ -1,0 +1,115 @@
+"""Environments of Python that a job unpacks on its nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from hpcprof.node.stage_environment import NOTES, main, pack, unpack
+from hpcprof.runs.directory import Run
+from hpcprof.runs.staging import describe_staging
+from hpcprof.submit.rendering.job_scripts import render_scripts
+from hpcprof.submit.sites.files import load_site
+from tests.jobs import make_job
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    """A virtual environment, a link to whose Python is all that it has of it, and a script."""
+    base, folder = tmp_path / "base", tmp_path / "shared/env"
+    for path in (base / "bin", base / "lib/python3.11/site-packages", folder / "bin"):
+        path.mkdir(parents=True)
+    (base / "bin/python3.11").touch()
+    (base / "lib/python3.11/site-packages/other.py").touch()
+    (folder / "bin/python").symlink_to(base / "bin/python3.11")
+    (folder / "bin/python3").symlink_to("python")
+    (folder / "bin/tool").write_text(f"#!{folder}/bin/python\n")
+    (folder / "pyvenv.cfg").write_text(f"home = {base}/bin\ninclude-system-site-packages = false\n")
+    (tmp_path / "run").mkdir()
+    return folder
+
+
+def test_a_virtual_environment_has_its_python_with_it(environment: Path, tmp_path: Path) -> None:
+    pack(str(environment), str(tmp_path / "run"))
+    unpack(str(tmp_path / "run"), str(tmp_path / "disk"))
+    staged = tmp_path / "disk/env"
+    assert (staged / "bin/tool").read_text() == f"#!{staged}/bin/python\n"
+    assert {(staged / "bin" / name).resolve() for name in ("python", "python3")} == {
+        tmp_path / "disk/python/bin/python3.11"
+    }
+    assert f"home = {tmp_path}/disk/python/bin\n" in (staged / "pyvenv.cfg").read_text()
+    assert not (tmp_path / "disk/python/lib/python3.11/site-packages").exists()
+
+
+def test_packages_of_the_base_come_along_where_the_environment_sees_them(
+    environment: Path, tmp_path: Path
+) -> None:
+    configuration = environment / "pyvenv.cfg"
+    configuration.write_text(configuration.read_text().replace("= false", "= true"))
+    pack(str(environment), str(tmp_path / "run"))
+    unpack(str(tmp_path / "run"), str(tmp_path / "disk"))
+    assert (tmp_path / "disk/python/lib/python3.11/site-packages/other.py").is_file()
+
+
+def test_a_python_that_the_node_lacks_is_named(
+    environment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    (environment / "bin/python").unlink()
+    (environment / "bin/python").symlink_to("/usr/bin/python9")
+    pack(str(environment), str(run))
+    assert main(["unpack", str(run), str(tmp_path / "disk")]) == 1
+    assert "lacks /usr/bin/python9" in capsys.readouterr().err
+    assert "not staged, the ranks used it where it is" in describe_staging(Run("run", run))
+
+
+def test_a_folder_of_somebody_else_is_not_used(environment: Path, tmp_path: Path) -> None:
+    pack(str(environment), str(tmp_path / "run"))
+    (tmp_path / "disk").symlink_to(tmp_path / "base")
+    with pytest.raises(FileExistsError):
+        unpack(str(tmp_path / "run"), str(tmp_path / "disk"))
+
+
+def test_conda_environments_are_packed_by_conda_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment, tools, run = tmp_path / "env", tmp_path / "tools", tmp_path / "run"
+    for folder in (environment / "conda-meta", environment / "bin", tools, run):
+        folder.mkdir(parents=True)
+    (environment / "bin/python").write_text('#!/bin/sh\nexec /bin/sh "$@"\n')
+    (environment / "bin/conda-unpack").write_text('touch "${0%/*}/unpacked"\n')
+    # As conda-pack: --prefix FOLDER --output FILE.
+    (tools / "conda-pack").write_text('#!/bin/sh\nexec tar -cf "$4" -C "$2" .\n')
+    for file in (environment / "bin/python", tools / "conda-pack"):
+        file.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    pack(str(environment), str(run))
+    unpack(str(run), str(tmp_path / "disk"))
+    assert (tmp_path / "disk/env/bin/unpacked").is_file()
+
+
+def test_ranks_run_the_environment_on_the_nodes_disk(tmp_path: Path) -> None:
+    environment, run, disk = tmp_path / "env", tmp_path / "run", tmp_path / "disk"
+    for folder in (environment / "bin", run, disk):
+        folder.mkdir(parents=True)
+    (environment / "pyvenv.cfg").touch()
+    (environment / "bin/python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    (environment / "bin/where").write_text('#!/bin/sh\necho "$0 in $VIRTUAL_ENV"\n')
+    for file in (environment / "bin").iterdir():
+        file.chmod(0o755)
+    site = msgspec.structs.replace(load_site("local"), tmpdir="")
+    job = make_job(site, arguments=[f"{environment}/bin/where"], stage_env=str(environment))
+    job = msgspec.structs.replace(job, directory=str(tmp_path), stall_timeout=0, no_telemetry=True)
+    for name, text in render_scripts(site, job, run, ["hpcprof"]).items():
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_text(text)
+    subprocess.run(["bash", run / "job.sh"], env={**os.environ, "TMPDIR": str(disk)}, check=True, timeout=60)
+    staged = f"{disk}/hpcprof-env-run/env"
+    assert (run / "logs/rank00000.out").read_text() == f"{staged}/bin/where in {staged}\n"
+    assert json.loads((run / NOTES / "packed.json").read_text())["kind"] == "venv"
+    assert "unpacked on 1 node in at most" in describe_staging(Run("run", run))
+    assert not list(disk.iterdir()) and not (run / "environment.tar").exists()
