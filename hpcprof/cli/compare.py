@@ -16,7 +16,15 @@ import click
 
 from hpcprof.cli.completion import complete_baselines, complete_runs, complete_targets
 from hpcprof.cli.conventions import command_with_examples
-from hpcprof.cli.options import flag, format_among, html_option, repeatable, store_options, with_default
+from hpcprof.cli.options import (
+    FiniteFloat,
+    flag,
+    format_among,
+    html_option,
+    repeatable,
+    store_options,
+    with_default,
+)
 from hpcprof.cli.report import collect_first
 from hpcprof.cli.tables import console, write_analysis
 from hpcprof.common.atomic import write_atomically
@@ -59,7 +67,7 @@ _SUMMARY = "GITHUB_STEP_SUMMARY"
 )
 @with_default(
     "--margin",
-    type=click.FloatRange(0, 100, min_open=True),
+    type=FiniteFloat(0, 100, min_open=True),
     default=1,
     metavar="PERCENT",
     help="Steps are equivalent if the confidence interval of their ratio is within this margin around 1.",

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from hpcprof.cli.conventions import command_with_examples
-from hpcprof.cli.options import EXISTING_FILE, repeatable, store_options
+from hpcprof.cli.options import EXISTING_FILE, FiniteFloat, repeatable, store_options
 from hpcprof.common.errors import HpcprofError, UsageError
 
 
@@ -23,7 +23,7 @@ from hpcprof.common.errors import HpcprofError, UsageError
 )
 @click.option(
     "--budget",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteFloat(min=0, min_open=True),
     metavar="NODE_HOURS",
     help="With --allow-submit: the most node-hours that all jobs of agents in this folder of runs may "
     "request.",

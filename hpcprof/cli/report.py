@@ -11,7 +11,7 @@ import click
 
 from hpcprof.cli.completion import complete_analyses, complete_runs
 from hpcprof.cli.conventions import command_with_examples, exit_naming
-from hpcprof.cli.options import flag, format_among, html_option, repeatable, store_options
+from hpcprof.cli.options import FiniteFloat, flag, format_among, html_option, repeatable, store_options
 from hpcprof.cli.progress import ExplainingLine
 from hpcprof.cli.tables import show_report, write_analysis
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--threshold",
-    type=click.FloatRange(0, 100, min_open=True),
+    type=FiniteFloat(0, 100, min_open=True),
     metavar="PERCENT",
     help="A late rank is a straggler from this cost on, in percent of the step time.  [default: 5]",
 )

@@ -15,7 +15,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 
 from hpcprof.common import __version__
-from hpcprof.common.errors import HpcprofError
+from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.paths import user_cache
 from hpcprof.mcp.answers import answer
 from hpcprof.mcp.submitting import Submitting
@@ -25,11 +25,12 @@ from hpcprof.results.host_collect import collect_there
 from hpcprof.results.store.store import open_store
 from hpcprof.runs.directory import Run
 from hpcprof.serve.catalogue import Catalogue
-from hpcprof.serve.sql import SqlDesk
+from hpcprof.serve.sql import MOST_CHARACTERS, SqlDesk
 from hpcprof.serve.tile_cache import TileCache
 from hpcprof.serve.tiles import Tiles
 from hpcprof.submit.remote.mirror import bring_profiles, host_of
 
+_MOST_TEXTS = 100
 _INSTRUCTIONS = """\
 hpcprof explains where the time of HPC and machine-learning programs goes. Begin with explain; the run "last"
 is the newest one. Every answer has its conclusion first. Text between two lines "--- data WORD", and names in
@@ -73,12 +74,23 @@ def make_server(runs_dir: Path, db: str | None, submitting: Submitting | None) -
     return server
 
 
+def _check_sizes(arguments: dict[str, Any]) -> None:
+    """Check that no text of a request is longer than a query may be."""
+    for key, value in arguments.items():
+        texts = value if isinstance(value, list) else [value]
+        longest = max((len(text) for text in texts if isinstance(text, str)), default=0)
+        if longest > MOST_CHARACTERS or len(texts) > _MOST_TEXTS:
+            limits = f"at most {_MOST_TEXTS} texts of {MOST_CHARACTERS:,} characters"
+            raise UsageError(f"{key}: give {limits}.")
+
+
 def _answering(function: Callable[..., Any], limiter: CapacityLimiter) -> Callable[..., Any]:
     """Return a function that answers one request at a time, and says what is wrong in one sentence."""
 
     @wraps(function)
     async def answering(**arguments: Any) -> str:
         try:
+            _check_sizes(arguments)
             if inspect.iscoroutinefunction(function):
                 text: str = await function(**arguments)
             else:

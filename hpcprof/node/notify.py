@@ -132,18 +132,24 @@ def _slack(document: Document) -> Document:
     # In Slack's own markup these three have a meaning; the names of programs and people must not.
     for character, escape in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         text = text.replace(character, escape)
-    return {"text": text}
+    return {"text": text, "mrkdwn": False}
 
 
 def _teams(document: Document) -> Document:
-    facts = [{"title": key, "value": value} for key, value in _facts(document) if key != "event"]
+    facts = [{"title": key, "value": _plain(value)} for key, value in _facts(document) if key != "event"]
     body = [
-        {"type": "TextBlock", "text": document["text"], "wrap": True},
+        {"type": "TextBlock", "text": _plain(document["text"]), "wrap": True},
         {"type": "FactSet", "facts": facts},
     ]
     card = {"type": "AdaptiveCard", "version": "1.4", "body": body}
     kind = "application/vnd.microsoft.card.adaptive"
     return {"type": "message", "attachments": [{"contentType": kind, "content": card}]}
+
+
+def _plain(text: str) -> str:
+    """Return a text that a card of Teams shows as it is: names in it may be Markdown, such as links."""
+    text = re.sub(r"([\\`*_\[\](){}~|<>#!])", r"\\\1", _line(text))
+    return re.sub(r"^(\s*)(?:(\d+)([.])|([-+]))", r"\1\2\\\3\4", text)
 
 
 def _facts(document: Document) -> List[Tuple[str, str]]:

@@ -31,6 +31,7 @@ from hpcprof.runs.directory import (
     ARRAY_SCRIPT,
     MANIFEST,
     Run,
+    check_reference,
     find_run,
     find_runs,
     matching_ids,
@@ -90,6 +91,7 @@ def _is_profile(reference: str) -> bool:
 def _known_runs(
     reference: str, runs_dir: Path, store: Store, stored_paths: Callable[[], Mapping[str, str]]
 ) -> list[Run]:
+    check_reference(reference)
     submitted = submitted_ids(runs_dir)
     path = Path(reference)
     # What is there is found without the database, which may be out of reach.

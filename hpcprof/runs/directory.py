@@ -34,6 +34,7 @@ ARRAY_SCRIPT = "array.sh"
 JOB_ID_FILE = "job_id"
 """The state file in which a job notes its id."""
 
+_LONGEST_NAME, _LONGEST_PATH, _SHOWN_CHARACTERS = 255, 4096, 40
 _LISTED_RUNS = 12
 _GIT_SECONDS = 10.0
 _MEMBER = re.compile(r"(?P<sweep>.+-[0-9a-f]{4})\.\d+")
@@ -297,6 +298,7 @@ def find_runs(reference: str, runs: Path) -> list[Run]:
 
     A sweep is named by its id, a name that means it alone, or the path of its directory.
     """
+    check_reference(reference)
     path = Path(reference)
     if reference and (path / ARRAY_SCRIPT).is_file():
         reference, runs = path.resolve().name, path.resolve().parent
@@ -334,11 +336,20 @@ def matching_ids(reference: str, ids: Iterable[str]) -> list[str]:
     return next((found for way in ways if (found := [name for name in every if way(name)])), [])
 
 
+def check_reference(reference: str) -> None:
+    """Check that a name of a run, or a path, is not longer than file systems allow."""
+    longest = max(map(len, reference.encode("utf-8", "replace").split(b"/")))
+    if longest > _LONGEST_NAME or len(reference) > _LONGEST_PATH:
+        shown = f"{reference[:_SHOWN_CHARACTERS]}…"
+        raise UsageError(f"run {shown!r}: a name of {len(reference):,} characters is longer than any run's.")
+
+
 def find_run(reference: str, runs: Path, others: Sequence[str] = ()) -> Run:
     """Return the run that a user named by its id, a name that matches one id, its path, or ``last``.
 
     An error also lists ``others``, names that are valid elsewhere.
     """
+    check_reference(reference)
     manifests = _manifests(runs)
     ids = [m.parent.name for m in manifests]
     if reference == "last":

@@ -112,17 +112,31 @@ class _Operations:
         position = int(found["other"]) if found else len(members)
         return members[position] if position < len(members) else None
 
+    def unread(self, rank: int) -> bool:
+        """Return whether a running rank may have entered more than what could be read of its dump."""
+        one = self._ranks.get(rank)
+        if one is None or one.state is not ProcessState.RUNNING or not one.loss:
+            return False
+        return one.record is None or one.record.damaged > 0
+
     def missing(self, number: _Numbered) -> set[int]:
-        """Return the members of a group that have not entered a collective."""
+        """Return the members of a group that have not entered a collective, as far as could be read."""
         group, place_in_group = number
         found = set()
         for rank in self.members.get(group, ()):
             record = self._records.get(rank)
             entered = record.entered.get(group, 0) if record is not None else 0
             stuck = self._stuck.get((group, rank), place_in_group) < place_in_group
-            if stuck or (rank not in self._entered[number] and entered < place_in_group):
+            if stuck or (
+                rank not in self._entered[number] and entered < place_in_group and not self.unread(rank)
+            ):
                 found.add(rank)
         return found
+
+    def _unread_in(self, number: _Numbered) -> bool:
+        """Return whether a rank may, or may not, have entered a collective."""
+        entered = self._entered[number]
+        return any(self.unread(rank) and rank not in entered for rank in self.members.get(number[0], ()))
 
     def mismatch(self) -> Stall | None:
         """Return the verdict where ranks entered different operations under one number."""
@@ -170,7 +184,7 @@ class _Operations:
                 for absent in missing:
                     found[rank][absent] = self._waited_for(operation)
         for rank, operation, other in self.messages:
-            if not self._has_counterpart(rank, operation, other):
+            if not self.unread(other) and not self._has_counterpart(rank, operation, other):
                 found[rank][other] = self._waited_for(operation)
         for _, rank in self._stuck:
             found.pop(rank, None)
@@ -193,15 +207,20 @@ class _Operations:
 
     def inside(self) -> tuple[list[int], WaitedFor] | None:
         """Return the ranks in the first operation that all of its ranks have entered; None without one."""
-        whole = [inside for number, inside in self.unfinished.items() if not self.missing(number)]
+        whole = [
+            inside
+            for number, inside in self.unfinished.items()
+            if not self.missing(number) and not self._unread_in(number)
+        ]
         if whole:
             first = min(whole, key=lambda inside: _first_time(inside.values()))
             # A rank whose GPU has not begun what those of others have holds them up.
             begun = {rank for rank, operation in first.items() if operation.state == "started"}
             late = sorted(first.keys() - begun) if begun else []
             return late or sorted(first), self._waited_for(next(iter(first.values())))
-        if self.messages:
-            rank, operation, other = min(self.messages, key=lambda one: one[1].time_created_ns)
+        messages = [one for one in self.messages if not self.unread(one[2])]
+        if messages:
+            rank, operation, other = min(messages, key=lambda one: one[1].time_created_ns)
             return sorted({rank, other}), self._waited_for(operation)
         return None
 

@@ -68,9 +68,9 @@ def test_an_address_gets_the_document_and_chats_get_their_own_form(server: Serve
     assert notify.send(f"teams:{server.address}/", ENDED) == ""
     plain, slack, teams = server.bodies
     assert plain == ENDED
-    assert slack == {"text": "a run &lt;with&gt; a &amp; b failed"}
+    assert slack == {"text": "a run &lt;with&gt; a &amp; b failed", "mrkdwn": False}
     (card,) = (attachment["content"] for attachment in teams["attachments"])
-    assert card["type"] == "AdaptiveCard" and card["body"][0]["text"] == ENDED["text"]
+    assert card["type"] == "AdaptiveCard" and card["body"][0]["text"] == r"a run \<with\> a & b failed"
     assert {"title": "run", "value": "20261124-1"} in card["body"][1]["facts"]
 
 

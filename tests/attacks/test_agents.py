@@ -1,0 +1,61 @@
+"""Requests of an agent that are to have no limit, or to end the server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from click.testing import CliRunner
+from mcp.server.mcpserver.exceptions import ToolError
+
+from hpcprof.cli.main import cli
+from hpcprof.mcp.server import make_server
+
+_LONG = "a" * 100_000
+
+
+@pytest.mark.parametrize("budget", ["nan", "NaN", "-nan", "inf", "-inf", "infinity", "1e999", "0", "-1", "x"])
+def test_a_budget_is_a_positive_number_with_an_end(budget: str, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text("program: [hostname]\n")
+    asked = ["mcp", "--runs-dir", str(tmp_path), "--allow-submit", str(job), f"--budget={budget}"]
+    done = CliRunner().invoke(cli, asked)
+    assert done.exit_code == 2 and "--budget" in done.output
+
+
+@pytest.mark.parametrize("percent", ["nan", "inf"])
+def test_thresholds_of_other_commands_are_finite_too(percent: str, tmp_path: Path) -> None:
+    for command in (["compare", "--threshold"], ["report", "--fail-on-regression"]):
+        done = CliRunner().invoke(cli, [*command, percent])
+        assert done.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("explain", {"run": _LONG}),
+        ("explain", {"run": "a" * 300}),
+        ("explain", {"run": "\N{SNOWMAN}" * 100}),
+        ("explain", {"run": "../" * 2000}),
+        ("explain", {"run": "a\0b"}),
+        ("whatif", {"run": _LONG, "changes": []}),
+        ("whatif", {"run": "a", "changes": ["rank:0*1"] * 100_000}),
+        ("compare", {"run": "a", "baselines": [_LONG]}),
+        ("compare", {"run": "a", "baselines": ["b" * 300]}),
+        ("history", {"run": "a", "metric": _LONG}),
+        ("query", {"run": _LONG, "sql": "SELECT 1"}),
+        ("events_around", {"run": "a" * 300, "rank": 0, "step": 1}),
+        ("log_excerpt", {"run": "a" * 300}),
+        ("find_runs", {"since": "9" * 10_000 + "d"}),
+    ],
+)
+def test_a_hostile_request_is_answered_in_a_sentence(
+    tool: str, arguments: dict[str, Any], tmp_path: Path
+) -> None:
+    server = make_server(tmp_path, None, None)
+    with pytest.raises(ToolError) as raised:
+        anyio.run(lambda: server.call_tool(tool, arguments))
+    said = str(raised.value)
+    assert "This cannot be answered." in said and len(said) <= 9000, said[:300]

@@ -1,0 +1,66 @@
+"""Dumps of ranks that are cut or forged: they blame nobody."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hpcprof.analysis.stalls.evidence import Stall
+from hpcprof.results.stalls import judge_folder, unread_dumps
+
+
+def dumps(folder: Path, last: dict[int, int]) -> None:
+    """Write the dumps of ranks that have entered all-reduces up to a number."""
+    for rank, entered in last.items():
+        entries = [
+            {
+                "record_id": number,
+                "pg_id": 0,
+                "process_group": ["0", "default_pg"],
+                "collective_seq_id": number,
+                "profiling_name": "nccl:all_reduce",
+                "input_sizes": [[8, 8]],
+                "state": "completed" if number < max(last.values()) else "scheduled",
+                "time_created_ns": number,
+            }
+            for number in range(1, entered + 1)
+        ]
+        group = {"0": {"name": "0", "desc": "default_pg", "ranks": str([*last])}}
+        text = json.dumps({"version": "2.5", "pg_config": group, "entries": entries})
+        (folder / f"nccl_trace_rank_{rank}").write_text(text)
+
+
+def judged(folder: Path) -> Stall:
+    stall = judge_folder(folder)
+    assert stall is not None
+    return stall
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\x80\x04\x95", b"PK\x03\x04", b"null", b'{"entries": 3}'])
+@pytest.mark.parametrize("cut", [0, 1, 3])
+def test_a_dump_that_cannot_be_read_is_no_evidence_against_its_rank(
+    cut: int, content: bytes, tmp_path: Path
+) -> None:
+    dumps(tmp_path, {0: 5, 1: 5, 2: 4, 3: 5})
+    (tmp_path / f"nccl_trace_rank_{cut}").write_bytes(content)
+    stall = judged(tmp_path)
+    assert stall.ranks == (2,) and cut not in stall.waiting
+    assert stall.losses == (f"rank {cut}: nccl_trace_rank_{cut} is damaged",)
+
+
+def test_no_rank_is_blamed_where_only_unread_ones_may_be_missing(tmp_path: Path) -> None:
+    dumps(tmp_path, {0: 5, 1: 5, 2: 4, 3: 5})
+    (tmp_path / "nccl_trace_rank_2").write_bytes(b"{")
+    assert judge_folder(tmp_path) is None
+    assert unread_dumps(tmp_path) == "nccl_trace_rank_2 is damaged"
+
+
+def test_a_damaged_entry_is_no_evidence_that_its_collective_was_not_entered(tmp_path: Path) -> None:
+    dumps(tmp_path, {0: 5, 1: 5, 2: 4, 3: 5})
+    path = tmp_path / "nccl_trace_rank_0"
+    values = json.loads(path.read_text())
+    values["entries"][-1] = {"profiling_name": 7}
+    path.write_text(json.dumps(values))
+    assert judged(tmp_path).ranks == (2,)
