@@ -9,10 +9,11 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from hpcprof.node.program_words import commands, family_of
+
 _ELF = b"\x7fELF"
 _LIBRARY = re.compile(rb"\0(lib[\w+.-]*\.so[\w.]*)(?=\0)")
 _PYTHON = re.compile(r"python[\d.]*")
-_FAMILIES = {"openmpi": re.compile(r"libmpi\w*\.so\.[24]0"), "mpich": re.compile(r"libmpi\w*\.so\.12")}
 _MPI4PY = ("lib/python3*/site-packages/mpi4py/MPI*.so", "lib/python3*/dist-packages/mpi4py/MPI*.so")
 
 
@@ -54,14 +55,18 @@ def is_python(file: Path) -> bool:
 
 
 def mpi_family(arguments: Sequence[str], directory: str) -> str | None:
-    """Return whose MPI a program is linked with, ``openmpi`` or ``mpich``; None if that is unknown.
+    """Return whose MPI a command uses, ``openmpi`` or ``mpich``; None if that is unknown.
 
     Of Python it is that of mpi4py, unless this has modules for several, as the wheels of PyPI do.
     """
-    file = program_file(arguments, directory)
-    if file is not None and is_python(file):
-        modules = [module for pattern in _MPI4PY for module in file.parent.parent.glob(pattern)]
-        file = modules[0] if len(modules) == 1 else None
-    names = linked_libraries(file) if file else []
-    found = [family for family, name in _FAMILIES.items() if any(map(name.fullmatch, names))]
-    return found[0] if len(found) == 1 else None
+    for command in commands(list(arguments), directory):
+        file = program_file(command.words, directory)
+        if file is not None and is_python(file):
+            modules = [module for pattern in _MPI4PY for module in file.parent.parent.glob(pattern)]
+            file = modules[0] if len(modules) == 1 else None
+        families = {
+            family for name in (linked_libraries(file) if file else []) if (family := family_of(name))
+        }
+        if families:
+            return families.pop() if len(families) == 1 else None
+    return None

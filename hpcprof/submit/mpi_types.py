@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
+from itertools import islice
 
+from hpcprof.runs.directory import Run
 from hpcprof.runs.job import Job
-from hpcprof.submit.sites.model import LauncherName, Site
+from hpcprof.submit.sites.model import LauncherName, Site, recorded_site
 
 OPTION = "mpi"
 """The option of a site that holds the type; empty for Slurm's default."""
@@ -25,7 +26,6 @@ LIST_TYPES = ("srun", "--mpi=list")
 BOTH_JOIN = "import sys; from mpi4py import MPI; sys.exit(MPI.COMM_WORLD.size != 2)"
 """A Python program that exits with 0 if it runs as one of two ranks of an MPI job."""
 
-_PYTHON = re.compile(r"python[\d.]*")
 # Types are lower case; "none" connects no ranks.
 _TYPE = re.compile(r"\b(?:pmi|cray_)\w+")
 
@@ -55,17 +55,16 @@ def type_argument(job: Job) -> list[str]:
     return [f"--mpi={chosen}"] if chosen and chosen != AUTO else []
 
 
-def finds_type(site: Site, job: Job, program: Sequence[str]) -> bool:
+def finds_type(site: Site, job: Job) -> bool:
     """Return whether job.sh finds the type with two ranks before it starts all of them.
 
-    It can do so if the program is a Python, whose MPI library it can ask for.
+    It does if an MPI library is found behind the program (`hpcprof.node.program_words`).
     """
     return (
         site.launcher.name is LauncherName.SRUN
         and job.options.get(OPTION) == AUTO
         and not fixed_type(site)
         and job.ranks > 1
-        and _PYTHON.fullmatch(Path(program[0]).name) is not None
     )
 
 
@@ -77,3 +76,18 @@ def two_ranks(arguments: Sequence[str], nodes: int) -> list[str]:
     nodes = min(nodes, 2)
     shape = [f"--nodes={nodes}", "--ntasks=2", f"--ntasks-per-node={2 // nodes}"]
     return ["srun", *arguments, *shape]
+
+
+def ranks_apart(run: Run) -> str:
+    """Return a sentence if each rank of a run is an MPI job of its own, as far as they have noted it."""
+    if run.manifest is None or run.manifest.job.ranks < 2:
+        return ""
+    sizes = {run.state_file(path.name) for path in islice((run.path / "state").glob("rank*.mpi"), 16)}
+    if sizes != {"1"}:
+        return ""
+    launcher = recorded_site(run.manifest).launcher.name
+    if launcher is LauncherName.SRUN:
+        advice = f"-o {OPTION}=TYPE gives srun --mpi=TYPE, one that srun --mpi=list shows"
+    else:
+        advice = f"start them with the {launcher.value} of the program's MPI"
+    return f"each rank is an MPI job of its own, rank 0 of 1 instead of {run.manifest.job.ranks}: {advice}"

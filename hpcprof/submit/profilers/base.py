@@ -27,8 +27,14 @@ GPUS = "{gpus}"
 SECONDS = "{seconds}"
 """Placeholder for how long the profiler may capture, in seconds."""
 
+WITH_MPI = "{with_mpi}"
+"""Placeholder at the end of a list for ``,mpi``, or nothing where the MPI of the program is unknown."""
+
 PULSE = "hpcprof_pulse.py"
 """The module of the pulse in `START_UP`."""
+
+PROGRAM_WORDS = "hpcprof_program_words.py"
+"""The module in `START_UP` that finds the MPI behind a command."""
 
 START_UP = "hook"
 """The folder of a run with the modules that Python imports when it starts on a profiled rank."""
@@ -78,9 +84,8 @@ class OnNode:
     """Flags that the rank wrapper chooses on the node by a test of the shell.
 
     They are ``passed`` if it passes, else ``failed``. The test may call ``mpi_is openmpi`` or
-    ``mpi_is mpich``,
-    which tells the library of the program. If it fails, the first rank of the node says ``missing`` on its
-    error output, unless that is empty.
+    ``mpi_is mpich``, which tells the library of the program. If it fails, the first rank of the node says
+    ``missing`` on its error output, unless that is empty.
     """
 
     test: str

@@ -16,6 +16,7 @@ from hpcprof.submit.profilers.base import (
     OUTPUT,
     SCRATCH,
     SECONDS,
+    WITH_MPI,
     OnNode,
     PerfEvents,
     Profiler,
@@ -49,22 +50,24 @@ def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
 
 
 def _traced(target: Target, settings: Settings) -> tuple[Word, ...]:
-    """Return what to trace: CUDA only where there is a GPU, and MPI as the program's library is one."""
+    """Return what to trace: CUDA only where there is a GPU, and MPI only where the program's is known."""
     trace = settings["trace"].split(",")
     chosen: list[Word] = []
-    if "mpi" in trace:
-        given = settings["mpi-impl"]
-        known = [OnNode(f"mpi_is {name}", (f"--mpi-impl={name}",)) for name in _MPI]
-        chosen += [f"--mpi-impl={given}"] if given else known
+    end = ""
+    if "mpi" in trace and settings["mpi-impl"]:
+        chosen.append(f"--mpi-impl={settings['mpi-impl']}")
+    elif "mpi" in trace:
+        chosen += [OnNode(f"mpi_is {name}", (f"--mpi-impl={name}",)) for name in _MPI]
+        trace, end = [name for name in trace if name != "mpi"] or ["nvtx"], WITH_MPI
     others = ",".join(name for name in trace if name != "cuda")
     graphs = settings["cuda-graph-trace"]
     if graphs == "auto":
         # XLA runs most of a step as CUDA graphs.
         graphs = "node" if target.uses_jax else "graph"
-    with_gpu = (f"--trace={settings['trace']}", f"--cuda-graph-trace={graphs}")
+    with_gpu = (f"--trace={','.join(trace)}{end}", f"--cuda-graph-trace={graphs}")
     if "cuda" not in trace or not others:
         return (*with_gpu, *chosen)
-    return (OnNode(_HAS_GPU, with_gpu, (f"--trace={others}",), "no GPU: CUDA is not traced"), *chosen)
+    return (OnNode(_HAS_GPU, with_gpu, (f"--trace={others}{end}",), "no GPU: CUDA is not traced"), *chosen)
 
 
 _MPI = ("openmpi", "mpich")

@@ -31,10 +31,12 @@ from hpcprof.submit.profilers.base import (
     GPUS,
     NAME,
     OUTPUT,
+    PROGRAM_WORDS,
     PULSE,
     SCRATCH,
     SECONDS,
     START_UP,
+    WITH_MPI,
     OnNode,
     PerfEvents,
     Versioned,
@@ -62,6 +64,7 @@ _PLACES = {
     FOLDER: '"$run_dir"/profiles',
     NAME: '"$name"',
     SECONDS: '"$seconds"',
+    WITH_MPI: '"$with_mpi"',
     GPUS: '"${CUDA_VISIBLE_DEVICES:-$local_rank}"',
 }
 
@@ -243,6 +246,9 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     texts |= {f"{START_UP}/{path}": text for path, text in {**hook, **start_up}.items()}
     if not job.no_telemetry:
         texts[f"{START_UP}/hpcprof_telemetry.py"] = Path(telemetry.__file__).read_text(encoding="utf-8")
+    if common.finds_mpi or values.get("mpi_trial"):
+        words = Path(telemetry.__file__).with_name("program_words.py")
+        texts[f"{START_UP}/{PROGRAM_WORDS}"] = words.read_text(encoding="utf-8")
     if job.notify:
         # Not imported: what it needs to reach a server takes 30 ms to load.
         notify = Path(telemetry.__file__).with_name("notify.py")

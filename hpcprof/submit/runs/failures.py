@@ -18,6 +18,7 @@ from hpcprof.common.errors import UsageError
 from hpcprof.common.units import named_ranks
 from hpcprof.runs.directory import Run
 from hpcprof.runs.rank_selection import place_conditions
+from hpcprof.submit.mpi_types import ranks_apart
 from hpcprof.submit.profilers import find_profiler
 from hpcprof.submit.profilers.base import Profiler
 from hpcprof.submit.runs.failure_causes import (
@@ -356,6 +357,7 @@ def describe_status(run: Run, status: JobStatus) -> str:
     if status.state is JobState.ENDED:
         said = [line.strip() for _, lines in last_output(run) for line in lines if line.strip()]
         parts.append(f"it last printed {said[-1]!r}" if said else "it left no output")
+    parts.append(ranks_apart(run))
     return "; ".join(part for part in parts if part)
 
 

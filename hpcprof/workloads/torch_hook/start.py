@@ -30,7 +30,7 @@ _JAX_HOOK = "hpcprof_jax_hook"
 _ON_REQUEST, _RECORDING = "hpcprof_on_request", "hpcprof_recording"
 _MEMORY = "hpcprof_memory_history"
 
-_SIGNS = {"torch": "torch.optim", "jax": "jax.profiler", "mpi4py": "mpi4py"}
+_SIGNS = {"torch": "torch.optim", "jax": "jax.profiler", "mpi4py": "mpi4py", "mpi4py.MPI": "mpi4py.MPI"}
 """The packages that are watched, and a module of each that the program's own of that name has not."""
 
 _folder = ""
@@ -174,10 +174,27 @@ def _watch_jax(jax: ModuleType) -> None:
         load(_JAX_HOOK).start(jax)
 
 
+def _note_mpi(mpi: Any) -> None:
+    """Note of how many MPI ranks this rank is one, or 0 if the program initializes MPI later."""
+    run, rank, ranks = (os.environ.get(f"HPCPROF_{name}", "") for name in ("RUN_DIR", "RANK", "WORLD_SIZE"))
+    # The workers of torchrun need no MPI job.
+    if not run or not rank.isdigit() or "TORCHELASTIC_RUN_ID" in os.environ or _is_child():
+        return
+    size = mpi.COMM_WORLD.size if mpi.Is_initialized() else 0
+    note = os.path.join(run, "state", f"rank{int(rank):05d}.mpi")
+    with open(note, "x") as file:
+        file.write(f"{size}\n")
+    if size == 1 and ranks.isdigit() and int(ranks) > 1:
+        os.write(
+            2, f"hpcprof: rank {rank} is an MPI job of its own (rank 0 of 1, not of {ranks}).\n".encode()
+        )
+
+
 _WATCHES = {
     "torch": ("the PyTorch profiler was not set up", _watch_torch),
     "jax": ("the JAX profiler was not set up", _watch_jax),
     "mpi4py": ("the steps of this rank are not counted", lambda _: _start_pulse()),
+    "mpi4py.MPI": ("the size of the MPI job is not noted", _note_mpi),
 }
 """The function that watches a package, and what an error in it means."""
 

@@ -18,7 +18,7 @@ from tests.unit.submit.schedulers.recorded import recorded_machine
 
 SLURM = load_site("generic-slurm")
 PYTHON = ["/opt/env/bin/python3.11", "train.py"]
-TRIAL = "import sys; from mpi4py import MPI"
+TRIAL = "python3 /run/hook/hpcprof_program_words.py joins"
 
 
 def script(site: Site, program: list[str], ranks: int = 2, **options: str) -> str:
@@ -64,18 +64,18 @@ def test_a_type_that_the_job_names_is_given_to_srun_after_the_arguments_of_the_s
         assert not any("--mpi" in word for word in launch_command(SLURM, job))
 
 
-def test_job_sh_finds_the_type_for_several_ranks_of_a_python() -> None:
-    text = script(SLURM, PYTHON)
-    assert f'srun --nodes=1 --ntasks=2 --ntasks-per-node=2 "$@" {PYTHON[0]} -c \'{TRIAL}' in text
+@pytest.mark.parametrize("program", [PYTHON, ["./a.out"], ["uv", "run", "python", "train.py"]])
+def test_job_sh_finds_the_type_for_several_ranks_of_any_program(program: list[str]) -> None:
+    text = script(SLURM, program)
+    words = " ".join(program)
+    assert f'srun --nodes=1 --ntasks=2 --ntasks-per-node=2 "$@" {TRIAL} {words}' in text
+    assert f"if python3 /run/hook/hpcprof_program_words.py has {words} 2>/dev/null && ! connects" in text
     assert text.index(TRIAL) < text.index("wrapper.sh")
 
 
 @pytest.mark.parametrize(
     ("site", "program", "ranks", "options"),
     [
-        (SLURM, ["./a.out"], 2, {}),
-        (SLURM, ["sh", "-c", "python3 train.py"], 2, {}),
-        (SLURM, ["python-config"], 2, {}),
         (SLURM, PYTHON, 1, {}),
         (SLURM, PYTHON, 2, {"mpi": "pmi2"}),
         (SLURM, PYTHON, 2, {"mpi": ""}),
@@ -84,7 +84,7 @@ def test_job_sh_finds_the_type_for_several_ranks_of_a_python() -> None:
         (load_site("generic-pbs"), PYTHON, 2, {}),
     ],
 )
-def test_job_sh_leaves_the_type_alone_where_it_is_known_or_cannot_be_found(
+def test_job_sh_leaves_the_type_alone_where_it_is_known_or_one_rank_runs(
     site: Site, program: list[str], ranks: int, options: dict[str, str]
 ) -> None:
     assert TRIAL not in script(site, program, ranks, **options)

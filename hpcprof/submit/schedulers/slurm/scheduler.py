@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from hpcprof.common.errors import UsageError
 from hpcprof.runs.job import Job
 from hpcprof.submit.jobs.walltime import format_walltime
-from hpcprof.submit.mpi_types import BOTH_JOIN, LIST_TYPES, finds_type, two_ranks
+from hpcprof.submit.mpi_types import LIST_TYPES, finds_type, two_ranks
+from hpcprof.submit.profilers.base import PROGRAM_WORDS, START_UP
 from hpcprof.submit.schedulers.batch import BatchScheduler
 from hpcprof.submit.schedulers.command import run_scheduler_command
 from hpcprof.submit.schedulers.scheduler import (
@@ -182,14 +183,14 @@ class SlurmScheduler(BatchScheduler):
 
     def template_values(self, site: Site, job: Job, rendering: Rendering) -> Mapping[str, Any]:
         """Return ``mpi_trial``, the commands by which job.sh finds srun's MPI type; empty if it need not."""
-        if not finds_type(site, job, rendering.program):
+        if not finds_type(site, job):
             return {"mpi_trial": {}}
-        python = rendering.program[0]
+        asks = ["python3", str(rendering.run_directory / START_UP / PROGRAM_WORDS)]
         trial = {
             "list": LIST_TYPES,
-            "has_mpi": [python, "-c", "import mpi4py"],
+            "has_mpi": [*asks, "has", *rendering.program],
             "start": two_ranks(fit_gpus(site.launcher.arguments, job), job.nodes),
-            "program": [python, "-c", BOTH_JOIN],
+            "program": [*asks, "joins", *rendering.program],
         }
         return {"mpi_trial": trial}
 

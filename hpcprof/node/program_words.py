@@ -1,0 +1,445 @@
+"""The programs that a command runs, and the MPI library behind it.
+
+A command is often wrapped: in ``env``, ``numactl``, ``uv run`` or ``apptainer exec``, in ``bash -c``, in the
+binding script of a site or in a script of the user's. This module looks through these words without running
+them. Only Python is asked, as it is started by the command, which MPI library mpi4py loads.
+
+A run has a copy of this file in ``hook/``. It runs without hpcprof, under any Python from 3.6: it imports
+nothing but the standard library.
+"""
+
+import ctypes
+import glob
+import os
+import re
+import shlex
+import shutil
+import string
+import subprocess
+import sys
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
+SHELL = re.compile(r"(?:ba|da|k|z)?sh")
+LIBRARY = re.compile(
+    r"/[^\s()]*/libmpi(?:ch)?(?:_(?:abi|amd|aocc|cray|gnu|ibm|intel|nvidia)[_0-9]*)?\.so[.0-9]*"
+)
+"""The path of an MPI library in the output of ldd, and in the list of a process's mappings."""
+
+_FAMILIES = (("openmpi", r"libmpi\w*\.so\.[24]\d"), ("mpich", r"libmpi_abi.*|libmpi\w*\.so\.12.*"))
+_KEYWORDS = {*"if then else elif do while until ! { ( exec eval builtin time".split()}
+_TORCHRUN_MODULES = ("torch.distributed.run", "torch.distributed.launch")
+_SCRIPT_BYTES, _DEPTH, _SECONDS = 1 << 18, 8, 60
+_VALUE_OPTIONS = {"-W", "-X", "--check-hash-based-pycs", "-o", "+o", "-O", "+O", "--rcfile", "--init-file"}
+"""Options of Python and of shells whose value is the next word."""
+
+
+class Runner:
+    """A program that runs the command after its own words: the options with a value, and other words."""
+
+    def __init__(self, valued: str = "", words: int = 0, subcommands: str = "") -> None:
+        self.valued = set(valued.split())
+        self.words = words
+        self.subcommands = set(subcommands.split())
+
+
+_CONTAINER = Runner(
+    "-B --bind --mount -H --home --env --env-file --pwd --cwd -W --workdir -S --scratch -o --overlay"
+    " --nvccli --add-caps --security --network --apply-cgroups -v --volume -e -w -u --user --name --device",
+    1,
+    "exec run",
+)
+_CONDA = Runner("-n --name -p --prefix --cwd -e --env", 0, "run")
+RUNNERS = {
+    "env": Runner("-u --unset -C --chdir -S"),
+    "nice": Runner("-n --adjustment"),
+    "ionice": Runner("-c -n --class --classdata"),
+    "chrt": Runner("", 1),
+    "setsid": Runner(),
+    "nohup": Runner(),
+    "stdbuf": Runner("-i -o -e --input --output --error"),
+    "time": Runner("-f -o --format --output"),
+    "timeout": Runner("-k -s --kill-after --signal", 1),
+    "taskset": Runner("", 1),
+    "numactl": Runner(
+        "-i -p -P -w -N -m -C -c --interleave --preferred --cpunodebind --membind --physcpubind --cpubind"
+    ),
+    "hwloc-bind": Runner("--cpubind --membind", 1),
+    "catchsegv": Runner(),
+    "strace": Runner("-o -e -p -s"),
+    "valgrind": Runner(),
+    "perf": Runner("-o -e -F -c --output --event --freq", 0, "record stat"),
+    "uv": Runner(
+        "--with --with-editable --with-requirements -p --python --project --directory --extra --group"
+        " --package --env-file --index --index-url",
+        0,
+        "run",
+    ),
+    "conda": _CONDA,
+    "mamba": _CONDA,
+    "micromamba": _CONDA,
+    "pixi": Runner("-e --environment --manifest-path", 0, "run"),
+    "poetry": Runner("-C --directory -P --project", 0, "run"),
+    "pipenv": Runner("", 0, "run"),
+    "pdm": Runner("-p --project", 0, "run"),
+    "apptainer": _CONTAINER,
+    "singularity": _CONTAINER,
+    "podman-hpc": _CONTAINER,
+    "podman": _CONTAINER,
+    "docker": _CONTAINER,
+    "shifter": Runner("-V --volume -e --env -m --module --image -w --workdir"),
+    "spindle": Runner(),
+}
+"""Programs that run the rest of their words, by name."""
+
+LAUNCHERS: Dict[str, str] = {
+    **dict.fromkeys("srun mpirun orterun prterun prun aprun jsrun lrun ibrun torchrun deepspeed".split(), ""),
+    "accelerate": "launch",
+    "horovodrun": "",
+    "flux": "run",
+    "ray": "start",
+}
+"""Programs that start ranks or workers themselves, with the subcommand that does."""
+
+
+class Command:
+    """A command: its words, those of runners before it, and its place if it is in a script."""
+
+    def __init__(self, words: List[str], before: Tuple[str, ...] = (), place: str = "") -> None:
+        self.words = words
+        self.before = tuple(before)
+        self.place = place
+
+    @property
+    def name(self) -> str:
+        """The name of the program without its folder."""
+        return os.path.basename(self.words[0])
+
+
+def launcher_of(command: Command) -> str:
+    """Return the launcher that a command is, empty if it is none; ``python -m`` counts as torchrun."""
+    name, words = command.name, command.words[1:]
+    if name.startswith(("mpiexec", "mpirun")):
+        return name
+    if PYTHON.fullmatch(name) and module_of(words)[:1] in (
+        ["torch.distributed.run"],
+        ["torch.distributed.launch"],
+    ):
+        return "torchrun"
+    if name in LAUNCHERS and LAUNCHERS[name] in ("", *words[:1]):
+        return name
+    return ""
+
+
+def module_of(words: List[str]) -> List[str]:
+    """Return the module that Python runs by ``-m`` with its arguments; empty if it runs none."""
+    position = 0
+    while position < len(words) and words[position].startswith("-"):
+        if words[position] == "-m":
+            return words[position + 1 :]
+        position += 2 if words[position] in _VALUE_OPTIONS else 1
+    return []
+
+
+def commands(
+    words: List[str], folder: str, before: Tuple[str, ...] = (), place: str = "", depth: int = 0
+) -> Iterator[Command]:
+    """Yield the commands that a command may run, outermost first; it starts in a folder."""
+    if not words or depth > _DEPTH:
+        return
+    command = Command(list(words), before, place)
+    yield command
+    name, rest = command.name, command.words[1:]
+    runner = RUNNERS.get(name)
+    if runner is not None:
+        inner = _run_by(name, runner, rest)
+        started = (*before, *words[: len(words) - len(inner)])
+        if inner and inner[0].endswith(".py"):
+            inner = ["python", *inner]
+        yield from commands(inner, folder, started, place, depth + 1)
+    elif SHELL.fullmatch(name):
+        yield from _run_by_shell(rest, folder, before, place, depth)
+    elif not PYTHON.fullmatch(name):
+        text = _script(_file(words[0], folder))
+        if text is not None:
+            yield from _in_script(text, rest, folder, before, words[0], depth)
+        else:
+            # Another program may run the words after it.
+            starts = (i for i, word in enumerate(words) if i and _starts_program(word, folder))
+            yield from commands(words[next(starts, len(words)) :], folder, before, place, depth + 1)
+
+
+def _starts_program(word: str, folder: str) -> bool:
+    return PYTHON.fullmatch(os.path.basename(word)) is not None or ("/" in word and bool(_file(word, folder)))
+
+
+def _run_by(name: str, runner: Runner, rest: List[str]) -> List[str]:
+    """Return the words that a runner runs."""
+    words, left = list(rest), runner.words
+    if runner.subcommands:
+        while words and words[0] not in runner.subcommands:
+            words.pop(0)
+        words = words[1:]
+    while words:
+        word = words[0]
+        if word == "--":
+            return words[1 + left :]
+        if word.startswith("-") and len(word) > 1:
+            words.pop(0)
+            if name == "uv" and word in ("-m", "--module"):
+                return ["python", "-m", *words]
+            if name == "taskset" and "c" in word:
+                continue
+            if word in runner.valued and words:
+                words.pop(0)
+        elif name in ("env", "time") and "=" in word:
+            words.pop(0)
+        elif left:
+            left -= 1
+            words.pop(0)
+        else:
+            return words
+    return []
+
+
+def _run_by_shell(
+    rest: List[str], folder: str, before: Tuple[str, ...], place: str, depth: int
+) -> Iterator[Command]:
+    words = list(rest)
+    while words and words[0][:1] in ("-", "+"):
+        option = words.pop(0)
+        if re.fullmatch("-[A-Za-z]*c[A-Za-z]*", option):
+            yield from _in_script(words[0], words[2:], folder, before, place, depth) if words else ()
+            return
+        if option in _VALUE_OPTIONS and words:
+            words.pop(0)
+    if words:
+        text = _script(_file(words[0], folder), of_shell=True)
+        if text is not None:
+            yield from _in_script(text, words[1:], folder, before, words[0], depth)
+
+
+def _file(word: str, folder: str) -> str:
+    """Return the path of a program or script; empty if there is none."""
+    path = os.path.join(folder, word)
+    if os.path.isfile(path):
+        return path
+    return "" if "/" in word else shutil.which(word) or ""
+
+
+def _script(path: str, of_shell: bool = False) -> Optional[str]:
+    """Return the text of a shell's script; None for another file."""
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_SCRIPT_BYTES)
+    except OSError:
+        return None
+    first = content.split(b"\n", 1)[0]
+    if not of_shell and not re.match(rb"#!.*\b(?:ba|da|k|z)?sh\b", first):
+        return None
+    return content.decode("utf-8", "replace") if b"\0" not in content else None
+
+
+def _in_script(
+    text: str, arguments: List[str], folder: str, before: Tuple[str, ...], place: str, depth: int
+) -> Iterator[Command]:
+    """Yield the commands of a script, with its arguments in the place of ``$@``."""
+    lines = text.replace("\\\n", " ").split("\n")
+    one_line = len(lines) == 1
+    for number, line in enumerate(lines, 1):
+        for words in _simple_commands(line):
+            if words[0] == "shift":
+                arguments = arguments[1:]
+                continue
+            expanded = []
+            for word in words:
+                index = re.fullmatch(r"\$\{?([1-9])\}?", word)
+                if word in ("$@", "$*", "${@}", "${*}"):
+                    expanded += arguments
+                elif index and int(index.group(1)) <= len(arguments):
+                    expanded.append(arguments[int(index.group(1)) - 1])
+                else:
+                    expanded.append(word)
+            where = place if one_line else "{}, line {}".format(place, number)
+            yield from commands(expanded, folder, before, where, depth + 1)
+
+
+def _simple_commands(line: str) -> Iterator[List[str]]:
+    """Yield the words of each simple command in a line of shell, without keywords and assignments."""
+    lexer = shlex.shlex(re.sub(r"(?:^|(?<=\s))#.*", "", line), posix=True, punctuation_chars=True)
+    lexer.commenters = ""
+    lexer.wordchars += "".join(c for c in string.punctuation if c not in "\"'\\();<>|&`" + lexer.wordchars)
+    words: List[str] = []
+    redirected = False
+    try:
+        tokens = list(lexer)
+    except ValueError:  # a quotation goes on in the next line
+        return
+    for token in [*tokens, ";"]:
+        if token and not token.strip("();<>|&"):
+            redirected = "<" in token or ">" in token
+            if not redirected:
+                if words and words[0] not in ("command", "alias", "function"):
+                    yield words
+                words = []
+        elif redirected:
+            redirected = False
+        elif words or not (token in _KEYWORDS or token == "$" or re.match(r"\w+\+?=", token)):
+            words.append(token)
+
+
+def family_of(library: str) -> str:
+    """Return whose MPI a library is by its name: openmpi or mpich; empty if unknown."""
+    name = os.path.basename(os.path.realpath(library) if os.path.exists(library) else library)
+    for candidate in (os.path.basename(library), name):
+        for family, pattern in _FAMILIES:
+            if re.match(pattern, candidate):
+                return family
+    return ""
+
+
+class Mpi:
+    """The MPI behind a command: its library, the module of mpi4py, and the program that is linked with it."""
+
+    def __init__(self, library: str, module: str = "", program: str = "") -> None:
+        self.library = library
+        self.module = module
+        self.program = program
+
+
+_MAPS = (
+    "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
+    "print(open('/proc/self/maps').read())"
+)
+
+
+def find_mpi(words: List[str], folder: str) -> "Optional[Mpi]":
+    """Return the MPI of the first command that has one; None if that is unknown."""
+    for command in commands(words, folder):
+        path = _file(command.words[0], folder)
+        if PYTHON.fullmatch(command.name) or (path.endswith(".py") and not command.before):
+            python = command.words[0] if PYTHON.fullmatch(command.name) else "python3"
+            said = _output([*command.before, python, "-c", _MAPS], folder)
+            module = re.search(r"/\S*/mpi4py/MPI[^/\s]*\.so", said)
+            library = LIBRARY.search(said)
+            if library:
+                return Mpi(library.group(), module.group() if module else "")
+        elif path:
+            library = LIBRARY.search(_output(["ldd", path], folder)) if _is_elf(path) else None
+            if library:
+                return Mpi(library.group(), "", path)
+    return None
+
+
+def _is_elf(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(4) == b"\x7fELF"
+    except OSError:
+        return False
+
+
+def _output(words: List[str], folder: str) -> str:
+    # Without the hook, which would note the steps of this Python as those of the rank.
+    variables = {name: text for name, text in os.environ.items() if not name.startswith("HPCPROF_")}
+    try:
+        done = subprocess.run(
+            words,
+            cwd=folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_SECONDS,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode("utf-8", "replace")
+
+
+def library_beside(launcher: str) -> str:
+    """Return the MPI library of an installation that a launcher belongs to; empty if there are several."""
+    prefix = os.path.dirname(os.path.dirname(os.path.realpath(launcher))) if launcher else ""
+    if prefix in ("", "/", "/usr"):
+        return ""
+    found = [path for path in glob.glob(prefix + "/lib*/libmpi*.so*") if LIBRARY.fullmatch(path)]
+    families = {family_of(path): path for path in sorted(found) if family_of(path)}
+    return next(iter(families.values())) if len(families) == 1 else ""
+
+
+def size_of_world(library: str) -> int:
+    """Return how many ranks of one MPI job this process is one of; it initializes and ends MPI."""
+    # Cray's needs a further library for GPUs, which the program has.
+    os.environ["MPICH_GPU_SUPPORT_ENABLED"] = "0"
+    mpi, size = ctypes.CDLL(library, ctypes.RTLD_GLOBAL), ctypes.c_int()
+    try:
+        world: Any = ctypes.c_void_p(ctypes.addressof(ctypes.c_char.in_dll(mpi, "ompi_mpi_comm_world")))
+    except ValueError:
+        world = ctypes.c_int(0x101 if "libmpi_abi" in library else 0x44000000)
+    mpi.MPI_Init(None, None)
+    mpi.MPI_Comm_size(world, ctypes.byref(size))
+    mpi.MPI_Finalize()
+    return size.value
+
+
+_WAITING = re.compile(
+    rb"MPI_(?:I?neighbor_[a-z]+|I?m?probe|Isendrecv|P(?:send|recv)_init|(?:All[a-z]+|Barrier|Bcast|Reduce)_init)",
+    re.IGNORECASE,
+)
+"""Functions in which ranks wait, and that versions of nsys do not trace."""
+
+
+def untraced(mpi: Mpi, injections: List[str]) -> Tuple[str, str]:
+    """Return what the program calls and none of nsys's libraries traces, and what to do about it.
+
+    nsys traces the functions that its own library replaces. mpi4py has them all; its version 4 calls
+    MPI_Send_c and its like where MPI has them. Fortran's mpi_f08 has names of its own.
+    """
+    called: List[bytes] = []
+    advice = "Waits in it count as work."
+    content = _content(mpi.module or mpi.program)
+    if mpi.module:
+        if b"MPI_Send_c" in content and b"MPI_Send_c" in _content(mpi.library):
+            called, advice = [b"MPI_Send_c"], "Use mpi4py 3, or Open MPI up to 5.0."
+    elif b"mpi_finalize_f08" in content:
+        called, advice = [b"mpi_finalize_f08"], "Use the module mpi, or mpif.h, in place of mpi_f08."
+    else:
+        called = sorted(set(_WAITING.findall(content)))
+    for injection in map(_content, injections):
+        lower = injection.lower()
+        called = [name for name in called if name.lower() not in lower]
+    many = (b"MPI_Send_c", b"mpi_finalize_f08")
+    names = [name.decode() + (" and its like" if name in many else "") for name in called]
+    return (" ".join(names), advice) if injections else ("", "")
+
+
+def _content(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def main(arguments: List[str]) -> int:
+    """Answer the scripts of a run: ``has`` or ``joins`` WORDS, or ``describe`` LAUNCHER WORDS."""
+    what, words = arguments[0], arguments[1:]
+    launcher = words.pop(0) if what == "describe" else ""
+    mpi = find_mpi(words, os.getcwd())
+    if what == "has":
+        return int(mpi is None or not os.path.isfile(mpi.library))
+    if what == "joins":
+        return int(mpi is None or size_of_world(mpi.library) != 2)
+    if mpi is None and library_beside(launcher):
+        mpi = Mpi(library_beside(launcher))
+    if mpi is not None:
+        nsys = os.path.dirname(os.path.realpath(shutil.which("nsys") or ""))
+        called, advice = untraced(mpi, glob.glob(nsys + "/libToolsInjection*MPI*.so"))
+        print(
+            "\n".join([family_of(mpi.library), mpi.library, "module" if mpi.module else "", called, advice])
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

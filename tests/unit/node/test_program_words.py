@@ -1,0 +1,136 @@
+"""What a command runs behind runners, shells and scripts, and which MPI library that is linked with."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from hpcprof.node.program_words import Mpi, commands, family_of, launcher_of, library_beside, untraced
+
+
+def run_by(command: str, folder: Path) -> list[str]:
+    return [shlex.join(inner.words) for inner in commands(shlex.split(command), str(folder))]
+
+
+@pytest.mark.parametrize(
+    "runner",
+    [
+        "env -u A X=1",
+        "nice -n 5",
+        "nice",
+        "numactl --cpunodebind=0 -m 0",
+        "taskset -c 0-3",
+        "taskset 0xf",
+        "timeout -k 5 1h",
+        "stdbuf -oL",
+        "uv run --with mpi4py --extra gpu",
+        "conda run --no-capture-output -n env",
+        "pixi run -e gpu",
+        "apptainer exec --nv -B /a:/b image.sif",
+        "singularity --debug exec image.sif",
+        "podman-hpc run --rm --gpu -v /a:/a image:tag",
+        "env X=1 nice numactl -N 0",
+        "sh -c 'exec env X=1 \"$@\"' sh",
+    ],
+)
+def test_the_program_behind_runners_is_found(tmp_path: Path, runner: str) -> None:
+    assert run_by(f"{runner} python train.py --lr 1", tmp_path)[-1] == "python train.py --lr 1"
+
+
+def test_the_words_before_the_program_start_another_one_in_the_same_environment(tmp_path: Path) -> None:
+    words = shlex.split("env X=1 uv run --with a train.py")
+    *_, last = commands(words, str(tmp_path))
+    assert (last.words, last.before) == (["python", "train.py"], ("env", "X=1", "uv", "run", "--with", "a"))
+
+
+BINDING = """#!/bin/bash
+# it's the site's: python is chosen below
+shift
+export CUDA_VISIBLE_DEVICES=$((3 - SLURM_LOCALID))  # srun sets it
+cat <<< "srun is not run here"
+if [ -n "$X" ]; then
+    exec numactl -N 0 \\
+        "$@"
+fi
+"""
+
+
+def test_a_script_is_read_with_its_arguments_and_says_the_line(tmp_path: Path) -> None:
+    (tmp_path / "bind.sh").write_text(BINDING)
+    found = list(commands(["./bind.sh", "first", "./ring", "-n"], str(tmp_path)))
+    ring = next(command for command in found if command.name == "ring")
+    assert ring.words == ["./ring", "-n"]
+    assert ring.place == "./bind.sh, line 7"
+    assert not any(map(launcher_of, found))
+    assert "./ring" in run_by("bash bind.sh x ./ring", tmp_path)
+
+
+def test_an_unknown_program_may_run_the_words_after_it(tmp_path: Path) -> None:
+    (tmp_path / "bind").write_bytes(b"\x7fELF")
+    assert run_by("./bind --gpu 1 python3 -u a.py", tmp_path)[-1] == "python3 -u a.py"
+    assert run_by("./bind ring", tmp_path) == ["./bind ring"]
+
+
+@pytest.mark.parametrize(
+    ("command", "launcher"),
+    [
+        ("srun -n 4 python a.py", "srun"),
+        ("env A=1 mpiexec.hydra -n 2 ./a", "mpiexec.hydra"),
+        ("bash -c 'cd x; mpirun -n 2 ./a > out 2>&1'", "mpirun"),
+        ("python -u -m torch.distributed.run --nproc-per-node 4 a.py", "torchrun"),
+        ("accelerate launch a.py", "accelerate"),
+        ("accelerate config", ""),
+        ("ray start --head", "ray"),
+        ("bash -c 'out=$(srun hostname)'", "srun"),
+        ("bash -c 'echo srun is here; command -v srun'", ""),
+        ("python srun.py", ""),
+    ],
+)
+def test_a_launcher_within_the_program_is_found(tmp_path: Path, command: str, launcher: str) -> None:
+    found = [name for inner in commands(shlex.split(command), str(tmp_path)) if (name := launcher_of(inner))]
+    assert found == ([launcher] if launcher else [])
+
+
+def test_a_script_that_runs_itself_ends(tmp_path: Path) -> None:
+    (tmp_path / "again.sh").write_text('#!/bin/sh\nexec ./again.sh "$@"\n')
+    assert len(run_by("./again.sh x", tmp_path)) < 20
+
+
+@pytest.mark.parametrize(
+    ("library", "family"),
+    [
+        ("/usr/lib/libmpi.so.40.30.4", "openmpi"),
+        ("libmpi.so.20", "openmpi"),
+        ("/opt/cray/lib/libmpi_nvidia.so.12", "mpich"),
+        ("libmpich.so.12.1.6", "mpich"),
+        ("libmpi_abi.so.0", "mpich"),
+        ("libmpi.so", ""),
+    ],
+)
+def test_the_family_follows_from_the_version_of_the_library(library: str, family: str) -> None:
+    assert family_of(library) == family
+
+
+def test_the_library_of_a_launcher_is_that_of_its_installation(tmp_path: Path) -> None:
+    for name in ("bin/mpiexec", "lib/libmpi.so.12.5.0"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    assert library_beside(str(tmp_path / "bin/mpiexec")) == str(tmp_path / "lib/libmpi.so.12.5.0")
+    (tmp_path / "lib/libmpi.so.40.1.0").touch()
+    assert library_beside(str(tmp_path / "bin/mpiexec")) == ""
+    assert library_beside("/usr/bin/srun") == library_beside("") == ""
+
+
+def test_only_calls_that_the_injected_library_lacks_are_untraced(tmp_path: Path) -> None:
+    module, library, program, nsys = (
+        tmp_path / name for name in ("MPI.so", "libmpi.so", "ring", "inject.so")
+    )
+    module.write_bytes(b"\0MPI_Send_c\0MPI_Iprobe\0")
+    library.write_bytes(b"\0MPI_Send_c\0")
+    program.write_bytes(b"\0MPI_Iprobe\0MPI_Mprobe\0MPI_Send\0")
+    nsys.write_bytes(b"\0MPI_Mprobe\0")
+    assert untraced(Mpi(str(library), str(module)), [str(nsys)])[0] == "MPI_Send_c and its like"
+    assert untraced(Mpi(str(library), "", str(program)), [str(nsys)])[0] == "MPI_Iprobe"
+    assert untraced(Mpi(str(library), str(module)), []) == ("", "")
