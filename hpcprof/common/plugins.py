@@ -6,7 +6,9 @@ in.
 
 from __future__ import annotations
 
+import sys
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hpcprof.common.errors import UsageError
@@ -18,6 +20,20 @@ ANALYSES = "hpcprof.analyses"
 SCHEDULERS = "hpcprof.schedulers"
 PROFILERS = "hpcprof.profilers"
 READERS = "hpcprof.readers"
+KERNEL_FAMILIES = "hpcprof.kernel_families"
+
+
+@cache
+def has_plugins(group: str) -> bool:
+    """Return whether an installed package names entry points of a group, without reading their metadata."""
+    header = f"[{group}]".encode()
+    files = (
+        file
+        for folder in sys.path
+        if folder and Path(folder).is_dir()
+        for file in Path(folder).glob("*.dist-info/entry_points.txt")
+    )
+    return any(header in file.read_bytes() for file in files)
 
 
 @cache

@@ -37,6 +37,11 @@ class _Loader(_FASTEST):  # type: ignore[misc]
         return mapping
 
 
+def read_document(path: Path) -> Any:
+    """Return the content of a YAML file; raises OSError, ValueError or yaml.YAMLError if it has none."""
+    return _FASTEST(path.read_text(encoding="utf-8")).get_single_data()
+
+
 def read_mapping(
     path: Path, kind: str, may_be_empty: bool = False, text_keys: Collection[str] = ()
 ) -> dict[str, Any]:

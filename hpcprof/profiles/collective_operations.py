@@ -24,6 +24,12 @@ _NAMES = (
     ("send", "Send"),
     ("recv", "Recv"),
 )
+NCCL = "NCCL"
+"""The family of the kernels of NCCL and RCCL, whose calls profilers record."""
+
+DISPATCH, COMBINE = "Dispatch", "Combine"
+"""Expert parallelism: each rank sends tokens to the experts of all others, and gets them back."""
+
 _KERNEL = re.compile(r"^(?:void )?nccl\w*?Kernel_(\w+)")
 
 _MPI_CALL = re.compile(r"MPI_(I?)(\w+?)(_init)?(?:_c)?")
@@ -71,7 +77,7 @@ OF_OBJECTS = frozenset({"Fence", "FileAccess"})
 These need not wait for each other, but mostly do; what one often ends before another begins has no match.
 """
 
-WAITING = ALIGNING | {"ReduceScatter", "AlltoAll", "AlltoAllV", "AllGatherV"} | OF_OBJECTS
+WAITING = ALIGNING | {"ReduceScatter", "AlltoAll", "AlltoAllV", "AllGatherV", DISPATCH, COMBINE} | OF_OBJECTS
 """No rank can end these before all ranks have begun, so each rank waits for the last."""
 
 PREFIX = frozenset({"Scan", "Exscan"})

@@ -1,16 +1,22 @@
-"""Class and family of a kernel by its name, with rules that users can extend.
+"""Class, family and operation of a kernel by its name: a table that users and plug-ins extend.
 
-``~/.config/hpcprof/kernel_classes.yaml`` is a list of rules that are tried before those in this file::
+Families of communication are in ``communication_families.yaml`` beside this file. The user's table,
+``~/.config/hpcprof/kernel_classes.yaml``, is tried before, and then the families of plug-ins (the group of
+entry points ``hpcprof.kernel_families``)::
 
     - pattern: "^my_halo_exchange"     # a regular expression, searched in the kernel's name
-      class: comm                      # comp, comm or mem
+      class: comm                      # comp, comm, mem, or fused: it computes and communicates
+      kind: SendRecv                   # optional: the operation, and whether ranks wait in it for others
+      waits: true
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,76 +26,117 @@ from numpy.typing import NDArray
 from hpcprof.common.decode import decode
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import user_config
+from hpcprof.common.plugins import KERNEL_FAMILIES, has_plugins, load_plugin, plugin_names
+from hpcprof.common.yaml_file import read_document
+from hpcprof.profiles.collective_operations import NCCL, operation
 from hpcprof.profiles.columns.unique import numbered
 from hpcprof.profiles.timeline import NO_NAME, Category, Ints
 
-Rule = tuple[re.Pattern[str], Category]
+_TABLE = Path(__file__).with_name("communication_families.yaml")
 
-# Templates are demangled with their return type in front.
-_COMMUNICATION = (
-    # NCCL (ncclDevKernel_…, ncclKernel_… before 2.19), RCCL's own and its MSCCL kernels.
-    r"^(void )?nccl",
-    r"^(void )?(rccl|mscclKernel)|\bmscclpp::|\bquickreduce::",
-    # oneCCL's SYCL kernels carry their namespace or the library's name.
-    r"oneapi::ccl|oneccl|\bccl::",
-    # NVSHMEM's collectives on the device and on a stream.
-    r"nvshmem",
-    # Symmetric memory: PyTorch's own kernels, and the copies of one-shot and two-shot all-reduce
-    # in inference servers.
-    r"symmetric_memory",
-    r"\b(one|two)_shot_(all_reduce|reduce_scatter|all_gather)",
-    r"\bmultimem_(one_shot_)?(all_reduce|reduce|all_gather)",
-    r"\bcross_device_reduce",
-)
 
-# The kernels by which HIP copies and sets memory.
-_MEMORY = r"^__amd_rocclr_(copy|fill|stream)"
+class Rule(NamedTuple):
+    """The class of kernels whose names match a pattern."""
 
-RULES: tuple[Rule, ...] = (
-    *((re.compile(pattern), Category.COMM) for pattern in _COMMUNICATION),
-    (re.compile(_MEMORY), Category.MEM),
-)
+    pattern: re.Pattern[str]
+    category: Category
+    family: str = ""
+    kind: str = ""
+    """The operation of communication; empty if the kernel's name contains it."""
+    waits: bool = True
+    """True if a rank that comes early waits in the kernel for the others."""
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):
-    """One rule as the user writes it."""
+    """One rule as it is written."""
 
     pattern: str
-    kind: str = msgspec.field(name="class")
+    category: str = msgspec.field(name="class")
+    family: str = ""
+    kind: str = ""
+    waits: bool = True
+    source: str = ""
+
+
+# The kernels by which HIP copies and sets memory.
+_MEMORY = Rule(re.compile(r"^__amd_rocclr_(copy|fill|stream)"), Category.MEM)
+
+
+@cache
+def built_in_rules() -> tuple[Rule, ...]:
+    """Return the rules of hpcprof."""
+    return (*_rules_of(_TABLE), _MEMORY)
 
 
 def load(path: Path | None = None) -> tuple[Rule, ...]:
-    """Return the rules in the order in which they are tried: the user's, then those of hpcprof.
+    """Return the rules in the order in which they are tried: the user's, those of plug-ins, then hpcprof's.
 
     ``path`` is the user's file. By default ``kernel_classes.yaml`` in the user's folder is read if it exists.
+    Raises UsageError if the user's file or a plug-in's table is wrong.
     """
     file = path or user_config() / "kernel_classes.yaml"
-    if path is None and not file.is_file():
-        return RULES
+    own = _rules_of(file) if path is not None or file.is_file() else ()
+    return (*own, *_added_rules(), *built_in_rules())
+
+
+def _added_rules() -> tuple[Rule, ...]:
+    """Return the rules of plug-ins, each a list of entries as in the user's table."""
+    if not has_plugins(KERNEL_FAMILIES):
+        return ()
+    tables = ((name, load_plugin(KERNEL_FAMILIES, name)) for name in plugin_names(KERNEL_FAMILIES))
+    return tuple(rule for name, entries in tables for rule in _rules(entries, f"the plug-in {name!r}"))
+
+
+def _rules_of(file: Path) -> tuple[Rule, ...]:
     try:
-        entries = yaml.safe_load(file.read_text(encoding="utf-8")) or []
+        entries = read_document(file) or []
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UsageError(f"{file} cannot be read: {' '.join(str(error).split())}.") from None
+    return _rules(entries, str(file))
+
+
+def _rules(entries: object, where: str) -> tuple[Rule, ...]:
     if not isinstance(entries, list):
-        raise UsageError(f"{file}: expected a list of entries with the keys pattern and class.")
-    return (*(_rule(entry, f"{file}, entry {i}") for i, entry in enumerate(entries, 1)), *RULES)
+        raise UsageError(f"{where}: expected a list of entries with the keys pattern and class.")
+    return tuple(_rule(entry, f"{where}, entry {i}") for i, entry in enumerate(entries, 1))
 
 
 def _rule(entry: object, where: str) -> Rule:
     found = decode(_Entry, entry, where)
     classes = {category.name.lower(): category for category in Category}
-    if found.kind not in classes:
-        raise UsageError(f"{where}: class {found.kind!r} is not one of {', '.join(classes)}.")
+    if found.category not in classes:
+        raise UsageError(f"{where}: class {found.category!r} is not one of {', '.join(classes)}.")
     try:
-        return re.compile(found.pattern), classes[found.kind]
+        pattern = re.compile(found.pattern)
     except re.error as error:
         raise UsageError(
             f"{where}: pattern {found.pattern!r} is not a regular expression: {error}."
         ) from None
+    return Rule(pattern, classes[found.category], found.family, found.kind, found.waits)
 
 
-def classify(names: Iterable[str | None], rules: Sequence[Rule] = RULES) -> Ints:
+class CarriedOut(NamedTuple):
+    """The operation of a communication kernel."""
+
+    operation: str
+    waits: bool
+    recorded: bool
+    """True if profilers record the calls of its library."""
+
+
+def carried_out(name: str, rules: Sequence[Rule]) -> CarriedOut | None:
+    """Return the operation that a communication kernel carries out; None if its name does not tell it."""
+    rule = next((rule for rule in rules if rule.pattern.search(name)), None)
+    kind = rule and (rule.kind or operation(name))
+    if rule is None or not kind:
+        return None
+    recorded = any(rule.pattern.search(name) for rule in built_in_rules() if rule.family == NCCL)
+    return CarriedOut(kind, rule.waits, recorded)
+
+
+def classify(names: Iterable[str | None], rules: Sequence[Rule] | None = None) -> Ints:
     """Return the `Category` of each kernel name; compute if no rule matches or there is no name."""
+    rules = built_in_rules() if rules is None else rules
     return np.array([_category(name or "", rules) for name in names], np.int64)
 
 
@@ -107,7 +154,7 @@ def classes_of(names: Ints, texts: NDArray[np.object_]) -> Ints:
 
 
 def _category(name: str, rules: Sequence[Rule]) -> Category:
-    return next((category for pattern, category in rules if pattern.search(name)), Category.COMP)
+    return next((rule.category for rule in rules if rule.pattern.search(name)), Category.COMP)
 
 
 OTHER = "other"

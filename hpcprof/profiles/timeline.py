@@ -44,11 +44,19 @@ TableT = TypeVar("TableT", bound="Table")
 
 
 class Category(IntEnum):
-    """The category of a GPU operation: it computes, communicates, or moves memory."""
+    """The category of a GPU operation: it computes, communicates or moves memory.
+
+    A fused kernel does the first two: its time is compute, and communication that compute hides wholly.
+    """
 
     COMP = 0
     COMM = 1
     MEM = 2
+    FUSED = 3
+
+
+PARTS_OF_WORK = (Category.COMP, Category.COMM, Category.MEM)
+"""The categories into which time is divided."""
 
 
 class Style(IntEnum):

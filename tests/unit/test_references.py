@@ -21,7 +21,9 @@ IMPORT = re.compile(r"^ *from (hpcprof[\w.]*) import (\([^)]*\)|.*)", re.MULTILI
 """A module, and the names that are imported from it."""
 NOT_MODULES = {
     *("hpcprof.db", "hpcprof.def", "hpcprof.yaml", "hpcprof.step"),
-    *("hpcprof.analyses", "hpcprof.schedulers", "hpcprof.profilers", "hpcprof.readers"),  # entry points
+    # Entry points.
+    *("hpcprof.analyses", "hpcprof.schedulers", "hpcprof.profilers", "hpcprof.readers"),
+    "hpcprof.kernel_families",
 }
 """Names that look like those of modules and are none."""
 

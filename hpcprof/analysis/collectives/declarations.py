@@ -65,6 +65,15 @@ ANALYSES = (
         map="hpcprof.analysis.collectives.across_ranks:list_messages",
     ),
     declare(
+        "expert_balance",
+        "Balance of experts",
+        "layer rank sent_bytes received_bytes compute_ns wait_ns waits_for",
+        "layer rank compute_ns wait_ns waits_for",
+        scope=Scope.RUN,
+        function="collectives.expert_balance:expert_balance",
+        map="hpcprof.analysis.collectives.expert_balance:layers",
+    ),
+    declare(
         "skew_summary",
         "Cost of late ranks",
         "rank steps lateness_p50_ns lateness_low_ns lateness_high_ns uncertainty_ns step_p50_ns "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +14,10 @@ from hpcprof.analysis.gpu_time.device_time import category_intervals
 from hpcprof.analysis.operators.host_time import host_compute, measured_on_host
 from hpcprof.analysis.steps.step_ranges import OUTSIDE, step_numbers
 from hpcprof.common.units import counted
-from hpcprof.profiles.collective_operations import operation
 from hpcprof.profiles.columns.intervals import coverage
 from hpcprof.profiles.columns.joins import launch_pairs, pair_keys
-from hpcprof.profiles.columns.unique import distinct, numbered, numbered_rows, position_in_group
+from hpcprof.profiles.columns.unique import distinct, numbered_rows, position_in_group
+from hpcprof.profiles.kernel_classification import carried_out, load
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, NO_PEER, UNKNOWN_RANKS, Category, Ints, Timeline
 
@@ -55,8 +56,9 @@ def rank_collectives(timeline: Timeline) -> Outcome:
     The communication kernels that were launched inside a call carry out its collective. The call that ends
     a group launches the kernels of the whole group, so all calls of the group share their extent
     (``fused`` > 1). A group over several communicators has several kernels that cannot be told apart, and is
-    left out. If the profile has no calls of NCCL, the operations come from the kernels' names in the order of
-    their start, without communicator and size.
+    left out. Without recorded calls, as of other libraries than NCCL and RCCL, the operations come from the
+    kernels' names in the order of their start, without communicator and size; kernels in which no rank waits
+    for the others are left out.
 
     ``peer`` is the partner of a send or a receive by its rank in the program, and ``comm_peer`` by its rank
     in the communicator; profilers record one of them or none. ``exposed_ns`` is the part of the extent during
@@ -73,7 +75,7 @@ def rank_collectives(timeline: Timeline) -> Outcome:
     elif len(calls):
         found, reasons = _from_calls(timeline)
     else:
-        found = _from_kernel_names(timeline)
+        found = _from_kernel_names(timeline, carried_out_by_name(timeline))
     if not len(found.start):
         return no_rows(_why_none(timeline))
     rows: dict[str, Values] = {
@@ -92,7 +94,7 @@ def rank_collectives(timeline: Timeline) -> Outcome:
         "peer": _known(found.peer, NO_PEER),
         "comm_peer": _known(found.comm_peer, NO_PEER),
     }
-    if NO_NAME in calls.communicator or not len(calls):
+    if None in found.communicator:
         reasons.append(_why_unknown(timeline))
     return Outcome(rows, "; ".join(reasons))
 
@@ -130,6 +132,8 @@ def _why_unknown(timeline: Timeline) -> str:
             f"{file} has no payloads of NCCL's calls (nsys export --include-blobs=true keeps them): sizes "
             "and communicators are unknown"
         )
+    if NO_NAME not in timeline.collectives.communicator:
+        return f"communicators of kernels in {file} that are not NCCL's are unknown"
     return f"the calls in {file} do not name their communicator"
 
 
@@ -167,7 +171,8 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
     carriers, carrier = numbered_rows(where, calls.start, calls.end)
     owner = _inside(carriers, launch_where, launched)
     kernel, owner = kernel[owner != _NONE], owner[owner != _NONE]
-    spare = len(rows) - len(distinct(kernel))
+    others = _from_kernel_names(timeline, carried_out_by_name(timeline, only_unrecorded=True))
+    spare = len(rows) - len(distinct(kernel)) - len(others.start)
     carrying = rows[kernel]
     first, last = np.full(len(carriers), _LATEST), np.full(len(carriers), _EARLIEST)
     np.minimum.at(first, owner, kernels.start[carrying])
@@ -204,7 +209,17 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
         left = f"{counted(spare, 'communication kernel')} of {file}"
         verbs = ("belongs", "is") if spare == 1 else ("belong", "are")
         reasons.append(f"{left} {verbs[0]} to no recorded collective and {verbs[1]} left out")
-    return found, reasons
+    return _in_order_of_calls(found, others), reasons
+
+
+def _in_order_of_calls(*parts: _Collectives) -> _Collectives:
+    """Join collectives in the order in which the host launched them."""
+    if not len(parts[1].start):
+        return parts[0]
+    names = [field.name for field in fields(_Collectives)]
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    order = np.argsort(columns["call"], kind="stable")
+    return _Collectives(**{name: column[order] for name, column in columns.items()})
 
 
 def _inside(carriers: Ints, group: Ints, moment: Ints) -> Ints:
@@ -222,19 +237,34 @@ def _inside(carriers: Ints, group: Ints, moment: Ints) -> Ints:
     return result
 
 
-def _from_kernel_names(timeline: Timeline) -> _Collectives:
-    """List the communication kernels whose names contain an operation, sorted by start."""
+def carried_out_by_name(timeline: Timeline, *, only_unrecorded: bool = False) -> dict[int, str]:
+    """Return the operations of the kernels in which ranks wait for each other, by the numbers of their names.
+
+    ``only_unrecorded`` leaves out the libraries whose calls profilers record.
+    """
+    kernels, rules = timeline.kernels, load()
+    used = distinct(kernels.name[kernels.category == Category.COMM])
+    found = {
+        number: carried_out(name or "", rules)
+        for number, name in zip(used.tolist(), timeline.names(used), strict=True)
+    }
+    return {
+        number: kernel.operation
+        for number, kernel in found.items()
+        if kernel and kernel.waits and not (only_unrecorded and kernel.recorded)
+    }
+
+
+def _from_kernel_names(timeline: Timeline, named: Mapping[int, str]) -> _Collectives:
+    """List the communication kernels with an operation by their names, sorted by start."""
     kernels = timeline.kernels
-    used, row = numbered(kernels.name)
-    named = [operation(name) if name else None for name in timeline.names(used)]
-    known = np.array([name is not None for name in named], bool)
-    rows = np.flatnonzero((kernels.category == Category.COMM) & known[row]) if len(used) else row
+    rows = np.flatnonzero((kernels.category == Category.COMM) & np.isin(kernels.name, [*named]))
     rows = rows[np.argsort(kernels.start[rows], kind="stable")]
     count = len(rows)
     kernel, call = _launches(timeline, rows)
     launched = np.full(count, _EARLIEST)
     launched[kernel] = timeline.calls.start[call]
-    names = [str(named[number]) for number in row[rows].tolist()]
+    names = [named[number] for number in kernels.name[rows].tolist()]
     _, group = np.unique(np.array(names, str), return_inverse=True)
     return _Collectives(
         operation=object_array(names),

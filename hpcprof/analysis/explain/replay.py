@@ -366,7 +366,11 @@ _OF_CALLS = (
 )
 """The edges whose row is a call; that of the others is an operation."""
 
-_RUNS = {Category.COMP: "kernel", Category.COMM: "communication", Category.MEM: "copy"}
+_RUNS = {
+    **dict.fromkeys((Category.COMP, Category.FUSED), "kernel"),
+    Category.COMM: "communication",
+    Category.MEM: "copy",
+}
 
 
 def critical_path(replay: Replay) -> pd.DataFrame:

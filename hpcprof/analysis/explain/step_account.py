@@ -22,7 +22,7 @@ from hpcprof.analysis.steps.wall_time import step_intervals
 from hpcprof.common.memoize import computed_once
 from hpcprof.common.units import named_ranks
 from hpcprof.profiles.columns.intervals import Intervals, coverage, difference, intersection, union, union_of
-from hpcprof.profiles.timeline import Category, Ints, Timeline
+from hpcprof.profiles.timeline import PARTS_OF_WORK, Ints, Timeline
 
 _NAMED = 8
 _NEVER = np.empty(0, np.int64)
@@ -53,7 +53,7 @@ def busy_time(timeline: Timeline) -> BusyTime:
         return BusyTime(talking, (_NEVER, _NEVER), union_of(computing, talking))
     if measured_by_mpi(timeline):
         return BusyTime(_in_mpi(timeline), (_NEVER, _NEVER), _whole(timeline))
-    compute, communication, memory = (working_intervals(timeline, category) for category in Category)
+    compute, communication, memory = (working_intervals(timeline, category) for category in PARTS_OF_WORK)
     working = union_of(compute, communication)
     return BusyTime(
         difference(communication, compute), difference(memory, working), union_of(working, memory)

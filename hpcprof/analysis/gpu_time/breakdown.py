@@ -11,10 +11,10 @@ from hpcprof.analysis.framework.outcome import Outcome, Values, columns_of, no_r
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.gpu_time.device_time import DeviceTime, device_times
 from hpcprof.analysis.steps.streams import NEVER, launch_starts, streams, why_no_launches
-from hpcprof.profiles.timeline import Category, Ints, Timeline
+from hpcprof.profiles.timeline import PARTS_OF_WORK, Category, Ints, Timeline
 
 PARTS = ("compute", "exposed_comm", "exposed_mem", "idle")
-_SETS_OF_CLASSES = [chosen for size in (1, 2, 3) for chosen in combinations(Category, size)]
+_SETS_OF_CLASSES = [chosen for size in (1, 2, 3) for chosen in combinations(PARTS_OF_WORK, size)]
 
 
 def breakdown(timeline: Timeline) -> Outcome:
@@ -97,7 +97,7 @@ def kernel_classes(timeline: Timeline) -> Outcome:
     if not devices:
         return none_in(timeline, "CUDA kernels or memory operations")
     total = {
-        chosen: sum(device.running(chosen, without=set(Category) - set(chosen)) for device in devices)
+        chosen: sum(device.running(chosen, without=set(PARTS_OF_WORK) - set(chosen)) for device in devices)
         for chosen in _SETS_OF_CLASSES
     }
     busy = sum(total.values())

@@ -10,7 +10,7 @@ import numpy as np
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.intervals import Intervals, exclusive, length, union, union_of
 from hpcprof.profiles.columns.unique import distinct
-from hpcprof.profiles.timeline import Category, Operations, Timeline
+from hpcprof.profiles.timeline import PARTS_OF_WORK, Category, Operations, Timeline
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,13 @@ def device_times(timeline: Timeline) -> list[DeviceTime]:
 
 
 def category_intervals(operations: Operations, category: Category, device: int | None = None) -> Intervals:
-    """Return the merged intervals of the operations of one category, on one device or on all."""
+    """Return the merged intervals of the operations of one category, on one device or on all.
+
+    Fused kernels are compute and communication.
+    """
     chosen = operations.category == category
+    if category in (Category.COMP, Category.COMM):
+        chosen |= operations.category == Category.FUSED
     if device is not None:
         chosen &= operations.device == device
     return union(operations.start[chosen], operations.end[chosen])
@@ -65,7 +70,7 @@ def _device_time(timeline: Timeline, device: int) -> DeviceTime:
     rows = [(table, table.device == device) for table in _tables(timeline) if device in table.device]
     first = min(int(table.start[own].min()) for table, own in rows)
     last = max(int(table.end[own].max()) for table, own in rows)
-    merged = [working_intervals(timeline, category, device) for category in Category]
+    merged = [working_intervals(timeline, category, device) for category in PARTS_OF_WORK]
     return DeviceTime(
         device,
         # Negative only if the single operation ends before it starts: then it takes no time.

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.analysis.gpu_time.breakdown import breakdown, device_breakdown, kernel_classes, overlap
-from hpcprof.profiles.timeline import Timeline
+from hpcprof.profiles.timeline import Category, Timeline
 from tests.unit.analysis.timelines import COMM, COMP, MEM, timeline
 
 operations = st.lists(
@@ -104,3 +104,11 @@ def test_a_real_rank_hides_nothing_in_sequence_parallelism(sequence_parallel: Ti
     row = breakdown(sequence_parallel).rows.iloc[0]
     assert (row["span_ns"], row["compute_ns"], row["exposed_comm_ns"]) == (156423566, 124346099, 31250790)
     assert overlap(sequence_parallel).rows["overlap_pct"].tolist() == [0.0]
+
+
+def test_a_fused_kernel_is_compute_and_communication_that_compute_hides() -> None:
+    whole = timeline([(0, 40, COMP), (40, 100, Category.FUSED), (100, 120, COMM)])
+    (parts,) = breakdown(whole).rows.to_dict("records")
+    assert (parts["compute_ns"], parts["exposed_comm_ns"], parts["idle_ns"]) == (100, 20, 0)
+    (hidden,) = overlap(whole).rows.to_dict("records")
+    assert (hidden["comm_ns"], hidden["overlapped_ns"]) == (80, 60)

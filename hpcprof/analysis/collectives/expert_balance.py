@@ -1,0 +1,88 @@
+"""Balance of experts: how long each rank's experts compute, and which rank the others wait for.
+
+A layer of experts is a dispatch of tokens and the combine after it. Both are matched over the ranks as
+all-to-all: the rank with the shortest kernel came last, and the others wait for it in theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.collectives.communication import Communication
+from hpcprof.analysis.collectives.matching import MatchedCollectives
+from hpcprof.analysis.framework.outcome import Outcome, no_rows
+from hpcprof.profiles.collective_operations import COMBINE, DISPATCH
+from hpcprof.profiles.columns.unique import position_in_group
+from hpcprof.profiles.timeline import Floats, Ints
+
+_COLUMNS = ("layer", "rank", "sent_bytes", "received_bytes", "compute_ns", "wait_ns", "waits_for")
+
+
+def layers(found: Communication) -> list[dict[str, Any]]:
+    """Return the balance of the layers whose dispatch and combine are in some communicators."""
+    by_communicator: dict[str | None, dict[str, MatchedCollectives]] = {}
+    for matched in found.collectives:
+        by_communicator.setdefault(matched.comm_id, {})[matched.op] = matched
+    rows: list[dict[str, Any]] = []
+    for of in by_communicator.values():
+        dispatch, combine = of.get(DISPATCH), of.get(COMBINE)
+        if dispatch and combine and len(dispatch.seq) and np.array_equal(dispatch.ranks, combine.ranks):
+            rows += _layers(dispatch, combine)
+    return rows
+
+
+def expert_balance(parts: Sequence[list[dict[str, Any]]], results: Mapping[str, pd.DataFrame]) -> Outcome:
+    """Return medians over the steps for each rank and layer of experts.
+
+    ``layer`` counts the dispatches of a step, from 0, and is 0 without steps. ``compute_ns`` is the time from
+    the end of the dispatch to the start of the combine, ``wait_ns`` how much longer the rank is in both than
+    the rank that came last, and ``waits_for`` that rank, None for itself. Bytes are None where no profile
+    records them.
+    """
+    rows = [row for part in parts for row in part]
+    if not rows:
+        return no_rows("no dispatch and combine of experts is matched across ranks")
+    table = pd.DataFrame(rows, columns=[*_COLUMNS], dtype=object)
+    return Outcome(table.sort_values(["layer", "rank"], ignore_index=True))
+
+
+def _layers(dispatch: MatchedCollectives, combine: MatchedCollectives) -> list[dict[str, Any]]:
+    count = min(len(dispatch.seq), len(combine.seq))
+    layer = _layer(dispatch.step[:count, 0])
+    compute = combine.start[:count] - dispatch.end[:count]
+    lengths = [one.end[:count] - one.start[:count] for one in (dispatch, combine)]
+    waits = sum(length - length.min(axis=1, keepdims=True) for length in lengths)
+    last = np.argmin(np.sum(lengths, axis=0), axis=1)
+    rows = []
+    for number in np.unique(layer).tolist():
+        chosen = layer == number
+        ranks, times = np.unique(last[chosen], return_counts=True)
+        slowest = int(ranks[np.argmax(times)])
+        for place, rank in enumerate(dispatch.ranks.tolist()):
+            rows.append(
+                {
+                    "layer": number,
+                    "rank": rank,
+                    "sent_bytes": _median(dispatch.message[:count][chosen]),
+                    "received_bytes": _median(combine.message[:count][chosen]),
+                    "compute_ns": _median(compute[chosen, place]),
+                    "wait_ns": _median(np.asarray(waits)[chosen, place]),
+                    "waits_for": None if place == slowest else int(dispatch.ranks[slowest]),
+                }
+            )
+    return rows
+
+
+def _layer(step: Floats) -> Ints:
+    """Return the position of each dispatch in its step, 0 outside steps."""
+    known = np.nan_to_num(step, nan=-1).astype(np.int64)
+    _, group = np.unique(known, return_inverse=True)
+    return np.where(known < 0, 0, position_in_group(group))
+
+
+def _median(values: Floats | Ints) -> int | None:
+    return None if np.isnan(values).any() else round(float(np.median(values)))
