@@ -195,7 +195,7 @@ def _follow(run: Run) -> JobStatus:
     from hpcprof.results.stalls import stall_sentence
     from hpcprof.runs.directory import typed_name
     from hpcprof.submit.mpi_types import ranks_apart
-    from hpcprof.submit.runs.failures import nothing_recorded
+    from hpcprof.submit.runs.failures import nothing_recorded, preparation_failures
     from hpcprof.submit.schedulers.base import JobState
     from hpcprof.submit.waiting import describe_failure, ended_by_stall, wait_until_ended
 
@@ -208,7 +208,7 @@ def _follow(run: Run) -> JobStatus:
         sys.exit(130)
     if status.state is JobState.COMPLETED:
         click.echo(str(status))
-        for lost in filter(None, (nothing_recorded(run), ranks_apart(run))):
+        for lost in filter(None, (*preparation_failures(run), nothing_recorded(run), ranks_apart(run))):
             click.echo(f"hpcprof: warning: {lost}.", err=True)
     elif ended_by_stall(run):
         click.echo(f"hpcprof: {run.id} {status}\n{stall_sentence(run)}", err=True)

@@ -26,7 +26,7 @@ from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.results.when_asked import complete, stored_analysis
 from hpcprof.runs.directory import Run
-from hpcprof.submit.runs.failures import RankFailure, failed_ranks
+from hpcprof.submit.runs.failures import RankFailure, failed_ranks, preparation_failures
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.workloads.schema import RankResult
 
@@ -194,7 +194,7 @@ def gather(
             f"there is nothing to report on {run.id}: no profile of it has been collected, and there are no "
             f"results in {run.path}."
         )
-    warnings = results.damaged
+    warnings = [*preparation_failures(run), *results.damaged]
     if not profiles and (run.manifest is not None or not unprofiled):
         warnings = [*warnings, _uncollected(run, store)]
     if run.manifest is not None and profiles:

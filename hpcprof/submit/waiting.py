@@ -18,6 +18,7 @@ from hpcprof.submit.runs.failures import (
     full_disk,
     last_output,
     launch_failure,
+    preparation_failures,
     profiler_complaint,
     profiler_of,
 )
@@ -173,7 +174,7 @@ def _indented(lines: Sequence[str]) -> Iterator[str]:
 
 def describe_failure(run: Run, status: JobStatus) -> list[str]:
     """Return the lines that explain why a run did not succeed, a sentence first."""
-    lines = [f"{run.id} {status}"]
+    lines = [f"{run.id} {status}", *preparation_failures(run)]
     logs = [line for name, said in last_output(run) for line in (f"{name}:", *_indented(said))]
     if status.state is JobState.ENDED:
         return lines + logs

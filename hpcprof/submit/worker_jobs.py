@@ -22,6 +22,7 @@ from hpcprof.submit.jobs.request import make_job, resolve
 from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
+from hpcprof.submit.sites.environment import expanded
 from hpcprof.submit.sites.model import Launcher, LauncherName, Site, recorded_site
 
 _WITHOUT_PROFILE = "export DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED=False"
@@ -119,6 +120,6 @@ def _site_and_job(runs: Sequence[Run], place: WorkerPlacement) -> tuple[Site, Jo
 def _prologue(site: Site) -> list[str]:
     """Return the lines of the shell that prepare the environment, as the template of job.sh has them."""
     variables = [f"export {name}={shlex.quote(value)}" for name, value in site.environment.items()]
-    folder = [f'export TMPDIR={shlex.quote(site.tmpdir)} && mkdir -p "$TMPDIR"'] if site.tmpdir else []
+    folder = [f'export TMPDIR={expanded(site.tmpdir)} && mkdir -p "$TMPDIR"'] if site.tmpdir else []
     modules = [f"module load {shlex.quote(name)}" for name in site.modules]
     return [*modules, *site.setup, *variables, *folder, _WITHOUT_PROFILE]

@@ -706,6 +706,38 @@ def test_a_job_forgets_the_ranks_of_the_shell_that_submits(launch: list[str], tm
     assert told == {**own, **started, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
 
 
+def test_lines_of_the_site_that_fail_are_noted_and_the_job_goes_on(tmp_path: Path) -> None:
+    setup = [
+        "source /nowhere/activate",
+        "[ -e /nowhere ] && echo there",
+        f". {tmp_path}/activate",
+        "for number in 1 2; do",
+        "    [ $number = 3 ]",
+        "done",
+        "if false; then exit; fi",
+    ]
+    (tmp_path / "activate").write_text("false\ntrue\n")
+    site = msgspec.structs.replace(
+        load_site("local"), modules=["nosuch/1.0"], setup=setup, tmpdir=f"{tmp_path}/$NAME/${{NO_SUCH}}it's"
+    )
+    asked = job(nodes=1, ranks_per_node=1, arguments=["sh", "-c", "echo $TMPDIR; exit 3"])
+    folder = tmp_path / "run"
+    for name, text in render(site, asked, Rendering(folder, ["hpcprof"], [], asked.arguments)).items():
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_text(text)
+    environment = {"PATH": os.environ["PATH"], "NAME": "a b"}
+    with (tmp_path / "job.err").open("wb") as errors:
+        done = subprocess.run(["/bin/bash", str(folder / "job.sh")], env=environment, stderr=errors)
+    assert done.returncode == 3
+    assert (folder / "logs/rank00000.out").read_text() == f"{tmp_path}/a b/it's\n"
+    assert (folder / "state/setup_failed").read_text().splitlines() == [
+        "module load nosuch/1.0 failed: module: command not found",
+        "source /nowhere/activate failed: /nowhere/activate: No such file or directory",
+        "[ $number = 3 ] failed",
+        "[ $number = 3 ] failed",
+    ]
+
+
 SAVES = """
 import os, signal, sys, time
 got = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 import threading
@@ -71,7 +72,7 @@ def stalls(machine: Inspected) -> CheckResult:
 
 def tmpdir(machine: Inspected) -> CheckResult:
     """Check that TMPDIR is short, writable and has space."""
-    path = machine.site.tmpdir or machine.environment.get("TMPDIR") or "/tmp"
+    path = os.path.expandvars(machine.site.tmpdir) or machine.environment.get("TMPDIR") or "/tmp"
     left = SOCKET_PATH - len(path.encode()) - len(_SCRATCH)
     if left < _PROFILERS_OWN:
         judge = broken if left < 0 else warning

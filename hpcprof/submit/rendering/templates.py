@@ -52,7 +52,7 @@ from hpcprof.submit.schedulers.scheduler import (
     directive_value,
     gpus_per_node,
 )
-from hpcprof.submit.sites.environment import default_variables, staged_environment
+from hpcprof.submit.sites.environment import default_variables, expanded, staged_environment
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue, memory_history
 from hpcprof.workloads.torch_hook import recording
@@ -329,6 +329,7 @@ def template_environment(
     )
     environment.filters.update(
         quote=shlex.quote,
+        expanded=expanded,
         argv=shlex.join,
         launch_argv=lambda words: _argv(words, {MEETING: '"$meeting"'}),
         program_argv=_program_argv,

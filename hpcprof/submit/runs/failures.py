@@ -47,6 +47,9 @@ _ABORTS = ("mpich_abort", "open_mpi_abort")
 _LOST = ("slurm_node", "open_mpi_node")
 """The names of patterns, see ``failure_patterns.yaml``."""
 
+_LAUNCHER_BYTES = 1 << 16
+"""Maximum bytes of a launcher's errors that are looked at."""
+
 _JOB_ERRORS = 200
 """The lines of the errors of job.sh that are looked at."""
 
@@ -288,13 +291,33 @@ def launch_failure(run: Run) -> str:
         return ""
     if any(_has_started(run, rank) for rank in range(run.manifest.job.ranks)):
         return ""
-    lines = [line.strip() for line in _job_errors(run) if line.strip(" \n-=*")]
+    lines = [line.strip() for line in _launcher_errors(run) if line.strip(" \n-=*")]
+    launcher = run.state_file("launcher") or ""
+    which = f"; {Path(launcher).name} is {launcher}" if Path(launcher).name.startswith("mpi") else ""
     causes = {line: find_cause("launch", line) for line in lines}
     for name in (pattern.name for pattern in patterns() if pattern.where == "launch"):
         for line, cause in causes.items():
             if cause is not None and cause.name == name:
-                return f"no rank was started: {cause.meaning} ({line.rstrip('.')})"
-    return f"no rank was started: {lines[-1].rstrip('.')}" if lines else "no rank was started"
+                return f"no rank was started: {cause.meaning} ({line.rstrip('.')}){which}"
+    # The first line has the cause: launchers of MPI then tell how each of their parts ended.
+    return f"no rank was started: {lines[0].rstrip('.')}{which}" if lines else "no rank was started"
+
+
+def _launcher_errors(run: Run) -> list[str]:
+    """Return the errors of job.sh from its launch on."""
+    before = run.state_file("errors_before") or ""
+    try:
+        with (run.path / "logs" / "job.err").open("rb") as file:
+            file.seek(int(before) if before.isdigit() else 0)
+            text = file.read(_LAUNCHER_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return []
+    return text.splitlines()
+
+
+def preparation_failures(run: Run) -> list[str]:
+    """Return the modules and lines of the site that failed before the launch, each with its error."""
+    return (run.state_file("setup_failed") or "").splitlines()
 
 
 def first_failed_rank(run: Run) -> RankFailure | None:
@@ -349,7 +372,12 @@ def describe_status(run: Run, status: JobStatus) -> str:
         failure = next(iter(failed_ranks(run)), None)
         if failure is not None and failure.noticed_another:
             stalled = _held_up(run)
-    parts = [status.reason, unstarted or (str(failure) if failure else ""), stalled]
+    parts = [
+        status.reason,
+        *preparation_failures(run),
+        unstarted or (str(failure) if failure else ""),
+        stalled,
+    ]
     if status.state is JobState.FAILED:
         parts.append(full_disk(run))
     if status.state is JobState.COMPLETED:

@@ -95,3 +95,17 @@ def active_environment(environment: Mapping[str, str]) -> dict[str, list[str]]:
     elif prefix:
         setup = [f'export PATH={shlex.quote(folder)}:"$PATH"']
     return {key: value for key, value in (("modules", modules), ("setup", setup)) if value}
+
+
+_VARIABLE = re.compile(r"(\$\{?[A-Za-z_][A-Za-z0-9_]*\}?)")
+
+
+def expanded(path: str) -> str:
+    """Return a path as a word of the shell, which replaces ``$NAME`` and ``${NAME}`` on the node."""
+    parts = filter(None, _VARIABLE.split(path))
+    return "".join(f'"{part}"' if _VARIABLE.fullmatch(part) else shlex.quote(part) for part in parts)
+
+
+def has_other_expansions(path: str) -> bool:
+    """Return whether a path has a ``$`` that `expanded` does not leave to the shell."""
+    return "$" in _VARIABLE.sub("", path) or "`" in path

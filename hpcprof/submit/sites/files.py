@@ -18,6 +18,7 @@ from hpcprof.submit.jobs.walltime import parse_walltime
 from hpcprof.submit.launchers import STARTERS, core_numbers
 from hpcprof.submit.profilers import PROFILERS, profiler_names
 from hpcprof.submit.schedulers.registry import find_scheduler
+from hpcprof.submit.sites.environment import has_other_expansions
 from hpcprof.submit.sites.model import Site
 
 # Profilers make sockets in a rank's own folder below TMPDIR. The path of a socket has at most 107 characters
@@ -133,7 +134,9 @@ def _problems(site: Site) -> Iterator[tuple[str, str]]:
     for name in site.profilers:
         if name not in PROFILERS and name not in profiler_names():
             yield f"profilers = {name!r}", f"there is no such profiler; valid: {', '.join(profiler_names())}"
-    if site.tmpdir and (not site.tmpdir.startswith("/") or len(site.tmpdir) > _TMPDIR_LENGTH):
+    if has_other_expansions(site.tmpdir):
+        yield f"tmpdir = {site.tmpdir!r}", "the node replaces $NAME and ${NAME}; write no other $ and no `"
+    elif site.tmpdir and (not site.tmpdir.startswith(("/", "$")) or len(site.tmpdir) > _TMPDIR_LENGTH):
         yield (
             f"tmpdir = {site.tmpdir!r}",
             f"write an absolute path of at most {_TMPDIR_LENGTH} characters: profilers make sockets below "

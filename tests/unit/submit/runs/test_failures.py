@@ -299,6 +299,25 @@ def test_a_launcher_that_starts_no_rank_is_said_to_have_failed_and_no_rank_was_k
     assert describe_failure(run, FAILED)[1] == f"no rank was started: {reason}"
 
 
+def test_the_first_line_of_a_launcher_that_fails_is_quoted_and_its_path_told(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=2)
+    before = "job.sh: line 9: module: command not found\n"
+    said = "[mpiexec@n1] parse_hostfile: unable to open host file: /hosts\n[mpiexec@n1] main: error\n"
+    (tmp_path / "logs/job.err").write_text(before + said)
+    (tmp_path / "state/errors_before").write_text(f"{len(before)}\n")
+    (tmp_path / "state/launcher").write_text("/opt/pbs/bin/mpiexec\n")
+    (tmp_path / "state/setup_failed").write_text("module load mpich failed: module: command not found\n")
+    prepared = "module load mpich failed: module: command not found"
+    unstarted = (
+        "no rank was started: [mpiexec@n1] parse_hostfile: unable to open host file: /hosts; "
+        "mpiexec is /opt/pbs/bin/mpiexec"
+    )
+    assert describe_status(run, FAILED) == f"exit code 255; {prepared}; {unstarted}"
+    assert describe_failure(run, FAILED)[1:3] == [prepared, unstarted]
+    completed = JobStatus(JobState.COMPLETED, "")
+    assert describe_status(run, completed) == prepared
+
+
 MPICH_ABORT = (
     "Abort(5) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 5) - process 1\n"
 )

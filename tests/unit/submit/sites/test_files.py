@@ -93,6 +93,7 @@ def test_an_unknown_site_names_the_close_ones() -> None:
         ("queues: {a: {max_walltime: 5h5}}\n", r"queues\.a\.max_walltime: walltime '5h5' is not a time"),
         ("queues: {a: {walltime_by_nodes: {9: x}}}\n", r"a\.walltime_by_nodes\[9\]: walltime 'x' is not"),
         ("profilers: [nsight]\n", r"profilers = 'nsight': there is no such profiler; valid: none, nsys"),
+        ("tmpdir: /tmp/$(id)\n", r"the node replaces \$NAME and \$\{NAME\}; write no other \$"),
         ("tmpdir: scratch\n", r"tmpdir = 'scratch': write an absolute path of at most 48 characters"),
         (f"tmpdir: /{'x' * 48}\n", "sockets below it, and the path of a socket must be short"),
         (
