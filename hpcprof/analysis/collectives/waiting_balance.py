@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -18,19 +18,36 @@ from hpcprof.analysis.statistics.confidence_intervals import (
     expected_correlation,
     series_interval,
 )
+from hpcprof.analysis.statistics.level_changes import MIN_VALUES, lower_bound
 from hpcprof.profiles.timeline import Floats
-
-CONFIDENCE = 0.99
-"""The intervals of all ranks hold together with this probability."""
 
 MIN_STEPS = 4
 """Fewer steps than this have no interval."""
 
-_ERRORS, _OWN_ERRORS = 1.0, 0.3
-"""The correlation of steps may be larger than measured by so many standard errors: of all ranks, of one."""
-
 _ASSUMED_STEPS = 20
 """The weight of an assumed correlation of neighbouring steps, as a number of steps."""
+
+
+class _Assumptions(NamedTuple):
+    """The assumptions behind an interval.
+
+    `benchmarks/lateness.py` has the false alarms and the power that follow.
+    """
+
+    confidence: float
+    """The probability with which the intervals of all ranks hold together."""
+    correlation: float
+    """The assumed correlation of neighbouring steps, of weight `_ASSUMED_STEPS`."""
+    errors: float
+    own_errors: float
+    """Standard errors added to the measured correlation of steps: of all ranks, of a single one."""
+
+
+_FEW, _MANY = _Assumptions(0.99, 0.5, 1.0, 0.3), _Assumptions(0.993, 0.6, 1.5, 0.3)
+"""For fewer steps than `MIN_VALUES`, which hardly measure a correlation, and for others."""
+
+_TWO_LEVELS = _MANY._replace(correlation=0.75, own_errors=0.5)
+"""For a lateness that changes: two levels hide more of the correlation."""
 
 _AT_ONCE = 512
 """The series judged at a time: those of thousands of ranks take much memory."""
@@ -91,7 +108,8 @@ def rank_intervals(
 
     Neighbouring steps count as correlated as the lateness of all ranks shows, and more where the rank's own
     steps show more. A series of costs alone would show less correlation, because it is 0 where a rank is not
-    late.
+    late. A rank whose lateness changes once is judged by its weaker level too
+    (`hpcprof.analysis.statistics.level_changes`).
 
     Parameters
     ----------
@@ -109,9 +127,19 @@ def rank_intervals(
     ranks, steps = series.shape[-2:]
     if usual is None:
         usual = _usual(common_correlation(late), ranks, steps)
+    assumed = _assumptions(steps)
     own = np.maximum(correlation_with_next(late), correlation_with_next(series))
-    correlation = np.maximum(usual, expected_correlation(own, 1, steps, _ASSUMED_STEPS, usual, _OWN_ERRORS))
-    return series_interval(series, 1 - (1 - CONFIDENCE) / judged, correlation)
+    own = expected_correlation(own, 1, steps, _ASSUMED_STEPS, usual, assumed.own_errors)
+    confidence = 1 - (1 - assumed.confidence) / judged
+    low, high = series_interval(series, confidence, np.maximum(usual, own))
+    if steps >= MIN_VALUES:
+        _, correlation, *errors = _TWO_LEVELS
+        low = np.maximum(low, lower_bound(series, late, confidence, _ASSUMED_STEPS, correlation, errors))
+    return low, high
+
+
+def _assumptions(steps: int) -> _Assumptions:
+    return _FEW if steps < MIN_VALUES else _MANY
 
 
 def _usual(found: Floats, ranks: int, steps: int) -> Floats:
@@ -119,7 +147,8 @@ def _usual(found: Floats, ranks: int, steps: int) -> Floats:
 
     Lateness is against the others, so that of two ranks is one series.
     """
-    return expected_correlation(found, ranks / 2, steps, _ASSUMED_STEPS, errors=_ERRORS)
+    assumed = _assumptions(steps)
+    return expected_correlation(found, ranks / 2, steps, _ASSUMED_STEPS, assumed.correlation, assumed.errors)
 
 
 def partners(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:

@@ -14,6 +14,7 @@ import pandas as pd
 
 from hpcprof.analysis.mpi.ideal import ideal_times
 from hpcprof.analysis.mpi.matching import RunMpi
+from hpcprof.analysis.mpi.run_lists import START_CALLS
 from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.timeline import Ints
 
@@ -26,7 +27,7 @@ _AT_ONCE_NS = 1_000
 
 It takes 0.1 to 0.9 µs in profiles of nsys 2023.4.
 """
-_STARTS, _END = ("MPI_Init", "MPI_Init_thread"), "MPI_Finalize"
+_END = "MPI_Finalize"
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def run_limits(names: Sequence[str | None], start: Ints, end: Ints, starts: Ints
     the main thread in order, at least one, and ``starts`` and ``ends``, of shape (m,), the steps and phases,
     if any; in ns.
     """
-    first = end[0] if names[0] in _STARTS else starts.min(initial=start[0])
+    first = end[0] if names[0] in START_CALLS else starts.min(initial=start[0])
     last = start[-1] if names[-1] == _END else ends.max(initial=end[-1])
     return np.array([first, max(first, last)], np.int64)
 

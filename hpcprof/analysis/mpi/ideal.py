@@ -1,7 +1,8 @@
 """Replays the MPI calls of a run on an ideal network, on which messages take no time.
 
 A call then lasts only as long as it waits for partners that have not come. Calls with operations that are not
-matched last as long as they did, and a send that waited for its receive still does.
+matched last as long as they did, and so does ``MPI_Init``, which starts the run on all ranks at once. A send
+that waited for its receive still does.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcprof.analysis.mpi.matching import RunMpi, collective_tables
-from hpcprof.analysis.mpi.run_lists import NONE
+from hpcprof.analysis.mpi.run_lists import NONE, START_CALLS
 from hpcprof.analysis.mpi.waits import blocked_givers, blocked_sends, needed_before
 from hpcprof.profiles.collective_operations import FROM_ROOT, PREFIX, TO_ROOT
 from hpcprof.profiles.timeline import Ints
@@ -47,6 +48,9 @@ def ideal_times(run: RunMpi, begun: Mapping[int, int]) -> tuple[Ints, Ints]:
     kept = np.zeros(len(calls), np.int64)
     unmatched = found.completes[found.match == NONE]
     kept[unmatched] = calls.length[unmatched]
+    names = [number for number, name in enumerate(calls.names) if name in START_CALLS]
+    starts = np.isin(calls.name, names)
+    kept[starts] = calls.length[starts]
     # The time of each call's begin if nothing waited.
     begin = np.cumsum(calls.gap + np.append(0, kept[:-1]))
     threads = calls.sequence[bounds[:-1]].tolist()

@@ -26,7 +26,7 @@ NONE = -1
 MOST_CALLS = 250_000
 """The calls of all ranks in a window: it then takes some 200 MB."""
 
-_STARTS = frozenset({"MPI_Init", "MPI_Init_thread"})
+START_CALLS = frozenset({"MPI_Init", "MPI_Init_thread"})
 _SENDS = frozenset({"Send"})
 _Column = NDArray[np.signedinteger[Any]]
 
@@ -151,7 +151,7 @@ class RunLists:
     @cached_property
     def started(self) -> Ints:
         """The ranks that recorded ``MPI_Init``: counts of one whose capture began later say nothing."""
-        wanted = self.names.chosen(_STARTS)
+        wanted = self.names.chosen(START_CALLS)
         found = [rank for rank, rows in self._rows.items() if np.isin(rows.calls["call"], wanted).any()]
         return np.array(found, np.int64)
 

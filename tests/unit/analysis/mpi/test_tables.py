@@ -320,6 +320,17 @@ def test_an_ideal_network_has_no_transfer_but_keeps_what_ranks_wait_for_each_oth
     assert found["serialization_efficiency"] == pytest.approx(60.0)
 
 
+def test_ranks_that_start_at_different_times_leave_transfer_as_it_is() -> None:
+    program = Program(2)
+    for rank, begin in enumerate((0, 900)):
+        program.call(rank, "MPI_Init", begin, 1_000)
+    program.call(0, "MPI_Send", 1_040, 1_080, send(1))
+    program.call(1, "MPI_Recv", 1_000, 1_090, receive(0))
+    for rank, end in enumerate((1_080, 1_150)):
+        program.call(rank, "MPI_Finalize", end, 1_155)
+    assert pop(program)["transfer_efficiency"] == pytest.approx(100 * 100 / 150, abs=0.001)
+
+
 def test_broadcasts_and_reductions_align_the_clocks() -> None:
     program = Program(3, ahead={1: 7_000, 2: -90_000})
     for step in range(8):
