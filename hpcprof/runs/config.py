@@ -37,8 +37,10 @@ class Engine(Enum):
     """The container engines, in the order of preference."""
 
     DOCKER = "docker"
+    PODMAN_HPC = "podman-hpc"
     PODMAN = "podman"
     APPTAINER = "apptainer"
+    ENROOT = "enroot"
 
 
 class SiteSection(_Model, frozen=True):

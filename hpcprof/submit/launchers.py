@@ -69,13 +69,7 @@ class LauncherDescription(msgspec.Struct, frozen=True):
 
 def launch_command(site: Site, job: Job) -> list[str]:
     """Return the launcher's argv, which the program of each rank follows; empty for no launcher."""
-    given = [
-        option.launcher_argument.replace("{}", job.options[key])
-        for key, option in site.options.items()
-        if option.launcher_argument and job.options.get(key)
-    ]
-    launcher = msgspec.structs.replace(site.launcher, arguments=[*site.launcher.arguments, *given])
-    return LAUNCHERS[launcher.name].command(msgspec.structs.replace(site, launcher=launcher), job)
+    return LAUNCHERS[site.launcher.name].command(site, job)
 
 
 def find_mpiexec(family: str | None = None) -> str | None:

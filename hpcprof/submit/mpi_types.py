@@ -13,6 +13,7 @@ from itertools import islice
 
 from hpcprof.runs.directory import Run
 from hpcprof.runs.job import Job
+from hpcprof.submit.container.ranks import uses_container
 from hpcprof.submit.sites.model import LauncherName, Site, recorded_site
 
 OPTION = "mpi"
@@ -65,6 +66,7 @@ def finds_type(site: Site, job: Job) -> bool:
         and job.options.get(OPTION) == AUTO
         and not fixed_type(site)
         and job.ranks > 1
+        and not uses_container(job)
     )
 
 

@@ -46,3 +46,42 @@ def test_ranks_have_the_numbers_that_a_stand_in_of_the_launcher_gives(
     subprocess.run(["bash", run / "job.sh"], env=environment, check=True, capture_output=True, timeout=60)
     logs = sorted((run / "logs").glob("rank*.out"))
     assert [log.read_text() for log in logs] == ["0 of 2, 0\n", "1 of 2, 1\n"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "program"), [("pyxis", "srun"), ("apptainer", "apptainer"), ("podman-hpc", "podman-hpc")]
+)
+def test_ranks_in_a_container_have_its_path_and_the_nodes_profiler_at_its_end(
+    engine: str, program: str, tmp_path: Path
+) -> None:
+    tools, image, nsight, run = (tmp_path / name for name in ("bin", "image", "nsight/1.0", "run"))
+    for folder in (tools, image, nsight / "bin", run):
+        folder.mkdir(parents=True)
+    (nsight / "bin/nsys").touch(mode=0o755)
+    (tools / "nsys").symlink_to(nsight / "bin/nsys")
+    (image / "nsys").write_text('#!/bin/sh\nwhile [ "${1##*/}" != sh ]; do shift; done\nexec "$@"\n')
+    # The stand-in notes its words, and runs the rank with the PATH of an image.
+    (tools / program).write_text(
+        f'#!/bin/sh\necho "$*" >{tmp_path}/words\nwhile [ "$1" != /bin/sh ]; do shift; done\n'
+        "export SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_LOCALID=0\n"
+        f'PATH={image}:/usr/bin:/bin exec "$@"\n'
+    )
+    for file in (image / "nsys", tools / program):
+        file.chmod(0o755)
+    launcher = Launcher(LauncherName.SRUN if engine == "pyxis" else LauncherName.NONE)
+    options = load_site("generic-slurm").options
+    site = msgspec.structs.replace(load_site("local"), options=options, tmpdir="", launcher=launcher)
+    chosen = {"container": engine, "container_image": "image", "container_mounts": "/data:/data"}
+    job = make_job(site, arguments=["sh", "-c", 'echo "$PATH"'], options=chosen, profiler="nsys")
+    job = msgspec.structs.replace(job, directory=str(tmp_path), stall_timeout=0, no_telemetry=True)
+    for name, text in render_scripts(site, job, run, ["hpcprof"]).items():
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_text(text)
+    environment = {"PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    # The stand-in of nsys writes no profile.
+    subprocess.run(["bash", run / "job.sh"], env=environment, check=False, capture_output=True, timeout=60)
+    path = (run / "logs/rank00000.out").read_text()
+    assert path == f"{image}:/usr/bin:/bin:/opt/hpcprof-profiler/bin\n"
+    words = (tmp_path / "words").read_text()
+    for mount in (f"{run}:{run}", f"{tmp_path}:{tmp_path}", f"{nsight}:/opt/hpcprof-profiler", "/data:/data"):
+        assert mount in words

@@ -59,6 +59,11 @@ def build(engine: Engine, image: str, folder: Path, arguments: Sequence[str] = (
         if arguments:
             raise UsageError("--build-arg is for docker and podman; give versions to container render.")
         return ["apptainer", "build", image, str(found_in(folder, DEFINITION))]
+    if engine is Engine.ENROOT:
+        raise UsageError(
+            "enroot builds no images: build and push one with docker or podman, then get it with "
+            f"enroot import --output FILE.sqsh docker://{image}."
+        )
     given = [word for argument in arguments for word in ("--build-arg", argument)]
     file = str(found_in(folder, DOCKERFILE))
     return [engine.value, "build", "--tag", image, "--file", file, *given, str(folder)]
@@ -66,6 +71,8 @@ def build(engine: Engine, image: str, folder: Path, arguments: Sequence[str] = (
 
 def push(engine: Engine, image: str, destination: str = "") -> list[str]:
     """Return the command that pushes an image to its registry; Apptainer needs the registry's address."""
+    if engine is Engine.ENROOT:
+        raise UsageError("enroot pushes no images: push them with docker or podman.")
     if engine is not Engine.APPTAINER:
         return [engine.value, "push", image, *([destination] if destination else [])]
     if not destination:
@@ -77,12 +84,17 @@ def run(engine: Engine, image: str, command: Sequence[str], setup: ContainerSetu
     """Return the command that runs a program in a new container and removes the container afterwards."""
     if engine is Engine.APPTAINER:
         return ["apptainer", "exec", *_apptainer(setup), "--pwd", "/workspace", image, *command]
+    if engine is Engine.ENROOT:
+        # It has no option for the working directory.
+        inside = ["/bin/sh", "-c", 'cd /workspace && exec "$@"', "sh"]
+        return ["enroot", "start", "--rw", *_enroot(setup), image, *inside, *command]
     terminal = ["--interactive", "--tty"] if setup.terminal else []
     return [engine.value, "run", "--rm", *terminal, *_oci(engine, setup), image, *command]
 
 
 def start(engine: Engine, image: str, setup: ContainerSetup) -> list[str]:
     """Return the command that starts a container in the background, for `execute`."""
+    _check_background(engine)
     if engine is Engine.APPTAINER:
         return ["apptainer", "instance", "start", *_apptainer(setup), image, setup.name]
     waiting = ["--detach", "--init", "--name", setup.name, *_oci(engine, setup)]
@@ -91,6 +103,7 @@ def start(engine: Engine, image: str, setup: ContainerSetup) -> list[str]:
 
 def execute(engine: Engine, setup: ContainerSetup, command: Sequence[str]) -> list[str]:
     """Return the command that runs a program in a container that `start` has started."""
+    _check_background(engine)
     if engine is Engine.APPTAINER:
         return ["apptainer", "exec", "--pwd", "/workspace", f"instance://{setup.name}", *command]
     terminal = ["--interactive", "--tty"] if setup.terminal else []
@@ -99,8 +112,14 @@ def execute(engine: Engine, setup: ContainerSetup, command: Sequence[str]) -> li
 
 def stop(engine: Engine, name: str) -> list[str]:
     """Return the command that stops a container that `start` has started."""
+    _check_background(engine)
     verb = ["instance", "stop"] if engine is Engine.APPTAINER else ["stop"]
     return [engine.value, *verb, name]
+
+
+def _check_background(engine: Engine) -> None:
+    if engine is Engine.ENROOT:
+        raise UsageError("enroot keeps no container in the background: use hpcprof container run.")
 
 
 def checks(engine: Engine, image: str, setup: ContainerSetup) -> dict[str, list[str]]:
@@ -126,9 +145,19 @@ def _apptainer(setup: ContainerSetup) -> list[str]:
     ]
 
 
+def _enroot(setup: ContainerSetup) -> list[str]:
+    if setup.counters:
+        raise UsageError("--counters: enroot gives no capabilities; use docker, podman or apptainer.")
+    gpus = "all" if setup.gpus else "void"
+    volume = f"{setup.volume.absolute()}:/workspace"
+    return ["--env", f"NVIDIA_VISIBLE_DEVICES={gpus}", "--mount", volume]
+
+
 def _oci(engine: Engine, setup: ContainerSetup) -> list[str]:
     # Podman names GPUs as the Container Device Interface does.
-    gpus = ["--gpus", "all"] if engine is Engine.DOCKER else ["--device", "nvidia.com/gpu=all"]
+    gpus = {Engine.DOCKER: ["--gpus", "all"], Engine.PODMAN_HPC: ["--gpu"]}.get(
+        engine, ["--device", "nvidia.com/gpu=all"]
+    )
     return [
         *(gpus if setup.gpus else []),
         *(["--cap-add=SYS_ADMIN"] if setup.counters else []),

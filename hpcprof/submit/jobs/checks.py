@@ -13,6 +13,7 @@ from typing import NamedTuple
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.units import mebibytes, parse_memory
 from hpcprof.runs.job import Job
+from hpcprof.submit.container.ranks import check_container
 from hpcprof.submit.jobs.job import OPTIONS
 from hpcprof.submit.jobs.walltime import format_walltime, parse_walltime
 from hpcprof.submit.launchers import LAUNCHERS, starter
@@ -119,6 +120,7 @@ def check_job(job: Job, site: Site) -> None:
         raise UsageError(
             "--memory-history needs the hook in Python programs: leave out --no-hook.", "memory_history"
         )
+    check_container(site, job)
     _check_staging(job, site, scheduler)
     if site.queues and job.queue:
         _check_queue(job, site, scheduler)

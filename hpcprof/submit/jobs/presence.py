@@ -11,6 +11,7 @@ from pathlib import Path
 from hpcprof.common.errors import UsageError
 from hpcprof.runs.job import Job
 from hpcprof.runs.job_name import script_of
+from hpcprof.submit.container.ranks import uses_container
 from hpcprof.submit.linked_libraries import is_python, lacks, program_file
 from hpcprof.submit.profilers import find_profiler
 from hpcprof.submit.schedulers.registry import find_scheduler
@@ -24,13 +25,14 @@ _ELSEWHERE = "; if only the nodes have it, name its folder under setup in the si
 def check_present(site: Site, job: Job) -> None:
     """Check that the program and the profiler of a job exist, as far as this machine can tell.
 
-    Nothing is checked for a site that is another machine, or whose jobs run in an image. What modules and
+    Nothing is checked for a site that is another machine, nor for jobs that run in an image. What modules and
     set-up lines add to the PATH is not known, unless these activate a virtual environment or name a folder.
     """
     scheduler = find_scheduler(site.scheduler)
     if (
         site.host
         or scheduler.runs_in_image
+        or uses_container(job)
         or not (scheduler.runs_here or (scheduler.commands and scheduler.installed))
     ):
         return

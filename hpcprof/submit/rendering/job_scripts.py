@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hpcprof.common.errors import UsageError
 from hpcprof.runs.job import Job
+from hpcprof.submit.container.ranks import uses_container
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.array_script import member_directory, render_array_script
 from hpcprof.submit.rendering.templates import render
@@ -104,6 +105,8 @@ def _program(site: Site, job: Job, scheduler: Scheduler) -> list[str]:
                 f"--workload {job.workload}: give -o python=PATH, a Python on {site.host} that has hpcprof."
             )
         return workload.command(python, job.arguments)
+    if uses_container(job):
+        return workload.command(python or "python3", job.arguments)
     if python and not scheduler.runs_in_image:
         return workload.foreign_command(python, job.arguments)
     return workload.command(python or sys.executable, job.arguments)

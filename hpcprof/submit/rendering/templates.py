@@ -22,6 +22,7 @@ from hpcprof.common.paths import packaged, user_config
 from hpcprof.node import on_request, pulse, stage_environment, step_lines, telemetry, uncaught
 from hpcprof.runs.job import Job
 from hpcprof.runs.rank_selection import place_conditions, rank_spans
+from hpcprof.submit.container.ranks import PROFILER_FOLDER, PROFILER_ROOT, container_words, uses_container
 from hpcprof.submit.jobs.target import target_of
 from hpcprof.submit.jobs.walltime import capture_lead, format_walltime
 from hpcprof.submit.launchers import LAUNCHERS, MEETING, on_each_node
@@ -94,7 +95,11 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     directives: list[str]
     """Further directives of the site and the job, without ``#PBS`` or ``#SBATCH``."""
     launch: list[str]
-    """The words of the launcher, none if there is no launcher."""
+    """The words of the launcher and of a container, none without both."""
+    in_container: bool
+    """True if the ranks run in a container."""
+    profiler_folder: str = PROFILER_FOLDER
+    """The folder of the node's profiler in a container."""
     program: list[str]
     """The words of the program on each rank."""
     launcher: str
@@ -208,7 +213,8 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         run_directory=str(rendering.run_directory),
         command_line=shlex.join(rendering.command_line),
         directives=scheduler.directives(site, job),
-        launch=rendering.launch,
+        launch=[*rendering.launch, *container_words(site, job, rendering.run_directory)],
+        in_container=uses_container(job),
         launcher=site.launcher.name.value if rendering.launch else "none",
         program=rendering.program,
         stage_env=(environment_folder := staged_environment(site, job)),
@@ -331,7 +337,7 @@ def template_environment(
         quote=shlex.quote,
         expanded=expanded,
         argv=shlex.join,
-        launch_argv=lambda words: _argv(words, {MEETING: '"$meeting"'}),
+        launch_argv=lambda words: _argv(words, {MEETING: '"$meeting"', PROFILER_ROOT: '"$profiler_root"'}),
         program_argv=_program_argv,
         profiler_argv=lambda words: _argv(words, _PLACES),
         comment=_comment,

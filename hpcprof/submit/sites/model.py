@@ -174,8 +174,6 @@ class SiteOption(_Model, frozen=True):
     """The accepted values; a user may join several by colons. Empty accepts any."""
     retired: dict[str, str] = {}
     """Values that are no longer accepted, each with a sentence that explains why."""
-    launcher_argument: str = ""
-    """An argument of the launcher that is added if there is a value, which replaces {}."""
     environment: dict[VariableName, str] = {}
     """Environment variables of jobs that have a value, unless the shell or a module sets them."""
     limits: dict[str, Queue] = {}

@@ -56,7 +56,7 @@ def completed(monkeypatch: pytest.MonkeyPatch, *words: str, by: str = "zsh") -> 
         (["explain", "--fail-on", "late_rank"], ["late_rank_host", "late_rank_gpu"]),
         (["whatif", "la"], ["last"]),
         (["templates", "export", "job/p"], ["job/pbs.sh.j2"]),
-        (["container", "stop", "--engine", "p"], ["podman"]),
+        (["container", "stop", "--engine", "p"], ["podman-hpc", "podman"]),
         (["config", "set", "s"], ["site", "sites."]),
         (
             ["config", "set", "sites.polaris.o"],

@@ -160,9 +160,9 @@ def test_pushing_by_apptainer_needs_an_address() -> None:
 
 
 def test_the_first_engine_that_is_installed_is_taken() -> None:
-    assert find_engine(None, lambda name: name if name != "docker" else None) is Engine.PODMAN
+    assert find_engine(None, lambda name: name if name == "podman" else None) is Engine.PODMAN
     assert find_engine("apptainer", lambda name: None) is Engine.APPTAINER
-    with pytest.raises(HpcprofError, match="docker, podman, apptainer"):
+    with pytest.raises(HpcprofError, match="docker, podman-hpc, podman, apptainer, enroot"):
         find_engine(None, lambda name: None)
 
 
@@ -186,3 +186,23 @@ def test_every_command_has_help_with_an_example(name: str) -> None:
     done = CliRunner().invoke(command, [*([name] if name else []), "--help"])
     assert done.exit_code == 0
     assert "Example" in done.output
+
+
+def test_podman_hpc_and_enroot_start_containers_in_their_own_words() -> None:
+    assert "--gpu" in run(Engine.PODMAN_HPC, "x:1", ["a"], SETUP)
+    enroot = run(Engine.ENROOT, "x.sqsh", ["a", "b c"], SETUP)
+    assert enroot[:3] == ["enroot", "start", "--rw"]
+    assert "NVIDIA_VISIBLE_DEVICES=all" in enroot
+    assert enroot[-2:] == ["a", "b c"]
+    assert "NVIDIA_VISIBLE_DEVICES=void" in run(Engine.ENROOT, "x", ["a"], replace(SETUP, gpus=False))
+
+
+def test_enroot_says_what_it_cannot_do(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"enroot import --output FILE.sqsh docker://x:1"):
+        build(Engine.ENROOT, "x:1", tmp_path)
+    with pytest.raises(UsageError, match="push them with docker or podman"):
+        push(Engine.ENROOT, "x:1")
+    with pytest.raises(UsageError, match="no container in the background"):
+        start(Engine.ENROOT, "x.sqsh", SETUP)
+    with pytest.raises(UsageError, match="gives no capabilities"):
+        run(Engine.ENROOT, "x.sqsh", ["a"], replace(SETUP, counters=True))

@@ -1,0 +1,87 @@
+"""Ranks in containers: the words between a launcher and the program of each rank.
+
+The container sees the run, the working directory and TMPDIR at their own paths, so that the wrapper in it
+works as it does outside. A profiler that the image lacks is the node's, mounted at `PROFILER_FOLDER`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpcprof.common.errors import UsageError
+from hpcprof.runs.job import Job
+from hpcprof.submit.profilers import find_profiler
+from hpcprof.submit.sites.model import LauncherName, Site, Vendor
+
+ENGINE, IMAGE, MOUNTS, NAME = "container", "container_image", "container_mounts", "container_name"
+"""The options of a site that describe the container of the ranks."""
+
+PROFILER_FOLDER = "/opt/hpcprof-profiler"
+"""The folder of the node's profiler in a container."""
+
+PROFILER_ROOT = "{profiler}"
+"""Placeholder in an argv for the folder of the profiler on the node, which the script determines."""
+
+PYXIS, APPTAINER, PODMAN_HPC = "pyxis", "apptainer", "podman-hpc"
+_GPUS = {Vendor.NVIDIA: ["--nv"], Vendor.AMD: ["--rocm"], Vendor.INTEL: []}
+
+
+def uses_container(job: Job) -> bool:
+    """Return whether the ranks of a job run in a container."""
+    return bool(job.options.get(IMAGE))
+
+
+def check_container(site: Site, job: Job) -> None:
+    """Check that the options about a container fit each other, the launcher and the job's paths.
+
+    Raises
+    ------
+    UsageError
+        If one does not; it is named.
+    """
+    if not uses_container(job):
+        if given := [key for key in (MOUNTS, NAME) if job.options.get(key)]:
+            raise UsageError(
+                f"-o {given[0]} needs a container: give -o {IMAGE}=IMAGE.", f"options.{given[0]}"
+            )
+        return
+    engine = job.options[ENGINE]
+    if engine == PYXIS and site.launcher.name is not LauncherName.SRUN:
+        raise UsageError(
+            f"-o {ENGINE}={PYXIS}: Pyxis is a part of srun; the launcher of site {site.name} is "
+            f"{site.launcher.name.value}.",
+            f"options.{ENGINE}",
+        )
+    if job.options.get(NAME) and engine != PYXIS:
+        raise UsageError(f"-o {NAME}: {engine} keeps no container by name; leave it out.", f"options.{NAME}")
+    if job.stage_env:
+        raise UsageError(
+            "--stage-env: the image has the environment of the ranks; leave it out.", "stage_env"
+        )
+    if any(mark in job.directory for mark in ",:"):
+        raise UsageError(f"{job.directory} cannot be mounted: its name has a comma or a colon.")
+
+
+def container_words(site: Site, job: Job, run_directory: Path) -> list[str]:
+    """Return the words that follow the launcher's and start the container; none without one."""
+    if not uses_container(job):
+        return []
+    engine, image = job.options[ENGINE], job.options[IMAGE]
+    folders = dict.fromkeys(filter(None, [str(run_directory), job.directory, site.tmpdir]))
+    mounts = [f"{folder}:{folder}" for folder in folders]
+    if job.profiled_ranks and find_profiler(job.profiler).command:
+        mounts.append(f"{PROFILER_ROOT}:{PROFILER_FOLDER}")
+    mounts += [mount for mount in job.options.get(MOUNTS, "").split(",") if mount]
+    if engine == PYXIS:
+        name = job.options.get(NAME)
+        return [
+            f"--container-image={image}",
+            f"--container-mounts={','.join(mounts)}",
+            f"--container-workdir={job.directory}",
+            *([f"--container-name={name}"] if name else []),
+        ]
+    if engine == APPTAINER:
+        gpus = _GPUS[site.node.vendor]
+        return ["apptainer", "exec", *gpus, "--bind", ",".join(mounts), "--pwd", job.directory, image]
+    volumes = [word for mount in mounts for word in ("--volume", mount)]
+    return ["podman-hpc", "shared-run", "--gpu", *volumes, "--workdir", job.directory, image]
