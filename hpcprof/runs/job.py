@@ -14,6 +14,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``directory`` is the working directory of the program, ``arguments`` the workload's arguments, or the
     whole command of a program. The walltime is in seconds, and ``after`` has the ids of runs in the same
     folder, or paths. An empty text and a number that is None leave it to the site.
+    ``workers`` are the words of a launcher such as torchrun that starts the ranks of a node.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     no_hook: bool = False
     no_telemetry: bool = False
     notify: list[str] = []
+    workers: list[str] = []
 
     @property
     def ranks(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
 import msgspec
 
@@ -17,7 +17,7 @@ from hpcprof.runs.job import Job
 from hpcprof.submit.linked_libraries import mpi_family
 from hpcprof.submit.mpi_types import type_argument
 from hpcprof.submit.schedulers.slurm.scheduler import fit_gpus, gpus_are_shared
-from hpcprof.submit.sites.model import LauncherName, Site
+from hpcprof.submit.sites.model import Launcher, LauncherName, Site
 
 # The order in which the wrapper asks: a launcher's own variables first. If one launcher runs inside another
 # (mpirun in a Slurm job), the outer one's variables describe the launcher's helpers, not the ranks.
@@ -31,6 +31,9 @@ _TORCHRUN = ("torchrun",)
 
 MEETING = "{meeting}"
 """Placeholder in an argv for the first node of the job and a port, which the script determines."""
+
+MEETING_HOST, MEETING_PORT = "{meeting_host}", "{meeting_port}"
+"""Placeholders for each of the two."""
 
 
 ROOT_VARIABLES = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -67,8 +70,17 @@ class LauncherDescription(msgspec.Struct, frozen=True):
     """The flag that passes an environment variable on to ranks on other nodes, if they do not get all."""
 
 
+def launched(site: Site, job: Job) -> Site:
+    """Return the site with the launcher of a job: torchrun for the workers that the user's command starts."""
+    if not job.workers:
+        return site
+    launcher = Launcher(LauncherName.TORCHRUN, starter=starter(site))
+    return msgspec.structs.replace(site, launcher=launcher)
+
+
 def launch_command(site: Site, job: Job) -> list[str]:
     """Return the launcher's argv, which the program of each rank follows; empty for no launcher."""
+    site = launched(site, job)
     return LAUNCHERS[site.launcher.name].command(site, job)
 
 
@@ -223,11 +235,26 @@ def _share(count: int | None, job: Job) -> int:
 
 def _torchrun(site: Site, job: Job) -> list[str]:
     """Start one torchrun per node; on several nodes they meet at the first node."""
-    local = ["torchrun", "--no-python", f"--nproc-per-node={job.ranks_per_node}"]
+    if any(PurePath(word).name == "accelerate" for word in job.workers):
+        return _accelerate(site, job)
+    local = [*(job.workers or ["torchrun"]), "--no-python", f"--nproc-per-node={job.ranks_per_node}"]
     if job.nodes == 1:
         return [*local, "--standalone", *site.launcher.arguments]
     meeting = [f"--nnodes={job.nodes}", "--rdzv-backend=c10d", f"--rdzv-endpoint={MEETING}"]
     return [*on_each_node(site, job), *local, *meeting, *site.launcher.arguments]
+
+
+def _accelerate(site: Site, job: Job) -> list[str]:
+    """Start one accelerate per node; it starts the workers as torchrun does, and meets likewise.
+
+    Source: src/accelerate/commands/launch.py of accelerate. With the rendezvous c10d the number of a node is
+    not used, but asked for.
+    """
+    local = [*job.workers, "--no_python", "--num_processes", str(job.ranks), "--num_machines", str(job.nodes)]
+    if job.nodes == 1:
+        return local
+    meeting = ["--machine_rank", "0", "--main_process_ip", MEETING_HOST, "--main_process_port", MEETING_PORT]
+    return [*on_each_node(site, job), *local, "--rdzv_backend", "c10d", *meeting]
 
 
 def starter(site: Site) -> LauncherName:
@@ -278,7 +305,13 @@ LAUNCHERS: dict[LauncherName, LauncherDescription] = {
     LauncherName.SRUN: LauncherDescription(
         _srun,
         rank_variables=_SLURM,
-        on_each_node=lambda nodes: ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"],
+        on_each_node=lambda nodes: [
+            "srun",
+            f"--nodes={nodes}",
+            f"--ntasks={nodes}",
+            "--ntasks-per-node=1",
+            "--cpu-bind=none",
+        ],
         ends_other_ranks=True,
     ),
     LauncherName.FLUX: LauncherDescription(

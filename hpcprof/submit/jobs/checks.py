@@ -16,7 +16,8 @@ from hpcprof.runs.job import Job
 from hpcprof.submit.container.ranks import check_container
 from hpcprof.submit.jobs.job import OPTIONS
 from hpcprof.submit.jobs.walltime import format_walltime, parse_walltime
-from hpcprof.submit.launchers import LAUNCHERS, starter
+from hpcprof.submit.jobs.workers import launcher_remarks
+from hpcprof.submit.launchers import LAUNCHERS, launched, starter
 from hpcprof.submit.profilers import PROFILERS, find_profiler, profiler_names
 from hpcprof.submit.profilers.base import NONE, Profiler
 from hpcprof.submit.profilers.torch_profiler import TORCH
@@ -100,6 +101,7 @@ def missing_requirements(job: Job, site: Site) -> list[str]:
 def check_job(job: Job, site: Site) -> None:
     """Check a job against its site; the first value that is wrong is named, with what would be valid."""
     scheduler = find_scheduler(site.scheduler)
+    site = launched(site, job)
     scheduler.check(job, site)
     _check_launcher(job, site, scheduler)
     _check_ranks(job, site)
@@ -224,6 +226,7 @@ def remarks(job: Job, site: Site) -> list[str]:
     behind = execution_queue(job, site)
     if behind != job.queue:
         found.append(f"queue {job.queue} routes this job to {behind}")
+    found += launcher_remarks(job, site)
     queue = site.queues.get(job.queue)
     if queue and queue.note:
         found.append(f"queue {job.queue}: {queue.note}")

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from hpcprof.common.errors import UsageError, about, unknown
 from hpcprof.runs.config import named_targets
 from hpcprof.runs.job import Job
@@ -25,10 +27,12 @@ from hpcprof.submit.jobs.explain import origins_named
 from hpcprof.submit.jobs.job import OPTIONS, JobSpec
 from hpcprof.submit.jobs.merge import merged, site_of
 from hpcprof.submit.jobs.target import target_of
+from hpcprof.submit.jobs.workers import WORKER_LAUNCHERS, within_program, workers_of
 from hpcprof.submit.profilers import find_profiler
 from hpcprof.submit.profilers.base import NONE, Profiler
 from hpcprof.submit.profilers.inspector import INSPECTOR
 from hpcprof.submit.remote.request import HOME
+from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue
 
@@ -88,6 +92,8 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
             "notify": _notified(spec, site.host),
         }
     )
+    if job.workload is None and job.ranks_per_node == 1:
+        job = _with_workers(site, job)
     if job.ranks > _MOST_RANKS:
         raise UsageError(
             f"--nodes {job.nodes} and --ranks-per-node {job.ranks_per_node} make {job.ranks:,} ranks; the "
@@ -108,6 +114,35 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
     if program is not None:
         program.check(job.arguments, job.ranks, profiled=bool(job.profiled_ranks))
     return job
+
+
+def _with_workers(site: Site, job: Job) -> Job:
+    """Return a job with a rank for each worker that its command starts, or else with the whole of each node.
+
+    What was asked for the one rank of a node is for all of its workers.
+    """
+    scheduler = find_scheduler(site.scheduler)
+    if scheduler.runs_in_image:
+        return job
+    node = {"gpus_per_rank": site.node.gpus, "cpus_per_rank": site.node.cores}
+    workers = workers_of(job.arguments, job.directory, job.nodes, job.gpus_per_rank or site.node.gpus)
+    if workers is not None:
+        shares = {key: given // workers.on_node or None for key in node if (given := getattr(job, key))}
+        return msgspec.structs.replace(
+            job,
+            **shares,
+            workers=workers.launcher,
+            ranks_per_node=workers.on_node,
+            arguments=workers.program,
+        )
+    if not any(name in WORKER_LAUNCHERS for name, _ in within_program(job)):
+        return job
+    whole = {
+        key: count
+        for key, count in node.items()
+        if count and key in scheduler.resources and getattr(job, key) is None
+    }
+    return msgspec.structs.replace(job, **whole)
 
 
 def _profiler(site: Site, spec: JobSpec) -> str:

@@ -25,7 +25,7 @@ from hpcprof.runs.rank_selection import place_conditions, rank_spans
 from hpcprof.submit.container.ranks import PROFILER_FOLDER, PROFILER_ROOT, container_words, uses_container
 from hpcprof.submit.jobs.target import target_of
 from hpcprof.submit.jobs.walltime import capture_lead, format_walltime
-from hpcprof.submit.launchers import LAUNCHERS, MEETING, on_each_node
+from hpcprof.submit.launchers import LAUNCHERS, MEETING, MEETING_HOST, MEETING_PORT, launched, on_each_node
 from hpcprof.submit.profilers import find_profiler
 from hpcprof.submit.profilers.base import (
     FOLDER,
@@ -67,6 +67,13 @@ _PLACES = {
     SECONDS: '"$seconds"',
     WITH_MPI: '"$with_mpi"',
     GPUS: '"${CUDA_VISIBLE_DEVICES:-$local_rank}"',
+}
+
+_LAUNCH_PLACES = {
+    PROFILER_ROOT: '"$profiler_root"',
+    MEETING: '"$meeting"',
+    MEETING_HOST: '"${meeting%:*}"',
+    MEETING_PORT: '"${meeting##*:}"',
 }
 
 # How often a rank looks whether another one has failed: less often the more ranks ask the file system.
@@ -191,6 +198,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     scheduler = find_scheduler(site.scheduler)
     environment = template_environment(rendering.template, scheduler)
     run_id = rendering.run_directory.name
+    site = launched(site, job)
     job, rendering = scheduler.localize(site, job, rendering)
     profiler, target = find_profiler(job.profiler), target_of(job)
     profiled = rank_spans(job.profiled_ranks)
@@ -297,6 +305,10 @@ def _with_devices_of_ranks(site: Site, job: Job, masked: bool) -> Site:
     (``masked``), their numbers are unknown: the variable is then left as the scheduler sets it.
     """
     count = job.gpus_per_rank
+    if job.workers:
+        # They choose a GPU by LOCAL_RANK among all of the node.
+        affinity = msgspec.structs.replace(site.affinity, devices=[])
+        return msgspec.structs.replace(site, affinity=affinity)
     if count is None or not site.affinity.devices:
         return site
     whole = gpus_per_node(job) >= (site.node.gpus or len(site.affinity.devices))
@@ -337,7 +349,7 @@ def template_environment(
         quote=shlex.quote,
         expanded=expanded,
         argv=shlex.join,
-        launch_argv=lambda words: _argv(words, {MEETING: '"$meeting"', PROFILER_ROOT: '"$profiler_root"'}),
+        launch_argv=lambda words: _argv(words, _LAUNCH_PLACES),
         program_argv=_program_argv,
         profiler_argv=lambda words: _argv(words, _PLACES),
         comment=_comment,

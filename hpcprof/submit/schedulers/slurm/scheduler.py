@@ -288,8 +288,9 @@ def gpus_are_shared(site: Site, job: Job) -> bool:
 def _fit_ranks(directive: str, site: Site, job: Job) -> str:
     """Return a directive of the site for a rank of each GPU, fitted to ranks that share GPUs and cores."""
     option, _, count = directive.partition("=")
-    if gpus_are_shared(site, job) and option == "--gpus-per-task":
-        return f"--gpus-per-node={site.node.gpus}"
+    if option == "--gpus-per-task" and (gpus_are_shared(site, job) or job.workers):
+        # One process starts all workers of a node.
+        return f"--gpus-per-node={min(gpus_per_node(job), site.node.gpus or job.ranks_per_node)}"
     if option == "--cpus-per-task" and count.isdigit() and site.node.cores:
         share = site.node.cores * site.node.threads // job.ranks_per_node
         return f"{option}={max(1, min(int(count), share))}"

@@ -63,7 +63,7 @@ def test_every_option_is_described_for_editors_and_for_python() -> None:
 
 
 def test_a_job_has_the_options_under_their_names_and_what_it_runs_under_its_own() -> None:
-    own = {"name", "arguments", "directory"}
+    own = {"name", "arguments", "directory", "workers"}
     assert set(Job.__struct_fields__) - OPTIONS.keys() == own
     files = {"host", "job_file", "site_file", "template"}
     assert OPTIONS.keys() - set(Job.__struct_fields__) == {*files, "job_name", "stacks", "inspector"}

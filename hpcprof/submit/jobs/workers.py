@@ -1,0 +1,172 @@
+"""Launchers within the program of a job: what they mean for the job, and what users should know.
+
+torchrun and accelerate start the workers of a node. A job whose command is one of them gets a rank for each
+worker, and starts the launcher itself: with the nodes and their rendezvous, and each worker below the rank
+wrapper, so that it has its own GPU, logs and profile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from hpcprof.common.errors import UsageError
+from hpcprof.node.program_words import PYTHON, Command, commands, launcher_of, module_of
+from hpcprof.runs.job import Job
+from hpcprof.submit.sites.model import Site
+
+WORKER_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "ray")
+"""Launchers that start the workers of one node, and need all of it."""
+
+_NOT_VALUED = {
+    *("--standalone", "--run-path", "--use-env", "--no-python", "--module", "-m", "--multi-gpu", "--cpu"),
+    *("--use-deepspeed", "--use-fsdp", "--use-megatron-lm", "--same-network", "--quiet", "-q", "--debug"),
+    *("--duplicate-stdout-filters", "--virtual-local-rank", "--enable-cpu-affinity", "--use-xpu"),
+}
+"""Options of torchrun and accelerate without a value."""
+
+_OF_HPCPROF = {
+    *("--nproc-per-node", "--nnodes", "--rdzv-backend", "--rdzv-endpoint", "--standalone", "--no-python"),
+    *("--node-rank", "--master-addr", "--master-port", "--num-processes", "--num-machines", "--module", "-m"),
+    *("--machine-rank", "--main-process-ip", "--main-process-port"),
+}
+"""Their options that the job sets itself."""
+
+_STRATEGIES = {
+    *("--multi-gpu", "--cpu", "--use-deepspeed", "--use-fsdp", "--use-megatron-lm", "--config-file", "--tpu"),
+    "--use-xpu",
+}
+
+
+@dataclass(frozen=True)
+class Workers:
+    """A launcher of workers with its own options, the workers of a node, and the program of each."""
+
+    launcher: list[str]
+    on_node: int
+    program: list[str]
+
+
+def workers_of(program: Sequence[str], directory: str, nodes: int, gpus: int | None) -> Workers | None:
+    """Return what torchrun or accelerate is to start if a command is one; None if it is not.
+
+    ``gpus`` are those of a node. A launcher in a script of the user's, or with another number of workers than
+    can be told here, is left alone.
+    """
+    for command in commands(list(program), directory):
+        name = launcher_of(command)
+        if name in ("torchrun", "accelerate") and [*command.before, *command.words] == list(program):
+            return _split(command, name, nodes, gpus)
+    return None
+
+
+def _split(command: Command, name: str, nodes: int, gpus: int | None) -> Workers | None:
+    rest = module_of(command.words[1:])[1:] if command.name != name else command.words[1:]
+    rest = rest[1:] if name == "accelerate" else rest
+    start = command.words[: len(command.words) - len(rest)]
+    options, left = _options(rest)
+    if not left:
+        return None
+    given = options.get("--nnodes") or options.get("--num-machines") or str(nodes)
+    if given.isdigit() and int(given) != nodes:
+        raise UsageError(f"{name} is told of {given} nodes, and the job has --nodes {nodes}.", "nodes")
+    count = _count(name, options, nodes, gpus)
+    if count is None or not given.isdigit():
+        return None
+    kept = [word for key, value in options.items() if key not in _OF_HPCPROF for word in _words(key, value)]
+    if name == "accelerate":
+        if count * nodes > 1 and not options.keys() & _STRATEGIES:
+            kept.append("--multi_gpu")
+        if nodes > 1 and "--use-deepspeed" in options and "--deepspeed-multinode-launcher" not in options:
+            kept += ["--deepspeed_multinode_launcher", "standard"]
+    return Workers([*command.before, *start, *kept], count, _program(command, name, options, left))
+
+
+def _options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return options with their values, with - for _ in their names, and the words after them."""
+    options: dict[str, str] = {}
+    left = list(words)
+    while left and left[0].startswith("-"):
+        option, equals, value = left.pop(0).partition("=")
+        if option == "--":
+            break
+        option = option.replace("_", "-")
+        if not equals and option not in _NOT_VALUED and left:
+            value = left.pop(0)
+        options[option] = value
+    return options, left
+
+
+def _words(option: str, value: str) -> list[str]:
+    # accelerate knows underscores alone, and torchrun both.
+    spelled = option[:2] + option[2:].replace("-", "_")
+    return [spelled, value] if value else [spelled]
+
+
+def _count(name: str, options: dict[str, str], nodes: int, gpus: int | None) -> int | None:
+    """Return the workers of a node; None if that cannot be told."""
+    if "--num-processes" in options:
+        total = options["--num-processes"]
+        return int(total) // nodes if total.isdigit() and int(total) % nodes == 0 and int(total) else None
+    each = options.get("--nproc-per-node", "gpu" if name == "accelerate" else "1")
+    if each in ("gpu", "auto"):
+        return None if "--config-file" in options else gpus
+    return int(each) if each.isdigit() and int(each) else None
+
+
+def _program(command: Command, name: str, options: dict[str, str], left: list[str]) -> list[str]:
+    if "--no-python" in options:
+        return left
+    file = PurePath(command.words[0])
+    python = "python"
+    if PYTHON.fullmatch(file.name):
+        python = command.words[0]
+    elif len(file.parts) > 1:
+        python = str(file.with_name("python"))
+    module = ["-m"] if options.keys() & {"-m", "--module"} else []
+    return [python, *(["-u"] if name == "torchrun" else []), *module, *left]
+
+
+def within_program(job: Job) -> Iterator[tuple[str, Command]]:
+    """Yield each launcher within the program of a job, with its command."""
+    for command in commands(job.arguments, job.directory) if job.workload is None else ():
+        if name := launcher_of(command):
+            yield name, command
+
+
+def launcher_remarks(job: Job, site: Site) -> list[str]:
+    """Return what a user should know of launchers within the program, as sentences without a full stop."""
+    sentences = []
+    if job.workers:
+        each = f"{job.ranks_per_node} on each node" if job.nodes > 1 else str(job.ranks_per_node)
+        names = (launcher_of(command) for command in commands(job.workers, job.directory))
+        name = next(filter(None, names))
+        sentences.append(f"the job starts the workers of {name} as its ranks: {each}")
+    for name, command in within_program(job):
+        place = f" in {command.place}" if command.place else ""
+        if name in WORKER_LAUNCHERS:
+            if job.ranks_per_node > 1:
+                sentences.append(
+                    f"{name}{place} starts the workers of a node itself, and would run "
+                    f"{job.ranks_per_node} times on each: leave --ranks-per-node out"
+                )
+        elif command.place:
+            sentences.append(
+                f"{name} ({command.place}) starts ranks itself, within a rank that the job starts: name the "
+                f"program that it runs after --, or give a script with its own {name} to --template"
+            )
+        else:
+            ranks, inner = _launched(command)
+            sentences.append(
+                f"{name} starts the ranks itself, within a rank that the job starts: leave it out "
+                f"(--ranks-per-node {ranks} -- {inner}), or use --template for a script with its own {name}"
+            )
+    return list(dict.fromkeys(sentences))
+
+
+def _launched(command: Command) -> tuple[str, str]:
+    """Return the number of ranks that a launcher's words ask for, and the program, as words for a user."""
+    options, left = _options(command.words[1:])
+    ranks = next((options[key] for key in ("-n", "-np", "--ntasks", "--n") if options.get(key)), "N")
+    return ranks if ranks.isdigit() else "N", " ".join(left) or "PROGRAM"

@@ -1,0 +1,129 @@
+"""Launchers within the program of a job."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcprof.common.errors import UsageError
+from hpcprof.submit.jobs.checks import remarks
+from hpcprof.submit.jobs.workers import workers_of
+from hpcprof.submit.launchers import launch_command
+from hpcprof.submit.rendering.templates import render
+from hpcprof.submit.schedulers.scheduler import Rendering
+from hpcprof.submit.sites.files import load_site
+from tests.jobs import make_job, rendered
+
+PERLMUTTER: dict[str, Any] = {"account": "a", "queue": "debug"}
+
+
+def split(command: str, nodes: int = 1, gpus: int | None = 4) -> tuple[str, int, str] | None:
+    workers = workers_of(shlex.split(command), "/", nodes, gpus)
+    if workers is None:
+        return None
+    return shlex.join(workers.launcher), workers.on_node, shlex.join(workers.program)
+
+
+@pytest.mark.parametrize(
+    ("command", "parts"),
+    [
+        ("torchrun --nproc-per-node 4 a.py --lr 1", ("torchrun", 4, "python -u a.py --lr 1")),
+        (
+            "torchrun --nproc_per_node=gpu --role=r a.py",
+            ("torchrun --role r", 4, "python -u a.py"),
+        ),
+        ("torchrun a.py", ("torchrun", 1, "python -u a.py")),
+        (
+            "torchrun --standalone --nproc-per-node 2 -m pkg.train x",
+            ("torchrun", 2, "python -u -m pkg.train x"),
+        ),
+        ("torchrun --no-python --nproc-per-node 2 ./a.sh", ("torchrun", 2, "./a.sh")),
+        ("uv run torchrun --nproc-per-node 2 a.py", ("uv run torchrun", 2, "python -u a.py")),
+        ("/v/bin/torchrun --nproc-per-node 2 a.py", ("/v/bin/torchrun", 2, "/v/bin/python -u a.py")),
+        (
+            "python3 -m torch.distributed.run --nproc-per-node 2 a.py",
+            ("python3 -m torch.distributed.run", 2, "python3 -u a.py"),
+        ),
+        ("accelerate launch a.py", ("accelerate launch --multi_gpu", 4, "python a.py")),
+        ("accelerate launch --config_file c.yaml a.py", None),
+        ("accelerate launch --cpu --num_processes 2 a.py", ("accelerate launch --cpu", 2, "python a.py")),
+        ("accelerate launch --num_processes 2 a.py", ("accelerate launch --multi_gpu", 2, "python a.py")),
+        ("torchrun --nproc-per-node auto a.py", ("torchrun", 4, "python -u a.py")),
+        ("bash -c 'torchrun a.py'", None),
+        ("python a.py", None),
+        ("torchrun --help", None),
+    ],
+)
+def test_a_launcher_of_workers_is_taken_apart(command: str, parts: tuple[str, int, str] | None) -> None:
+    assert split(command) == parts
+
+
+def test_the_processes_of_accelerate_are_shared_by_the_nodes() -> None:
+    assert split("accelerate launch --num_machines 2 --num_processes 8 a.py", 2) == (
+        *("accelerate launch --multi_gpu", 4, "python a.py"),
+    )
+    with pytest.raises(UsageError, match="torchrun is told of 4 nodes, and the job has --nodes 2"):
+        split("torchrun --nnodes 4 a.py", 2)
+
+
+def test_workers_on_several_nodes_meet_and_see_all_gpus(tmp_path: Path) -> None:
+    site = load_site("perlmutter")
+    job = make_job(site, nodes=2, arguments=["torchrun", "--nproc-per-node", "4", "a.py"], **PERLMUTTER)
+    assert (job.ranks, job.arguments) == (8, ["python", "-u", "a.py"])
+    launch = shlex.join(launch_command(site, job))
+    assert launch.startswith("srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpu-bind=none torchrun ")
+    assert "--nnodes=2 --rdzv-backend=c10d '--rdzv-endpoint={meeting}'" in launch
+    assert remarks(job, site)[0] == "the job starts the workers of torchrun as its ranks: 4 on each node"
+    aurora = load_site("aurora")
+    given: dict[str, Any] = {"account": "a", "queue": "debug", "options": {"filesystems": "flare"}}
+    job = make_job(aurora, arguments=["torchrun", "a.py"], **given)
+    rendering = Rendering(tmp_path, ["hpcprof"], [], job.arguments)
+    assert job.workers and "ZE_AFFINITY_MASK=" not in render(aurora, job, rendering)["wrapper.sh"]
+
+
+def test_accelerate_gets_the_nodes_and_the_place_where_they_meet(tmp_path: Path) -> None:
+    site = load_site("perlmutter")
+    words = ["accelerate", "launch", "--num_processes", "4", "a.py"]
+    job = make_job(site, nodes=2, arguments=words, **PERLMUTTER)
+    text = rendered(job, tmp_path, launch=launch_command(site, job))["job.sh"]
+    assert "--no_python --num_processes 4 --num_machines 2 --rdzv_backend c10d" in text
+    assert '--main_process_ip "${meeting%:*}" --main_process_port "${meeting##*:}"' in text
+
+
+def test_a_launcher_of_workers_in_a_script_has_the_whole_node() -> None:
+    job = make_job(load_site("perlmutter"), arguments=["bash", "-c", "deepspeed a.py"], **PERLMUTTER)
+    assert (job.ranks_per_node, job.gpus_per_rank, job.cpus_per_rank, job.workers) == (1, 4, 64, [])
+
+
+def test_what_was_asked_for_one_task_is_for_all_its_workers() -> None:
+    words = ["torchrun", "--nproc-per-node", "4", "a.py"]
+    job = make_job(load_site("perlmutter"), arguments=words, gpus_per_rank=4, cpus_per_rank=64, **PERLMUTTER)
+    assert (job.ranks_per_node, job.gpus_per_rank, job.cpus_per_rank) == (4, 1, 16)
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (
+            "srun -n 4 python a.py",
+            r"srun starts the ranks itself, .*\(--ranks-per-node 4 -- python a.py\)",
+        ),
+        ("env A=1 mpiexec ./a", r"mpiexec starts the ranks itself, .*--ranks-per-node N -- ./a\)"),
+        ("./job.sh", r"mpirun \(./job.sh, line 3\) starts ranks itself, .*to --template"),
+        ("torchrun a.py", "torchrun starts the workers of a node itself, and would run 2 times on each"),
+        ("python a.py", ""),
+    ],
+)
+def test_a_launcher_within_the_program_is_told_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("job.sh").write_text("#!/bin/bash\n#SBATCH --nodes=2\nmpirun -n 4 ./a\n")
+    site = load_site("generic-slurm")
+    said = remarks(make_job(site, arguments=shlex.split(command), ranks_per_node=2), site)
+    assert len(said) == bool(sentence)
+    assert not said or re.search(sentence, said[0])
