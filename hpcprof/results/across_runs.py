@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from hpcprof.analysis.comparison.compare import MATERIAL_PCT, compare
+from hpcprof.analysis.comparison.compare import MATERIAL_PCT, STEP_TABLES, compare
 from hpcprof.analysis.comparison.declarations import MACHINE
 from hpcprof.analysis.comparison.run_differences import Difference, differences
 from hpcprof.analysis.framework.declaration import Analysis
@@ -83,7 +83,7 @@ def compare_sides(
         sides = [*(("--a", run) for run in against), *(("--b", run) for run in runs)]
         words = [word for side, run in sides for word in (side, typed_run(run))]
         check_comparable([*baseline, *candidate], command_line(store, "compare", "--force", *words))
-    before = [run_data(run, store, ("steps_summary", *MACHINE)) for run in earlier_runs(against, runs)]
+    before = [run_data(run, store, (*STEP_TABLES, *MACHINE)) for run in earlier_runs(against, runs)]
     outcome = compare(candidate, baseline, before, margin_pct, gates)
     found = AnalysisTable.from_outcome(as_declared(outcome, analysis))
     return _with_losses(found, analysis, [*runs, *against], store)

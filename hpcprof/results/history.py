@@ -11,15 +11,19 @@ from pathlib import Path
 from hpcprof.analysis.comparison.change_points import change_points
 from hpcprof.analysis.comparison.compare import (
     CLOCK_TABLES,
+    ELAPSED,
     GATES,
     MATERIAL_PCT,
     NOT_MEASURED,
+    OWN_ELAPSED,
     OWN_STEP,
     STEP,
+    STEP_TABLES,
     clocks_of,
     has_steps,
     other_clocks,
     run_metrics,
+    step_metrics,
 )
 from hpcprof.analysis.comparison.scaling_series import relevant
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
@@ -33,10 +37,12 @@ from hpcprof.runs.directory import Run
 from hpcprof.runs.tags import read_tags
 
 ANY_STEP = "step_ns"
-"""The metric that every run with steps has: that of its own clock, else that of its profiles."""
+"""The elapsed time per step, which every run with steps has: by its own clock, else in its profiles."""
+
+_STEP_METRICS = (ANY_STEP, ELAPSED, OWN_ELAPSED, STEP, OWN_STEP)
 
 METRICS = (
-    *(ANY_STEP, OWN_STEP, STEP),
+    *_STEP_METRICS,
     *(f"{part}_per_step_ns" for part in ("span", *PARTS, "kernels")),
     "overlap_pct",
     *(name for names in GATES.values() for name in names),
@@ -145,7 +151,7 @@ def histories(
     """
     runs = every_run(store, runs_dir, [] if skipped is None else skipped)
     chosen = [run for run in runs if not tags or not set(tags).isdisjoint(read_tags(run))]
-    needs = ACROSS_RUNS["compare"].needs if metric not in (ANY_STEP, STEP, OWN_STEP) else ("steps_summary",)
+    needs = ACROSS_RUNS["compare"].needs if metric not in _STEP_METRICS else STEP_TABLES
     every = [(run, run_data(run, store, needs)) for run in chosen]
     named = _of_program(every, program)
     known: set[str] = set()
@@ -216,13 +222,8 @@ def _of_program(every: Sequence[tuple[Run, RunData]], program: str | None) -> li
 
 def _values(data: RunData, metric: str) -> dict[str, float]:
     """Return the metrics of a run that are at hand; all of them if the metric is not a time of steps."""
-    if metric in (ANY_STEP, STEP, OWN_STEP):
-        summary = data.tables["steps_summary"]
-        found = {STEP: float(summary["p50_ns"].iloc[0])} if len(summary) else {}
-        found |= {} if data.own_p50_ns is None else {OWN_STEP: data.own_p50_ns}
-    else:
-        found = run_metrics(data, has_steps(data))
-    if any_step := found.get(OWN_STEP, found.get(STEP)):
+    found = step_metrics(data) if metric in _STEP_METRICS else run_metrics(data, has_steps(data))
+    if any_step := found.get(OWN_ELAPSED, found.get(ELAPSED)):
         found[ANY_STEP] = any_step
     return found
 

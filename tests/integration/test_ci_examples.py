@@ -72,7 +72,7 @@ def test_the_github_workflow_fails_for_a_slower_step_with_an_annotation(checkout
     assert on_github(checkout, "push", "usual").stdout.startswith("main: usual0-")
     done = on_github(checkout, "pull_request", "slower")
     assert done.returncode == 3, done.stderr
-    assert done.stdout.startswith("::error title=hpcprof compare::regression: own_step_p50_ns")
+    assert done.stdout.startswith("::error title=hpcprof compare::regression: own_elapsed_per_step_ns")
     assert "regression" in (checkout / "summary.md").read_text(encoding="utf-8")
 
 

@@ -158,10 +158,12 @@ def test_a_regression_ends_with_status_3_where_that_is_asked_for(hpcprof: Hpcpro
     gate = ("--fail-on-regression", "--notify", str(tell), "--format", "json")
     done = hpcprof("compare", *sides, *gate)
     assert done.returncode == 3
-    assert done.stderr == "Regression: own_step_p50_ns.\n"
+    assert done.stderr == "Regression: own_elapsed_per_step_ns.\n"
     told = json.loads((tmp_path / "told").read_text())
     assert (told["event"], len(told["baseline"]), len(told["candidate"])) == ("regression", 3, 3)
-    assert told["text"].startswith(f"hpcprof: {told['run']}: regression: own_step_p50_ns 1.000 µs in A, ")
+    assert told["text"].startswith(
+        f"hpcprof: {told['run']}: regression: own_elapsed_per_step_ns 1.000 µs in A, "
+    )
     row = metrics(done.stdout)[0]
     assert (row["n_a"], row["n_b"], row["verdict"]) == (3, 3, "regression")
     assert row["ratio"] == pytest.approx(1.2, abs=1e-3)
@@ -188,7 +190,9 @@ def test_a_regression_against_a_named_baseline_is_an_error_in_github_and_a_failu
     done = hpcprof(*gate, "github")
     assert done.returncode == 3
     annotation, _, summary = done.stdout.partition("\n")
-    assert annotation.startswith("::error title=hpcprof compare::regression: own_step_p50_ns 1.000 µs in A")
+    assert annotation.startswith(
+        "::error title=hpcprof compare::regression: own_elapsed_per_step_ns 1.000 µs in A"
+    )
     assert "ratio 1.2000 (" in annotation
     assert summary.startswith("## hpcprof compare\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary.md"))
@@ -209,7 +213,7 @@ def test_a_program_reads_baselines_and_histories(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     rows = library.open(slower[0]).against("compare", *library.open_baseline("main"))
-    assert rows[rows["metric"] == "own_step_p50_ns"]["n_a"].tolist() == [3]
+    assert rows[rows["metric"] == "own_elapsed_per_step_ns"]["n_a"].tolist() == [3]
     library.set_baseline("slow", slower)
     assert [run.id.partition("-")[0] for run in library.open_baseline("slow")] == slower
     with pytest.raises(library.UsageError, match="no run in runs has a step time"):

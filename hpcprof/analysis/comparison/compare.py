@@ -17,10 +17,18 @@ from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.run_data import RunData
 from hpcprof.analysis.gpu_time.breakdown import PARTS
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, RATIO_DIGITS, widening
-from hpcprof.analysis.steps.run_step import account_of_all_steps
+from hpcprof.analysis.steps.once import once_ns
+from hpcprof.analysis.steps.run_step import account_of_all_steps, step_series
 from hpcprof.profiles.timeline import Floats
 
+ELAPSED, OWN_ELAPSED = "elapsed_per_step_ns", "own_elapsed_per_step_ns"
 STEP, OWN_STEP, _SPAN = "step_p50_ns", "own_step_p50_ns", "span_ns"
+_MEDIANS = {ELAPSED: STEP, OWN_ELAPSED: OWN_STEP}
+_TIMES = (ELAPSED, OWN_ELAPSED, STEP, OWN_STEP, _SPAN)
+"""The metrics that may decide, the first one that all runs have."""
+
+_RARE_STEPS = 0.02
+"""Minimum difference of the ratios of elapsed time and of medians that is told."""
 
 GATES = {
     "energy": ("energy_per_step_j",),
@@ -65,8 +73,10 @@ def compare(
     ``ratio`` is b over a. Each run counts as one value, however many steps and ranks it has. With two or more
     runs on both sides, there is a 95 % interval from Student's t on logarithms.
 
-    One metric decides, and its row is the first: the wall time of the median step in the profiles, without
-    that the median step by the workload's own clock, without both the GPU's span. A ``regression`` has an
+    One metric decides, and its row is the first: the elapsed time per step in the profiles, without that the
+    one by the workload's own clock, without both the GPU's span. What happened once
+    (`hpcprof.analysis.steps.once`) does not count. The median step is beside it, and a sentence says where
+    both disagree, as in runs with rare long steps. A ``regression`` has an
     interval above 1 and a ratio of at least 1.01, an ``improvement`` is the opposite. Otherwise the sides are
     ``equivalent`` if the interval is within the margin, and else the comparison is ``inconclusive``. The
     other rows explain.
@@ -107,9 +117,23 @@ def compare(
         if name not in deciders and side.any_time()
     ]
     said += [f"{NOT_MEASURED}{gate} of its steps" for gate in gates if not set(GATES[gate]) & set(sides)]
+    said += _rare_steps(rows)
     if not per_step and any(name == _SPAN for name in sides):
         said.append("not every profile has steps, so the GPU's times are those of whole profiles")
     return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))
+
+
+def _rare_steps(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence where the elapsed time per step changes otherwise than the median step."""
+    ratios = {row["metric"]: row["ratio"] for row in rows if row["ratio"]}
+    decisive = rows[0]["metric"]
+    elapsed, median = ratios.get(decisive), ratios.get(_MEDIANS.get(decisive, ""))
+    if elapsed is None or median is None or abs(elapsed - median) < _RARE_STEPS:
+        return []
+    return [
+        f"the elapsed time per step changes by {100 * (elapsed - 1):+.1f} % and the median step by "
+        f"{100 * (median - 1):+.1f} %: some steps take longer than most"
+    ]
 
 
 @dataclass(frozen=True)
@@ -154,7 +178,7 @@ def other_clocks(known: Mapping[str, tuple[Sequence[float], Sequence[float]]], n
 
 def _deciding(sides: Mapping[str, _Sides]) -> str | None:
     """Return the metric that decides: one that every run has, or else one that both sides have."""
-    names = [name for name in (STEP, OWN_STEP, _SPAN) if name in sides and all(sides[name].known())]
+    names = [name for name in _TIMES if name in sides and all(sides[name].known())]
     complete = [name for name in names if None not in (*sides[name].a, *sides[name].b)]
     return next(iter(complete or names), None)
 
@@ -167,7 +191,7 @@ def _design(
     if logs is None:
         return sides, None, ""
     a, b = logs
-    had = [(run, x) for run in earlier if (x := {**_steps(run), **_of_machine(run.tables)}.get(name))]
+    had = [(run, x) for run in earlier if (x := {**step_metrics(run), **_of_machine(run.tables)}.get(name))]
     before = np.log([x for _, x in had])
     enough = len(before) >= _FEWEST_EARLIER
     submitted = [run.submitted for run in against], [run.submitted for run in runs]
@@ -220,11 +244,11 @@ def _of_order(found: Order) -> list[str]:
 def _detectable(found: Estimate, name: str) -> str:
     ratio = max(found.detectable_ratio(), 1 + MATERIAL_PCT / 100)
     if not ratio <= _NO_CHANGE_FOUND:
-        if name not in (STEP, OWN_STEP, _SPAN):
+        if name not in _TIMES:
             return f"with so few and so different runs, only twice as much {name} would be noticed"
         return "with so few and so different runs, only a step more than twice as long would be noticed"
     change, power = 100 * (ratio - 1), 100 * POWER
-    what = "" if name in (STEP, OWN_STEP, _SPAN) else f" of {name}"
+    what = "" if name in _TIMES else f" of {name}"
     return f"in runs like these, a change{what} of {change:.1f} % is noticed {power:.0f} % of the time"
 
 
@@ -267,15 +291,28 @@ def _verdict(ratio: float, low: float, high: float, words: tuple[str, str], marg
     return EQUIVALENT if 1 - margin <= low and high <= 1 + margin else INCONCLUSIVE
 
 
-def _steps(run: RunData) -> dict[str, float]:
-    """Return the median step of a run in the profiles and by the workload's own clock, as far as known."""
-    found = {}
-    summary = run.tables["steps_summary"]
+def step_metrics(run: RunData) -> dict[str, float]:
+    """Return the elapsed time per step and the median step of a run, as far as known, in ns.
+
+    The workload's own clock and the profiles each have both.
+    """
+    metrics = {}
+    summary, times, kinds = (run.tables[name] for name in STEP_TABLES)
     if len(summary):
-        found[STEP] = float(summary["p50_ns"].iloc[0])
-    if (own := run.own_p50_ns) is not None:
-        found[OWN_STEP] = own
-    return found
+        metrics[STEP] = float(summary["p50_ns"].iloc[0])
+    if len(times):
+        wall = step_series(times).wall
+        elapsed = account_of_all_steps(kinds)["elapsed_ns"] if len(kinds) else 0.0
+        metrics[ELAPSED] = (elapsed or float(wall.mean())) - once_ns(wall) / max(1, len(wall))
+    if len(run.own_step_ns):
+        wall = run.own_step_ns
+        metrics[OWN_ELAPSED] = float(wall.mean()) - once_ns(wall) / len(wall)
+        metrics[OWN_STEP] = float(np.median(wall))
+    return metrics
+
+
+STEP_TABLES = ("steps_summary", "step_times", "step_kinds")
+"""The analyses that the times of a step are read from."""
 
 
 def _of_machine(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:
@@ -330,15 +367,16 @@ def clocks_of(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:
 def run_metrics(run: RunData, per_step: bool) -> dict[str, float]:
     """Return the known metrics of a run.
 
-    ``own_step_p50_ns`` is the median step by the workload's own clock, ``step_p50_ns`` that of the profiles;
-    the time of a step is that of its slowest rank. The others are means over ranks: the median of each phase,
+    ``elapsed_per_step_ns`` is the elapsed time per step in the profiles and ``step_p50_ns`` their median
+    step, ``own_elapsed_per_step_ns`` and ``own_step_p50_ns`` are those of the workload's own clock; a step
+    takes as long as on its slowest rank. The others are means over ranks: the median of each phase,
     the sum of all kernels, and the percentage of communication that is overlapped. Of MPI programs these are
     also the efficiencies of the step, else of the run; of sampled nodes energy, memory, data and clocks. With
     ``per_step``, the elapsed time of a step and its parts are those of ``step_kinds``, and the kernels are
     divided by the number of steps of the rank. Otherwise the GPU's span and its parts are those of
     ``breakdown``.
     """
-    found, tables = _steps(run), run.tables
+    found, tables = step_metrics(run), run.tables
     if len(tables["phases"]):
         for phase, values in tables["phases"].groupby("phase", sort=False)["p50_ns"]:
             found[f"phase {phase} p50_ns"] = float(values.mean())
@@ -362,7 +400,8 @@ def _gpu_times(tables: Mapping[str, pd.DataFrame], per_step: bool) -> dict[str, 
     suffix = "_per_step_ns" if per_step else "_ns"
     if per_step and len(tables["step_kinds"]):
         for name, time in account_of_all_steps(tables["step_kinds"]).items():
-            found[f"{name.removesuffix('_ns')}{suffix}"] = time
+            if name != "elapsed_ns":
+                found[f"{name.removesuffix('_ns')}{suffix}"] = time
     elif len(tables["breakdown"]):
         whole = tables["breakdown"].set_index("rank")
         for part in ("span", *PARTS):

@@ -181,7 +181,8 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path, store: Store) -> None:
     with pytest.raises(UsageError, match=r"unknown metric 'stepns'; did you mean 'step_ns'"):
         histories(store, tmp_path, "train", "stepns")
     with pytest.raises(
-        UsageError, match=r"no run of train has idle_per_step_ns: they have own_step_p50_ns, step_ns"
+        UsageError,
+        match="no run of train has idle_per_step_ns: they have own_elapsed_per_step_ns, own_step_p50_ns, ",
     ):
         histories(store, tmp_path, "train", "idle_per_step_ns")
     with pytest.raises(UsageError, match="no run matches"):

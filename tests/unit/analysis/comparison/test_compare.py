@@ -31,7 +31,7 @@ def timed(*factors: float) -> list[RunData]:
 
 def verdict(a: list[RunData], b: list[RunData]) -> str:
     row = compare(b, a).rows.iloc[0]
-    assert row["metric"] == "own_step_p50_ns"
+    assert row["metric"] == "own_elapsed_per_step_ns"
     return str(row["verdict"])
 
 
@@ -66,7 +66,7 @@ def test_one_run_on_each_side_has_no_statistics() -> None:
     assert rows.columns.tolist() == [column.name for column in ACROSS_RUNS["compare"].columns]
     assert rows.to_dict("records") == [
         {
-            "metric": "own_step_p50_ns",
+            "metric": metric,
             "a": 1e6,
             "b": 2e6,
             "ratio": 2.0,
@@ -76,6 +76,7 @@ def test_one_run_on_each_side_has_no_statistics() -> None:
             "n_b": 1,
             "verdict": "one run each: no statistics",
         }
+        for metric in ("own_elapsed_per_step_ns", "own_step_p50_ns")
     ]
     assert verdict(timed(1.0), timed(2.0, 2.1)) == "one run on a side: no statistics"
 
@@ -134,9 +135,9 @@ def test_the_wall_step_decides_and_the_own_clock_explains() -> None:
         for s, values in ((1, [(0, 1.0), (1, 1.001)]), (2, [(0, 1.0), (1, 1.002)]))
     )
     found = compare(b, a).rows
-    assert found["metric"].iloc[0] == "step_p50_ns"
+    assert found["metric"].iloc[0] == "elapsed_per_step_ns"
     assert found["verdict"].iloc[0] == "equivalent"
-    assert found.set_index("metric").loc["own_step_p50_ns", "verdict"] == "slower"
+    assert found.set_index("metric").loc["own_elapsed_per_step_ns", "verdict"] == "slower"
 
 
 def test_the_interval_of_the_deciding_metric_has_95_percent() -> None:
@@ -157,7 +158,7 @@ def test_earlier_runs_that_are_alike_widen_the_baseline() -> None:
     row = outcome.rows.iloc[0]
     assert (row["verdict"], row["n_a"], row["n_b"]) == ("regression", 13, 3)
     assert row["ratio"] == pytest.approx(row["b"] / row["a"], abs=1e-4)
-    assert "10 earlier runs of the baseline are part of it in own_step_p50_ns" in outcome.reason
+    assert "10 earlier runs of the baseline are part of it in own_elapsed_per_step_ns" in outcome.reason
 
 
 @pytest.mark.parametrize(
@@ -173,7 +174,7 @@ def test_earlier_runs_of_another_mean_or_spread_or_with_a_trend_are_left_out(ear
     alone, outcome = compare(b, a), compare(b, a, timed(*earlier))
     assert outcome.rows.iloc[0].equals(alone.rows.iloc[0])
     assert (
-        "10 earlier runs differ from the baseline in own_step_p50_ns, or drift, and are left out"
+        "10 earlier runs differ from the baseline in own_elapsed_per_step_ns, or drift, and are left out"
         in outcome.reason
     )
 
@@ -366,11 +367,35 @@ def test_what_explains_it_is_per_step_and_averaged_over_ranks() -> None:
     assert "exposed_comm_per_step_ns" not in found.index
 
 
+def _steps_of(*values: list[int]) -> list[RunData]:
+    return [run(f"r{place}{values[0][-1]}", own=steps) for place, steps in enumerate(values)]
+
+
+def test_rare_long_steps_are_a_regression_that_the_median_does_not_show() -> None:
+    usual, doubled = [BASE] * 40, [BASE, *[BASE] * 8, 2 * BASE] * 4
+    noise = [BASE // 500 * place for place in range(4)]
+    a = _steps_of(*([step + more for step in usual] for more in noise))
+    b = _steps_of(*([step + more for step in doubled] for more in noise))
+    outcome = compare(b, a)
+    rows = outcome.rows.set_index("metric")
+    assert rows.loc["own_elapsed_per_step_ns", "verdict"] == "regression"
+    assert rows.loc["own_elapsed_per_step_ns", "ratio"] == pytest.approx(1.1, abs=0.001)
+    assert rows.loc["own_step_p50_ns", "ratio"] == pytest.approx(1.0, abs=0.001)
+    assert "changes by +10.0 % and the median step by +0.0 %" in outcome.reason
+
+
+def test_a_step_that_is_long_once_is_no_regression() -> None:
+    steps = [[BASE + BASE // 500 * place] * 40 for place in range(4)]
+    setup = [[*own[:8], 60 * BASE, *own[9:]] for own in steps]
+    assert verdict(_steps_of(*setup), _steps_of(*steps)) == "equivalent"
+
+
 def test_metrics_that_explain_decide_nothing() -> None:
     a = [profiled(f"a{i}", f, 10) for i, f in enumerate((1.0, 1.001))]
     b = [profiled(f"b{i}", f, 10) for i, f in enumerate((1.5, 1.501))]
     found = compare(b, a).rows.set_index("metric")["verdict"]
-    assert found["step_p50_ns"] == "regression"
+    assert found["elapsed_per_step_ns"] == "regression"
+    assert found["step_p50_ns"] == "slower"
     assert found["compute_per_step_ns"] == "slower"
     assert found["overlap_pct"] == "equivalent"
 
@@ -435,12 +460,12 @@ def sampled(joule: float, mhz: float = 1755.0, written: float = 1e6) -> RunData:
 def test_energy_memory_and_data_are_metrics_and_decide_where_they_are_gates() -> None:
     a, b = [sampled(100.0), sampled(100.5)], [sampled(120.0, written=2e6), sampled(120.6, written=2e6)]
     rows = compare(b, a).rows.set_index("metric")
-    assert rows.index[0] == "own_step_p50_ns" and rows["verdict"].iloc[0] == "equivalent"
+    assert rows.index[0] == "own_elapsed_per_step_ns" and rows["verdict"].iloc[0] == "equivalent"
     assert rows.loc["energy_per_step_j", "verdict"] == "higher"
     assert rows.loc["memory_peak_bytes", "a"] == 2e9 and rows.loc["gpu_memory_peak_bytes", "a"] == 3e9
     assert rows.loc["read_per_step_bytes", "a"] == 10.0 and rows.loc["waiting_for_files_pct", "a"] == 5.0
     gated = compare(b, a, gates=("energy", "io")).rows
-    assert gated["metric"].tolist()[:2] == ["own_step_p50_ns", "energy_per_step_j"]
+    assert gated["metric"].tolist()[:2] == ["own_elapsed_per_step_ns", "energy_per_step_j"]
     judged = dict(zip(gated["metric"], gated["verdict"], strict=True))
     assert judged["energy_per_step_j"] == judged["written_per_step_bytes"] == "regression"
     assert judged["read_per_step_bytes"] == "equivalent"
