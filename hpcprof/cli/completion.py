@@ -200,7 +200,7 @@ def _targets(context: click.Context, incomplete: str) -> Iterable[str]:
 
 
 def _config_values(context: click.Context, incomplete: str) -> Iterable[str]:
-    from hpcprof.runs.config import Engine, split_key
+    from hpcprof.runs.config import ACCESS, Engine, split_key
     from hpcprof.submit.sites.files import load_site
 
     keys = split_key(context.params.get("key") or "")
@@ -210,6 +210,8 @@ def _config_values(context: click.Context, incomplete: str) -> Iterable[str]:
         return ("slack:", "teams:", "mail:", "https://")
     if keys == ["container_engine"]:
         return [engine.value for engine in Engine]
+    if keys == ["access"]:
+        return ACCESS
     if len(keys) == 3 and keys[2] == "queue":
         return _accepting(load_site(keys[1]))
     if len(keys) == 3 and keys[2] == "host":

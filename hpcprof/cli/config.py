@@ -51,8 +51,9 @@ def show_(form: str) -> None:
 def set_(local: bool, key: str, value: str) -> None:
     """Set a default; an empty VALUE ('') removes it.
 
-    KEY is site, account, queue, runs_dir, db or container_engine, or for one site sites.SITE.account,
-    sites.SITE.queue, sites.SITE.host, sites.SITE.user, sites.SITE.runs_dir or sites.SITE.options.KEY.
+    KEY is site, account, queue, runs_dir, db, container_engine or access, or for one site
+    sites.SITE.account, sites.SITE.queue, sites.SITE.host, sites.SITE.user, sites.SITE.runs_dir or
+    sites.SITE.options.KEY. access is owner or group: who may read new runs and databases.
     notify.NAME is a target for --notify: slack:URL, teams:URL, mail:ADDRESS, a URL or a command.
     """
     from hpcprof.submit.config_edit import set_value

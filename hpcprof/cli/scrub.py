@@ -30,11 +30,13 @@ def command(output: Path, files: tuple[Path, ...]) -> None:
     Every analysis gives the same figures. The names of kernels, API functions and ranges stay, with paths in
     them replaced by numbers.
     """
-    from hpcprof.profiles.scrub.files import scrub_files
+    from hpcprof.profiles.scrub.files import REMAINS, scrub_files
 
     done = scrub_files(files, output, lambda path: click.echo(f"reading {path}", err=True))
     for path, left_out in done.written:
         click.echo(f"wrote {path}; left out: {', '.join(left_out) or 'nothing'}")
     for sentence in done.warnings:
         click.echo(f"hpcprof: {sentence}", err=True)
+    if done.written:
+        click.echo(f"hpcprof: {REMAINS}", err=True)
     exit_naming(done.skipped)

@@ -12,6 +12,7 @@ from hpcprof.cli.job_options import job_options, log_origins, show_remarks
 from hpcprof.cli.options import flag, repeatable
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import UsageError
+from hpcprof.common.masking import masked_command
 from hpcprof.runs.directory import Run, sweep_of, typed_name
 from hpcprof.submit.jobs.checks import check_array, check_resubmission
 from hpcprof.submit.jobs.job import JobSpec
@@ -75,7 +76,7 @@ def command(
     line = typed_command()
     runs_dir, template = request.runs_dir, request.template
     if dry_run:
-        show([(str(i), " ".join(job.arguments)) for i, job in enumerate(members)], ("run", "arguments"))
+        show([(str(i), masked_command(job.arguments)) for i, job in enumerate(members)], ("run", "arguments"))
         if as_array:
             script, _ = render_array(site, members, runs_dir / "SWEEP_ID", line, at_once, template)
             click.echo(f"\n{script}", nl=False)

@@ -37,10 +37,14 @@ def _special(path: Path) -> bool:
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
-def write_atomically(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str, mode: int | None = None) -> None:
     """Write ``text`` to ``path`` in UTF-8, whole or not at all.
 
-    Bytes of a path or an argument that are not UTF-8 are written unchanged.
+    Bytes of a path or an argument that are not UTF-8 are written unchanged. The file has the permissions of
+    ``mode`` from its beginning, by default those of the umask.
     """
     with replacing(path) as temporary:
+        if mode is not None:
+            temporary.touch(mode=mode & 0o600, exist_ok=False)
+            temporary.chmod(mode)
         temporary.write_text(text, encoding="utf-8", errors="surrogateescape")

@@ -1,14 +1,15 @@
 """Mask secrets in commands and their output, before they are logged.
 
-A value is a secret if the name of its option or variable says so (token, password, key, …), or if it is a
-password in a URL or an authorization header.
+A value is a secret if the name of its option or variable says so (token, password, key, …), if it is a
+password in a URL or an authorization header, or if it begins as the tokens of well-known services do.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import PurePath
 
 from hpcprof.common.units import visible
 
@@ -29,29 +30,64 @@ _SECRET_WORDS = frozenset(
         "key",
         "credential",
         "credentials",
+        "apikey",
+        "authorization",
+        "cookie",
     }
 )
 _SECRET_ENDINGS = ("token", "password", "passwd", "secret", "apikey", "accesskey", "secretkey")
 # A name is tried from its beginning only: from each of its characters takes 7 s for a line of 20,000.
-_ASSIGNED = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]+)["']?[ \t]*[=:][ \t]*""")
-_VALUE = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'|[^\s,;"'}&]+""")
+_NAME = r"""(?<![\w.-])(?P<name>[\w.-]+)"""
+# Two colons are a scope of C++.
+_ASSIGNED = re.compile(_NAME + r"""["']?[ \t]*(?:=|:(?!:))[ \t]*""")
+# An option, or a name in capitals, with its value after a space.
+_FOLLOWED = re.compile(r"(?<![\w.-])(?P<name>--?[A-Za-z][\w.-]*|[A-Z][A-Z0-9_]*)[ \t]+(?=[^\s=:-])")
+# A comma belongs to a value unless another name or a space follows it.
+_VALUE = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'|(?:[^\s,;"'}&]|[,;](?!\s|$|[\w.-]+["']?\s*[=:]))+""")
 # A container's environment, as in the objects of Kubernetes.
 _NAMED_VALUE = re.compile(r'"name":\s*"(?P<name>[^"]*)",\s*"value":\s*')
-_URL_PASSWORD = re.compile(r"(://[^\s:/@]*:)[^\s/@]+(?=@)")
-_AUTHORIZATION = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"(://[^\s:/@]*:)([^\s/@]+)(?=@)")
+_URL_TOKEN = re.compile(r"(://)([^\s:/@]{16,})(?=@)")
+_AUTHORIZATION = re.compile(
+    r"\b((?:Bearer|Basic|Authorization[\"']?[ \t]*[=:][ \t]*[\"']?\w+)\s+)([\w.~+/=-]{8,})", re.I
+)
+_TOKEN = re.compile(
+    r"(?<![A-Za-z0-9])()(gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|hf_[A-Za-z0-9]{20,}"
+    r"|sk-[\w-]{16,}|xox[abprs]-[\w-]{10,}|AKIA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)"
+)
+"""Tokens of GitHub, GitLab, Hugging Face, OpenAI and others, Slack, AWS, and JSON Web Tokens."""
+
+_MASKED = re.compile(r"\*\*\*|<secret \d+>|(?i:bearer|basic|token)")
+_BARE_NAME = re.compile(r"[A-Za-z_]\w*")
+_PASSWORD_FLAGS = {"sshpass": ("-p",), "mysql": ("-p",), "curl": ("-u", "--user", "-U"), "docker": ("-p",)}
+"""Short options for a password, by program."""
+
 _WORD_BREAK = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
 
 
 def masked_command(command: Sequence[str]) -> str:
     """Return a command as a shell would take it, on one line and with its secrets masked."""
     words: list[str] = []
+    flags: tuple[str, ...] = ()
     for word in without_targets(command):
         after = words[-1] if words else ""
-        if after.startswith("-") and "=" not in after and is_secret(after) and not word.startswith("-"):
+        flags = _PASSWORD_FLAGS.get(PurePath(word).name, flags)
+        name, equals, _ = word.partition("=")
+        if not word.startswith("-") and (after in flags or _names_the_next(after)):
             words.append(MASK)
+        elif equals and not re.search(r"[\s:/]", name) and is_secret(name):
+            words.append(f"{name}={MASK}")
+        elif "-p" in flags and re.match(r"-p.", word):
+            words.append(f"-p{MASK}")
         else:
             words.append(masked(word))
     return visible(shlex.join(words))
+
+
+def _names_the_next(word: str) -> bool:
+    """Return whether a word of a command is an option or a name whose value, a secret, is the next word."""
+    named = (word.startswith("-") and "=" not in word) or _BARE_NAME.fullmatch(word) is not None
+    return named and is_secret(word)
 
 
 def without_targets(command: Sequence[str]) -> list[str]:
@@ -67,14 +103,16 @@ def without_targets(command: Sequence[str]) -> list[str]:
     return words
 
 
-def masked(text: str) -> str:
-    """Return a text with the values of secret names, and passwords in URLs, replaced by ``***``."""
-    text = _URL_PASSWORD.sub(rf"\1{MASK}", text)
-    text = _AUTHORIZATION.sub(rf"\1 {MASK}", text)
-    return _masked_values(_masked_values(text, _NAMED_VALUE), _ASSIGNED)
+def masked(text: str, mask: Callable[[str], str] = lambda secret: MASK) -> str:
+    """Return a text in which ``mask`` replaces values of secret names, passwords and tokens, by ``***``."""
+    for secret in (_URL_PASSWORD, _URL_TOKEN, _AUTHORIZATION, _TOKEN):
+        text = secret.sub(lambda match: match[1] + mask(match[2]), text)
+    for names in (_NAMED_VALUE, _ASSIGNED, _FOLLOWED):
+        text = _masked_values(text, names, mask)
+    return text
 
 
-def _masked_values(text: str, names: re.Pattern[str]) -> str:
+def _masked_values(text: str, names: re.Pattern[str], mask: Callable[[str], str]) -> str:
     """Mask the values of secret names; the value of another name may itself contain a secret."""
     parts: list[str] = []
     end = 0
@@ -82,7 +120,7 @@ def _masked_values(text: str, names: re.Pattern[str]) -> str:
         parts.append(text[end : found.end()])
         end = found.end()
         if is_secret(found["name"]) and (value := _VALUE.match(text, end)):
-            parts.append(MASK)
+            parts.append(value[0] if _MASKED.fullmatch(value[0]) else mask(value[0]))
             end = value.end()
     return "".join((*parts, text[end:]))
 

@@ -23,6 +23,7 @@ from typing import IO
 import msgspec
 
 from hpcprof.common.errors import HpcprofError, UsageError, unknown, writing
+from hpcprof.common.masking import masked
 from hpcprof.common.units import counted
 from hpcprof.mcp.answers import answer, name
 from hpcprof.runs.directory import Run, find_run
@@ -173,7 +174,7 @@ class Submitting:
             draft = draft_directory(prepared.site, self._runs_dir)
             texts = render_scripts(prepared.site, job, draft, ["hpcprof", "mcp"], prepared.spec.template)
             head = f"Dry run of {name(job_file)}: {asked}, {cost} are left. To submit it: confirm={token}"
-            lines = texts[JOB_SCRIPT].splitlines()
+            lines = [masked(line) for line in texts[JOB_SCRIPT].splitlines()]
             return answer(
                 [head], lines[:_SCRIPT_LINES], "the script of the job", [f"{len(lines)} lines in all."]
             )

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.explain.explanation import Cause
+from hpcprof.common.masking import masked_command
 from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns, listed, named_ranks, visible
 from hpcprof.report.contents import Contents
 from hpcprof.report.explanation import in_short
@@ -59,7 +60,7 @@ def _described(contents: Contents) -> list[tuple[str, str]]:
         job = run.manifest.job
         ranks = counted(job.ranks_per_node, "rank")
         described += [
-            ("job", f"{job.workload or ' '.join(job.arguments)} on {job.site}"),
+            ("job", f"{job.workload or masked_command(job.arguments)} on {job.site}"),
             ("ranks", f"{counted(job.nodes, 'node')} x {ranks}"),
             ("submitted", run.manifest.created),
         ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from typing import Any
 import msgspec
 
 from hpcprof.common.errors import StoreError, UsageError
+from hpcprof.common.masking import masked, masked_command
 from hpcprof.results.stalls import describe_end
 from hpcprof.results.store.overview import StoredRun, pushed_runs, stored_runs
 from hpcprof.runs.directory import MANIFEST, Manifest, Run, all_runs
@@ -159,7 +159,7 @@ def _submitted(run: Run, status: JobStatus, row: StoredRun | None, tags: list[st
         ranks_per_node=job.ranks_per_node,
         ranks=job.ranks,
         profiler=job.profiler,
-        command=shlex.join([*([job.workload] if job.workload else []), *job.arguments]),
+        command=masked_command([*([job.workload] if job.workload else []), *job.arguments]),
         submitted=datetime.fromisoformat(run.manifest.created),
         started=_start(run),
         duration_s=_duration_s(run, status),
@@ -178,7 +178,7 @@ def _collected(row: StoredRun) -> ListedRun:
         site=row.site,
         ranks=row.ranks or row.profiles or None,
         profiler=row.kind,
-        command=row.workload,
+        command=row.workload and masked(row.workload),
         started=datetime.fromtimestamp(start / 1e9, timezone.utc) if start else None,
         step_p50_ns=row.step_p50_ns,
         collected=Coverage.YES,

@@ -12,6 +12,7 @@ import pandas as pd
 
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.framework.run_data import ENVIRONMENT, RunData
+from hpcprof.common.masking import MASK, is_secret, masked, masked_command
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.environment_allowlist import RANK_NUMBERS
@@ -26,6 +27,7 @@ from hpcprof.results.store.tables import ProfileRow, RunRow
 from hpcprof.results.timelines import Timelines, find_timelines, profile_is_gone
 from hpcprof.results.when_asked import stored_analysis
 from hpcprof.runs.directory import Run
+from hpcprof.runs.job import Job
 from hpcprof.runs.live_steps import noted_steps
 from hpcprof.workloads.schema import RankResult
 
@@ -59,7 +61,7 @@ def run_data(run: Run, store: Store, needs: Iterable[str]) -> RunData:
             cache(partial(find_timelines, run)),
         ),
         submitted=datetime.fromisoformat(run.manifest.created) if run.manifest else None,
-        options=run.manifest.job.program_options if run.manifest else {},
+        options=_shown_options(run.manifest.job) if run.manifest else {},
         collect_command=command_line(store, "collect", typed_run(run)),
     )
 
@@ -79,7 +81,7 @@ def _facts(
     return {
         "program": program or (result.workload if result else None),
         "workload": workload or (result.workload if result else None),
-        "arguments": " ".join(job.arguments) if job else None,
+        "arguments": masked_command(job.arguments) if job else None,
         "site": job.site if job else row.site,
         "ranks": ranks or None,
         "nodes": job.nodes if job else len({profile.host for profile in profiles.values()}) or None,
@@ -91,6 +93,12 @@ def _facts(
         "commit": _commit(run),
         **(_recorded(store.common_facts(run.id)) if profiles else {}),
     }
+
+
+def _shown_options(job: Job) -> dict[str, str]:
+    """Return the options of a job's program with its secrets masked."""
+    options = job.program_options
+    return {name: MASK if is_secret(name) else masked(value) for name, value in options.items()}
 
 
 def _commit(run: Run) -> str | None:

@@ -75,11 +75,16 @@ class ConfigFile(_Model, frozen=True):
     """The results database: a path or an SQLAlchemy URL."""
     container_engine: str = ""
     """docker, podman or apptainer."""
+    access: str = ""
+    """owner, or group: who may read new runs and databases."""
     notify: dict[str, str] = {}
     """Targets of messages (--notify) by name. They are secrets, and in the user's own file only."""
     sites: dict[str, SiteSection] = {}
     """Defaults by the name of the site."""
 
+
+OWNER, GROUP = ACCESS = ("owner", "group")
+"""Readers of new runs and databases."""
 
 HOST_KEYS = ("host", "user", "runs_dir")
 """The keys of a site that say how it is reached from another machine."""
@@ -164,6 +169,7 @@ def shown_settings() -> list[ConfigValue]:
         "runs_dir": "runs",
         "db": "hpcprof.db among the runs",
         "container_engine": "the first that is installed",
+        "access": OWNER,
     }
     settings = {key: ConfigValue(key, value, "built in") for key, value in built_in.items()} | read_settings()
     for key, variable in (("runs_dir", RUNS_VARIABLE), ("db", DATABASE_VARIABLE)):
@@ -182,6 +188,8 @@ def check_config(data: Mapping[str, object], where: str) -> ConfigFile:
         engines = [engine.value for engine in Engine]
         if config.container_engine not in engines:
             raise unknown("value", config.container_engine, engines, f" in {where}, container_engine")
+    if config.access and config.access not in ACCESS:
+        raise unknown("value", config.access, ACCESS, f" in {where}, access")
     if config.db:
         from hpcprof.common.masking import masked
 
@@ -228,6 +236,12 @@ def default_engine() -> str | None:
     """Return the container engine to use if none is named, None for the first that is installed."""
     setting = read_settings().get("container_engine")
     return setting.value if setting else None
+
+
+def group_may_read() -> bool:
+    """Return whether new runs and databases are for the user's group too, not for their owner alone."""
+    setting = read_settings().get("access")
+    return setting is not None and setting.value == GROUP
 
 
 def default_runs_dir() -> Path:

@@ -20,8 +20,9 @@ from hpcprof.common import __version__
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.common.paths import from_root
+from hpcprof.common.private import make_private, private_mode
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_command
-from hpcprof.runs.config import default_runs_dir
+from hpcprof.runs.config import default_runs_dir, group_may_read
 from hpcprof.runs.job import Job
 from hpcprof.runs.rank_selection import place_conditions
 
@@ -154,11 +155,12 @@ def new_run_id(job_name: str, runs: Path) -> str:
     """
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", job_name).strip("-.") or "job"
     try:
-        runs.mkdir(parents=True, exist_ok=True)
+        group = group_may_read()
+        make_private(runs, group)
         while True:
             run_id = f"{datetime.now():%Y%m%d-%H%M%S}-{name[:60]}-{secrets.token_hex(2)}"
             with suppress(FileExistsError):
-                (runs / run_id).mkdir()
+                make_private(runs / run_id, group, exist_ok=False)
                 return run_id
     except OSError as error:
         raise HpcprofError(f"cannot make a run directory in {runs}: {error.strerror}.") from None
@@ -183,7 +185,7 @@ def create(
             (path / folder).mkdir(parents=True, exist_ok=True)
         for name, text in scripts.items():
             (path / name).parent.mkdir(exist_ok=True, parents=True)
-            write_atomically(path / name, text)
+            write_atomically(path / name, text, private_mode(group_may_read()))
     except OSError as error:
         raise HpcprofError(f"cannot write the run directory {path}: {error.strerror}.") from None
     manifest = Manifest(
@@ -206,7 +208,7 @@ def save(run: Run) -> Run:
     """Write the manifest of a run with the files that it has now, and return the run as written."""
     manifest = msgspec.structs.replace(run.submission, files=_sizes(run.path))
     text = msgspec.json.format(msgspec.json.encode(manifest), indent=2).decode()
-    write_atomically(run.path / MANIFEST, text + "\n")
+    write_atomically(run.path / MANIFEST, text + "\n", private_mode(group_may_read()))
     return Run(run.id, run.path, manifest)
 
 

@@ -36,6 +36,8 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from hpcprof.common.errors import DamagedInput, HpcprofError, RepeatedRow, StoreError, UsageError
+from hpcprof.common.masking import masked
+from hpcprof.common.private import make_private
 from hpcprof.common.units import format_bytes, visible
 from hpcprof.profiles.event_folders import PUSHED
 from hpcprof.results.package import checksum, keep_package, unpacked
@@ -104,7 +106,7 @@ class Project:
     """A project of a hub: its folder, its results, what comes in, and its pages."""
 
     def __init__(self, folder: Path, db: str, turns: Turns) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private(folder)
         self.store: Store = open_store(db, folder)
         self.store.prepare()
         self.uploads = Uploads(folder, self.store)
@@ -501,8 +503,10 @@ class Uploads:
                     raise PushRefused(
                         413, f"the token's quota of {format_bytes(grant.quota_bytes)} is used up."
                     )
-                listed = msgspec.json.encode(package.described.listed).decode()
-                row = PushedRow(run, grant.name, now, digest, package.bytes, listed)
+                listed = package.described.listed
+                shown = {"command": masked(listed.command or "") or None, "reason": masked(listed.reason)}
+                text = msgspec.json.encode(msgspec.structs.replace(listed, **shown)).decode()
+                row = PushedRow(run, grant.name, now, digest, package.bytes, text)
                 try:
                     keep_package(package, self._store, self._folder, row)
                 except HpcprofError:

@@ -10,12 +10,19 @@ from pathlib import Path
 
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
+from hpcprof.common.units import counted
 from hpcprof.profiles.readers.declaration import Scrubber, load
 from hpcprof.profiles.readers.discovery import BUILT_IN, reader_of
 from hpcprof.profiles.scrub.memory import SNAPSHOT
 from hpcprof.profiles.scrub.names import Names
 from hpcprof.profiles.scrub.stalls import EVIDENCE, is_evidence
 from hpcprof.profiles.scrub.telemetry import SAMPLES, is_samples
+
+REMAINS = (
+    "names of kernels, ranges and functions stay, without the paths, hosts, users and secrets that are "
+    "recognized in them: look at them before you share a copy."
+)
+"""The private data that may remain in a copy."""
 
 # PyTorch's own names: HOST_PID.TIME.pt.trace.json
 _HOST_IN_NAME = re.compile(r"(.+)_\d+\.\d{10,}\.pt\.trace\.json(?:\.gz)?$")
@@ -61,6 +68,9 @@ def scrub_files(
             except DamagedInput as error:
                 done.skipped.append(str(error))
                 continue
+            if names.with_secrets:
+                left_out = [*left_out, f"secrets in {counted(len(names.with_secrets), 'name')}"]
+                names.with_secrets.clear()
             done.written.append((target, left_out))
             if words := _private_words(target, names):
                 done.in_names[target] = words

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from hpcprof.common.masking import masked
+
 # An absolute path of two or more parts (one part is more often a label), a path below a home, or an address
 # with a scheme. Text that looks like a placeholder is replaced too, so that no two names become equal.
 _PATH = (
@@ -33,7 +35,7 @@ _EVERYBODY = frozenset(
 
 
 class Names:
-    """Replaces paths by ``<path 1>``, and known hosts and users by ``<host 1>``, ``<user 1>``.
+    """Replaces paths, secrets, and known hosts and users: by ``<path 1>``, ``<secret 1>``, and so on.
 
     A text has the same number in all files that share this object. Equal names stay equal and different names
     stay different, so no group of kernels or ranges changes.
@@ -44,6 +46,8 @@ class Names:
         self._kinds: dict[str, str] = {}
         self._private = re.compile(_PATH)
         self._known: dict[str, str] = {}
+        self.with_secrets: set[str] = set()
+        """The texts in which secrets were replaced."""
 
     def know(self, words: Mapping[str, str]) -> None:
         """Add words, each with its kind (host or user); those of one or two letters are too common."""
@@ -57,7 +61,10 @@ class Names:
     def cleaned(self, text: str) -> str:
         """Return a name that may be shared."""
         if text not in self._known:
-            self._known[text] = self._private.sub(self._placeholder, text.replace("\0", ""))
+            plain = masked(text.replace("\0", ""), lambda secret: self.numbered("secret", secret))
+            self._known[text] = self._private.sub(self._placeholder, plain)
+        if "<secret " in self._known[text]:
+            self.with_secrets.add(text)
         return self._known[text]
 
     def private_in(self, text: str) -> list[str]:

@@ -161,9 +161,12 @@ def _cell(table: str, column: str, columns: Mapping[str, str]) -> str:
         domain = f"domainId, globalTid >> {PROCESS_SHIFT}"
         created = f"eventType = {DOMAIN_CREATE} AND text = '{NCCL_DOMAIN}'"
         nccl = f"SELECT {domain} FROM source.NVTX_EVENTS WHERE {created}"
-        return f'CASE WHEN ({domain}) IN ({nccl}) THEN nccl_payload(domainId, "{column}") END'
+        return (
+            f"CASE WHEN ({domain}) IN ({nccl}) AND typeof(\"{column}\") = 'blob' "
+            f'THEN nccl_payload(CAST(domainId AS INTEGER), "{column}") END'
+        )
     if table == "NVTX_PAYLOAD_SCHEMA_ENTRIES" and column == "name":
-        return "nccl_entry(name)"
+        return "nccl_entry(CAST(name AS BLOB))"
     if table == "MPI_COMMUNICATORS" and column == "members":
         return f'CASE WHEN "{column}" NOT GLOB \'*[^0-9, ]*\' THEN "{column}" END'
     listed = _ENUM_TEXTS if table.startswith("ENUM_") else _TEXTS.get(table, ())
@@ -234,8 +237,9 @@ _LARGEST_PAYLOAD = 256
 
 
 def entry_name(name: object) -> str | None:
-    """Return the name of an entry of a schema if NCCL uses it, else None."""
-    return name if isinstance(name, str) and name in (*COMMUNICATOR, *_COUNTS) else None
+    """Return the name of an entry of a schema, or its bytes in UTF-8, if NCCL uses it, else None."""
+    text = name.decode("utf-8", "replace") if isinstance(name, bytes) else name
+    return text if isinstance(text, str) and text in (*COMMUNICATOR, *_COUNTS) else None
 
 
 class NcclPayloads:

@@ -134,7 +134,10 @@ def page_environment(clean: Clean | None) -> Environment:
     )
 
 
-SAID = "This page is scrubbed: hosts, users, paths, command lines and logs are left out."
+SAID = (
+    "This page is scrubbed: hosts, users, paths, recognized secrets, command lines and logs are left out. "
+    "Other names of kernels and ranges stay."
+)
 
 PRIVATE_FACTS = ("folder", "job")
 """Facts that consist of a path or of a command line."""

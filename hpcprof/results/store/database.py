@@ -23,6 +23,7 @@ from sqlalchemy.schema import CreateTable, DropTable
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import RepeatedRow, StoreError, UsageError
+from hpcprof.common.private import make_private, make_private_file
 from hpcprof.results.analysis_table import WHOLE_RUN
 from hpcprof.results.store.bulk import insert_rows
 from hpcprof.results.store.tables import (
@@ -35,7 +36,7 @@ from hpcprof.results.store.tables import (
     TABLES,
     ReasonRow,
 )
-from hpcprof.runs.config import database_file
+from hpcprof.runs.config import database_file, group_may_read
 
 _BUSY_SECONDS = 60.0
 _SHOWN_PARAMETERS = ("host", "port", "service", "sslmode")
@@ -162,7 +163,9 @@ class Database:
             return
         with self._errors_as_sentences():
             if self._is_sqlite:
-                Path(self.url.database or "").parent.mkdir(parents=True, exist_ok=True)
+                group, path = group_may_read(), Path(self.url.database or "")
+                make_private(path.parent, group)
+                make_private_file(path, group)
             with self._begin() as connection:
                 self._lock(connection, "tables")
                 if _version(connection) is None:  # else another process was faster

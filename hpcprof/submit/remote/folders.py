@@ -20,6 +20,7 @@ from typing import IO
 from hpcprof.common.atomic import replacing
 from hpcprof.common.errors import HpcprofError, writing
 from hpcprof.common.units import format_bytes
+from hpcprof.runs.config import group_may_read
 from hpcprof.runs.directory import FOLDERS
 from hpcprof.submit.remote.host import Host
 from hpcprof.submit.remote.request import HostUnreachable, Sync
@@ -98,7 +99,8 @@ def _chosen(folder: Path, below: str, excludes: Sequence[str]) -> Iterator[Path]
 @contextmanager
 def _sending(host: Host, folder: PurePosixPath) -> Iterator[tarfile.TarFile]:
     """Yield an archive that is unpacked in a folder of a host while it is written."""
-    words = ["sh", "-c", 'mkdir -p -- "$1" && cd -- "$1" && exec tar -xf -', "sh", str(folder)]
+    unpack = 'umask "$2" && mkdir -p -- "$1" && cd -- "$1" && exec tar -xf -'
+    words = ["sh", "-c", unpack, "sh", str(folder), "027" if group_may_read() else "077"]
     with (
         host.reached(words, SECONDS) as running,
         suppress(BrokenPipeError),

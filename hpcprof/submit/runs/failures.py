@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from hpcprof.common.errors import UsageError
+from hpcprof.common.masking import masked
 from hpcprof.common.units import named_ranks
 from hpcprof.runs.directory import Run
 from hpcprof.runs.rank_selection import place_conditions
@@ -333,7 +334,7 @@ def first_failed_rank(run: Run) -> RankFailure | None:
 
 
 def _failure(run: Run, rank: int, exit_code: int | None, first: bool = False, how: str = "") -> RankFailure:
-    note, lines = read_exception(run, rank), _last_words(run, rank)
+    note, lines = read_exception(run, rank), [masked(line) for line in _last_words(run, rank)]
     if note is not None and note.started_as not in (None, rank):
         note = None
     killed = memory_cause(run, rank)

@@ -1,0 +1,38 @@
+"""Folders and files with command lines and environments: only their owner reads them, or the group too."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def make_private(folder: Path, group: bool = False, exist_ok: bool = True) -> None:
+    """Make a folder, and those above it, which only its owner can open; with ``group``, its group can too.
+
+    A folder that exists keeps its permissions.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        if not exist_ok or not folder.is_dir():
+            raise
+        return
+    if group:
+        folder.chmod(0o750 | (folder.stat().st_mode & 0o2000))
+
+
+def private_mode(group: bool = False) -> int:
+    """Return the permissions of a file that its owner alone reads; with ``group``, its group too."""
+    return 0o640 if group else 0o600
+
+
+def make_private_file(path: Path, group: bool = False) -> None:
+    """Make an empty file for its owner alone, unless there is one."""
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        return
+    os.close(descriptor)
+    if group:
+        path.chmod(private_mode(group))
