@@ -92,6 +92,8 @@ def _make_job(site: Site, spec: JobSpec, draft: bool) -> Job:
             "notify": _notified(spec, site.host),
         }
     )
+    if job.gpus_per_rank is None and (queue := site.queues.get(job.queue)):
+        job = msgspec.structs.replace(job, gpus_per_rank=queue.gpus_per_rank)
     if job.workload is None and job.ranks_per_node == 1:
         job = _with_workers(site, job)
     if job.ranks > _MOST_RANKS:

@@ -151,6 +151,8 @@ class Queue(_Model, frozen=True):
     """The execution queues behind a routing queue."""
     route_only: bool = False
     """True if the queue accepts jobs from a routing queue only."""
+    gpus_per_rank: int | None = None
+    """GPUs of each rank of a job that does not say otherwise; absent for all GPUs of the nodes."""
     shared: bool = False
     """True if jobs may share a node: a job that asks for part of one (--gpus-per-rank) has no --exclusive."""
     directives: list[str] = []

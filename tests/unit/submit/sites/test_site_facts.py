@@ -316,4 +316,7 @@ def test_a_part_of_a_node_is_shared_where_the_queue_lets_jobs_share() -> None:
 
 @pytest.mark.parametrize("queue", ["shared", "interactive", "preempt", "premium", "overrun"])
 def test_the_qos_of_perlmutter_are_known(queue: str) -> None:
-    assert f"#SBATCH --qos={queue}\n" in scripts("perlmutter", queue=queue)[0]
+    script, _ = scripts("perlmutter", queue=queue)
+    assert f"#SBATCH --qos={queue}\n" in script
+    shape = ("--gpus-per-node=1" in script, "--exclusive" in script)
+    assert shape == ((True, False) if queue == "shared" else (False, True))
