@@ -58,10 +58,10 @@ def command(request: JobSpec, db: str | None, hub: str | None) -> None:
     from hpcprof.report.contents import gather
     from hpcprof.results.store.store import open_store
 
-    profiles, store = find_profiles(run.path), open_store(db, request.runs_dir)
+    profiles, store = find_profiles(run.outputs()), open_store(db, request.runs_dir)
     if profiles or address is not None:
         store.prepare()
-    if profiles or any((run.path / "results").glob("rank*.json")):
+    if profiles or any((run.outputs() / "results").glob("rank*.json")):
         if profiles:
             collect_and_tell(run, store, aside=True)
         show_report(gather(run, store, status, unexplained=explain_first(run, store)))

@@ -126,7 +126,9 @@ class OnRequest:
     def __init__(self, torch: Any, recording: Any, run: Path, rank: int, slower_pct: float) -> None:
         self._torch, self._recording = torch, recording
         self._state, self._rank = run / "state", rank
-        self._trace = run / "profiles" / f"rank{rank:05d}.trace.json.gz"
+        self._trace = Path(os.environ.get("HPCPROF_PROFILE_OUTPUT", run / "profiles/rank")).with_name(
+            f"rank{rank:05d}.trace.json.gz"
+        )
         self._slower_pct = slower_pct if rank == 0 else 0.0
         self._process = os.getpid()
         self._seen: tuple[int, int] | None = None

@@ -185,7 +185,7 @@ def gather(
     computes the analyses that nobody has asked for yet.
     """
     profiles = store.profiles(run.id) if store.exists() else {}
-    results = read_results(run.path)
+    results = read_results(run.outputs())
     ended_badly = status is not None and status.state.ended and status.state is not JobState.COMPLETED
     unprofiled = is_unprofiled(run, store)
     sampled = unprofiled and store.exists() and store.has_run(run.id)

@@ -205,6 +205,7 @@ def collect(
     summary.warnings += untraced(run)
     summary.warnings += _unimported(run)
     if summary.read or summary.unchanged:
+        summary.warnings += _attempt_read(run)
         collection.describe_run()
         update_run(run.id, store, executor, run, survey)
         summary.losses = over_ranks(store.losses(run.id))
@@ -405,9 +406,16 @@ class _Collection:
         ]
 
 
+def _attempt_read(run: Run) -> list[str]:
+    """Return which attempt the profiles are of, if the job was started more than once."""
+    attempt, last = run.profiled_attempt(), run.attempt
+    without = f", since attempt {last} has none" if attempt < last else ""
+    return [f"{run.id}: the profiles are those of attempt {attempt} of {last}{without}"] if last > 1 else []
+
+
 def _unimported(run: Run) -> list[str]:
     """Return a sentence for each trace that nsys recorded, and then could not turn into a report."""
-    traces = (run.path / "profiles").glob("*.qdstrm")
+    traces = (run.outputs(run.profiled_attempt()) / "profiles").glob("*.qdstrm")
     ends = (".nsys-rep", ".sqlite")
     return [
         f"nsys could not import what it recorded in {path}. QdstrmImporter of Nsight Systems, in its folder "

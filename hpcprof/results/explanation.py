@@ -323,7 +323,7 @@ class _Tables(Mapping[str, "pd.DataFrame"]):
 
 def _world_size(run: Run) -> int:
     """Return the number of ranks of a run, 0 if unknown: a single rank may have started others (torchrun)."""
-    results = read_results(run.path).ranks
+    results = read_results(run.outputs()).ranks
     if results:
         return results[0].world_size
     ranks = run.manifest.job.ranks if run.manifest else 1

@@ -42,7 +42,7 @@ def run_data(run: Run, store: Store, needs: Iterable[str]) -> RunData:
     """
     exists = store.exists()
     profiles = store.profiles(run.id) if exists else {}
-    results = read_results(run.path).ranks
+    results = read_results(run.outputs()).ranks
     timelines = {rank: p for rank, p in profiles.items() if content_of(p.kind) is ProfileContent.TIMELINE}
     first = results[0] if results else None
     return RunData(

@@ -26,7 +26,7 @@ from hpcprof.runs.directory import MANIFEST, Run, adopted_id, open_run
 
 def profiles_of(run: Run) -> list[Path]:
     """Return the profiles of a run, sorted."""
-    return find_profiles(run.path) if run.files is None else [*run.files]
+    return find_profiles(run.outputs(run.profiled_attempt())) if run.files is None else [*run.files]
 
 
 def is_unpacked(run: Run) -> bool:

@@ -116,6 +116,25 @@ class Run:
             return None
 
     @property
+    def attempt(self) -> int:
+        """The number of the last start of the job, from 1: schedulers and users start jobs again."""
+        number = self.state_file("attempt") or ""
+        return int(number) if number.isdigit() else 1
+
+    def outputs(self, attempt: int | None = None) -> Path:
+        """Return the folder with the logs, profiles and results of an attempt, by default the last."""
+        number = self.attempt if attempt is None else attempt
+        return self.path if number <= 1 else self.path / "attempts" / str(number)
+
+    def profiled_attempt(self) -> int:
+        """Return the number of the last attempt that has profiles; that of the last if none has."""
+        attempts = range(self.attempt, 0, -1)
+        return next(
+            (number for number in attempts if any((self.outputs(number) / "profiles").glob("[!.]*"))),
+            self.attempt,
+        )
+
+    @property
     def profiled_ranks(self) -> list[int]:
         """The ranks under the profiler: those of the usual layout until the nodes have noted others."""
         job = self.submission.job
@@ -399,10 +418,10 @@ def log_files(run: Run, rank: int | None = None) -> list[Path]:
 
     Of a rank whose program was never started that of its profiler is left, which is returned instead.
     """
-    folder = run.path / "logs"
     names = ("job", "rank00000") if rank is None else (f"rank{rank:05d}",)
     present = []
     for name in names:
+        folder = (run.path if name == "job" else run.outputs()) / "logs"
         output = [path for path in (folder / f"{name}.out", folder / f"{name}.err") if path.is_file()]
         chatter = folder / f"{name}.profiler"
         present += output or ([chatter] if chatter.is_file() else [])

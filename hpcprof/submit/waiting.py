@@ -147,7 +147,7 @@ class _Log:
     def __init__(self, run: Run) -> None:
         profiler = profiler_of(run)
         self._chatter = re.compile(profiler.chatter) if profiler is not None and profiler.chatter else None
-        self._offsets = {run.path / "logs" / f"rank00000.{stream}": 0 for stream in ("out", "err")}
+        self._offsets = {run.outputs() / "logs" / f"rank00000.{stream}": 0 for stream in ("out", "err")}
 
     def read_new(self, ended: bool) -> str:
         """Return the lines that are new; the last one is held back while it may go on."""

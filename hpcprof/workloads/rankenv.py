@@ -107,7 +107,8 @@ class RankEnvironment:
     @property
     def results_dir(self) -> Path:
         """The folder of the results files; ``./results`` without a run directory."""
-        return (self.run_dir or Path()) / "results"
+        profiles = self.profile_output.parent if self.profile_output and self.run_dir else None
+        return profiles.with_name("results") if profiles else (self.run_dir or Path()) / "results"
 
     def profile_stem(self, rank: int) -> Path:
         """Return the path of the profile without its suffix; by default ``./profiles/rankNNNNN``."""

@@ -32,7 +32,9 @@ def run_wrapper(
 ) -> subprocess.CompletedProcess[str]:
     for name in ("state", "logs", "profiles"):
         (folder / name).mkdir(exist_ok=True, parents=True)
-    (folder / "wrapper.sh").write_text(rendered(job, folder)["wrapper.sh"])
+    for name, text in rendered(job, folder).items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
     return subprocess.run(
         [shell, str(folder / "wrapper.sh"), *arguments],
         env={"PATH": os.environ["PATH"], **environment},
@@ -704,6 +706,15 @@ def test_a_job_forgets_the_ranks_of_the_shell_that_submits(launch: list[str], tm
     own = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "HPCPROF_RANK": "0"}
     port = (tmp_path / "state/meeting").read_text().strip().partition(":")[2]
     assert told == {**own, **started, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+
+
+def test_each_further_start_of_a_job_has_folders_of_its_own(tmp_path: Path) -> None:
+    asked = job(nodes=1, ranks_per_node=1, arguments=["sh", "-c", 'echo "$HPCPROF_PROFILE_OUTPUT"'])
+    for folder in (tmp_path, tmp_path / "attempts/2", tmp_path / "attempts/3"):
+        assert start_job(tmp_path, asked, []).wait() == 0
+        written = (folder / "logs/rank00000.out").read_text()
+        assert written == f"{folder}/profiles/rank00000\n"
+    assert (tmp_path / "state/attempt").read_text() == "3\n"
 
 
 def test_lines_of_the_site_that_fail_are_noted_and_the_job_goes_on(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hpcprof.submit.remote.folders import SECONDS, Fetched, RemoteFile, fetch_fi
 from hpcprof.submit.remote.host import Host
 from hpcprof.submit.sites.model import recorded_site
 
-_FOLDERS = ("state", "logs", "results", "stall", "telemetry")
+_FOLDERS = ("state", "logs", "results", "stall", "telemetry", "attempts")
 """Folders in a copy of a run that has not been collected."""
 
 _PROFILES = "profiles"
@@ -86,7 +86,7 @@ def bring_profiles(run: Run) -> list[str]:
     said = refresh(run)
     host = host_of(run)
     if host is not None and not said:
-        fetch_all(run, host, [_PROFILES])
+        fetch_all(run, host, [_PROFILES, "attempts"])
     return said
 
 

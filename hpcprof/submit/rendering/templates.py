@@ -62,7 +62,7 @@ from hpcprof.workloads.torch_hook import recording
 _PLACES = {
     OUTPUT: '"$output"',
     SCRATCH: '"$scratch"',
-    FOLDER: '"$run_dir"/profiles',
+    FOLDER: '"$outputs"/profiles',
     NAME: '"$name"',
     SECONDS: '"$seconds"',
     WITH_MPI: '"$with_mpi"',

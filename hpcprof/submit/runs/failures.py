@@ -48,7 +48,7 @@ _ABORTS = ("mpich_abort", "open_mpi_abort")
 _LOST = ("slurm_node", "open_mpi_node")
 """The names of patterns, see ``failure_patterns.yaml``."""
 
-_LAUNCHER_BYTES = 1 << 16
+_LAUNCHER_BYTES = 1 << 20
 """Maximum bytes of a launcher's errors that are looked at."""
 
 _JOB_ERRORS = 200
@@ -254,7 +254,7 @@ def _starts_ranks(run: Run) -> bool:
 def _has_started(run: Run, rank: int) -> bool:
     """Return whether the wrapper of a rank has begun to start its program."""
     stem = f"rank{rank:05d}"
-    return any((run.path / "logs" / f"{stem}.{log}").exists() for log in ("err", "out", "profiler"))
+    return any((run.outputs() / "logs" / f"{stem}.{log}").exists() for log in ("err", "out", "profiler"))
 
 
 def _aborting_rank(run: Run, ranks: Sequence[int], job_cause: FailureCause | None) -> tuple[int, str] | None:
@@ -262,7 +262,7 @@ def _aborting_rank(run: Run, ranks: Sequence[int], job_cause: FailureCause | Non
     if job_cause is not None and job_cause.name in _ABORTS and job_cause.rank is not None:
         return job_cause.rank, job_cause.meaning
     for rank in ranks:
-        text = "\n".join(tail(run.path / "logs" / f"rank{rank:05d}.err"))
+        text = "\n".join(tail(run.outputs() / "logs" / f"rank{rank:05d}.err"))
         if not _ABORT_HINT.search(text):
             continue
         for where in ("errors", "job_errors"):
@@ -283,6 +283,9 @@ def _is_disk_error(text: str) -> bool:
 
 
 def _job_errors(run: Run) -> list[str]:
+    """Return the last errors of job.sh, from its launch on if it got that far."""
+    if run.state_file("errors_before") is not None:
+        return _launcher_errors(run)[-_JOB_ERRORS:]
     return tail(run.path / "logs" / "job.err", _JOB_ERRORS)
 
 
@@ -355,7 +358,7 @@ def first_failure(run: Run) -> RankFailure | None:
 
 def _noticed(run: Run, rank: int) -> FailureCause | None:
     """Return that a rank says that another one failed, perhaps long before its last lines; None if not."""
-    text = "\n".join(tail(run.path / "logs" / f"rank{rank:05d}.err", _JOB_ERRORS))
+    text = "\n".join(tail(run.outputs() / "logs" / f"rank{rank:05d}.err", _JOB_ERRORS))
     cause = find_cause("errors", text)
     return cause if cause is not None and cause.blames_other else None
 
@@ -424,7 +427,7 @@ def profiler_complaint(run: Run) -> str:
     if profiler is None:
         return ""
     # Older runs have the profiler's lines among those of the program.
-    for path in sorted((run.path / "logs").glob("rank*.[oep]*")):
+    for path in sorted((run.outputs() / "logs").glob("rank*.[oep]*")):
         with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 if found := profiler.complaint(line):
@@ -434,7 +437,7 @@ def profiler_complaint(run: Run) -> str:
 
 def nothing_recorded(run: Run) -> str:
     """Return the profiler's complaint if it has written no profile of a run; empty otherwise."""
-    profiles = run.path / "profiles"
+    profiles = run.outputs() / "profiles"
     if run.manifest is None or not run.manifest.job.profiled_ranks or any(profiles.glob("[!.]*")):
         return ""
     selection = run.manifest.job.profile_ranks
@@ -462,7 +465,7 @@ def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
 
 
 def _last_words(run: Run, rank: int) -> list[str]:
-    stem = run.path / "logs" / f"rank{rank:05d}"
+    stem = run.outputs() / "logs" / f"rank{rank:05d}"
     # A profiler that fails before it starts the program leaves only its own log.
     logs = (stem.with_suffix(f".{log}") for log in ("err", "out", "profiler"))
     return next(filter(None, map(tail, logs)), [])

@@ -318,6 +318,17 @@ def test_the_first_line_of_a_launcher_that_fails_is_quoted_and_its_path_told(tmp
     assert describe_status(run, completed) == prepared
 
 
+def test_logs_of_an_older_attempt_prove_nothing_for_a_new_one(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=1)
+    (tmp_path / "logs/rank00000.out").touch()
+    (tmp_path / "state/attempt").write_text("2\n")
+    before = "slurmstepd: error: task 0: Out Of Memory\n"
+    (tmp_path / "logs/job.err").write_text(f"{before}unable to open host file: /hosts\n")
+    (tmp_path / "state/errors_before").write_text(f"{len(before)}\n")
+    says = "no rank was started: unable to open host file: /hosts"
+    assert describe_status(run, FAILED) == f"exit code 255; {says}"
+
+
 MPICH_ABORT = (
     "Abort(5) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 5) - process 1\n"
 )
