@@ -15,6 +15,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
 import tarfile
@@ -25,6 +26,10 @@ ARCHIVE = "environment.tar"
 NOTES = os.path.join("state", "environment")
 PACKED, FAILED = "packed.json", "failed.json"
 _SYSTEM = ("/", "/usr", "/usr/local")
+_READY = "ready"
+"""The file in an unpacked folder that says that it is complete."""
+_WAIT_SECONDS = 900
+"""Maximum time in seconds that a node waits for another one that shares its disk."""
 _PACKAGES = re.compile(r"python/lib/python[^/]+/(site-packages|test)(/|$)")
 _MOST_SCRIPT_BYTES = 1 << 20
 """Maximum size of a file in ``bin`` that is taken for a script."""
@@ -101,9 +106,11 @@ def unpack(run: str, folder: str) -> None:
     begin = time.time()
     with open(os.path.join(run, NOTES, PACKED), encoding="utf-8") as file:
         packed = json.load(file)
-    if os.path.isdir(folder) and not os.path.islink(folder) and os.stat(folder).st_uid == os.getuid():
-        shutil.rmtree(folder)  # Of a job that was queued again.
-    os.mkdir(folder, 0o700)
+    try:
+        os.mkdir(folder, 0o700)
+    except FileExistsError:
+        _wait_for(folder)
+        return
     environment = os.path.join(folder, "env")
     top = environment if packed["kind"] == "conda" else folder
     os.makedirs(top, exist_ok=True)
@@ -115,8 +122,21 @@ def unpack(run: str, folder: str) -> None:
         _move(packed["environment"], environment, packed["base"], os.path.join(folder, "python"))
     if not os.path.exists(python):
         raise OSError("this node lacks %s" % os.readlink(python))
+    open(os.path.join(folder, _READY), "w").close()
     name = os.uname().nodename + "." + os.environ.get("SLURMD_NODENAME", "")
     _note(run, name.rstrip(".") + ".json", {"seconds": round(time.time() - begin, 3)})
+
+
+def _wait_for(folder: str) -> None:
+    """Wait until another node that shares the disk has unpacked the environment."""
+    status = os.lstat(folder)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise OSError("%s is not a folder of this user" % folder)
+    end = time.time() + _WAIT_SECONDS
+    while not os.path.exists(os.path.join(folder, _READY)):
+        if time.time() > end:
+            raise OSError("no node has unpacked %s in %d s" % (folder, _WAIT_SECONDS))
+        time.sleep(0.2)
 
 
 def _move(old: str, new: str, old_base: str, new_base: str) -> None:

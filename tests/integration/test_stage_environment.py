@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -72,8 +73,16 @@ def test_a_python_that_the_node_lacks_is_named(
 def test_a_folder_of_somebody_else_is_not_used(environment: Path, tmp_path: Path) -> None:
     pack(str(environment), str(tmp_path / "run"))
     (tmp_path / "disk").symlink_to(tmp_path / "base")
-    with pytest.raises(FileExistsError):
+    with pytest.raises(OSError, match="is not a folder of this user"):
         unpack(str(tmp_path / "run"), str(tmp_path / "disk"))
+
+
+def test_nodes_that_share_a_disk_share_the_environment(environment: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    pack(str(environment), str(run))
+    unpack(str(run), str(tmp_path / "disk"))
+    unpack(str(run), str(tmp_path / "disk"))
+    assert "unpacked on 1 node" in describe_staging(Run("run", run))
 
 
 def test_conda_environments_are_packed_by_conda_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,8 +117,8 @@ def test_ranks_run_the_environment_on_the_nodes_disk(tmp_path: Path) -> None:
         (run / name).parent.mkdir(exist_ok=True)
         (run / name).write_text(text)
     subprocess.run(["bash", run / "job.sh"], env={**os.environ, "TMPDIR": str(disk)}, check=True, timeout=60)
-    staged = f"{disk}/hpcprof-env-run/env"
-    assert (run / "logs/rank00000.out").read_text() == f"{staged}/bin/where in {staged}\n"
+    printed = (run / "logs/rank00000.out").read_text()
+    assert re.fullmatch(rf"({disk}/hpcprof-env-run-\d+/env)/bin/where in \1\n", printed)
     assert json.loads((run / NOTES / "packed.json").read_text())["kind"] == "venv"
     assert "unpacked on 1 node in at most" in describe_staging(Run("run", run))
     assert not list(disk.iterdir()) and not (run / "environment.tar").exists()
