@@ -11,6 +11,7 @@ from hpcprof.analysis.collectives.declarations import COST_PCT
 from hpcprof.analysis.explain.explanation import Cause
 from hpcprof.common.masking import masked_command
 from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns, listed, named_ranks, visible
+from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.report.contents import Contents
 from hpcprof.report.explanation import in_short
 from hpcprof.report.mpi import delays, messages, useful_time
@@ -71,7 +72,7 @@ def _described(contents: Contents) -> list[tuple[str, str]]:
     if staged := describe_staging(run):
         described.append(("environment", staged))
     if profiles:
-        devices = sorted({_devices(p.devices) for p in profiles if p.devices})
+        devices = _gpus_of(contents)
         described.append(("profiles", f"{counted(len(profiles), 'rank')}, {_profilers(profiles)}"))
         described.append(("GPUs", "; ".join(devices) or "none recorded"))
         earlier = earlier_version(profiles)
@@ -87,6 +88,19 @@ def _profilers(profiles: Iterable[ProfileRow]) -> str:
         versions.setdefault(profile.kind, set()).add(profile.profiler_version or "")
     named = (f"{kind} {' and '.join(sorted(found - {''}))}" for kind, found in sorted(versions.items()))
     return ", ".join(text.rstrip() for text in named)
+
+
+def _gpus_of(contents: Contents) -> list[str]:
+    """Return the GPUs of each node, or the number of those that ranks have each for itself.
+
+    Profilers list the GPUs of a node; that of PyTorch lists those that its rank sees.
+    """
+    profiles = [profile for profile in contents.profiles.values() if profile.devices]
+    nodes = {_devices(profile.devices) for profile in profiles}
+    own = all(profile.kind == TORCH.name for profile in profiles)
+    if own and len(nodes) == 1 and ", " not in profiles[0].devices:
+        return [f"{len(profiles)} x {profiles[0].devices}"]
+    return sorted(nodes)
 
 
 def _devices(names: str) -> str:

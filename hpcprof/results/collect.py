@@ -183,6 +183,7 @@ def collect(
     profiles = profiles_by_rank(files, executor, jobs, identities)
     for damage in profiles.damaged:
         summary.skip(damage)
+    summary.warnings += profiles.left_out
     tasks = _tasks(run, store, profiles, max(1, jobs // max(1, len(profiles.paths))), step_range)
     same = {
         (one.identity.path, rank): sha256 for one in known.values() for rank, sha256 in one.sha256.items()
@@ -259,6 +260,7 @@ def _store_beside_profiles(run: Run, store: Store, row: RunRow) -> None:
     sampled = sampled_so_far(run) if run.manifest is not None else None
     row = msgspec.structs.replace(row, sampled=sampled)
     if sampled and store.run(run.id) == row and store.has_run(run.id):
+        note_collected(run, store.runs_dir or runs_directory())
         return
     values = mapped_beside_profiles(run)
     if not any(values.values()):
@@ -268,6 +270,7 @@ def _store_beside_profiles(run: Run, store: Store, row: RunRow) -> None:
         name: analyze_run(one, {}, values[one.map]) for name, one in ANALYSES.items() if one.map in values
     }
     store.put_run(run.id, outcomes, {})
+    note_collected(run, store.runs_dir or runs_directory())
 
 
 def _survey_of_one_program(run: Run, store: Store, executor: Executor, read: list[ProfileTask]) -> RunSurvey:

@@ -24,13 +24,15 @@ class RankedProfiles:
     """The profiles of a run by rank, and the damage of the others.
 
     A profile that holds several ranks is listed for each, and ``parts`` has the part of each of them.
-    ``paths`` has the files to read, and ``identities`` the profiles that were found.
+    ``paths`` has the files to read, and ``identities`` the profiles that were found. ``left_out`` has a
+    sentence for each file that is not a rank of the run.
     """
 
     paths: dict[int, Path] = field(default_factory=dict)
     identities: dict[Path, Identity] = field(default_factory=dict)
     parts: dict[int, ProfilePart] = field(default_factory=dict)
     damaged: list[DamagedInput] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
 
     @property
     def skipped(self) -> list[str]:
@@ -60,8 +62,8 @@ def profiles_by_rank(
 ) -> RankedProfiles:
     """Assign each profile to its rank; a single profile without a rank is rank 0.
 
-    Profiles in ``known`` are not opened. Raises HpcprofError if two profiles have the same rank, or one of
-    several has none.
+    Profiles in ``known`` are not opened. A file without a rank, or with that of another file, is left out
+    beside others. Raises HpcprofError if no file tells its rank, or all tell the same.
     """
     identified: dict[Path, Identified] = {**known}
     new = [file for file in files if file not in known]
@@ -69,6 +71,7 @@ def profiles_by_rank(
         identified |= zip(paths, _lost(paths, answer) if isinstance(answer, Lost) else answer, strict=True)
     found = RankedProfiles()
     alike = _alike(identified.values())
+    told = {one.rank for one in identified.values() if isinstance(one, Identity) and one.rank is not None}
     for file in files:
         identity = identified[file]
         if isinstance(identity, DamagedInput):
@@ -76,6 +79,12 @@ def profiles_by_rank(
             continue
         path = identity.path
         for number, part in _ranks(identity.rank, identity.several, len(files) == 1, alike):
+            if number is None and told:
+                found.left_out.append(
+                    f"{file} is left out: neither the profile nor its name contains a rank. If it is one, "
+                    f"rename it, for example to {_name_with_rank(file, identified.values())}"
+                )
+                continue
             if number is None and len(files) > 1:
                 raise HpcprofError(
                     f"the rank of {file} is unknown: neither the profile nor its name contains it. Rename "
@@ -84,6 +93,9 @@ def profiles_by_rank(
             number = number or 0
             if number in found.paths:
                 other = found.paths[number]
+                if len(told) > 1:
+                    found.left_out.append(f"{path} is left out: {other} is a profile of rank {number} too")
+                    continue
                 why = f"two profiles of rank {number}: {other} and {path}; remove one"
                 # Started by the mpiexec of another MPI, each process is rank 0 of 1.
                 if number == 0 and {rank_from_name(one) for one in (other, path)} != {0}:

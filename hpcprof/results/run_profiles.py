@@ -1,12 +1,14 @@
 """The profiles of a run, and the runs that folders and files of profiles are.
 
-A folder that hpcprof did not make is one run, or one for each profiler if several profiled the same rank.
+A folder that hpcprof did not make is one run, or one for each profiler if several profiled the same rank, or
+one for each recording if its processes were recorded several times.
 Files that are named alone are a run of their own, unless they are all that the folder has.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -127,9 +129,10 @@ def runs_to_collect(run: Run) -> list[Run]:
 
 
 def several_runs(runs: Sequence[Run]) -> str:
-    """Return, without a period, a sentence that names the runs of a folder with several profilers."""
+    """Return, without a period, a sentence that names the runs of a folder with several."""
     each = [f"{run.id} ({counted(len(f), f'{_kind(f[0])} profile')})" for run in runs if (f := run.files)]
-    return f"{runs[0].path} is {len(runs)} runs, one for each profiler: {' and '.join(each)}"
+    what = "profiler" if len({_kind(run.files[0]) for run in runs if run.files}) > 1 else "recording"
+    return f"{runs[0].path} is {len(runs)} runs, one for each {what}: {' and '.join(each)}"
 
 
 def told_apart(runs: Sequence[Run]) -> list[str]:
@@ -159,12 +162,50 @@ def _runs_of(folder: Path, files: Sequence[Path], native: Sequence[Path]) -> lis
     for file in sorted(files):
         by_kind.setdefault(_kind(file) or "", []).append(file)
     if not _share_ranks(by_kind.values()):
+        recordings = _recordings(sorted(files))
+        if len(recordings) > 1:
+            return [_recording(folder, number, files) for number, files in enumerate(recordings, 1)]
         alone = tuple(sorted(files)) if len(files) > len(native) else None
         return [Run(open_run(folder).id, folder, files=alone)] if files else []
     return [
         Run(adopted_id(f"{folder.name}-{kind}", folder, kind), folder, files=tuple(of_kind))
         for kind, of_kind in sorted(by_kind.items())
     ]
+
+
+_MOMENT = re.compile(r"\d{9,}(?:\.\d+)?|(?<=step|iter|ycle|poch|ndow)(?:eration)?s?[-_.]?\d+", re.IGNORECASE)
+"""Time stamps and counters in the names of files, which tell recordings of one process apart."""
+
+_DIGITS = re.compile(r"\d+")
+
+
+def _recording(folder: Path, number: int, files: Sequence[Path]) -> Run:
+    names = [file.name for file in files]
+    return Run(adopted_id(f"{folder.name}-{number}", folder, *names), folder, files=tuple(files))
+
+
+def _recordings(files: Sequence[Path]) -> list[list[Path]]:
+    """Divide the profiles of a folder by recording, if its processes were recorded several times.
+
+    Names of one process differ only in a time stamp or the counter of a step. A server may also record each
+    rank once for each kind of its work, in files whose names differ in a word.
+    """
+    by_process: dict[str, list[Path]] = {}
+    by_word: dict[str, list[Path]] = {}
+    for file in files:
+        by_process.setdefault(_MOMENT.sub("#", file.name), []).append(file)
+        by_word.setdefault(_DIGITS.sub("#", file.name), []).append(file)
+    by_rank: dict[tuple[str, int | None], list[Path]] = {}
+    for name, of in by_process.items():
+        for file in sorted(of, key=lambda file: [*map(int, _DIGITS.findall(file.name))]):
+            by_rank.setdefault((name, _rank(file) if len(of) > 1 else None), []).append(file)
+    most = max(map(len, by_rank.values()), default=0)
+    if most > 1:
+        return [[of[at] for of in by_rank.values() if at < len(of)] for at in range(most)]
+    groups = [*by_word.values()]
+    if len(groups) > 1 and len({*map(len, groups)}) == 1 and _share_ranks(groups):
+        return groups
+    return [[*files]] if files else []
 
 
 def _share_ranks(groups: Iterable[Sequence[Path]]) -> bool:

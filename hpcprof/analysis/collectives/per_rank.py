@@ -171,7 +171,8 @@ def _from_calls(timeline: Timeline) -> tuple[_Collectives, list[str]]:
     carriers, carrier = numbered_rows(where, calls.start, calls.end)
     owner = _inside(carriers, launch_where, launched)
     kernel, owner = kernel[owner != _NONE], owner[owner != _NONE]
-    others = _from_kernel_names(timeline, carried_out_by_name(timeline, only_unrecorded=True))
+    unowned = np.setdiff1d(rows, rows[kernel])
+    others = _from_kernel_names(timeline, carried_out_by_name(timeline, only_unrecorded=True), unowned)
     spare = len(rows) - len(distinct(kernel)) - len(others.start)
     carrying = rows[kernel]
     first, last = np.full(len(carriers), _LATEST), np.full(len(carriers), _EARLIEST)
@@ -255,10 +256,13 @@ def carried_out_by_name(timeline: Timeline, *, only_unrecorded: bool = False) ->
     }
 
 
-def _from_kernel_names(timeline: Timeline, named: Mapping[int, str]) -> _Collectives:
-    """List the communication kernels with an operation by their names, sorted by start."""
+def _from_kernel_names(
+    timeline: Timeline, named: Mapping[int, str], rows: Ints | None = None
+) -> _Collectives:
+    """List the communication kernels, or those of some rows, with an operation by their names, by start."""
     kernels = timeline.kernels
-    rows = np.flatnonzero((kernels.category == Category.COMM) & np.isin(kernels.name, [*named]))
+    rows = np.flatnonzero(kernels.category == Category.COMM) if rows is None else rows
+    rows = rows[np.isin(kernels.name[rows], [*named])]
     rows = rows[np.argsort(kernels.start[rows], kind="stable")]
     count = len(rows)
     kernel, call = _launches(timeline, rows)

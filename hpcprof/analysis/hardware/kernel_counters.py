@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -39,18 +39,38 @@ def kernel_counters(timeline: Timeline) -> Outcome:
     )
 
 
+_OF_PEAK = "pct_of_peak_sustained_elapsed"
+# Each value by the names of its metric, the usual one first: sections, versions and chips differ.
 _PERCENT = {
-    "compute_throughput_pct": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
-    "memory_throughput_pct": "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
-    "dram_throughput_pct": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
-    "achieved_occupancy_pct": "sm__warps_active.avg.pct_of_peak_sustained_active",
-    "theoretical_occupancy_pct": "sm__maximum_warps_per_active_cycle_pct",
-    "l1_hit_pct": "l1tex__t_sector_hit_rate.pct",
-    "l2_hit_pct": "lts__t_sector_hit_rate.pct",
+    "compute_throughput_pct": (f"sm__throughput.avg.{_OF_PEAK}", f"sm__throughput.max.{_OF_PEAK}"),
+    "memory_throughput_pct": (
+        f"gpu__compute_memory_throughput.avg.{_OF_PEAK}",
+        f"gpu__compute_memory_access_throughput.avg.{_OF_PEAK}",
+    ),
+    "dram_throughput_pct": (
+        f"gpu__dram_throughput.avg.{_OF_PEAK}",
+        f"dram__throughput.avg.{_OF_PEAK}",
+        f"dram__bytes.sum.{_OF_PEAK}",
+        f"dram__bytes.avg.{_OF_PEAK}",
+    ),
+    "achieved_occupancy_pct": (
+        "sm__warps_active.avg.pct_of_peak_sustained_active",
+        "sm__warps_active.avg.pct_of_peak_sustained_elapsed",
+    ),
+    "theoretical_occupancy_pct": (
+        "sm__maximum_warps_per_active_cycle_pct",
+        "sm__maximum_warps_avg_per_active_cycle_pct",
+    ),
+    "l1_hit_pct": ("l1tex__t_sector_hit_rate.pct", "l1tex__hit_rate.pct"),
+    "l2_hit_pct": ("lts__t_sector_hit_rate.pct", "lts__hit_rate.pct"),
 }
 DURATION = "gpu__time_duration.sum"
-
-_WHOLE = {"sm_count": "launch__sm_count", "duration_ns": DURATION}
+_DURATIONS = (DURATION, "gpu__time_duration.avg", "gpu__time_duration.max", "gpu__time_active.sum")
+_WHOLE = {
+    "sm_count": ("launch__sm_count", "device__attribute_multiprocessor_count"),
+    "duration_ns": _DURATIONS,
+}
+_SECTOR_BYTES = 32
 
 
 def ncu_kernels(report: KernelReport) -> Outcome:
@@ -71,8 +91,8 @@ def ncu_kernels(report: KernelReport) -> Outcome:
 
 def _row(kernel: MeasuredKernel) -> dict[str, object]:
     metrics = kernel.metrics
-    percent = {name: metrics.get(metric) for name, metric in _PERCENT.items()}
-    whole = {name: metrics.get(metric) for name, metric in _WHOLE.items()}
+    percent = {name: first_of(metrics, of) for name, of in _PERCENT.items()}
+    whole = {name: first_of(metrics, of) for name, of in _WHOLE.items()}
     tensor, tensor_type = tensor_flops(metrics)
     return {
         "id": kernel.id,
@@ -89,6 +109,12 @@ def _row(kernel: MeasuredKernel) -> dict[str, object]:
 
 
 Metrics = Mapping[str, float]
+
+
+def first_of(metrics: Metrics, names: Sequence[str]) -> float | None:
+    """Return the value of the first metric that was measured; None if none was."""
+    return next((metrics[name] for name in names if name in metrics), None)
+
 
 # The operations of one instruction of a thread. Half-precision instructions work on pairs, as in ncu's own
 # half-precision roofline.
@@ -139,13 +165,19 @@ def tensor_flops(metrics: Metrics) -> tuple[int | None, str | None]:
 
 def dram_bytes(metrics: Metrics) -> int | None:
     """Return the bytes read from and written to the GPU's memory."""
-    read, written = (metrics.get(f"dram__bytes_{way}.sum") for way in ("read", "write"))
     total = metrics.get("dram__bytes.sum")
-    if total is None and read is not None and written is not None:
-        total = read + written
+    time = first_of(metrics, _DURATIONS)
+    for name, scale in (
+        ("dram__bytes_{way}.sum", 1.0),
+        ("dram__sectors_{way}.sum", _SECTOR_BYTES),
+        ("dram__bytes_{way}.sum.per_second", (time or 0) / 1e9),
+    ):
+        ways = [metrics.get(name.format(way=way)) for way in ("read", "write")]
+        if total is None and scale and None not in ways:
+            total = scale * sum(way or 0 for way in ways)
     rate = metrics.get("dram__bytes.sum.per_second")
-    if total is None and rate is not None and DURATION in metrics:
-        total = rate * metrics[DURATION] / 1e9
+    if total is None and rate is not None and time is not None:
+        total = rate * time / 1e9
     return None if total is None else round(total)
 
 
@@ -156,8 +188,9 @@ def _instructions(metrics: Metrics, name: str) -> float | None:
     per_cycle = metrics.get(f"{name}.per_cycle_elapsed")
     cycles = metrics.get("smsp__cycles_elapsed.avg")
     rate = metrics.get("smsp__cycles_elapsed.avg.per_second")
-    if cycles is None and rate is not None and DURATION in metrics:
-        cycles = rate * metrics[DURATION] / 1e9
+    time = first_of(metrics, _DURATIONS)
+    if cycles is None and rate is not None and time is not None:
+        cycles = rate * time / 1e9
     return None if per_cycle is None or cycles is None else per_cycle * cycles
 
 

@@ -71,7 +71,7 @@ def roofline(kernels: pd.DataFrame, shapes: pd.DataFrame, peaks: pd.DataFrame) -
     Parameters
     ----------
     kernels : DataFrame
-        Rows of ``ncu_kernels``; the launches of a kernel count by their median.
+        Rows of ``ncu_kernels``; the launches of a kernel with a value count by their median.
     shapes : DataFrame
         Rows of ``kernels_by_shape`` of the same program under Nsight Systems, of any ranks; may be empty. If
         ranks differ, the median of their medians counts.
@@ -147,8 +147,9 @@ def _bound(
 
 
 def _median(values: pd.Series[Any]) -> float | None:
-    """Return the median; None if a launch has no value."""
-    return None if values.isna().any() else float(values.astype(float).median())
+    """Return the median of the launches with a value; others may have been measured for other metrics."""
+    measured = values.dropna()
+    return float(measured.astype(float).median()) if len(measured) else None
 
 
 def _reasons(rows: pd.DataFrame, shapes: pd.DataFrame) -> str:

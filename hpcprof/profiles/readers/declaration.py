@@ -138,6 +138,9 @@ class Reader:
     reports : mapping of str to tuple of str
         The suffixes of files that only the profiler's own tool can read, each with the endings of what
         is made from them. Such a file or folder beside its report is not a profile of its own.
+    other_forms : tuple of str
+        How files end, in place of a profile's suffix, that the profiler writes beside it about the same
+        recording. They are no profiles of their own.
     convert : str
         Returns for a report the file to read, which it may have to make.
     scrubber : Scrubber, optional
@@ -160,6 +163,7 @@ class Reader:
     own_suffixes: tuple[str, ...] = field(default=(), kw_only=True)
     recognize: str = ""
     reports: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    other_forms: tuple[str, ...] = field(default=(), kw_only=True)
     convert: str = ""
     scrubber: Scrubber | None = None
 
@@ -174,9 +178,11 @@ class Reader:
         return name.endswith(self.shared_suffixes) and not name.endswith(self.own_suffixes)
 
     def made_from(self, path: Path) -> list[Path]:
-        """Return the files and folders that may have been made from a report; none for other profiles."""
+        """Return the files and folders beside a profile that are made from it, or from the same recording."""
         endings = self.reports.get(path.suffix.lower(), ())
-        return [path.with_name(f"{path.stem}{ending}") for ending in endings]
+        made = [path.with_name(f"{path.stem}{ending}") for ending in endings]
+        suffix = next((one for one in self.suffixes if path.name.lower().endswith(one)), "")
+        return made + [path.with_name(path.name.removesuffix(suffix) + ending) for ending in self.other_forms]
 
 
 def load(reference: str) -> Any:

@@ -43,6 +43,12 @@ def test_a_single_profile_without_a_rank_is_rank_0() -> None:
     assert profiles_by_rank([Path("a.x")]).paths == {0: Path("a.x")}
 
 
+def test_a_second_profile_of_a_rank_is_left_out_beside_other_ranks() -> None:
+    found = profiles_by_rank([Path("0.x"), Path("0.y"), Path("1.x")])
+    assert found.paths == {0: Path("0.x"), 1: Path("1.x")}
+    assert found.left_out == ["0.y is left out: 0.x is a profile of rank 0 too"]
+
+
 def test_a_damaged_profile_is_named_and_the_others_keep_their_ranks() -> None:
     found = profiles_by_rank([Path("3.x"), Path("damaged.x"), Path("1.x")], jobs=2)
     assert found.paths == {3: Path("3.x"), 1: Path("1.x")}
@@ -52,7 +58,7 @@ def test_a_damaged_profile_is_named_and_the_others_keep_their_ranks() -> None:
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        (("a.x", "1.x"), "the rank of a.x is unknown"),
+        (("a.x", "b.x"), "the rank of a.x is unknown"),
         (("1.x", "1.y"), "two profiles of rank 1: 1.x and 1.y; remove one.$"),
         (("rank0.alone", "rank00.alone"), "two profiles of rank 0: .*; remove one.$"),
         (("rank0.alone", "rank1.alone"), "remove one, or .* use the mpiexec of the program's MPI"),
@@ -75,8 +81,10 @@ def test_profiles_that_cannot_be_told_apart_are_refused(names: tuple[str, str], 
 def test_the_suggested_name_keeps_the_kind_of_a_profile_and_has_a_free_rank(
     names: tuple[str, ...], new: str
 ) -> None:
-    with pytest.raises(HpcprofError, match=rf"the rank of {names[0]} .* Rename it, for example to {new}, or"):
-        profiles_by_rank([Path(name) for name in names])
+    found = profiles_by_rank([Path(name) for name in names])
+    (sentence,) = found.left_out
+    assert sentence.startswith(f"{names[0]} is left out") and sentence.endswith(f"for example to {new}")
+    assert [path.name for path in found.paths.values()] == [*names[1:]]
     assert rank_from_name(Path(new)) is not None
     assert reader_of(Path(new)) is reader_of(Path(names[0]))
 

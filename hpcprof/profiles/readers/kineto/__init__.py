@@ -16,6 +16,7 @@ TORCH = Reader(
     content=ProfileContent.TIMELINE,
     read="hpcprof.profiles.readers.kineto.reader:read",
     identify_rank="hpcprof.profiles.readers.kineto.rank_identity:identify_rank",
+    several_ranks="hpcprof.profiles.readers.kineto.rank_identity:several_ranks",
     shared_suffixes=_SUFFIXES,
     own_suffixes=_OWN_SUFFIXES,
     recognize="hpcprof.profiles.readers.kineto.rank_identity:is_trace",

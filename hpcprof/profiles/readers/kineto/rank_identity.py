@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.gzip_file import content_of
-from hpcprof.profiles.readers.declaration import rank_from_name
+from hpcprof.profiles.readers.declaration import SeveralRanks, rank_from_name
 from hpcprof.profiles.readers.kineto import MERGED
 
 # Kineto writes distributedInfo before the events, after the properties of up to 16 devices.
@@ -17,6 +17,12 @@ _OF_KINETO = re.compile(
     rb'"(?:schemaVersion|deviceProperties|distributedInfo)"\s*:'
     rb'|"cat"\s*:\s*"(?:user_annotation|cuda_runtime|cuda_driver|hip_runtime|xpu_runtime|python_function|ac2g)"'
 )
+# Merged traces are looked at as far as this for the processes in them.
+_MERGED_BYTES = 4 << 20
+_LAUNCH = re.compile(
+    rb'"cat"\s*:\s*"(?:cuda|hip|xpu)_runtime"[^{}]*?"name"\s*:\s*"\w*Launch\w*"[^{}]*?"pid"\s*:\s*"?(\d{1,9})\b'
+    rb'|"pid"\s*:\s*"?(\d{1,9})\b[^{}]*?"cat"\s*:\s*"(?:cuda|hip|xpu)_runtime"[^{}]*?"name"\s*:\s*"\w*Launch'
+)
 _DISTRIBUTED = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*(\d{1,9})\b')
 
 
@@ -24,6 +30,16 @@ def identify_rank(path: Path) -> int | None:
     """Return the rank in a trace, else in its name; None if neither has one."""
     found = _DISTRIBUTED.search(content_of(path, _HEAD_BYTES))
     return int(found[1]) if found else rank_from_name(path)
+
+
+def several_ranks(path: Path) -> SeveralRanks | None:
+    """Return the processes that launch kernels in a trace that a tool merged; None if there is one.
+
+    Kineto records one process. The others that a tool merges with it, such as data loaders, launch nothing.
+    """
+    head = content_of(path, _MERGED_BYTES)
+    processes = sorted({int(found[1] or found[2]) for found in _LAUNCH.finditer(head)})
+    return SeveralRanks(tuple((process,) for process in processes)) if len(processes) > 1 else None
 
 
 def is_trace(path: Path) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.units import counted, visible
 from hpcprof.profiles import kernel_classification
-from hpcprof.profiles.columns.unique import distinct, each, numbered
+from hpcprof.profiles.columns.unique import distinct, each, numbered, position_in_group
 from hpcprof.profiles.gzip_file import open_packed, reading_packed
 from hpcprof.profiles.host_memory import host_memory_of_name
 from hpcprof.profiles.losses import Loss, LossKind, Subject
@@ -28,6 +28,7 @@ from hpcprof.profiles.readers.kineto.host_collectives import host_collectives, i
 from hpcprof.profiles.readers.kineto.json_stream import NotATrace, TraceStream
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
+    NO_PROCESS,
     Allocations,
     ApiCalls,
     Category,
@@ -85,9 +86,10 @@ def read(path: Path) -> Timeline:
     work = is_work(ranges["name"], events.strings)
     ranges = {name: column for name, column in ranges.items() if name not in ("dims", "types")}
     strings = events.strings.array()
-    # Events on the GPU have no process. A trace is of one.
+    # Events on the GPU have no process. A trace is of one, unless a tool merged several.
     processes = np.unique(calls.process)
     process = int(processes[0]) if len(processes) == 1 else 0
+    owners = [_owners(one["correlation"], calls, processes) for one in (kernels, memory, graphs)]
     return Timeline(
         origin=replace(
             _origin(path, properties, (*events.losses, *_warnings(properties))),
@@ -95,12 +97,12 @@ def read(path: Path) -> Timeline:
         ),
         kernels=Kernels(
             **kernels,
-            process=np.full(len(kernels["start"]), process),
+            process=owners[0],
             category=category,
         ),
         memops=MemoryOperations(
             **memory,
-            process=np.full(len(memory["start"]), process),
+            process=owners[1],
             category=np.full(len(memory["start"]), int(Category.MEM)),
             host_memory=each(memory["name"], lambda name: host_memory_of_name(strings[name])),
         ),
@@ -113,7 +115,7 @@ def read(path: Path) -> Timeline:
         ),
         graphs=Operations(
             **graphs,
-            process=np.full(len(graphs["start"]), process),
+            process=owners[2],
             category=np.full(len(graphs["start"]), int(Category.COMP)),
         ),
         gpu_marks=GpuMarks(**events.gpu_marks.columns()),
@@ -125,6 +127,27 @@ def read(path: Path) -> Timeline:
         synchronizations=synchronizations(events.waits.columns(), process, calls, strings.tolist()),
         strings=strings,
     )
+
+
+def _owners(correlation: Ints, calls: ApiCalls, processes: Ints) -> Ints:
+    """Return the process of each operation on the GPU, given those of the calls.
+
+    Processes of a merged trace number their calls alike. Of the operations and calls with one number, those
+    of the same process are at the same place in the file.
+    """
+    if len(processes) < 2:
+        return np.full(len(correlation), processes[0] if len(processes) else 0)
+    numbers, row = numbered(correlation)
+    place, count = position_in_group(row), np.bincount(row, minlength=len(numbers))
+    pairs, first = np.unique(np.stack((calls.correlation, calls.process)), axis=1, return_index=True)
+    by_place = np.lexsort((first, pairs[0]))
+    calling, caller = pairs[0][by_place], pairs[1][by_place]
+    begin = np.searchsorted(calling, numbers)
+    of_number = np.searchsorted(calling, numbers, side="right") - begin
+    known = of_number[row] > 0
+    share = np.where(known, place * np.maximum(of_number[row], 1) // np.maximum(count[row], 1), 0)
+    at = np.minimum(begin[row] + share, len(caller) - 1)
+    return np.where(known & (calling[at] == correlation), caller[at], NO_PROCESS)
 
 
 def _cuda(called: Ints, strings: NDArray[np.object_]) -> bool:

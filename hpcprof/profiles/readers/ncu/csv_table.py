@@ -39,6 +39,29 @@ _DETAILS = {
     (_MEMORY, "L2 Hit Rate"): "lts__t_sector_hit_rate.pct",
     (_MEMORY, "Memory Throughput"): "dram__bytes.sum.per_second",
 }
+# The same in versions before 2022, whose sections have other names.
+_OLDER = {
+    **{label: metric for (section, label), metric in _DETAILS.items() if section != _MEMORY},
+    "L1/TEX Hit Rate": "l1tex__t_sector_hit_rate.pct",
+    "L1 Hit Rate": "l1tex__t_sector_hit_rate.pct",
+    "L2 Hit Rate": "lts__t_sector_hit_rate.pct",
+    "SM [%]": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "Compute (SM) [%]": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "SOL SM": "sm__throughput.avg.pct_of_peak_sustained_elapsed",
+    "Memory [%]": "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    "SOL Memory": "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
+    "SOL DRAM": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "SOL FB": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+}
+_RAW_NAME = re.compile(r"[a-z0-9]+__[\w.:\[\]-]+")
+
+
+def _metric_name(section: str, label: str) -> str | None:
+    """Return the name of a metric that the details page shows by its raw name, or by a label of a section."""
+    if _RAW_NAME.fullmatch(label):
+        return label
+    return _DETAILS.get((section, label)) or (None if section == _MEMORY else _OLDER.get(label))
+
 
 DEVICE_NAME = "device__attribute_display_name"
 
@@ -148,7 +171,7 @@ def _details(header: list[str], rows: Rows, path: Path) -> Printed:
     for row in kept:
         section, metric, unit, text = (row[at[name]] for name in _METRIC)
         _, metrics = kernels.setdefault((row[at["Process ID"]], row[at["ID"]]), (row, {}))
-        name = _DETAILS.get((section, metric))
+        name = _metric_name(section, metric)
         value = _converted(text, factor(unit), decimal_comma)
         if name is not None and value is not None:
             metrics[name] = value

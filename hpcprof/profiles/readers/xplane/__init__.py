@@ -8,4 +8,5 @@ XPLANE = Reader(
     files="*.xplane.pb of JAX",
     content=ProfileContent.TIMELINE,
     read="hpcprof.profiles.readers.xplane.reader:read",
+    other_forms=(".trace.json.gz",),
 )

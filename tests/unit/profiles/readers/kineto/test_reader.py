@@ -17,6 +17,7 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.host_memory import HostMemory, host_memory_of_name
 from hpcprof.profiles.losses import LossKind
+from hpcprof.profiles.readers.kineto.rank_identity import several_ranks
 from hpcprof.profiles.readers.kineto.reader import read
 from hpcprof.profiles.readers.kineto.stamps import nanoseconds, times
 from hpcprof.profiles.timeline import NO_CORRELATION, NO_PEER, Category
@@ -401,3 +402,27 @@ def test_names_of_copies_tell_the_memory_of_the_host() -> None:
     }
     assert host_memory_of_name("Memcpy H2D (Host (Driver Allocated) -> Device)") == HostMemory.PINNED
     assert host_memory_of_name("Memset (0 -> Device)") == HostMemory.NONE
+
+
+def test_processes_that_a_tool_merged_into_a_trace_are_ranks_with_their_own_kernels(tmp_path: Path) -> None:
+    def process(pid: int) -> list[dict[str, Any]]:
+        call = {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": pid, "tid": pid}
+        return [
+            {**call, "ts": 1 + pid, "dur": 1, "args": {"correlation": 9}},
+            {**KERNEL, "ts": 10 + pid},
+            {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": pid, "tid": pid, "ts": 1, "dur": 2},
+        ]
+
+    path = write(tmp_path / "merged.json", *process(100), *process(200))
+    several = several_ranks(path)
+    assert several is not None and several.processes == ((100,), (200,))
+    timeline = read(path)
+    assert timeline.kernels.process.tolist() == [100, 200]
+    assert launch_pairs(timeline)[0].tolist() == [0, 1]
+    assert several_ranks(write(tmp_path / "one.json", *process(100))) is None
+
+
+def test_warnings_of_libkineto_about_lost_events_are_losses(tmp_path: Path) -> None:
+    path = write(tmp_path / "rank0.json", KERNEL, WARNING=["CUPTI dropped 12 activity records", "Step is 3"])
+    (loss,) = read(path).origin.losses
+    assert loss.sentence == "the profiler reports: CUPTI dropped 12 activity records"

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hpcprof.analysis.hardware.kernel_counters import ncu_kernels
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.readers.declaration import rank_from_name
@@ -21,6 +22,7 @@ from hpcprof.profiles.readers.discovery import file_to_read, find_profiles
 from hpcprof.profiles.readers.ncu import reader as ncu_reader
 from hpcprof.profiles.readers.ncu.csv_table import factor, number, parse, uses_decimal_comma
 from hpcprof.profiles.readers.ncu.reader import read
+from hpcprof.profiles.timeline import Origin
 
 DATA = Path(__file__).parents[4] / "data/ncu"
 
@@ -362,3 +364,23 @@ def test_where_ncu_is_a_report_is_read_itself(ncu: Path, tmp_path: Path) -> None
     report.write_bytes(b"readable")
     (tmp_path / "rank0.csv").write_bytes(gzip.decompress((DATA / "module.raw.csv.gz").read_bytes()))
     assert file_to_read(report) == report
+
+
+def test_metrics_that_were_asked_for_by_name_and_labels_of_old_versions_are_read() -> None:
+    head = (
+        '"ID","Process ID","Process Name","Kernel Name","Block Size","Grid Size","Section Name",'
+        '"Metric Name","Metric Unit","Metric Value"\n'
+    )
+    rows = [
+        ("Command line profiler metrics", "dram__throughput.avg.pct_of_peak_sustained_elapsed", "%", "61.25"),
+        ("Command line profiler metrics", "gpu__time_duration.sum", "us", "12.45"),
+        ("GPU Speed Of Light", "SM [%]", "%", "35.5"),
+        ("GPU Speed Of Light", "Memory Throughput", "%", "48"),
+    ]
+    lines = [
+        ",".join(f'"{cell}"' for cell in ("0", "1", "a", "k", "(1, 1, 1)", "(1, 1, 1)", *row)) for row in rows
+    ]
+    (kernel,) = parse(head + "\n".join(lines), Path("a.csv")).kernels
+    row = ncu_kernels(KernelReport(Origin(Path("a.csv"), "ncu"), (kernel,))).rows.iloc[0]
+    assert (row["duration_ns"], row["dram_throughput_pct"]) == (12450, 61.25)
+    assert (row["compute_throughput_pct"], row["memory_throughput_pct"]) == (35.5, 48)
