@@ -39,7 +39,11 @@ def list_() -> None:
 @click.argument("name", default=default_site, shell_complete=complete_sites)
 def show_(name: str) -> None:
     """Print a site, merged with the site that it extends; by default that of hpcprof config, or local."""
-    click.echo(msgspec.yaml.encode(load_site(name)).decode(), nl=False)
+    site = load_site(name)
+    shown = msgspec.to_builtins(site)
+    if keys := shown.pop("scheduler_keys", {}):
+        shown[site.scheduler] = keys
+    click.echo(msgspec.yaml.encode(shown).decode(), nl=False)
 
 
 @command.command("check", epilog=examples("hpcprof sites check site_configs/mine.yaml"))
@@ -73,7 +77,7 @@ def schema(job: bool) -> None:
     "--from",
     "template",
     shell_complete=complete_sites,
-    help="Site to extend.  [default: generic-slurm or generic-pbs, by the scheduler on this machine]",
+    help="Site to extend.  [default: the generic one of the scheduler that answers on this machine]",
 )
 @flag("--probe", help="Also start two MPI ranks, in a job of a few seconds.")
 def new(name: str, template: str | None, probe: bool) -> None:
@@ -87,15 +91,12 @@ def new(name: str, template: str | None, probe: bool) -> None:
     from hpcprof.submit.doctor import Inspected
     from hpcprof.submit.schedulers.polling import check_answers
     from hpcprof.submit.schedulers.registry import find_scheduler
-    from hpcprof.submit.sites.probe import add_mpi, new_site
+    from hpcprof.submit.sites.probe import add_mpi, generic_site, new_site
 
-    if template is None:
-        found = (scheduler for scheduler in ("slurm", "pbs") if find_scheduler(scheduler).installed)
-        template = f"generic-{next(found, 'slurm')}"
-    parent = load_site(template)
+    parent = load_site(template or generic_site())
     scheduler = find_scheduler(parent.scheduler)
     if scheduler.installed:
         check_answers(scheduler, parent, "no site was written")
-    path = new_site(name, template, Path("site_configs"), environment=os.environ)
+    path = new_site(name, parent.name, Path("site_configs"), environment=os.environ)
     click.echo(f"MPI: {add_mpi(path, Inspected(load_site_file(path), Path('runs'), probe=probe))}")
     click.echo(f"wrote {path}; after your changes, run: hpcprof sites check {path}")

@@ -2,6 +2,8 @@
 
 from hpcprof.runs.directory import Run
 from hpcprof.submit.schedulers.base import JobState, JobStatus, Record, SchedulerClient
+from hpcprof.submit.schedulers.batch import BatchScheduler
+from hpcprof.submit.schedulers.command import Refused, Unreachable, run_scheduler_command
 from hpcprof.submit.schedulers.run_state import status_from_record
 from hpcprof.submit.schedulers.scheduler import (
     DaskJobs,
@@ -13,16 +15,20 @@ from hpcprof.submit.schedulers.scheduler import (
 )
 
 __all__ = [
+    "BatchScheduler",
     "DaskJobs",
     "FurtherFile",
     "JobArrays",
     "JobState",
     "JobStatus",
     "Record",
+    "Refused",
     "Rendering",
     "Run",
     "Scheduler",
     "SchedulerClient",
     "Shortcoming",
+    "Unreachable",
+    "run_scheduler_command",
     "status_from_record",
 ]

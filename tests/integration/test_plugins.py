@@ -112,7 +112,7 @@ from pathlib import Path
 
 from hpcprof import UsageError
 from hpcprof.plugins.profilers import OUTPUT, Profiler
-from hpcprof.plugins.schedulers import JobState, JobStatus, Scheduler, SchedulerClient
+from hpcprof.plugins.schedulers import BatchScheduler, JobState, JobStatus, Record, Scheduler, SchedulerClient
 
 HERE = Path(__file__).parent / "extras_batch_files"
 
@@ -145,6 +145,27 @@ class TinyClient(SchedulerClient):
         return JobState.COMPLETED if run.state_file("finished") == "0" else JobState.FAILED
 
 
+class Brief(BatchScheduler):
+    """A batch system by four methods, whose jobs run while they are submitted."""
+
+    name = "brief"
+    title = "Brief Batch"
+    template_folders = (HERE / "templates",)
+
+    def directives(self, site, job):
+        return [f"nodes {job.nodes}", *super().directives(site, job)]
+
+    def submit(self, script, directory, after=(), options=()):
+        subprocess.run(["bash", str(script)], cwd=directory)
+        return "brief-1"
+
+    def states(self, job_ids, since):
+        return {job_id: Record(JobState.COMPLETED, "", 0) for job_id in job_ids}
+
+    def cancel(self, job_ids):
+        pass
+
+
 STOPWATCH = Profiler(
     "stopwatch",
     "takes the time of a rank",
@@ -167,6 +188,14 @@ _TEMPLATE = """\
 #TINY {{ job_name }}
 {% endblock %}
 """
+_BRIEF_TEMPLATE = """\
+{% extends "job/base.sh.j2" %}
+{% block directives %}
+{% for line in directives %}
+#BRIEF {{ line }}
+{% endfor %}
+{% endblock %}
+"""
 
 
 @pytest.fixture
@@ -174,13 +203,19 @@ def _batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Install a scheduler and a profiler, and write a site ``there`` that uses the scheduler."""
     folder = tmp_path / "installed"
     groups = {
-        "hpcprof.schedulers": {"tiny": "extras_batch:Tiny", "missing": "extras_gone:Tiny"},
+        "hpcprof.schedulers": {
+            "tiny": "extras_batch:Tiny",
+            "brief": "extras_batch:Brief",
+            "missing": "extras_gone:Tiny",
+        },
         "hpcprof.profilers": {"stopwatch": "extras_batch:STOPWATCH", "seven": "extras_batch:NOT_A_PROFILER"},
     }
     install(folder, {"extras_batch": _BATCH}, groups)
     for name, text in {
         "installed/extras_batch_files/stopwatch.sh": _STOPWATCH,
         "installed/extras_batch_files/templates/job/tiny.sh.j2": _TEMPLATE,
+        "installed/extras_batch_files/templates/job/brief.sh.j2": _BRIEF_TEMPLATE,
+        "site_configs/brief.yaml": "scheduler: brief\nlauncher: {name: none}\n",
         "site_configs/there.yaml": "scheduler: tiny\nlauncher: {name: none}\n",
     }.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -198,6 +233,15 @@ def test_a_job_goes_through_the_scheduler_and_the_profiler_of_another_package(
     assert json.loads((run / "run.json").read_text())["scheduler_job_id"] == "tiny-1"
     assert (run / "profiles/rank00000.seconds").read_text().count("m") >= 2
     assert hpcprof("status").stdout.splitlines()[1].split()[1] == "completed"
+
+
+@pytest.mark.usefixtures("_batch")
+def test_a_batch_system_of_another_package_needs_four_methods(hpcprof: Hpcprof, tmp_path: Path) -> None:
+    done = hpcprof("submit", "--site", "brief", "--wait", "--", "true")
+    assert done.returncode == 0, done.stderr
+    (run,) = (tmp_path / "runs").iterdir()
+    assert json.loads((run / "run.json").read_text())["scheduler_job_id"] == "brief-1"
+    assert "\n#BRIEF nodes 1\n" in (run / "job.sh").read_text()
 
 
 @pytest.mark.usefixtures("_batch")
@@ -222,7 +266,7 @@ def test_an_unknown_name_is_answered_with_those_of_other_packages_too(
     done = hpcprof("submit", "--dry-run", "--site", "other", "--", "true")
     assert done.returncode == 2
     assert "unknown scheduler 'tinny' in site_configs/other.yaml; did you mean 'tiny'?" in done.stderr
-    assert "Valid: kubernetes, local, missing, pbs, slurm, tiny." in done.stderr
+    assert "Valid: brief, flux, kubernetes, local, lsf, missing, pbs, slurm, tiny." in done.stderr
     done = hpcprof("submit", "--dry-run", "--profiler", "clock", "--", "true")
     assert (
         "Valid: inspector, jax, ncu, none, nsys, rocprofv3, scorep, seven, stopwatch, torch, unitrace."

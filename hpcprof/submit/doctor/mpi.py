@@ -257,7 +257,7 @@ def _allocation(machine: Inspected) -> Iterator[list[str]]:
         yield ["--overlap"]
         return
     site = machine.site
-    where = [f"{site.queue_directive}={site.queue}"] if site.queue else []
+    where = [f"{machine.scheduler.keys_of(site).queue_directive}={site.queue}"] if site.queue else []
     shape = ["--nodes=1", "--ntasks=2", f"--time={MINUTES}", "--job-name=hpcprof-probe"]
     command = ["salloc", "--no-shell", f"--immediate={QUEUE_SECONDS}", *shape, *where, *_directives(machine)]
     answer = machine.run(command, seconds=QUEUE_SECONDS + 30.0)

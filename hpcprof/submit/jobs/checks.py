@@ -304,7 +304,10 @@ def _requests_no_gpus(site: Site, job: Job) -> bool:
     queue = site.queues.get(job.queue)
     options = [f"{option.directive} {job.options.get(key)}" for key, option in site.options.items()]
     directives = [*site.directives, *(queue.directives if queue else []), *options, *job.scheduler_args]
-    return not any("gpu" in option for option in (*directives, *site.launcher.arguments, site.select))
+    return not any(
+        "gpu" in option
+        for option in (*directives, *site.launcher.arguments, *map(str, site.scheduler_keys.values()))
+    )
 
 
 def _fits_gpus(profiler: str, site: Site) -> bool:

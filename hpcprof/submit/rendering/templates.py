@@ -328,6 +328,18 @@ def render_text(name: str, values: dict[str, Any], template: Path | None = None)
     return _render(template_environment(template), name, {"version": __version__, **values})
 
 
+class _Environment(ImmutableSandboxedEnvironment):
+    """The environment of templates, in which a site has the keys of its scheduler beside its own."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """Return an attribute; a template may be made from that of any scheduler and name its keys."""
+        if isinstance(obj, Site) and attribute not in Site.__struct_fields__:
+            for scheduler in map(find_scheduler, dict.fromkeys([*BUILT_IN, obj.scheduler])):
+                if attribute in scheduler.keys.__struct_fields__:
+                    return getattr(scheduler.keys_of(obj), attribute)
+        return super().getattr(obj, attribute)
+
+
 def template_environment(
     template: Path | None, scheduler: Scheduler | None = None
 ) -> ImmutableSandboxedEnvironment:
@@ -336,7 +348,7 @@ def template_environment(
     if scheduler is not None:
         # After the user's folders, whose templates replace those of the package.
         folders[-1:-1] = scheduler.template_folders
-    environment = ImmutableSandboxedEnvironment(
+    environment = _Environment(
         loader=ChoiceLoader([FileSystemLoader(folder) for folder in folders]),
         undefined=StrictUndefined,
         bytecode_cache=_COMPILED,

@@ -10,10 +10,11 @@ from functools import partial
 from pathlib import Path
 
 from hpcprof.common.atomic import write_atomically
-from hpcprof.common.errors import SchedulerError
+from hpcprof.common.errors import SchedulerError, UsageError
 from hpcprof.runs.directory import ARRAY_SCRIPT, Run, sweep_of
 from hpcprof.runs.intent import note_job_id, read_intent
 from hpcprof.runs.job import Job
+from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.schedulers.base import CANCELLED_FILE, JobState, JobStatus, Record, SchedulerClient
 from hpcprof.submit.schedulers.command import ask_again_while_silent
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, Scheduler
@@ -87,6 +88,18 @@ class BatchScheduler(Scheduler, ABC):
     def job_name(self, name: str) -> str:
         """Return a job's name as every batch system accepts it: without spaces, and short."""
         return re.sub(r"[^A-Za-z0-9_.-]+", "-", name).strip("-.")[:_JOB_NAME_LENGTH] or "job"
+
+
+def check_whole_minutes(job: Job, title: str) -> None:
+    """Check that the walltime of a job is one of whole minutes, to which a scheduler would round it up."""
+    if job.walltime % 60:
+        longer = job.walltime + 60 - job.walltime % 60
+        nearest = " or ".join(format_walltime(seconds) for seconds in (longer - 60, longer) if seconds)
+        raise UsageError(
+            f"walltime {format_walltime(job.walltime)}: {title} counts in minutes and would round it up; "
+            f"write {nearest}.",
+            "walltime",
+        )
 
 
 class BatchClient(SchedulerClient):

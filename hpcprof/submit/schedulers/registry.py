@@ -12,8 +12,10 @@ from hpcprof.submit.schedulers.scheduler import Scheduler
 # By text, so that a command imports only the scheduler of its site.
 BUILT_IN = {
     "local": "hpcprof.submit.schedulers.local.scheduler:LocalScheduler",
-    "pbs": "hpcprof.submit.schedulers.pbs.scheduler:PbsScheduler",
     "slurm": "hpcprof.submit.schedulers.slurm.scheduler:SlurmScheduler",
+    "pbs": "hpcprof.submit.schedulers.pbs.scheduler:PbsScheduler",
+    "flux": "hpcprof.submit.schedulers.flux:FluxScheduler",
+    "lsf": "hpcprof.submit.schedulers.lsf:LsfScheduler",
     "kubernetes": "hpcprof.submit.schedulers.kubernetes.scheduler:KubernetesScheduler",
 }
 
@@ -37,5 +39,8 @@ def find_scheduler(name: str, where: str = "") -> Scheduler:
             raise UsageError(
                 f"the plug-in {name!r} is not a subclass of hpcprof.plugins.schedulers.Scheduler: {found!r}."
             )
-    scheduler: Scheduler = found()
+    try:
+        scheduler: Scheduler = found()
+    except TypeError as error:  # an abstract class
+        raise UsageError(f"the plug-in {name!r} cannot be used: {error}.") from None
     return scheduler

@@ -92,6 +92,10 @@ class Shortcoming:
     remedy: str
 
 
+class NoKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The keys of a scheduler that has none of its own in a site file."""
+
+
 class Scheduler:
     """A scheduler. Subclasses set ``name`` and ``title``, return a client, and override what differs."""
 
@@ -99,6 +103,8 @@ class Scheduler:
     """The value of ``scheduler`` in a site file."""
     title: ClassVar[str]
     """The name in sentences."""
+    keys: ClassVar[type[msgspec.Struct]] = NoKeys
+    """The keys of its own, which a site file has under the scheduler's name."""
     template_folders: ClassVar[Sequence[Path]] = ()
     """Folders with templates of the package's own, searched after the user's and before hpcprof's."""
     template_filters: ClassVar[Mapping[str, Callable[..., str]]] = {}
@@ -137,6 +143,11 @@ class Scheduler:
     """True if jobs run in a container image, which has its own hpcprof and sees no file of this machine."""
     requeues: ClassVar[bool] = False
     """True if its job.sh can have its own job queued again; its template does it."""
+
+    def keys_of(self, site: Site) -> Any:
+        """Return the scheduler's own keys of a site, as `keys`, with defaults filled in."""
+        fields = site.scheduler_keys.keys() & set(self.keys.__struct_fields__)
+        return msgspec.convert({field: site.scheduler_keys[field] for field in fields}, self.keys)
 
     @property
     def template(self) -> str:

@@ -18,6 +18,7 @@ from hpcprof.submit.jobs.walltime import parse_walltime
 from hpcprof.submit.launchers import STARTERS, core_numbers
 from hpcprof.submit.profilers import PROFILERS, profiler_names
 from hpcprof.submit.schedulers.registry import find_scheduler
+from hpcprof.submit.schedulers.scheduler import Scheduler
 from hpcprof.submit.sites.environment import has_other_expansions
 from hpcprof.submit.sites.model import Site
 
@@ -50,13 +51,32 @@ def load_site(name: str) -> Site:
 
 def load_site_file(path: Path) -> Site:
     """Load one site file. The site that it ``extends`` is searched beside it, then on the search path."""
+    chain = list(_chain(path))
+    name = next((str(data["scheduler"]) for data in chain if "scheduler" in data), "")
+    scheduler = find_scheduler(name, f" in {path}") if name else None
     merged: dict[str, Any] = {}
-    for data in reversed(list(_chain(path))):
+    for data in reversed(chain):
+        if scheduler:
+            data["scheduler_keys"] = _take_keys(data, scheduler, str(path))
         merged = _merge(merged, data)
     site = decode(Site, {**merged, "name": path.stem}, str(path))
-    find_scheduler(site.scheduler, f" in {path}")
     _check(site, path)
     return site
+
+
+def _take_keys(data: dict[str, Any], scheduler: Scheduler, where: str) -> dict[str, Any]:
+    """Remove the scheduler's own keys from the content of a site file, check them, and return them.
+
+    They are under the scheduler's name; 0.3 had them beside the others, where they are read too.
+    """
+    fields = scheduler.keys.__struct_fields__
+    former = {key: data.pop(key) for key in fields if key in data}
+    own = data.pop(scheduler.name, {})
+    if not isinstance(own, dict):
+        raise UsageError(f"{where}: {scheduler.name}: write a mapping of {', '.join(fields) or 'no keys'}.")
+    decode(scheduler.keys, own, f"{where}, {scheduler.name}")
+    decode(scheduler.keys, former, where)
+    return {**former, **own}
 
 
 def _all_files() -> dict[str, Path]:

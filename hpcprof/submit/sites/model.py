@@ -6,7 +6,7 @@ The text below each field is its description in the JSON Schema (``hpcprof sites
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -215,14 +215,12 @@ class Site(_Model, frozen=True):
     """The queue of a job that does not set one."""
     queues: dict[str, Queue] = {}
     """The queues by name; if any are listed, a job must name one of them."""
-    queue_directive: str = "--partition"
-    """The Slurm option that names the queue: --partition or --qos."""
+    scheduler_keys: dict[str, Any] = {}
+    """The keys of the scheduler's own, which a site file has under the scheduler's name."""
     requires: list[Required] = []
     """Values that every job needs: account, queue. (The script always has a walltime.)"""
     directives: list[str] = []
     """Directives of every batch script, without #PBS or #SBATCH."""
-    select: str = ""
-    """Text that is appended to PBS's -l select=N:."""
     node_request: NodeRequest = NodeRequest.NONE
     """The request for what node describes: gpus-per-node, gres (Slurm), chunk (PBS's ncpus, ngpus), none."""
     preemption: Preemption = Preemption.REQUEUE
@@ -258,6 +256,9 @@ class Site(_Model, frozen=True):
 def recorded_site(manifest: Manifest) -> Site:
     """Return the site of a run as it was when the run was submitted."""
     try:
-        return msgspec.json.decode(manifest.site_keys, type=Site)
+        keys = msgspec.json.decode(manifest.site_keys)
+        # 0.3 had the schedulers' keys among those of the site.
+        own = {key: keys.pop(key) for key in keys.keys() - Site.__struct_fields__}
+        return msgspec.convert({"scheduler_keys": own, **keys}, Site)
     except msgspec.MsgspecError as error:
         raise HpcprofError(f"the site of {manifest.id} cannot be read: {error}.") from None

@@ -15,16 +15,17 @@ from typing import Any
 import msgspec
 
 from hpcprof.common.atomic import write_atomically
-from hpcprof.common.errors import HpcprofError, UsageError, writing
+from hpcprof.common.errors import HpcprofError, SchedulerError, UsageError, writing
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, run_command
 from hpcprof.submit import doctor
 from hpcprof.submit.doctor.mpi import Probe, mpi, probe_srun
 from hpcprof.submit.mpi_types import OPTION
-from hpcprof.submit.schedulers.registry import find_scheduler
+from hpcprof.submit.schedulers.polling import check_answers
+from hpcprof.submit.schedulers.registry import find_scheduler, scheduler_names
 from hpcprof.submit.schedulers.scheduler import Scheduler
 from hpcprof.submit.schedulers.submitting_shell import without_options
 from hpcprof.submit.sites.environment import active_environment
-from hpcprof.submit.sites.files import load_site
+from hpcprof.submit.sites.files import load_site, site_files
 from hpcprof.submit.sites.machine import Ask
 from hpcprof.submit.sites.model import LauncherName, Node
 
@@ -42,6 +43,25 @@ def ask_machine(command: list[str]) -> str:
     except (CommandNotStarted, CommandTimedOut):
         return ""
     return done.stdout if done.exit_code == 0 else ""
+
+
+def generic_site() -> str:
+    """Return the name of the generic site of the scheduler on this machine, by default Slurm's.
+
+    Where several are installed it is the first one that answers; where none does, the first one.
+    """
+    sites = [site for name in scheduler_names() if (site := f"generic-{name}") in site_files()]
+    installed = [site for site in sites if find_scheduler(load_site(site).scheduler).installed]
+    return next(filter(_answers, installed), installed[0] if installed else "generic-slurm")
+
+
+def _answers(name: str) -> bool:
+    site = load_site(name)
+    try:
+        check_answers(find_scheduler(site.scheduler), site, "")
+    except SchedulerError:
+        return False
+    return True
 
 
 def new_site(

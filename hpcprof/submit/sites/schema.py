@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Mapping
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -12,7 +13,7 @@ import msgspec
 
 from hpcprof.submit.jobs import job_file
 from hpcprof.submit.jobs.job_file import described_keys, job_file_model
-from hpcprof.submit.schedulers.registry import scheduler_names
+from hpcprof.submit.schedulers.registry import BUILT_IN, find_scheduler, scheduler_names
 from hpcprof.submit.sites import model as site_model
 from hpcprof.submit.sites.model import Site
 
@@ -29,12 +30,19 @@ def site_schema() -> dict[str, Any]:
     for definition in schema["$defs"].values():
         definition.pop("required", None)
     site = schema["$defs"]["Site"]
-    del site["properties"]["name"]
+    del site["properties"]["name"], site["properties"]["scheduler_keys"]
     site["properties"] = {
         "extends": {"type": "string", "description": "The site whose keys this one starts from."},
         **site["properties"],
     }
     site["properties"]["scheduler"]["enum"] = scheduler_names()
+    for name in BUILT_IN:
+        keys = find_scheduler(name).keys
+        if keys.__struct_fields__:
+            described = descriptions(import_module(keys.__module__))
+            definitions = _schema(keys, described)["$defs"]
+            site["properties"][name] = definitions.pop(keys.__name__)
+            schema["$defs"].update(definitions)
     site["anyOf"] = [{"required": ["scheduler"]}, {"required": ["extends"]}]
     return {"$schema": _DIALECT, "title": "hpcprof site", **schema}
 

@@ -9,6 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from hpcprof.common.errors import SchedulerError, UsageError
 from hpcprof.runs.job import Job
 from hpcprof.submit.schedulers.base import JobState, Record
@@ -55,10 +57,18 @@ _OWN_OPTIONS = {
 }
 
 
+class PbsKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The keys of a site file under ``pbs``."""
+
+    select: str = ""
+    """Text that is appended to -l select=N:."""
+
+
 class PbsScheduler(BatchScheduler):
     """PBS, by qsub, qstat and qdel."""
 
     name = "pbs"
+    keys = PbsKeys
     title = "PBS"
     commands = ("qsub", "qstat", "qdel")
     job_id_variable = "PBS_JOBID"
@@ -113,7 +123,7 @@ class PbsScheduler(BatchScheduler):
     def template_values(self, site: Site, job: Job, rendering: Rendering) -> Mapping[str, Any]:
         """Return ``chunks`` and ``chunk``, the number and the resources of ``-l select=chunks:chunk``."""
         chunks, _ = self.chunks(job, site.queues.get(job.queue, Queue()))
-        return {"chunks": chunks, "chunk": _chunk(site, job)}
+        return {"chunks": chunks, "chunk": _chunk(site, job, self.keys_of(site).select)}
 
     def directives(self, site: Site, job: Job) -> list[str]:
         """Return those of the site and the user; PBS puts several chunks on one host unless it must not."""
@@ -244,7 +254,7 @@ def _counts_gpus(site: Site, job: Job) -> bool:
     return queue is not None and queue.chunk is Chunk.GPU
 
 
-def _chunk(site: Site, job: Job) -> list[str]:
+def _chunk(site: Site, job: Job, select: str) -> list[str]:
     """Return the resources of a chunk: those of the site's ``select`` come first.
 
     ``mpiprocs`` gives the node one line for each rank in ``$PBS_NODEFILE``. What the user asks for replaces
@@ -256,7 +266,7 @@ def _chunk(site: Site, job: Job) -> list[str]:
         asked.pop("ngpus", None)
     elif site.node_request is NodeRequest.CHUNK and (site.node.cores or site.node.gpus or asked):
         whole = {"ncpus": site.node.cores, "ngpus": site.node.gpus, "mpiprocs": job.ranks_per_node}
-    given = dict(_pair(part) for part in site.select.split(":") if part)
+    given = dict(_pair(part) for part in select.split(":") if part)
     node = {key: str(count) for key, count in whole.items() if count}
     return [f"{key}={value}" if value else key for key, value in {**given, **node, **given, **asked}.items()]
 

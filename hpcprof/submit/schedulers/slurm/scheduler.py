@@ -8,12 +8,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from hpcprof.common.errors import UsageError
 from hpcprof.runs.job import Job
-from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.mpi_types import LIST_TYPES, finds_type, two_ranks
 from hpcprof.submit.profilers.base import PROGRAM_WORDS, START_UP
-from hpcprof.submit.schedulers.batch import BatchScheduler
+from hpcprof.submit.schedulers.batch import BatchScheduler, check_whole_minutes
 from hpcprof.submit.schedulers.command import run_scheduler_command
 from hpcprof.submit.schedulers.scheduler import (
     GPUS,
@@ -99,10 +100,18 @@ _GPU_COUNT = re.compile(
 """An option of sbatch or srun that counts GPUs, such as ``--gres=gpu:a100:4``."""
 
 
+class SlurmKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The keys of a site file under ``slurm``."""
+
+    queue_directive: str = "--partition"
+    """The option that names the queue: --partition or --qos."""
+
+
 class SlurmScheduler(BatchScheduler):
     """Slurm, by sbatch, squeue, sacct and scancel."""
 
     name = "slurm"
+    keys = SlurmKeys
     title = "Slurm"
     commands = ("sbatch", "squeue", "scancel")
     job_id_variable = "SLURM_JOB_ID"
@@ -141,14 +150,7 @@ class SlurmScheduler(BatchScheduler):
             raise UsageError(
                 "--on-stall resubmit: --no-requeue forbids it; leave it out.", "on_stall", "scheduler_args"
             )
-        if job.walltime % 60:
-            longer = job.walltime + 60 - job.walltime % 60
-            nearest = " or ".join(format_walltime(seconds) for seconds in (longer - 60, longer) if seconds)
-            raise UsageError(
-                f"walltime {format_walltime(job.walltime)}: Slurm counts in minutes and would round it up; "
-                f"write {nearest}.",
-                "walltime",
-            )
+        check_whole_minutes(job, self.title)
 
     def resource_directives(self, job: Job) -> dict[str, str]:
         """Return the directives for CPUs, memory and kind of nodes, and for a job that may run again."""
@@ -196,7 +198,7 @@ class SlurmScheduler(BatchScheduler):
 
     def own_settings(self, site: Site) -> dict[str, str]:
         """Return the options that the script or another option of hpcprof has."""
-        return {**_OWN_SETTINGS, site.queue_directive: "give --queue"}
+        return {**_OWN_SETTINGS, self.keys_of(site).queue_directive: "give --queue"}
 
     def submit(
         self, script: Path, directory: Path, after: Sequence[str] = (), options: Sequence[str] = ()

@@ -60,7 +60,7 @@ def test_a_template_of_the_users_has_every_name_that_is_documented(tmp_path: Pat
         ("{{ nonsense }}", "'nonsense' is undefined"),
         ("{{ job.nodez }}", "line 1: Job has no attribute 'nodez'."),
         ("{% block x %}", r"mine\.sh\.j2, line 1: "),
-        ('{% extends "job/lsf.sh.j2" %}', "lsf"),
+        ('{% extends "job/sge.sh.j2" %}', "sge"),
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
     ],
 )

@@ -153,6 +153,83 @@ class Pbs(StandIn):
         return 153, "{}", f"qstat: Unknown Job Id {words[-1]}\n"
 
 
+class Flux(StandIn):
+    """An instance of Flux."""
+
+    site = "generic-flux"
+    silence = (
+        1,
+        "",
+        "flux-jobs: ERROR: Unable to connect to Flux: broker socket /run/flux/local was not found\n",
+    )
+    refusal = (1, "", "flux-batch: ERROR: 'nosuch' is not a valid queue\n")
+    denial = (1, "", "flux-cancel: ERROR: fR2zPx: cancel requires owner or flux instance owner\n")
+    results: ClassVar = {JobState.FAILED: ("FAILED", 3), JobState.TIMEOUT: ("TIMEOUT", 142)}
+
+    def answer(self, words: list[str], text: str) -> Said:
+        """Answer ``flux batch``, ``flux jobs`` or ``flux cancel``."""
+        match words[1]:
+            case "batch":
+                return self.taken(f"fR2zP{'xyzabc'[len(self.jobs)]}")
+            case "cancel":
+                return self.deleted(words[2:])
+            case "jobs":
+                asked = words[words.index("--json") + 1 :]
+                found = [self._job(job_id, self.jobs[job_id]) for job_id in asked if job_id in self.jobs]
+                unknown = "".join(f"JobID {job_id} unknown\n" for job_id in asked if job_id not in self.jobs)
+                shown = found[0] if len(asked) == 1 and found else {"jobs": found}
+                return (0, json.dumps(shown), unknown) if found else (1, "", unknown)
+        return 0, "", ""
+
+    def _job(self, job_id: str, state: JobState) -> dict[str, Any]:
+        named = {JobState.QUEUED: "SCHED", JobState.RUNNING: "RUN"}
+        job = {"jobid": job_id, "state": named.get(state, "INACTIVE"), "urgency": 16}
+        if state.ended:
+            result, code = self.results.get(state, (state.name.replace("LL", "L"), 0))
+            job |= {"result": result, "waitstatus": code << 8, "returncode": code}
+        return job
+
+
+class Lsf(StandIn):
+    """LSF, as its documentation has it."""
+
+    site = "generic-lsf"
+    silence = (255, "", "Failed in an LSF library call: LIM is down; try later\n")
+    refusal = (255, "", "nosuch: No such queue. Job not submitted.\n")
+    denial = (255, "", "Job <101>: User permission denied\n")
+    states: ClassVar = {
+        JobState.QUEUED: ("PEND", "", ""),
+        JobState.RUNNING: ("RUN", "", ""),
+        JobState.COMPLETED: ("DONE", "", ""),
+        JobState.FAILED: ("EXIT", "3", ""),
+        JobState.TIMEOUT: ("EXIT", "140", "TERM_RUNLIMIT: job killed after reaching LSF run time limit"),
+        JobState.CANCELLED: ("EXIT", "130", "TERM_OWNER: job killed by owner"),
+    }
+
+    def answer(self, words: list[str], text: str) -> Said:
+        """Answer bsub, bjobs or bkill."""
+        match words[0]:
+            case "sh":
+                code, out, error = self.taken(str(101 + len(self.jobs)))
+                return (
+                    code,
+                    f"Job <{out.strip()}> is submitted to default queue <normal>.\n" if out else "",
+                    error,
+                )
+            case "bkill":
+                return self.deleted(words[1:])
+            case "bjobs":
+                records = [self._record(job_id) for job_id in words[words.index("-o") + 2 :]]
+                return 0, json.dumps({"COMMAND": "bjobs", "JOBS": len(records), "RECORDS": records}), ""
+        return 0, "", ""
+
+    def _record(self, job_id: str) -> dict[str, str]:
+        if job_id not in self.jobs:
+            return {"JOBID": job_id, "ERROR": f"Job <{job_id}> is not found"}
+        state, code, reason = self.states[self.jobs[job_id]]
+        return {"JOBID": job_id, "STAT": state, "EXIT_CODE": code, "EXIT_REASON": reason, "PEND_REASON": ""}
+
+
 class Kubernetes(StandIn):
     """A cluster with the MPI operator."""
 

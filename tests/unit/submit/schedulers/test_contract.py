@@ -14,6 +14,7 @@ from hpcprof.runs.directory import Run, all_runs
 from hpcprof.submit.rendering.job_scripts import render_scripts
 from hpcprof.submit.rendering.templates import template_files
 from hpcprof.submit.schedulers.base import JobState, JobStatus
+from hpcprof.submit.schedulers.batch import BatchScheduler
 from hpcprof.submit.schedulers.command import Refused
 from hpcprof.submit.schedulers.polling import cancel, poll
 from hpcprof.submit.schedulers.registry import BUILT_IN, find_scheduler
@@ -22,9 +23,16 @@ from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import Site
 from hpcprof.submit.submission import submit
 from tests.jobs import make_job
-from tests.unit.submit.schedulers.standins import ENDS, Kubernetes, Local, Pbs, Slurm, StandIn
+from tests.unit.submit.schedulers.standins import ENDS, Flux, Kubernetes, Local, Lsf, Pbs, Slurm, StandIn
 
-SCHEDULERS: dict[str, type[StandIn]] = {"slurm": Slurm, "pbs": Pbs, "kubernetes": Kubernetes, "local": Local}
+SCHEDULERS: dict[str, type[StandIn]] = {
+    "slurm": Slurm,
+    "pbs": Pbs,
+    "flux": Flux,
+    "lsf": Lsf,
+    "kubernetes": Kubernetes,
+    "local": Local,
+}
 
 
 @pytest.fixture(params=SCHEDULERS)
@@ -195,7 +203,7 @@ def test_a_job_waits_only_for_jobs_that_can_still_succeed(standin: StandIn, sche
         standin.end(runs[state], state)
     client = scheduler.client()
     assert client.unfinished([]) == []
-    if scheduler.arrays is None:
+    if not isinstance(scheduler, BatchScheduler):
         with pytest.raises(SchedulerError, match=r"submit (it once|the job when)"):
             client.unfinished(list(standin.jobs))
         return
@@ -242,7 +250,7 @@ def test_what_the_template_writes_cannot_be_passed_on(scheduler: Scheduler, stan
     site = load_site(standin.site)
     job = make_job(site, arguments=["true"], account="me", name="job", options=dict(standin.options))
     text = render_scripts(site, job, Path("/run"), ["hpcprof"])[JOB_SCRIPT]
-    mark = scheduler.arrays.mark if scheduler.arrays else "#NONE"
+    mark = {"slurm": "#SBATCH", "pbs": "#PBS", "flux": "#flux:", "lsf": "#BSUB"}.get(scheduler.name, "#NONE")
     for line in re.findall(rf"^{mark} (.*)", text, re.MULTILINE):
         taken = scheduler.settings(line) & scheduler.own_settings(site).keys()
         assert taken == scheduler.settings(line)
@@ -253,5 +261,5 @@ def test_what_the_template_writes_cannot_be_passed_on(scheduler: Scheduler, stan
 def test_a_scheduler_has_a_template_a_short_name_for_jobs_and_a_remedy(scheduler: Scheduler) -> None:
     assert scheduler.template in template_files()
     assert scheduler.runs_here or (scheduler.commands and scheduler.silence_remedy.endswith("."))
-    if scheduler.arrays is not None:
+    if isinstance(scheduler, BatchScheduler):
         assert re.fullmatch(r"[\w.-]{1,15}", scheduler.job_name("a name / with ü that is long"))

@@ -54,7 +54,10 @@ def test_a_site_that_extends_another_replaces_values_and_merges_mappings(tmp_pat
             r"unknown key 'gpuz' in .*under node; did you mean 'gpu' or 'gpus'",
         ),
         ("scheduler: local\nnode: {gpus: four}\n", r"s\.yaml: node\.gpus = 'four': expected a whole number"),
-        ("scheduler: lsf\n", r"unknown scheduler 'lsf' in .*s\.yaml\. Valid: kubernetes, local, pbs, slurm"),
+        (
+            "scheduler: sge\n",
+            r"unknown scheduler 'sge' in .*s\.yaml\. Valid: flux, kubernetes, local, lsf, pbs, slurm",
+        ),
         ("description: x\n", r"s\.yaml: the file: object missing required field scheduler"),
         (
             "scheduler: local\nenvironment: {'A B': x}\n",

@@ -9,10 +9,12 @@ from click.testing import CliRunner
 
 from hpcprof.cli.sites import command
 from hpcprof.common.errors import UsageError
+from hpcprof.submit.schedulers.command import Unreachable
+from hpcprof.submit.schedulers.scheduler import Scheduler
 from hpcprof.submit.sites.environment import added_folders
 from hpcprof.submit.sites.files import load_site_file
 from hpcprof.submit.sites.model import Node, Required
-from hpcprof.submit.sites.probe import new_site, parse_nvidia_smi
+from hpcprof.submit.sites.probe import generic_site, new_site, parse_nvidia_smi
 from tests.unit.submit.schedulers.recorded import recorded_machine
 
 SLURM = {"sinfo": "sinfo.txt", "scontrol show partition": "scontrol_show_partition.txt"}
@@ -133,6 +135,31 @@ def test_an_existing_site_is_never_overwritten(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"mine\.yaml already exists"):
         new_site("mine", "local", tmp_path, Shown({}))
     assert path.read_text() == "scheduler: local\n"
+
+
+@pytest.mark.parametrize(
+    ("installed", "answering", "expected"),
+    [
+        (("slurm", "pbs"), ("pbs",), "generic-pbs"),
+        (("slurm", "pbs"), ("slurm", "pbs"), "generic-slurm"),
+        (("pbs", "lsf"), (), "generic-pbs"),
+        (("flux",), ("flux",), "generic-flux"),
+        ((), (), "generic-slurm"),
+    ],
+)
+def test_where_several_schedulers_are_installed_a_new_site_has_the_one_that_answers(
+    installed: tuple[str, ...],
+    answering: tuple[str, ...],
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def check(scheduler: Scheduler, *_: object) -> None:
+        if scheduler.name not in answering:
+            raise Unreachable("it is down")
+
+    monkeypatch.setattr(Scheduler, "installed", property(lambda scheduler: scheduler.name in installed))
+    monkeypatch.setattr("hpcprof.submit.sites.probe.check_answers", check)
+    assert generic_site() == expected
 
 
 @pytest.mark.parametrize("name", ["", "_base", "../up", "a b", ".hidden"])

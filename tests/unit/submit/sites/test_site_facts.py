@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[4]
 MACHINES = sorted(
     path.stem
     for path in packaged("site_configs").glob("[!_]*.yaml")
-    if path.stem not in ("generic-pbs", "generic-slurm", "kubernetes", "local")
+    if not path.stem.startswith("generic-") and path.stem not in ("kubernetes", "local")
 )
 FILE_SYSTEMS = {"filesystems": "home"}
 

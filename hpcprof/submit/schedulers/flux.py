@@ -1,0 +1,269 @@
+"""Flux, by flux batch, flux jobs and flux cancel.
+
+A job may run in an instance of Flux that is itself a job (``flux alloc``, ``flux batch``). Its id is then
+``ID;URI`` with the address of that instance. Outputs were seen on flux-core 0.88; states are those of
+flux-jobs(1) and RFC 21, directives those of RFC 36.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hpcprof.common.errors import SchedulerError
+from hpcprof.runs.job import Job
+from hpcprof.submit.remote.transport import transport
+from hpcprof.submit.schedulers.base import JobState, Record
+from hpcprof.submit.schedulers.batch import BatchScheduler
+from hpcprof.submit.schedulers.command import Refused, Unreachable, complaint, run_scheduler_command
+from hpcprof.submit.schedulers.scheduler import directive_value, gpus_per_node
+from hpcprof.submit.sites.machine import Ask, Machine, most_common_node, parse_count
+from hpcprof.submit.sites.model import LauncherName, Node, Queue, Site
+
+if TYPE_CHECKING:
+    from hpcprof.common.processes import Completed
+
+_OWN_OPTIONS = {
+    "--bank": "give --account",
+    "--cores-per-slot": "give --cpus-per-rank",
+    "--cwd": "give --directory",
+    "--dependency": "give --after",
+    "--exclusive": "write exclusive under flux in the site file",
+    "--error": "the output goes to logs/ of the run",
+    "--gpus-per-slot": "give --gpus-per-rank",
+    "--job-name": "give --job-name",
+    "--nodes": "give --nodes",
+    "--nslots": "give --nodes and --ranks-per-node",
+    "--output": "the output goes to logs/ of the run",
+    "--queue": "give --queue",
+    "--time-limit": "give --walltime",
+    "--wrap": "write the command after --",
+}
+"""The options that hpcprof sets, each with the end of a sentence on what to do."""
+
+_SHORT = {
+    "-B": "--bank",
+    "-N": "--nodes",
+    "-c": "--cores-per-slot",
+    "-g": "--gpus-per-slot",
+    "-n": "--nslots",
+    "-q": "--queue",
+    "-t": "--time-limit",
+    "-x": "--exclusive",
+}
+
+
+class FluxKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The keys of a site file under ``flux``."""
+
+    exclusive: bool = True
+    """True if jobs take whole nodes; otherwise each takes the cores and GPUs of its ranks."""
+
+
+class FluxScheduler(BatchScheduler):
+    """Flux. Jobs take whole nodes unless the site, or the user, asks for cores and GPUs of each rank."""
+
+    name = "flux"
+    title = "Flux"
+    keys = FluxKeys
+    commands = ("flux",)
+    job_id_variable = "FLUX_ENCLOSING_ID"
+    silence_remedy = "Ask the operators whether Flux is running, or start an instance: flux start."
+    starters = (LauncherName.FLUX,)
+    resources = ("cpus_per_rank", "gpus_per_rank", "constraint", "scheduler_args")
+    masks_gpus = True
+
+    def directives(self, site: Site, job: Job) -> list[str]:
+        """Return all directives but those for the logs."""
+        values = {"job-name": self.job_name(job.name), "bank": job.account, "queue": job.queue}
+        lines = [f"--{option}={directive_value(value)}" for option, value in values.items() if value]
+        lines += [f"--time-limit={job.walltime}s", f"--nodes={job.nodes}"]
+        whole = self.keys_of(site).exclusive and job.cpus_per_rank is None
+        if not whole or job.gpus_per_rank is not None:
+            gpus = gpus_per_node(job) if whole else job.gpus_per_rank
+            lines.append(f"--nslots={job.nodes if whole else job.ranks}")
+            lines += [f"--cores-per-slot={job.cpus_per_rank or 1}"] if not whole else []
+            lines += [f"--gpus-per-slot={gpus}"] if gpus else []
+        lines += ["--exclusive"] if whole else []
+        lines += [f"--requires={directive_value(job.constraint)}"] if job.constraint else []
+        return [*lines, *super().directives(site, job)]
+
+    def settings(self, directive: str) -> frozenset[str]:
+        """Return the long name of the option."""
+        name = re.split(r"[= ]", directive)[0]
+        return frozenset({name if name.startswith("--") else _SHORT.get(name[:2], name[:2])})
+
+    def own_settings(self, site: Site) -> dict[str, str]:
+        """Return the options that hpcprof sets."""
+        return _OWN_OPTIONS
+
+    def submit(
+        self, script: Path, directory: Path, after: Sequence[str] = (), options: Sequence[str] = ()
+    ) -> str:
+        """Submit by ``flux batch``, to the instance that the shell is in."""
+        depends = [f"--dependency=afterok:{job_id.partition(';')[0]}" for job_id in after]
+        done = run_scheduler_command(["flux", "batch", *depends, *options, str(script)], directory)
+        job_id = parse_batch(done.exit_code, done.stdout, done.stderr)
+        nested = self.job_id_variable in os.environ and transport() is None
+        return f"{job_id};{os.environ.get('FLUX_URI', '')}" if nested else job_id
+
+    def states(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
+        """Ask each instance for its jobs by ``flux jobs --json``, which also lists ended ones."""
+        records: dict[str, Record] = {}
+        for instance, ids in _by_instance(job_ids).items():
+            done = _ask(instance, ["jobs", "--json", *ids])
+            found = parse_jobs(done.exit_code, done.stdout, done.stderr, time.time())
+            records |= {ids[number]: record for number, record in found.items() if number in ids}
+        return records
+
+    def cancel(self, job_ids: Sequence[str]) -> None:
+        """Cancel jobs by ``flux cancel``."""
+        for instance, ids in _by_instance(job_ids).items():
+            done = _ask(instance, ["cancel", *ids])
+            parse_cancel(done.exit_code, done.stderr)
+
+    def submitted_from(self, script: Path, owner: str) -> str:
+        """Look for the run's folder in the jobs of its user: Flux keeps the text of each script."""
+        done = run_scheduler_command(["flux", "jobs", "-a", "--json", f"--user={owner}"])
+        for job in _jobs(done.exit_code, done.stdout, done.stderr):
+            shown = run_scheduler_command(["flux", "job", "info", _plain(job["jobid"]), "jobspec"])
+            if f"{json.dumps(str(script.parent))[1:-1]}/" in shown.stdout:
+                return _plain(job["jobid"])
+        return ""
+
+    def question(self, site: Site) -> list[str]:
+        """Return the command that fails if no instance answers."""
+        return ["flux", "uptime"]
+
+    def probe(self, ask: Ask) -> Machine:
+        """Return the queues, and the cores and GPUs of a node."""
+        nodes = []
+        for line in ask(["flux", "resource", "list", "-no", "{nnodes} {ncores} {ngpus}"]).splitlines():
+            counts = [parse_count(word) for word in line.split()]
+            if len(counts) == 3 and counts[0]:
+                cores, gpus = (count // counts[0] if count else None for count in counts[1:])
+                nodes += [Node(cores=cores, gpus=gpus)] * counts[0]
+        names = ask(["flux", "queue", "list", "-no", "{queue}"]).split()
+        return Machine({name: Queue() for name in names}, node=most_common_node(nodes, []))
+
+
+def _by_instance(job_ids: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return jobs by the address of their instance, and there by the id that Flux prints."""
+    found: dict[str, dict[str, str]] = {}
+    for job_id in job_ids:
+        number, _, instance = job_id.partition(";")
+        found.setdefault(instance, {})[number] = job_id
+    return found
+
+
+def _ask(instance: str, words: Sequence[str]) -> Completed:
+    return run_scheduler_command([*(["flux", "proxy", instance] if instance else []), "flux", *words])
+
+
+def _plain(job_id: str) -> str:
+    """Return an id in ASCII: Flux writes its first letter as ƒ where the terminal shows it."""
+    return job_id.replace("ƒ", "f")
+
+
+_JOB_ID = re.compile(r"f[1-9A-HJ-NP-Za-km-z]+")
+_SILENT = ("Unable to connect to Flux", "Connection refused", "Connection reset", "Host is down")
+_DONE = ("job is inactive", "unknown job id")
+
+
+def parse_batch(code: int, out: str, error: str) -> str:
+    """Return the job id that ``flux batch`` printed."""
+    ids = [_plain(line.strip()) for line in out.splitlines() if _JOB_ID.fullmatch(_plain(line.strip()))]
+    if code == 0 and ids:
+        return ids[-1]
+    # Without an answer, or with one that cannot be read, the job may have been accepted all the same.
+    refused = code != 0 and (_SILENT[0] in error or not any(words in error for words in _SILENT))
+    raise (Refused if refused else SchedulerError)(f"flux did not accept the job: {_complaint(error)}.")
+
+
+def parse_jobs(code: int, out: str, error: str, now: float) -> dict[str, Record]:
+    """Return the records that ``flux jobs --json ID…`` printed, by id in ASCII; unknown jobs are left out.
+
+    ``now`` is the present time in seconds since the epoch.
+    """
+    return {_plain(job["jobid"]): _record(job, now) for job in _jobs(code, out, error)}
+
+
+def parse_cancel(code: int, error: str) -> None:
+    """Check the result of ``flux cancel``: a job that has ended or is unknown need not be cancelled."""
+    lines = [line for line in error.splitlines() if line.strip() and not line.endswith(_DONE)]
+    if code != 0 and lines:
+        raise SchedulerError(f"flux did not cancel the job: {_complaint(error)}.")
+
+
+def _jobs(code: int, out: str, error: str) -> list[dict[str, Any]]:
+    """Return the jobs in the output of ``flux jobs --json``: of one id it prints the job itself."""
+    if code != 0 and not re.search(r"^JobID \S+ unknown$", error, re.MULTILINE):
+        if "flux-proxy" in error:
+            raise Unreachable("Flux did not answer: the instance that has the job cannot be reached.")
+        if any(words in error for words in _SILENT):
+            raise Unreachable(f"Flux did not answer: {_complaint(error)}.")
+        raise SchedulerError(f"flux jobs failed: {_complaint(error)}.")
+    try:
+        document = json.loads(out or "{}")
+        jobs = document.get("jobs", [document] if document else [])
+        return [job for job in jobs if isinstance(job["jobid"], str)]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise SchedulerError("the output of flux jobs is not as expected.") from None
+
+
+_WAITING = {
+    "NEW": "",
+    "DEPEND": "waits for another job to succeed",
+    "PRIORITY": "its priority is being determined",
+    "SCHED": "",
+}
+_RUNNING = {"RUN": "", "CLEANUP": "ending: its last processes and the epilogue"}
+
+
+def _record(job: Mapping[str, Any], now: float) -> Record:
+    state = job.get("state")
+    if state in _WAITING:
+        held = job.get("urgency") == 0
+        words = "held: flux job urgency JOB default releases it" if held else _WAITING[state]
+        return Record(JobState.QUEUED, words or str(_annotation(job, "reason_pending")))
+    if state in _RUNNING:
+        return Record(JobState.RUNNING, _RUNNING[state])
+    if state != "INACTIVE":
+        return Record(JobState.UNKNOWN, f"Flux calls its state {state}")
+    return _ended(job, now)
+
+
+def _ended(job: Mapping[str, Any], now: float) -> Record:
+    ended = now - job["t_inactive"] if isinstance(job.get("t_inactive"), (int, float)) else None
+    result, exception = job.get("result"), job.get("exception") or {}
+    kind, note = exception.get("type"), exception.get("note") or ""
+    if result == "COMPLETED":
+        return Record(JobState.COMPLETED, "", 0, ended)
+    if result == "TIMEOUT":
+        return Record(JobState.TIMEOUT, "", None, ended)
+    if kind == "dependency":
+        return Record(JobState.CANCELLED, "a job that it depended on did not succeed", None, ended)
+    if result == "CANCELED":
+        return Record(JobState.CANCELLED, note, None, ended)
+    if kind == "alloc":
+        return Record(JobState.FAILED, f"it can never run: {note}", None, ended)
+    code = job.get("returncode") if "waitstatus" in job else None
+    return Record(JobState.FAILED, note, code, ended)
+
+
+def _annotation(job: Mapping[str, Any], name: str) -> object:
+    return ((job.get("annotations") or {}).get("sched") or {}).get(name, "")
+
+
+def _complaint(error: str) -> str:
+    """Return Flux's message without the command's name and usage."""
+    lines = [line for line in error.splitlines() if not line.startswith(("usage:", "Try "))]
+    return complaint("\n".join(re.sub(r"^flux[- ]\w+: (?:ERROR|error): ", "", line) for line in lines))
