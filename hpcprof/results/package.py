@@ -79,7 +79,7 @@ _RUN_ID = re.compile(r"[\w][\w.+@=-]{0,199}")
 _LONGEST_NAME = 255
 _EARLIEST, _LATEST = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (1970, 2200))
 _MOST_SECONDS = 1e10
-_MOST_RANKS = 10_000_000
+_MOST_RANKS, _MOST_TAGS = 10_000_000, 100
 
 
 class Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -202,7 +202,7 @@ def _described(text: bytes) -> Described:
     listed = described.listed
     if described.format != FORMAT:
         raise DamagedInput(f"the package has format {described.format}; this hpcprof reads {FORMAT}")
-    if not _RUN_ID.fullmatch(listed.run) or len(run_key(listed.run)) > _LONGEST_NAME:
+    if not _RUN_ID.fullmatch(listed.run) or listed.run == "last" or len(run_key(listed.run)) > _LONGEST_NAME:
         raise DamagedInput("the id of the run has invalid characters")
     if listed.state not in STATES:
         raise DamagedInput("the run has an unknown state")
@@ -213,6 +213,8 @@ def _described(text: bytes) -> Described:
         check_tags(listed.tags)
     except UsageError as error:
         raise DamagedInput(str(error).rstrip(".")) from None
+    if len(listed.tags) > _MOST_TAGS:
+        raise DamagedInput(f"the run has more than {_MOST_TAGS} tags")
     _check_times(listed)
     return described
 

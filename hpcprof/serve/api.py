@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -80,12 +81,17 @@ def timeline_tiles(request: Request) -> Response:
     """Return a tile of some ranks."""
     here = served(request)
     run = here.catalogue.find(request.path_params["run"])
-    level, index = request.path_params["level"], request.path_params["index"]
+    place = [request.path_params[name] for name in ("level", "index")]
+    if not all(map(_PLACE.fullmatch, place)):
+        raise HTTPException(404)
+    level, index = map(int, place)
     tiles = here.tiles.of(run)
     ranks = chosen_ranks(request.query_params.get("ranks", ""))
     return _encoded(b'{"tiles":[' + b",".join(tiles.tile(rank, level, index) for rank in ranks) + b"]}")
 
 
+# Starlette's own numbers have no end, and Python converts at most 4,300 digits.
+_PLACE = re.compile(r"\d{1,18}", re.ASCII)
 _FOREIGN = "Profiles of another tool, which have no job."
 _PUSHED = "This run was pushed here: its log is where it ran."
 
@@ -142,7 +148,7 @@ READS: dict[str, Callable[[Request], Response]] = {
     "/api/runs/{run}/tables/{table}": read_table,
     "/api/runs/{run}/live": live,
     "/api/runs/{run}/timeline": timeline,
-    "/api/runs/{run}/timeline/{level:int}/{index:int}": timeline_tiles,
+    "/api/runs/{run}/timeline/{level}/{index}": timeline_tiles,
 }
 """The resources that can be read, by their addresses."""
 

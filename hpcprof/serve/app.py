@@ -128,7 +128,9 @@ def _fail(request: Request, error: Exception) -> Response:
 
 
 def answer(request: Request, sentence: str, status: int) -> Response:
-    """Return one sentence, as JSON to programs and as a page to browsers."""
+    """Return one sentence, as JSON to programs and as a page to browsers, without the place of a hub."""
+    if place := getattr(request.app.state, "unsaid", ""):
+        sentence = sentence.replace(place, "…")
     if request.url.path.startswith(_API):
         return as_json({"error": sentence}, status)
     return served(request).page("error", status, title="Not available", sentence=sentence)

@@ -30,6 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import Request, cookie_parser
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
@@ -59,6 +60,7 @@ _STATIC = "/static/"
 _PUSH = "/api/push/"
 _SESSION_SECONDS = 7 * 24 * 3600
 _MOST_SESSIONS = 10_000
+_MOST_FIELDS, _MOST_TAGS = 10, 100
 _LONGEST_NOTE = 2_000
 
 
@@ -112,6 +114,7 @@ class Project:
         self.uploads = Uploads(folder, self.store)
         self.pages = pages_of(folder, db, all_stored=True, turns=turns)
         self.pages.add_exception_handler(StoreError, _no_database)
+        self.pages.state.unsaid = str(folder)
 
     def changed(self) -> None:
         """Have the list of runs made again."""
@@ -203,6 +206,8 @@ class Hub:
         form = await _form(request)
         tags, note = sorted({*form.get("tags", "").split()}), form.get("note", "").strip()[:_LONGEST_NOTE]
         try:
+            if len(tags) > _MOST_TAGS:
+                raise UsageError(f"a run has at most {_MOST_TAGS} tags.")
             check_tags(tags)
         except UsageError as error:
             return as_json({"error": str(error)}, 400)
@@ -265,7 +270,7 @@ def make_hub(folder: Path, db: str | None, access: Access, proxy: Proxy | None =
             Route(f"{_STATIC}{{name}}", static_file),
             Mount("/", hub.pages),
         ],
-        exception_handlers={HpcprofError: _unavailable},
+        exception_handlers={HpcprofError: _unavailable, HTTPException: _wrong},
         lifespan=few_threads,
     )
     return _HubGuard(app, access, lambda scope: hub.identify(scope, proxy))
@@ -310,6 +315,11 @@ def _unavailable(request: Request, error: Exception) -> Response:
     return as_json({"error": _without_place(error)}, 503)
 
 
+def _wrong(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return as_json({"error": error.detail}, error.status_code)
+
+
 def _no_database(request: Request, error: Exception) -> Response:
     return answer(request, _without_place(error), 503)
 
@@ -334,7 +344,10 @@ def _wanted(scope: Scope) -> str:
 async def _form(request: Request) -> dict[str, str]:
     if request.headers.get("content-type", "").partition(";")[0] != "application/x-www-form-urlencoded":
         return {}
-    fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=10)
+    try:
+        fields = parse_qs((await request.body()).decode("utf-8", "replace"), max_num_fields=_MOST_FIELDS)
+    except ValueError:
+        raise HTTPException(400, f"a form has at most {_MOST_FIELDS} fields.") from None
     return {name: values[0] for name, values in fields.items()}
 
 

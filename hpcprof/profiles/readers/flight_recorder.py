@@ -138,6 +138,9 @@ def plain_values(data: bytes) -> Any:
     if not data:
         raise ValueError("it is empty")
     if data[:1] == b"{":
+        # Each value of a list and of an object comes after one of these, or begins with it.
+        if sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+            raise ValueError("it has too many values")
         try:
             values = msgspec.json.decode(data)
         except (msgspec.DecodeError, RecursionError) as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import tarfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from hpcprof.submit.remote.request import HostUnreachable, Sync
 
 _ALWAYS_EXCLUDED = (".git", "__pycache__", ".venv")
 
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 _LISTING_BYTES = 64 << 20
 _MOST_FILES = 200_000
 _NAMES_BYTES = 32 << 10
@@ -128,7 +130,7 @@ def list_files(
     for line in listing.split(b"\0")[:-1]:
         size, modified, name = [*line.decode("utf-8", "replace").split(" ", 2), "", ""][:3]
         when, _, fraction = modified.partition(".")
-        if _is_plain(name, below) and size.isdigit() and when.isdigit() and fraction[:9].isdigit():
+        if _is_plain(name, below) and all(map(_NUMBER.fullmatch, (size, when, fraction[:9]))):
             found[name] = RemoteFile(int(size), int(when + fraction[:9].ljust(9, "0")))
     return found
 
@@ -213,7 +215,7 @@ def _members(host: Host, stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
             member = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
         except tarfile.TarError:
             raise HpcprofError(f"{host.name} sent something other than an archive of files.") from None
-        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE) or member.size < 0:
             raise HpcprofError(f"{host.name} sent {member.name[:200]!r}, which is not a plain file.")
         yield member
 
