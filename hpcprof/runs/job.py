@@ -48,6 +48,9 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     no_telemetry: bool = False
     notify: list[str] = []
     workers: list[str] = []
+    launcher_args: list[str] = []
+    signal: str = ""
+    on_timeout: str = "report"
 
     @property
     def ranks(self) -> int:

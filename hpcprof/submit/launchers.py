@@ -71,10 +71,13 @@ class LauncherDescription(msgspec.Struct, frozen=True):
 
 
 def launched(site: Site, job: Job) -> Site:
-    """Return the site with the launcher of a job: torchrun for the workers that the user's command starts."""
-    if not job.workers:
-        return site
-    launcher = Launcher(LauncherName.TORCHRUN, starter=starter(site))
+    """Return the site with the launcher of a job, and its options: torchrun for the workers of a command."""
+    launcher = site.launcher
+    if job.workers:
+        launcher = Launcher(LauncherName.TORCHRUN, starter=starter(site))
+    elif job.launcher_args:
+        arguments = [*launcher.arguments, *job.launcher_args]
+        launcher = msgspec.structs.replace(launcher, arguments=arguments)
     return msgspec.structs.replace(site, launcher=launcher)
 
 
@@ -100,6 +103,8 @@ def find_mpiexec(family: str | None = None) -> str | None:
 def _none(site: Site, job: Job) -> list[str]:
     if job.ranks > 1:
         raise UsageError(f"site {site.name} has no launcher: it runs one rank, not {job.ranks}.")
+    if job.launcher_args:
+        raise UsageError(f"--launcher-arg {job.launcher_args[0]}: site {site.name} has no launcher.")
     return []
 
 
@@ -276,7 +281,7 @@ def on_each_node(site: Site, job: Job) -> list[str]:
     if name is LauncherName.SRUN and job.cpus_per_rank:
         # This one process starts all ranks of its node.
         argv.append(f"--cpus-per-task={job.ranks_per_node * job.cpus_per_rank}")
-    return argv
+    return [*argv, *job.launcher_args] if job.workers else argv
 
 
 def _cpu_bind(site: Site, job: Job, written: Callable[[Sequence[str]], str]) -> list[str]:

@@ -161,14 +161,20 @@ def submit_request(request: JobSpec, script: Path | None = None, wait: bool = Fa
 
 
 def runs_again(run: runs.Run) -> bool:
-    """Return whether a run that has ended is to be submitted again, since it stalled."""
-    scheduler = find_scheduler(run.submission.site.scheduler)
-    return run.submission.job.on_stall == "resubmit" and ended_by_stall(run) and not scheduler.requeues
+    """Return whether a run that has ended is to be submitted again, since it stalled or its time was over."""
+    job, scheduler = run.submission.job, find_scheduler(run.submission.site.scheduler)
+    stalled = job.on_stall == "resubmit" and ended_by_stall(run)
+    timed_out = job.on_timeout == "resubmit" and run.state_file("warned") is not None
+    return (stalled or timed_out) and not scheduler.requeues
 
 
 def submit_again(run: runs.Run, template: Path | None = None, script: Path | None = None) -> runs.Run:
-    """Submit the job of a stalled run once more; another stall ends it."""
-    job = msgspec.structs.replace(run.submission.job, on_stall="stop")
+    """Submit the job of a run once more that stalled or whose time was over; the same again ends it."""
+    job = run.submission.job
+    if ended_by_stall(run):
+        job = msgspec.structs.replace(job, on_stall="stop")
+    else:
+        job = msgspec.structs.replace(job, on_timeout="report")
     site = recorded_site(run.submission)
     return submit(site, job, run.path.parent, run.submission.command_line, template, script)
 

@@ -15,7 +15,7 @@ from hpcprof.common.units import mebibytes, parse_memory
 from hpcprof.runs.job import Job
 from hpcprof.submit.container.ranks import check_container
 from hpcprof.submit.jobs.job import OPTIONS
-from hpcprof.submit.jobs.walltime import format_walltime, parse_walltime
+from hpcprof.submit.jobs.walltime import DEFAULT_SIGNAL, format_walltime, parse_walltime, warning_of
 from hpcprof.submit.jobs.workers import launcher_remarks
 from hpcprof.submit.launchers import LAUNCHERS, launched, starter
 from hpcprof.submit.profilers import PROFILERS, find_profiler, profiler_names
@@ -104,6 +104,12 @@ def check_job(job: Job, site: Site) -> None:
     site = launched(site, job)
     scheduler.check(job, site)
     _check_launcher(job, site, scheduler)
+    _, lead = warning_of(job.signal, job.on_timeout)
+    if lead >= job.walltime:
+        raise UsageError(
+            f"--signal {job.signal or DEFAULT_SIGNAL}: the walltime is only {format_walltime(job.walltime)}.",
+            *("signal", "walltime"),
+        )
     _check_ranks(job, site)
     _check_profiler(job, site)
     if job.capture_when and (job.no_hook or job.profiled_ranks):
@@ -147,13 +153,15 @@ def _check_staging(job: Job, site: Site, scheduler: Scheduler) -> None:
 
 
 def check_resubmission(site: Site, job: Job) -> None:
-    """Check that a stalled job can run again although no command waits for it."""
-    if job.on_stall == "resubmit" and not find_scheduler(site.scheduler).requeues:
-        raise UsageError(
-            f"--on-stall resubmit: site {site.name} cannot queue a job again; use hpcprof submit --wait or "
-            "hpcprof run, which submit it again, or --on-stall stop.",
-            *("on_stall", "site"),
-        )
+    """Check that a job that stalls or times out can run again although no command waits for it."""
+    for field, other in (("on_stall", "stop"), ("on_timeout", "report")):
+        flag = OPTIONS[field].flag
+        if getattr(job, field) == "resubmit" and not find_scheduler(site.scheduler).requeues:
+            raise UsageError(
+                f"{flag} resubmit: site {site.name} cannot queue a job again; use hpcprof submit --wait or "
+                f"hpcprof run, which submit it again, or {flag} {other}.",
+                *(field, "site"),
+            )
 
 
 def check_array(site: Site, queue: str, members: int, at_once: int | None = None) -> None:

@@ -19,7 +19,7 @@ from hpcprof.common.masking import without_targets
 from hpcprof.common.units import parse_memory
 from hpcprof.runs.job import Job as Job
 from hpcprof.submit.jobs.occasions import parse_capture_when, parse_memory_history
-from hpcprof.submit.jobs.walltime import parse_stall_timeout, parse_walltime
+from hpcprof.submit.jobs.walltime import parse_signal, parse_stall_timeout, parse_walltime
 from hpcprof.submit.profilers import PROFILERS
 
 
@@ -187,6 +187,12 @@ class JobSpec:
         metavar="ARG",
         resource=True,
     )
+    launcher_args: tuple[str, ...] = _option(
+        "Option of the launcher (srun, mpiexec, …), as in --launcher-arg=--cpu-bind=none. Repeatable.",
+        tuple,
+        flags=("--launcher-arg",),
+        metavar="ARG",
+    )
     walltime: str | None = _option("Time limit: HH:MM:SS, 90m or 1h30m.", parse=parse_walltime, of_site=True)
     job_name: str | None = _option("Name of the job.", default="the workload's or the script's")
     options: Mapping[str, str] = _option(
@@ -211,6 +217,16 @@ class JobSpec:
         "report: keep evidence of a stall. stop: then end the job, with exit code 5. "
         "resubmit: then run it again, once.",
         choices=("report", "stop", "resubmit"),
+    )
+    signal: str | None = _option(
+        "Signal to the program ahead of the time limit, so that it can save: NAME@SECONDS, as in USR1@120.",
+        metavar="NAME@SECONDS",
+        parse=parse_signal,
+    )
+    on_timeout: str | None = _option(
+        "report: the job ends at its time limit. resubmit: the program gets --signal (by default TERM@60), "
+        "and when it has ended the job runs again, up to three times.",
+        choices=("report", "resubmit"),
     )
     capture_when: str | None = _option(
         "Record steps with the PyTorch profiler when the last 20 take PERCENT (20) longer than those "

@@ -52,6 +52,32 @@ def parse_stall_timeout(text: str) -> int:
     return seconds
 
 
+SIGNALS = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "ALRM", "XCPU", "CONT")
+"""The signals on which a program may save."""
+
+_SIGNAL = re.compile(r"(?:SIG)?(?P<name>[A-Z0-9]+)@(?:(?P<seconds>\d{1,6})|(?P<units>\S+))")
+DEFAULT_SIGNAL = "TERM@60"
+
+
+def parse_signal(text: str) -> str:
+    """Return a signal and its seconds ahead of the time limit as ``NAME@SECONDS``."""
+    match = _SIGNAL.fullmatch(text)
+    seconds = (
+        (match["seconds"] and int(match["seconds"])) or _seconds(match["units"] or "") if match else None
+    )
+    if match is None or not seconds or match["name"] not in SIGNALS:
+        raise UsageError(
+            f"--signal {text}: write NAME@SECONDS, as in USR1@120, with a NAME of {', '.join(SIGNALS)}."
+        )
+    return f"{match['name']}@{seconds}"
+
+
+def warning_of(signal: str, on_timeout: str) -> tuple[str, int]:
+    """Return the name of a job's signal, and its seconds ahead of the limit; empty and 0 for none."""
+    name, _, seconds = (signal or (DEFAULT_SIGNAL if on_timeout == "resubmit" else "@0")).partition("@")
+    return name, int(seconds)
+
+
 def format_walltime(seconds: int) -> str:
     """Return seconds as ``HH:MM:SS``, with at least two digits each."""
     minutes, seconds = divmod(seconds, 60)

@@ -24,7 +24,7 @@ from hpcprof.runs.job import Job
 from hpcprof.runs.rank_selection import place_conditions, rank_spans
 from hpcprof.submit.container.ranks import PROFILER_FOLDER, PROFILER_ROOT, container_words, uses_container
 from hpcprof.submit.jobs.target import target_of
-from hpcprof.submit.jobs.walltime import capture_lead, format_walltime
+from hpcprof.submit.jobs.walltime import capture_lead, format_walltime, warning_of
 from hpcprof.submit.launchers import LAUNCHERS, MEETING, MEETING_HOST, MEETING_PORT, launched, on_each_node
 from hpcprof.submit.profilers import find_profiler
 from hpcprof.submit.profilers.base import (
@@ -121,6 +121,8 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     """The seconds before the walltime limit at which profilers stop; None without profiled ranks."""
     rank_variables: Sequence[str]
     """The families of environment variables that may tell a process its rank, in this order."""
+    warning: tuple[str, int] = ("", 0)
+    """The signal that job.sh sends ahead of the limit, and its seconds; empty and 0 for none."""
     signals: str = "HUP INT QUIT TERM USR1 USR2 ALRM XCPU"
     """The signals that a program may act on; the shells around it outlive them."""
     watches_ranks: bool
@@ -230,6 +232,9 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         pause_dcgm=[*on_each_node(site, job), "dcgmi", "profile"] if pauses else [],
         capture_lead=capture_lead(job.walltime) if profiled else None,
         rank_variables=launcher.rank_variables,
+        warning=("", 0)
+        if scheduler.sends_signal and job.on_timeout != "resubmit"
+        else warning_of(job.signal, job.on_timeout),
         watches_ranks=job.ranks > 1 and bool(profiled or not launcher.ends_other_ranks),
         watch_seconds=min(_WATCH_SECONDS + job.ranks // _WATCHED_RANKS, _LONGEST_WATCH_SECONDS),
         profilers_limit=_PROFILERS_SECONDS if profiled else _PROGRAMS_SECONDS,

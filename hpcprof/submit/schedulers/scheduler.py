@@ -141,6 +141,8 @@ class Scheduler:
     """True if jobs run on this machine."""
     runs_in_image: ClassVar[bool] = False
     """True if jobs run in a container image, which has its own hpcprof and sees no file of this machine."""
+    sends_signal: ClassVar[bool] = False
+    """True if its directives ask for the signal ahead of the limit; otherwise job.sh sends it."""
     requeues: ClassVar[bool] = False
     """True if its job.sh can have its own job queued again; its template does it."""
 

@@ -128,3 +128,14 @@ def test_jsrun_has_a_resource_set_for_each_rank_or_each_node() -> None:
         *["--nrs=12", "--rs_per_host=6", "--tasks_per_rs=1"],
         *["--cpu_per_rs=7", "--gpu_per_rs=1", "--bind=packed:7"],
     ]
+
+
+def test_options_of_the_launcher_follow_those_of_the_site() -> None:
+    site = site_with("generic-slurm", arguments=["--exclusive"])
+    given = ("--cpu-bind=none", "--comment=two words")
+    job = make_job(site, arguments=["x"], launcher_args=given)
+    assert launch_command(site, job)[:4] == ["srun", "--exclusive", *given]
+    with pytest.raises(UsageError, match="--launcher-arg -x: site local has no launcher"):
+        launch_command(
+            site_with("local", name=LauncherName.NONE), make_job(site, arguments=["x"], launcher_args=("-x",))
+        )

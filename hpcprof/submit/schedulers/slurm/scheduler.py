@@ -12,6 +12,7 @@ import msgspec
 
 from hpcprof.common.errors import UsageError
 from hpcprof.runs.job import Job
+from hpcprof.submit.jobs.job import OPTIONS
 from hpcprof.submit.mpi_types import LIST_TYPES, finds_type, two_ranks
 from hpcprof.submit.profilers.base import PROGRAM_WORDS, START_UP
 from hpcprof.submit.schedulers.batch import BatchScheduler, check_whole_minutes
@@ -142,20 +143,28 @@ class SlurmScheduler(BatchScheduler):
     starters = (LauncherName.SRUN,)
     resources = (*_FLAGS, "gpus_per_rank", "scheduler_args")
     masks_gpus = True
+    sends_signal = True
     requeues = True
 
     def check(self, job: Job, site: Site) -> None:
         """Check that the walltime is one of whole minutes, to which Slurm would round it up; and requeues."""
-        if job.on_stall == "resubmit" and "--no-requeue" in self.directives(site, job):
+        again = [field for field in ("on_stall", "on_timeout") if getattr(job, field) == "resubmit"]
+        if again and "--no-requeue" in self.directives(site, job):
+            flag = OPTIONS[again[0]].flag
             raise UsageError(
-                "--on-stall resubmit: --no-requeue forbids it; leave it out.", "on_stall", "scheduler_args"
+                f"{flag} resubmit: --no-requeue forbids it; leave it out.", again[0], "scheduler_args"
             )
         check_whole_minutes(job, self.title)
 
     def resource_directives(self, job: Job) -> dict[str, str]:
         """Return the directives for CPUs, memory and kind of nodes, and for a job that may run again."""
         found = {f: f"{flag}={value}" for f, flag in _FLAGS.items() if (value := getattr(job, f))}
-        return found | ({"on_stall": "--requeue"} if job.on_stall == "resubmit" else {})
+        found |= {
+            field: "--requeue" for field in ("on_timeout", "on_stall") if getattr(job, field) == "resubmit"
+        }
+        # job.sh sends the signal where it acts on the limit itself.
+        asked = job.signal and job.on_timeout != "resubmit"
+        return found | ({"signal": f"--signal={job.signal}"} if asked else {})
 
     def settings(self, directive: str) -> frozenset[str]:
         """Return the long name of the option, or what several options set in common.

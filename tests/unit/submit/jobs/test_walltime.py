@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.jobs.walltime import capture_lead, format_walltime, parse_stall_timeout, parse_walltime
+from hpcprof.submit.jobs.walltime import (
+    capture_lead,
+    format_walltime,
+    parse_signal,
+    parse_stall_timeout,
+    parse_walltime,
+    warning_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -69,3 +76,18 @@ def test_a_stall_timeout_is_written_as_a_walltime_is(text: str, seconds: int) ->
 def test_a_stall_timeout_without_a_unit_says_how_to_write_it(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         parse_stall_timeout(text)
+
+
+def test_a_signal_ahead_of_the_limit_has_a_name_and_seconds() -> None:
+    assert [parse_signal(text) for text in ("USR1@120", "SIGTERM@2m", "XCPU@1h30m")] == [
+        *("USR1@120", "TERM@120", "XCPU@5400"),
+    ]
+    for text in ("USR1", "USR1@", "@120", "USR9@1", "KILL@10", "USR1@0", "usr1@5", "USR1@-5"):
+        with pytest.raises(UsageError, match="write NAME@SECONDS"):
+            parse_signal(text)
+
+
+def test_a_job_that_runs_again_gets_a_signal_ahead_of_the_limit() -> None:
+    assert warning_of("", "report") == ("", 0)
+    assert warning_of("USR2@30", "report") == warning_of("USR2@30", "resubmit") == ("USR2", 30)
+    assert warning_of("", "resubmit") == ("TERM", 60)

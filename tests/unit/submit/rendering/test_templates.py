@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -144,3 +145,17 @@ def directives(site: Site, asked: Job, folder: str) -> list[str]:
     rendering = Rendering(Path("/runs") / folder.replace("/", "-"), ["hpcprof"], [], ["true"])
     text = render(site, asked, rendering)["job.sh"]
     return [line for line in re.split("[\r\n]", text) if line.startswith(("#SBATCH", "#PBS"))]
+
+
+def test_slurm_is_asked_for_the_signal_and_elsewhere_job_sh_sends_it(tmp_path: Path) -> None:
+    slurm, local = load_site("generic-slurm"), load_site("local")
+    asked: dict[str, Any] = {"arguments": ["x"], "signal": "USR1@120"}
+
+    def script(site: Site, **more: Any) -> str:
+        chosen = make_job(site, **asked, **more)
+        return render(site, chosen, Rendering(tmp_path, ["hpcprof"], [], chosen.arguments))["job.sh"]
+
+    assert "#SBATCH --signal=USR1@120" in script(slurm) and "warn()" not in script(slurm)
+    again = script(slurm, on_timeout="resubmit")
+    assert "#SBATCH --requeue" in again and "--signal=USR1" not in again and "signal_ranks USR1" in again
+    assert "job_end - 120 -" in script(local) and "signal_ranks USR1" in script(local)
