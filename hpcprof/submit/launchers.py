@@ -181,21 +181,26 @@ def _srun(site: Site, job: Job) -> list[str]:
 
 
 def _flux(site: Site, job: Job) -> list[str]:
-    """Start ranks by ``flux run``, each on cores of its own and, where the site says so, GPUs of its own.
+    """Start ranks by ``flux run``: each has its share of the node's cores and GPUs, or what the job asks for.
 
-    Source: flux-run(1). By default it ends the other ranks 30 s after the first one has ended, and with them
-    a profiler that is still writing.
+    Where the site does not tell the cores, Flux shares out all that the job has. By default it would give a
+    rank one core and no GPU, and end the other ranks 30 s after the first one, and with them a profiler that
+    is still writing. Source: flux-run(1).
     """
     cores = job.cpus_per_rank or _share(site.node.cores, job)
     gpus = _share(site.node.gpus, job) if job.gpus_per_rank is None else job.gpus_per_rank
+    if cores or job.gpus_per_rank is not None:
+        asked = {"cores": cores, "gpus": gpus}
+        shares = [f"--{name}-per-task={count}" for name, count in asked.items() if count]
+    else:
+        shares = ["--exclusive", "-o", "cpu-affinity=per-task", "-o", "gpu-affinity=per-task"]
     return [
         "flux",
         "run",
         *site.launcher.arguments,
         f"--nodes={job.nodes}",
         f"--ntasks={job.ranks}",
-        *([f"--cores-per-task={cores}"] if cores else []),
-        *([f"--gpus-per-task={gpus}"] if gpus else []),
+        *shares,
         "-o",
         "exit-timeout=none",
         *([] if job.profiled_ranks else ["-o", "exit-on-error"]),

@@ -113,6 +113,16 @@ def test_flux_ends_other_ranks_only_if_no_profiler_writes() -> None:
     assert "exit-on-error" not in launch_command(flux, profiled)
 
 
+def test_flux_shares_out_the_nodes_whose_cores_are_unknown() -> None:
+    tuolumne = load_site("tuolumne")
+    argv = launch_command(tuolumne, make_job(tuolumne, arguments=["x"], account="a", ranks_per_node=4))
+    assert "--exclusive" in argv
+    assert "gpu-affinity=per-task" in argv
+    assert not any(word.startswith("--gpus-per-task") for word in argv)
+    one = make_job(tuolumne, arguments=["x"], account="a", gpus_per_rank=1)
+    assert "--gpus-per-task=1" in launch_command(tuolumne, one)
+
+
 def test_ibrun_takes_nodes_and_ranks_from_the_job() -> None:
     vista = load_site("vista")
     assert launch_command(vista, make_job(vista, arguments=["x"], nodes=2)) == ["ibrun"]
