@@ -1,17 +1,26 @@
-"""Convert a mapping (YAML, JSON) to a typed model, with errors that a user can act on."""
+"""Where bytes become values: files, JSON, and mappings as typed models with errors that a user can act on."""
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, overload
 
 import msgspec
 
 from hpcprof.common.errors import UsageError, unknown
 
 ModelT = TypeVar("ModelT", bound=msgspec.Struct)
+ValueT = TypeVar("ValueT")
+JsonText = str | bytes | bytearray | memoryview | msgspec.Raw
+
+LARGEST_FILE = 100_000_000
+"""Maximum size of a file that is read whole, in bytes, but for profiles."""
 
 _PATH = re.compile(r" - at `(?P<key>key` in `)?\$(?P<path>[^`]*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`")
@@ -114,10 +123,51 @@ def _struct(node: Any) -> Any:
     return node if isinstance(node, msgspec.inspect.StructType) else None
 
 
+def read_file(path: Path, most: int = LARGEST_FILE) -> bytes:
+    """Return the content of a regular file of at most ``most`` bytes.
+
+    Raises OSError for everything else, and never waits, as for the writer of a pipe.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        if status.st_size > most:
+            raise OSError(errno.EFBIG, f"it is larger than {most / 1e6:g} MB", str(path))
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
+
+
+def read_text(path: Path, most: int = LARGEST_FILE) -> str:
+    """Return the text of a file as `read_file` does; what is no UTF-8 becomes question marks."""
+    return read_file(path, most).decode("utf-8", "replace")
+
+
+@overload
+def from_json(text: JsonText, *, strict: bool = True) -> Any: ...
+@overload
+def from_json(text: JsonText, type: type[ValueT], *, strict: bool = True) -> ValueT: ...
+def from_json(text: JsonText, type: Any = Any, *, strict: bool = True) -> Any:
+    """Return the value of a text of JSON; raise `msgspec.DecodeError` for whatever is wrong with the text."""
+    try:
+        return msgspec.json.decode(text, type=type, strict=strict)
+    except (UnicodeError, RecursionError, OverflowError) as error:
+        raise msgspec.DecodeError(f"JSON is malformed: {error}") from None
+
+
+def parsed_count(text: str) -> int | None:
+    """Return the whole number that a text holds, at most 18 digits; None for anything else."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 18 else None
+
+
 def parsed_list(written: str | None) -> list[Any]:
     """Return the list that a text of JSON holds; an empty one for anything else."""
     try:
-        found = json.loads(written or "[]")
+        values = json.loads(written or "[]")  # PyTorch writes NaN, which is no JSON
     except (ValueError, RecursionError):
         return []
-    return found if isinstance(found, list) else []
+    return values if isinstance(values, list) else []

@@ -22,6 +22,7 @@ from typing import IO
 
 import msgspec
 
+from hpcprof.common.decode import from_json, read_file
 from hpcprof.common.errors import HpcprofError, UsageError, unknown, writing
 from hpcprof.common.masking import masked
 from hpcprof.common.units import counted
@@ -76,8 +77,8 @@ class Budget:
         if not self._path.exists():
             return []
         try:
-            lines = self._path.read_bytes().splitlines()
-            return [msgspec.json.decode(line, type=Charge) for line in lines]
+            lines = read_file(self._path).splitlines()
+            return [from_json(line, Charge) for line in lines]
         except (OSError, msgspec.MsgspecError) as error:
             raise HpcprofError(f"{self._path} cannot be read: {error}.") from None
 

@@ -18,6 +18,7 @@ from hpcprof.analysis.explain.explanation import CAUSES, Explanation, Finding, N
 from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.memory.findings import memory_findings
+from hpcprof.common.decode import from_json
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError, unknown
 from hpcprof.common.logs import log_traceback
 from hpcprof.common.paths import is_folder
@@ -78,7 +79,7 @@ def kept_explanation(run: Run, store: Store) -> Explanation | None:
     if kept is None or (kept.analysis_version != ANALYSIS_VERSION and is_folder(run.path)):
         return None
     try:
-        values = msgspec.json.decode(kept.explanation)
+        values = from_json(kept.explanation)
         if values.get(_VERSION_KEY) != _VERSION and is_folder(run.path):
             return None
         return Explanation.from_json(values)
@@ -144,7 +145,7 @@ def _what_happened(run: Run) -> dict[str, Any]:
         failure = None  # it was ended with the job
     slower = None
     with suppress(msgspec.MsgspecError):
-        slower = msgspec.json.decode(run.state_file(SLOWER) or "", type=Slower)
+        slower = from_json(run.state_file(SLOWER) or "", Slower)
     return {
         "stall": find_stall(run),
         "failure": failure.as_json() if failure else None,

@@ -21,6 +21,7 @@ import msgspec
 
 from hpcprof.common import __version__
 from hpcprof.common.atomic import replacing
+from hpcprof.common.decode import from_json, read_file
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.paths import user_cache
 from hpcprof.profiles.event_folders import has_run_events
@@ -224,7 +225,7 @@ def _write(folder: Path, content: _Folder) -> None:
 
 def _load(folder: Path) -> _Folder:
     try:
-        found = msgspec.json.decode(_cache(folder).read_bytes(), type=_Folder)
+        found = from_json(read_file(_cache(folder)), _Folder)
     except (OSError, msgspec.DecodeError):
         return _NOTHING
     return found if found.version == _VERSION else _NOTHING

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from hpcprof.common.decode import from_json
 from hpcprof.common.errors import StoreError, UsageError
 from hpcprof.common.masking import masked, masked_command
 from hpcprof.results.stalls import describe_end
@@ -188,7 +189,7 @@ def _collected(row: StoredRun) -> ListedRun:
 
 def _pushed(row: StoredRun, listed: str, tags: str) -> ListedRun:
     """Return a run as it was listed where it comes from."""
-    known = msgspec.json.decode(listed, type=ListedRun)
+    known = from_json(listed, ListedRun)
     return msgspec.structs.replace(
         known, step_p50_ns=row.step_p50_ns or known.step_p50_ns, tags=tags.split(), path=row.path
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import os
 import re
 import ssl
@@ -20,6 +19,7 @@ from urllib.request import getproxies_environment, proxy_bypass
 
 import msgspec
 
+from hpcprof.common.decode import from_json
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import visible
 from hpcprof.profiles.scrub.files import scrub_files
@@ -251,7 +251,7 @@ def _ask(
     finally:
         connection.close()
     try:
-        said = json.loads(text)
+        said = from_json(text)
     except ValueError:
         said = {}
     why = visible(str(said.get("error") or "")) if isinstance(said, dict) else ""

@@ -27,6 +27,7 @@ from hpcprof.analysis.collectives.common_clock import Aligned, Alignment, RankCl
 from hpcprof.analysis.collectives.matches import UNKNOWN, Arrivals, Matches, arrivals_of
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.common.atomic import replacing, write_atomically
+from hpcprof.common.decode import from_json, read_file
 from hpcprof.common.errors import StoreError
 from hpcprof.common.units import format_bytes, format_ns, named_ranks
 from hpcprof.profiles.event_columns import timeline_tables
@@ -464,7 +465,7 @@ class RunCommunication:
 def load_communication(folder: Path, events: Mapping[int, RankEvents]) -> RunCommunication | None:
     """Return the communication in a folder; None if there is none of these profiles and this version."""
     try:
-        described = msgspec.json.decode((folder / DESCRIPTION).read_bytes(), type=_Description)
+        described = from_json(read_file(folder / DESCRIPTION), _Description)
         if (described.version, described.profiles) != (VERSION, identity(events)):
             return None
         clocks = _clocks(pq.read_table(folder / CLOCKS, use_threads=False))

@@ -275,8 +275,8 @@ def untraced(run: Run) -> list[str]:
 
     The first rank of each node notes them.
     """
-    notes = (run.path / "state").glob("*.untraced")
-    names = sorted({line for note in notes for line in note.read_text(errors="replace").splitlines()})
+    notes = (run.state_file(path.name) or "" for path in (run.path / "state").glob("*.untraced"))
+    names = sorted({line for note in notes for line in note.splitlines()})
     for function, advice in _MISSING.items():
         if any(name.startswith(f"{function} ") for name in names):
             without = "messages and collectives are missing, and pop shows too much useful time"

@@ -17,6 +17,7 @@ import msgspec
 from hpcprof.analysis.stalls.evidence import ProcessState, RankEvidence, Stall, describe
 from hpcprof.analysis.stalls.verdict import judge
 from hpcprof.common.atomic import write_atomically
+from hpcprof.common.decode import from_json, parsed_count, read_file
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.paths import is_folder
 from hpcprof.common.units import counted
@@ -25,7 +26,7 @@ from hpcprof.profiles.readers.native_stacks import NativeStack, parse_native_sta
 from hpcprof.results.darshan_logs import logs_of
 from hpcprof.results.run_memory import snapshots_of
 from hpcprof.results.run_profiles import profiles_of
-from hpcprof.runs.directory import Run
+from hpcprof.runs.directory import MOST_RANKS, Run
 from hpcprof.submit.runs.failures import describe_status
 from hpcprof.submit.waiting import ended_by_stall
 
@@ -87,18 +88,25 @@ def _judge_run(run: Run, since: str) -> Stall | None:
     """Return the verdict from the evidence in a run; it has stood still since a second of Unix time."""
     assert run.manifest is not None
     folder = run.path / FOLDER
-    told = [int(path.name[4:].partition(".")[0]) for path in folder.glob("rank*.json")]
+    numbers = (parsed_count(path.name[4:].partition(".")[0]) for path in folder.glob("rank*.json"))
+    told = [number for number in numbers if number is not None and number < MOST_RANKS]
     # hpcprof may have started one process that started ranks of its own (torchrun).
     started, ranks = run.manifest.job.ranks, range(max([run.manifest.job.ranks - 1, *told]) + 1)
     codes = run.rank_exit_codes() if started == len(ranks) else {}
-    evidence = {rank: _evidence(folder, rank, codes.get(rank), started == len(ranks)) for rank in ranks}
+    others, with_files = _others_told(folder), {path.name.partition(".")[0] for path in folder.glob("rank*")}
+    evidence = {
+        rank: _evidence(folder, rank, codes.get(rank), started == len(ranks))
+        if f"rank{rank:05d}" in with_files
+        else RankEvidence(state=_unseen(others and started == len(ranks), codes.get(rank)))
+        for rank in ranks
+    }
     found = judge(_with_profiles(run, evidence))
     if found is None:
         return None
     of_nodes = sorted(path.name for kind in ("gpu.csv", "ras") for path in folder.glob(f"*.{kind}"))
     files = (*found.evidence, *(f"{FOLDER}/{name}" for name in of_nodes))
     found = msgspec.structs.replace(found, evidence=files)
-    if since.isdigit():
+    with suppress(ValueError, OverflowError):
         moment = datetime.fromtimestamp(int(since), timezone.utc).isoformat(timespec="seconds")
         found = msgspec.structs.replace(found, since=moment)
     # While programs still write their evidence, or a profiler its profiles, a later look may say more.
@@ -210,7 +218,7 @@ def _ran_again(run: Run, since: str) -> bool:
 
 def _kept(run: Run) -> Stall | None:
     with suppress(OSError, msgspec.MsgspecError):
-        return msgspec.json.decode((run.path / "state" / VERDICT).read_bytes(), type=Stall)
+        return from_json(read_file(run.path / "state" / VERDICT), Stall)
     return None
 
 
@@ -222,7 +230,7 @@ def _evidence(folder: Path, rank: int, exit_code: int | None, has_wrapper: bool)
     stem = f"rank{rank:05d}"
     told = _Told()
     with suppress(OSError, msgspec.MsgspecError):
-        told = msgspec.json.decode(_read(folder / f"{stem}.json"), type=_Told)
+        told = from_json(_read(folder / f"{stem}.json"), _Told)
     dumps = (folder / f"{stem}.flight.{kind}" for kind in ("json", "pickle"))
     dump = next((path for path in dumps if path.is_file()), None)
     record, loss = _record(dump) if dump is not None else (None, "")
@@ -299,15 +307,20 @@ def _state(path: Path, exit_code: int | None) -> ProcessState:
     try:
         text = _read(path).decode(errors="replace")
     except OSError:
-        if not _others_told(path.parent):
-            return ProcessState.RUNNING
-        gone = ProcessState.UNREACHABLE if exit_code is None else ProcessState.DEAD
-        return ProcessState.ENDED if exit_code == 0 else gone
+        return _unseen(_others_told(path.parent), exit_code)
     states = re.findall(r"^State:\s+(\S)", text, re.MULTILINE)
     alive = [state for state in states if state not in "ZX"]
     if not alive:
         return ProcessState.DEAD
     return ProcessState.STOPPED if any(state in "Tt" for state in alive) else ProcessState.RUNNING
+
+
+def _unseen(others_told: bool, exit_code: int | None) -> ProcessState:
+    """Return the state of a rank's program about which the kernel was not asked."""
+    if not others_told:
+        return ProcessState.RUNNING
+    gone = ProcessState.UNREACHABLE if exit_code is None else ProcessState.DEAD
+    return ProcessState.ENDED if exit_code == 0 else gone
 
 
 def _others_told(folder: Path) -> bool:

@@ -18,6 +18,7 @@ import msgspec
 
 from hpcprof.common import __version__
 from hpcprof.common.atomic import write_atomically
+from hpcprof.common.decode import from_json, parsed_count, read_file, read_text
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.common.paths import from_root
 from hpcprof.common.private import make_private, private_mode
@@ -36,8 +37,12 @@ JOB_ID_FILE = "job_id"
 """The state file in which a job notes its id."""
 
 _LONGEST_NAME, _LONGEST_PATH, _SHOWN_CHARACTERS = 255, 4096, 40
+MOST_RANKS = 1_000_000
+"""Maximum number of ranks of a run; a number above it is damage."""
+
 _LISTED_RUNS = 12
 _GIT_SECONDS = 10.0
+_SAFE_ID = re.compile(r"(?!\.{1,2}$)[^/\0-\x1f]{1,250}")
 _MEMBER = re.compile(r"(?P<sweep>.+-[0-9a-f]{4})\.\d+")
 _ID = re.compile(r"(?:\d{8}-\d{6}-)?(?P<name>.+)-(?P<key>(?:[0-9a-f]{4}|[0-9a-f]{8})(?:\.\d+)?)", re.DOTALL)
 """An id: the time of a submission, the name of the job or of the folder, and a key of hexadecimal digits."""
@@ -78,7 +83,7 @@ class Manifest(msgspec.Struct, frozen=True):
     @property
     def site(self) -> SiteRecord:
         """The site of the job."""
-        return msgspec.json.decode(self.site_keys, type=SiteRecord)
+        return from_json(self.site_keys, SiteRecord)
 
 
 @dataclass(frozen=True)
@@ -111,8 +116,8 @@ class Run:
     def state_file(self, name: str) -> str | None:
         """Return the text of a file in ``state/``, without its line break; None if it does not exist yet."""
         try:
-            return (self.path / "state" / name).read_text(encoding="utf-8").strip()
-        except OSError:
+            return read_text(self.path / "state" / name).strip()
+        except (OSError, ValueError):  # a name that another file gave may have any character
             return None
 
     @property
@@ -140,16 +145,17 @@ class Run:
         job = self.submission.job
         if job.profiler == "none" or not place_conditions(job.profile_ranks):
             return job.profiled_ranks
-        notes = (self.path / "state").glob("rank*.profiled")
-        return sorted(int(note.name[4:9]) for note in notes) or job.profiled_ranks
+        notes = (parsed_count(note.name[4:9]) for note in (self.path / "state").glob("rank*.profiled"))
+        return sorted(rank for rank in notes if rank is not None) or job.profiled_ranks
 
     def rank_exit_codes(self) -> dict[int, int]:
         """Return the exit codes by rank; a rank that was killed has none."""
         codes = {}
         for path in sorted((self.path / "state").glob("rank*.exit")):
-            text = self.state_file(path.name) or ""
-            if text.isdigit():
-                codes[int(path.stem.removeprefix("rank"))] = int(text)
+            rank = parsed_count(path.stem.removeprefix("rank"))
+            code = parsed_count(self.state_file(path.name) or "")
+            if rank is not None and code is not None:
+                codes[rank] = code
         return codes
 
 
@@ -253,12 +259,19 @@ def _sizes(folder: Path) -> dict[str, int]:
 def open_run(path: Path) -> Run:
     """Open a run directory, or adopt a folder of profiles, whose id is made from its path."""
     path = from_root(path)
-    if not (path / MANIFEST).is_file():
+    if not has_manifest(path):
         return Run(adopted_id(path.name, path), path)
     try:
-        manifest = msgspec.json.decode((path / MANIFEST).read_bytes(), type=Manifest)
+        manifest = from_json(read_file(path / MANIFEST), Manifest)
         _ = manifest.site
-    except (OSError, msgspec.MsgspecError) as error:
+        datetime.fromisoformat(manifest.created).timestamp()
+        if not 0 < manifest.job.ranks <= MOST_RANKS:
+            raise ValueError(f"it has {manifest.job.ranks} ranks")
+        if not _SAFE_ID.fullmatch(manifest.id):
+            raise ValueError(f"its id {manifest.id[:80]!r} is not the name of a folder")
+    except OSError as error:
+        raise HpcprofError(f"{path / MANIFEST} cannot be read: {error.strerror}.") from None
+    except (ValueError, OverflowError) as error:
         raise HpcprofError(f"{path / MANIFEST} cannot be read: {error}.") from None
     if manifest.schema_version != SCHEMA_VERSION:
         raise HpcprofError(
@@ -266,6 +279,17 @@ def open_run(path: Path) -> Run:
             f"this hpcprof ({__version__}) reads version {SCHEMA_VERSION}."
         )
     return Run(manifest.id, path, manifest)
+
+
+def has_manifest(folder: Path) -> bool:
+    """Return whether a folder has a manifest, which `open_run` may not be able to read."""
+    try:
+        (folder / MANIFEST).lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        pass  # the folder may be another user's
+    return True
 
 
 def adopted_id(name: str, path: Path, *files: str) -> str:
@@ -305,7 +329,11 @@ def submission_time(path: Path) -> float:
 
 def _manifests(runs: Path) -> list[Path]:
     """Return the manifests of the runs, oldest first."""
-    return sorted((path for path in runs.glob(f"*/{MANIFEST}") if path.is_file()), key=_age)
+    try:
+        folders = [Path(entry.path) for entry in os.scandir(runs) if entry.is_dir()]
+    except OSError:
+        return []
+    return sorted((folder / MANIFEST for folder in folders if has_manifest(folder)), key=_age)
 
 
 def sweep_of(run_id: str) -> str | None:

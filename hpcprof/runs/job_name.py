@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
+from hpcprof.common.decode import read_text
+
 _PYTHON = re.compile(r"(?:python|pypy)[\d.]*t?")
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 _IMPORTS_JAX = re.compile(r"^[ \t]*(?:import|from)[ \t]+(?:jax|flax|optax|equinox|haiku)\b", re.MULTILINE)
@@ -67,7 +69,7 @@ def uses_jax(command: Sequence[str], folder: str) -> bool:
     if not script:
         return False
     try:
-        return bool(_IMPORTS_JAX.search(Path(folder, script).read_text(encoding="utf-8", errors="replace")))
+        return bool(_IMPORTS_JAX.search(read_text(Path(folder, script))))
     except OSError:
         return False
 

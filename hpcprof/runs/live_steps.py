@@ -5,7 +5,6 @@ Programs that use PyTorch's optimizers or `hpcprof.workloads.capture` write them
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import statistics
@@ -17,6 +16,7 @@ from datetime import datetime
 from itertools import accumulate, pairwise
 from pathlib import Path
 
+from hpcprof.common.decode import from_json
 from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
 from hpcprof.runs.directory import Run
 
@@ -281,10 +281,10 @@ def _last_lines(path: Path, since: float, most_bytes: int = _TAIL_BYTES) -> tupl
 def parsed_line(line: bytes) -> StepLine | None:
     """Return a line; None if it is cut, or not one of ours."""
     try:
-        values = json.loads(line)
+        values = from_json(line)
         found = [values[one.name] if one.default is MISSING else values.get(one.name, 0) for one in _NUMBERS]
         item = str(values.get("item", ""))[:_LONGEST_ITEM]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return None
     time, *numbers = found
     if type(time) not in (int, float) or not 0 <= time < _MOST:

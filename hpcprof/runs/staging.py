@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from hpcprof.common.decode import from_json, read_file
 from hpcprof.common.units import counted, format_bytes, format_ns
 from hpcprof.node.stage_environment import FAILED, NOTES, PACKED
 from hpcprof.runs.directory import Run
@@ -20,7 +21,7 @@ def describe_staging(run: Run) -> str:
     notes: dict[str, _Note] = {}
     for path in sorted((run.path / NOTES).glob("*.json")):
         try:
-            notes[path.name] = msgspec.json.decode(path.read_bytes(), type=_Note)
+            notes[path.name] = from_json(read_file(path), _Note)
         except (OSError, msgspec.DecodeError):
             continue
     if failed := notes.get(FAILED):

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from hpcprof.common.atomic import write_atomically
+from hpcprof.common.decode import read_text
 from hpcprof.common.errors import UsageError, writing
 from hpcprof.runs.directory import Run
 
@@ -17,7 +18,7 @@ _VALID = re.compile(r"[\w.:=/+@-]{1,64}")
 def read_tags(run: Run) -> list[str]:
     """Return the tags of a run, sorted."""
     with suppress(OSError):
-        return sorted((run.path / _FILE).read_text(encoding="utf-8").split())
+        return sorted(read_text(run.path / _FILE).split())
     return []
 
 

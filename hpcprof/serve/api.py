@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.common.decode import from_json
 from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked
 from hpcprof.common.units import visible
@@ -127,7 +128,7 @@ async def ask_sql(request: Request) -> Response:
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
         raise UsageError("send the query as application/json.")
     try:
-        asked = msgspec.json.decode(await request.body(), type=_Query)
+        asked = from_json(await request.body(), _Query)
     except msgspec.MsgspecError as error:
         raise UsageError(f"the query is not valid: {error}.") from None
     here = served(request)

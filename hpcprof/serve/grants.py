@@ -20,6 +20,7 @@ from threading import Lock
 import msgspec
 
 from hpcprof.common.atomic import replacing
+from hpcprof.common.decode import from_json
 from hpcprof.common.errors import HpcprofError, UsageError, reading, unknown, writing
 
 READ, PUSH = "read", "push"
@@ -100,7 +101,7 @@ def read_grants(folder: Path) -> list[Grant]:
     with reading(path):
         text = path.read_bytes()
     try:
-        return msgspec.json.decode(text, type=list[Grant])
+        return from_json(text, list[Grant])
     except msgspec.MsgspecError as error:
         raise HpcprofError(f"{path}: {error}.") from None
 

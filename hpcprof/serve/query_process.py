@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from hpcprof.common.decode import from_json
 from hpcprof.common.errors import HpcprofError
 from hpcprof.results.event_query import asking, find_kept_events
 from hpcprof.results.kept_events import event_schemas
@@ -122,6 +123,6 @@ def _opened(asked: AskedRun) -> Run:
 
 
 if __name__ == "__main__":
-    asked = msgspec.json.decode(sys.stdin.buffer.read(), type=Question)
+    asked = from_json(sys.stdin.buffer.read(), Question)
     limit(asked.seconds)
     sys.stdout.buffer.write(msgspec.json.encode(answer(asked)))

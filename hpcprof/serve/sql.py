@@ -15,6 +15,7 @@ import msgspec
 from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 
+from hpcprof.common.decode import from_json
 from hpcprof.common.errors import UsageError
 from hpcprof.common.processes import CommandTimedOut, run_command
 from hpcprof.common.units import format_bytes
@@ -103,7 +104,7 @@ class SqlDesk:
             except CommandTimedOut:
                 raise UsageError(f"the query took {SECONDS} s, the limit, and was ended.") from None
         try:
-            reply = msgspec.json.decode(done.stdout, type=Reply)
+            reply = from_json(done.stdout, Reply)
         except msgspec.MsgspecError:
             raise UsageError(_ended(done.exit_code)) from None
         if reply.error:

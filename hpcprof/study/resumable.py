@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from hpcprof.common.atomic import write_atomically
+from hpcprof.common.decode import from_json, read_file
 from hpcprof.common.errors import HpcprofError, UsageError, writing
 from hpcprof.runs.directory import MANIFEST, Run, new_run_id, open_run
 from hpcprof.study.runs import MessageKind, NoProfile, Progress, StudyRuns, resume_command
@@ -90,10 +91,10 @@ def read_record(folder: Path, study: str, form: type[R]) -> R:
     """
     path = folder / RECORD
     try:
-        text = path.read_bytes()
-        if (found := msgspec.json.decode(text, type=_Name).study) != study:
+        text = read_file(path)
+        if (found := from_json(text, _Name).study) != study:
             raise UsageError(f"{folder} belongs to hpcprof study {found}, not to hpcprof study {study}.")
-        record = msgspec.json.decode(text, type=form)
+        record = from_json(text, form)
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(f"{folder} has no {RECORD}: name a folder of hpcprof study {study}.") from None
     except OSError as error:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from hpcprof.common.decode import read_file
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.study.runs import MessageKind, Progress, StudyRuns, prepared_store
 
@@ -242,7 +243,7 @@ def _costs(timed: Iterable[ValidationRun], runs_dir: Path) -> dict[str, Cost]:
     for planned in timed:
         path = runs_dir / planned.run / "results" / file_name(0)
         try:
-            costs.update(fault_costs(parse_result(path.read_bytes())))
+            costs.update(fault_costs(parse_result(read_file(path))))
         except OSError as error:
             raise HpcprofError(f"{path} cannot be read: {error.strerror}.") from None
     return costs

@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from hpcprof.common.atomic import replacing
+from hpcprof.common.decode import read_text
 from hpcprof.common.errors import UsageError, unknown, writing
 from hpcprof.common.masking import TARGET_NAME
 from hpcprof.common.paths import user_config
@@ -87,4 +88,4 @@ def keep(names: Sequence[str]) -> None:
 def not_told(run: Run) -> str:
     """Return which targets of a run got no message, and why; empty if none is known."""
     path = run.path / "state" / "not_told"
-    return visible(path.read_text(encoding="utf-8", errors="replace").strip()) if path.is_file() else ""
+    return visible(read_text(path).strip()) if path.is_file() else ""

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from hpcprof.common.decode import parsed_count
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.profiles.readers.plain_pickle import load_plain
 
@@ -204,7 +205,8 @@ def _groups(config: Any) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
         ranks = value.get("ranks", [])
         texts = re.findall(r"\d{1,9}", ranks) if isinstance(ranks, str) else ranks
         if isinstance(texts, list) and texts and all(isinstance(one, (int, str)) for one in texts):
-            groups[name] = tuple(sorted({int(one) for one in texts if str(one).isdigit()}))
+            numbers = (parsed_count(str(rank)) for rank in texts)
+            groups[name] = tuple(sorted({number for number in numbers if number is not None}))
         if description := str(value.get("desc", "")):
             descriptions[name] = description
     return groups, descriptions

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from hpcprof.common.decode import from_json, read_file
 from hpcprof.workloads.schema import SCHEMA_VERSION, ModeResult, RankResult
 
 # In version 1 the first of several modes also filled these.
@@ -36,7 +37,7 @@ def read_results(run_directory: Path) -> ResultFiles:
     ranks, damaged = [], []
     for path in sorted((run_directory / "results").glob("rank*.json")):
         try:
-            ranks.append(parse_result(path.read_bytes()))
+            ranks.append(parse_result(read_file(path)))
         except (OSError, ValueError) as error:
             damaged.append(f"{path}: {error}.")
     return ResultFiles(ranks, damaged)
@@ -49,8 +50,8 @@ def parse_result(text: bytes | str) -> RankResult:
     schema version, a key is missing, a type is wrong, or lists differ in length.
     """
     try:
-        data = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError) as error:
+        data = from_json(text)
+    except msgspec.DecodeError as error:
         raise ValueError(f"the text is not JSON: {error}") from None
     version = data.get("schema_version") if isinstance(data, dict) else None
     if version not in range(1, SCHEMA_VERSION + 1):

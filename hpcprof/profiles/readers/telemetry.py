@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hpcprof.common.decode import parsed_count
 from hpcprof.node.telemetry import FOLDER, METRICS
 
 if TYPE_CHECKING:  # to look at the samples of a running job needs no numpy
@@ -74,9 +75,9 @@ class NodeTelemetry:
     def rank_of(self, device: str) -> int | None:
         """Return the rank that a device is, or that used it; None if it is of no rank, or of several."""
         for kind in ("rank", "gpu"):
-            number = device[len(kind) :]
-            if device.startswith(kind) and number.isdigit():
-                return int(number) if kind == "rank" else self.rank_of_gpu(int(number))
+            number = parsed_count(device.removeprefix(kind))
+            if device.startswith(kind) and number is not None:
+                return number if kind == "rank" else self.rank_of_gpu(number)
         return None
 
     def rank_of_gpu(self, gpu: int) -> int | None:
@@ -221,7 +222,8 @@ def _parsed(name: str) -> tuple[str, str] | None:
 def _visible(devices: str, count: int) -> tuple[int, ...]:
     """Return the GPUs that a variable of the program names by number, unless it names all."""
     words = devices.split(",")
-    found = tuple(int(word) for word in words if word.isdigit() and int(word) < count)
+    numbers = map(parsed_count, words)
+    found = tuple(number for number in numbers if number is not None and number < count)
     return found if len(found) == len(words) < count or count == 1 == len(found) else ()
 
 

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
+from hpcprof.common.decode import from_json
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import counted, named_ranks
 from hpcprof.node.on_request import (
@@ -186,4 +187,4 @@ def _all_answers(run: Run) -> Iterator[tuple[int, CaptureAnswer]]:
         for entry in entries:
             if name := _ANSWER.fullmatch(entry.name):
                 with suppress(OSError, msgspec.MsgspecError), Path(entry.path).open("rb") as file:
-                    yield int(name[1]), msgspec.json.decode(file.read(), type=CaptureAnswer)
+                    yield int(name[1]), from_json(file.read(), CaptureAnswer)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from hpcprof.common.decode import from_json, parsed_count
 from hpcprof.common.units import format_bytes
 from hpcprof.common.yaml_file import read_mapping
 from hpcprof.runs.directory import Run
@@ -94,8 +95,8 @@ def read_exception(run: Run, rank: int) -> ExceptionNote | None:
     text = run.state_file(f"rank{rank:05d}.exception")
     if not text:
         return None
-    with suppress(msgspec.MsgspecError, RecursionError):
-        return msgspec.json.decode(text, type=ExceptionNote)
+    with suppress(msgspec.MsgspecError):
+        return from_json(text, ExceptionNote)
     return None
 
 
@@ -105,7 +106,7 @@ def find_cause(where: Where, text: str) -> FailureCause | None:
         if pattern.where == where and (found := _compiled(pattern.pattern).search(text)):
             groups = {name: _printable(value or "") for name, value in found.groupdict().items()}
             meaning = pattern.meaning.format_map(groups)
-            rank = int(groups["rank"]) if groups.get("rank", "").isdigit() else None
+            rank = parsed_count(groups.get("rank", ""))
             # Messages of the system begin with a capital.
             meaning = meaning if meaning.startswith("NCCL") else meaning[:1].lower() + meaning[1:]
             return FailureCause(pattern.name, meaning, pattern.blames == "other", rank)
@@ -126,12 +127,12 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def memory_cause(run: Run, rank: int) -> FailureCause | None:
     """Return that the kernel killed processes of a rank for lack of memory, if its wrapper noted that."""
-    count, _, limit = (run.state_file(f"rank{rank:05d}.oom") or "").partition(" ")
-    if not count.isdigit():
+    text, _, most = (run.state_file(f"rank{rank:05d}.oom") or "").partition(" ")
+    count, limit = parsed_count(text), parsed_count(most)
+    if count is None:
         return None
-    limited = limit.isdigit() and int(limit) < _UNLIMITED
-    of = f", whose limit is {format_bytes(int(limit))}" if limited else ""
-    processes = "a process" if count == "1" else f"{count} processes"
+    of = f", whose limit is {format_bytes(limit)}" if limit is not None and limit < _UNLIMITED else ""
+    processes = "a process" if count == 1 else f"{count} processes"
     return FailureCause(
         "node_memory", f"out of memory: the kernel killed {processes} of its control group{of}"
     )

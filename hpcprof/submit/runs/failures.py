@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from hpcprof.common.decode import from_json, read_text
 from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked
 from hpcprof.common.units import named_ranks
@@ -245,7 +246,7 @@ def _written(run: Run, name: str) -> float:
 def _starts_ranks(run: Run) -> bool:
     """Return whether job.sh has begun and starts ranks by the wrapper, whose files tell how they ended."""
     try:
-        script = (run.path / JOB_SCRIPT).read_text(encoding="utf-8", errors="replace")
+        script = read_text(run.path / JOB_SCRIPT)
     except OSError:
         script = WRAPPER  # the script is gone: hpcprof made it
     return WRAPPER in script and run.state_file("started") is not None
@@ -401,7 +402,7 @@ def _noted(run: Run) -> list[RankFailure]:
 def _held_up(run: Run) -> str:
     """Return which ranks had held up the others, if the run had stalled before."""
     with suppress(msgspec.MsgspecError):
-        kept = msgspec.json.decode(run.state_file("stall.json") or "", type=_Stall)
+        kept = from_json(run.state_file("stall.json") or "", _Stall)
         if kept.ranks:
             return f"the run had stalled: {named_ranks(kept.ranks)} held the others up"
     return ""

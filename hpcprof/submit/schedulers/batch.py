@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from hpcprof.common.atomic import write_atomically
+from hpcprof.common.decode import read_text
 from hpcprof.common.errors import SchedulerError, UsageError
 from hpcprof.runs.directory import ARRAY_SCRIPT, Run, sweep_of
 from hpcprof.runs.intent import note_job_id, read_intent
@@ -234,7 +235,7 @@ def _submitted_script(run: Run) -> tuple[Path, int | None]:
 def _names(script: Path, folder: Path) -> bool:
     """Return whether a script has the path of a folder in it; True if it cannot be read."""
     try:
-        return f"{folder}/" in script.read_text(encoding="utf-8", errors="replace")
+        return f"{folder}/" in read_text(script)
     except OSError:
         return True
 

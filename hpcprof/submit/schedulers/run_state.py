@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from hpcprof.common.atomic import write_atomically
+from hpcprof.common.decode import from_json, parsed_count, read_text
 from hpcprof.runs.directory import Run
 from hpcprof.runs.intent import read_intent
 from hpcprof.submit.jobs.walltime import format_walltime
@@ -203,7 +204,7 @@ def records(run: Run, fact: str) -> bool:
     A template of the user's may be a plain script, whose end only the scheduler knows.
     """
     try:
-        text = (run.path / JOB_SCRIPT).read_text(encoding="utf-8", errors="replace")
+        text = read_text(run.path / JOB_SCRIPT)
     except OSError:
         return True  # the script is gone: hpcprof made it
     return re.search(rf"^[^#\n]*(\brecord\s+|state/){fact}\b", text, re.MULTILINE) is not None
@@ -219,7 +220,7 @@ def _still_awaited(run: Run, ended_seconds: float | None) -> bool:
             write_atomically(run.path / "state" / _UNFINISHED_FILE, f"{time.time():.0f}\n")
             return True
         return False  # another user's run: the time cannot be noted
-    return time.time() - float(noted) < UNRECORDED_SECONDS
+    return time.time() - (parsed_count(noted) or 0) < UNRECORDED_SECONDS
 
 
 _FILE = "verdict"
@@ -229,7 +230,7 @@ _FINISHED = "finished"
 def read_verdict(run: Run) -> JobStatus | None:
     """Return the status that a run ended with, which may be provisional; None if none was kept."""
     try:
-        kept = json.loads(run.state_file(_FILE) or "")
+        kept = from_json(run.state_file(_FILE) or "")
         state, reason, provisional = JobState(kept["state"]), str(kept["reason"]), "provisional" in kept
         return JobStatus(state, reason, kept["exit_code"], provisional)
     except (ValueError, KeyError, TypeError):
@@ -279,9 +280,8 @@ def status_now(run: Run, answer: JobStatus) -> JobStatus:
 
 def status_by_finished_file(run: Run) -> JobStatus | None:
     """Return the status of a run by the exit code in its ``finished`` file; None if it has none."""
-    text = run.state_file(_FINISHED) or ""
-    if not text.isdigit():
+    code = parsed_count(run.state_file(_FINISHED) or "")
+    if code is None:
         return None
-    code = int(text)
     state, reason = (JobState.FAILED, f"exit code {code}") if code else (JobState.COMPLETED, "")
     return JobStatus(state, reason, code)

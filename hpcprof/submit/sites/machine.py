@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from hpcprof.common.decode import from_json
 from hpcprof.submit.sites.model import Node, NodeRequest, Queue, Required
 
 Ask = Callable[[list[str]], str]
@@ -39,7 +40,7 @@ def most_common_node(nodes: Sequence[Node], mebibytes: Sequence[int]) -> Node:
     counted = Counter(map(msgspec.json.encode, chosen))
     if not counted:
         return Node()
-    node = msgspec.json.decode(counted.most_common(1)[0][0], type=Node)
+    node = from_json(counted.most_common(1)[0][0], Node)
     most = max(mebibytes, default=0)
     return msgspec.structs.replace(node, memory=f"{most}M") if most else node
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from hpcprof.common.decode import from_json
 from hpcprof.common.errors import HpcprofError
 from hpcprof.runs.directory import Manifest
 
@@ -256,7 +257,7 @@ class Site(_Model, frozen=True):
 def recorded_site(manifest: Manifest) -> Site:
     """Return the site of a run as it was when the run was submitted."""
     try:
-        keys = msgspec.json.decode(manifest.site_keys)
+        keys = from_json(manifest.site_keys)
         # 0.3 had the schedulers' keys among those of the site.
         own = {key: keys.pop(key) for key in keys.keys() - Site.__struct_fields__}
         return msgspec.convert({"scheduler_keys": own, **keys}, Site)

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from hpcprof.common.decode import LARGEST_FILE
 from hpcprof.common.errors import UsageError
-from hpcprof.runs.directory import Run, find_run, find_runs, log_files, matching_ids, sweep_of
+from hpcprof.runs.directory import (
+    Manifest,
+    Run,
+    SiteRecord,
+    all_runs,
+    find_run,
+    find_runs,
+    log_files,
+    matching_ids,
+    site_keys,
+    sweep_of,
+)
+from hpcprof.runs.job import Job
+
+SITE = SiteRecord("local", "local")
 
 
 def a_run(folder: Path, run_id: str) -> None:
@@ -102,3 +120,71 @@ def test_the_logs_of_a_rank_are_those_of_its_program_or_the_profilers_if_that_ne
     (logs / "rank00002.err").touch()
     (logs / "rank00002.out").touch()
     assert log_files(run, 2) == [logs / "rank00002.out", logs / "rank00002.err"]
+
+
+def submitted(runs: Path, run_id: str) -> Path:
+    """Make the directory of a run, and return its manifest."""
+    job = Job(name="t", site="local", workload=None, arguments=["true"], directory="/")
+    (runs / run_id).mkdir(parents=True)
+    manifest = Manifest(run_id, "2026-11-28T10:38:22+00:00", ["hpcprof"], job, site_keys(SITE))
+    path = runs / run_id / "run.json"
+    path.write_bytes(msgspec.json.encode(manifest))
+    return path
+
+
+def replaced(old: bytes, new: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(path.read_bytes().replace(old, new))
+
+
+def instead(make: Callable[[Path], object]) -> Callable[[Path], object]:
+    def replace(path: Path) -> None:
+        path.unlink()
+        make(path)
+
+    return replace
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a byte that is no UTF-8": (replaced(b'"created":"', b'"created":"\xb2'), "codec can't decode byte 0xb2"),
+    "no number": (replaced(b'"nodes":1', b'"nodes":NaN'), "JSON is malformed"),
+    "a number without end": (replaced(b'"nodes":1', b'"nodes":1e999'), "out of range"),
+    "no ranks": (replaced(b'"nodes":1', b'"nodes":0'), "it has 0 ranks"),
+    "ranks that no machine has": (replaced(b'"nodes":1', b'"nodes":1' + 30 * b"0"), "it has 1000"),
+    "another type": (replaced(b'"nodes":1', b'"nodes":[]'), "Expected `int`"),
+    "no time": (replaced(b'"created":"2026', b'"created":"26'), "Invalid isoformat"),
+    "a path as id": (replaced(b'"id":"', b'"id":"../'), "is not the name of a folder"),
+    "depth": (lambda path: path.write_bytes(b'{"site":' + b"[" * 100_000), "recursion"),
+    "nothing": (lambda path: path.write_bytes(b""), "truncated"),
+    "more than is read": (lambda path: os.truncate(path, LARGEST_FILE + 1), "larger than 100 MB"),
+    "a folder": (instead(Path.mkdir), "not a regular file"),
+    "a pipe": (instead(os.mkfifo), "not a regular file"),
+    "a link to itself": (instead(lambda path: path.symlink_to(path.name)), "symbolic links"),
+    "a link to nothing": (instead(lambda path: path.symlink_to("gone")), "No such file"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_manifest_is_named_and_takes_no_other_run_away(damage: str, tmp_path: Path) -> None:
+    good, bad = "20261128-100000-a-0000", "20261128-110000-b-1111"
+    submitted(tmp_path, good)
+    act, reason = DAMAGE[damage]
+    act(submitted(tmp_path, bad))
+    skipped: list[str] = []
+    assert [run.id for run in all_runs(tmp_path, skipped)] == [good]
+    (sentence,) = skipped
+    assert sentence.startswith(f"{tmp_path / bad / 'run.json'} cannot be read: ")
+    assert reason in sentence
+    assert find_run(good, tmp_path).id == good
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"\xb2", b"9" * 5000, b"nan", b"", None])
+def test_a_damaged_file_of_a_rank_is_no_exit_code(content: bytes | None, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/rank00000.exit").write_text("3\n")
+    (tmp_path / "state/rankxx.exit").write_text("0\n")
+    if content is None:
+        os.mkfifo(tmp_path / "state/rank00001.exit")
+    else:
+        (tmp_path / "state/rank00001.exit").write_bytes(content)
+    assert Run("a", tmp_path).rank_exit_codes() == {0: 3}
+    assert Run("a", tmp_path).state_file("a\0b") is None

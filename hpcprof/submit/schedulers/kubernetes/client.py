@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from hpcprof.common.atomic import write_atomically
+from hpcprof.common.decode import from_json, read_text
 from hpcprof.common.errors import HpcprofError, SchedulerError
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
 from hpcprof.runs.directory import Run
@@ -39,7 +40,7 @@ class KubernetesClient(SchedulerClient):
     def submit(self, run: Run, after: Sequence[str] = ()) -> str:
         """Create the MPIJob and its ConfigMap; the job id is the MPIJob's name."""
         try:
-            manifest = (run.path / MPIJOB_FILE).read_text(encoding="utf-8")
+            manifest = read_text(run.path / MPIJOB_FILE)
         except OSError as error:
             raise SchedulerError(f"cannot read {run.path / MPIJOB_FILE}: {error.strerror}.") from None
         done = _kubectl(run, "create", "--filename=-", "--output=name", text=manifest)
@@ -242,7 +243,7 @@ def parse_objects(code: int, out: str, error: str) -> dict[str, Objects]:
     if code != 0:
         raise SchedulerError(f"the cluster did not answer: {last_line(error)}")
     try:
-        items = msgspec.json.decode(out, type=_List).items
+        items = from_json(out, _List).items
     except msgspec.MsgspecError as wrong:
         raise SchedulerError(f"the output of kubectl get is not a list of objects: {wrong}.") from None
     jobs: dict[str, Item] = {}
