@@ -14,17 +14,12 @@ from typing import IO, Any
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.units import counted, format_bytes
+from hpcprof.profiles.input_bounds import bomb, most_unpacked
 from hpcprof.profiles.readers.declaration import Reader
 from hpcprof.profiles.readers.discovery import reader_of
 from hpcprof.profiles.readers.kineto import TORCH
 
 SUFFIXES = (".xz", ".gz", ".zst")
-
-LARGEST_RATIO = 200
-"""A file may become this many times larger: exports of nsys become 5 to 15 times larger, and bombs 1000."""
-
-ALWAYS_ALLOWED = 100_000_000
-"""A file may become this large, in bytes, whatever its size is."""
 
 _CHUNK = 1 << 20
 
@@ -69,7 +64,7 @@ def reader_of_compressed(path: Path) -> Reader | None:
 def unpacking(files: Sequence[Path]) -> Iterator[Unpacked]:
     """Unpack files into a private folder, and remove it after the block.
 
-    A file that is damaged, or becomes larger than `LARGEST_RATIO` and `ALWAYS_ALLOWED` permit, is left out.
+    A file that is damaged, or becomes larger than `most_unpacked` permits, is left out.
     """
     try:
         folder = tempfile.TemporaryDirectory(prefix="hpcprof-", ignore_cleanup_errors=True)
@@ -92,7 +87,7 @@ def unpacking(files: Sequence[Path]) -> Iterator[Unpacked]:
 
 def _unpack(file: Path, target: Path) -> None:
     try:
-        most = max(ALWAYS_ALLOWED, LARGEST_RATIO * file.stat().st_size)
+        most = most_unpacked(file.stat().st_size)
         source = _opened(file)
     except OSError as error:
         raise DamagedInput(f"{file} cannot be read: {error.strerror or error}.") from None
@@ -101,10 +96,7 @@ def _unpack(file: Path, target: Path) -> None:
         with target.open("xb") as output:
             while chunk := _next(file, source):
                 if output.tell() + len(chunk) > most:
-                    raise DamagedInput(
-                        f"{file} ({format_bytes(file.stat().st_size)}) was not unpacked: it becomes larger "
-                        f"than {format_bytes(most)}; if that is right, unpack it yourself."
-                    )
+                    raise bomb(file)
                 try:
                     output.write(chunk)
                 except OSError as error:

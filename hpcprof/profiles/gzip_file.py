@@ -6,15 +6,30 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.input_bounds import bomb, most_unpacked
 
 _MAGIC = b"\x1f\x8b"
-_HEADER = _MAGIC + b"\x08"
-_LARGEST_RATIO = 100
-"""The most bytes of a text that one of its packed bytes holds, usually by far."""
+_CHUNK = 1 << 24
+
+
+class _BoundedFile(gzip.GzipFile):
+    """A packed file that raises `DamagedInput` once it has become larger than it may."""
+
+    def __init__(self, path: Path, raw: BinaryIO) -> None:
+        super().__init__(fileobj=raw)
+        self._path, self._most = path, most_unpacked(path.stat().st_size)
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Return the next bytes."""
+        content = super().read(size)
+        if self.tell() > self._most:
+            raise bomb(self._path)
+        return content
 
 
 @contextmanager
@@ -35,21 +50,20 @@ def open_packed(path: Path) -> Iterator[BinaryIO]:
         with reading_packed(path):
             raw = closing.enter_context(path.open("rb"))
             packed = raw.peek(len(_MAGIC)).startswith(_MAGIC)
-        yield cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
+            file = cast("BinaryIO", _BoundedFile(path, raw)) if packed else raw
+        yield file
 
 
 def content_of(path: Path, size: int = -1) -> bytes:
     """Return the content of a file, or as many bytes from its beginning; raise `DamagedInput` for damage."""
     with open_packed(path) as file, reading_packed(path):
-        if size < 0 and isinstance(file, gzip.GzipFile):
-            return _unpacked(path.read_bytes())
+        if size < 0 and isinstance(file, _BoundedFile):
+            # At once: pieces that are joined take twice the time.
+            packed = path.read_bytes()
+            first = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            content = first.decompress(packed, most_unpacked(len(packed)) + 1)
+            if first.eof and not first.unused_data:
+                return content
+            # Another file is packed behind the first, or this one is damaged or too large.
+            return b"".join(iter(partial(file.read, _CHUNK), b""))
         return file.read(size)
-
-
-def _unpacked(packed: bytes) -> bytes:
-    """Return the content at once: pieces that are joined take twice the time."""
-    size = int.from_bytes(packed[-4:], "little")
-    # Another file can be packed behind the first, and the size of a damaged one can be anything.
-    if packed.find(_HEADER, 1) > 0 or size > _LARGEST_RATIO * len(packed):
-        return gzip.decompress(packed)
-    return zlib.decompress(packed, zlib.MAX_WBITS | 16, size)

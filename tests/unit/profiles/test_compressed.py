@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from hpcprof.profiles import compressed
+from hpcprof.profiles import input_bounds
 from hpcprof.profiles.compressed import reader_of_compressed, unpacking
 
 CONTENT = bytes(range(256)) * 8000
@@ -72,7 +72,7 @@ def test_a_damaged_file_is_left_out_with_a_sentence(
 def test_a_bomb_is_left_out_with_a_sentence_and_leaves_nothing(
     kind: str, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compressed, "ALWAYS_ALLOWED", 1_000_000)
+    monkeypatch.setattr(input_bounds, "ALWAYS_ALLOWED", 1_000_000)
     file = tmp_path / f"rank0.sqlite.{kind}"
     file.write_bytes(PACK[kind](bytes(20_000_000)))
     with unpacking([file]) as found:

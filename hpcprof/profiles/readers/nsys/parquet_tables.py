@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles.input_bounds import bomb, most_unpacked
 from hpcprof.profiles.readers.nsys.table_pages import BinaryColumn, TableColumns, Wanted
 from hpcprof.profiles.timeline import Ints
 
@@ -64,8 +66,22 @@ class ParquetTables:
         self.copied.add(table)
 
     def _content(self, table: str, columns: list[str] | None = None) -> pa.Table:
-        with self._damage_named(table):
-            return pq.read_table(self.files[table], columns=columns, use_threads=False, partitioning=None)
+        path = self.files[table]
+        most = most_unpacked(path.stat().st_size)
+        with self._damage_named(table), pq.ParquetFile(path) as file:
+            texts = [field.name for field in file.schema_arrow if _is_binary(field.type)]
+            chosen = file.schema_arrow.names if columns is None else columns
+            # A page may repeat one value any number of times.
+            if 8 * file.metadata.num_rows * len(chosen) > most:
+                raise bomb(path)
+            # Texts stay numbers until their size is known.
+            read = pq.read_table(
+                path, columns=columns, use_threads=False, partitioning=None, read_dictionary=texts
+            )
+            size = sum(map(_text_bytes, (chunk for column in read.columns for chunk in column.chunks)))
+            if size > most:
+                raise bomb(path)
+            return read.cast(pa.schema([(one.name, _plain(one.type)) for one in read.schema]))
 
     @contextmanager
     def _damage_named(self, table: str) -> Iterator[None]:
@@ -78,6 +94,17 @@ class ParquetTables:
             raise DamagedInput(
                 f"{file.parent} cannot be read as a Parquet export of nsys: {file.name}: {first}."
             ) from None
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _text_bytes(column: pa.Array) -> int:
+    """Return the bytes that the texts of a column take once each row has its own."""
+    if not pa.types.is_dictionary(column.type):
+        return 0
+    return int(pc.sum(pc.take(pc.binary_length(column.dictionary), column.indices)).as_py() or 0)
 
 
 def _is_whole(kind: pa.DataType) -> bool:

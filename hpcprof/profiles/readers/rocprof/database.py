@@ -68,6 +68,8 @@ _REGION: dict[str, int | None] = {**_PLACED, **dict.fromkeys(("pid", "tid", "nam
 _EVENT: dict[str, int | None] = {"id": REQUIRED, "stack_id": NO_ID, "category_id": NO_ID}
 
 _PROCESS_SHIFT = 32
+_LONGEST_JSON, _LZ4_RATIO = 64 << 20, 255
+"""Maximum size of a value that is stored as JSON, in bytes, and of what a byte of LZ4 can become."""
 """A process is its number in the system; those of a merged database are told apart by their set above it."""
 
 
@@ -431,7 +433,10 @@ def decoded(written: Any, kind: type[_DecodedT]) -> _DecodedT | None:
     """Return a value that is stored as JSON, also one compressed as a frame of LZ4; None if it is neither."""
     try:
         if isinstance(written, bytes):
-            written = pa.input_stream(pa.py_buffer(written), compression="lz4").read()
+            with pa.input_stream(pa.py_buffer(written), compression="lz4") as unpacked:
+                written = unpacked.read(min(_LONGEST_JSON, _LZ4_RATIO * len(written)) + 1)
+            if len(written) > _LONGEST_JSON:
+                return None
         return msgspec.json.decode(written, type=kind, strict=False) if written else None
     except (msgspec.MsgspecError, UnicodeError, pa.ArrowException, OSError, TypeError):
         return None

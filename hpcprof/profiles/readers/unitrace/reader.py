@@ -23,6 +23,7 @@ from hpcprof.profiles import kernel_classification
 from hpcprof.profiles.columns.intervals import styles_of_threads
 from hpcprof.profiles.columns.joins import latest
 from hpcprof.profiles.host_memory import HostMemory
+from hpcprof.profiles.input_bounds import refuse_crowded
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import ProfilePart, rank_from_name
 from hpcprof.profiles.readers.kineto.events import integers
@@ -138,6 +139,7 @@ def whole_events(path: Path, written: bytes) -> tuple[list[Event], list[Loss]]:
     begin = _EVENTS.match(written.lstrip())
     if begin is None:
         raise DamagedInput(f"{path} is not a trace of unitrace.")
+    refuse_crowded(path, written)
     try:
         return msgspec.json.decode(written, type=_Trace).events, []
     except (msgspec.DecodeError, UnicodeDecodeError):

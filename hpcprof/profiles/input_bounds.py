@@ -1,0 +1,38 @@
+"""Bounds of what reading a file may take, whatever sizes the file itself declares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpcprof.common.errors import DamagedInput
+from hpcprof.common.units import format_bytes
+
+LARGEST_RATIO = 200
+"""A file may become this many times larger: exports of nsys become 5 to 15 times larger, and bombs 1000."""
+
+ALWAYS_ALLOWED = 100_000_000
+"""A file may become this large, in bytes, whatever its size is."""
+
+_FEWEST_BYTES = 12
+"""Minimum bytes of a JSON text per value in braces; a value takes 20 times as much memory, and more."""
+
+
+def most_unpacked(size: int) -> int:
+    """Return the most bytes that may become of a file of ``size`` bytes."""
+    return max(ALWAYS_ALLOWED, LARGEST_RATIO * size)
+
+
+def bomb(path: Path) -> DamagedInput:
+    """Return the error of a file that becomes larger than it may."""
+    size = path.stat().st_size
+    return DamagedInput(
+        f"{path} ({format_bytes(size)}) was not unpacked: it becomes larger than "
+        f"{format_bytes(most_unpacked(size))}; if that is right, unpack it yourself."
+    )
+
+
+def refuse_crowded(path: Path, text: bytes) -> None:
+    """Raise `DamagedInput` for a JSON text of countless tiny values, which take far more memory than it."""
+    values = text.count(b"{") + text.count(b"[")
+    if len(text) > ALWAYS_ALLOWED // LARGEST_RATIO and len(text) < _FEWEST_BYTES * values:
+        raise DamagedInput(f"{path} is not a profile: it has {values} values in {format_bytes(len(text))}.")

@@ -1,0 +1,87 @@
+"""What reading a file takes is bounded by the size of the file."""
+
+from __future__ import annotations
+
+import gzip
+import sqlite3
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from hpcprof.common.errors import DamagedInput
+from hpcprof.profiles import input_bounds
+from hpcprof.profiles.gzip_file import content_of
+from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.readers.nsys.parquet_tables import ParquetTables
+from hpcprof.profiles.readers.rocprof import database
+from hpcprof.profiles.readers.rocprof.database import decoded
+
+BOMB = "was not unpacked: it becomes larger than"
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(input_bounds, "ALWAYS_ALLOWED", 1_000_000)
+
+
+@pytest.mark.parametrize("files", [1, 3])
+@pytest.mark.parametrize("end", [b"", b"\0\0\0\0"])
+def test_a_packed_file_is_unpacked_up_to_its_bound(files: int, end: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "packed"
+    packed = gzip.compress(bytes(4_000_000))
+    path.write_bytes(files * (packed[: -len(end)] + end if end else packed))
+    with pytest.raises(DamagedInput, match="Incorrect length" if end else BOMB):
+        content_of(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("rank0.pt.trace.json.gz", b'{"traceEvents": [' + b" " * 9_000_000),
+        ("rank0.pt.trace.json.gz", b'{"traceEvents": [{"name": "' + b"a" * 9_000_000),
+        ("rank0.pt.trace.json.gz", b" " * 9_000_000),
+        ("rank0.ncu.csv.gz", b'"ID","Kernel Name"\n' + b"1," * 4_000_000),
+    ],
+)
+def test_a_packed_profile_that_becomes_too_large_is_refused_in_a_sentence(
+    name: str, text: bytes, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text))
+    with pytest.raises(DamagedInput, match=r"\.$"):
+        read_profile(path)
+
+
+@pytest.mark.parametrize("name", ["chrome_trace.json", "rank0_results.json"])
+def test_a_text_of_countless_tiny_values_is_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    head = b'{ "traceEvents":[\n' if "trace" in name else b'{"rocprofiler-sdk-tool":[{"metadata":{}}],"x":['
+    path.write_bytes(head + b"{}," * 1_000_000 + b"{}]}")
+    with pytest.raises(DamagedInput, match=r"100000\d values in"):
+        read_profile(path)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([7]).take(pa.array([0] * 1_000_000)),
+        pa.array(["a" * 10_000]).take(pa.array([0] * 1000)),
+    ],
+)
+def test_a_parquet_table_that_repeats_one_value_is_refused(column: pa.Array, tmp_path: Path) -> None:
+    path = tmp_path / "A.parquet"
+    pq.write_table(pa.table({"a": column}), path, compression="zstd")
+    with pytest.raises(DamagedInput, match=BOMB):
+        ParquetTables({"A": path}, sqlite3.connect(":memory:"))._content("A")
+
+
+def test_a_stored_value_is_unpacked_up_to_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_LONGEST_JSON", 1000)
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "lz4") as file:
+        file.write(b"[" + b" " * 2000 + b"]")
+    assert decoded(sink.getvalue().to_pybytes(), list[int]) is None
+    monkeypatch.setattr(database, "_LONGEST_JSON", 10_000)
+    assert decoded(sink.getvalue().to_pybytes(), list[int]) == []
