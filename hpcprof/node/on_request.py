@@ -119,7 +119,7 @@ def first_step(ended: int, wall_ns: float) -> int:
 class OnRequest:
     """Records the steps that a request names, in the thread that takes them.
 
-    ``recording`` is the module of `hpcprof.workloads.torch_hook.recording`. Rank 0 requests a recording when
+    ``recording`` is the module of `hpcprof.node.hooks.torch_hook.recording`. Rank 0 requests a recording when
     its steps take ``slower_pct`` longer than before; 0 for never.
     """
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcprof.analysis.memory.findings import LEAST_GROWTH_BYTES, LEAST_GROWTH_SAMPLES, TABLES
 from hpcprof.common.errors import DamagedInput
+from hpcprof.node.hooks.memory_history import FOLDER
 from hpcprof.node.telemetry import FOLDER as SAMPLES
 from hpcprof.profiles.readers.declaration import rank_from_name
 from hpcprof.profiles.readers.memory_snapshot import (
@@ -20,7 +21,6 @@ from hpcprof.profiles.readers.memory_snapshot import (
 from hpcprof.profiles.readers.telemetry import resident_points
 from hpcprof.runs.directory import Run
 from hpcprof.runs.live_steps import all_step_lines, step_lines
-from hpcprof.workloads.memory_history import FOLDER
 
 if TYPE_CHECKING:  # runs without any of it do without
     from hpcprof.analysis.framework.outcome import Outcome

@@ -33,9 +33,9 @@ import torch
 
 from hpcprof.common.atomic import replacing, write_atomically
 from hpcprof.node import step_lines
+from hpcprof.node.hooks.torch_hook import roctx
 from hpcprof.node.step_lines import StepLines
 from hpcprof.workloads.rankenv import RankEnvironment, RankProfiler
-from hpcprof.workloads.torch_hook import roctx
 
 _SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")
 _CUDA_PROFILERS = (RankProfiler.NSYS, RankProfiler.NCU)

@@ -93,7 +93,7 @@ OPTIMIZER = KnownRange("optimizer", re.compile(r"Optimizer\.step#\w+\.step"), ma
 """The range of torch.optim in each iteration, as of Hugging Face's Trainer; used if nothing else is found."""
 
 HOOK = KnownRange("hpcprof", re.compile(r"hpcprof\.step"), marker=True)
-"""The mark of the start-up hook between two optimizer steps (`hpcprof.workloads.torch_hook.step_windows`)."""
+"""The mark of the start-up hook between optimizer steps (`hpcprof.node.hooks.torch_hook.step_windows`)."""
 
 _SOURCES = (
     *dict.fromkeys(known.source for known in KNOWN),

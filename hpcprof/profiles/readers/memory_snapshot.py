@@ -1,6 +1,6 @@
 """Snapshots of PyTorch's memory: what a process has allocated on GPUs, by whom, and what came before.
 
-``torch.cuda.memory._dump_snapshot`` writes them, and the hook of a run (`hpcprof.workloads.memory_history`)
+``torch.cuda.memory._dump_snapshot`` writes them, and the hook of a run (`hpcprof.node.hooks.memory_history`)
 with one more key. They are pickles of somebody else: only plain values are loaded, and only so many of them.
 """
 
@@ -15,9 +15,9 @@ import msgspec
 
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.common.paths import is_folder
+from hpcprof.node.hooks.memory_history import NOTES
 from hpcprof.profiles.readers.flight_recorder import CodeLine
 from hpcprof.profiles.readers.plain_pickle import load_plain
-from hpcprof.workloads.memory_history import NOTES
 
 SUFFIXES = (".pickle", ".pkl")
 FILES = "*.pickle and *.pkl of torch.cuda.memory._dump_snapshot"

@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+from hpcprof.node.hooks.memory_history import NOTES
 from hpcprof.profiles.readers.declaration import Scrubber
 from hpcprof.profiles.readers.memory_snapshot import FILES, SUFFIXES, load_values
 from hpcprof.profiles.scrub.names import Names
-from hpcprof.workloads.memory_history import NOTES
 
 SNAPSHOT = Scrubber("hpcprof.profiles.scrub.memory:scrub", SUFFIXES, FILES)
 

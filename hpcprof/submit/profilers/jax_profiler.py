@@ -1,6 +1,6 @@
 """JAX's own profiler, which runs inside the program; a start-up hook starts and stops it.
 
-The hook (`hpcprof.workloads.jax_hook`) records steps that the program marks, else windows of time.
+The hook (`hpcprof.node.hooks.jax_hook`) records steps that the program marks, else windows of time.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError
+from hpcprof.node.hooks import jax_hook
 from hpcprof.submit.profilers.base import Profiler, Settings, Target, no_trace
 from hpcprof.submit.profilers.torch_profiler import start_of_python
-from hpcprof.workloads import catalogue, jax_hook
+from hpcprof.workloads import catalogue
 
 HOOK = "hpcprof_jax_hook.py"
 """The module of the hook in a run."""

@@ -1,7 +1,7 @@
 """The PyTorch profiler, which runs inside the program.
 
 The built-in workloads start and stop it themselves (`hpcprof.workloads.capture`); a program of the user's can
-use the same class, and in one that does not, a start-up hook does it (`hpcprof.workloads.torch_hook`). The
+use the same class, and in one that does not, a start-up hook does it (`hpcprof.node.hooks.torch_hook`). The
 settings reach them as one JSON object in the environment.
 """
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from hpcprof.common.errors import UsageError
 from hpcprof.node import pulse
+from hpcprof.node.hooks import torch_hook
 from hpcprof.submit.profilers.base import (
     OUTPUT,
     PULSE,
@@ -22,7 +23,6 @@ from hpcprof.submit.profilers.base import (
     no_trace,
     whole_number,
 )
-from hpcprof.workloads import torch_hook
 
 _SCHEDULE = ("wait", "warmup", "active", "repeat")
 _SWITCHES = ("record_shapes", "profile_memory", "with_stack", "with_flops")

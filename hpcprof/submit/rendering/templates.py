@@ -20,6 +20,8 @@ from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged, user_config
 from hpcprof.node import on_request, pulse, stage_environment, step_lines, telemetry, uncaught
+from hpcprof.node.hooks import memory_history
+from hpcprof.node.hooks.torch_hook import recording
 from hpcprof.runs.job import Job
 from hpcprof.runs.rank_selection import place_conditions, rank_spans
 from hpcprof.submit.container.ranks import PROFILER_FOLDER, PROFILER_ROOT, container_words, uses_container
@@ -55,8 +57,7 @@ from hpcprof.submit.schedulers.scheduler import (
 )
 from hpcprof.submit.sites.environment import default_variables, expanded, staged_environment
 from hpcprof.submit.sites.model import Site
-from hpcprof.workloads import catalogue, memory_history
-from hpcprof.workloads.torch_hook import recording
+from hpcprof.workloads import catalogue
 
 # Placeholders in a profiler's arguments for values that only the rank knows, and the wrapper's variables.
 _PLACES = {

@@ -8,8 +8,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from hpcprof.analysis.steps.step_detection import HOOK
-from hpcprof.workloads.torch_hook import nvtx, roctx
-from hpcprof.workloads.torch_hook.step_windows import MARK, StepWindows
+from hpcprof.node.hooks.torch_hook import nvtx, roctx
+from hpcprof.node.hooks.torch_hook.step_windows import MARK, StepWindows
 
 CUDA = SimpleNamespace(is_available=lambda: False, is_initialized=lambda: False)
 OPTIMIZER = object()

@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from hpcprof.node import step_lines
+from hpcprof.node.hooks import memory_history
+from hpcprof.node.hooks.memory_history import NOTES, REQUEST, MemoryHistory, install
 from hpcprof.node.step_lines import StepLines
-from hpcprof.workloads import memory_history
-from hpcprof.workloads.memory_history import NOTES, REQUEST, MemoryHistory, install
 
 Observer = Callable[[int, int, int, int], None]
 

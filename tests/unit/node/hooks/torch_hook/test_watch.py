@@ -9,8 +9,8 @@ from typing import cast
 
 import pytest
 
-from hpcprof.workloads.torch_hook import watch
-from hpcprof.workloads.torch_hook.recorder import Recorder
+from hpcprof.node.hooks.torch_hook import watch
+from hpcprof.node.hooks.torch_hook.recorder import Recorder
 
 
 class Events(list[object]):

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from hpcprof.workloads import jax_hook
-from hpcprof.workloads.jax_hook import JaxRecorder
+from hpcprof.node.hooks import jax_hook
+from hpcprof.node.hooks.jax_hook import JaxRecorder
 
 
 class Profiler:

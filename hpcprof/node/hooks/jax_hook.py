@@ -1,6 +1,6 @@
 """Records a part of a JAX program with its own profiler.
 
-``sitecustomize`` (`hpcprof.workloads.torch_hook`) loads this file once the program has imported JAX. Steps
+``sitecustomize`` (`hpcprof.node.hooks.torch_hook`) loads this file once the program has imported JAX. Steps
 that the program marks (``jax.profiler.StepTraceAnnotation``) are counted, and by default the twenty after the
 first five are recorded, or as many as ten seconds hold. Until then, windows are recorded by time: executions
 of jitted functions cannot be counted from Python. JAX tells when it has compiled one, which may take longer

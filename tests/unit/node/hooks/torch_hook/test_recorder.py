@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import torch
 
+from hpcprof.node.hooks.torch_hook import recorder as hook
+from hpcprof.node.hooks.torch_hook.recorder import Recorder, chosen_spans
+from hpcprof.node.hooks.torch_hook.recording import Recording
 from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.profilers.base import Target
-from hpcprof.workloads.torch_hook import recorder as hook
-from hpcprof.workloads.torch_hook.recorder import Recorder, chosen_spans
-from hpcprof.workloads.torch_hook.recording import Recording
 
 MODULES = PROFILERS["torch"].start_up(Target(None, ranks=1))
 
