@@ -18,6 +18,7 @@ from hpcprof.common.errors import UsageError
 from hpcprof.results.stalls import describe_end
 from hpcprof.runs.directory import Run, find_submitted_runs
 from hpcprof.runs.live_steps import describe_live_steps
+from hpcprof.runs.old_pythons import describe_old_pythons
 from hpcprof.runs.staging import describe_staging
 from hpcprof.submit.notify import not_told
 from hpcprof.submit.remote.mirror import connect
@@ -59,6 +60,8 @@ def command(runs_dir: Path, watching: bool, hub: str | None, runs: tuple[str, ..
     for run in found:
         if staged := describe_staging(run):
             click.echo(f"{run.id}: environment: {staged}")
+        if old := describe_old_pythons(run):
+            click.echo(f"{run.id}: Python {old}")
         if failed := not_told(run):
             click.echo(f"hpcprof: warning: {run.id}: not told: {failed}.", err=True)
     pushed = address is None or push_ended(address, found, runs_dir)

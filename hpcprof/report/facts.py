@@ -17,6 +17,7 @@ from hpcprof.report.explanation import in_short
 from hpcprof.report.mpi import delays, messages, useful_time
 from hpcprof.results.analysis_table import Row, earlier_version
 from hpcprof.results.store.tables import ProfileRow
+from hpcprof.runs.old_pythons import describe_old_pythons
 from hpcprof.runs.staging import describe_staging
 from hpcprof.workloads.schema import Correctness, RankResult, Training, summarize
 
@@ -71,6 +72,8 @@ def _described(contents: Contents) -> list[tuple[str, str]]:
         described.append(("state", str(status)))
     if staged := describe_staging(run):
         described.append(("environment", staged))
+    if old := describe_old_pythons(run):
+        described.append(("Python", old))
     if profiles:
         devices = _gpus_of(contents)
         described.append(("profiles", f"{counted(len(profiles), 'rank')}, {_profilers(profiles)}"))
