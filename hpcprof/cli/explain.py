@@ -12,7 +12,7 @@ import click
 
 from hpcprof.cli.completion import complete_gates, complete_runs
 from hpcprof.cli.conventions import command_with_examples
-from hpcprof.cli.options import format_among, repeatable, store_options
+from hpcprof.cli.options import flag, format_among, repeatable, store_options
 from hpcprof.cli.progress import ExplainingLine
 from hpcprof.cli.report import collect_first
 
@@ -38,8 +38,11 @@ _FINDING_EXIT = 3
     help="Exit with status 3 if there is a finding of this cause, or one that costs at least PERCENT of the "
     "step. Repeatable.",
 )
+@flag("--as-recorded", help="Explain the step as it was recorded, with the profiler's share.")
 @click.argument("run", default="last", metavar="[RUN]", shell_complete=complete_runs)
-def command(runs_dir: Path, db: str | None, form: str, fail_on: tuple[str, ...], run: str) -> None:
+def command(
+    runs_dir: Path, db: str | None, form: str, fail_on: tuple[str, ...], as_recorded: bool, run: str
+) -> None:
     """Explain where step time is lost, and what each cause costs.
 
     A finding is shown if a replay of the run without it shortens the step by at least 3 %, and by 1 % at the
@@ -59,7 +62,7 @@ def command(runs_dir: Path, db: str | None, form: str, fail_on: tuple[str, ...],
     store = open_store(db, runs_dir)
     found = find_collected_run(run, store, runs_dir, partial(collect_first, store=store))
     with ExplainingLine() as progress:
-        explanation = explain(found, store, progress, on_all_cpus)
+        explanation = explain(found, store, progress, on_all_cpus, as_recorded=as_recorded)
     if form == "json":
         click.echo(json.dumps(explanation.in_short().as_json(), indent=1))
     else:

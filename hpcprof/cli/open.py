@@ -16,10 +16,10 @@ import click
 
 from hpcprof.cli.completion import complete_files
 from hpcprof.cli.conventions import command_with_examples
-from hpcprof.cli.options import flag, store_options
+from hpcprof.cli.options import StepTime, flag, store_options
 from hpcprof.cli.report import collect_first, explain_first
 from hpcprof.cli.tables import show_report
-from hpcprof.common.errors import writing
+from hpcprof.common.errors import UsageError, writing
 from hpcprof.common.processes import CommandNotStarted, start_in_background
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     "hpcprof open rank0.sqlite.xz",
     "hpcprof open before after --terminal",
     "hpcprof open traces --program train",
+    "hpcprof open rank0.sqlite --step-time 24.5ms",
 )
 @store_options
 @click.option(
@@ -40,10 +41,22 @@ if TYPE_CHECKING:
     metavar="NAME",
     help="The program that ran, for compare, history and scaling. All files of a folder then are its ranks.",
 )
+@click.option(
+    "--step-time",
+    metavar="TIME",
+    type=StepTime(),
+    help="Time of a step without the profiler, such as 24.5ms: what is explained is the program without the "
+    "profiler's share.",
+)
 @flag("--terminal", help="Show the report here, also where there is a browser.")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH…", shell_complete=complete_files)
 def command(
-    runs_dir: Path, db: str | None, program: str | None, terminal: bool, paths: tuple[str, ...]
+    runs_dir: Path,
+    db: str | None,
+    program: str | None,
+    step_time: int | None,
+    terminal: bool,
+    paths: tuple[str, ...],
 ) -> None:
     """Show what profiles say: collect, explain and report them.
 
@@ -59,12 +72,15 @@ def command(
     been read. One may become 200 times larger, or 100 MB; a larger one is left out with a sentence.
     """
     from hpcprof.cli.collect import for_each
+    from hpcprof.results.explanation import explain
     from hpcprof.results.run_names import find_runs_to_collect
     from hpcprof.results.run_profiles import told_apart
     from hpcprof.results.store.store import open_store
 
     store = open_store(db, runs_dir)
     runs = find_runs_to_collect(paths, runs_dir, store)
+    if step_time is not None and len(runs) > 1:
+        raise UsageError(f"--step-time is about one run: {len(runs)} were found.")
     for sentence in told_apart(runs):
         click.echo(f"hpcprof: {sentence}", err=True)
     store.prepare()
@@ -73,6 +89,8 @@ def command(
     def collect_and_show(run: Run) -> bool:
         complete = _collect(run, store, program)
         if run.manifest or store.profiles(run.id) or store.has_run(run.id):
+            if step_time is not None:
+                explain(run, store, step_ns=step_time)
             if run is not runs[0] and not as_page:
                 click.echo()
             _show(run, store, runs_dir, as_page)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from hpcprof.common.errors import UsageError
+from hpcprof.common.units import parse_ns
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
@@ -26,6 +27,19 @@ class FiniteFloat(click.FloatRange):
         if not isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
         return number
+
+
+class StepTime(click.ParamType[int]):
+    """The time of a step with its unit (``24.5ms``), in nanoseconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the nanoseconds."""
+        nanoseconds = parse_ns(value) if isinstance(value, str) else value
+        if nanoseconds is None or nanoseconds < 1:
+            self.fail(f"{value!r} is not a time with a unit, such as 24.5ms, 900us or 1.2s.", param, ctx)
+        return int(nanoseconds)
 
 
 FILE = click.Path(dir_okay=False, path_type=Path)

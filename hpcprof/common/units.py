@@ -44,6 +44,13 @@ def named_ranks(ranks: Sequence[int], shown: int = 16) -> str:
     return f"ranks {', '.join(texts)}{f' and {left:,} more' if left else ''}"
 
 
+def parse_ns(text: str) -> int | None:
+    """Return the nanoseconds of a time such as ``24.5ms``; None if it is something else."""
+    units = {unit: size for size, unit in _TIME_UNITS} | {"us": 1_000, "ns": 1}
+    fields = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(s|ms|us|µs|ns)", text.strip())
+    return None if fields is None else round(float(fields[1]) * units[fields[2]])
+
+
 def format_ns(nanoseconds: float) -> str:
     """Return a time with four significant digits and its unit, ``"3.649 ms"``."""
     return _scaled(nanoseconds, _TIME_UNITS, "ns")

@@ -17,11 +17,13 @@ from hpcprof.analysis.explain.explanation import (
     LEAST_ESTIMATE_PCT,
     MEANINGS,
     NAMES,
+    TYPICAL,
     WAITING,
     Cause,
     Explanation,
     Finding,
     Source,
+    StepAlone,
     StepSummary,
 )
 from hpcprof.analysis.stalls.evidence import Stall, describe
@@ -34,6 +36,9 @@ _NAMED_RANKS = 8
 _NAMED_STEPS = 5
 _AS_LONG = 1.02
 """Kinds of steps whose times differ by less differ in where their time goes."""
+
+_SLOWED = 0.02
+"""Minimum share of a step that a typical profiler may have, for a word about it."""
 
 _BETWEEN = ("between MPI_", "before MPI_", "after MPI_")
 """Beginnings of the names of places outside every range, by the calls of MPI around them."""
@@ -159,11 +164,39 @@ def _of_steps(explanation: Explanation) -> list[str]:
             "(hpcprof collect --step-range NAME); else mark the steps."
         ]
     else:
-        said = [f"A step takes {format_ns(step.priced_ns)} ({_measured(step)}).", *_kinds(step)]
+        said = [*_takes(step, step.priced_ns), *_kinds(step)]
         said += _gains(explanation, step.priced_ns)
     if step.replay_error_pct is not None:
         said.append(_replayed(step.replay_error_pct, step.explained_steps, step.steps))
     return said
+
+
+def _takes(step: StepSummary, priced_ns: int) -> Iterator[str]:
+    """Yield what a step takes, alone and recorded, and what is known of the profiler's share."""
+    alone, recorded, steps = step.alone_ns, step.recorded_elapsed_ns, _measured(step)
+    if alone is None or recorded is None or not _matters(alone, recorded):
+        yield f"A step takes {format_ns(priced_ns)} ({steps})."
+    elif not step.is_alone:
+        share = f"{format_ns(recorded - alone.high)} to {format_ns(recorded - alone.low)}"
+        yield (
+            f"A step takes {format_ns(priced_ns)} while recorded ({steps}); the profiler's share is unknown, "
+            f"typically {share}."
+        )
+    else:
+        more = 100 * (priced_ns / alone.value - 1)
+        yield (
+            f"A step takes {format_ns(alone.value)} alone, {alone.source}; {format_ns(recorded)} while "
+            f"recorded ({steps})."
+        )
+        yield (
+            f"The replay without the profiler says {format_ns(priced_ns)}, {abs(more):.0f} % "
+            f"{'more' if more > 0 else 'less'}; savings are of that (--as-recorded: of the recorded step)."
+        )
+
+
+def _matters(alone: StepAlone, recorded_ns: int) -> bool:
+    """Return whether a step alone may differ from a recorded one by enough to say so."""
+    return alone.source != TYPICAL or recorded_ns - alone.low >= _SLOWED * recorded_ns
 
 
 def _measured(step: StepSummary) -> str:

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from hpcprof.analysis.explain.changes import Change, Prediction, parse_changes
-from hpcprof.analysis.explain.explanation import CAUSES, Explanation, Finding, NotJudged, Slower, StepSummary
+from hpcprof.analysis.explain.explanation import (
+    CAUSES,
+    GIVEN,
+    Explanation,
+    Finding,
+    NotJudged,
+    Slower,
+    StepAlone,
+    StepSummary,
+)
 from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.memory.findings import memory_findings
@@ -57,7 +66,7 @@ _FEW_LAUNCHES = 0.01
 _MPI = "MPI_"
 """Names of places between calls of MPI contain it."""
 
-_VERSION_KEY, _VERSION = "version", 14
+_VERSION_KEY, _VERSION = "version", 15
 """Raised when explanations say something else about the same analyses: they are then computed again."""
 
 RanksRead = Callable[[int, int], None]
@@ -109,22 +118,35 @@ def explain_for_report(
 
 
 def explain(
-    run: Run, store: Store, progress: RanksRead | None = None, executor: Executor = serially
+    run: Run,
+    store: Store,
+    progress: RanksRead | None = None,
+    executor: Executor = serially,
+    *,
+    step_ns: int | None = None,
+    as_recorded: bool = False,
 ) -> Explanation:
     """Explain where the time of a step goes, why, and what it would gain.
 
     The explanation is computed once and kept in the store until a profile of the run changes. ``executor``
-    computes the analyses that a collect left to whoever asks first (`hpcprof.results.when_asked`). Raises
-    HpcprofError if the run has not been collected, or its timelines cannot be read.
+    computes the analyses that a collect left to whoever asks first (`hpcprof.results.when_asked`).
+    ``step_ns`` is the time of a step without the profiler, which is kept with the explanation;
+    ``as_recorded`` leaves the profiler's share in, and that explanation is not kept. Raises HpcprofError if
+    the run has not been collected, or its timelines cannot be read.
     """
     now = partial(as_of_now, run=run, store=store)
     if is_unprofiled(run, store):
         return now(_of_unprofiled(run, store))
+    given = None if step_ns is None else StepAlone(step_ns, step_ns, step_ns, GIVEN)
+    if as_recorded:
+        from hpcprof.analysis.explain.explain import explain_run
+
+        return now(explain_run(_reported(explain_inputs(run, store, executor), progress))[0])
     while True:
         kept = kept_explanation(run, store)
-        if kept is not None:
+        if kept is not None and given in (None, kept.step.alone_ns):
             return now(kept)
-        found, is_kept = _compute(run, store, progress, executor)
+        found, is_kept = _compute(run, store, progress, executor, given or _given_before(run, store))
         if is_kept:
             return now(found)
 
@@ -202,17 +224,26 @@ def _of_noted_steps(
     return *explain_noted(newest, ranks, rows, files), round(float(newest.wall.mean()))
 
 
+def _given_before(run: Run, store: Store) -> StepAlone | None:
+    """Return the step alone that a user has given with an earlier explanation, also of another version."""
+    kept = store.explanation(run.id) if store.exists() else None
+    if kept is None:
+        return None
+    alone = None
+    with suppress(msgspec.MsgspecError, KeyError):
+        alone = msgspec.convert(msgspec.json.decode(kept.explanation)["step"]["alone_ns"], StepAlone)
+    return alone if alone is not None and alone.source == GIVEN else None
+
+
 def _compute(
-    run: Run, store: Store, progress: RanksRead | None, executor: Executor
+    run: Run, store: Store, progress: RanksRead | None, executor: Executor, alone: StepAlone | None
 ) -> tuple[Explanation, bool]:
     """Compute an explanation and keep it, unless another collect has changed the run in the meantime."""
     # Only here: a kept explanation needs neither pandas nor the graph.
     from hpcprof.analysis.explain.explain import explain_run
     from hpcprof.analysis.framework.outcome import Outcome, as_declared
 
-    inputs = explain_inputs(run, store, executor)
-    if progress is not None:
-        inputs = replace(inputs, read=_reporting(inputs, progress))
+    inputs = replace(_reported(explain_inputs(run, store, executor), progress), alone=alone)
     sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run.id).items()}
     found, path = explain_run(inputs)
     reason = "" if len(path) else "the steps have no path through threads and streams"
@@ -224,8 +255,10 @@ def _compute(
         return found, True
 
 
-def _reporting(inputs: ExplainInputs, progress: RanksRead) -> Callable[[int], Timeline]:
-    """Return the reader of ``inputs``, which also reports how many ranks it has read."""
+def _reported(inputs: ExplainInputs, progress: RanksRead | None) -> ExplainInputs:
+    """Return inputs whose reader also reports how many ranks it has read."""
+    if progress is None:
+        return inputs
     done: set[int] = set()
 
     def read(rank: int) -> Timeline:
@@ -234,7 +267,7 @@ def _reporting(inputs: ExplainInputs, progress: RanksRead) -> Callable[[int], Ti
         progress(len(done), len(inputs.ranks))
         return timeline
 
-    return read
+    return replace(inputs, read=read)
 
 
 def what_if(run: Run, store: Store, texts: Sequence[str]) -> Prediction:

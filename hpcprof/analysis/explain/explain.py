@@ -17,11 +17,13 @@ from hpcprof.analysis.explain.evidence_words import in_words
 from hpcprof.analysis.explain.explanation import (
     LEAST_ESTIMATE_PCT,
     LEAST_PCT,
+    CallCost,
     Cause,
     Confidence,
     Explanation,
     Finding,
     NotJudged,
+    StepAlone,
     StepKind,
     StepSummary,
 )
@@ -34,6 +36,12 @@ from hpcprof.analysis.explain.mpi_candidates import HELD_UP, MpiCandidates
 from hpcprof.analysis.explain.mpi_graph import HostSteps, common_steps, mpi_graph
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
 from hpcprof.analysis.explain.on_host import explain_on_host
+from hpcprof.analysis.explain.profiler_share import (
+    costs_by_call,
+    launch_cost,
+    typical_alone,
+    without_profiler,
+)
 from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts, with_pauses
 from hpcprof.analysis.explain.rank_edges import rank_edges
 from hpcprof.analysis.explain.rank_sample import MOST_RANKS, of_ranks, replayed_ranks
@@ -428,18 +436,23 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         return Explanation(tuple(findings), (), unjudged, summary), pd.DataFrame()
     of_mpi = built.graph.is_of_host
     replay = Replay(built.graph)
+    weights, absent = _weights(built, of_step)
+    share = _profiler_share(inputs, replay, weights, elapsed, built.profiler)
+    replay = share.replay
+    built = replace(built, graph=replay.graph)
     held_up = MpiRemovals(replay, built.graph.mpi).held_up if of_mpi and built.graph.mpi else 0.0
     rare = [one for one in findings if of_mpi and (_is_rare(one) or is_held_up(one, held_up))]
     findings = [one for one in findings if one not in rare]
     candidates = _candidates(inputs, replay)
     unknown = _LIKE_WAITING if inputs.coverage or built.loose_ranks else ()
     cost = min(CALL_COST_NS.get(built.profiler, 0), MPI_CALL_COST_NS if of_mpi else sys.maxsize)
+    cost = 0 if share.costs else cost
     judged = [one for one in candidates if one.cause not in unknown]
-    weights, absent = _weights(built, of_step)
     search = Search(replay, judged, cost, weights)
     found, hidden, slow = search.findings()
     found += [one for one in slow if one.candidate.slower >= _SURELY_SLOW]
-    wall, elapsed = wall or round(search.wall), elapsed or round(search.wall)
+    wall, recorded_elapsed = wall or round(search.wall), elapsed or round(search.wall)
+    elapsed = round(search.wall / share.scale) if share.costs else recorded_elapsed
     error = 100 * search.error / search.wall
     trust = _trust(inputs, built, error)
     doubts = [*absent]
@@ -455,13 +468,51 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     findings = _by_steps(findings, replayed, {pause.step for pause in paused}, drifting)
     hiding = tuple(_finding(inputs, built, one, elapsed, trust, hidden=True) for one in hidden)
     steps = max(len(series.wall), built.steps)
-    summary = StepSummary(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3), elapsed, kinds)
+    summary = StepSummary(
+        *(wall, steps, len(inputs.ranks), built.graph.steps, round(error, 3), elapsed, kinds),
+        alone_ns=share.alone,
+        recorded_elapsed_ns=recorded_elapsed,
+        profiler_cost=share.costs,
+    )
     doubts += [*_slow_hosts(built.graph, slow), *uncertain, *map(_rare_steps, rare)]
     pipeline, loose = built.graph.is_pipeline, built.loose_ranks
     waiting = () if of_mpi else unexplained_waiting(inputs, findings, elapsed, pipeline, loose)
     unjudged = (*waiting, *waits_between_streams(replay), *built.problems, *doubts, *pauses)
     findings = with_machine(_sorted(findings, elapsed, of_step), inputs.tables)
-    return Explanation(tuple(findings), hiding, unjudged, summary), critical_path(replay)
+    return Explanation(tuple(findings), hiding, unjudged, summary), critical_path(replay.recorded or replay)
+
+
+@dataclass(frozen=True)
+class _ProfilerShare:
+    """What is known of a step without the profiler, and the replay that is explained.
+
+    ``costs`` are empty where that is the replay of the recorded run. ``scale`` is the elapsed time of the
+    replayed steps over that of all steps.
+    """
+
+    replay: Replay
+    alone: StepAlone | None = None
+    costs: tuple[CallCost, ...] = ()
+    scale: float = 1.0
+
+
+def _profiler_share(
+    inputs: ExplainInputs, replay: Replay, weights: Floats | None, elapsed: int | None, profiler: str
+) -> _ProfilerShare:
+    """Take the profiler's share out of a run if its step alone is known."""
+
+    def time(moments: Ints) -> float:
+        steps = replay.elapsed(moments)
+        return float(np.average(steps, weights=None if weights is None else weights[: len(steps)]))
+
+    recorded = time(replay.graph.observed)
+    scale = recorded / elapsed if elapsed else 1.0
+    alone = inputs.alone or typical_alone(replay, profiler, time, scale)
+    if inputs.alone is None:
+        return _ProfilerShare(replay, alone, (), scale)
+    costs = costs_by_call(replay, inputs.alone, time, scale)
+    cost = launch_cost(replay, inputs.alone.value, time, scale)
+    return _ProfilerShare(without_profiler(replay, cost), alone, costs, scale)
 
 
 def _is_rare(finding: Finding) -> bool:

@@ -248,6 +248,38 @@ class StepKind:
     steps: int
 
 
+GIVEN, TYPICAL = "given", "typical"
+"""Sources of a step alone: the user, and the cost of the profiler in other programs."""
+
+
+@dataclass(frozen=True)
+class StepAlone:
+    """The elapsed time of a step without the profiler, in ns, and its interval.
+
+    ``source`` is `GIVEN`, or `TYPICAL` where it is unknown.
+    """
+
+    value: int
+    low: int
+    high: int
+    source: str
+
+
+@dataclass(frozen=True)
+class CallCost:
+    """The time that the profiler adds to a call of some name, in ns, with its interval.
+
+    ``source`` is that of the step alone, from which it follows.
+    """
+
+    call: str
+    calls_per_step: float
+    cost_ns: int
+    low_ns: int
+    high_ns: int
+    source: str
+
+
 @dataclass(frozen=True)
 class StepSummary:
     """The step that an explanation is about.
@@ -266,8 +298,15 @@ class StepSummary:
         How far the step of the unchanged replay is from the measured one.
     elapsed_ns : int or None
         The time from the first front to the last end of the steps, divided by their number; None if unknown.
+        Where the step alone is known, that of the replay without the profiler's share.
     kinds : tuple of StepKind
         The most frequent first; empty if the steps are of one kind.
+    alone_ns : StepAlone or None
+        The step without the profiler; None where nothing is known of it.
+    recorded_elapsed_ns : int or None
+        The elapsed time of the recorded steps.
+    profiler_cost : tuple of CallCost
+        What the profiler adds to the calls of a step, where the step alone is known.
     """
 
     wall_p50_ns: int | None
@@ -277,6 +316,14 @@ class StepSummary:
     replay_error_pct: float | None
     elapsed_ns: int | None = None
     kinds: tuple[StepKind, ...] = ()
+    alone_ns: StepAlone | None = None
+    recorded_elapsed_ns: int | None = None
+    profiler_cost: tuple[CallCost, ...] = ()
+
+    @property
+    def is_alone(self) -> bool:
+        """True if ``elapsed_ns`` and the savings are those of the program without the profiler."""
+        return bool(self.profiler_cost)
 
     @property
     def priced_ns(self) -> int | None:

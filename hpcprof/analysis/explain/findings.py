@@ -103,7 +103,8 @@ class Search:
         self._found: dict[tuple[bytes, bool, bool], Ints] = {}
         self.unchanged = replay.elapsed(replay.unchanged)
         self.wall = self._mean_of(replay.elapsed(replay.graph.observed))
-        measured, replayed = replay.walls(replay.graph.observed), replay.walls(replay.unchanged)
+        recorded = replay.recorded or replay
+        measured, replayed = recorded.walls(recorded.graph.observed), recorded.walls(recorded.unchanged)
         self.error = abs(float(np.median(replayed) - np.median(measured)))
         """The distance of the unchanged replay's median from the measured one, in ns."""
         self._uncertainty = Uncertainty(

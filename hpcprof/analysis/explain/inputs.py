@@ -11,6 +11,7 @@ if TYPE_CHECKING:  # neither numpy nor pandas is needed to name the inputs
 
     from hpcprof.analysis.collectives.common_clock import RankClock
     from hpcprof.analysis.collectives.matches import Arrivals, Matches
+    from hpcprof.analysis.explain.explanation import StepAlone
     from hpcprof.analysis.mpi.matching import RunMpi
     from hpcprof.profiles.losses import Loss
     from hpcprof.profiles.timeline import Gpu, Timeline
@@ -46,6 +47,8 @@ class ExplainInputs:
     """The number of ranks that the run or its profiles recorded, profiled or not; 0 if none did."""
     gpus: Mapping[int, tuple[Gpu, ...]]
     """By rank, the GPUs that its profile lists."""
+    alone: StepAlone | None = None
+    """The elapsed time of a step without the profiler, where it is known."""
 
     @property
     def coverage(self) -> str:

@@ -157,14 +157,18 @@ class Removals:
         edges = self.edge_of_call[EdgeKind.CALL][calls]
         return times.set_lag(edges, np.minimum(times.lag[edges], most))
 
-    def quicker_calls(self, times: Times, less_ns: int) -> Times:
-        """Let each call take less time, and where it is too short for that, its thread before it."""
+    def quicker_calls(self, times: Times, less_ns: int | Ints) -> Times:
+        """Let each call take less time, and where it is too short for that, its thread before it.
+
+        ``less_ns`` is one time, or one for each call.
+        """
         own, before = (self.edge_of_call[kind] for kind in (EdgeKind.CALL, EdgeKind.HOST))
         lag = times.lag.copy()
-        less = np.minimum(lag[own], less_ns)
+        wanted = np.broadcast_to(less_ns, own.shape)
+        less = np.minimum(lag[own], wanted)
         lag[own] -= less
         follows = before != NONE
-        rest = np.minimum(np.maximum(lag[before[follows]], 0), less_ns - less[follows])
+        rest = np.minimum(np.maximum(lag[before[follows]], 0), (wanted - less)[follows])
         lag[before[follows]] -= rest
         return replace(times, lag=lag)
 

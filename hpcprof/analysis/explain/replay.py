@@ -166,9 +166,14 @@ def _paths(bases: Ints, node: Ints, parent: Ints) -> tuple[Ints, Ints, Ints]:
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """Replays a graph."""
+    """Replays a graph.
+
+    ``recorded`` is the replay of the run as it was recorded, if this one is without its profiler. What
+    communication costs the kernels beside it is estimated from that one.
+    """
 
     graph: RunGraph
+    recorded: Replay | None = None
 
     @cached_property
     def _plan(self) -> _Plan:
@@ -186,6 +191,8 @@ class Replay:
     @cached_property
     def slowdown(self) -> Floats:
         """The share of its time beside communication that each operation loses to it."""
+        if self.recorded is not None:
+            return self.recorded.slowdown
         work = self.graph.work
         time = (work.end - work.start).astype(float)
         compute = work.category == Category.COMP
@@ -198,12 +205,16 @@ class Replay:
     @cached_property
     def measured(self) -> Times:
         """The times as they were measured."""
+        if self.recorded is not None:
+            return replace(self.recorded.measured, lag=self.graph.edges.lag)
         work = self.graph.work
         return Times(self.graph.edges.lag, (work.end - work.start) - self.lost)
 
     @cached_property
     def lost(self) -> Floats:
         """The time that each operation lost to communication beside it, in ns."""
+        if self.recorded is not None:
+            return self.recorded.lost
         lost: Floats = self._beside * self.slowdown
         return lost
 

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from hpcprof.common.units import counted, format_bytes, format_duration, format_gbps, named_ranks, time_unit
+import pytest
+
+from hpcprof.common.units import (
+    counted,
+    format_bytes,
+    format_duration,
+    format_gbps,
+    named_ranks,
+    parse_ns,
+    time_unit,
+)
 
 
 def test_a_number_has_its_noun_in_the_singular_or_plural() -> None:
@@ -39,3 +49,16 @@ def test_a_time_that_people_wait_for_has_its_two_largest_units() -> None:
         "3 min 10 s",
         "2 h 5 min",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "nanoseconds"),
+    [("24.5ms", 24_500_000), ("900 us", 900_000), ("7µs", 7_000), ("1.2s", 1_200_000_000), ("5ns", 5)],
+)
+def test_a_time_is_a_number_with_a_unit(text: str, nanoseconds: int) -> None:
+    assert parse_ns(text) == nanoseconds
+
+
+@pytest.mark.parametrize("text", ["", "12", "ms", "-1ms", "1e3ms", "1.2.3s", "5 minutes", "infs"])
+def test_anything_else_is_no_time(text: str) -> None:
+    assert parse_ns(text) is None

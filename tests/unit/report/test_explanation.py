@@ -10,11 +10,15 @@ from rich.console import Console, RenderableType
 from hpcprof.analysis.explain.changes import Prediction
 from hpcprof.analysis.explain.explanation import (
     CAUSES,
+    GIVEN,
+    TYPICAL,
     WAITING,
+    CallCost,
     Cause,
     Evidence,
     Explanation,
     NotJudged,
+    StepAlone,
     StepKind,
 )
 from hpcprof.report.explanation import explanation_text, in_short, named, prediction_text, written
@@ -55,6 +59,26 @@ def test_the_conclusion_comes_first_and_then_each_finding_with_its_evidence() ->
         "Not judged",
         "   contention with communication: one rank was profiled",
     ]
+
+
+def test_the_first_sentence_says_what_is_known_of_the_profilers_share() -> None:
+    alone = StepAlone(80 * MS, 75 * MS, 85 * MS, GIVEN)
+    cost = CallCost("cudaLaunchKernel", 500, 40_000, 30_000, 50_000, GIVEN)
+    step = replace(STEP, elapsed_ns=84 * MS, recorded_elapsed_ns=100 * MS, alone_ns=alone)
+    given = replace(explained(finding(13)), step=replace(step, profiler_cost=(cost,)))
+    assert written(given).conclusion[:2] == [
+        "A step takes 80.00 ms alone, given; 100.0 ms while recorded (elapsed time per step of 6 steps on 2 "
+        "ranks; median 100.0 ms).",
+        "The replay without the profiler says 84.00 ms, 5 % more; savings are of that (--as-recorded: of the "
+        "recorded step).",
+    ]
+    typical = replace(step, elapsed_ns=100 * MS, alone_ns=replace(alone, source=TYPICAL))
+    assert written(replace(given, step=typical)).conclusion[0] == (
+        "A step takes 100.0 ms while recorded (elapsed time per step of 6 steps on 2 ranks; median 100.0 ms)"
+        "; the profiler's share is unknown, typically 15.00 ms to 25.00 ms."
+    )
+    waits = replace(typical, alone_ns=StepAlone(99 * MS, 98_500_000, 99_500_000, TYPICAL))
+    assert "unknown" not in written(replace(given, step=waits)).conclusion[0]
 
 
 def test_what_all_findings_cost_together_is_said_where_there_are_several() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pandas as pd
 import pytest
 
 from hpcprof.analysis.explain.changes import Change, Prediction
-from hpcprof.analysis.explain.explanation import Explanation
+from hpcprof.analysis.explain.explanation import GIVEN, Explanation, StepAlone
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.profiles.losses import Loss, LossKind, Subject
@@ -108,6 +109,21 @@ def test_an_explanation_is_computed_once_and_kept_with_its_critical_path(
     assert len(graph.inputs) == 1
     path = store.read(run.id, "critical_path")
     assert (path.rows, path.reasons) == ([PATH], {})
+
+
+def test_a_given_step_time_is_kept_for_later_explanations(run: Run, store: Store, graph: Graph) -> None:
+    alone = StepAlone(4_000_000, 4_000_000, 4_000_000, GIVEN)
+    explain(run, store)
+    graph.explanation = replace(graph.explanation, step=replace(graph.explanation.step, alone_ns=alone))
+    explain(run, store, step_ns=4_000_000)
+    assert [one.alone for one in graph.inputs] == [None, alone]
+    assert explain(run, store) == explain(run, store, step_ns=4_000_000) == graph.explanation
+    explain(run, store, as_recorded=True)
+    assert [one.alone for one in graph.inputs] == [None, alone, None]
+    values = {**graph.explanation.as_json(), "version": 1}
+    assert store.put_explanation(run.id, json.dumps(values), {}, {0: "a" * 64, 1: "a" * 64})
+    explain(run, store)
+    assert [one.alone for one in graph.inputs] == [None, alone, None, alone]
 
 
 def test_a_changed_profile_is_explained_anew(run: Run, store: Store, graph: Graph) -> None:

@@ -1,0 +1,135 @@
+"""The profiler's share of a step, and the run without it.
+
+A profiler slows the calls of the host. Steps alone, without the profiler, are known where somebody measured
+them. Then
+
+1. the cost of a launch is the one with which a replay takes as long as a step alone (bisection); other calls
+   cost less, in the ratios of `WEIGHTS`;
+2. each call, and where it is too short its thread before it, takes that much less, and the run is replayed.
+
+Where no step alone is known, a launch costs between the ends of `TYPICAL_NS`: the profile tells only between
+which times a step alone lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from hpcprof.analysis.explain.explanation import TYPICAL, CallCost, StepAlone
+from hpcprof.analysis.explain.rank_activity import CallKind
+from hpcprof.analysis.explain.removals import Removals
+from hpcprof.analysis.explain.replay import Replay, Times
+from hpcprof.profiles.timeline import Floats, Ints
+
+TYPICAL_NS = {"nsys": (5_000, 16_000)}
+"""Minimum and maximum cost of a launch in a program, by the kind of the profile.
+
+Trainings of 500 to 1,300 calls a step, on eight H200, with nsys 2025.3."""
+
+WEIGHTS = {
+    CallKind.LAUNCH: 1.0,
+    CallKind.COPY: 1.0,
+    CallKind.WAIT: 0.3,
+    CallKind.ALLOCATE: 0.5,
+    CallKind.FREE: 0.5,
+    CallKind.RECORD: 0.3,
+    CallKind.STREAM_WAIT: 0.3,
+    CallKind.OTHER: 0.3,
+    CallKind.MPI: 0.06,
+}
+"""Cost of a call over that of a launch: medians of a loop with and without nsys
+(``benchmarks/profiler_cost.py``); a call of MPI costs up to 1 µs where a launch costs up to 16."""
+
+_MOST_NS = 32_000
+"""Maximum cost of a launch that explains a step alone."""
+
+_HIDDEN = 0.005
+"""Share of a step by which the cost of a launch no longer matters."""
+
+_UNIT = 1_000
+
+_ROUNDS = 9
+"""Rounds of the bisection: 32 µs are divided down to 0.06 µs."""
+
+
+def launch_cost(replay: Replay, alone_ns: int, time: Callable[[Ints], float], scale: float) -> int:
+    """Return the cost of a launch in ns with which a replay takes as long as a step alone.
+
+    Parameters
+    ----------
+    replay : Replay
+        The run as it was recorded.
+    alone_ns : int
+        The elapsed time of a step without the profiler.
+    time : callable
+        Returns the elapsed time of a step of a replay, in ns, from the moments of its nodes.
+    scale : float
+        The elapsed time of the replayed steps over that of all steps.
+    """
+    # A GPU that limits the step hides any further cost.
+    least = time(_moments(replay, _MOST_NS))
+    target = max(alone_ns * scale, (1 + _HIDDEN) * least)
+    low, high = 0, _MOST_NS
+    for _ in range(_ROUNDS):
+        middle = (low + high) // 2
+        low, high = (middle, high) if time(_moments(replay, middle)) > target else (low, middle)
+    return high
+
+
+def typical_alone(
+    replay: Replay, profiler: str, time: Callable[[Ints], float], scale: float
+) -> StepAlone | None:
+    """Return between which times a step alone lies with the typical costs of a launch; None without any."""
+    if profiler not in TYPICAL_NS or replay.graph.is_of_host:
+        return None
+    high, low = (round(time(_moments(replay, cost)) / scale) for cost in TYPICAL_NS[profiler])
+    return StepAlone((low + high) // 2, low, high, TYPICAL)
+
+
+def without_profiler(replay: Replay, cost_ns: int) -> Replay:
+    """Return the replay of a run in which a launch takes ``cost_ns`` less, and other calls their part."""
+    graph, times = replay.graph, _quicker(replay, cost_ns)
+    edges = replace(graph.edges, lag=times.lag)
+    return Replay(replace(graph, edges=edges, observed=replay.moments(times)), replay)
+
+
+def call_costs(replay: Replay, cost_ns: int) -> Ints:
+    """Return the cost of each call of a graph in ns, shape (calls,), where a launch costs ``cost_ns``."""
+    weight: Floats = np.array([WEIGHTS.get(kind, 0.0) for kind in CallKind])
+    costs: Ints = np.rint(weight[replay.graph.calls.kind] * cost_ns).astype(np.int64)
+    return costs
+
+
+def costs_by_call(
+    replay: Replay, alone: StepAlone, time: Callable[[Ints], float], scale: float
+) -> tuple[CallCost, ...]:
+    """Return what the profiler adds to the calls of each name, the most costly in a step first.
+
+    The parameters are those of `launch_cost`.
+    """
+    cost = launch_cost(replay, alone.value, time, scale)
+    low, high = (
+        cost if end == alone.value else launch_cost(replay, end, time, scale)
+        for end in (alone.high, alone.low)
+    )
+    graph = replay.graph
+    weight, name = call_costs(replay, _UNIT), graph.calls.name
+    rows = []
+    for number in np.unique(name[weight > 0]).tolist():
+        mine = name == number
+        calls = round(int(mine.sum()) / graph.steps / len(graph.ranks), 1)
+        of_launch = float(weight[mine].mean()) / _UNIT
+        value, least, most = (round(of_launch * each) for each in (cost, low, high))
+        rows.append(CallCost(graph.names[number], calls, value, least, most, alone.source))
+    return tuple(sorted(rows, key=lambda row: -row.calls_per_step * row.cost_ns))
+
+
+def _quicker(replay: Replay, cost_ns: int) -> Times:
+    return Removals(replay).quicker_calls(replay.measured, call_costs(replay, cost_ns))
+
+
+def _moments(replay: Replay, cost_ns: int) -> Ints:
+    return replay.moments(_quicker(replay, cost_ns))
