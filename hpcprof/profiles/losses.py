@@ -189,7 +189,7 @@ _REMEDIES = {
     LossKind.OVERRUN: _AGAIN,
     LossKind.UNTRACED: "Trace API calls too: nsys --trace=cuda, rocprofv3 --hip-trace, or PyTorch's "
     "ProfilerActivity.CPU beside that of the GPU.",
-    LossKind.LAUNCH: "Begin the capture before the work is launched: synchronize first.",
+    LossKind.LAUNCH: "Begin the capture before the work is launched, and trace all API calls.",
     LossKind.MISSING: _ROOM,
     LossKind.DIAGNOSTIC: _ROOM,
     LossKind.GRAPH: "Record the kernels of CUDA graphs: --profiler-option cuda-graph-trace=node (nsys "

@@ -46,8 +46,8 @@ PROCESS_TABLES = {
 _TABLES = {**PROCESS_TABLES, "gpu_marks": Subject.MARK, "modules": Subject.MODULE}
 _DEVICE_TABLES = ("kernels", "memops", "graphs", "gpu_marks", "counters")
 
-_FAR = 100
-"""Minimum ratio of the first stamp to the extent of a capture for a clock on which 0 is no time."""
+_FAR, _FAR_NS = 100, 3_600_000_000_000
+"""Minimum first stamp, over the extent of a capture and in ns, of a clock on which 0 is no time."""
 _CLOCK_TOLERANCE_NS = 20_000
 """Tolerated error of a GPU's clock; a smaller contradiction between clocks is left as recorded."""
 _USUAL_LAUNCH_NS = 5_000
@@ -115,7 +115,7 @@ def _without_far_zeros(timeline: Timeline, kept: dict[str, Mask]) -> dict[str, M
     rest = {name: getattr(timeline, name).take(kept[name] & ~zero[name]) for name in kept}
     starts = [int(table.start.min()) for table in rest.values() if len(table)]
     ends = [int(table.end.max()) for table in rest.values() if len(table)]
-    if not starts or min(starts) <= _FAR * (max(ends) - min(starts)) or max(ends) == min(starts):
+    if not starts or min(starts) <= max(_FAR_NS, _FAR * (max(ends) - min(starts))):
         return kept
     return {name: mask & ~zero[name] for name, mask in kept.items()}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from hpcprof.analysis.comparison.compare import (
     NOT_MEASURED,
     REGRESSION,
 )
+from hpcprof.analysis.comparison.kernel_difference import WHOLE_CAPTURES
 from hpcprof.analysis.comparison.run_differences import Difference
 from hpcprof.analysis.comparison.step_difference import STEP
 from hpcprof.analysis.explain.explanation import Explanation, Finding
@@ -49,6 +50,21 @@ _NAMED = {
 
 A collective also takes longer when ranks wait in it for others, which says nothing of its cause.
 """
+
+
+def _per_capture(rows: Sequence[Row], analysis: Analysis) -> tuple[list[Row], Analysis]:
+    """Return rows and an analysis whose names say that the figures are of whole captures."""
+
+    def renamed(name: str) -> str:
+        return name.replace("per_step", "per_capture")
+
+    columns = tuple(replace(column, name=renamed(column.name)) for column in analysis.columns)
+    return [{renamed(key): value for key, value in row.items()} for row in rows], replace(
+        analysis,
+        title=analysis.title.replace("per step", "per capture"),
+        columns=columns,
+        main_columns=tuple(map(renamed, analysis.main_columns)),
+    )
 
 
 @dataclass(frozen=True)
@@ -114,12 +130,19 @@ class Comparison:
         for name, shown in _SHOWN.items():
             rows = self.rows(name)
             if rows:
-                yield from titled(ACROSS_RUNS[name].title, ACROSS_RUNS[name], rows[:shown], width)
+                shown_rows, analysis = rows[:shown], ACROSS_RUNS[name]
+                if self._whole(name):
+                    shown_rows, analysis = _per_capture(shown_rows, analysis)
+                yield from titled(analysis.title, analysis, shown_rows, width)
             if len(rows) > shown:
                 yield more_rows(counted(len(rows) - shown, "more row"), self._in_full(name, store))
         if self.differing:
             yield Text("\nWhat else differs", style="bold")
             yield from (Text(visible(f"   {one.name}: {one.said('A', 'B')}")) for one in self.differing)
+
+    def _whole(self, name: str) -> bool:
+        """Return whether the figures of an analysis are of whole captures, since not all have steps."""
+        return WHOLE_CAPTURES in self.differences[name].reasons.get(WHOLE_RUN, "")
 
     def _in_full(self, analysis: str, store: Store) -> str:
         sides = [word for run in self.baseline for word in ("--against", typed_run(run))]

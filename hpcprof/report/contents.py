@@ -124,7 +124,7 @@ class Contents:
     def _has(self, activity: Activity) -> bool:
         if activity is Activity.MPI:
             return self.analyses["mpi_calls"].count > 0
-        if activity in (Activity.COINCIDENCE, Activity.MEMORY, Activity.FILES):
+        if activity in (Activity.COINCIDENCE, Activity.MEMORY, Activity.FILES, Activity.COPIES):
             return False
         if activity is Activity.TELEMETRY:
             return self.analyses["job_resources"].count > 0

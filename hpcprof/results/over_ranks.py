@@ -251,7 +251,12 @@ def _matched(
 
 
 def _zeros_of_node(profiles: Sequence[ProfileRow]) -> dict[int, int] | None:
-    """Return the time stamp of one moment by rank; None if the ranks do not share the clock of a node."""
+    """Return the time stamp of one moment by rank; None if the ranks do not share a clock.
+
+    They may share that of a node, or that of an archive, whose stamps are all on the clock that it describes.
+    """
+    if len(profiles) > 1 and len({(one.file, one.kind) for one in profiles}) == 1:
+        return {one.rank: 0 for one in profiles}
     starts = {one.rank: one.start_utc_ns for one in profiles if one.start_utc_ns is not None}
     if (
         len(profiles) < 2

@@ -21,6 +21,9 @@ _UNCERTAINTY_PERCENTILE = 95
 _SIGMAS, _MAD_TO_SIGMA = 3.0, 1.4826
 """A drift is certain if it is so many times its standard error, from the median absolute deviation."""
 
+_LARGEST_RATE = 1e-3
+"""Maximum rate at which a clock gets ahead; those of computers stay below 1e-4, so more is no drift."""
+
 ClockKey = tuple[str | None, bytes]
 """Identifies a set of clocks: the communicator and its ranks."""
 
@@ -118,7 +121,7 @@ def _by_parts(end: Ints, function: Callable[[Ints], Floats]) -> Floats:
 
 
 def drift(own: Floats, apart: Floats) -> Floats:
-    """Return by how much clocks get ahead per ns of their own time; 0 where that may be chance.
+    """Return by how much clocks get ahead per ns of their own time; 0 where that may be chance or no drift.
 
     It is the median slope between each moment of the first half and its partner in the second half (Theil and
     Sen), which outliers do not change. ``own`` and ``apart``, both of shape (m, ...), are moments in their
@@ -128,7 +131,8 @@ def drift(own: Floats, apart: Floats) -> Floats:
     slope = (apart[-half:] - apart[:half]) / np.maximum(own[-half:] - own[:half], 1.0)
     middle: Floats = np.median(slope, axis=0)
     spread = _MAD_TO_SIGMA * np.median(np.abs(slope - middle), axis=0) / np.sqrt(max(half, 1))
-    return np.where(np.abs(middle) > _SIGMAS * spread, middle, 0.0)
+    certain = np.abs(middle) > _SIGMAS * spread
+    return np.where(certain & (np.abs(middle) < _LARGEST_RATE), middle, 0.0)
 
 
 def _medians(values: Floats, blocks: int) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpcprof.analysis.framework.declaration import WORK, Activity, Events, Scope, declare
+from hpcprof.analysis.framework.declaration import WORK, Activity, Events, SampleBasis, Scope, declare
 from hpcprof.profiles.losses import Subject
 
 COST_PCT = 5.0
@@ -72,6 +72,7 @@ ANALYSES = (
         scope=Scope.RUN,
         function="collectives.expert_balance:expert_balance",
         map="hpcprof.analysis.collectives.expert_balance:layers",
+        sample_basis=SampleBasis.OPERATIONS,
     ),
     declare(
         "skew_summary",

@@ -23,12 +23,16 @@ from hpcprof.profiles.timeline import Floats
 
 ELAPSED, OWN_ELAPSED = "elapsed_per_step_ns", "own_elapsed_per_step_ns"
 STEP, OWN_STEP, _SPAN = "step_p50_ns", "own_step_p50_ns", "span_ns"
+_PER_LAUNCH = "kernels_per_launch_ns"
 _MEDIANS = {ELAPSED: STEP, OWN_ELAPSED: OWN_STEP}
-_TIMES = (ELAPSED, OWN_ELAPSED, STEP, OWN_STEP, _SPAN)
+_TIMES = (ELAPSED, OWN_ELAPSED, STEP, OWN_STEP, _SPAN, _PER_LAUNCH)
 """The metrics that may decide, the first one that all runs have."""
 
 _RARE_STEPS = 0.02
 """Minimum difference of the ratios of elapsed time and of medians that is told."""
+
+_SAME_LENGTH = 1.02
+"""Maximum ratio of the numbers of kernels of captures that are as long as each other."""
 
 GATES = {
     "energy": ("energy_per_step_j",),
@@ -74,7 +78,8 @@ def compare(
     runs on both sides, there is a 95 % interval from Student's t on logarithms.
 
     One metric decides, and its row is the first: the elapsed time per step in the profiles, without that the
-    one by the workload's own clock, without both the GPU's span. What happened once
+    one by the workload's own clock, without both the GPU's span or, if captures without steps have different
+    numbers of kernels, the mean time of a kernel. What happened once
     (`hpcprof.analysis.steps.once`) does not count. The median step is beside it, and a sentence says where
     both disagree, as in runs with rare long steps. A ``regression`` has an
     interval above 1 and a ratio of at least 1.01, an ``improvement`` is the opposite. Otherwise the sides are
@@ -93,7 +98,8 @@ def compare(
         Which of `GATES` decide too: their metrics follow the first row, and are judged as it is.
     """
     per_step = all(map(has_steps, (*runs, *against)))
-    a, b = ([run_metrics(run, per_step) for run in side] for side in (against, runs))
+    per_launch = not per_step and not _equally_long((*runs, *against))
+    a, b = ([run_metrics(run, per_step, per_launch) for run in side] for side in (against, runs))
     every = dict.fromkeys(name for run in (*a, *b) for name in run)
     sides = {name: _Sides(*([run.get(name) for run in side] for side in (a, b))) for name in every}
     deciding = _deciding(sides)
@@ -118,7 +124,12 @@ def compare(
     ]
     said += [f"{NOT_MEASURED}{gate} of its steps" for gate in gates if not set(GATES[gate]) & set(sides)]
     said += _rare_steps(rows)
-    if not per_step and any(name == _SPAN for name in sides):
+    if per_launch:
+        said.append(
+            "not every profile has steps, and the captures have different numbers of kernels: times are per "
+            "kernel, and whether the program takes longer is unknown"
+        )
+    elif not per_step and any(name == _SPAN for name in sides):
         said.append("not every profile has steps, so the GPU's times are those of whole profiles")
     return Outcome(pd.DataFrame(rows, dtype=object), "; ".join(said))
 
@@ -364,7 +375,14 @@ def clocks_of(tables: Mapping[str, pd.DataFrame]) -> dict[str, float]:
     return found
 
 
-def run_metrics(run: RunData, per_step: bool) -> dict[str, float]:
+def _equally_long(runs: Sequence[RunData]) -> bool:
+    """Return whether the captures of runs with kernels have about the same number of them on each rank."""
+    tables = [run.tables["kernels"] for run in runs if len(run.tables["kernels"])]
+    counts = [float(table.groupby("rank")["instances"].sum().mean()) for table in tables]
+    return not counts or max(counts) <= _SAME_LENGTH * min(counts)
+
+
+def run_metrics(run: RunData, per_step: bool, per_launch: bool = False) -> dict[str, float]:
     """Return the known metrics of a run.
 
     ``elapsed_per_step_ns`` is the elapsed time per step in the profiles and ``step_p50_ns`` their median
@@ -373,14 +391,16 @@ def run_metrics(run: RunData, per_step: bool) -> dict[str, float]:
     the sum of all kernels, and the percentage of communication that is overlapped. Of MPI programs these are
     also the efficiencies of the step, else of the run; of sampled nodes energy, memory, data and clocks. With
     ``per_step``, the elapsed time of a step and its parts are those of ``step_kinds``, and the kernels are
-    divided by the number of steps of the rank. Otherwise the GPU's span and its parts are those of
-    ``breakdown``.
+    divided by the number of steps of the rank. With ``per_launch``, the only time of the GPU is the mean of
+    a kernel. Otherwise the GPU's span and its parts are those of ``breakdown``.
     """
     found, tables = step_metrics(run), run.tables
     if len(tables["phases"]):
         for phase, values in tables["phases"].groupby("phase", sort=False)["p50_ns"]:
             found[f"phase {phase} p50_ns"] = float(values.mean())
-    return found | _efficiencies(tables["pop"]) | _gpu_times(tables, per_step) | _of_machine(tables)
+    return (
+        found | _efficiencies(tables["pop"]) | _gpu_times(tables, per_step, per_launch) | _of_machine(tables)
+    )
 
 
 def _efficiencies(pop: pd.DataFrame) -> dict[str, float]:
@@ -391,11 +411,18 @@ def _efficiencies(pop: pd.DataFrame) -> dict[str, float]:
     return {str(name): float(x) for name, x in row.items() if str(name).endswith("_pct") and pd.notna(x)}
 
 
-def _gpu_times(tables: Mapping[str, pd.DataFrame], per_step: bool) -> dict[str, float]:
+def _gpu_times(tables: Mapping[str, pd.DataFrame], per_step: bool, per_launch: bool) -> dict[str, float]:
     """Return the metrics of the GPU's time; none without GPU work."""
     found: dict[str, float] = {}
     if not len(tables["breakdown"]) and not len(tables["kernels"]):
         return found
+    if per_launch:
+        kernels = tables["kernels"]
+        return (
+            {_PER_LAUNCH: float(kernels["total_ns"].sum() / kernels["instances"].sum())}
+            if len(kernels)
+            else {}
+        )
     steps = tables["step_times"].groupby("rank").size() if per_step else 1
     suffix = "_per_step_ns" if per_step else "_ns"
     if per_step and len(tables["step_kinds"]):

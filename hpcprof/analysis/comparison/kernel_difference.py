@@ -80,9 +80,10 @@ def effects(a: Shapes, b: Shapes) -> Effects:
 
 
 _COUNT_DIGITS = 3
-_WHOLE = (
+WHOLE_CAPTURES = (
     "not every profile has steps, so times and counts are those of whole profiles, as the mean over ranks"
 )
+"""The reason of an analysis whose figures are not per step."""
 
 
 def kernel_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
@@ -104,7 +105,7 @@ def kernel_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Ou
         row = _row(a.pop(one.before), b.pop(one.after)) | {"change": RENAMED}
         rows.append(_named(row, one.after) | {"was": one.before[0], "similarity_pct": one.score_pct})
     rows += [_named(_row(a.get(kind, {}), b.get(kind, {})), kind) for kind in dict.fromkeys((*a, *b))]
-    return Outcome(_largest_first(rows), "" if per_step else _WHOLE)
+    return Outcome(_largest_first(rows), "" if per_step else WHOLE_CAPTURES)
 
 
 def collective_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:
@@ -132,7 +133,7 @@ def collective_difference(runs: Sequence[RunData], against: Sequence[RunData]) -
         more = round(exposed[1][kind]) - round(exposed[0][kind])
         row |= {"op": kind[0], "ranks": kind[1], "exposed_difference_ns": more}
         rows.append(row | {"size_effect_ns": row["shape_effect_ns"]})
-    return Outcome(_largest_first(rows), "" if per_step else _WHOLE)
+    return Outcome(_largest_first(rows), "" if per_step else WHOLE_CAPTURES)
 
 
 def idle_difference(runs: Sequence[RunData], against: Sequence[RunData]) -> Outcome:

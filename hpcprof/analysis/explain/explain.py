@@ -52,7 +52,12 @@ from hpcprof.analysis.explain.run_graph import CommonClock, RunGraph, clock_part
 from hpcprof.analysis.explain.slow_math import slow_products, tensor_core_gain
 from hpcprof.analysis.explain.step_series import drift, outside_steps
 from hpcprof.analysis.explain.stream_waits import waits_between_streams
-from hpcprof.analysis.explain.whole_run import of_capture, of_series, unexplained_waiting
+from hpcprof.analysis.explain.whole_run import (
+    of_capture,
+    of_capture_without_steps,
+    of_series,
+    unexplained_waiting,
+)
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.steps.run_step import PARTS, StepSeries, kinds_of_steps, steady_series, whole_steps
 from hpcprof.analysis.steps.step_ranges import steps_of
@@ -425,7 +430,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     built = _replayable(inputs, timelines)
     of_steps, paused = of_series(inputs.tables, inputs.ranks, series, timelines)
     pauses = tuple(outside_steps(paused))
-    findings = [*of_steps, *of_capture(inputs)]
+    findings = [*of_steps, *of_capture_without_steps(inputs), *of_capture(inputs)]
     if isinstance(built, str):
         if built == NO_GPU:
             on_host = explain_on_host(inputs.tables)

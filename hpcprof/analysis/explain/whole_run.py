@@ -18,9 +18,17 @@ from hpcprof.analysis.explain.step_series import Pause, drift, named_steps, spik
 from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.steps.run_step import StepSeries
-from hpcprof.common.units import counted, format_ns, named_ranks
+from hpcprof.common.units import counted, format_bytes, format_ns, named_ranks
 from hpcprof.profiles.losses import Loss, summed
 from hpcprof.profiles.timeline import Mask, Timeline
+
+_MUCH_COPYING_PCT = 20.0
+"""Minimum share of a capture without steps for copies that nothing hides to be a finding."""
+
+_KEEP_ON_GPU = (
+    "Keep data on the GPU between kernels (OpenMP: target enter data, or one target data region around the "
+    "loop; OpenACC: data), copy only what changes, and from pinned memory."
+)
 
 _OF_SOME_RANKS = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU, Cause.PIPELINE_BUBBLE)
 """Causes for which ranks wait for each other."""
@@ -173,6 +181,36 @@ def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
         evidence=(*missing, *damaged[:3]),
         remedy=" ".join(remedies),
         confidence="high",
+    )
+
+
+def of_capture_without_steps(inputs: ExplainInputs) -> Iterator[Finding]:
+    """Yield that copies take much of a capture without steps, of which nothing else can be judged."""
+    breakdown, copies = inputs.tables["breakdown"], inputs.tables["memops"]
+    if len(inputs.tables["step_account"]) or not len(breakdown) or not len(copies):
+        return
+    times = breakdown[["rank", "exposed_mem_ns", "span_ns"]].astype(float)
+    share = 100 * times["exposed_mem_ns"].sum() / max(1.0, times["span_ns"].sum())
+    if share < _MUCH_COPYING_PCT:
+        return
+    largest_first = (
+        copies.groupby("operation")[["total_ns", "total_bytes"]].sum().sort_values("total_ns")[::-1]
+    )
+    amounts = [
+        f"{name.strip('[]')}: {format_bytes(float(of['total_bytes']))} in {format_ns(float(of['total_ns']))}"
+        for name, of in largest_first[:2].iterrows()
+    ]
+    yield Finding(
+        cause=Cause.BLOCKING_COPY,
+        ranks=tuple(sorted(times["rank"].astype(int).tolist())),
+        where=f"the capture, of which they are {share:.0f} % ({'; '.join(amounts)})",
+        saving_ns=None,
+        saving_low_ns=None,
+        saving_high_ns=None,
+        share_pct=None,
+        evidence=tuple(largest("breakdown", "exposed_mem_ns", breakdown)[:1]),
+        remedy=_KEEP_ON_GPU,
+        confidence="medium",
     )
 
 

@@ -103,6 +103,7 @@ class Activity(Enum):
     MEMORY = "memory"
     COINCIDENCE = "coincidence"
     FILES = "files"
+    COPIES = "copies"
 
 
 class SampleBasis(Enum):

@@ -56,9 +56,12 @@ ANALYSES = (
         "Memory copies and sets",
         f"rank operation:text count {_SUMMARY} total_bytes",
         "rank operation count total_ns time_pct med_ns total_bytes",
+        82,
         function="summaries.memory:memops",
         events=Events(COPIES, fields=SIZES),
         sort_by=("-total_ns",),
+        about=Activity.COPIES,
+        first_rank_only=True,
     ),
     declare(
         "launches",

@@ -70,6 +70,8 @@ def _losses(logs: Sequence[NamedLog]) -> Iterator[str]:
             yield f"Darshan had no memory for all files of {modules} (DARSHAN_MODMEM) in {name}"
         if log.unread:
             yield f"{', '.join(log.unread)} cannot be read in {name}"
+        if log.not_read:
+            yield f"hpcprof does not read {', '.join(log.not_read)} in {name}"
         if log.left_out:
             yield f"{counted(log.left_out, 'record')} of {name} are left out"
 

@@ -117,3 +117,8 @@ def test_an_operation_that_ends_long_after_the_capture_is_left_out() -> None:
     rows = kernels()
     rows[-1] = (rows[-1][0], rows[-1][0] + 2_000 * MS, *rows[-1][2:])
     assert kinds(with_possible_times(ordered(rows))) == [("overrun", 1, 20)]
+
+
+def test_the_first_event_of_a_clock_that_begins_with_it_may_start_at_0() -> None:
+    rows = [(0, 200 * MS, COMP, None), *kernels(begin=200 * MS)]
+    assert not with_possible_times(timeline(rows)).origin.losses

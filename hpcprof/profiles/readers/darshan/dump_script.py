@@ -12,8 +12,33 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-MODULES = {"POSIX": "POSIX", "MPI-IO": "MPIIO", "STDIO": "STDIO"}
+MODULES = {"POSIX": "POSIX", "MPI-IO": "MPIIO", "STDIO": "STDIO", "DFS": "DFS", "DAOS": "DAOS"}
 """The modules whose counters are printed, with the beginning of the names of these."""
+
+_CALLS: dict[str, dict[str, tuple[str, ...]]] = {
+    "MPI-IO": {
+        what: tuple(f"{kind}_{what}" for kind in ("INDEP", "COLL", "SPLIT", "NB"))
+        for what in ("OPENS", "READS", "WRITES")
+    },
+    "DFS": {
+        "OPENS": ("OPENS", "GLOBAL_OPENS", "LOOKUPS"),
+        "READS": ("READS", "READXS", "NB_READS"),
+        "WRITES": ("WRITES", "WRITEXS", "NB_WRITES"),
+    },
+    "DAOS": {
+        "OPENS": ("OBJ_OPENS", "ARRAY_OPENS", "KV_OPENS"),
+        "READS": ("OBJ_FETCHES", "NB_OBJ_FETCHES", "ARRAY_READS", "NB_ARRAY_READS", "KV_GETS", "NB_KV_GETS"),
+        "WRITES": (
+            "OBJ_UPDATES",
+            "NB_OBJ_UPDATES",
+            "ARRAY_WRITES",
+            "NB_ARRAY_WRITES",
+            "KV_PUTS",
+            "NB_KV_PUTS",
+        ),
+    },
+}
+"""The counters of calls of modules that count several kinds of them."""
 
 _TRACES = {"DXT_POSIX": "POSIX", "DXT_MPIIO": "MPI-IO"}
 _MOST_RECORDS, _MOST_SEGMENTS = 500_000, 1_000_000
@@ -45,6 +70,7 @@ def main(path: str) -> None:
         "records": [],
         "segments": [],
         "left_out": 0,
+        "not_read": sorted(set(modules) - set(MODULES) - set(_TRACES)),
     }
     numbers: dict[int, int] = {}
     # The library reads a log from its begin to its end: a module has to be read before the next one.
@@ -83,11 +109,7 @@ def _counters(module: str, file: int, record: Mapping[str, Any]) -> dict[str, An
     def total(*names: str) -> int:
         return sum(whole.get(f"{prefix}_{name}", 0) for name in names)
 
-    kinds = ("INDEP", "COLL", "SPLIT", "NB") if module == "MPI-IO" else ()
-    calls = {
-        what: total(*(f"{kind}_{what}" for kind in kinds)) if kinds else total(what)
-        for what in ("OPENS", "READS", "WRITES")
-    }
+    calls = {what: total(*_CALLS.get(module, {}).get(what, (what,))) for what in ("OPENS", "READS", "WRITES")}
     return {
         "module": module,
         "file": file,

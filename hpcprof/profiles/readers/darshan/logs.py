@@ -78,6 +78,8 @@ class DarshanLog(msgspec.Struct, frozen=True):
     """The modules for whose records Darshan had no memory."""
     unread: list[str] = []
     """The modules that cannot be read."""
+    not_read: list[str] = []
+    """The modules that hpcprof does not read."""
     left_out: int = 0
     """Records and segments beyond the limit."""
 

@@ -18,3 +18,10 @@ def test_long_runs_are_aligned_as_at_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert (in_parts.offset == at_once.offset).all()
     assert (in_parts.uncertainty == at_once.uncertainty).all()
     assert (at_once.uncertainty < 500).all()
+
+
+def test_delays_that_grow_are_no_drift_of_a_clock() -> None:
+    # No clock gains a thousandth: these messages grow.
+    own = np.cumsum(np.full(16, 1e6))[:, None]
+    assert clock_alignment.drift(own, 0.4 * own).tolist() == [0.0]
+    assert clock_alignment.drift(own, 4e-5 * own) == pytest.approx(4e-5)

@@ -18,6 +18,7 @@ from hpcprof.analysis.comparison.compare import compare, drifts, independent, no
 from hpcprof.analysis.framework.outcome import analyze_pair
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.analysis.framework.run_data import RunData
+from hpcprof.analysis.gpu_time.breakdown import PARTS
 from hpcprof.analysis.statistics.confidence_intervals import welch_interval
 from tests.unit.analysis.several import run
 
@@ -477,3 +478,18 @@ def test_other_clocks_are_said_first() -> None:
     a, b = [sampled(100.0), sampled(100.0)], [sampled(100.0, mhz=1410.0), sampled(100.0, mhz=1410.0)]
     assert compare(b, a).reason.startswith("the GPUs ran at 1,410 MHz in b and at 1,755 MHz in a")
     assert "ran at" not in compare(a, [sampled(100.0, mhz=1740.0)] * 2).reason
+
+
+def test_captures_of_different_length_without_steps_are_compared_by_the_time_of_a_kernel() -> None:
+    def capture(kernels: int) -> RunData:
+        found = run("capture")
+        breakdown = pd.DataFrame([{"rank": 0, **{f"{part}_ns": 1e6 * kernels for part in ("span", *PARTS)}}])
+        rows = pd.DataFrame([{"rank": 0, "instances": kernels, "total_ns": 250_000 * kernels}])
+        return replace(found, tables={**found.tables, "breakdown": breakdown, "kernels": rows})
+
+    outcome = compare([capture(80), capture(80)], [capture(40), capture(40)])
+    assert outcome.rows["metric"].tolist() == ["kernels_per_launch_ns"]
+    assert outcome.rows["verdict"].tolist() == ["equivalent"]
+    assert "whether the program takes longer is unknown" in outcome.reason
+    # As long as each other, they are compared by their span.
+    assert compare([capture(40)] * 2, [capture(40)] * 2).rows["metric"].iloc[0] == "span_ns"

@@ -31,7 +31,7 @@ def test_an_analysis_needs_only_what_is_computed_before_it(analysis: Analysis) -
 def test_the_full_report_has_this_order() -> None:
     assert " ".join(FULL_REPORT) == (
         "steps_summary pop mpi_delays mpi_waits mpi_calls mpi_matrix phases "
-        "breakdown device_breakdown overlap collectives_summary skew slowdown kernels "
+        "breakdown device_breakdown overlap collectives_summary skew slowdown kernels memops "
         "operators roofline kernel_counters ncu_kernels range_gpu ranges api job_resources energy "
         "coincidences darshan_files memory_snapshots memory host_memory"
     )

@@ -1,0 +1,44 @@
+"""Findings that need no replay."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pandas as pd
+
+from hpcprof.analysis.explain.inputs import ExplainInputs
+from hpcprof.analysis.explain.whole_run import of_capture, of_capture_without_steps
+from hpcprof.profiles.losses import Loss, LossKind, Subject
+
+
+def inputs(copying_ns: int, losses: tuple[Loss, ...] = ()) -> ExplainInputs:
+    """Return a capture of 1 ms without steps, of which copies that nothing hides take a part."""
+    copies = {"rank": 0, "operation": "[CUDA memcpy Host-to-Device]", "count": 8, "total_ns": copying_ns}
+    tables: Any = {
+        "step_account": pd.DataFrame(),
+        "breakdown": pd.DataFrame([{"rank": 0, "exposed_mem_ns": copying_ns, "span_ns": 1_000_000}]),
+        "memops": pd.DataFrame([copies | {"total_bytes": 51_200_000_000}]),
+        **dict.fromkeys(("kernels", "api", "operators", "ranges", "step_times"), pd.DataFrame()),
+    }
+    found = SimpleNamespace(tables=tables, losses={0: losses}, coverage="", ranks=(0,))
+    return cast(ExplainInputs, found)
+
+
+def test_copies_that_are_most_of_a_capture_without_steps_are_a_finding() -> None:
+    (finding,) = of_capture_without_steps(inputs(960_000))
+    assert "96 % (CUDA memcpy Host-to-Device: 51.20 GB in 960.0 µs)" in finding.where
+    assert "target enter data" in finding.remedy
+    assert not [*of_capture_without_steps(inputs(50_000))]
+
+
+def test_each_kind_of_incompleteness_has_a_remedy_of_its_own() -> None:
+    def remedy(kind: LossKind, subject: Subject = Subject.KERNEL, detail: str = "") -> str:
+        (finding,) = of_capture(inputs(0, (Loss(kind, subject, 3, 40, detail),)))
+        return finding.remedy
+
+    assert "--hip-trace" in remedy(LossKind.UNTRACED)
+    assert "cuda-graph-trace=node" in remedy(LossKind.GRAPH, Subject.GRAPH)
+    assert "larger buffers" in remedy(LossKind.MISSING, Subject.LAUNCH)
+    unsupported = remedy(LossKind.DIAGNOSTIC, Subject.CAPTURE, "Device 0: unable to collect GPU activity.")
+    assert "supports the device" in unsupported and "buffers" not in unsupported
