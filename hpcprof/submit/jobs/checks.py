@@ -314,7 +314,7 @@ def _requests_no_gpus(site: Site, job: Job) -> bool:
         return job.gpus_per_rank == 0
     if site.node_request is NodeRequest.NONE or site.node.gpus or not site.node.cores:
         return False
-    queue = site.queues.get(job.queue)
+    queue = find_scheduler(site.scheduler).queue_of(site, job)
     options = [f"{option.directive} {job.options.get(key)}" for key, option in site.options.items()]
     directives = [*site.directives, *(queue.directives if queue else []), *options, *job.scheduler_args]
     return not any(
@@ -329,36 +329,44 @@ def _fits_gpus(profiler: str, site: Site) -> bool:
 
 
 def _check_queue(job: Job, site: Site, scheduler: Scheduler) -> None:
-    """Check the limits of a queue, and for a routing queue those of its routes.
+    """Check the limits of a queue, and for a routing queue those of its routes; of several, one has to fit.
 
     PBS accepts a job that fits the routing queue but none of its routes, and such a job can vanish.
     """
-    name = job.queue
-    if name not in site.queues:
-        if scheduler.accepts_queue(name):
+    problems = []
+    for name in scheduler.queue_names(job.queue):
+        if name in site.queues:
+            problems.append(_queue_problem(name, job, site, scheduler))
+        elif scheduler.accepts_queue(name):
             return
-        raise unknown("queue", name, site.queues, f" of site {site.name}", fields=["queue", "site"])
+        else:
+            raise unknown("queue", name, site.queues, f" of site {site.name}", fields=["queue", "site"])
+    if all(problems):
+        raise UsageError(problems[0], "queue")
+
+
+def _queue_problem(name: str, job: Job, site: Site, scheduler: Scheduler) -> str:
+    """Return why a queue would not run a job, as a sentence; empty if it would."""
     queue = site.queues[name]
     if queue.route_only:
         doors = [door for door, other in site.queues.items() if name in other.routes]
-        raise UsageError(
+        return (
             f"--queue {name}: {name} of {site.name} accepts jobs from a routing queue only; use --queue "
-            f"{' or '.join(doors) or 'of another name'}.",
-            "queue",
+            f"{' or '.join(doors) or 'of another name'}."
         )
     if any(_option_limits(job, site)):
-        return
+        return ""
     wrong = _broken_limit(job, queue, scheduler)
     if wrong:
-        raise UsageError(f"queue {name} of {site.name} takes {wrong}.", "queue")
+        return f"queue {name} of {site.name} takes {wrong}."
     behind = {route: _broken_limit(job, site.queues[route], scheduler) for route in queue.routes}
     if behind and all(behind.values()):
         each = "; ".join(f"{route} takes {why}" for route, why in behind.items())
-        raise UsageError(
+        return (
             f"no queue behind {name} of {site.name} would run this job, though the scheduler may accept it "
-            f"and lose it: {each}.",
-            "queue",
+            f"and lose it: {each}."
         )
+    return ""
 
 
 def _broken_limit(job: Job, queue: Queue, scheduler: Scheduler) -> str:

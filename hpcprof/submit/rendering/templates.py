@@ -264,6 +264,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     script = rendering.template.name if rendering.template else scheduler.template
     names = {JOB_SCRIPT: script, WRAPPER: "rank/wrapper.sh.j2"}
     texts = {name: _render(environment, template, values) for name, template in names.items()}
+    texts[JOB_SCRIPT] = scheduler.revised(texts[JOB_SCRIPT])
     texts |= {f"{START_UP}/{path}": text for path, text in {**hook, **start_up}.items()}
     if not job.no_telemetry:
         texts[f"{START_UP}/hpcprof_telemetry.py"] = Path(telemetry.__file__).read_text(encoding="utf-8")

@@ -35,6 +35,7 @@ class Pattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pattern: str
     meaning: str
     blames: Literal["self", "other"] = "self"
+    state: Literal["failed", "timeout", "cancelled"] = "failed"
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,10 @@ class FailureCause:
     """True if the rank has only noticed that another one failed."""
     rank: int | None = None
     """The rank that the text is about, if it names one."""
+    state: str = "failed"
+    """The state of a job that ended for this cause, as `JobState` has it."""
+    limit: int | None = None
+    """The walltime limit in seconds that held when the job ended, if the text names it."""
 
 
 class TracebackLine(msgspec.Struct, frozen=True):
@@ -109,7 +114,8 @@ def find_cause(where: Where, text: str) -> FailureCause | None:
             rank = parsed_count(groups.get("rank", ""))
             # Messages of the system begin with a capital.
             meaning = meaning if meaning.startswith("NCCL") else meaning[:1].lower() + meaning[1:]
-            return FailureCause(pattern.name, meaning, pattern.blames == "other", rank)
+            limit = int(groups["limit"]) if groups.get("limit", "").isdigit() else None
+            return FailureCause(pattern.name, meaning, pattern.blames == "other", rank, pattern.state, limit)
     return None
 
 

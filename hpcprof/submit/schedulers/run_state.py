@@ -87,7 +87,9 @@ def _from_record(run: Run, record: Record) -> JobStatus:
     if record.state is JobState.FAILED:
         return _failed(run, record)
     if record.state is JobState.TIMEOUT:
-        return JobStatus(JobState.TIMEOUT, record.reason or _limit_exceeded(run), record.exit_code)
+        written = _end_in_output(run)
+        held = written.reason if written and written.state is JobState.TIMEOUT else _limit_exceeded(run)
+        return JobStatus(JobState.TIMEOUT, record.reason or held, record.exit_code)
     if record.state is JobState.CANCELLED:
         return JobStatus(JobState.CANCELLED, record.reason or "cancelled by the user", record.exit_code)
     if record.state is not JobState.UNKNOWN and run.state_file(CANCELLED_FILE) is not None:
@@ -97,8 +99,19 @@ def _from_record(run: Run, record: Record) -> JobStatus:
     return JobStatus(record.state, record.reason, record.exit_code)
 
 
-def _limit_exceeded(run: Run) -> str:
-    return f"the walltime limit ({format_walltime(run.submission.job.walltime)}) was exceeded"
+def _end_in_output(run: Run) -> JobStatus | None:
+    """Return how a job ended by what the scheduler wrote into its output; None if that does not say."""
+    logs = [run.path / "logs" / name for name in ("job.err", "job.out")]
+    cause = find_cause("job_end", "\n".join(line for log in logs for line in tail(log)))
+    if cause is None:
+        return None
+    state = JobState(cause.state)
+    return JobStatus(state, _limit_exceeded(run, cause.limit) if state is JobState.TIMEOUT else cause.meaning)
+
+
+def _limit_exceeded(run: Run, seconds: int | None = None) -> str:
+    """Return that a walltime limit was exceeded: the one that held in the end, or the one asked for."""
+    return f"the walltime limit ({format_walltime(seconds or run.submission.job.walltime)}) was exceeded"
 
 
 def _requeued_because(run: Run, record: Record) -> str:
@@ -127,6 +140,8 @@ def _failed(run: Run, record: Record) -> JobStatus:
     # job.sh's own exit code takes precedence: sacct subtracts 128 from larger ones.
     finished = status_by_finished_file(run)
     code = (finished and finished.exit_code) or record.exit_code
+    if not record.reason and (written := _end_in_output(run)) is not None:
+        return replace(written, exit_code=code)
     generic = "failed" if code is None else f"exit code {code}"
     return JobStatus(JobState.FAILED, record.reason or generic, code)
 
@@ -134,12 +149,14 @@ def _failed(run: Run, record: Record) -> JobStatus:
 def _without_record(run: Run) -> JobStatus:
     """Return the status of a job that the scheduler has forgotten or does not list yet, from its files."""
     finished = status_by_finished_file(run)
+    if finished is not None and finished.state is JobState.COMPLETED:
+        return finished
+    if run.state_file(CANCELLED_FILE) is not None and finished is None:
+        return JobStatus(JobState.CANCELLED, "cancelled by the user")
+    if (written := _end_in_output(run)) is not None:
+        return replace(written, exit_code=finished.exit_code if finished else None)
     if finished is not None:
         return finished
-    if run.state_file(CANCELLED_FILE) is not None:
-        return JobStatus(JobState.CANCELLED, "cancelled by the user")
-    if find_cause("job_end", "\n".join(tail(run.path / "logs" / "job.err"))) is not None:
-        return JobStatus(JobState.TIMEOUT, _limit_exceeded(run))
     started = run.state_file("started") is not None
     if not started and not run.job_id:
         return status_of_submission(run)

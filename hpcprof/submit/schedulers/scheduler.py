@@ -178,6 +178,14 @@ class Scheduler:
         """Return whether a queue may exist that the site file does not list, such as a reservation's."""
         return False
 
+    def queue_names(self, queue: str) -> list[str]:
+        """Return the queues that a job's queue names: some schedulers take one of several."""
+        return [queue]
+
+    def queue_of(self, site: Site, job: Job) -> Queue | None:
+        """Return the first queue of a job that the site lists, None if it lists none of them."""
+        return next((site.queues[name] for name in self.queue_names(job.queue) if name in site.queues), None)
+
     def chunks(self, job: Job, queue: Queue) -> tuple[int, str]:
         """Return how many units of a queue a job takes, and the unit; `Queue.chunks` has valid numbers."""
         return job.nodes, "nodes"
@@ -195,7 +203,7 @@ class Scheduler:
 
         A directive is replaced by one of the user's that sets the same.
         """
-        queue = site.queues.get(job.queue)
+        queue = self.queue_of(site, job)
         lines = [*site.directives, *(queue.directives if queue else [])]
         for key, option in site.options.items():
             if option.directive and job.options.get(key):
@@ -232,6 +240,10 @@ class Scheduler:
             For what a job of this scheduler cannot have.
         """
         return job, rendering
+
+    def revised(self, script: str) -> str:
+        """Return the text of job.sh, rendered from any template, as the scheduler accepts it."""
+        return script
 
     def further_files(
         self, site: Site, job: Job, run_id: str, scripts: Mapping[str, str]

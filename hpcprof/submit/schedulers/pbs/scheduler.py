@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 # How PBS names the queues of reservations (PBS Professional Reference Guide: reservation ID).
 _RESERVATION = re.compile(r"[RMS]\d+(\..*)?")
 
+_SCATTER = "-l place=scatter"
 _RESOURCE = re.compile(r"(?P<name>[A-Za-z][\w-]*)=[\w.,/@-]+", re.ASCII)
 _OF_OPTIONS = {
     "select": "give --nodes",
@@ -129,7 +130,12 @@ class PbsScheduler(BatchScheduler):
         """Return those of the site and the user; PBS puts several chunks on one host unless it must not."""
         lines = super().directives(site, job)
         placed = any("-l place" in self.settings(line) for line in lines)
-        return lines if placed or job.nodes == 1 else [*lines, "-l place=scatter"]
+        return lines if placed or job.nodes == 1 else [*lines, _SCATTER]
+
+    def revised(self, script: str) -> str:
+        """Return the script without our ``place`` if it has no ``select``, since PBS refuses that."""
+        has_select = re.search(r"^#PBS\b.*-l\s*(\S+,)?select=", script, re.MULTILINE)
+        return script if has_select else script.replace(f"#PBS {_SCATTER}\n", "")
 
     def settings(self, directive: str) -> frozenset[str]:
         """Return the option, with the names of the resources (``-l``) or attributes (``-W``) that it sets."""
@@ -143,8 +149,8 @@ class PbsScheduler(BatchScheduler):
         return {**_OWN_OPTIONS, **{f"-l {name}": advice for name, advice in _OF_OPTIONS.items()}}
 
     def accepts_queue(self, queue: str) -> bool:
-        """Return whether a queue is that of a reservation."""
-        return _RESERVATION.fullmatch(queue) is not None
+        """Return whether a queue is that of a reservation, or of another server (``queue@server``)."""
+        return _RESERVATION.fullmatch(queue) is not None or "@" in queue
 
     def check_awaited(self, job_ids: Sequence[str]) -> None:
         """Refuse to wait for members of arrays."""

@@ -36,11 +36,13 @@ def whole(numbers: Iterable[str]) -> list[str]:
 def of_members(records: Mapping[str, Record], numbers: Iterable[str]) -> dict[str, Record]:
     """Return the records of jobs; a member without a record has that of its array.
 
-    For a while Slurm lists an array whose waiting members were all cancelled under its plain id.
+    For a while Slurm lists an array whose waiting members were all cancelled under its plain id. Of a
+    heterogeneous job, ``34+0`` and so on, the first component runs the batch script.
     """
     found = {}
     for number in numbers:
-        record = records.get(number) or records.get(number.partition("_")[0])
+        others = (number, number.partition("_")[0], f"{number}+0")
+        record = next((records[other] for other in others if other in records), None)
         if record is not None:
             found[number] = record
     return found

@@ -210,6 +210,10 @@ class SlurmScheduler(BatchScheduler):
         """Return the options that the script or another option of hpcprof has."""
         return {**_OWN_SETTINGS, self.keys_of(site).queue_directive: "give --queue"}
 
+    def queue_names(self, queue: str) -> list[str]:
+        """Return the partitions of a list: Slurm takes the first one in which the job can start."""
+        return queue.split(",")
+
     def submit(
         self, script: Path, directory: Path, after: Sequence[str] = (), options: Sequence[str] = ()
     ) -> str:

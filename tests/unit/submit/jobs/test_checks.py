@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 from hpcprof.common.errors import UsageError
 from hpcprof.runs.job import Job
 from hpcprof.submit.jobs.checks import check_array, execution_queue, profilers_at, remarks
-from hpcprof.submit.sites.files import load_site
+from hpcprof.submit.sites.files import load_site, load_site_file
 from hpcprof.submit.sites.model import LauncherName, Site
 from tests.jobs import make_job
 
@@ -190,3 +191,18 @@ def test_what_is_no_mistake_but_should_be_known_is_a_remark(
     assert len(found) == len(says)
     for sentence, part in zip(found, says, strict=True):
         assert part in sentence
+
+
+def test_of_several_partitions_one_has_to_fit_and_a_queue_of_another_server_is_pbs_to_judge(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("extends: generic-slurm\nqueues: {a: {max_nodes: 1}, b: {max_nodes: 4}}\n")
+    site = load_site_file(path)
+    assert make_job(site, arguments=["true"], nodes=2, queue="a,b").queue == "a,b"
+    with pytest.raises(UsageError, match=r"queue a of mine takes 1 node, not 8"):
+        make_job(site, arguments=["true"], nodes=8, queue="a,b")
+    with pytest.raises(UsageError, match="unknown queue 'c' of site mine"):
+        make_job(site, arguments=["true"], queue="a,c")
+    path.write_text("extends: generic-pbs\nqueues: {a: {}}\n")
+    assert make_job(load_site_file(path), arguments=["true"], queue="a@other").queue == "a@other"

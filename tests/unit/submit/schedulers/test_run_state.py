@@ -171,6 +171,40 @@ def test_a_forgotten_job_whose_output_tells_of_its_walltime_limit_has_exceeded_i
     assert status.reason.startswith("the walltime limit (")
 
 
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("pbs_memory", (JobState.FAILED, "it used more memory than it asked for", 143)),
+        ("pbs_walltime", (JobState.TIMEOUT, "the walltime limit (00:00:10) was exceeded", 143)),
+        ("slurm_memory_of_job", (JobState.FAILED, "it used more memory than it asked for", 143)),
+        ("slurm_prolog", (JobState.FAILED, "the prologue of its nodes failed", 143)),
+        ("slurm_preemption", (JobState.CANCELLED, "preempted by another job", 143)),
+    ],
+)
+@pytest.mark.parametrize("record", [None, Record(JobState.FAILED, "", 143)])
+def test_what_the_scheduler_wrote_into_the_output_is_the_reason_with_a_record_and_without(
+    make_run: MakeRun, name: str, expected: tuple[JobState, str, int], record: Record | None
+) -> None:
+    run = make_run(started="now", finished="143")
+    (run.path / "logs").mkdir(exist_ok=True)
+    assert status_from_record(run, record) == JobStatus(JobState.FAILED, "exit code 143", 143)
+    said = (Path(__file__).parents[3] / f"data/failures/{name}.txt").read_text()
+    (run.path / "logs/job.err").write_text(said)
+    assert status_from_record(run, record) == JobStatus(*expected)
+    # A program that saves and ends well before it is killed has completed.
+    (run.path / "state/finished").write_text("0\n")
+    assert status_from_record(run, None).state is JobState.COMPLETED
+
+
+def test_the_walltime_limit_is_the_one_that_held_when_it_was_changed_meanwhile(make_run: MakeRun) -> None:
+    run = make_run(started="now")
+    (run.path / "logs").mkdir(exist_ok=True)
+    (run.path / "logs/job.err").write_text("=>> PBS: job killed: walltime 26 exceeded limit 10\n")
+    assert status_from_record(run, Record(JobState.TIMEOUT)).reason.startswith(
+        "the walltime limit (00:00:10)"
+    )
+
+
 def test_a_job_that_is_listed_again_is_waited_for_anew_when_it_is_absent(make_run: MakeRun) -> None:
     run = make_run(started="now", unfinished="1")
     assert status_from_record(run, Record(JobState.RUNNING)).state is JobState.RUNNING

@@ -72,6 +72,22 @@ def test_nodes_of_pbs_are_hosts_of_their_own_as_it_would_put_small_chunks_on_one
 
 
 @pytest.mark.parametrize(
+    ("request_", "placed"),
+    [("nodes=2:ppn=4", False), ("select=2:ncpus=4", True), ("walltime=1,select=2", True), ("ncpus=4", False)],
+)
+def test_a_template_that_asks_without_select_has_no_place_which_pbs_would_refuse(
+    tmp_path: Path, request_: str, placed: bool
+) -> None:
+    template = tmp_path / "mine.sh.j2"
+    lines = "{% for line in directives %}\n#PBS {{ line }}\n{% endfor %}\n"
+    template.write_text(f"#!/bin/bash\n#PBS -l {request_}\n{lines}true\n")
+    site = loaded(tmp_path, "extends: generic-pbs\n")
+    job = make_job(site, arguments=["true"], nodes=2)
+    texts = render(site, job, Rendering(Path("/run"), ["hpcprof"], [], ["true"], template=template))
+    assert ("place=scatter" in texts["job.sh"]) == placed
+
+
+@pytest.mark.parametrize(
     "more",
     [
         "node_request: none\n",

@@ -11,6 +11,7 @@ from hpcprof.submit.schedulers.base import JobState, Record
 from hpcprof.submit.schedulers.command import Unreachable
 from hpcprof.submit.schedulers.slurm.client import (
     SLURM_STATES,
+    of_members,
     parse_largest_array,
     parse_sacct,
     parse_sbatch,
@@ -383,3 +384,12 @@ def test_another_output_finds_nothing_and_breaks_nothing(text: str) -> None:
     assert parse_scontrol_partitions(text).queues == {}
     assert parse_sinfo(text).queues == {}
     assert parse_scontrol_nodes(text) == Node()
+
+
+def test_a_heterogeneous_job_has_the_state_of_its_first_component_which_runs_the_script() -> None:
+    # As Slurm 22.05 listed the job 34 of two components, whose batch script exited with 3.
+    columns = f"{'FAILED':24}{768:<12}{'2026-11-28T13:40:35':24}{'NonZeroExitCode':200}"
+    records = parse_squeue(0, "".join(f"{name:40}{columns}\n" for name in ("34+0", "34+1")), "", 0.0)
+    found = of_members(records, ["34"])
+    assert (found["34"].state, found["34"].exit_code) == (JobState.FAILED, 3)
+    assert of_members(records, ["3"]) == {}
