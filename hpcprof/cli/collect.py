@@ -60,7 +60,8 @@ if TYPE_CHECKING:
 @click.option(
     "--step-range",
     metavar="NAME",
-    help="The range that is the step of these runs, calls of MPI (mpi:MPI_Allreduce), or auto.  "
+    help="The range that is the step of these runs, calls of MPI (mpi:MPI_Allreduce), launches "
+    "(kernel:REGEX, copy:REGEX, graph:REGEX), or auto.  "
     "[default: as before, else auto]",
 )
 @click.option(

@@ -50,14 +50,17 @@ class StoredStepRanges:
 
         It is the same on all ranks. A rank without it may have another known one: its profiler is another.
         """
+        from hpcprof.analysis.steps.launch_steps import is_launch_step
         from hpcprof.analysis.steps.mpi_steps import is_mpi_step
-        from hpcprof.analysis.steps.step_detection import AUTOMATIC, common_step_range
+        from hpcprof.analysis.steps.step_detection import AUTOMATIC, LAUNCHES, common_step_range
 
         candidates = {rank: _candidates(rows) for rank, rows in self.rows.items()}
         common = common_step_range(candidates)
         names = {}
         for rank, found in candidates.items():
-            own = [one for one in found if one.source != AUTOMATIC]
+            # Graphs, and kernels chosen by shapes, may have other names on other ranks.
+            shared = (AUTOMATIC,) if is_launch_step(common) else (AUTOMATIC, LAUNCHES)
+            own = [one for one in found if one.source not in shared]
             of_rank = [one.name for one in found]
             # The calls of a name are there even if a rank alone would take others.
             has_it = common in of_rank or (is_mpi_step(common) and any(map(is_mpi_step, of_rank)))

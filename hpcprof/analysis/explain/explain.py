@@ -197,7 +197,8 @@ def _replayable(inputs: ExplainInputs, every: Mapping[int, Timeline]) -> Replaya
     problems += _unmatched(mpi)
     first = timelines[ranks[0]]
     of_first = steps_of(first)
-    step = first.step_range.name if first.step_range and not of_first.by_hook else ""
+    named = first.step_range is not None and not (of_first.by_hook or of_first.by_calls)
+    step = of_first.name if named else ""
     numbers = tuple(of_first.number.tolist())
     return Replayable(graph, steps, step or "step", first.origin.kind, tuple(problems), numbers, loose)
 
@@ -258,7 +259,7 @@ def _replayable_mpi(
     loose = _loose_ranks(inputs, clock)
     problems = [*_problems(inputs, graph, loose, unequal=False), *_unmatched(run)]
     of_first = steps_of(timeline)
-    name = "" if of_first.by_mpi or of_first.by_hook else of_first.name
+    name = "" if of_first.by_calls or of_first.by_hook else of_first.name
     kind, numbered = timeline.origin.kind, tuple(chosen.tolist())
     return Replayable(graph, len(numbers), name or "step", kind, tuple(problems), numbered, loose)
 

@@ -63,7 +63,7 @@ def _cut_steps(timeline: Timeline) -> list[Loss]:
     first one, or the first phases of a step after the last one.
     """
     steps = steps_of(timeline)
-    if not len(steps) or steps.by_mpi:
+    if not len(steps) or steps.by_calls:
         return []
     ranges, host = timeline.ranges, steps.ranges
     owner, rows = phases_of(timeline, steps)

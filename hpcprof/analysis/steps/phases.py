@@ -215,11 +215,11 @@ def distribution(values: Ints) -> dict[str, Any]:
 def phases_of(timeline: Timeline, steps: Steps) -> tuple[Ints, Ints]:
     """Return the number of the step and the row of each phase.
 
-    If ranges only mark the steps, these and the ranges beside them are the phases. If calls of MPI or the
-    start-up hook mark them, the outermost ranges that begin in a step are.
+    If ranges only mark the steps, these and the ranges beside them are the phases. If calls of MPI, launches
+    or the start-up hook mark them, the outermost ranges that begin in a step are.
     """
     ranges = timeline.ranges
-    between = steps.by_mpi or steps.by_hook
+    between = steps.by_calls or steps.by_hook
     find = _between_marks if between else _beside_markers if steps.marker else _inside_steps
     rows, owner = find(timeline, steps)
     domain = ranges.domain[rows]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcprof.analysis.steps.gpu_projection import project
+from hpcprof.analysis.steps.launch_steps import launch_step_candidates
 from hpcprof.analysis.steps.mpi_steps import MpiStep, begun_inside, communicating_time, mpi_step_candidates
 from hpcprof.analysis.steps.range_names import PROFILER_STEP, range_names, with_counter
 from hpcprof.common.memoize import computed_once
@@ -16,8 +17,11 @@ from hpcprof.profiles.columns.intervals import length, outermost
 from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.timeline import Ints, Mask, Ranges, Timeline
 
-AUTOMATIC, REPEATS, NAMED, MPI = "automatic", "repeats", "--step-range", "MPI calls"
-"""Sources of a step whose name is not known: it qualifies, it only repeats, a user named it, MPI marks it."""
+AUTOMATIC, REPEATS, NAMED = "automatic", "repeats", "--step-range"
+"""Sources of a step whose name is not known: it qualifies, it only repeats, a user named it."""
+
+MPI, LAUNCHES = "MPI calls", "launches"
+"""Sources of a step that calls of MPI or launches on the GPU mark."""
 
 MIN_INSTANCES = 5
 """An unknown range must repeat this often on one thread to be taken for the step…"""
@@ -97,7 +101,7 @@ HOOK = KnownRange("hpcprof", re.compile(r"hpcprof\.step"), marker=True)
 
 _SOURCES = (
     *dict.fromkeys(known.source for known in KNOWN),
-    *(AUTOMATIC, HOOK.source, MPI, OPTIMIZER.source),
+    *(AUTOMATIC, HOOK.source, MPI, OPTIMIZER.source, LAUNCHES),
 )
 _ALWAYS = KNOWN[:2]
 """A single range with these names is a step; others have to repeat."""
@@ -127,8 +131,9 @@ def common_step_range(candidates: Mapping[int, Sequence[StepCandidate]]) -> str:
 
     Known ranges come first, in the order of `KNOWN`: the one that most ranks have. An unknown range has to
     qualify on every rank. Of several the one that covers most of the capture is taken. Calls of MPI count if
-    no range does; every rank finds its steps by the name that most of them have. ``candidates`` are what
-    `step_candidates` returns for each rank that has a timeline.
+    no range does; every rank finds its steps by the name that most of them have. Launches count last, if
+    every rank has a period of them. ``candidates`` are what `step_candidates` returns for each rank that has
+    a timeline.
     """
     for source in _SOURCES:
         found: dict[str, list[StepCandidate]] = {}
@@ -138,6 +143,8 @@ def common_step_range(candidates: Mapping[int, Sequence[StepCandidate]]) -> str:
                     found.setdefault(one.name, []).append(one)
         if source == AUTOMATIC:
             found = {name: ones for name, ones in found.items() if len(ones) == len(candidates)}
+        if source == LAUNCHES and sum(map(len, found.values())) < len(candidates):
+            found = {}
         if source == MPI and found:
             # A rank without messages between two collectives cannot tell them apart.
             most = [name for name, ones in found.items() if 2 * len(ones) > len(candidates)]
@@ -182,7 +189,12 @@ def step_candidates(timeline: Timeline) -> tuple[StepCandidate, ...]:
     found = [one for one in found if one.source]
     repeating = [one for one in found if one.source == REPEATS]
     listed = _only_outermost(timeline, [one for one in found if one not in repeating[_LISTED:]])
-    return (*listed, *_marked_by_mpi(timeline))
+    candidates = [*listed, *_marked_by_mpi(timeline)]
+    # Another rank may lack a range that only repeats.
+    if all(candidate.source in (AUTOMATIC, REPEATS) for candidate in candidates):
+        best = launch_step_candidates(timeline)[:1]
+        candidates += [StepCandidate(one.name, LAUNCHES, one.instances, one.coverage_pct) for one in best]
+    return tuple(candidates)
 
 
 def _marked_by_mpi(timeline: Timeline) -> list[StepCandidate]:

@@ -8,11 +8,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows
+from hpcprof.analysis.steps.launch_steps import is_launch_step, launch_steps
 from hpcprof.analysis.steps.mpi_steps import MpiStep, is_mpi_step, mpi_steps, sequence_text
 from hpcprof.analysis.steps.range_names import PROFILER_STEP, plain_name, range_names
 from hpcprof.analysis.steps.step_detection import (
     HOOK,
     ITERATION_RANGE,
+    LAUNCHES,
     MIN_COVERAGE_PCT,
     MIN_INSTANCES,
     MPI,
@@ -45,7 +47,7 @@ class Steps:
     name: str
     """The name of their ranges without a counter; empty without steps."""
     rows: Ints
-    """The rows of these ranges in the timeline; empty if calls of MPI mark the steps; shape (steps,)."""
+    """The rows of these ranges in the timeline; empty if calls or launches mark the steps; shape (steps,)."""
     ranges: Ranges
     """The steps on the host. Each is the range or, if the range only marks a step, the time until the next.
     """
@@ -65,6 +67,11 @@ class Steps:
         return is_mpi_step(self.name)
 
     @property
+    def by_calls(self) -> bool:
+        """True if calls of MPI or launches on the GPU mark the steps, and no range does."""
+        return self.by_mpi or is_launch_step(self.name)
+
+    @property
     def by_hook(self) -> bool:
         """True if the start-up hook marks the steps, inside any range that an optimizer steps in."""
         return known_range(self.name) == HOOK
@@ -80,8 +87,8 @@ def steps_of(timeline: Timeline) -> Steps:
     """
     chosen = timeline.step_range
     name = chosen.name if chosen else common_step_range({0: step_candidates(timeline)})
-    if is_mpi_step(name):
-        ranges, number = mpi_steps(timeline, name)
+    if is_mpi_step(name) or is_launch_step(name):
+        ranges, number = (mpi_steps if is_mpi_step(name) else launch_steps)(timeline, name)
         return Steps(name if len(ranges) else "", np.empty(0, np.int64), ranges, number)
     name = resolve(timeline, name)
     rows = marking_rows(timeline, name)
@@ -182,6 +189,8 @@ def step_ranges(timeline: Timeline) -> Outcome:
 
 def _judged(timeline: Timeline, steps: Steps) -> StepCandidate:
     """Judge the steps of a timeline that are not found without their name."""
+    if is_launch_step(steps.name):
+        return StepCandidate(steps.name, LAUNCHES, len(steps), 0.0)
     if not steps.by_mpi:
         return step_candidates_named(timeline, [steps.name])[0]
     end = int(steps.ranges.end[-1])

@@ -53,7 +53,6 @@ from hpcprof.submit.schedulers.scheduler import (
     Rendering,
     Scheduler,
     directive_value,
-    gpus_are_shared,
     gpus_per_node,
 )
 from hpcprof.submit.sites.environment import default_variables, expanded, staged_environment
@@ -317,16 +316,10 @@ def _with_devices_of_ranks(site: Site, job: Job, masked: bool) -> Site:
         # They choose a GPU by LOCAL_RANK among all of the node.
         affinity = msgspec.structs.replace(site.affinity, devices=[])
         return msgspec.structs.replace(site, affinity=affinity)
-    devices, ranks = site.affinity.devices, job.ranks_per_node
-    if devices and gpus_are_shared(site, job):
-        # Ranks beside each other share one.
-        spread = [devices[rank * len(devices) // ranks] for rank in range(ranks)]
-        affinity = msgspec.structs.replace(site.affinity, devices=spread)
-        return msgspec.structs.replace(site, affinity=affinity)
-    if count is None or not devices:
+    if count is None or not site.affinity.devices:
         return site
-    whole = gpus_per_node(job) >= (site.node.gpus or len(devices))
-    devices = devices if count and (whole or not masked) else []
+    whole = gpus_per_node(job) >= (site.node.gpus or len(site.affinity.devices))
+    devices = site.affinity.devices if count and (whole or not masked) else []
     groups = [",".join(devices[i : i + count]) for i in range(0, len(devices) - count + 1, count or 1)]
     affinity = msgspec.structs.replace(site.affinity, devices=groups)
     return msgspec.structs.replace(site, affinity=affinity)

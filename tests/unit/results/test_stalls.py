@@ -216,7 +216,7 @@ def test_an_unprofiled_run_is_explained_by_its_stall_and_its_steps(stalled: Run,
     explained = explain(stalled, open_store(None, tmp_path)).as_json()
     assert explained["findings"] == []
     assert explained["stall"]["kind"] == "never_came"
-    assert (explained["step"]["wall_p50_ns"], explained["step"]["steps"]) == (80_000_001, 20)
+    assert (explained["step"]["wall_p50_ns"], explained["step"]["steps"]) == (80_000_002, 20)
 
 
 def test_dumps_of_a_job_that_hpcprof_did_not_start_are_judged(tmp_path: Path) -> None:

@@ -63,13 +63,10 @@ def dump(store: Store) -> list[Any]:
         return sorted(connection.iterdump())
 
 
-def test_a_range_that_one_rank_lacks_is_the_step_of_none(make: Make) -> None:
+def test_a_range_that_one_rank_lacks_is_not_the_step_and_launches_are(make: Make) -> None:
     run, store = make(LOOP, NO_LOOP)
     assert counts(collect(run, store)) == (2, 0)
-    assert steps(run, store) == {0: "", 1: ""}
-    reasons = store.read(run.id, "step_times").reasons
-    assert reasons[0].startswith("no steps in rank0.sqlite: no range is known as a step")
-    assert "my_loop, allgather, reduce_scatter may be the step: hpcprof collect" in reasons[0]
+    assert steps(run, store) == dict.fromkeys((0, 1), "kernel:ncclDevKernel_AllGather_RING_LL")
     assert counts(collect(run, store)) == (0, 2)
 
 
@@ -88,7 +85,8 @@ def test_what_a_user_names_holds_until_another_name_or_auto_is_given(make: Make)
         collect(run, store, step_range="my_lop")
     assert str(error.value) == (
         "--step-range my_lop: no steps in rank0.sqlite: it has no complete range named my_lop; "
-        "others that repeat: my_loop, allgather, reduce_scatter, matmul_1, matmul_2."
+        "others that repeat: my_loop, allgather, reduce_scatter, matmul_1, matmul_2, "
+        "kernel:ncclDevKernel_AllGather_RING_LL."
     )
     assert dump(store) == before
     assert counts(collect(run, store, step_range="matmul_1")) == (2, 0)

@@ -13,6 +13,7 @@ from hpcprof.analysis.steps.phases import phases, step_times
 from hpcprof.analysis.steps.range_names import plain_name, with_counter
 from hpcprof.analysis.steps.step_detection import (
     AUTOMATIC,
+    LAUNCHES,
     REPEATS,
     StepCandidate,
     common_step_range,
@@ -63,7 +64,7 @@ def test_a_renamed_iteration_is_found_by_how_it_repeats(sequence_parallel: Timel
         43,
         1,
     ]
-    assert {row["source"] for row in found[1:]} == {REPEATS}
+    assert {row["source"] for row in found[1:]} == {REPEATS, LAUNCHES}
     # The host leaves a range long before the GPU has done its work: only its work covers the capture.
     assert found[0]["coverage_pct"] > 80
 

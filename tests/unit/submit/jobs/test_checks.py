@@ -60,6 +60,7 @@ def polaris(**changes: Any) -> Job:
             "small of polaris accepts jobs from a routing queue only; use --queue prod",
         ),
         ({"queue": "capacity", "nodes": 5}, "queue capacity of polaris takes 1 to 4 nodes, not 5"),
+        ({"ranks_per_node": 5}, "a node of polaris has 4 GPUs; use at most 4"),
         ({"ranks_per_node": 33}, "a node of polaris has 32 cores; use at most 32"),
     ],
 )

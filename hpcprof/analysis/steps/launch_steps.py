@@ -1,0 +1,236 @@
+"""Steps of programs that mark none: the period of what the host launches on the GPU.
+
+1. A launch is a call with what it launched: a kernel by its name, a copy by its kind and size, a whole CUDA
+   graph by its first node. The launches of the process that launches most are one sequence.
+2. A kind of launch may mark the step if it occurs often enough and covers enough of the capture, and if what
+   lies between two of its launches is usually alike: the same kinds about as often. Other work between
+   periods, warm-up and phases are allowed.
+3. The outermost period wins: the kind that occurs least. Of kinds that occur equally often, the one with the
+   longest pause of the host before it marks the boundary.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
+from hpcprof.common.memoize import computed_once
+from hpcprof.profiles.columns.unique import distinct, numbered_rows
+from hpcprof.profiles.kernel_names import short_name
+from hpcprof.profiles.timeline import NO_NAME, Ints, Ranges, Style, Table, Timeline
+
+KERNEL, COPY, GRAPH = PREFIXES = ("kernel:", "copy:", "graph:")
+"""The names of steps begin with one of them that launches mark; the rest names the launch."""
+
+_GRAPH_LAUNCH = "GraphLaunch"
+
+MIN_INSTANCES = 5
+"""Minimum number of periods."""
+
+_COVERED = 0.5
+"""Minimum share of the capture, or of the time of kernels and graphs, in the periods.
+
+Programs that set up for long copy much and launch few kernels before their loop.
+"""
+
+_MAX_SIZES = 32
+"""Maximum number of sizes of one kind of copy that are told apart."""
+
+_MAX_KINDS, _MAX_MARKS = 64, 48
+"""Maximum number of kinds of launches that are counted in a period, and of those that may mark it."""
+
+_ALIKE, _USUAL, _USUAL_TIME = 0.25, 0.7, 0.5
+"""Maximum share of launches by which alike periods differ from the median period, and minimum shares of alike
+periods, and of their time, for a step."""
+
+_LONGER = 4.0
+"""Maximum length of the first and the last period over the median: programs load and compile at first."""
+
+_SAME_COUNT = 1.1
+"""Kinds occur equally often up to this ratio."""
+
+
+@dataclass(frozen=True)
+class _Launched(Table):
+    """The calls of a process that launched work, by their start; ``kind`` numbers what they launched."""
+
+    start: Ints
+    end: Ints
+    thread: Ints
+    kind: Ints
+    work: Ints
+    """Time that the launched kernels and graphs take, in ns."""
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    """The launches of one process, and the name of each kind."""
+
+    launched: _Launched
+    process: int
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LaunchStep:
+    """A possible step, from every launch of a kind to the next.
+
+    Attributes
+    ----------
+    name : str
+        Its name as a step range.
+    instances : int
+    coverage_pct : float
+        The share of the capture, or of the time of kernels and graphs, whichever is more.
+    """
+
+    name: str
+    instances: int
+    coverage_pct: float
+
+
+def is_launch_step(name: str) -> bool:
+    """Return whether a step of this name is marked by launches."""
+    return name.startswith(PREFIXES)
+
+
+@computed_once
+def _sequence(timeline: Timeline) -> _Sequence | None:
+    call = launch_calls(timeline)
+    operation = np.flatnonzero(call != NO_CALL)
+    if not len(operation):
+        return None
+    start, end = timeline.of_operations("start", "end")
+    operation = operation[np.lexsort((start[operation], call[operation]))]
+    calls, first = np.unique(call[operation], return_index=True)
+    is_copy = (operation >= len(timeline.kernels)) & (
+        operation < len(timeline.kernels) + len(timeline.memops)
+    )
+    work = np.add.reduceat(np.where(is_copy, 0, (end - start)[operation]), first)
+    process = timeline.calls.process[calls]
+    processes, number = np.unique(process, return_inverse=True)
+    busiest = int(processes[np.bincount(number).argmax()])
+    rows = np.flatnonzero(process == busiest)
+    rows = rows[np.argsort(timeline.calls.start[calls[rows]], kind="stable")]
+    calls, operation, work = calls[rows], operation[first[rows]], work[rows]
+    keys, kind = numbered_rows(*_described(timeline, calls, operation))
+    # Kinds of one short name, such as templates of a library, are one kind.
+    names, merged = np.unique([_name(timeline, *key) for key in keys.tolist()], return_inverse=True)
+    launched = _Launched(
+        *(getattr(timeline.calls, column)[calls] for column in ("start", "end", "thread")), merged[kind], work
+    )
+    return _Sequence(launched, busiest, tuple(names.tolist()))
+
+
+def _described(timeline: Timeline, calls: Ints, operation: Ints) -> tuple[Ints, Ints, Ints]:
+    """Return, for each call and its first operation, its prefix, the name of the operation, and its size."""
+    api = timeline.calls.name[calls]
+    graph = [number for number in distinct(api).tolist() if _GRAPH_LAUNCH in timeline.strings[number]]
+    kernels, copies = len(timeline.kernels), len(timeline.memops)
+    prefix = np.where(np.isin(api, graph) | (operation >= kernels + copies), 2, 0)
+    is_copy = (prefix == 0) & (operation >= kernels)
+    prefix[is_copy] = 1
+    (name,) = timeline.of_operations("name")
+    size = np.zeros(len(calls), np.int64)
+    size[is_copy] = timeline.memops.bytes[operation[is_copy] - kernels]
+    for kind in distinct(name[operation][is_copy]).tolist():
+        same = is_copy & (name[operation] == kind)
+        if len(distinct(size[same])) > _MAX_SIZES:
+            size[same] = 0
+    return prefix, name[operation], size
+
+
+def _name(timeline: Timeline, prefix: int, name: int, size: int) -> str:
+    text = timeline.strings[name] if name != NO_NAME else "?"
+    return f"{PREFIXES[prefix]}{short_name(text)}" + (f":{size}" if PREFIXES[prefix] == COPY and size else "")
+
+
+@computed_once
+def launch_step_candidates(timeline: Timeline) -> tuple[LaunchStep, ...]:
+    """Return the possible steps that launches mark, the best first; they cover half of the capture."""
+    sequence = _sequence(timeline)
+    if sequence is None:
+        return ()
+    launched = sequence.launched
+    count = np.bincount(launched.kind)
+    pause = np.append(0, launched.start[1:] - np.maximum.accumulate(launched.end)[:-1])
+    extent, work = max(1, int(launched.start[-1] - launched.start[0])), max(1, int(launched.work.sum()))
+    candidates: list[tuple[int, float, LaunchStep]] = []
+    for number in np.argsort(count, kind="stable").tolist():
+        if count[number] <= MIN_INSTANCES:
+            continue
+        if len(candidates) >= _MAX_MARKS or (candidates and count[number] > _SAME_COUNT * candidates[0][0]):
+            break
+        marks = _kept(launched, np.flatnonzero(launched.kind == number))
+        if len(marks) <= MIN_INSTANCES:
+            continue
+        time = int(launched.start[marks[-1]] - launched.start[marks[0]]) / extent
+        covered = max(time, int(launched.work[marks[0] : marks[-1]].sum()) / work)
+        if covered >= _COVERED:
+            step = LaunchStep(sequence.names[number], len(marks) - 1, round(100 * covered, 2))
+            candidates.append((int(count[number]), float(np.median(pause[marks])), step))
+    return tuple(step for _, _, step in sorted(candidates, key=lambda candidate: -candidate[1]))
+
+
+def _kept(launched: _Launched, marks: Ints) -> Ints:
+    """Return the marks between alike periods, without odd periods at both ends; none if few are alike."""
+    alike, length = _alike(launched.kind, marks), np.diff(launched.start[marks])
+    usual = np.flatnonzero(alike & (length <= _LONGER * np.median(length[alike]))) if alike.any() else []
+    if not len(usual):
+        return marks[:0]
+    inside = slice(int(usual[0]), int(usual[-1]) + 1)
+    alike, length = alike[inside], length[inside]
+    regular = alike.mean() >= _USUAL and length[alike].sum() >= _USUAL_TIME * length.sum()
+    return marks[inside.start : inside.stop + 1] if regular else marks[:0]
+
+
+def _alike(kind: Ints, marks: Ints) -> NDArray[np.bool_]:
+    """Return which periods launch the kinds about as often as the median period; shape (marks - 1,)."""
+    # The rarest kinds count together.
+    rank = np.argsort(np.argsort(-np.bincount(kind), kind="stable"))
+    counted = np.minimum(rank, _MAX_KINDS)[kind[marks[0] : marks[-1]]]
+    period = np.searchsorted(marks, np.arange(marks[0], marks[-1]), side="right") - 1
+    shape = (len(marks) - 1, _MAX_KINDS + 1)
+    counts = np.bincount(period * shape[1] + counted, minlength=shape[0] * shape[1]).reshape(shape)
+    median = np.median(counts, axis=0)
+    return np.abs(counts - median).sum(axis=1) <= np.maximum(_ALIKE * median.sum(), 1)
+
+
+def launch_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
+    """Return the steps of a name that launches mark, and their numbers from 0; empty if there are none.
+
+    The name is that of a candidate, or a prefix with a regular expression for the launches.
+    """
+    sequence = _sequence(timeline)
+    if sequence is None:
+        return Ranges.empty(), np.empty(0, np.int64)
+    launched = sequence.launched
+    matching = [number for number, known in enumerate(sequence.names) if _matches(name, known)]
+    marks = np.flatnonzero(np.isin(launched.kind, matching))
+    if name in sequence.names and len(marks) > MIN_INSTANCES:
+        kept = _kept(launched, marks)
+        marks = kept if len(kept) else marks
+    if len(marks) < 2:
+        return Ranges.empty(), np.empty(0, np.int64)
+    every = {"process": sequence.process, "thread": int(launched.thread[marks[0]]), "name": NO_NAME}
+    every |= {"domain": NO_NAME, "style": int(Style.PUSH_POP), "closed": 1, "one_thread": 1}
+    columns = {column: np.full(len(marks) - 1, value, np.int64) for column, value in every.items()}
+    start = launched.start[marks]
+    return Ranges(start=start[:-1], end=start[1:], **columns), np.arange(len(marks) - 1)
+
+
+def _matches(name: str, known: str) -> bool:
+    """Return whether a step's name means a kind of launch: it is its name, or an expression for it."""
+    if name == known:
+        return True
+    prefix = next(prefix for prefix in PREFIXES if name.startswith(prefix))
+    if not known.startswith(prefix):
+        return False
+    try:
+        return re.search(name.removeprefix(prefix), known.removeprefix(prefix)) is not None
+    except re.error:
+        return False

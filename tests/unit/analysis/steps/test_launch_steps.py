@@ -1,0 +1,84 @@
+"""Steps of programs that mark none, from the period of what they launch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from hpcprof.analysis.steps.launch_steps import launch_step_candidates
+from hpcprof.analysis.steps.step_detection import LAUNCHES
+from hpcprof.analysis.steps.step_ranges import step_ranges, steps_of
+from hpcprof.analysis.steps.wall_time import step_intervals
+from hpcprof.profiles.timeline import StepRange, Timeline
+from tests.unit.analysis.timelines import COMP, timeline
+
+Launch = tuple[str, int]
+"""The name of a kernel, and how long the host pauses before it launches it, in µs."""
+
+
+def launching(*launches: Launch) -> Timeline:
+    """Return a timeline of kernels of 5 µs that the host launches one after the other."""
+    moment, operations = 0, []
+    for _, pause in launches:
+        moment += 1_000 * pause
+        operations.append((moment + 2_000, moment + 7_000, COMP, moment))
+    made = timeline(operations)
+    names = list(dict.fromkeys(name for name, _ in launches))
+    strings = np.array([*made.strings.tolist(), *names], object)
+    first = len(made.strings)
+    name = np.array([first + names.index(name) for name, _ in launches], np.int64)
+    return replace(made, strings=strings, kernels=replace(made.kernels, name=name))
+
+
+LAYER: list[Launch] = [("norm", 10), ("gemm", 10), ("gemm", 10), ("add", 10)]
+TOKEN: list[Launch] = [("embed", 100), *LAYER * 4, ("sample", 10)]
+SETUP: list[Launch] = [("fill", 10)] * 20
+
+
+def test_the_outermost_period_is_the_step_and_layers_are_not() -> None:
+    profile = launching(*SETUP, *TOKEN * 12)
+    (best, *_) = launch_step_candidates(profile)
+    # The host pauses longest before the first launch of a token.
+    assert (best.name, best.instances) == ("kernel:embed", 11)
+    steps = steps_of(profile)
+    assert (steps.name, len(steps)) == ("kernel:embed", 11)
+    walls = step_intervals(profile)
+    assert set((walls.end - walls.start)[:-1]) == {1_000 * (100 + 160 + 10)}
+    row = step_ranges(profile).rows.iloc[0]
+    assert (row["source"], row["chosen"]) == (LAUNCHES, 1)
+
+
+def test_other_work_between_periods_and_slow_first_ones_are_allowed() -> None:
+    slow = [(name, 20 * pause) for name, pause in TOKEN]
+    checkpoint: list[Launch] = [("pack", 50)] * 9
+    profile = launching(*SETUP, *slow, *TOKEN * 6, *checkpoint, *TOKEN * 6)
+    steps = steps_of(profile)
+    # The first token compiles, and the last one has no end.
+    assert (steps.name, len(steps)) == ("kernel:embed", 11)
+
+
+def test_a_loop_after_a_long_setup_covers_the_time_of_kernels() -> None:
+    setup: list[Launch] = [("load", 90_000)]
+    assert steps_of(launching(*setup, *TOKEN * 12)).name == "kernel:embed"
+
+
+@pytest.mark.parametrize(
+    "launches",
+    [
+        [("embed", 100), ("norm", 10), ("sample", 10)] * 4,
+        [(f"kernel{number}", 10) for number in np.random.default_rng(0).permutation(40).tolist()],
+        SETUP[:1],
+    ],
+    ids=["few", "different", "single"],
+)
+def test_without_a_period_there_is_no_step(launches: list[Launch]) -> None:
+    assert steps_of(launching(*launches)).name == ""
+
+
+def test_an_expression_chooses_the_launches_that_begin_steps() -> None:
+    profile = replace(launching(*SETUP, *TOKEN * 12), step_range=StepRange("kernel:^no", named=True))
+    assert len(steps_of(profile)) == 12 * 4 - 1
+    assert len(steps_of(replace(profile, step_range=StepRange("kernel:[", named=True)))) == 0
+    assert len(steps_of(replace(profile, step_range=StepRange("graph:norm", named=True)))) == 0
