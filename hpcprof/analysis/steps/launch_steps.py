@@ -120,9 +120,8 @@ def _sequence(timeline: Timeline) -> _Sequence | None:
     keys, kind = numbered_rows(*_described(timeline, calls, operation))
     # Kinds of one short name, such as templates of a library, are one kind.
     names, merged = np.unique([_name(timeline, *key) for key in keys.tolist()], return_inverse=True)
-    launched = _Launched(
-        *(getattr(timeline.calls, column)[calls] for column in ("start", "end", "thread")), merged[kind], work
-    )
+    own = timeline.calls.take(calls)
+    launched = _Launched(own.start, own.end, own.thread, merged[kind], work)
     return _Sequence(launched, busiest, tuple(names.tolist()))
 
 
@@ -179,9 +178,9 @@ def launch_step_candidates(timeline: Timeline) -> tuple[LaunchStep, ...]:
 def _kept(launched: _Launched, marks: Ints) -> Ints:
     """Return the marks between alike periods, without odd periods at both ends; none if few are alike."""
     alike, length = _alike(launched.kind, marks), np.diff(launched.start[marks])
-    usual = np.flatnonzero(alike & (length <= _LONGER * np.median(length[alike]))) if alike.any() else []
-    if not len(usual):
+    if not alike.any():
         return marks[:0]
+    usual = np.flatnonzero(alike & (length <= _LONGER * np.median(length[alike])))
     inside = slice(int(usual[0]), int(usual[-1]) + 1)
     alike, length = alike[inside], length[inside]
     regular = alike.mean() >= _USUAL and length[alike].sum() >= _USUAL_TIME * length.sum()
@@ -197,7 +196,8 @@ def _alike(kind: Ints, marks: Ints) -> NDArray[np.bool_]:
     shape = (len(marks) - 1, _MAX_KINDS + 1)
     counts = np.bincount(period * shape[1] + counted, minlength=shape[0] * shape[1]).reshape(shape)
     median = np.median(counts, axis=0)
-    return np.abs(counts - median).sum(axis=1) <= np.maximum(_ALIKE * median.sum(), 1)
+    alike: NDArray[np.bool_] = np.abs(counts - median).sum(axis=1) <= max(_ALIKE * float(median.sum()), 1.0)
+    return alike
 
 
 def launch_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
