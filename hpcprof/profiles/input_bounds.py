@@ -33,6 +33,13 @@ def bomb(path: Path) -> DamagedInput:
 
 def refuse_crowded(path: Path, text: bytes) -> None:
     """Raise `DamagedInput` for a JSON text of countless tiny values, which take far more memory than it."""
-    values = text.count(b"{") + text.count(b"[")
-    if len(text) > ALWAYS_ALLOWED // LARGEST_RATIO and len(text) < _FEWEST_BYTES * values:
-        raise DamagedInput(f"{path} is not a profile: it has {values} values in {format_bytes(len(text))}.")
+    if is_crowded(text):
+        raise DamagedInput(
+            f"{path} is not a profile: {format_bytes(len(text))} of JSON have countless tiny values."
+        )
+
+
+def is_crowded(text: bytes) -> bool:
+    """Return whether a JSON text has a value in braces or brackets every few bytes."""
+    large = len(text) > ALWAYS_ALLOWED // LARGEST_RATIO
+    return large and len(text) < _FEWEST_BYTES * (text.count(b"{") + text.count(b"["))

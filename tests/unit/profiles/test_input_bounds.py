@@ -59,8 +59,23 @@ def test_a_text_of_countless_tiny_values_is_refused(name: str, tmp_path: Path) -
     path = tmp_path / name
     head = b'{ "traceEvents":[\n' if "trace" in name else b'{"rocprofiler-sdk-tool":[{"metadata":{}}],"x":['
     path.write_bytes(head + b"{}," * 1_000_000 + b"{}]}")
-    with pytest.raises(DamagedInput, match=r"100000\d values in"):
+    with pytest.raises(DamagedInput, match="countless tiny values"):
         read_profile(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("rank0.pt.trace.json", b'{"a": [' + b"[]," * 500_000 + b'[]], "traceEvents": []}'),
+        ("rank0.xplane.pb", b"\x0a\x00" * 10_000),
+        # One plane of 2**19 lines.
+        ("rank0.xplane.pb", b"\x0a\x80\x80\x40" + b"\x1a\x00" * (1 << 19)),
+    ],
+)
+def test_countless_parts_of_a_profile_are_damage(name: str, content: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DamagedInput, match=r"countless values|is damaged"):
+        read_profile(tmp_path / name)
 
 
 @pytest.mark.parametrize(

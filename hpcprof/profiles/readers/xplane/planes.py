@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcprof.profiles.columns.unique import each
-from hpcprof.profiles.readers.xplane.wire import NO_PART, Bytes, Field, Fields, columns_of, fields_of
+from hpcprof.profiles.readers.xplane.wire import NO_PART, Bytes, Damage, Field, Fields, columns_of, fields_of
 from hpcprof.profiles.timeline import Ints, Mask
 
 NOT_GIVEN = -1
@@ -138,6 +138,10 @@ class Plane:
         return _Stats(event, found.last(1, len(event)), kind, value, value_end)
 
 
+_MOST_PLANES, _MOST_LINES = 4096, 200_000
+"""Maximum number of devices and hosts of a process, and of the threads and streams of each."""
+
+
 def space_of(data: bytes) -> tuple[list[Plane], str | None]:
     """Return the planes of an XSpace, and the name of the host if it has one.
 
@@ -148,6 +152,8 @@ def space_of(data: bytes) -> tuple[list[Plane], str | None]:
     for one in fields_of(data, 0, len(data)):
         if one.number == 1 and one.end != NO_PART:
             planes.append(_plane(data, columns, one))
+            if len(planes) > _MOST_PLANES:
+                raise Damage
         elif one.number == 4 and one.end != NO_PART:
             host = _text(data, one.value, one.end) or None
     return planes, host
@@ -162,6 +168,8 @@ def _plane(data: bytes, columns: Bytes, message: Field) -> Plane:
             name = _text(data, one.value, one.end)
         elif one.number == 3:
             lines.append(one)
+            if len(lines) > _MOST_LINES:
+                raise Damage
         elif one.number == 4:
             events.append(one)
         elif one.number == 5:
