@@ -17,6 +17,7 @@ from hpcprof.analysis.explain.changes import Change, Prediction, parse_changes
 from hpcprof.analysis.explain.explanation import (
     CAUSES,
     GIVEN,
+    MEASURED,
     Explanation,
     Finding,
     NotJudged,
@@ -146,7 +147,9 @@ def explain(
         kept = kept_explanation(run, store)
         if kept is not None and given in (None, kept.step.alone_ns):
             return now(kept)
-        found, is_kept = _compute(run, store, progress, executor, given or _given_before(run, store))
+        found, is_kept = _compute(
+            run, store, progress, executor, given or _given_before(run, store) or _noted_alone(run)
+        )
         if is_kept:
             return now(found)
 
@@ -222,6 +225,32 @@ def _of_noted_steps(
     series = single_steps(noted)
     newest = StepSeries(*(column[-_MOST_STEPS:] for column in (series.steps, series.wall, series.ranks)))
     return *explain_noted(newest, ranks, rows, files), round(float(newest.wall.mean()))
+
+
+def _noted_alone(run: Run) -> StepAlone | None:
+    """Return the step alone that the ranks of a run noted before they were recorded, on the slowest rank.
+
+    Its interval reaches from the quicker to the slower half of these steps.
+    """
+    ranks = []
+    for path in sorted((run.path / "state" / "alone").glob("rank*.json")):
+        with suppress(OSError, msgspec.MsgspecError):
+            halves = msgspec.json.decode(path.read_bytes(), type=list[_TimedSteps])
+            times = [half.elapsed_ns / half.steps for half in halves if half.steps > 0]
+            if times:
+                whole = sum(half.elapsed_ns for half in halves) / sum(half.steps for half in halves)
+                ranks.append((whole, min(times), max(times)))
+    if not ranks:
+        return None
+    value, low, high = map(round, max(ranks))
+    return StepAlone(value, low, high, MEASURED)
+
+
+class _TimedSteps(msgspec.Struct):
+    """Steps that were timed together."""
+
+    steps: int
+    elapsed_ns: int
 
 
 def _given_before(run: Run, store: Store) -> StepAlone | None:

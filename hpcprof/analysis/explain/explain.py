@@ -17,6 +17,7 @@ from hpcprof.analysis.explain.evidence_words import in_words
 from hpcprof.analysis.explain.explanation import (
     LEAST_ESTIMATE_PCT,
     LEAST_PCT,
+    MEASURED,
     CallCost,
     Cause,
     Confidence,
@@ -443,7 +444,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     of_mpi = built.graph.is_of_host
     replay = Replay(built.graph)
     weights, absent = _weights(built, of_step)
-    share = _profiler_share(inputs, replay, weights, elapsed, built.profiler)
+    share = _profiler_share(inputs, built, replay, weights, elapsed)
     replay = share.replay
     built = replace(built, graph=replay.graph)
     held_up = MpiRemovals(replay, built.graph.mpi).held_up if of_mpi and built.graph.mpi else 0.0
@@ -503,7 +504,7 @@ class _ProfilerShare:
 
 
 def _profiler_share(
-    inputs: ExplainInputs, replay: Replay, weights: Floats | None, elapsed: int | None, profiler: str
+    inputs: ExplainInputs, built: Replayable, replay: Replay, weights: Floats | None, elapsed: int | None
 ) -> _ProfilerShare:
     """Take the profiler's share out of a run if its step alone is known."""
 
@@ -513,11 +514,12 @@ def _profiler_share(
 
     recorded = time(replay.graph.observed)
     scale = recorded / elapsed if elapsed else 1.0
-    alone = inputs.alone or typical_alone(replay, profiler, time, scale)
-    if inputs.alone is None:
-        return _ProfilerShare(replay, alone, (), scale)
-    costs = costs_by_call(replay, inputs.alone, time, scale)
-    cost = launch_cost(replay, inputs.alone.value, time, scale)
+    alone = inputs.alone
+    # Noted steps are those of the optimizers, and a range of the program may be another step.
+    if alone is None or (alone.source == MEASURED and built.step != "step"):
+        return _ProfilerShare(replay, typical_alone(replay, built.profiler, time, scale), (), scale)
+    costs = costs_by_call(replay, alone, time, scale)
+    cost = launch_cost(replay, alone.value, time, scale)
     return _ProfilerShare(without_profiler(replay, cost), alone, costs, scale)
 
 

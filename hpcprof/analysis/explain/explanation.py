@@ -248,15 +248,15 @@ class StepKind:
     steps: int
 
 
-GIVEN, TYPICAL = "given", "typical"
-"""Sources of a step alone: the user, and the cost of the profiler in other programs."""
+GIVEN, MEASURED, TYPICAL = "given", "measured", "typical"
+"""Sources of a step alone: the user, steps of the same run before it was recorded, and other programs."""
 
 
 @dataclass(frozen=True)
 class StepAlone:
     """The elapsed time of a step without the profiler, in ns, and its interval.
 
-    ``source`` is `GIVEN`, or `TYPICAL` where it is unknown.
+    ``source`` is `GIVEN`, `MEASURED`, or `TYPICAL` where it is unknown.
     """
 
     value: int

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from hpcprof.analysis.explain.changes import Change, Prediction
-from hpcprof.analysis.explain.explanation import GIVEN, Explanation, StepAlone
+from hpcprof.analysis.explain.explanation import GIVEN, MEASURED, Explanation, StepAlone
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.profiles.losses import Loss, LossKind, Subject
@@ -124,6 +124,19 @@ def test_a_given_step_time_is_kept_for_later_explanations(run: Run, store: Store
     assert store.put_explanation(run.id, json.dumps(values), {}, {0: "a" * 64, 1: "a" * 64})
     explain(run, store)
     assert [one.alone for one in graph.inputs] == [None, alone, None, alone]
+
+
+def test_the_steps_that_ranks_noted_before_they_were_recorded_are_those_alone(
+    run: Run, store: Store, graph: Graph
+) -> None:
+    folder = run.path / "state" / "alone"
+    folder.mkdir(parents=True)
+    halves = [{"steps": 3, "elapsed_ns": 33}, {"steps": 4, "elapsed_ns": 37}]
+    (folder / "rank00000.json").write_text(json.dumps(halves))
+    (folder / "rank00001.json").write_text(json.dumps([{"steps": 7, "elapsed_ns": 63}]))
+    (folder / "rank00002.json").write_text("[{")
+    explain(run, store)
+    assert [one.alone for one in graph.inputs] == [StepAlone(10, 9, 11, MEASURED)]
 
 
 def test_a_changed_profile_is_explained_anew(run: Run, store: Store, graph: Graph) -> None:

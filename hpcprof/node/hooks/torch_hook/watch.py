@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 # Relative, since the hook's folder in a run is no part of hpcprof.
@@ -69,6 +70,17 @@ def _is_launcher() -> bool:
     return str(getattr(main, "name", "")).startswith("torch.")
 
 
+def _alone_path() -> Path | None:
+    """Return where the rank notes its steps without the profiler; None unless it is nsys.
+
+    Before its range, nsys costs nothing (``benchmarks/profiler_cost.py``).
+    """
+    run, rank = os.environ.get("HPCPROF_RUN_DIR"), os.environ.get("HPCPROF_RANK", "")
+    if not run or not rank.isdigit() or os.environ.get("HPCPROF_PROFILER") != "nsys":
+        return None
+    return Path(run, "state", "alone", f"rank{int(rank):05d}.json")
+
+
 def start(torch: Any, pulse: Any, is_child: bool) -> Recorder | None:
     """Begin to watch a program that has just imported torch; None if the rank is not to be profiled.
 
@@ -79,7 +91,8 @@ def start(torch: Any, pulse: Any, is_child: bool) -> Recorder | None:
     switch = _SWITCHES.get(os.environ.get("HPCPROF_PROFILER", ""))
     if switch is not None:
         chosen = os.environ.get("HPCPROF_CAPTURE_STEPS")
-        windows = StepWindows(torch, chosen_spans(chosen, {}) if chosen else (), switch, pulse.marked_steps)
+        spans = chosen_spans(chosen, {}) if chosen else ()
+        windows = StepWindows(torch, spans, switch, pulse.marked_steps, _alone_path())
         pulse.watch_optimizers(torch, windows.stepped, windows.optimizer_made)
         return None
     recorder = Recorder(torch, dict(os.environ))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -71,6 +73,37 @@ def test_steps_that_the_program_marks_are_left_to_it() -> None:
     for _ in range(3):
         steps.stepped(OPTIMIZER)
     assert said == []
+
+
+def test_the_steps_before_the_window_are_timed_between_synchronizations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=0, waits=0)
+
+    def synchronize() -> None:
+        clock.now += 40 - clock.waits  # what the GPU has still to do: the host runs ahead in the first steps
+        clock.waits = 40
+
+    monkeypatch.setattr("time.perf_counter_ns", lambda: clock.now)
+    cuda = SimpleNamespace(is_available=lambda: True, is_initialized=lambda: True, synchronize=synchronize)
+    path = tmp_path / "alone" / "rank00000.json"
+    steps = StepWindows(SimpleNamespace(cuda=cuda), [(10, 12)], Said(), lambda: None, path)
+    for _ in range(14):
+        assert path.exists() == (steps._steps >= 10)
+        clock.now += 10
+        steps.stepped(OPTIMIZER)
+    assert json.loads(path.read_text()) == [
+        {"steps": 3, "elapsed_ns": 30},
+        {"steps": 4, "elapsed_ns": 40},
+    ]
+
+
+def test_too_few_steps_before_the_window_are_not_timed(tmp_path: Path) -> None:
+    path = tmp_path / "alone" / "rank00000.json"
+    steps = StepWindows(SimpleNamespace(cuda=CUDA), [(6, 9)], Said(), lambda: None, path)
+    for _ in range(12):
+        steps.stepped(OPTIMIZER)
+    assert not path.exists()
 
 
 def test_those_who_read_profiles_know_the_mark() -> None:
