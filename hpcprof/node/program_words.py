@@ -390,7 +390,7 @@ _WAITING = re.compile(
 
 
 def untraced(mpi: Mpi, injections: List[str]) -> Tuple[str, str]:
-    """Return what the program calls and none of nsys's libraries traces, and what to do about it.
+    """Return what the program calls and none of nsys's libraries traces, with | between, and the advice.
 
     nsys traces the functions that its own library replaces. mpi4py has them all; its version 4 calls
     MPI_Send_c and its like where MPI has them. Fortran's mpi_f08 has names of its own.
@@ -410,7 +410,7 @@ def untraced(mpi: Mpi, injections: List[str]) -> Tuple[str, str]:
         called = [name for name in called if name.lower() not in lower]
     many = (b"MPI_Send_c", b"mpi_finalize_f08")
     names = [name.decode() + (" and its like" if name in many else "") for name in called]
-    return (" ".join(names), advice) if injections else ("", "")
+    return ("|".join(names), advice) if injections else ("", "")
 
 
 def _content(path: str) -> bytes:

@@ -20,6 +20,7 @@ from hpcprof.submit.profilers import PROFILERS
 from hpcprof.submit.rendering.templates import render
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site
+from hpcprof.submit.sites.model import Affinity, Node
 from tests.jobs import job, rendered
 from tests.waiting import until
 
@@ -299,7 +300,8 @@ def test_functions_that_nsys_does_not_trace_are_noted_if_the_program_calls_them(
         '#!/bin/sh\n[ "$1" = profile ] || exit 0\nwhile [ "$1" != /bin/sh ]; do shift; done; exec "$@"\n'
     )
     (tools / "libToolsInjectionOpenMPI64.so").write_text("PMPI_Allreduce_init\0PMPI_Send\0")
-    (tools / "solver").write_text(f"#!/bin/sh\n# {symbols}\n")
+    program = Path(shutil.which("true") or "true").read_bytes()
+    (tools / "solver").write_bytes(program + symbols.replace(" ", "\0").encode())
     for tool in tools.iterdir():
         tool.chmod(0o755)
     environment = {**LAUNCHERS["Slurm"], "PATH": f"{tools}:{os.environ['PATH']}", "SLURM_LOCALID": "0"}
@@ -897,3 +899,46 @@ def test_arguments_arrive_as_they_were_given_and_never_run(
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     printed = (folder / "logs/rank00000.out").read_bytes()
     assert printed == b"\0".join(os.fsencode(argument) for argument in arguments)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_ranks_share_gpus_in_blocks_unless_the_scheduler_gave_fewer(shell: str, tmp_path: Path) -> None:
+    def seen(rank: int, ranks: int, given: str | None = None) -> str:
+        asked = job(nodes=1, ranks_per_node=ranks, no_telemetry=True, stall_timeout=0)
+        folder = tmp_path / f"{rank}-{ranks}-{given}"
+        for name in ("state", "logs"):
+            (folder / name).mkdir(parents=True)
+        rendering = Rendering(folder, ["hpcprof"], ["mpiexec", "-n", str(ranks)], ["true"])
+        site = msgspec.structs.replace(load_site("local"), node=Node(gpus=3))
+        site = msgspec.structs.replace(site, affinity=Affinity(devices=["2", "1", "0"]))
+        (folder / "wrapper.sh").write_text(render(site, asked, rendering)["wrapper.sh"])
+        numbers = {"PMI_RANK": rank, "PMI_SIZE": ranks, "MPI_LOCALRANKID": rank, "MPI_LOCALNRANKS": ranks}
+        variables = {name: str(number) for name, number in numbers.items()}
+        variables |= {} if given is None else {"CUDA_VISIBLE_DEVICES": given}
+        command = [shell, str(folder / "wrapper.sh"), "sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]
+        subprocess.run(command, env={"PATH": os.environ["PATH"], **variables}, check=True)
+        return (folder / f"logs/rank{rank:05d}.out").read_text().strip()
+
+    assert [seen(rank, 3) for rank in range(3)] == ["2", "1", "0"]
+    assert [seen(rank, 8) for rank in range(8)] == ["2", "2", "2", "1", "1", "1", "0", "0"]
+    assert seen(1, 3, "0,1,2") == "1"
+    assert [seen(1, 3, given) for given in ("4,5", "MIG-a,MIG-b,MIG-c")] == ["4,5", "MIG-a,MIG-b,MIG-c"]
+
+
+MPS_DAEMON = """#!/bin/sh
+if [ "$1" = -d ]; then echo start >>"$LOG"; touch "$CUDA_MPS_PIPE_DIRECTORY/control"; else cat >>"$LOG"; fi
+"""
+
+
+def test_mps_is_started_before_the_program_and_ended_after_it(tmp_path: Path) -> None:
+    daemon, log = tmp_path / "nvidia-cuda-mps-control", tmp_path / "log"
+    daemon.write_text(MPS_DAEMON)
+    daemon.chmod(0o755)
+    variables = {"PMI_RANK": "0", "PMI_SIZE": "1", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    program = "echo program >>$LOG; ls $CUDA_MPS_PIPE_DIRECTORY"
+    alone = job(nodes=1, ranks_per_node=1, options={"mps": "true"}, no_telemetry=True, stall_timeout=0)
+    run_wrapper("sh", alone, tmp_path, {**variables, "LOG": str(log), "PATH": path}, "sh", "-c", program)
+    assert log.read_text().split() == ["start", "program", "quit"]
+    assert "control" in (tmp_path / "logs/rank00000.out").read_text()
+    assert not Path("/tmp", f"hpcprof-mps-{tmp_path.name}").exists()

@@ -22,9 +22,10 @@ from hpcprof.submit.profilers import PROFILERS, find_profiler, profiler_names
 from hpcprof.submit.profilers.base import NONE, Profiler
 from hpcprof.submit.profilers.torch_profiler import TORCH
 from hpcprof.submit.schedulers.registry import find_scheduler
-from hpcprof.submit.schedulers.scheduler import GPUS, Scheduler
+from hpcprof.submit.schedulers.scheduler import GPUS, Scheduler, gpus_are_shared
 from hpcprof.submit.schedulers.submitting_shell import unused_option, unused_options
 from hpcprof.submit.sites.environment import staged_environment
+from hpcprof.submit.sites.files import MPS
 from hpcprof.submit.sites.model import NodeRequest, Queue, Site, Vendor
 
 _VALUE = r"[^\s\"'\\#$`]+"
@@ -235,6 +236,13 @@ def remarks(job: Job, site: Site) -> list[str]:
     if behind != job.queue:
         found.append(f"queue {job.queue} routes this job to {behind}")
     found += launcher_remarks(job, site)
+    if gpus_are_shared(site, job):
+        started = job.options.get(MPS) == "true"
+        mps = f"; -o {MPS}=true starts NVIDIA's MPS, without which they take turns" if not started else ""
+        found.append(
+            f"{job.ranks_per_node} ranks share the {site.node.gpus} GPUs of each node"
+            f"{mps if MPS in site.options else ''}"
+        )
     queue = site.queues.get(job.queue)
     if queue and queue.note:
         found.append(f"queue {job.queue}: {queue.note}")
@@ -268,14 +276,13 @@ def _check_launcher(job: Job, site: Site, scheduler: Scheduler) -> None:
 
 
 def _check_ranks(job: Job, site: Site) -> None:
-    gpus = site.node.gpus if job.gpus_per_rank is None else None
-    for what, limit in (("cores", site.node.cores), ("GPUs", gpus)):
-        if limit is not None and job.ranks_per_node > limit:
-            raise UsageError(
-                f"--ranks-per-node {job.ranks_per_node}: a node of {site.name} has {limit} {what}; use at "
-                f"most {limit}.",
-                "ranks_per_node",
-            )
+    limit = site.node.cores
+    if limit is not None and job.ranks_per_node > limit:
+        raise UsageError(
+            f"--ranks-per-node {job.ranks_per_node}: a node of {site.name} has {limit} cores; use at most "
+            f"{limit}.",
+            "ranks_per_node",
+        )
 
 
 def _check_profiler(job: Job, site: Site) -> None:

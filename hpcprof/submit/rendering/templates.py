@@ -47,12 +47,14 @@ from hpcprof.submit.profilers.base import (
 from hpcprof.submit.profilers.torch_profiler import start_of_python
 from hpcprof.submit.rendering.inheritance import inheritance
 from hpcprof.submit.schedulers.registry import BUILT_IN, find_scheduler
+from hpcprof.submit.schedulers.scheduler import GPUS as GPU_SETTING
 from hpcprof.submit.schedulers.scheduler import (
     JOB_SCRIPT,
     WRAPPER,
     Rendering,
     Scheduler,
     directive_value,
+    gpus_are_shared,
     gpus_per_node,
 )
 from hpcprof.submit.sites.environment import default_variables, expanded, staged_environment
@@ -312,14 +314,22 @@ def _with_devices_of_ranks(site: Site, job: Job, masked: bool) -> Site:
     (``masked``), their numbers are unknown: the variable is then left as the scheduler sets it.
     """
     count = job.gpus_per_rank
-    if job.workers:
-        # They choose a GPU by LOCAL_RANK among all of the node.
+    scheduler = find_scheduler(site.scheduler)
+    named = any(GPU_SETTING in scheduler.settings(argument) for argument in job.scheduler_args)
+    if job.workers or named:
+        # Workers choose a GPU by LOCAL_RANK among all of the node; the numbers of others are the scheduler's.
         affinity = msgspec.structs.replace(site.affinity, devices=[])
         return msgspec.structs.replace(site, affinity=affinity)
-    if count is None or not site.affinity.devices:
+    devices, ranks = site.affinity.devices, job.ranks_per_node
+    if devices and gpus_are_shared(site, job):
+        # Ranks beside each other share one.
+        spread = [devices[rank * len(devices) // ranks] for rank in range(ranks)]
+        affinity = msgspec.structs.replace(site.affinity, devices=spread)
+        return msgspec.structs.replace(site, affinity=affinity)
+    if count is None or not devices:
         return site
-    whole = gpus_per_node(job) >= (site.node.gpus or len(site.affinity.devices))
-    devices = site.affinity.devices if count and (whole or not masked) else []
+    whole = gpus_per_node(job) >= (site.node.gpus or len(devices))
+    devices = devices if count and (whole or not masked) else []
     groups = [",".join(devices[i : i + count]) for i in range(0, len(devices) - count + 1, count or 1)]
     affinity = msgspec.structs.replace(site.affinity, devices=groups)
     return msgspec.structs.replace(site, affinity=affinity)

@@ -276,6 +276,11 @@ def directive_value(text: str) -> str:
     return text
 
 
+def gpus_are_shared(site: Site, job: Job) -> bool:
+    """Return whether a node has more ranks than GPUs, of which the job names no number."""
+    return job.gpus_per_rank is None and job.ranks_per_node > (site.node.gpus or job.ranks_per_node)
+
+
 def gpus_per_node(job: Job) -> int:
     """Return the GPUs on each node that the user asks for, by default one for each rank."""
     return job.ranks_per_node * (1 if job.gpus_per_rank is None else job.gpus_per_rank)

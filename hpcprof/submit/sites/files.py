@@ -8,6 +8,8 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
+import msgspec
+
 from hpcprof.common.decode import decode
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.paths import packaged, user_config
@@ -20,12 +22,20 @@ from hpcprof.submit.profilers import PROFILERS, profiler_names
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import Scheduler
 from hpcprof.submit.sites.environment import has_other_expansions
-from hpcprof.submit.sites.model import Site
+from hpcprof.submit.sites.model import Site, SiteOption, Vendor
 
 # Profilers make sockets in a rank's own folder below TMPDIR. The path of a socket has at most 107 characters
 # (sockaddr_un); this leaves room for that folder and for the name.
 _TMPDIR_LENGTH = 48
 _SPAN = re.compile(r"(?P<first>\d{1,5})(?:-(?P<last>\d{1,5}))?")
+
+
+MPS = "mps"
+"""The option of sites with NVIDIA's GPUs by which jobs start its Multi-Process Service."""
+
+_MPS_OPTION = SiteOption(
+    "true starts NVIDIA's MPS on each node, for ranks that share GPUs", valid=["true", "false"]
+)
 
 
 def search_path() -> list[Path]:
@@ -61,6 +71,10 @@ def load_site_file(path: Path) -> Site:
         merged = _merge(merged, data)
     site = decode(Site, {**merged, "name": path.stem}, str(path))
     _check(site, path)
+    if site.node.vendor is Vendor.NVIDIA and scheduler is not None and not scheduler.runs_in_image:
+        site = msgspec.structs.replace(
+            site, options={**site.options, MPS: site.options.get(MPS, _MPS_OPTION)}
+        )
     return site
 
 

@@ -124,7 +124,7 @@ class Affinity(_Model, frozen=True):
     variable: VariableName = "CUDA_VISIBLE_DEVICES"
     """The environment variable that is set for each rank."""
     devices: list[str] = []
-    """Its values by local rank, used in turn; empty leaves the variable alone."""
+    """Its values by local rank; more ranks share them in blocks, and none leaves the variable alone."""
 
 
 class Queue(_Model, frozen=True):

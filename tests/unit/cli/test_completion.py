@@ -42,7 +42,7 @@ def completed(monkeypatch: pytest.MonkeyPatch, *words: str, by: str = "zsh") -> 
         (["doctor", "--site=generic-p"], ["--site=generic-pbs"]),
         ([*POLARIS, "--queue", "de"], ["debug", "debug-scaling", "demand"]),
         ([*POLARIS, "--queue", "s"], []),  # small accepts jobs from a routing queue only
-        ([*POLARIS, "-o", ""], ["python=", "filesystems="]),
+        ([*POLARIS, "-o", ""], ["python=", "filesystems=", "mps="]),
         ([*POLARIS, "-o", "filesystems="], ["filesystems=home", "filesystems=eagle"]),
         ([*POLARIS, "-o", "filesystems=home:"], ["filesystems=home:eagle"]),
         (["submit", "--workload", ""], ["sequence-parallel", "sequence-parallel-jax", "ddp"]),
@@ -60,7 +60,7 @@ def completed(monkeypatch: pytest.MonkeyPatch, *words: str, by: str = "zsh") -> 
         (["config", "set", "s"], ["site", "sites."]),
         (
             ["config", "set", "sites.polaris.o"],
-            ["sites.polaris.options.python", "sites.polaris.options.filesystems"],
+            [f"sites.polaris.options.{option}" for option in ("python", "filesystems", "mps")],
         ),
         (["config", "set", "sites.polaris.options.filesystems", ""], ["home", "eagle"]),
         (["config", "set", "sites.polaris.queue", "debug-"], ["debug-scaling"]),

@@ -22,6 +22,7 @@ from hpcprof.submit.schedulers.scheduler import (
     DaskJobs,
     JobArrays,
     Rendering,
+    gpus_are_shared,
     gpus_per_node,
 )
 from hpcprof.submit.schedulers.slurm import client
@@ -293,11 +294,6 @@ def _shares_node(site: Site, job: Job) -> bool:
     """Return whether a job asks for a part of the GPUs of a node that its queue lets jobs share."""
     queue = site.queues.get(job.queue)
     return queue is not None and queue.shared and gpus_per_node(job) < (site.node.gpus or 0)
-
-
-def gpus_are_shared(site: Site, job: Job) -> bool:
-    """Return whether a node has more ranks than GPUs, of which the job names no number."""
-    return job.gpus_per_rank is None and job.ranks_per_node > (site.node.gpus or job.ranks_per_node)
 
 
 def _fit_ranks(directive: str, site: Site, job: Job) -> str:

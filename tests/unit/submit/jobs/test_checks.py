@@ -60,7 +60,6 @@ def polaris(**changes: Any) -> Job:
             "small of polaris accepts jobs from a routing queue only; use --queue prod",
         ),
         ({"queue": "capacity", "nodes": 5}, "queue capacity of polaris takes 1 to 4 nodes, not 5"),
-        ({"ranks_per_node": 5}, "a node of polaris has 4 GPUs; use at most 4"),
         ({"ranks_per_node": 33}, "a node of polaris has 32 cores; use at most 32"),
     ],
 )
@@ -207,3 +206,22 @@ def test_of_several_partitions_one_has_to_fit_and_a_queue_of_another_server_is_p
         make_job(site, arguments=["true"], queue="a,c")
     path.write_text("extends: generic-pbs\nqueues: {a: {}}\n")
     assert make_job(load_site_file(path), arguments=["true"], queue="a@other").queue == "a@other"
+
+
+def test_more_ranks_than_gpus_share_them_with_a_note_on_mps() -> None:
+    polaris: dict[str, Any] = {"account": "a", "queue": "debug", "options": {"filesystems": "home"}}
+    site = load_site("polaris")
+    shared = make_job(site, arguments=["./a.out"], ranks_per_node=8, **polaris)
+    assert remarks(shared, site) == [
+        "8 ranks share the 4 GPUs of each node; -o mps=true starts NVIDIA's MPS, without which they take "
+        "turns"
+    ]
+    polaris["options"] = {"filesystems": "home", "mps": "true"}
+    assert remarks(make_job(site, arguments=["./a.out"], ranks_per_node=8, **polaris), site) == [
+        "8 ranks share the 4 GPUs of each node"
+    ]
+    aurora = load_site("aurora")
+    assert "mps" not in aurora.options
+    polaris["options"] = {"filesystems": "flare"}
+    said = remarks(make_job(aurora, arguments=["./a.out"], ranks_per_node=28, **polaris), aurora)
+    assert said == ["28 ranks share the 12 GPUs of each node"]

@@ -235,7 +235,7 @@ def test_what_the_user_asks_for_replaces_what_the_site_sets() -> None:
 
 def test_a_rank_with_several_gpus_sees_that_many_devices() -> None:
     _, wrapper = scripts(load_site("perlmutter"), account="me", gpus_per_rank=2)
-    assert re.findall(r"^(\d)\) CUDA_VISIBLE_DEVICES=(\S+)", wrapper, re.MULTILINE) == [
+    assert re.findall(r"^ *(\d)\) CUDA_VISIBLE_DEVICES=(\S+)", wrapper, re.MULTILINE) == [
         ("0", "3,2"),
         ("1", "1,0"),
     ]

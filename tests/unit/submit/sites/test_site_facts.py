@@ -12,8 +12,10 @@ import pytest
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged
 from hpcprof.runs.job import Job
+from hpcprof.submit.jobs.checks import remarks
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.templates import render
+from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site, load_site_file
 from hpcprof.submit.sites.model import Site, Vendor
@@ -50,7 +52,7 @@ def launch_line(script: str) -> list[str]:
 
 
 def gpus_by_local_rank(wrapper: str, variable: str) -> list[str]:
-    return re.findall(rf"^\d+\) {variable}=(\S+) ;;$", wrapper, re.MULTILINE)
+    return re.findall(rf"^ *\d+\) {variable}=(\S+) ;;$", wrapper, re.MULTILINE)
 
 
 def numbers(cores: str) -> set[int]:
@@ -320,3 +322,16 @@ def test_the_qos_of_perlmutter_are_known(queue: str) -> None:
     assert f"#SBATCH --qos={queue}\n" in script
     shape = ("--gpus-per-node=1" in script, "--exclusive" in script)
     assert shape == ((True, False) if queue == "shared" else (False, True))
+
+
+def test_more_ranks_than_gpus_share_them_in_blocks() -> None:
+    _, wrapper = scripts("polaris", ranks_per_node=8)
+    assert gpus_by_local_rank(wrapper, "CUDA_VISIBLE_DEVICES") == list("33221100")
+    _, wrapper = scripts("aurora", ranks_per_node=28, options={"filesystems": "flare"})
+    tiles = [int(tile) for tile in gpus_by_local_rank(wrapper, "ZE_AFFINITY_MASK")]
+    assert (len(tiles), sorted(set(tiles))) == (28, list(range(12)))
+    assert tiles == sorted(tiles)
+    site = load_site("alps-clariden")
+    job = job_for(site, ranks_per_node=32, cpus_per_rank=8)
+    assert {"--gpus-per-node=4", "--cpus-per-task=8"} <= set(find_scheduler("slurm").directives(site, job))
+    assert "32 ranks share the 4 GPUs of each node; -o mps=true" in " ".join(remarks(job, site))
