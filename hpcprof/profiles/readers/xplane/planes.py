@@ -148,15 +148,15 @@ def space_of(data: bytes) -> tuple[list[Plane], str | None]:
     Raises Damage if the bytes are no XSpace.
     """
     columns = np.frombuffer(data, np.uint8)
-    planes, host = [], None
+    parts, host = [], None
     for one in fields_of(data, 0, len(data)):
         if one.number == 1 and one.end != NO_PART:
-            planes.append(_plane(data, columns, one))
-            if len(planes) > _MOST_PLANES:
-                raise Damage
+            parts.append(one)
         elif one.number == 4 and one.end != NO_PART:
             host = _text(data, one.value, one.end) or None
-    return planes, host
+    if len(parts) > _MOST_PLANES:
+        raise Damage
+    return [_plane(data, columns, part) for part in parts], host
 
 
 def _plane(data: bytes, columns: Bytes, message: Field) -> Plane:
