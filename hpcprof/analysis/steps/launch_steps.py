@@ -7,6 +7,8 @@
    periods, warm-up and phases are allowed.
 3. The outermost period wins: the kind that occurs least. Of kinds that occur equally often, the one with the
    longest pause of the host before it marks the boundary.
+4. Periods that launch the same are told apart by their times on the GPU: if every n-th one takes longer, n of
+   them are the step, as where a solver does some work on the host after n sweeps.
 """
 
 from __future__ import annotations
@@ -27,6 +29,13 @@ KERNEL, COPY, GRAPH = PREFIXES = ("kernel:", "copy:", "graph:")
 """The names of steps begin with one of them that launches mark; the rest names the launch."""
 
 _GRAPH_LAUNCH = "GraphLaunch"
+
+_EVERY = re.compile(r"(?P<launch>.+)/(?P<every>[1-9]\d*)", re.DOTALL)
+"""A name of every n-th launch."""
+
+_MAX_EVERY, _EXPLAINED, _UNLIKE = 64, 0.8, 1.2
+"""Maximum periods in a step; minimum share of the variance of times that the place in a step explains; and
+minimum ratio of the mean times of two places."""
 
 MIN_INSTANCES = 5
 """Minimum number of periods."""
@@ -62,6 +71,8 @@ class _Launched(Table):
     end: Ints
     thread: Ints
     kind: Ints
+    front: Ints
+    """Start of the first operation."""
     work: Ints
     """Time that the launched kernels and graphs take, in ns."""
 
@@ -121,7 +132,7 @@ def _sequence(timeline: Timeline) -> _Sequence | None:
     # Kinds of one short name, such as templates of a library, are one kind.
     names, merged = np.unique([_name(timeline, *key) for key in keys.tolist()], return_inverse=True)
     own = timeline.calls.take(calls)
-    launched = _Launched(own.start, own.end, own.thread, merged[kind], work)
+    launched = _Launched(own.start, own.end, own.thread, merged[kind], start[operation], work)
     return _Sequence(launched, busiest, tuple(names.tolist()))
 
 
@@ -170,7 +181,9 @@ def launch_step_candidates(timeline: Timeline) -> tuple[LaunchStep, ...]:
         time = int(launched.start[marks[-1]] - launched.start[marks[0]]) / extent
         covered = max(time, int(launched.work[marks[0] : marks[-1]].sum()) / work)
         if covered >= _COVERED:
-            step = LaunchStep(sequence.names[number], len(marks) - 1, round(100 * covered, 2))
+            every = _every(np.diff(launched.front[marks]))
+            name = f"{sequence.names[number]}/{every}" if every > 1 else sequence.names[number]
+            step = LaunchStep(name, (len(marks) - 1) // every, round(100 * covered, 2))
             candidates.append((int(count[number]), float(np.median(pause[marks])), step))
     return tuple(step for _, _, step in sorted(candidates, key=lambda candidate: -candidate[1]))
 
@@ -185,6 +198,19 @@ def _kept(launched: _Launched, marks: Ints) -> Ints:
     alike, length = alike[inside], length[inside]
     regular = alike.mean() >= _USUAL and length[alike].sum() >= _USUAL_TIME * length.sum()
     return marks[inside.start : inside.stop + 1] if regular else marks[:0]
+
+
+def _every(length: Ints) -> int:
+    """Return how many periods a step has: after as many their lengths repeat."""
+    limits = np.quantile(length, [0.02, 0.98])
+    times = np.clip(length, *limits).astype(float)
+    for every in range(2, min(_MAX_EVERY, len(times) // MIN_INSTANCES) + 1):
+        whole = times[: len(times) // every * every].reshape(-1, every)
+        places = whole.mean(axis=0)
+        explained = float(places.var()) / max(float(whole.var()), 1.0)
+        if explained >= _EXPLAINED and places.max() >= _UNLIKE * places.min():
+            return every
+    return 1
 
 
 def _alike(kind: Ints, marks: Ints) -> NDArray[np.bool_]:
@@ -209,11 +235,15 @@ def launch_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
     if sequence is None:
         return Ranges.empty(), np.empty(0, np.int64)
     launched = sequence.launched
-    matching = [number for number, known in enumerate(sequence.names) if _matches(name, known)]
+    found = None if name in sequence.names else _EVERY.fullmatch(name)
+    launch, every = (found["launch"], int(found["every"])) if found else (name, 1)
+    matching = [number for number, known in enumerate(sequence.names) if _matches(launch, known)]
     marks = np.flatnonzero(np.isin(launched.kind, matching))
-    if name in sequence.names and len(marks) > MIN_INSTANCES:
+    if launch in sequence.names and len(marks) > MIN_INSTANCES:
         kept = _kept(launched, marks)
         marks = kept if len(kept) else marks
+    if every > 1 and len(marks) > every:
+        marks = marks[_longest_place(np.diff(launched.front[marks]), every) :: every]
     if len(marks) < 2:
         return Ranges.empty(), np.empty(0, np.int64)
     every = {"process": sequence.process, "thread": int(launched.thread[marks[0]]), "name": NO_NAME}
@@ -221,6 +251,12 @@ def launch_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
     columns = {column: np.full(len(marks) - 1, value, np.int64) for column, value in every.items()}
     start = launched.start[marks]
     return Ranges(start=start[:-1], end=start[1:], **columns), np.arange(len(marks) - 1)
+
+
+def _longest_place(length: Ints, every: int) -> int:
+    """Return the place after the longest of ``every`` periods, where a step begins."""
+    whole = length[: len(length) // every * every].reshape(-1, every)
+    return int(np.median(whole, axis=0).argmax() + 1) % every if len(whole) else 0
 
 
 def _matches(name: str, known: str) -> bool:

@@ -77,6 +77,14 @@ def test_without_a_period_there_is_no_step(launches: list[Launch]) -> None:
     assert steps_of(launching(*launches)).name == ""
 
 
+def test_equal_periods_are_told_apart_by_their_times() -> None:
+    sweep: list[Launch] = [("sweep", 10), ("residual", 10)]
+    step: list[Launch] = [("sweep", 300), ("residual", 10), *sweep * 9]
+    steps = steps_of(launching(*step * 12))
+    assert steps.name in ("kernel:sweep/10", "kernel:residual/10")
+    assert set(np.diff(steps.ranges.start)) == {1_000 * (300 + 190)}
+
+
 def test_an_expression_chooses_the_launches_that_begin_steps() -> None:
     profile = replace(launching(*SETUP, *TOKEN * 12), step_range=StepRange("kernel:^no", named=True))
     assert len(steps_of(profile)) == 12 * 4 - 1
