@@ -246,9 +246,9 @@ def launch_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
         marks = marks[_longest_place(np.diff(launched.front[marks]), every) :: every]
     if len(marks) < 2:
         return Ranges.empty(), np.empty(0, np.int64)
-    every = {"process": sequence.process, "thread": int(launched.thread[marks[0]]), "name": NO_NAME}
-    every |= {"domain": NO_NAME, "style": int(Style.PUSH_POP), "closed": 1, "one_thread": 1}
-    columns = {column: np.full(len(marks) - 1, value, np.int64) for column, value in every.items()}
+    common = {"process": sequence.process, "thread": int(launched.thread[marks[0]]), "name": NO_NAME}
+    common |= {"domain": NO_NAME, "style": int(Style.PUSH_POP), "closed": 1, "one_thread": 1}
+    columns = {column: np.full(len(marks) - 1, value, np.int64) for column, value in common.items()}
     start = launched.start[marks]
     return Ranges(start=start[:-1], end=start[1:], **columns), np.arange(len(marks) - 1)
 
