@@ -19,10 +19,11 @@ from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common import __version__
 from hpcprof.common.errors import DamagedInput, HpcprofError, StoreError, UsageError
+from hpcprof.common.paths import is_folder
 from hpcprof.common.units import counted
 from hpcprof.profiles.event_folders import origin_path, remove_run_events
 from hpcprof.profiles.losses import over_ranks
-from hpcprof.profiles.readers.declaration import ProfileContent
+from hpcprof.profiles.readers.declaration import ProfileContent, foreign_kind
 from hpcprof.profiles.readers.discovery import PROFILES, content_of
 from hpcprof.results.analysis_table import ANALYSIS_VERSION
 from hpcprof.results.darshan_logs import bring_logs
@@ -224,6 +225,10 @@ def _files_to_read(run: Run, store: Store) -> list[Path]:
     files = profiles_of(run)
     if not files and not is_unprofiled(run, store):
         place = f"{run.path} or its profiles/" if run.manifest else run.path
+        there = sorted(run.path.iterdir()) if run.manifest is None and is_folder(run.path) else []
+        for file in there:
+            if foreign := foreign_kind(file):
+                raise HpcprofError(f"no profiles in {place}: {file.name} is {foreign}.")
         raise HpcprofError(f"no profiles in {place}{profiler_complaint(run)}. Profiles are {PROFILES}.")
     return files
 

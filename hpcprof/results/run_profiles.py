@@ -19,7 +19,7 @@ from hpcprof.common.paths import from_root, is_folder
 from hpcprof.common.units import counted
 from hpcprof.profiles.compressed import Unpacked, reader_of_compressed, unpacking
 from hpcprof.profiles.readers.darshan.logs import is_darshan_log
-from hpcprof.profiles.readers.declaration import rank_from_name
+from hpcprof.profiles.readers.declaration import foreign_kind, rank_from_name
 from hpcprof.profiles.readers.discovery import PROFILES, find_profiles, identify_rank, reader_of
 from hpcprof.profiles.readers.memory_snapshot import is_memory_snapshot
 from hpcprof.results.analysis_table import ANALYSIS_VERSION
@@ -70,6 +70,8 @@ def runs_of_files(files: Sequence[Path]) -> list[Run]:
     for file in dict.fromkeys(map(from_root, files)):
         if is_beside_profiles(file):
             beside.setdefault(file.parent, []).append(file)
+        elif _kind(file) is None and (foreign := foreign_kind(file)):
+            raise UsageError(f"{file} is {foreign}.")
         elif _kind(file) is None:
             raise UsageError(
                 f"{file} is not a profile that hpcprof reads. Profiles are {PROFILES}, also as .xz, .gz or "

@@ -739,8 +739,8 @@ def _sorted(
 
     ``kinds`` has the kind of each step where there are several.
 
-    The most costly come first, then those of low confidence, and then those without an estimate. A finding
-    that saves so much only together with another one comes after it.
+    No finding saves more than a step. The most costly come first, then those of low confidence, and then
+    those without an estimate. A finding that saves so much only together with another one comes after it.
     """
 
     def of_step(finding: Finding) -> Finding:
@@ -749,7 +749,13 @@ def _sorted(
         of_steps = [{kinds.get(step - by) for step in finding.steps} for by in (0, 1)]
         # The rarer kind tells more.
         kind = max((number for one in of_steps if len(one) == 1 for number in one if number), default=None)
-        share = None if saving is None else round(100 * saving / (elapsed or 1), 3)
+        if saving is None or elapsed is None:
+            return replace(finding, share_pct=None, kind=kind)
+        share = round(100 * min(saving, elapsed) / elapsed, 3)
+        low, high = (
+            None if of is None else min(of, elapsed) for of in (finding.saving_low_ns, finding.saving_high_ns)
+        )
+        finding = replace(finding, saving_ns=min(saving, elapsed), saving_low_ns=low, saving_high_ns=high)
         return replace(finding, share_pct=share, kind=kind)
 
     placed = [one.changed(of_step) if elapsed else one for one in findings]

@@ -14,7 +14,12 @@ from hpcprof.analysis.collectives.matches import RankWaits
 from hpcprof.analysis.framework.outcome import Outcome, no_rows, none_in
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.gpu_time.device_time import working_intervals
-from hpcprof.analysis.operators.host_time import host_communication, host_compute, measured_on_host
+from hpcprof.analysis.operators.host_time import (
+    host_communication,
+    host_compute,
+    measured_on_host,
+    uses_device,
+)
 from hpcprof.analysis.steps import run_step
 from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order
 from hpcprof.analysis.steps.step_ranges import no_steps, steps_of
@@ -81,7 +86,10 @@ def _whole(timeline: Timeline) -> Intervals:
 
 def nothing_ran(timeline: Timeline) -> str:
     """Return the reason why the time of a timeline cannot be divided."""
-    return f"no CUDA kernels, memory operations or operators in {timeline.origin.path.name}"
+    file = timeline.origin.path.name
+    if uses_device(timeline):
+        return f"the work of the device is not in {file}: without it, there is no account of the steps"
+    return f"no CUDA kernels, memory operations or operators in {file}"
 
 
 def step_parts(timeline: Timeline) -> Outcome:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, none_in
@@ -10,12 +12,24 @@ from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.collective_operations import communicates
 from hpcprof.profiles.columns.intervals import Intervals, coverage, difference, length, union, union_of
 from hpcprof.profiles.columns.unique import named, rows_by_key
+from hpcprof.profiles.losses import LossKind
 from hpcprof.profiles.timeline import Collectives, Ints, Operators, Timeline
+
+_DEVICE_CALL = re.compile(r"(?:cuda|cu|hip)\w*Launch|(?:cuda|hip)Memcpy")
+
+
+@computed_once
+def uses_device(timeline: Timeline) -> bool:
+    """Return whether a program used a device whose work is not in the profile."""
+    devices = any(loss.kind is LossKind.CATEGORY for loss in timeline.origin.losses)
+    return not timeline.operation_count and (
+        devices or bool(named(timeline, timeline.calls.name, _DEVICE_CALL.match).any())
+    )
 
 
 def measured_on_host(timeline: Timeline) -> bool:
     """Return whether operators show what a program did that used no GPU."""
-    return not timeline.operation_count and len(timeline.operators) > 0
+    return not timeline.operation_count and len(timeline.operators) > 0 and not uses_device(timeline)
 
 
 @computed_once

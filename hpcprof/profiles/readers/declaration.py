@@ -185,6 +185,27 @@ class Reader:
         return made + [path.with_name(path.name.removesuffix(suffix) + ending) for ending in self.other_forms]
 
 
+_FOREIGN = {
+    **dict.fromkeys(
+        (".nvprof", ".nvvp", ".cuprof"),
+        "a profile of nvprof, which Nsight Systems has replaced: record it again with nsys profile",
+    ),
+    **dict.fromkeys(
+        (".qdrep", ".qdstrm"),
+        "a report of Nsight Systems before 2021: write it again with nsys export --type sqlite",
+    ),
+    ".rpd": "a profile of ROCm's rocpd tracer (rpd): record it with rocprofv3 --sys-trace",
+    ".cubex": "a summary of Score-P without events: record a trace with SCOREP_ENABLE_TRACING=true",
+    ".prv": "a trace of Extrae: write it as OTF2 with prv2otf2",
+    ".pftrace": "a trace for Perfetto: rocprofv3 --output-format rocpd writes one with all that is recorded",
+}
+
+
+def foreign_kind(path: Path) -> str:
+    """Return what a file is that no reader takes, and what to do instead, by its name; empty if unknown."""
+    return _FOREIGN.get(path.suffix.lower(), "")
+
+
 def load(reference: str) -> Any:
     """Return the object that ``module:name`` refers to."""
     module, _, name = reference.partition(":")

@@ -56,7 +56,8 @@ def _as_written(number: str) -> msgspec.Raw:
     return msgspec.Raw(number.encode())
 
 
-_LENIENT = json.JSONDecoder(parse_float=_as_written, parse_constant=_as_written)
+# Not strict: programs put control characters into the names of their ranges.
+_LENIENT = json.JSONDecoder(parse_float=_as_written, parse_constant=_as_written, strict=False)
 
 
 class TraceStream:
@@ -150,7 +151,7 @@ def _parsed(text: bytes) -> Any:
     if is_crowded(text):
         raise NotATrace("is not a PyTorch profiler trace: it has countless values beside its events.")
     try:
-        return json.loads(text.decode("utf-8", "replace"))
+        return json.loads(text.decode("utf-8", "replace"), strict=False)
     except (ValueError, RecursionError) as error:
         raise NotATrace(f"is not valid JSON: {error}.") from None
 

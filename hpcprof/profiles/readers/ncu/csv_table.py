@@ -121,6 +121,8 @@ def open_table(text: str, path: Path) -> tuple[list[str], Rows]:
     absent = [name for name in _FIXED if name not in header]
     if absent:
         raise DamagedInput(f"{path}: the table of Nsight Compute has no column {' or '.join(absent)}.")
+    if twice := next((name for name in header if header.count(name) > 1), ""):
+        raise DamagedInput(f"{path}: the table of Nsight Compute has the column {twice} twice.")
     return header, rows
 
 

@@ -10,6 +10,7 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles import kernel_classification
 from hpcprof.profiles.columns.unique import distinct
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
+from hpcprof.profiles.readers.declaration import foreign_kind
 from hpcprof.profiles.readers.nsys import mpi, operations, synchronizations
 from hpcprof.profiles.readers.nsys.device_samples import read_device_samples
 from hpcprof.profiles.readers.nsys.export import NO_ID, PROCESS_SHIFT, NsysExport, open_export
@@ -42,6 +43,8 @@ def read(path: Path, threads: int = 2) -> Timeline:
     for its operators are operators.
     """
     with open_export(path, threads) as export:
+        if "StringTable" in export.tables and "StringIds" not in export.tables:
+            raise DamagedInput(f"{path} is {foreign_kind(path.with_suffix('.nvprof'))}.")
         if not any(table.startswith(_KNOWN) for table in export.tables):
             raise DamagedInput(f"{path} is not an export of nsys: it has none of its tables.")
         return _timeline(export)

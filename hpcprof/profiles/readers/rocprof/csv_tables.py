@@ -144,7 +144,10 @@ class _Folder:
         return self.table(path, subject, required) if path.is_file() else None
 
     def table(self, path: Path, subject: Subject, required: Sequence[str]) -> _Table:
-        """Read a table; rows with another number of values are left out and counted."""
+        """Read a table; rows with another number of values or without an end are left out and counted.
+
+        The last line of a table that was cut may end inside a number.
+        """
         cut: list[str] = []
 
         def skip(row: csv.InvalidRow) -> str:
@@ -153,9 +156,16 @@ class _Folder:
 
         try:
             options = csv.ParseOptions(invalid_row_handler=skip)
-            content = pa.py_buffer(path.read_bytes().decode("utf-8", "replace").encode())
+            written = path.read_bytes()
+            whole, _, last = written.rpartition(b"\n")
+            content = pa.py_buffer(
+                (whole + b"\n" if last and whole else written).decode("utf-8", "replace").encode()
+            )
             with csv.open_csv(pa.BufferReader(content), parse_options=options) as stream:
                 names = stream.schema.names
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise DamagedInput(f"{path} has the column {twice} twice.")
             cut.clear()
             as_text = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()))
             columns = csv.read_csv(pa.BufferReader(content), parse_options=options, convert_options=as_text)
@@ -163,6 +173,7 @@ class _Folder:
             raise DamagedInput(f"{path} cannot be read: {error.strerror or 'it is not a table'}.") from None
         except pa.ArrowException as error:
             raise DamagedInput(f"{path} cannot be read as a table: {str(error).splitlines()[0]}.") from None
+        cut += [last.decode("utf-8", "replace")] if last and whole else []
         absent = [name for name in required if name not in columns.column_names]
         if absent:
             raise DamagedInput(f"{path} is not a table of rocprofv3: it has no column {' or '.join(absent)}.")

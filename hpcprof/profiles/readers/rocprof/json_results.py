@@ -188,6 +188,9 @@ class RocprofResults(msgspec.Struct):
     processes: list[_Process] = msgspec.field(name=KEY)
 
 
+_WITHOUT_CONTROLS = bytes(range(256)).translate(bytes.maketrans(bytes(range(32)), b" " * 32))
+
+
 def read_results(path: Path, written: bytes) -> Timeline:
     """Build the timeline of JSON results."""
     processes = parsed(path, written).processes
@@ -197,11 +200,21 @@ def read_results(path: Path, written: bytes) -> Timeline:
     return timeline(_origin(path, processes, agents), joined(one.records() for one in read), strings)
 
 
+def _decoded(written: bytes) -> RocprofResults:
+    """Decode results; control characters, which names may contain, become spaces."""
+    try:
+        return msgspec.json.decode(written, type=RocprofResults)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError:
+        return msgspec.json.decode(written.translate(_WITHOUT_CONTROLS), type=RocprofResults)
+
+
 def parsed(path: Path, written: bytes) -> RocprofResults:
     """Return the results in a file, whose sections are not decoded."""
     refuse_crowded(path, written)
     try:
-        results = msgspec.json.decode(written, type=RocprofResults)
+        results = _decoded(written)
     except msgspec.ValidationError as error:
         raise DamagedInput(f"{path} does not hold the results of rocprofv3: {error}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -9,10 +9,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from hpcprof.analysis.explain.step_account import nothing_ran
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.analysis.operators.host_time import host_compute, idle_threads
+from hpcprof.analysis.operators.host_time import host_compute, idle_threads, measured_on_host
 from hpcprof.profiles.readers.kineto.reader import read
 from hpcprof.profiles.timeline import Timeline
 from tests.unit.analysis.over_all_ranks import analyze
@@ -132,3 +133,12 @@ def test_steps_phases_and_operators_are_measured_on_the_host(recorded: dict[str,
     operators = {row["name"]: row for row in rows(recorded, "operators") if row["rank"] == 0}
     # A linear layer forward, and two products backward but for the input of the first layer.
     assert (operators["aten::addmm"]["calls"], operators["aten::mm"]["calls"]) == (18, 30)
+
+
+def test_a_program_whose_device_has_no_events_is_not_measured_on_the_host(tmp_path: Path) -> None:
+    operator = ("cpu_op", "aten::mm", 0, 20, MAIN)
+    assert measured_on_host(trace(tmp_path, operator))
+    for lost in (("mtia_runtime", "launch", 1, 2, MAIN), ("cuda_runtime", "cudaLaunchKernel", 1, 2, MAIN)):
+        timeline = trace(tmp_path, operator, lost)
+        assert not measured_on_host(timeline)
+        assert "the work of the device is not in" in nothing_ran(timeline)

@@ -301,6 +301,13 @@ def test_a_kernel_that_ends_before_it_starts_is_left_out_and_counted(export: Pat
     assert Loss(LossKind.ROW, Subject.KERNEL, 1, count, "end") in timeline.origin.losses
 
 
+def test_a_database_of_nvprof_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "rank0.sqlite"
+    change(path, "CREATE TABLE StringTable (x)", "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (x)")
+    with pytest.raises(DamagedInput, match="a profile of nvprof, which Nsight Systems has replaced"):
+        read(path)
+
+
 def test_a_range_without_a_name_keeps_none(tmp_path: Path) -> None:
     path = tmp_path / "rank0.sqlite"
     generated_exports.write(path, 5)

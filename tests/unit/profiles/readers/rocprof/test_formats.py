@@ -161,6 +161,19 @@ def test_a_table_of_counters_is_a_profile_where_none_of_kernels_stands_beside_it
     assert sorted(read(path).kernels.end.tolist()) == sorted(one.end for one in made.DISPATCHES)
 
 
+def test_a_last_line_without_an_end_is_left_out_and_a_column_must_not_come_twice(tmp_path: Path) -> None:
+    path = made.write_tables(tmp_path)
+    whole = path.read_text()
+    path.write_text(whole.rstrip("\n"))
+    timeline = read(path)
+    assert len(timeline.kernels) == len(made.DISPATCHES) - 1
+    assert [(loss.kind, loss.count) for loss in timeline.origin.losses] == [(LossKind.ROW, 1)]
+    head, _, rest = whole.partition("\n")
+    path.write_text(head.replace("Kernel_Id", "Kernel_Name") + "\n" + rest)
+    with pytest.raises(DamagedInput, match=r"has the column Kernel_Name twice\.$"):
+        read(path)
+
+
 def test_a_row_of_another_length_is_left_out_and_counted(tmp_path: Path) -> None:
     path = made.write_tables(tmp_path)
     path.write_text(path.read_text() + "1,2\n")
