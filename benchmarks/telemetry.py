@@ -19,13 +19,19 @@ from statistics import median
 from hpcprof.node import telemetry
 
 ROUNDS = 5
+SAMPLE = """\
+import sys
+from hpcprof.node.telemetry import Sampler
+Sampler(*sys.argv[1:3], int(sys.argv[3])).run()
+"""
+"""The program of a sampler, with the arguments FOLDER NODE RANKS."""
 STEP = 200_000
 
 
 def sampled(folder: Path, seconds: float) -> tuple[float, int]:
     """Return the CPU time of a sampler, in seconds, and the bytes that it writes; its start is part of it."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    sampler = subprocess.Popen([sys.executable, "-IS", str(telemetry.__file__), str(folder), "node", "0"])
+    sampler = subprocess.Popen([sys.executable, "-c", SAMPLE, str(folder), "node", "0"])
     time.sleep(seconds)
     sampler.send_signal(signal.SIGTERM)
     sampler.wait()
@@ -64,7 +70,7 @@ def main() -> None:
             for _ in range(ROUNDS):
                 times = []
                 for with_sampler in (False, True, True, False):
-                    arguments = [sys.executable, "-IS", str(telemetry.__file__), name, "node", "0"]
+                    arguments = [sys.executable, "-c", SAMPLE, name, "node", "0"]
                     sampler = subprocess.Popen(arguments) if with_sampler else None
                     time.sleep(0.5)
                     times.append(steps(seconds / 8))

@@ -49,7 +49,14 @@ def measure(folder: Path) -> None:
         text=True,
     )
     assert program.stdin is not None and program.stdout is not None
-    sampler = [sys.executable, "-IS", str(telemetry.__file__), str(folder), "node", "0"]
+    sampler = [
+        sys.executable,
+        "-c",
+        "from hpcprof.node.telemetry import Sampler; import sys; Sampler(sys.argv[1], sys.argv[2], 0).run()",
+        str(folder),
+        "node",
+        "0",
+    ]
 
     def begin(seconds: float) -> None:
         program.stdin.write(f"{seconds}\n")  # type: ignore[union-attr]

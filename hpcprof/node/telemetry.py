@@ -1,6 +1,6 @@
 """The sampler of a node: what its GPUs, cores, memory, network and file systems did while a run was on it.
 
-Every run has a copy of this file in ``hook/``, and the wrapper of the node's first rank starts it. It runs
+A run has a copy of this file, which `hpcprof.node.beside` loads. It runs
 without hpcprof, under the node's own Python from 3.6, outside of the program's environment: it imports
 nothing but the standard library. Nothing here may make the job fail, and it ends with the job.
 
@@ -16,7 +16,6 @@ import json
 import os
 import re
 import signal
-import sys
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple, Union
 
@@ -756,8 +755,8 @@ def ticking(written: int, fastest: float, waking: float) -> float:
 class Sampler:
     """Writes the samples of this node until its ranks have ended."""
 
-    def __init__(self, run_directory: str, node: str, world_size: int) -> None:
-        self._world_size, self._parent = world_size, os.getppid()
+    def __init__(self, run_directory: str, node: str, world_size: int, parent: int = 0) -> None:
+        self._world_size, self._parent = world_size, parent or os.getppid()
         self._path = os.path.join(run_directory, FOLDER, node + ".jsonl")
         self._state = os.path.join(run_directory, "state")
         self._node = node
@@ -912,11 +911,3 @@ class Sampler:
             self._unwritten = []
             self._file.write(lines)
             self._written += len(lines)
-
-
-if __name__ == "__main__":
-    try:
-        Sampler(sys.argv[1], sys.argv[2], int(sys.argv[3])).run()
-    except Exception as error:
-        # The job goes on; a full disk or a quota are the causes to expect.
-        sys.exit("hpcprof: no further telemetry: %s" % error)

@@ -40,7 +40,7 @@ def test_ranks_have_the_numbers_that_a_stand_in_of_the_launcher_gives(
     run = tmp_path / "run"
     run.mkdir()
     for file, text in render_scripts(site, job, run, ["hpcprof"]).items():
-        (run / file).parent.mkdir(exist_ok=True)
+        (run / file).parent.mkdir(parents=True, exist_ok=True)
         (run / file).write_text(text)
     environment = {"PATH": f"{launcher.parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
     subprocess.run(["bash", run / "job.sh"], env=environment, check=True, capture_output=True, timeout=60)
@@ -75,7 +75,7 @@ def test_ranks_in_a_container_have_its_path_and_the_nodes_profiler_at_its_end(
     job = make_job(site, arguments=["sh", "-c", 'echo "$PATH"'], options=chosen, profiler="nsys")
     job = msgspec.structs.replace(job, directory=str(tmp_path), stall_timeout=0, no_telemetry=True)
     for name, text in render_scripts(site, job, run, ["hpcprof"]).items():
-        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_text(text)
     environment = {"PATH": f"{tools}:{os.environ['PATH']}", "HOME": str(tmp_path)}
     # The stand-in of nsys writes no profile.

@@ -114,7 +114,7 @@ def test_ranks_run_the_environment_on_the_nodes_disk(tmp_path: Path) -> None:
     job = make_job(site, arguments=[f"{environment}/bin/where"], stage_env=str(environment))
     job = msgspec.structs.replace(job, directory=str(tmp_path), stall_timeout=0, no_telemetry=True)
     for name, text in render_scripts(site, job, run, ["hpcprof"]).items():
-        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
         (run / name).write_text(text)
     subprocess.run(["bash", run / "job.sh"], env={**os.environ, "TMPDIR": str(disk)}, check=True, timeout=60)
     printed = (run / "logs/rank00000.out").read_text()

@@ -38,7 +38,7 @@ for tool in eu-stack gdb py-spy; do
     *) say refused "$tool" ;;
     esac
 done
-for tool in python3 awk nvidia-smi; do command -v "$tool" >/dev/null && say tool "$tool"; done
+for tool in python3 nvidia-smi; do command -v "$tool" >/dev/null && say tool "$tool"; done
 say scope "$(cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null)"
 say paranoid "$(cat /proc/sys/kernel/perf_event_paranoid 2>/dev/null)"
 while IFS=: read -r _ kind group; do
@@ -85,10 +85,9 @@ def judge_node(said: str) -> list[CheckResult]:
 
 def _processes(node: str, facts: dict[str, list[str]]) -> CheckResult:
     tools = {*facts.get("tool", ())}
-    if "awk" not in tools:
-        return broken(
-            f"{node} has no awk, so that no run is seen to stall there.", "Install awk on the nodes."
-        )
+    if "python3" not in tools:
+        remedy = "Install Python 3.6 or later on the nodes."
+        return broken(f"{node} has no python3, so that no run is seen to stall there.", remedy)
     if missing := facts.get("unreadable"):
         observation = f"{node} lets nobody read {', '.join(missing)} of a process in /proc."
         return warning(observation, "Ask the operators to mount /proc for users.")

@@ -16,10 +16,11 @@ from jinja2 import BytecodeCache, ChoiceLoader, FileSystemLoader, StrictUndefine
 from jinja2.bccache import Bucket
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from hpcprof import node
 from hpcprof.common import __version__
 from hpcprof.common.errors import UsageError
 from hpcprof.common.paths import packaged, user_config
-from hpcprof.node import on_request, pulse, stage_environment, step_lines, telemetry, uncaught
+from hpcprof.node import on_request, pulse, stage_environment, step_lines, uncaught
 from hpcprof.node.hooks import memory_history
 from hpcprof.node.hooks.torch_hook import recording
 from hpcprof.runs.job import Job
@@ -79,6 +80,12 @@ _LAUNCH_PLACES = {
     MEETING_PORT: '"${meeting##*:}"',
 }
 
+NODE = "node"
+"""The folder of a run with what runs beside the ranks of a node."""
+
+_LEFTOVER_SECONDS = 30
+"""Seconds that processes which a program leaves behind have to end by themselves."""
+
 # How often a rank looks whether another one has failed: less often the more ranks ask the file system.
 _WATCH_SECONDS, _WATCHED_RANKS, _LONGEST_WATCH_SECONDS = 2, 500, 20
 # How long a failed rank waits for the others to end, with profilers that still write and without.
@@ -124,6 +131,10 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     """The seconds before the walltime limit at which profilers stop; None without profiled ranks."""
     rank_variables: Sequence[str]
     """The families of environment variables that may tell a process its rank, in this order."""
+    beside: bool
+    """True if a process runs beside the ranks of each node: for samples, stalls or leftover processes."""
+    leftover_seconds: int = _LEFTOVER_SECONDS
+    """Seconds that processes which a program leaves behind have to end by themselves."""
     warning: tuple[str, int] = ("", 0)
     """The signal that job.sh sends ahead of the limit, and its seconds; empty and 0 for none."""
     signals: str = "HUP INT QUIT TERM USR1 USR2 ALRM XCPU"
@@ -239,6 +250,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         if scheduler.sends_signal and job.on_timeout != "resubmit"
         else warning_of(job.signal, job.on_timeout),
         watches_ranks=job.ranks > 1 and bool(profiled or not launcher.ends_other_ranks),
+        beside=bool(job.stall_timeout or not job.no_telemetry or (profiled and profiler.command)),
         watch_seconds=min(_WATCH_SECONDS + job.ranks // _WATCHED_RANKS, _LONGEST_WATCH_SECONDS),
         profilers_limit=_PROFILERS_SECONDS if profiled else _PROGRAMS_SECONDS,
         profiled_ranks=profiled,
@@ -267,20 +279,28 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     texts = {name: _render(environment, template, values) for name, template in names.items()}
     texts[JOB_SCRIPT] = scheduler.revised(texts[JOB_SCRIPT])
     texts |= {f"{START_UP}/{path}": text for path, text in {**hook, **start_up}.items()}
-    if not job.no_telemetry:
-        texts[f"{START_UP}/hpcprof_telemetry.py"] = Path(telemetry.__file__).read_text(encoding="utf-8")
+    if common.beside:
+        texts |= _node_modules("__init__", "beside", "leftovers", "stalls", "telemetry")
+        texts[f"{NODE}/__main__.py"] = "from hpcprof_node.beside import main\n\nmain()\n"
     if common.finds_mpi or values.get("mpi_trial"):
-        words = Path(telemetry.__file__).with_name("program_words.py")
+        words = Path(node.__file__).with_name("program_words.py")
         texts[f"{START_UP}/{PROGRAM_WORDS}"] = words.read_text(encoding="utf-8")
     if job.notify:
-        # Not imported: what it needs to reach a server takes 30 ms to load.
-        notify = Path(telemetry.__file__).with_name("notify.py")
-        texts[f"{START_UP}/hpcprof_notify.py"] = notify.read_text(encoding="utf-8")
+        texts |= _node_modules("notify")
     if environment_folder:
         texts[f"{START_UP}/hpcprof_stage.py"] = Path(stage_environment.__file__).read_text(encoding="utf-8")
     for file in scheduler.further_files(site, job, run_id, texts):
         texts[file.name] = _render(environment, file.template, {**values, **file.values})
     return texts
+
+
+def _node_modules(*names: str) -> dict[str, str]:
+    """Return modules that run beside the ranks, by path in the run."""
+    folder = Path(node.__file__).parent
+    return {
+        f"{NODE}/hpcprof_node/{name}.py": (folder / f"{name}.py").read_text(encoding="utf-8")
+        for name in names
+    }
 
 
 def hook_modules(*, has_pulse: bool, notes_exceptions: bool, keeps_memory: bool = False) -> dict[str, str]:

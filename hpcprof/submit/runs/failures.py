@@ -399,6 +399,17 @@ def _noted(run: Run) -> list[RankFailure]:
     return [RankFailure(rank, 1, _last_words(run, rank)) for rank in read_exceptions(run)]
 
 
+def _waits_for_leftovers(run: Run) -> str:
+    """Return which processes a program has left, if its profiler still waits for them."""
+    codes = run.rank_exit_codes()
+    for note in sorted((run.path / "state").glob("rank*.left")):
+        rank = int(note.stem[4:])
+        if rank not in codes:
+            code, left = (run.state_file(f"{note.stem}.{fact}") for fact in ("code", "left"))
+            return f"rank {rank} has ended (exit code {code}); its profiler waits for what it left: {left}"
+    return ""
+
+
 def _held_up(run: Run) -> str:
     """Return which ranks had held up the others, if the run had stalled before."""
     with suppress(msgspec.MsgspecError):

@@ -41,7 +41,7 @@ class Recording:
         self.calls.append("stopped")
 
     def write(self, path: Path) -> None:
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("trace")
 
 

@@ -115,7 +115,7 @@ def test_the_family_follows_from_the_version_of_the_library(library: str, family
 
 def test_the_library_of_a_launcher_is_that_of_its_installation(tmp_path: Path) -> None:
     for name in ("bin/mpiexec", "lib/libmpi.so.12.5.0"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     assert library_beside(str(tmp_path / "bin/mpiexec")) == str(tmp_path / "lib/libmpi.so.12.5.0")
     (tmp_path / "lib/libmpi.so.40.1.0").touch()

@@ -418,7 +418,7 @@ def test_the_doctor_has_help_with_an_example() -> None:
     assert "hpcprof doctor --site mycluster --probe" in done.output
 
 
-NODE = "node\tn3\ntool\tawk\ntool\tpython3\nscope\t1\nparanoid\t2\n"
+NODE = "node\tn3\ntool\tpython3\nscope\t1\nparanoid\t2\n"
 
 
 @pytest.mark.parametrize(

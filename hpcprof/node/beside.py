@@ -1,0 +1,59 @@
+"""The process beside the ranks of a node: samples, the stall watch, and the end of leftover processes.
+
+The wrapper of the node's first rank starts it as ``python3 -IS RUN/node`` with these arguments: the run, the
+node, the process of the wrapper, its rank and the number of ranks; whether to sample (1 or 0); the seconds
+without progress that are a stall (0 for none); whether a stall ends the run; and the seconds that leftover
+processes have to end. Nothing here may make the job fail.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+from .leftovers import Leftovers
+from .stalls import StallWatch, processes
+from .telemetry import Sampler
+
+_LOOK_SECONDS = 2.0
+
+
+def main() -> None:
+    """Run until the ranks of the node have ended, or SIGTERM."""
+    run, node = sys.argv[1:3]
+    wrapper, rank, ranks, samples, limit, stops, grace = map(int, sys.argv[3:])
+    # Before the first thread: the sampler waits for this signal, and takes a last sample.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    watch = StallWatch(run, node, rank, ranks, limit, bool(stops), wrapper) if limit else None
+    threads = [threading.Thread(target=_watch, args=(watch,), daemon=True)] if watch else []
+    threads.append(threading.Thread(target=_end_leftovers, args=(run, wrapper, grace), daemon=True))
+    for thread in threads:
+        thread.start()
+    if samples:
+        try:
+            Sampler(run, node, ranks, wrapper).run()
+        except Exception as error:
+            # A full disk or a quota are the causes to expect.
+            sys.stderr.write("hpcprof: no further telemetry of %s: %s\n" % (node, error))
+        else:
+            if not os.path.exists(run + "/state/stall_stop"):
+                return
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    threads[0].join()
+
+
+def _watch(watch: StallWatch) -> None:
+    """Watch; when the run was ended for a stall, the sampler ends too."""
+    if watch.watch():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _end_leftovers(run: str, wrapper: int, grace: float) -> None:
+    leftovers = Leftovers(run, grace)
+    while os.getppid() == wrapper or processes(run):
+        try:
+            leftovers.look()
+        except OSError:
+            pass  # a process or the folder is gone
+        time.sleep(_LOOK_SECONDS)

@@ -1,0 +1,519 @@
+"""The stall watch of a node: notices that no rank makes progress, gathers evidence, and may end the run.
+
+1. Every few seconds, sample each rank of the node: steps and collectives done, CPU time, data moved.
+2. Note progress in ``state/pulse/NODE``. Ranks that only poll in MPI, NCCL or CUDA make none.
+3. The node of rank 0 calls the run stalled when no node has noted progress for the time limit.
+4. Each node then keeps what the kernel, the interpreters, the GPUs and NCCL tell, in ``stall/``.
+5. If the job asks for it, and nothing has moved meanwhile, each node ends its processes.
+
+It runs without hpcprof, under the node's own Python from 3.6.
+"""
+
+import glob
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from typing import Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_MOVED_BYTES = 16384
+"""Minimum bytes between two samples that count as progress."""
+
+_BUSY_SHARE = 0.05
+"""Minimum share of a CPU for a rank that may compute."""
+
+_TOOL_SECONDS = 20
+_TOOLS_AT_ONCE = 16
+_GATHER_SECONDS = 45
+"""Seconds that the nodes have to gather evidence before one of them ends its programs."""
+
+_CALLS = re.compile(r"/lib(p?mpi[a-z0-9_]*|[nr]ccl|cuda)(-[0-9a-f.]+)?[.]so| P?MPI_[A-Z]")
+_THREAD = re.compile(r"TID [0-9]+|Thread .*(LWP|process) [0-9]+|Thread [0-9]+")
+_SOURCE_LINE = re.compile(r"    [^ ]+:[0-9]+:[0-9]+$")
+_NEUTRAL = re.compile(
+    r"sysdeps|nptl|/(ld-|lib(c|pthread|gomp|iomp|omp|uc[a-z]|fabric|psm|ibverbs|mlx|pmix|open-|event))"
+)
+"""Frames of the C library, and of threads of networks and of OpenMP, which tell nothing."""
+
+
+class RankSample(NamedTuple):
+    """The progress of one rank: w if it waits in a collective, r if not, else empty; and counters."""
+
+    state: str
+    done: int
+    ticks: float
+    moved_bytes: int
+
+
+Sample = Dict[int, RankSample]
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+class Process:
+    """A process of the run on this node, with the environment that it was started with."""
+
+    def __init__(self, pid: int, variables: Dict[bytes, bytes]) -> None:
+        self.pid = pid
+        self.path = "/proc/%d" % pid
+        rank = variables.get(b"HPCPROF_RANK", b"")
+        self.rank: Optional[int] = int(rank) if rank.isdigit() else None
+        self.is_program = b"HPCPROF_PROGRAM" in variables
+        self.is_profiled = variables.get(b"HPCPROF_PROFILER") != b"none"
+
+    def text(self, name: str) -> str:
+        """Return one of its files in ``/proc``; empty if it is gone."""
+        return _read(self.path + "/" + name).decode("utf-8", "replace")
+
+    def progress(self) -> Tuple[str, int]:
+        """Return w, r or u, and the steps and collectives done: the hook names one of its threads so."""
+        for path in glob.glob(self.path + "/task/*/comm"):
+            name = re.match(rb"hp([rwu])([0-9]+)$", _read(path).strip())
+            if name:
+                return name.group(1).decode(), int(name.group(2))
+        return "", 0
+
+    def links(self, *libraries: str) -> bool:
+        """Return whether it has a library of MPI, or one of those named, in its memory."""
+        names = "|".join((r"p?mpi[a-z0-9_]*", *libraries))
+        return re.search(r"/lib(%s)(-[0-9a-f.]+)?\.so" % names, self.text("maps")) is not None
+
+    def send(self, number: int) -> None:
+        """Send it a signal, if it is still there."""
+        try:
+            os.kill(self.pid, number)
+        except OSError:
+            pass
+
+
+def processes(run: str) -> List[Process]:
+    """Return the processes of a run on this node."""
+    wanted = {b"HPCPROF_RUN_DIR": os.fsencode(run)}
+    if "SLURMD_NODENAME" in os.environ:  # Slurm may emulate several nodes on one
+        wanted[b"SLURMD_NODENAME"] = os.fsencode(os.environ["SLURMD_NODENAME"])
+    marked = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            text = _read("/proc/%s/environ" % name)
+            variables = dict(part.partition(b"=")[::2] for part in text.split(b"\0"))
+            if all(variables.get(key) == value for key, value in wanted.items()):
+                marked.append(Process(int(name), variables))
+    return marked
+
+
+def programs(run: str) -> List[Process]:
+    """Return those that are no profiler's: profilers look on, and write when the program has ended."""
+    return [process for process in processes(run) if process.is_program]
+
+
+def ended_ranks(run: str) -> Set[int]:
+    """Return the ranks whose program has ended, though a profiler may still write."""
+    names = (re.match(r"rank([0-9]+)\.(exit|code)$", name) for name in os.listdir(run + "/state"))
+    return {int(name.group(1)) for name in names if name}
+
+
+def sample(of: Iterable[Process]) -> Sample:
+    """Return the progress of each rank that has a process here.
+
+    A tenth of the time for which they could run and had no CPU counts as CPU time: a program that starts on a
+    crowded node computes, though it gets little.
+    """
+    ranks: Sample = {}
+    for process in of:
+        fields = process.text("stat").rpartition(") ")[2].split()
+        if process.rank is None or len(fields) < 15:
+            continue
+        queued = process.text("schedstat").split()
+        ticks = sum(map(int, fields[11:15])) + (int(queued[1]) / 1e10 * _TICK if len(queued) > 1 else 0.0)
+        moved = sum(map(int, re.findall(r"^[rw]char: (\d+)", process.text("io"), re.MULTILINE)))
+        state, done = process.progress()
+        # torchrun starts several programs here: one of them that waits makes no progress.
+        ticks, moved = (0.0, 0) if state == "w" else (ticks, moved)
+        others = ranks.get(process.rank, RankSample("", 0, 0.0, 0))
+        ranks[process.rank] = RankSample(
+            others.state if not state or others.state in ("r", "u") else state,
+            done + others.done,
+            ticks + others.ticks,
+            moved + others.moved_bytes,
+        )
+    return ranks
+
+
+def compared(before: Sample, now: Sample, seconds: float) -> Tuple[bool, List[int]]:
+    """Return whether a rank has made progress between two samples, and else the ranks that use a CPU."""
+    moved, busy = before.keys() != now.keys(), []
+    for rank in before.keys() & now.keys():
+        first, last = before[rank], now[rank]
+        moved = moved or last.done != first.done
+        if last.state != "w":
+            moved = moved or last.moved_bytes - first.moved_bytes >= _MOVED_BYTES
+            if last.ticks - first.ticks >= seconds * _TICK * _BUSY_SHARE:
+                busy.append(rank)
+    return moved, busy
+
+
+def native_command(pid: int) -> List[str]:
+    """Return the command that prints the native stacks of a process; empty if no tool is here."""
+    if shutil.which("eu-stack"):
+        return ["env", "DEBUGINFOD_URLS=", "eu-stack", "-m", "-s", "-p", str(pid)]
+    if shutil.which("gdb"):
+        quiet = ["-iex", "set auto-load off", "-iex", "set debuginfod enabled off"]
+        shown = ["-ex", "set print frame-arguments none", "-ex", "thread apply all bt 60"]
+        return ["gdb", "-nx", "-batch", *quiet, "-p", str(pid), *shown]
+    return ["py-spy", "dump", "--native", "--pid", str(pid)] if shutil.which("py-spy") else []
+
+
+def run_tool(command: List[str]) -> bytes:
+    """Return what a tool prints within its time limit."""
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_TOOL_SECONDS,
+        )
+        return done.stdout
+    except (OSError, subprocess.SubprocessError):
+        return b""
+
+
+def only_polls(stacks: str, running: Set[str]) -> bool:
+    """Return whether each running thread of these native stacks is inside a call of MPI, NCCL or CUDA."""
+    thread, inside, outside = "", set(), set()  # type: str, Set[str], Set[str]
+    for line in stacks.splitlines():
+        head = _THREAD.match(line)
+        if head:
+            thread = head.group().split()[-1]
+        if _SOURCE_LINE.match(line):
+            continue
+        if _CALLS.search(line):
+            inside.add(thread)
+        elif line.startswith(("#", " ")) and not _NEUTRAL.search(line):
+            outside.add(thread)
+    return bool(running & inside) and not (running & outside) - inside
+
+
+class StallWatch:
+    """The watch of one node; ``rank`` is the one whose wrapper, the process ``parent``, started it."""
+
+    def __init__(
+        self, run: str, node: str, rank: int, world_size: int, limit: int, stops: bool, parent: int = 0
+    ) -> None:
+        self._run, self._node, self._world_size = run, node, world_size
+        self._decides = rank == 0
+        self._limit, self._stops = limit, stops
+        # Ten seconds, or less where a run counts as stalled after less than two minutes.
+        self._every = min(10, (limit + 11) // 12)
+        self._parent = parent or os.getppid()
+        self._moved = 0
+        self._before: Sample = {}
+        self._seen, self._gathered = b"", False
+        self._last = self._sure = time.time()
+        # Whether ranks that use CPUs are taken to compute, and when to look at their calls again.
+        self._taken, self._look = False, 0.0
+
+    def watch(self) -> bool:
+        """Look for progress until the run has ended here; return whether it was ended for a stall."""
+        os.makedirs(self._state("pulse"), exist_ok=True)
+        empty = 0
+        while self._pause(self._every):
+            if sum(name.endswith(".exit") for name in os.listdir(self._state(""))) >= self._world_size:
+                return False
+            here = programs(self._run) or processes(self._run)
+            # Three times without a process of the run: it is over here.
+            empty = 0 if here else empty + 1
+            if empty >= 3:
+                return False
+            if self._computes(here):
+                self._note_progress()
+            if self._decides:
+                self._judge()
+            if not self._has("stalled"):
+                self._gathered = False
+                self._remove("pulse/." + self._node)
+            elif not self._gathered:
+                self._keep_evidence()
+                if self._stops and self._is_to_end():
+                    self._end()
+                    return True
+        return False
+
+    def _computes(self, here: List[Process]) -> bool:
+        """Return whether a rank here has made progress since the last look, or is taken to compute."""
+        over = ended_ranks(self._run)
+        now = sample(process for process in here if process.rank not in over)
+        moved, busy = compared(self._before, now, self._every)
+        self._before = now
+        moment = time.time()
+        # Where the programs have ended, a profiler or processes that they left go on: that is no stall.
+        if moved or (not now and here):
+            self._sure, self._taken, self._look = moment, True, 0.0
+        elif not busy:
+            self._taken = False
+        elif moment - self._sure < self._limit // 2:
+            self._taken = True
+        elif moment >= self._look:
+            self._look = moment + self._limit // 8
+            self._taken = not all(self._polls(rank) for rank in busy)
+            self._sure = moment if self._taken else self._sure
+        return self._taken
+
+    def _judge(self) -> None:
+        """Call the run stalled if no node has noted progress for the time limit; take it back if one has."""
+        pulse = self._pulse()
+        if pulse != self._seen:
+            self._seen, self._last = pulse, time.time()
+            self._move("stalled", "went_on")
+        elif not self._has("stalled") and time.time() - self._last >= self._limit:
+            folder = os.path.join(self._run, "stall")
+            shutil.rmtree(folder, ignore_errors=True)
+            self._remove("stall.json")
+            os.makedirs(folder, exist_ok=True)
+            self._write("stalled", "%d\n" % self._last)
+
+    def _keep_evidence(self) -> None:
+        # First the programs themselves tell, and the interpreter where it is stuck.
+        time.sleep(self._every + 12)
+        self._gather()
+        self._gathered = True
+        now = sample(programs(self._run) or processes(self._run))
+        # What the evidence took is no progress, but steps and collectives that have ended are.
+        if {rank: one.done for rank, one in now.items()} != {r: one.done for r, one in self._before.items()}:
+            self._note_progress()
+        self._write("pulse/." + self._node, "")
+        self._before = now
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait; return whether ranks still run here, or the wrapper that started this process does."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            time.sleep(min(1.0, seconds))
+            if os.getppid() != self._parent and not processes(self._run):
+                return False
+        return True
+
+    def _state(self, name: str) -> str:
+        return os.path.join(self._run, "state", name)
+
+    def _has(self, name: str) -> bool:
+        return os.path.exists(self._state(name))
+
+    def _write(self, name: str, text: str) -> None:
+        part = self._state(os.path.join(os.path.dirname(name), ".part." + self._node))
+        with open(part, "w") as file:
+            file.write(text)
+        os.replace(part, self._state(name))
+
+    def _move(self, name: str, new: str) -> None:
+        try:
+            os.replace(self._state(name), self._state(new))
+        except OSError:
+            pass
+
+    def _remove(self, name: str) -> None:
+        try:
+            os.unlink(self._state(name))
+        except OSError:
+            pass
+
+    def _note_progress(self) -> None:
+        self._moved += 1
+        self._write("pulse/" + self._node, "%d\n" % self._moved)
+
+    def _pulse(self) -> bytes:
+        """Return the progress of all nodes."""
+        return b"".join(_read(path) for path in sorted(glob.glob(glob.escape(self._state("pulse")) + "/*")))
+
+    def _polls(self, rank: int) -> bool:
+        """Return whether a rank that uses a CPU only waits: each of its running threads is inside a call."""
+        polls = False
+        for process in programs(self._run):
+            if process.rank != rank:
+                continue
+            stats = (
+                _read(path).decode("utf-8", "replace") for path in glob.glob(process.path + "/task/*/stat")
+            )
+            running = {stat.split(" ")[0] for stat in stats if stat.rpartition(") ")[2].startswith("R")}
+            if not running:
+                continue
+            command = native_command(process.pid)
+            if not command or not process.links("cuda", "nccl", "rccl"):
+                return False
+            if not only_polls(run_tool(command).decode("utf-8", "replace"), running):
+                return False
+            polls = True
+        return polls
+
+    def _gather(self) -> None:
+        """Keep what the kernel knows of the ranks here, native stacks, and the state of GPUs."""
+        folder = os.path.join(self._run, "stall")
+        os.makedirs(folder, exist_ok=True)
+        looks, ranks = [], set()  # type: List[Tuple[subprocess.Popen[bytes], float]], Set[int]
+        for process in programs(self._run):
+            if process.rank is None:
+                continue
+            name = "%s/rank%05d" % (folder, process.rank)
+            ranks.add(process.rank)
+            wanted = r"^(?:State|Threads|VmRSS|VmSwap|voluntary_ctxt_switches):.*\n"
+            status = "".join(re.findall(wanted, process.text("status"), re.MULTILINE))
+            with open(name + ".process.part", "a") as file:
+                file.write("%swchan %s\n%s" % (process.text("stat"), process.text("wchan"), status))
+            self._keep_stack(process, name + ".stack")
+            # Only where the program does not tell itself: to look from outside stops it for a moment.
+            if process.progress()[0] in ("r", "w") or (
+                os.path.exists(name + ".json") and not process.links()
+            ):
+                continue
+            command = native_command(process.pid)
+            if command:
+                with open("%s.native.%d" % (name, process.pid), "wb") as out:
+                    tool = subprocess.Popen(
+                        command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL
+                    )
+                looks.append((tool, time.monotonic() + _TOOL_SECONDS))
+                if len(looks) % _TOOLS_AT_ONCE == 0:
+                    self._await(looks)
+        asked = [self._ask_for_dump(rank, folder) for rank in ranks]
+        self._await(looks)
+        if any(asked):
+            time.sleep(5)
+        for rank in ranks:
+            keep_dumps(self._run, rank)
+            os.replace("%s/rank%05d.process.part" % (folder, rank), "%s/rank%05d.process" % (folder, rank))
+        self._keep_gpus(folder)
+
+    @staticmethod
+    def _keep_stack(process: Process, path: str) -> None:
+        """Copy the stack that the hook of a program writes into memory."""
+        for descriptor in glob.glob(process.path + "/fd/*"):
+            try:
+                if "memfd:hpcprof-stack" in os.readlink(descriptor):
+                    stack = _read(descriptor)
+                    if stack:
+                        with open(path, "wb") as file:
+                            file.write(stack)
+            except OSError:
+                pass
+
+    @staticmethod
+    def _await(looks: "List[Tuple[subprocess.Popen[bytes], float]]") -> None:
+        for tool, until in looks:
+            try:
+                tool.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                tool.kill()
+                tool.wait()
+        del looks[:]
+
+    def _ask_for_dump(self, rank: int, folder: str) -> bool:
+        """Ask PyTorch for the last collectives of NCCL where the interpreter is stuck and has not told."""
+        asked = False
+        for pipe in glob.glob(glob.escape(self._state("dumps/rank%05d" % rank)) + "/*.pipe"):
+            worker = os.path.basename(pipe)[: -len(".pipe")]
+            if worker.isdigit() and not os.path.exists("%s/rank%05d.json" % (folder, int(worker))):
+                try:
+                    # To open it for both waits for no reader.
+                    descriptor = os.open(pipe, os.O_RDWR | os.O_NONBLOCK)
+                    os.write(descriptor, b"1")
+                    time.sleep(0.1)
+                    os.close(descriptor)
+                    asked = True
+                except OSError:
+                    pass
+        return asked
+
+    def _keep_gpus(self, folder: str) -> None:
+        if shutil.which("nvidia-smi"):
+            columns = "index,name,utilization.gpu,memory.used,clocks.sm,temperature.gpu,power.draw"
+            text = run_tool(["nvidia-smi", "--query-gpu=" + columns, "--format=csv"])
+            with open("%s/%s.gpu.csv" % (folder, self._node), "wb") as file:
+                file.write(text)
+        if any("/libnccl" in process.text("maps") for process in processes(self._run)):
+            text = ask_ras(os.environ.get("NCCL_RAS_ADDR") or "localhost:28028")
+            if text:
+                with open("%s/%s.ras" % (folder, self._node), "wb") as file:
+                    file.write(text)
+
+    def _is_to_end(self) -> bool:
+        """Return whether to end the run, once all nodes have gathered: one that ends takes all along."""
+        until = time.monotonic() + _GATHER_SECONDS
+        while time.monotonic() < until:
+            files = os.listdir(self._state("pulse"))
+            hidden = sum(name.startswith(".") and not name.startswith(".part.") for name in files)
+            if hidden >= sum(not name.startswith(".") for name in files):
+                break
+            time.sleep(3)
+        if self._decides:
+            if self._pulse() != self._seen:
+                return False
+            self._write("stall_stop", self._node + "\n")
+        while self._has("stalled") and not self._has("stall_stop"):
+            if not self._pause(2):
+                return False
+        return self._has("stall_stop")
+
+    def _end(self) -> None:
+        """End the processes here; job.sh gives the job its exit code.
+
+        A profiler that ends first has all calls, and may write for a while. Without one, all end at once: the
+        launcher may leave when the ranks have.
+        """
+        wrapper = os.fsencode(self._run + "/wrapper.sh")
+        for process in processes(self._run):
+            parent = re.search(r"^PPid:\s*(\d+)", process.text("status"), re.MULTILINE)
+            if not process.is_profiled or (
+                parent and wrapper in _read("/proc/%s/cmdline" % parent.group(1)).split(b"\0")
+            ):
+                process.send(signal.SIGTERM)
+        self._await_end(15)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for process in programs(self._run):
+                process.send(number)
+            self._await_end(15)
+        self._await_end(300)
+        for process in processes(self._run):
+            process.send(signal.SIGKILL)
+
+    def _await_end(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and processes(self._run):
+            time.sleep(1)
+
+
+def keep_dumps(run: str, rank: int) -> None:
+    """Keep what PyTorch has dumped for the ranks that a rank has started."""
+    for dump in glob.glob(glob.escape("%s/state/dumps/rank%05d" % (run, rank)) + "/dump_*"):
+        worker = dump.rpartition("_")[2]
+        if worker.isdigit() and os.path.getsize(dump):
+            kept = "%s/stall/rank%05d.flight.pickle" % (run, int(worker))
+            shutil.copyfile(dump, kept + ".part")
+            os.replace(kept + ".part", kept)
+
+
+def ask_ras(address: str) -> bytes:
+    """Return what NCCL's own monitor says of all ranks (2.24 and later)."""
+    host, _, port = address.rpartition(":")
+    text = b""
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), 3) as monitor:
+            monitor.settimeout(10)
+            monitor.sendall(b"verbose status\n")
+            while True:
+                part = monitor.recv(1 << 16)
+                if not part:
+                    break
+                text += part
+    except (OSError, ValueError):
+        pass
+    return text

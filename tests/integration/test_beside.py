@@ -1,0 +1,86 @@
+"""What runs beside the ranks of a node, with real processes: progress, the end of a stall, and leftovers."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hpcprof.node import stalls
+from hpcprof.node.leftovers import Leftovers
+from hpcprof.node.stalls import StallWatch, compared, processes, programs, sample
+from tests.waiting import until
+
+
+@contextmanager
+def program(run: Path, *command: str, rank: int = 0, **variables: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a program of a rank, once it has the environment of one."""
+    marks = {"HPCPROF_RUN_DIR": str(run), "HPCPROF_RANK": str(rank), "HPCPROF_PROGRAM": "x"}
+    with subprocess.Popen(command, env={**os.environ, **marks, **variables}) as process:
+        try:
+            until(lambda: any(one.pid == process.pid for one in programs(str(run))))
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    (tmp_path / "state").mkdir()
+    return tmp_path
+
+
+def test_a_rank_that_hardly_gets_a_cpu_computes(run: Path) -> None:
+    cpu = str(min(os.sched_getaffinity(0)))
+    loop = ["taskset", "--cpu-list", cpu, "sh", "-c", "while :; do :; done"]
+    # This one leaves a hundredth of the CPU to the other.
+    with subprocess.Popen(loop) as owner:
+        try:
+            with program(run, "nice", "-n", "19", *loop, rank=1):
+                before = sample(programs(str(run)))
+                time.sleep(2)
+                now = sample(programs(str(run)))
+        finally:
+            owner.kill()
+    assert (now[1].state, now[1].done) == ("", 0)
+    assert compared(before, now, 2) == (False, [1])
+
+
+def test_a_stall_ends_all_that_the_programs_have_started(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StallWatch, "_await_end", lambda watch, seconds: time.sleep(0.2))
+    script = "(trap '' TERM; exec sleep 1000) & exec sleep 1000"
+    with program(run, "sh", "-c", script) as started:
+        until(lambda: len(processes(str(run))) == 2)
+        StallWatch(str(run), "n", 0, 1, 10, stops=True)._end()
+        assert started.wait(10) == -15
+    until(lambda: not processes(str(run)))
+
+
+def test_what_a_program_leaves_behind_is_ended_after_its_grace_period(run: Path) -> None:
+    leftovers = Leftovers(str(run), 0.5)
+    with program(run, "sleep", "1000", rank=3) as daemon:
+        leftovers.look()  # its program has not ended
+        assert not (run / "state/rank00003.left").exists()
+        (run / "state/rank00003.code").write_text("0\n")
+        leftovers.look()
+        assert (run / "state/rank00003.left").read_text() == f"sleep ({daemon.pid})\n"
+        assert daemon.poll() is None
+        time.sleep(0.6)
+        leftovers.look()
+        assert daemon.wait(10) == -15
+
+
+def test_a_rank_whose_program_has_ended_never_stalls(run: Path) -> None:
+    watch = StallWatch(str(run), "n", 0, 2, 10, stops=False)
+    with program(run, "sleep", "1000"):
+        assert watch._computes(programs(str(run)))  # it has just begun
+        assert not watch._computes(programs(str(run)))
+        (run / "state/rank00000.code").write_text("0\n")
+        for _ in range(3):
+            assert watch._computes(programs(str(run)))
+    assert stalls.ended_ranks(str(run)) == {0}

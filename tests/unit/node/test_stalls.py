@@ -1,0 +1,48 @@
+"""The stall watch: progress between two samples, and native stacks of ranks that only poll."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcprof.node.stalls import RankSample, compared, only_polls
+
+RANK = RankSample("r", 5, 100.0, 1000)
+
+
+@pytest.mark.parametrize(
+    ("now", "moved", "busy"),
+    [
+        (RANK, False, []),
+        (RANK._replace(done=6), True, []),
+        (RANK._replace(moved_bytes=1000 + 16384), True, []),
+        (RANK._replace(state="w", moved_bytes=1000 + 16384), False, []),
+        (RANK._replace(ticks=RANK.ticks + 1000), False, [0]),
+        (RANK._replace(state="w", ticks=RANK.ticks + 1000), False, []),
+    ],
+)
+def test_steps_and_data_are_progress_and_cpu_time_may_be(
+    now: RankSample, moved: bool, busy: list[int]
+) -> None:
+    assert compared({0: RANK}, {0: now}, 10) == (moved, busy)
+
+
+def test_ranks_of_one_sample_have_just_begun_or_ended() -> None:
+    assert compared({}, {0: RANK}, 10) == (True, [])
+    assert compared({0: RANK}, {}, 10) == (True, [])
+
+
+POLLS = """\
+TID 10:
+#0  0x1 poll - /usr/lib/libc.so.6
+#1  0x2 MPIDI_progress - /opt/mpich/lib/libmpi.so.12
+#2  0x3 main - /home/user/solver
+TID 11:
+#0  0x4 futex_wait - /usr/lib/libc.so.6
+"""
+
+
+def test_a_rank_polls_if_each_running_thread_is_in_a_call() -> None:
+    assert only_polls(POLLS, {"10"})
+    assert not only_polls(POLLS, set())
+    assert only_polls(POLLS, {"10", "11"})
+    assert not only_polls(f"{POLLS}TID 12:\n#0  0x5 relax - /home/user/solver\n", {"10", "12"})
