@@ -7,7 +7,7 @@ import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +56,8 @@ if TYPE_CHECKING:  # a kept explanation needs none of them
     from hpcprof.analysis.explain.inputs import ExplainInputs
     from hpcprof.profiles.timeline import Gpu, Timeline
 
-_TABLE = "critical_path"
+_PATH, _COSTS = "critical_path", "profiler_cost"
+"""The analyses that come with an explanation."""
 
 _HARMLESS = (LossKind.NOTE, LossKind.CLOCK, LossKind.STEP, LossKind.NUMBERED, LossKind.MERGED)
 """Losses that leave out no event."""
@@ -67,7 +68,7 @@ _FEW_LAUNCHES = 0.01
 _MPI = "MPI_"
 """Names of places between calls of MPI contain it."""
 
-_VERSION_KEY, _VERSION = "version", 15
+_VERSION_KEY, _VERSION = "version", 16
 """Raised when explanations say something else about the same analyses: they are then computed again."""
 
 RanksRead = Callable[[int, int], None]
@@ -269,17 +270,26 @@ def _compute(
 ) -> tuple[Explanation, bool]:
     """Compute an explanation and keep it, unless another collect has changed the run in the meantime."""
     # Only here: a kept explanation needs neither pandas nor the graph.
+    import pandas as pd
+
     from hpcprof.analysis.explain.explain import explain_run
     from hpcprof.analysis.framework.outcome import Outcome, as_declared
 
     inputs = replace(_reported(explain_inputs(run, store, executor), progress), alone=alone)
     sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run.id).items()}
     found, path = explain_run(inputs)
-    reason = "" if len(path) else "the steps have no path through threads and streams"
-    table = AnalysisTable.from_outcome(as_declared(Outcome(path, reason), ANALYSES[_TABLE]))
+    costs = pd.DataFrame([asdict(cost) for cost in found.step.profiler_cost])
+    outcomes = {
+        _PATH: Outcome(path, "" if len(path) else "the steps have no path through threads and streams"),
+        _COSTS: Outcome(costs, "" if len(costs) else "the profiler's share of a step is unknown"),
+    }
+    tables = {
+        name: AnalysisTable.from_outcome(as_declared(outcome, ANALYSES[name]))
+        for name, outcome in outcomes.items()
+    }
     text = msgspec.json.encode({**found.as_json(), _VERSION_KEY: _VERSION}).decode()
     try:
-        return found, store.put_explanation(run.id, text, {_TABLE: table}, sha256)
+        return found, store.put_explanation(run.id, text, tables, sha256)
     except StoreError:  # Whoever may only read the database gets the explanation too.
         return found, True
 
@@ -398,7 +408,7 @@ def _losses(run: Run, store: Store) -> dict[int, tuple[Loss, ...]]:
     found: dict[int, tuple[Loss, ...]] = {}
     for rank, loss in store.losses(run.id):
         few = loss.kind is LossKind.LAUNCH and loss.count <= _FEW_LAUNCHES * (loss.of or 0)
-        if loss.kind not in _HARMLESS and not few and touches(loss, ANALYSES[_TABLE]):
+        if loss.kind not in _HARMLESS and not few and touches(loss, ANALYSES[_PATH]):
             found[rank] = (*found.get(rank, ()), loss)
     return found
 

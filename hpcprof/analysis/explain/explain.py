@@ -38,9 +38,10 @@ from hpcprof.analysis.explain.mpi_graph import HostSteps, common_steps, mpi_grap
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
 from hpcprof.analysis.explain.on_host import explain_on_host
 from hpcprof.analysis.explain.profiler_share import (
-    costs_by_call,
+    known_costs,
     launch_cost,
     typical_alone,
+    typical_costs,
     without_profiler,
 )
 from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts, with_pauses
@@ -453,13 +454,13 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
     candidates = _candidates(inputs, replay)
     unknown = _LIKE_WAITING if inputs.coverage or built.loose_ranks else ()
     cost = min(CALL_COST_NS.get(built.profiler, 0), MPI_CALL_COST_NS if of_mpi else sys.maxsize)
-    cost = 0 if share.costs else cost
+    cost = cost if replay.recorded is None else 0
     judged = [one for one in candidates if one.cause not in unknown]
     search = Search(replay, judged, cost, weights)
     found, hidden, slow = search.findings()
     found += [one for one in slow if one.candidate.slower >= _SURELY_SLOW]
     wall, recorded_elapsed = wall or round(search.wall), elapsed or round(search.wall)
-    elapsed = round(search.wall / share.scale) if share.costs else recorded_elapsed
+    elapsed = recorded_elapsed if replay.recorded is None else round(search.wall / share.scale)
     error = 100 * search.error / search.wall
     trust = _trust(inputs, built, error)
     doubts = [*absent]
@@ -493,8 +494,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
 class _ProfilerShare:
     """What is known of a step without the profiler, and the replay that is explained.
 
-    ``costs`` are empty where that is the replay of the recorded run. ``scale`` is the elapsed time of the
-    replayed steps over that of all steps.
+    ``scale`` is the elapsed time of the replayed steps over that of all steps.
     """
 
     replay: Replay
@@ -517,8 +517,11 @@ def _profiler_share(
     alone = inputs.alone
     # Noted steps are those of the optimizers, and a range of the program may be another step.
     if alone is None or (alone.source == MEASURED and built.step != "step"):
-        return _ProfilerShare(replay, typical_alone(replay, built.profiler, time, scale), (), scale)
-    costs = costs_by_call(replay, alone, time, scale)
+        typical = typical_alone(replay, built.profiler, time, scale)
+        return _ProfilerShare(
+            replay, typical, typical_costs(replay, built.profiler) if typical else (), scale
+        )
+    costs = known_costs(replay, alone, time, scale)
     cost = launch_cost(replay, alone.value, time, scale)
     return _ProfilerShare(without_profiler(replay, cost), alone, costs, scale)
 

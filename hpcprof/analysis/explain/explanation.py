@@ -306,7 +306,7 @@ class StepSummary:
     recorded_elapsed_ns : int or None
         The elapsed time of the recorded steps.
     profiler_cost : tuple of CallCost
-        What the profiler adds to the calls of a step, where the step alone is known.
+        What the profiler adds to the calls of a step; empty where nothing is known of it.
     """
 
     wall_p50_ns: int | None
@@ -323,7 +323,7 @@ class StepSummary:
     @property
     def is_alone(self) -> bool:
         """True if ``elapsed_ns`` and the savings are those of the program without the profiler."""
-        return bool(self.profiler_cost)
+        return self.alone_ns is not None and self.alone_ns.source != TYPICAL
 
     @property
     def priced_ns(self) -> int | None:
@@ -419,8 +419,8 @@ class Explanation:
         return msgspec.convert(values, cls)
 
 
-def no_critical_path(tables: Mapping[str, Any]) -> Outcome:
-    """Return the reason for which a collect gives no critical path: it comes with the explanation."""
+def comes_with_explanation(tables: Mapping[str, Any]) -> Outcome:
+    """Return the reason for which a collect leaves a table empty: it comes with the explanation."""
     from hpcprof.analysis.framework.outcome import no_rows
 
     return no_rows("hpcprof explain computes it")

@@ -89,6 +89,12 @@ def typical_alone(
     return StepAlone((low + high) // 2, low, high, TYPICAL)
 
 
+def typical_costs(replay: Replay, profiler: str) -> tuple[CallCost, ...]:
+    """Return what the profiler typically adds to the calls of each name, as `known_costs` does."""
+    low, high = TYPICAL_NS[profiler]
+    return _by_call(replay, ((low + high) // 2, low, high), TYPICAL)
+
+
 def without_profiler(replay: Replay, cost_ns: int) -> Replay:
     """Return the replay of a run in which a launch takes ``cost_ns`` less, and other calls their part."""
     graph, times = replay.graph, _quicker(replay, cost_ns)
@@ -103,27 +109,27 @@ def call_costs(replay: Replay, cost_ns: int) -> Ints:
     return costs
 
 
-def costs_by_call(
+def known_costs(
     replay: Replay, alone: StepAlone, time: Callable[[Ints], float], scale: float
 ) -> tuple[CallCost, ...]:
     """Return what the profiler adds to the calls of each name, the most costly in a step first.
 
     The parameters are those of `launch_cost`.
     """
-    cost = launch_cost(replay, alone.value, time, scale)
-    low, high = (
-        cost if end == alone.value else launch_cost(replay, end, time, scale)
-        for end in (alone.high, alone.low)
-    )
+    ends = {each: launch_cost(replay, each, time, scale) for each in {alone.value, alone.low, alone.high}}
+    return _by_call(replay, (ends[alone.value], ends[alone.high], ends[alone.low]), alone.source)
+
+
+def _by_call(replay: Replay, launch: tuple[int, int, int], source: str) -> tuple[CallCost, ...]:
+    """Return the costs of calls from that of a launch, in ns, and its interval."""
     graph = replay.graph
     weight, name = call_costs(replay, _UNIT), graph.calls.name
     rows = []
     for number in np.unique(name[weight > 0]).tolist():
         mine = name == number
         calls = round(int(mine.sum()) / graph.steps / len(graph.ranks), 1)
-        of_launch = float(weight[mine].mean()) / _UNIT
-        value, least, most = (round(of_launch * each) for each in (cost, low, high))
-        rows.append(CallCost(graph.names[number], calls, value, least, most, alone.source))
+        value, low, high = (round(float(weight[mine].mean()) / _UNIT * each) for each in launch)
+        rows.append(CallCost(graph.names[number], calls, value, low, high, source))
     return tuple(sorted(rows, key=lambda row: -row.calls_per_step * row.cost_ns))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from hpcprof.analysis.explain.changes import Change, Prediction
-from hpcprof.analysis.explain.explanation import GIVEN, MEASURED, Explanation, StepAlone
+from hpcprof.analysis.explain.explanation import GIVEN, MEASURED, CallCost, Explanation, StepAlone
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.profiles.losses import Loss, LossKind, Subject
@@ -109,6 +109,14 @@ def test_an_explanation_is_computed_once_and_kept_with_its_critical_path(
     assert len(graph.inputs) == 1
     path = store.read(run.id, "critical_path")
     assert (path.rows, path.reasons) == ([PATH], {})
+    costs = store.read(run.id, "profiler_cost")
+    assert (costs.rows, costs.reasons) == ([], {-1: "the profiler's share of a step is unknown"})
+    cost = CallCost("cudaLaunchKernel", 500.0, 9_000, 8_000, 10_000, GIVEN)
+    graph.explanation = replace(
+        graph.explanation, step=replace(graph.explanation.step, profiler_cost=(cost,))
+    )
+    explain(run, store, step_ns=7)
+    assert store.read(run.id, "profiler_cost").rows == [asdict(cost)]
 
 
 def test_a_given_step_time_is_kept_for_later_explanations(run: Run, store: Store, graph: Graph) -> None:

@@ -53,6 +53,7 @@ def test_kernels_that_are_left_out_touch_all_that_reads_kernels_and_nothing_else
                 "step_idle_causes",
                 "idle_threads",
                 "critical_path",
+                "profiler_cost",
             }
             | {
                 "mpi_regions",
