@@ -14,11 +14,12 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from hpcprof.common.errors import SchedulerError
+from hpcprof.common.processes import Completed
 from hpcprof.runs.job import Job
 from hpcprof.submit.remote.transport import transport
 from hpcprof.submit.schedulers.base import JobState, Record
@@ -27,9 +28,6 @@ from hpcprof.submit.schedulers.command import Refused, Unreachable, complaint, r
 from hpcprof.submit.schedulers.scheduler import directive_value, gpus_per_node
 from hpcprof.submit.sites.machine import Ask, Machine, most_common_node, parse_count
 from hpcprof.submit.sites.model import LauncherName, Node, Queue, Site
-
-if TYPE_CHECKING:
-    from hpcprof.common.processes import Completed
 
 _OWN_OPTIONS = {
     "--bank": "give --account",
@@ -83,18 +81,21 @@ class FluxScheduler(BatchScheduler):
 
     def directives(self, site: Site, job: Job) -> list[str]:
         """Return all directives but those for the logs."""
-        values = {"job-name": self.job_name(job.name), "bank": job.account, "queue": job.queue}
-        lines = [f"--{option}={directive_value(value)}" for option, value in values.items() if value]
-        lines += [f"--time-limit={job.walltime}s", f"--nodes={job.nodes}"]
         whole = self.keys_of(site).exclusive and job.cpus_per_rank is None
-        if not whole or job.gpus_per_rank is not None:
-            gpus = gpus_per_node(job) if whole else job.gpus_per_rank
-            lines.append(f"--nslots={job.nodes if whole else job.ranks}")
-            lines += [f"--cores-per-slot={job.cpus_per_rank or 1}"] if not whole else []
-            lines += [f"--gpus-per-slot={gpus}"] if gpus else []
-        lines += ["--exclusive"] if whole else []
-        lines += [f"--requires={directive_value(job.constraint)}"] if job.constraint else []
-        return [*lines, *super().directives(site, job)]
+        gpus = gpus_per_node(job) if whole else job.gpus_per_rank
+        values = {
+            "job-name": self.job_name(job.name),
+            "bank": job.account,
+            "queue": job.queue,
+            "time-limit": f"{job.walltime}s",
+            "nodes": str(job.nodes),
+            "nslots": "" if whole and job.gpus_per_rank is None else str(job.nodes if whole else job.ranks),
+            "cores-per-slot": "" if whole else str(job.cpus_per_rank or 1),
+            "gpus-per-slot": str(gpus) if gpus and job.gpus_per_rank is not None else "",
+            "requires": job.constraint,
+        }
+        lines = [f"--{option}={directive_value(value)}" for option, value in values.items() if value]
+        return [*lines, *(["--exclusive"] if whole else []), *super().directives(site, job)]
 
     def settings(self, directive: str) -> frozenset[str]:
         """Return the long name of the option."""
@@ -219,12 +220,7 @@ def _jobs(code: int, out: str, error: str) -> list[dict[str, Any]]:
         raise SchedulerError("the output of flux jobs is not as expected.") from None
 
 
-_WAITING = {
-    "NEW": "",
-    "DEPEND": "waits for another job to succeed",
-    "PRIORITY": "its priority is being determined",
-    "SCHED": "",
-}
+_WAITING = {"NEW": "", "DEPEND": "waits for another job to succeed", "PRIORITY": "", "SCHED": ""}
 _RUNNING = {"RUN": "", "CLEANUP": "ending: its last processes and the epilogue"}
 
 
@@ -233,7 +229,7 @@ def _record(job: Mapping[str, Any], now: float) -> Record:
     if state in _WAITING:
         held = job.get("urgency") == 0
         words = "held: flux job urgency JOB default releases it" if held else _WAITING[state]
-        return Record(JobState.QUEUED, words or str(_annotation(job, "reason_pending")))
+        return Record(JobState.QUEUED, words)
     if state in _RUNNING:
         return Record(JobState.RUNNING, _RUNNING[state])
     if state != "INACTIVE":
@@ -257,10 +253,6 @@ def _ended(job: Mapping[str, Any], now: float) -> Record:
         return Record(JobState.FAILED, f"it can never run: {note}", None, ended)
     code = job.get("returncode") if "waitstatus" in job else None
     return Record(JobState.FAILED, note, code, ended)
-
-
-def _annotation(job: Mapping[str, Any], name: str) -> object:
-    return ((job.get("annotations") or {}).get("sched") or {}).get(name, "")
 
 
 def _complaint(error: str) -> str:
