@@ -11,7 +11,7 @@ import click
 
 from hpcprof.cli.conventions import command_with_examples, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, show_remarks
-from hpcprof.cli.options import db_option, push_option
+from hpcprof.cli.options import db_option, flag, push_option
 from hpcprof.cli.pushing import push_each, pushing_to
 from hpcprof.cli.report import explain_first
 
@@ -23,17 +23,22 @@ if TYPE_CHECKING:
 @command_with_examples(
     "run",
     "hpcprof run --workload ddp --ranks-per-node 2 --profiler torch",
+    "hpcprof run --here --ranks-per-node 4 -- ./solver input.txt",
     "hpcprof run --site perlmutter --nodes 2 --profiler nsys -- python train.py",
 )
 @job_options
+@flag("--here", help="Use the nodes of the job that this shell is in (salloc, qsub -I), without a new job.")
 @db_option
 @push_option
-def command(request: JobSpec, db: str | None, hub: str | None) -> None:
+def command(request: JobSpec, here: bool, db: str | None, hub: str | None) -> None:
     """Submit a job, wait for it, collect and explain its profiles, and show the report.
 
     The program is given as for hpcprof submit. Without --profiler, it runs under the profiler that the site's
     file names, if any. The exit code is that of the job; a job that failed is reported too if it left a
     profile. Ctrl-C leaves the job running; hpcprof report RUN shows it later.
+
+    With --here, inside an allocation, the program starts at once on all of its nodes, or on --nodes of them,
+    by the launcher of the site; this can be repeated as long as the allocation lasts.
     """
     from hpcprof.cli.collect import collect_and_tell
     from hpcprof.cli.submit import follow
@@ -44,13 +49,18 @@ def command(request: JobSpec, db: str | None, hub: str | None) -> None:
 
     address = pushing_to(hub)
     asked, request = request, merged(request)
-    site = site_of(request)
+    if here:
+        from hpcprof.submit.allocation import within_allocation
+
+        site, request = within_allocation(request)
+    else:
+        site = site_of(request)
     if request.profiler is None and site.profiler:
         request = replace(request, profiler=site.profiler)
-    job = make_job(site, request)
+    job = make_job(site, request, draft=here)
     log_origins(asked, site, job)
     show_remarks(site, [job])
-    run = submit(site, job, request.runs_dir, typed_command(), request.template)
+    run = submit(site, job, request.runs_dir, typed_command(), request.template, here=here)
     click.echo(f"submitted {run.id}")
     run, status = follow(run, request.template)
 

@@ -29,6 +29,7 @@ from hpcprof.submit.rendering.array_script import member_directory
 from hpcprof.submit.rendering.job_scripts import render_array, render_scripts
 from hpcprof.submit.schedulers.base import JobState, SchedulerClient
 from hpcprof.submit.schedulers.command import Refused
+from hpcprof.submit.schedulers.local.scheduler import LocalScheduler
 from hpcprof.submit.schedulers.polling import check_answers, poll
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import WRAPPER
@@ -45,8 +46,12 @@ def submit(
     script: Path | None = None,
     behind: runs.Run | None = None,
     sync: Sync | None = None,
+    *,
+    here: bool = False,
 ) -> runs.Run:
     """Make a run directory, hand its job.sh to the scheduler, and record the job id.
+
+    ``here`` runs job.sh at once in the allocation that this shell is in, as a run of this machine.
 
     If the site has a host, the run's folder is sent there and the scheduler's commands run there; with
     ``sync`` also a folder of the user's, in which the program starts. On this machine the job can be queued
@@ -58,7 +63,8 @@ def submit(
         check_present(site, job)
     if (host := Host.of(site)) is not None:
         return _submit_there(host, site, job, runs_directory, command_line, template, script, sync)
-    client = _answering_client(site)
+    started_by = msgspec.structs.replace(site, scheduler=LocalScheduler.name) if here else site
+    client = _answering_client(started_by)
     after = _job_ids(job, runs_directory, client)
     keep(job.notify)
     # Rendered once to find mistakes in a template before anything is made.
@@ -66,7 +72,7 @@ def submit(
     run_id = runs.new_run_id(job.name, runs_directory)
     with _removed_on_failure(runs_directory / run_id):
         texts = render_scripts(site, job, runs_directory / run_id, command_line, template, script)
-        run = runs.create(run_id, runs_directory, site, job, command_line, texts, Path(job.directory))
+        run = runs.create(run_id, runs_directory, started_by, job, command_line, texts, Path(job.directory))
         if behind is not None:
             client.queue_behind(run, behind)
         note_intent(run)

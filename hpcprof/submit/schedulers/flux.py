@@ -97,6 +97,11 @@ class FluxScheduler(BatchScheduler):
         lines = [f"--{option}={directive_value(value)}" for option, value in values.items() if value]
         return [*lines, *(["--exclusive"] if whole else []), *super().directives(site, job)]
 
+    def allocated_nodes(self, environment: Mapping[str, str]) -> int:
+        """Return the size of the instance, which has a broker on each node."""
+        size = run_scheduler_command(["flux", "getattr", "size"]).stdout.strip()
+        return int(size) if size.isdigit() else 1
+
     def settings(self, directive: str) -> frozenset[str]:
         """Return the long name of the option."""
         name = re.split(r"[= ]", directive)[0]

@@ -98,6 +98,10 @@ class LsfScheduler(BatchScheduler):
         lines += [f"-R select[{directive_value(job.constraint)}]"] if job.constraint else []
         return [*lines, *own]
 
+    def allocated_nodes(self, environment: Mapping[str, str]) -> int:
+        """Return the number of hosts in LSB_MCPU_HOSTS, each followed by its slots."""
+        return len(environment.get("LSB_MCPU_HOSTS", "host 1").split()) // 2
+
     def settings(self, directive: str) -> frozenset[str]:
         """Return the option, with the section of a resource requirement (``-R``): they add to each other."""
         option, _, value = directive.partition(" ")

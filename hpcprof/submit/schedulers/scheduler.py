@@ -227,6 +227,10 @@ class Scheduler:
         """Return the settings that no user may pass on, each with the end of a sentence on what to do."""
         return {}
 
+    def allocated_nodes(self, environment: Mapping[str, str]) -> int:
+        """Return the number of nodes of the job that a shell with this environment is in."""
+        return 1
+
     def job_name(self, name: str) -> str:
         """Return a job's name as the scheduler accepts it."""
         return name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -136,6 +137,13 @@ class PbsScheduler(BatchScheduler):
         """Return the script without our ``place`` if it has no ``select``, since PBS refuses that."""
         has_select = re.search(r"^#PBS\b.*-l\s*(\S+,)?select=", script, re.MULTILINE)
         return script if has_select else script.replace(f"#PBS {_SCATTER}\n", "")
+
+    def allocated_nodes(self, environment: Mapping[str, str]) -> int:
+        """Return the number of hosts in the file that PBS lists them in, one line for each process."""
+        with suppress(OSError):
+            hosts = Path(environment.get("PBS_NODEFILE", "")).read_text(encoding="utf-8").split()
+            return len(set(hosts)) or 1
+        return 1
 
     def settings(self, directive: str) -> frozenset[str]:
         """Return the option, with the names of the resources (``-l``) or attributes (``-W``) that it sets."""

@@ -206,6 +206,10 @@ class SlurmScheduler(BatchScheduler):
         }
         return {"mpi_trial": trial}
 
+    def allocated_nodes(self, environment: Mapping[str, str]) -> int:
+        """Return what Slurm says in the environment."""
+        return int(environment.get("SLURM_JOB_NUM_NODES") or environment.get("SLURM_NNODES") or 1)
+
     def own_settings(self, site: Site) -> dict[str, str]:
         """Return the options that the script or another option of hpcprof has."""
         return {**_OWN_SETTINGS, self.keys_of(site).queue_directive: "give --queue"}
