@@ -448,7 +448,10 @@ def _check_node(job: Job, site: Site) -> None:
 
 
 def _check_passed_on(argument: str, site: Site, scheduler: Scheduler) -> None:
-    if not _PASSED_ON.fullmatch(argument):
+    option, _, value = argument.partition("=")
+    quoted = scheduler.quotes_values and option.startswith("--") and " " not in option
+    words = f"{option}={value.replace(' ', '_')}" if quoted and value else argument
+    if not _PASSED_ON.fullmatch(words):
         raise UsageError(
             f"--scheduler-arg {argument!r}: write one option of {scheduler.title} as it is in "
             "a batch script, without quotes, \\, #, $ and `.",

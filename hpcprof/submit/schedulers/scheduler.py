@@ -141,6 +141,8 @@ class Scheduler:
     """True if jobs run on this machine."""
     runs_in_image: ClassVar[bool] = False
     """True if jobs run in a container image, which has its own hpcprof and sees no file of this machine."""
+    quotes_values: ClassVar[bool] = False
+    """True if a value with spaces can be passed on: ``own_directives`` quotes it."""
     sends_signal: ClassVar[bool] = False
     """True if its directives ask for the signal ahead of the limit; otherwise job.sh sends it."""
     requeues: ClassVar[bool] = False

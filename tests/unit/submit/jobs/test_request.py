@@ -16,6 +16,7 @@ from hpcprof.submit.jobs.merge import merged
 from hpcprof.submit.jobs.request import resolve
 from hpcprof.submit.launchers import launch_command
 from hpcprof.submit.rendering.templates import render
+from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site, load_site_file
 from hpcprof.submit.sites.model import Site
@@ -305,7 +306,7 @@ def test_memory_without_a_unit_is_refused(text: str) -> None:
             {"scheduler_args": ["exclude=n3"]},
             "--scheduler-arg 'exclude=n3': write one option of Slurm",
         ),
-        (SLURM, {"scheduler_args": ["--comment=a b"]}, "write one option of Slurm"),
+        (SLURM, {"scheduler_args": ["-w n=1 b"]}, "write one option of Slurm"),
         (SLURM, {"scheduler_args": ["--comment=a\n"]}, "write one option of Slurm"),
         (SLURM, {"scheduler_args": ["--nodes=3"]}, "--nodes=3: hpcprof sets --nodes itself; give --nodes"),
         (SLURM, {"scheduler_args": ["-N3"]}, "hpcprof sets --nodes itself"),
@@ -359,3 +360,12 @@ def test_a_gpu_profiler_is_refused_without_gpus_and_accepted_with_some(tmp_path:
     site = loaded(tmp_path, "extends: generic-slurm\nnode: {cores: 64}\n")
     make_job(site, arguments=["true"], profiler="nsys", gpus_per_rank=1, **cuda)
     make_job(site, arguments=["true"], profiler="nsys", scheduler_args=["--gres=gpu:1"], **cuda)
+
+
+def test_slurm_gets_a_value_with_spaces_in_quotes() -> None:
+    asked: dict[str, Any] = {"arguments": ["x"], "scheduler_args": ("--comment=two words",)}
+    site = load_site("generic-slurm")
+    assert '--comment="two words"' in find_scheduler("slurm").directives(site, make_job(site, **asked))
+    for name, argument in (("generic-pbs", "--comment=two words"), ("generic-slurm", '--comment="a b"')):
+        with pytest.raises(UsageError, match="write one option of"):
+            make_job(load_site(name), arguments=["x"], scheduler_args=(argument,))
