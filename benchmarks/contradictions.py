@@ -35,7 +35,8 @@ from benchmarks.programs import KINDS, Loop  # noqa: E402
 from benchmarks.simulated_exports import write_export  # noqa: E402
 from hpcprof.analysis.explain.explanation import Cause, Explanation, Finding  # noqa: E402
 from hpcprof.analysis.framework.registry import ACROSS_RUNS  # noqa: E402
-from hpcprof.analysis.steps.run_step import PARTS, ended_steps, whole_steps  # noqa: E402
+from hpcprof.analysis.steps.once import once_ns  # noqa: E402
+from hpcprof.analysis.steps.run_step import PARTS, ended_steps, step_series, whole_steps  # noqa: E402
 from hpcprof.common.units import format_ns  # noqa: E402
 from hpcprof.report.account import Account, accounts_of_steps  # noqa: E402
 from hpcprof.report.contents import gather  # noqa: E402
@@ -363,10 +364,13 @@ def _of_serve(run: Results, every: pd.Series[Any], explanation: Explanation) -> 
         for column, values in columns.items():
             own = [None if pd.isna(one) else one for one in table[column]] if column in table else values
             yield Compared(f"{name}.{column}: table of serve", values, own)
+    # What happened once is in the account, and not in a history.
+    once = once_ns(step_series(run.analysis("step_times")).wall) / max(1, int(every["steps"]))
     for history in answer("/api/history")["histories"]:
         for point in history["points"]:
             if point["run"] == run.run.id:
-                yield Compared(f"{history['metric']}: history of serve", point["value"], median)
+                elapsed = float(every["elapsed_ns"]) - once
+                yield Compared(f"{history['metric']}: history of serve", point["value"], elapsed)
     both = answer("/api/compare", baseline=run.run.id, candidate=run.run.id)
     metrics = {row["metric"]: row["a"] for row in both["metrics"]}
     if "step_p50_ns" in metrics:

@@ -28,7 +28,7 @@ from hpcprof.analysis.explain.explanation import (
 from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.memory.findings import memory_findings
-from hpcprof.common.decode import from_json
+from hpcprof.common.decode import from_json, read_file
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError, unknown
 from hpcprof.common.logs import log_traceback
 from hpcprof.common.paths import is_folder
@@ -236,7 +236,7 @@ def _noted_alone(run: Run) -> StepAlone | None:
     ranks = []
     for path in sorted((run.path / "state" / "alone").glob("rank*.json")):
         with suppress(OSError, msgspec.MsgspecError):
-            halves = msgspec.json.decode(path.read_bytes(), type=list[_TimedSteps])
+            halves = from_json(read_file(path), list[_TimedSteps])
             times = [half.elapsed_ns / half.steps for half in halves if half.steps > 0]
             if times:
                 whole = sum(half.elapsed_ns for half in halves) / sum(half.steps for half in halves)
@@ -261,7 +261,7 @@ def _given_before(run: Run, store: Store) -> StepAlone | None:
         return None
     alone = None
     with suppress(msgspec.MsgspecError, KeyError):
-        alone = msgspec.convert(msgspec.json.decode(kept.explanation)["step"]["alone_ns"], StepAlone)
+        alone = msgspec.convert(from_json(kept.explanation)["step"]["alone_ns"], StepAlone)
     return alone if alone is not None and alone.source == GIVEN else None
 
 

@@ -186,8 +186,10 @@ def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
 
 def of_capture_without_steps(inputs: ExplainInputs) -> Iterator[Finding]:
     """Yield that copies take much of a capture without steps, of which nothing else can be judged."""
+    if len(inputs.tables["step_account"]):
+        return
     breakdown, copies = inputs.tables["breakdown"], inputs.tables["memops"]
-    if len(inputs.tables["step_account"]) or not len(breakdown) or not len(copies):
+    if not len(breakdown) or not len(copies):
         return
     times = breakdown[["rank", "exposed_mem_ns", "span_ns"]].astype(float)
     share = 100 * times["exposed_mem_ns"].sum() / max(1.0, times["span_ns"].sum())

@@ -49,7 +49,7 @@ OTHERS = (
     *("critical_path", "profiler_cost", "point_to_point", "point_to_point_summary"),
     *("mpi_calls", "mpi_waits", "mpi_delays", "mpi_matrix", "pop"),
     *("memory_use", "memory_snapshots", "memory", "memory_over_step", "host_memory"),
-    *("coincidences", "darshan_files", "darshan_ranks", "darshan_steps"),
+    *("coincidences", "darshan_files", "darshan_ranks", "darshan_steps", "expert_balance"),
 )
 RUN = [one for one in ANALYSES.values() if one.scope is Scope.RUN and one.name not in OTHERS]
 

@@ -30,7 +30,7 @@ def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profile = ProfileRow("run-1", 0, "f", "0" * 64, 1, "nsys", None, "", None, None, analysis_version=1)
     store.put_profiles(RunRow("run-1", str(tmp_path / "gone")), [RankResults(profile, {})])
 
-    def known(*_: object) -> Explanation:
+    def known(*_: object, as_recorded: bool) -> Explanation:
         return EXPLANATION
 
     monkeypatch.setattr("hpcprof.results.explanation.explain", known)

@@ -259,7 +259,7 @@ def test_many_failures_are_three_sentences_and_a_count() -> None:
     program = Program(2)
     for number in range(9):
         program.collective("AllReduce", comm=f"comm {number}")
-    rows = program.results()["rank_collectives"]
+    rows = program.results()["rank_collectives"].assign(step=None)
     outcome = collectives({"rank_collectives": pd.concat([rows, rows[rows["rank"] == 0].assign(seq=1)])})
     assert len(outcome.rows) == 0
     assert outcome.reason.count("is not matched") == 3

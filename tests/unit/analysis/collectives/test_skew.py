@@ -262,7 +262,8 @@ def test_a_rank_that_cannot_be_compared_leaves_the_figures_of_the_others_whole()
     assert outcome.reason.startswith("ranks with fewer than 5 matched")
 
 
-def test_without_steps_the_cost_is_unknown_and_so_is_the_verdict() -> None:
+def test_without_steps_the_cost_is_unknown_and_so_is_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcprof.analysis.steps.step_detection.launch_step_candidates", lambda timeline: ())
     program = sequence_parallel(3, late=[1], extra=500_000)
     for rank in program.ranks:
         rank.steps.clear()
