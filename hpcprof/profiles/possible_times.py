@@ -153,7 +153,8 @@ def _launched(timeline: Timeline) -> tuple[Ints, Ints, Ints, Ints]:
     start, end, device = timeline.of_operations("start", "end", "device")
     operation, call = launch_pairs(timeline)
     begun = np.full(len(start), np.iinfo(np.int64).max)
-    np.minimum.at(begun, operation, timeline.calls.start[call])
+    # The last assignment wins: of calls inside each other, the outer one comes first.
+    begun[operation[::-1]] = timeline.calls.start[call[::-1]]
     lag = np.full(len(start), _UNKNOWN)
     lag[operation] = start[operation] - begun[operation]
     return end, lag, begun, device

@@ -7,9 +7,9 @@ import re
 import numpy as np
 
 from hpcprof.analysis.steps.step_ranges import steps_of
-from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.intervals import Intervals
+from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.unique import named, rows_by_key
 from hpcprof.profiles.timeline import Ints, Mask, Timeline
 
@@ -35,16 +35,13 @@ def lost_launches(timeline: Timeline) -> Ints:
     operations that ended after it. A call inside another one, or around it, counts with it.
     """
     calls, rows = timeline.calls, launch_rows(timeline)
-    paired = np.unique(launch_calls(timeline))
-    paired = paired[paired != NO_CALL]
-    if not len(rows) or not len(paired):
-        return np.empty(0, np.int64)
     with_operation = np.zeros(len(calls), bool)
-    with_operation[paired] = True
-    # Calls of the runtime and of the driver share a correlation id, and the first of them is paired.
-    lost = rows[~with_operation[rows] & ~np.isin(calls.correlation[rows], calls.correlation[paired])]
-    if len(lost):
-        lost = lost[~_nested(timeline, lost, paired)]
+    with_operation[launch_pairs(timeline)[1]] = True
+    lost = rows[~with_operation[rows]]
+    if not len(lost) or not with_operation.any():
+        return np.empty(0, np.int64)
+    paired = np.flatnonzero(with_operation)
+    lost = lost[~_nested(timeline, lost, paired)]
     if len(lost):
         lost = lost[~_captured(timeline, lost)]
     return lost[~_at_the_end(timeline, lost, paired)] if len(lost) else lost
