@@ -54,6 +54,8 @@ _USUAL_LAUNCH_NS = 5_000
 """Time from a launch call to the start of its operation on an idle GPU."""
 _SHIFTED_SHARE, _FEWEST_SHIFTED = 0.5, 5
 """Minimum share or number of operations before their launch that make the clock wrong, and not the rows."""
+_GAP, _BETWEEN = 0.9, 0.1
+"""Minimum share of the operations before their launch that start after this share of the shift."""
 _SHIFT_SPREAD = 0.05
 """Maximum spread of the earliest operations, as a share of the shift that they agree on."""
 _UNORDERED_SHARE = 0.25
@@ -171,7 +173,11 @@ def _shift(lag: Ints, latest: int | None) -> int:
     needed = -int(np.sort(lag)[len(lag) // 100]) if early else 0
     if early:
         agree = np.ptp(least) <= max(_CLOCK_TOLERANCE_NS, _SHIFT_SPREAD * needed)
-        constant = early >= _SHIFTED_SHARE * len(lag) or (early >= _FEWEST_SHIFTED and agree)
+        # Behind a busy GPU, lags of all lengths lie between the earliest and those after the launch; single
+        # rows with wrong stamps leave a gap there.
+        between = np.count_nonzero((lag > -_GAP * needed) & (lag < -_CLOCK_TOLERANCE_NS))
+        queued = early >= _FEWEST_SHIFTED and agree and between >= _BETWEEN * early
+        constant = early >= _SHIFTED_SHARE * len(lag) or queued
         if not constant or (latest is not None and needed > latest + _CLOCK_TOLERANCE_NS):
             return 0
         room = _USUAL_LAUNCH_NS if latest is None else min(_USUAL_LAUNCH_NS, max(0, latest - needed) // 2)

@@ -144,11 +144,11 @@ READ: dict[str, tuple[list[str], str]] = {
     ),
     "NULL names": ([f"UPDATE {KERNEL} SET demangledName = NULL WHERE rowid % 7 = 0"], "1"),
     "names that the table of names lacks": (["DELETE FROM StringIds WHERE id = 2"], "1"),
-    "negative durations": ([f"UPDATE {KERNEL} SET end = start - 900 WHERE rowid % 50 = 3"], "1"),
+    "negative durations": ([f"UPDATE {KERNEL} SET end = start - 900 WHERE rowid % 50 = 3"], "end >= start"),
     "no duration": ([f"UPDATE {KERNEL} SET end = start WHERE rowid % 2 = 0"], "1"),
     "stamps that go back": (
         [f"UPDATE {KERNEL} SET start = start - 5000000, end = end - 5000000 WHERE rowid % 3 = 0"],
-        "1",
+        "CUPTI_ACTIVITY_KIND_KERNEL.rowid % 3 != 0",
     ),
     "rows in another order": (
         [
@@ -189,6 +189,9 @@ LOST = {
     "names that the table of names lacks": ["99 of 300 kernels have no readable name"],
     "stamps of 2^62": ["2 of 300 kernels have no valid start and are left out"],
     "a stamp of 2^63 - 1": ["1 of 300 kernels has no valid end and is left out"],
+    "negative durations": ["6 of 300 kernels have no valid end and are left out"],
+    "stamps that go back": ["100 of 300 kernels start before their launch and are left out"],
+    "ranges that end before they begin": ["5 of 19 ranges have no valid end and are left out"],
     "no name of any API call": ["300 of 300 API calls have no readable name"],
 }
 

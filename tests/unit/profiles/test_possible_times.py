@@ -122,3 +122,11 @@ def test_an_operation_that_ends_long_after_the_capture_is_left_out() -> None:
 def test_the_first_event_of_a_clock_that_begins_with_it_may_start_at_0() -> None:
     rows = [(0, 200 * MS, COMP, None), *kernels(begin=200 * MS)]
     assert not with_possible_times(timeline(rows)).origin.losses
+
+
+def test_rows_that_go_back_by_the_same_time_are_no_clock() -> None:
+    rows = [
+        (start - 5 * MS, end - 5 * MS, *rest) if at % 3 == 0 else (start, end, *rest)
+        for at, (start, end, *rest) in enumerate(kernels(30, begin=20 * MS))
+    ]
+    assert kinds(with_possible_times(ordered(rows))) == [("early", 10, 30)]
