@@ -372,6 +372,7 @@ def describe_status(run: Run, status: JobStatus) -> str:
         failure = first_failed_rank(run)
         if failure is not None and failure.noticed_another:
             failure = _culprit_first(run, [failure, *_failed_workers(run, _noted(run))])[0]
+        stalled = _waits_for_leftovers(run)
     unstarted = launch_failure(run) if status.state is JobState.FAILED else ""
     if status.state is JobState.FAILED and not unstarted:
         failure = next(iter(failed_ranks(run)), None)
@@ -447,6 +448,13 @@ def profiler_complaint(run: Run) -> str:
     return ""
 
 
+def _notes_places(run: Run) -> bool:
+    """Return whether the wrapper notes the ranks that it profiles; edited ones of version 0.3 do not."""
+    with suppress(OSError):
+        return "record profiled" in (run.path / WRAPPER).read_text(encoding="utf-8", errors="replace")
+    return False
+
+
 def nothing_recorded(run: Run) -> str:
     """Return the profiler's complaint if it has written no profile of a run; empty otherwise."""
     profiles = run.outputs() / "profiles"
@@ -454,7 +462,8 @@ def nothing_recorded(run: Run) -> str:
         return ""
     selection = run.manifest.job.profile_ranks
     ended = run.state_file("finished") is not None and run.rank_exit_codes()
-    if place_conditions(selection) and ended and not any((run.path / "state").glob("rank*.profiled")):
+    unchosen = ended and _notes_places(run) and not any((run.path / "state").glob("rank*.profiled"))
+    if place_conditions(selection) and unchosen:
         return f"--profile-ranks {selection} selects none of the ranks where they ran"
     return profiler_complaint(run).removeprefix(": ")
 

@@ -329,6 +329,17 @@ def test_logs_of_an_older_attempt_prove_nothing_for_a_new_one(tmp_path: Path) ->
     assert describe_status(run, FAILED) == f"exit code 255; {says}"
 
 
+def test_a_profiler_that_waits_for_what_its_program_left_is_told(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=1)
+    (tmp_path / "state/rank00000.code").write_text("0\n")
+    (tmp_path / "state/rank00000.left").write_text("sleep (12)\n")
+    says = "rank 0 has ended (exit code 0); its profiler waits for what it left: sleep (12)"
+    running = JobStatus(JobState.RUNNING, "")
+    assert describe_status(run, running) == says
+    (tmp_path / "state/rank00000.exit").write_text("0\n")
+    assert describe_status(run, running) == ""
+
+
 MPICH_ABORT = (
     "Abort(5) on node 1 (rank 1 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 5) - process 1\n"
 )
