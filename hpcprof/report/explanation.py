@@ -389,13 +389,18 @@ def hidden_cost(finding: Finding, explanation: Explanation) -> str:
 
 
 def in_short(explanation: Explanation) -> list[str]:
-    """Return the conclusion for the head of a report: a line for each finding that is shown."""
+    """Return the conclusion for the head of a report: a line for each finding that is shown.
+
+    Before them it says what a step takes alone, if it is known: the account of the report is as recorded.
+    """
     found = []
     for number, one in enumerate(explanation.shown(), 1):
         found.append(f"{number}. {named(one, explanation)}: {saved(one)}")
         found += [f"or: {other}" for other in instead(one, explanation)]
         found.append(f"remedy: {visible(one.remedy)}")
-    return [*_slower(explanation), *(found or [_nothing(explanation)])]
+    step = explanation.step
+    alone = _takes(step, step.priced_ns) if step.is_alone and step.priced_ns is not None else ()
+    return [*_slower(explanation), *alone, *(found or [_nothing(explanation)])]
 
 
 def prediction_text(prediction: Prediction, changed: bool, width: int) -> RenderableType:

@@ -72,6 +72,7 @@ def test_the_first_sentence_says_what_is_known_of_the_profilers_share() -> None:
         "The replay without the profiler says 84.00 ms, 5 % more; savings are of that (--as-recorded: of the "
         "recorded step).",
     ]
+    assert in_short(given)[:2] == written(given).conclusion[:2]
     typical = replace(step, elapsed_ns=100 * MS, alone_ns=replace(alone, source=TYPICAL))
     assert written(replace(given, step=typical)).conclusion[0] == (
         "A step takes 100.0 ms while recorded (elapsed time per step of 6 steps on 2 ranks; median 100.0 ms)"
