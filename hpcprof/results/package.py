@@ -14,12 +14,13 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from hashlib import sha256
 from pathlib import Path
+from traceback import clear_frames
 from typing import IO, Any
 
 import msgspec
@@ -99,7 +100,7 @@ class Package:
     """
 
     described: Described
-    rows: Mapping[str, Mapping[str, list[Any]]]
+    rows: PackedRows
     folder: Path
     bytes: int
 
@@ -173,23 +174,34 @@ def unpacked(path: Path, beside: Path, most_bytes: int = MOST_EVENT_BYTES) -> It
     the package may take ``most_bytes``, as files and in memory. Raises DamagedInput if anything in it is not
     as `write_package` writes it, and HpcprofError if a file cannot be written here.
     """
-    most_bytes = min(most_bytes, MOST_EVENT_BYTES)
     with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=beside) as folder, ExitStack() as held:
-        place = Path(folder)
         try:
-            with tarfile.open(path, "r|gz", tarinfo=_PlainFile) as archive:
-                members = _Members(archive, most_bytes)
-                described = _described(members.read(_RUN, _MOST_RUN_BYTES))
-                results = members.read(_RESULTS, MOST_RESULTS_BYTES, held)
-                rows = PackedRows(results, described.made_by)
-                check_rows(described.listed.run, rows)
-                members.extract(place, frozenset(rows["profiles"]["rank"] if "profiles" in rows else ()))
-        except (tarfile.TarError, OSError, EOFError, ValueError, zlib.error) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise HpcprofError(f"the package cannot be unpacked: {error.strerror}.") from None
-            raise DamagedInput(f"the package is damaged: {error}") from None
-        _check_events(place, most_bytes)
-        yield Package(described, rows, place, members.total)
+            package = _read(path, Path(folder), min(most_bytes, MOST_EVENT_BYTES), held)
+        except HpcprofError as error:
+            # Whoever keeps the error would keep the results in its frames.
+            clear_frames(error.__traceback__)
+            raise
+        try:
+            yield package
+        finally:
+            package.rows.forget()
+
+
+def _read(path: Path, place: Path, most_bytes: int, held: ExitStack) -> Package:
+    """Return a package that is checked, with its events in a folder; ``held`` gets the memory of its rows."""
+    try:
+        with tarfile.open(path, "r|gz", tarinfo=_PlainFile) as archive:
+            members = _Members(archive, most_bytes)
+            described = _described(members.read(_RUN, _MOST_RUN_BYTES))
+            rows = PackedRows(members.read(_RESULTS, MOST_RESULTS_BYTES, held), described.made_by)
+            check_rows(described.listed.run, rows)
+            members.extract(place, frozenset(rows["profiles"]["rank"] if "profiles" in rows else ()))
+    except (tarfile.TarError, OSError, EOFError, ValueError, zlib.error) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise HpcprofError(f"the package cannot be unpacked: {error.strerror}.") from None
+        raise DamagedInput(f"the package is damaged: {error}") from None
+    _check_events(place, most_bytes)
+    return Package(described, rows, place, members.total)
 
 
 def _described(text: bytes) -> Described:

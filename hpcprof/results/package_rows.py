@@ -28,7 +28,7 @@ from hpcprof.results.store.tables import OF_RUN, Finite, Kept
 MOST_RESULTS_BYTES = 256 << 20
 """Maximum size of the results of a package as JSON."""
 
-MOST_MEMORY_BYTES = 512 << 20
+MOST_MEMORY_BYTES = 768 << 20
 """Maximum memory of the results of all packages that are decoded at the same time."""
 
 _MOST_TABLE_BYTES = MOST_MEMORY_BYTES - MOST_RESULTS_BYTES
@@ -100,6 +100,10 @@ class PackedRows(Mapping[str, Mapping[str, list[Any]]]):
     def __init__(self, text: bytes, made_by: str) -> None:
         self._made_by = made_by
         self._tables = self._fields("results.json", text, tuple(OF_RUN))
+
+    def forget(self) -> None:
+        """Let the memory of the rows go, even if somebody still has this object."""
+        self._tables = {}
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tables)
