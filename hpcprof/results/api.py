@@ -113,11 +113,18 @@ class Results:
             raise UsageError(f"{name} compares nothing without other runs.")
         return _frame(analysis, over_pair(analysis, [self.run], [other.run for other in others], self.store))
 
-    def explain(self) -> Explanation:
+    def explain(self, *, step_ns: int | None = None, as_recorded: bool = False) -> Explanation:
         """Explain where step time is lost, and what each cause costs.
 
         `Explanation.shown` returns the findings that ``hpcprof explain`` shows, `Explanation.as_json` all of
         them as dictionaries. The first call reads the timelines; the results database keeps the explanation.
+
+        Parameters
+        ----------
+        step_ns : int, optional
+            The time of a step without the profiler, as of ``hpcprof open --step-time``. It is kept.
+        as_recorded : bool
+            Leave the profiler's share in, also where the step alone is known.
 
         Raises
         ------
@@ -125,7 +132,7 @@ class Results:
             If the run has not been collected, or its timelines cannot be read.
         """
         self._collected()
-        return explain(self.run, self.store)
+        return explain(self.run, self.store, step_ns=step_ns, as_recorded=as_recorded)
 
     def whatif(self, *changes: str) -> Prediction:
         """Predict the step of the run with changed times; without changes, replay it as it was.

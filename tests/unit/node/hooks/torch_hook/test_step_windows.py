@@ -115,7 +115,13 @@ def test_without_the_profiler_nothing_happens(switch: ModuleType, monkeypatch: p
     def raises(*_: object) -> None:
         raise RuntimeError("NVTX functions not installed.")
 
-    torch = SimpleNamespace(cuda=SimpleNamespace(nvtx=SimpleNamespace(range_push=raises)))
+    def asserts() -> None:
+        raise AssertionError("Torch not compiled with CUDA enabled")
+
+    cuda = SimpleNamespace(
+        nvtx=SimpleNamespace(range_push=raises), profiler=SimpleNamespace(start=asserts, stop=asserts)
+    )
+    torch = SimpleNamespace(cuda=cuda)
     monkeypatch.setitem(sys.modules, "torch", torch)
     switch.resume()
     switch.mark(MARK)
