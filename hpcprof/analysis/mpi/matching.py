@@ -28,7 +28,7 @@ from hpcprof.profiles.collective_operations import (
 from hpcprof.profiles.columns.unique import distinct, numbered_rows, position_in_group
 from hpcprof.profiles.timeline import Ints, Mask
 
-_SENDS = frozenset({"Send"})
+_SENDS, _RECEIVES = frozenset({"Send"}), frozenset({"Recv"})
 
 NEAR_NS, RARELY = 20_000, 0.1
 """Moments of two ranks that are so close may be in the other order, and few others are chance."""
@@ -140,6 +140,12 @@ class MatchedOperations:
     def sends(self) -> Mask:
         """True for each operation that sends a message."""
         return self.is_of(_SENDS)
+
+    @property
+    def unnamed(self) -> Mask:
+        """True for each receive that names no message and got none: it was cancelled or from no rank."""
+        nothing: Mask = (self.peer == NONE) & (self.tag == NONE) & (self.comm == len(self.comms) - 1)
+        return nothing & self.is_of(_RECEIVES)
 
     @property
     def matched_sends(self) -> Ints:
@@ -255,7 +261,8 @@ def with_matches(lists: RunLists, match: Ints, peer: Ints, known: Mask) -> RunMp
     partner[pairs] = pairs[:, ::-1]
     members = np.array([*map(len, found.members)])
     absent = ~known & ~message & ((found.comm == len(members) - 1) | (found.sizes > members)[found.comm])
-    lost = [np.count_nonzero(~known & of) for of in (message, ~message & ~absent, absent)]
+    unmatched = message & ~found.unnamed
+    lost = [np.count_nonzero(~known & of) for of in (unmatched, ~message & ~absent, absent)]
     peer = np.where(match == NONE, found.peer, peer)
     return RunMpi(calls, replace(found, match=match, partner=partner, peer=peer), Unmatched(*map(int, lost)))
 
@@ -308,7 +315,7 @@ def _operations(lists: RunLists, window: RowWindow) -> MatchedOperations:
 def _match_messages(found: MatchedOperations) -> tuple[Ints, Ints, int]:
     """Return the number of each message, its other end, and how many have none."""
     match, partner = np.full(len(found), NONE), np.full(len(found), NONE)
-    message = found.is_of(POINT_TO_POINT)
+    message = found.is_of(POINT_TO_POINT) & ~found.unnamed
     chosen = np.flatnonzero(message & (found.peer != NONE))
     if not len(chosen):
         return match, partner, int(np.count_nonzero(message))

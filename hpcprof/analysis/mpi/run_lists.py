@@ -8,7 +8,7 @@ window, and for 30 to 60 bytes a call.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from hpcprof.analysis.mpi.unnamed_receives import RankMessages, messages_of_unnamed
 from hpcprof.profiles.collective_operations import POINT_TO_POINT, WAITING
 from hpcprof.profiles.columns.unique import numbered_rows, position_in_group
 from hpcprof.profiles.timeline import Ints, Mask
@@ -93,6 +94,52 @@ class Communicators:
         return result
 
 
+def _communicators(names: NumberedTexts, rows: Mapping[int, _RankRows]) -> Communicators:
+    texts: list[str | None] = [*names, None]
+    sizes = np.full(len(texts), NONE)
+    members: list[list[int]] = [[] for _ in texts]
+    for rank, of in rows.items():
+        comm = of.operations["comm"].astype(np.int64)
+        np.maximum.at(sizes, comm, of.operations["ranks"].astype(np.int64))
+        for number in np.unique(comm).tolist():
+            members[number].append(rank)
+    return Communicators(texts, [np.array(sorted(ranks), np.int64) for ranks in members], sizes)
+
+
+def _joined_by_all(known: Communicators, rows: Mapping[int, _RankRows]) -> int | None:
+    """Return the communicator of all ranks with the most operations."""
+    every = [
+        number
+        for number, members in enumerate(known.members[:-1])
+        if len(members) == len(rows) and known.sizes[number] in (NONE, len(members))
+    ]
+    counts = {
+        number: sum(int(np.count_nonzero(of.operations["comm"] == number)) for of in rows.values())
+        for number in every
+    }
+    return max(counts, key=lambda number: counts[number]) if counts else None
+
+
+def _messages(
+    operations: Mapping[str, _Column], known: Communicators, world: int | None, message: Ints, sends: Ints
+) -> RankMessages:
+    """Return the operations of a rank; ``message`` and ``sends`` are the numbers of their kinds."""
+    op, comm, peer, within, tag = (
+        operations[name].astype(np.int64) for name in ("op", "comm", "peer", "within", "tag")
+    )
+    sent, of_two = np.isin(op, sends), np.isin(op, message)
+    peer = np.where(peer == NONE, known.in_program(comm, within), peer)
+    return RankMessages(comm, peer, tag, sent, of_two & ~sent, ~of_two & (comm == world))
+
+
+def _with_messages(rows: _RankRows, places: Ints, comm: Ints, peer: Ints, tag: Ints) -> _RankRows:
+    """Return the rows of a rank with the communicators, partners and tags of some operations."""
+    columns = {name: rows.operations[name].astype(np.int64) for name in ("comm", "peer", "tag")}
+    for name, values in (("comm", comm), ("peer", peer), ("tag", tag)):
+        columns[name][places] = values
+    return replace(rows, operations={**rows.operations, **_small(columns)})
+
+
 @dataclass
 class RunLists:
     """The rows of ``mpi_call_list`` and ``mpi_operation_list`` of all ranks, added in their order."""
@@ -104,7 +151,7 @@ class RunLists:
     ops: NumberedTexts = field(default_factory=NumberedTexts)
     comms: NumberedTexts = field(default_factory=NumberedTexts)
     """Of calls, the ranges around and before them, operations and communicators."""
-    _rows: dict[int, _RankRows] = field(default_factory=dict)
+    _added: dict[int, _RankRows] = field(default_factory=dict)
 
     def add(self, rank: int, calls: pd.DataFrame, operations: pd.DataFrame) -> None:
         """Add the rows of a rank, if it has calls."""
@@ -128,25 +175,29 @@ class RunLists:
         begin, end = of_operations["begin"], of_operations["end"]
         of_operations["end"] = np.where(end == NONE, NONE, end - begin)
         bounds = np.append(np.flatnonzero(np.diff(thread, prepend=NONE)), len(start))
-        self._rows[rank] = _RankRows(_small(found), _small(of_operations), bounds)
+        self._added[rank] = _RankRows(_small(found), _small(of_operations), bounds)
 
     @property
     def ranks(self) -> list[int]:
         """The ranks with MPI calls."""
-        return [*self._rows]
+        return [*self._added]
+
+    @cached_property
+    def _rows(self) -> dict[int, _RankRows]:
+        """The rows of each rank; receives that record nothing have the message that they must have got."""
+        rows = self._added
+        known = _communicators(self.comms, rows)
+        world = _joined_by_all(known, rows)
+        message, sends = self.ops.chosen(POINT_TO_POINT), self.ops.chosen(_SENDS)
+        found = messages_of_unnamed(
+            {rank: _messages(of.operations, known, world, message, sends) for rank, of in rows.items()}
+        )
+        return rows | {rank: _with_messages(rows[rank], *columns) for rank, columns in found.items()}
 
     @cached_property
     def communicators(self) -> Communicators:
         """The communicators of the run."""
-        names: list[str | None] = [*self.comms, None]
-        sizes = np.full(len(names), NONE)
-        members: list[list[int]] = [[] for _ in names]
-        for rank, rows in self._rows.items():
-            comm = rows.operations["comm"].astype(np.int64)
-            np.maximum.at(sizes, comm, rows.operations["ranks"].astype(np.int64))
-            for number in np.unique(comm).tolist():
-                members[number].append(rank)
-        return Communicators(names, [np.array(sorted(of), np.int64) for of in members], sizes)
+        return _communicators(self.comms, self._rows)
 
     @cached_property
     def started(self) -> Ints:
@@ -287,7 +338,7 @@ class RunLists:
         """The moments of each rank, on its clock, at which the windows but the last one end."""
         if sum(len(rows.calls["start"]) for rows in self._rows.values()) <= self.most_calls:
             return []
-        world = self._joined_by_all()
+        world = _joined_by_all(self.communicators, self._rows)
         if world is None:
             return []
         weights = _Weights(self.communicators)
@@ -308,22 +359,6 @@ class RunLists:
                 cuts.append({rank: int(moments[row][place]) for row, rank in enumerate(self._rows)})
                 last = int(whole[number])
         return cuts
-
-    def _joined_by_all(self) -> int | None:
-        """Return the communicator of all ranks with the most operations."""
-        known = self.communicators
-        every = [
-            number
-            for number, members in enumerate(known.members[:-1])
-            if len(members) == len(self._rows) and known.sizes[number] in (NONE, len(members))
-        ]
-        counts = {
-            number: sum(
-                int(np.count_nonzero(rows.operations["comm"] == number)) for rows in self._rows.values()
-            )
-            for number in every
-        }
-        return max(counts, key=lambda number: counts[number]) if counts else None
 
     def _at_collectives(
         self, rank: int, rows: _RankRows, world: int, weights: _Weights

@@ -1,14 +1,16 @@
 """The definitions of an OTF2 archive: its clock, processes, threads, regions and communicators.
 
-As Score-P and rocprofv3 write them:
+As the standard and its writers (Score-P, TAU, EZTrace, rocprofv3) have them:
 - The group of the type ``COMM_LOCATIONS`` lists the threads that are the ranks of MPI, in their order; the
-  members of a communicator's group are places in it.
+  members of a communicator's group are places in it. Without this group (EZTrace), the processes are the
+  ranks in their order, if there are communicators.
 - A process is a location group. The streams of a GPU are in its process, or in a group of their own that
   names the process, or that of rocprofv3, which has one process in an archive.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -41,9 +43,16 @@ _NANOSECONDS = 1_000_000_000
 CPU_THREAD, STREAM = 1, 2
 """Types of locations."""
 _ACCELERATOR = 2
-_COMM_LOCATIONS, _COMM_SELF = 4, 6
+_LOCATIONS, _COMM_LOCATIONS, _COMM_SELF = 1, 4, 6
+"""Types of groups; the members of the first two are locations."""
 MPI = 4
 """The paradigm of MPI."""
+
+EZTRACE = frozenset({"Working", "EZTrace finalize"})
+"""The regions in which EZTrace puts a whole thread, and its own end."""
+
+_MPI_FUNCTION = re.compile(r"P?MPI_([a-z]\w*?)_{0,2}(?: ?\(.*\))?", re.IGNORECASE)
+"""A function of MPI as writers name it: ``MPI_Send``, ``mpi_send_`` (Fortran), ``MPI_Send()`` (TAU)."""
 
 COUNTERS = {
     "PAPI_TOT_INS": INSTRUCTIONS,
@@ -207,6 +216,8 @@ class Archive:
         The threads and the streams of GPUs.
     world : list of int
         The location of each rank of MPI, or of another library of messages; empty without one.
+    of_eztrace : bool
+        True if EZTrace wrote it, which does not name itself.
     """
 
     def __init__(self, path: Path, handle: Handle) -> None:
@@ -229,7 +240,8 @@ class Archive:
         worlds = [group for group in found.groups.values() if group[0] == _COMM_LOCATIONS]
         # A program may use several libraries; MPI's ranks come first.
         worlds.sort(key=lambda group: group[1] != MPI)
-        self.world = worlds[0][2] if worlds else []
+        self.of_eztrace = {self._text(name) for name, _, _ in found.regions.values()} >= EZTRACE
+        self.world = worlds[0][2] if worlds else self._first_threads() if found.communicators else []
 
     @contextmanager
     def damage(self, what: str) -> Iterator[None]:
@@ -267,7 +279,7 @@ class Archive:
     def regions(self) -> dict[int, Region]:
         """The regions by their references."""
         return {
-            one: Region(self._text(name), role, paradigm)
+            one: _region(self._text(name), role, paradigm)
             for one, (name, role, paradigm) in self._found.regions.items()
         }
 
@@ -304,9 +316,21 @@ class Archive:
             if any(group is None for group in groups):
                 continue
             alone = any(group is not None and group[0] == _COMM_SELF for group in groups)
-            ranks = None if alone else [group[2] for group in groups if group is not None]
+            ranks = None if alone else [self._members(*group) for group in groups if group is not None]
             found[one] = self._text(name), ranks
         return found
+
+    def _members(self, kind: int, _: int, members: list[int]) -> list[int]:
+        """Return the ranks in a group."""
+        if kind not in (_LOCATIONS, _COMM_LOCATIONS):
+            return members
+        rank_of = {location: rank for rank, location in enumerate(self.world)}
+        return [rank_of[location] for location in members if location in rank_of]
+
+    def _first_threads(self) -> list[int]:
+        """Return the first thread of each process, in the order of the processes."""
+        threads = [one for one in self.locations if one.type == CPU_THREAD and one.process != NO_PROCESS]
+        return [*{one.process: one.id for one in sorted(threads, key=lambda t: (t.process, -t.id))}.values()]
 
     def host(self, process: int) -> str | None:
         """Return the name of the node that a process ran on, None if unknown."""
@@ -341,6 +365,17 @@ def open_archive(path: Path) -> Iterator[Archive]:
     """Open an archive by its anchor file."""
     with open_handle(path) as handle:
         yield Archive(path, handle)
+
+
+def _region(name: str, role: int, paradigm: int) -> Region:
+    """Return a region; one that has the name of a function of MPI is one, whatever its paradigm."""
+    of_mpi = _MPI_FUNCTION.fullmatch(name)
+    if not of_mpi:
+        return Region(name, role, paradigm)
+    function = of_mpi[1]
+    if function in (function.lower(), function.upper()):
+        function = function.capitalize()
+    return Region(f"MPI_{function}", role, MPI)
 
 
 def identify_rank(path: Path) -> int | None:

@@ -14,7 +14,7 @@ import numpy as np
 from hpcprof.profiles.columns.unique import numbered, numbered_rows, position_in_group
 from hpcprof.profiles.readers.otf2.archive import STREAM, UNDEFINED, Archive, ArchiveClock, Location
 from hpcprof.profiles.readers.otf2.library import POINTER, U8, U32, U64, Callbacks, LibraryError
-from hpcprof.profiles.timeline import Ints, Table
+from hpcprof.profiles.timeline import Ints, Mask, Table
 
 _RMA = (
     *("Put", "Get", "Atomic", "Sync", "GroupSync", "WaitChange", "CollectiveBegin", "WinCreate"),
@@ -44,6 +44,17 @@ class MpiKind(IntEnum):
     END_RECEIVE = 7
     END_COLLECTIVE = 8
     CANCEL = 9
+    WAIT_ALL = 10
+    WAIT = 11
+    """A call that ends one operation."""
+    WAIT_SOME = 12
+    """A call that ends at least one of several operations."""
+    TEST = 13
+    """A call that may end operations."""
+    CALL_MESSAGE = 14
+    CALL_COLLECTIVE = 15
+    CALL_BEGIN_COLLECTIVE = 16
+    """A call that sends or receives, takes part in a collective or begins one; ``tag`` is the operation."""
 
 
 @dataclass(frozen=True)
@@ -291,8 +302,9 @@ def read_events(archive: Archive, location: Location) -> LocationEvents:
 def _visits(recorded: _Visited, clock: ArchiveClock, *, nested: bool) -> tuple[Visits, int]:
     """Return the regions that were entered, and how many enters and leaves do not fit each other.
 
-    On a thread, a leave ends the region that was entered last and not left; on a stream, the n-th leave of a
-    region ends the n-th of its enters.
+    On a thread, a leave ends the region that was entered last and not left, or, where regions cross, the last
+    enter of its own region that is left over; on a stream, the n-th leave of a region ends the n-th of its
+    enters.
     """
     region = np.frombuffer(recorded.regions, np.int64)
     time = clock.nanoseconds(np.frombuffer(recorded.times, np.uint64))
@@ -315,8 +327,23 @@ def _visits(recorded: _Visited, clock: ArchiveClock, *, nested: bool) -> tuple[V
     pair &= region[first] == region[second]
     left = np.full(len(region), -1)
     left[first[pair]] = second[pair]
+    if nested:
+        _pair_crossed(region, enters, left)
     entered = np.flatnonzero(enters & (last | (left >= 0)))
     left = left[entered]
     end = np.where(left >= 0, time[left], time.max())
     unmatched = len(region) - len(entered) - np.count_nonzero(left >= 0)
     return Visits(region[entered], time[entered], end, entered, left), int(unmatched)
+
+
+def _pair_crossed(region: Ints, enters: Mask, left: Ints) -> None:
+    """Add the leaves of regions that cross others: each ends the last open enter of its region."""
+    paired = left >= 0
+    paired[left[paired]] = True
+    opened: dict[int, list[int]] = {}
+    for place in np.flatnonzero(~paired).tolist():
+        own = opened.setdefault(int(region[place]), [])
+        if enters[place]:
+            own.append(place)
+        elif own:
+            left[own.pop()] = place

@@ -2,20 +2,27 @@
 
 A nonblocking operation begins in the call of its request event and ends in that of its completion event. The
 arguments of a receive and of a collective are in the completion, those of a send in the request. Score-P
-counts the bytes of a collective for each pair of ranks, as nsys does.
+counts the bytes of a collective for each pair of ranks, as nsys does. Where the writer records no
+completions, they are calls that wait and test (`completions`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hpcprof.profiles.collective_operations import mpi_function
+from hpcprof.profiles.collective_operations import (
+    FROM_ROOT,
+    POINT_TO_POINT,
+    TO_ROOT,
+    MpiFunction,
+    mpi_function,
+)
 from hpcprof.profiles.columns.joins import latest
-from hpcprof.profiles.columns.unique import distinct, each
+from hpcprof.profiles.columns.unique import distinct, each, numbered_rows
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.communicators import (
     NULL,
@@ -28,6 +35,7 @@ from hpcprof.profiles.readers.communicators import (
     ranks_in_short,
 )
 from hpcprof.profiles.readers.otf2.archive import UNDEFINED, Archive
+from hpcprof.profiles.readers.otf2.completions import COMPLETING, completing, completions, lacks_completions
 from hpcprof.profiles.readers.otf2.events import MpiEvents, MpiKind, Visits
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
@@ -40,6 +48,7 @@ from hpcprof.profiles.timeline import (
     Ints,
     Mask,
     MpiOperations,
+    concatenate,
 )
 
 # In the order of their numbers in the format.
@@ -54,7 +63,14 @@ _BEGIN_OF: dict[int, int] = {
     MpiKind.END_COLLECTIVE: MpiKind.BEGIN_COLLECTIVE,
 }
 _BLOCKING = (MpiKind.SEND, MpiKind.RECEIVE, MpiKind.COLLECTIVE)
+_SENDS = (MpiKind.SEND, MpiKind.BEGIN_SEND)
+_NO_RANKS = UNDEFINED - 2
+"""The first of three values for no rank, and for the roots of communicators between two groups."""
+_MAX_BYTES = 1 << 40
+"""Maximum size of a message in bytes; larger ones are values that nobody set."""
 _OF_COLLECTIVES = (MpiKind.COLLECTIVE, MpiKind.BEGIN_COLLECTIVE, MpiKind.END_COLLECTIVE)
+_UNUSED = (MpiKind.CALL_MESSAGE, MpiKind.CALL_COLLECTIVE, MpiKind.CALL_BEGIN_COLLECTIVE)
+_OF_CALLS = (*COMPLETING, *_UNUSED)
 
 
 @dataclass(frozen=True)
@@ -66,8 +82,13 @@ class CalledEvents(MpiEvents):
     thread: Ints
 
 
-def called(events: MpiEvents, calls: Visits, thread: int) -> CalledEvents:
-    """Return the events of a thread with the calls around them; an event outside of all takes no time."""
+def called(events: MpiEvents, calls: Visits, kind: Ints, operation: Ints, thread: int) -> CalledEvents:
+    """Return the events of a thread with the calls around them; an event outside of all takes no time.
+
+    The calls that begin or complete operations are events of their own: those whose ``kind``, shape (calls,),
+    is not `NO_NAME`. The ``operation`` of each is a text.
+    """
+    events = concatenate(MpiEvents, [events, _events_of_calls(calls, kind, operation)])
     row = np.searchsorted(calls.entered, events.position) - 1
     inside = row >= 0
     inside[inside] = events.position[inside] <= _last(calls)[row[inside]]
@@ -77,6 +98,32 @@ def called(events: MpiEvents, calls: Visits, thread: int) -> CalledEvents:
         for times in (calls.start, calls.end)
     )
     return CalledEvents(**columns, start=start, end=end, thread=np.full(len(events), thread))
+
+
+def kind_of_call(function: MpiFunction | None, name: str) -> int:
+    """Return the `MpiKind` of the calls of a function of MPI, `NO_NAME` without one."""
+    if function is None or function.persistent:
+        return completing(name) or NO_NAME
+    if function.operation in POINT_TO_POINT:
+        return MpiKind.CALL_MESSAGE
+    return MpiKind.CALL_BEGIN_COLLECTIVE if function.nonblocking else MpiKind.CALL_COLLECTIVE
+
+
+def _events_of_calls(calls: Visits, kind: Ints, operation: Ints) -> MpiEvents:
+    chosen = np.flatnonzero(kind != NO_NAME)
+    ends = np.isin(kind[chosen], COMPLETING)
+    nothing, none = np.full(len(chosen), UNDEFINED), np.zeros(len(chosen), np.int64)
+    return MpiEvents(
+        kind=kind[chosen],
+        position=calls.entered[chosen] + 1,
+        time=np.where(ends, calls.end[chosen], calls.start[chosen]),
+        peer=nothing,
+        communicator=nothing,
+        tag=operation[chosen],
+        sent=none,
+        received=none,
+        request=none,
+    )
 
 
 def outermost(calls: Visits) -> Visits:
@@ -121,25 +168,37 @@ def communicators(archive: Archive, rank: int) -> tuple[list[Communicator], dict
 def operations(
     events: CalledEvents, archive: Archive, rank: int, process: int, strings: StringTable
 ) -> tuple[MpiOperations, list[Loss]]:
-    """Return the messages and collectives of a rank by thread and time, and say what is left out."""
+    """Return the messages and collectives of a rank by thread and time, and say what is left out.
+
+    A receive whose completion the writer does not record has neither partner, communicator, tag nor size.
+    """
+    events, lost = _with_calls(events, strings, archive)
     events, operation = _with_operations(events, strings)
-    begin, end, lost = _spans(events)
+    begin, end, unfinished = _spans(events)
+    lost += unfinished
+    # A message to no rank is none.
+    sent = ~np.isin(events.kind[begin], _SENDS) | (events.peer[begin] < _NO_RANKS)
+    begin, end = begin[sent], end[sent]
     known = end >= 0
     last = np.where(known, end, begin)
-    sends = np.isin(events.kind[begin], (MpiKind.SEND, MpiKind.BEGIN_SEND))
-    described = np.where(sends, begin, last)
     order = np.lexsort((begin, events.start[begin], events.thread[begin]))
-    begin, last, known, described = begin[order], last[order], known[order], described[order]
+    begin, last, known = begin[order], last[order], known[order]
+    described = np.where(_describes(events, last), last, begin)
     about, kind = events.take(described), operation[described]
     message = ~np.isin(about.kind, _OF_COLLECTIVES)
     found, place = communicators(archive, rank)
     number = _translated(about.communicator, place, len(found) - 1)
     size, own = (np.array([getattr(c, name) for c in found])[number] for name in ("size", "rank"))
     names = np.array([strings.add(one.name) for one in found], np.int64)
-    # The last three values stand for no rank, and for the roots of communicators between two groups.
-    within = np.where(about.peer < UNDEFINED - 2, about.peer, NO_PEER)
-    given, got = _sizes(about, kind, message, size, own, strings)
-    unnamed = {"communicator": np.count_nonzero(names[number] == NO_NAME)}
+    within = np.where(about.peer < _NO_RANKS, about.peer, NO_PEER)
+    if archive.of_eztrace:
+        given, got = _argument_sizes(about, kind, message, size, own == within, strings)
+    else:
+        given, got = _sizes(about, kind, message, size, own, strings)
+    # Those of receives that record nothing follow from the messages of the other ranks.
+    unnamed = {
+        "communicator": np.count_nonzero((names[number] == NO_NAME) & (about.kind != MpiKind.BEGIN_RECEIVE))
+    }
     lost += losses(LossKind.FIELD, Subject.MPI_OPERATION, unnamed, len(begin))
     peer = np.where(message, within, NO_PEER)
     return MpiOperations(
@@ -161,17 +220,72 @@ def operations(
     ), lost
 
 
+def _with_calls(
+    events: CalledEvents, strings: StringTable, archive: Archive
+) -> tuple[CalledEvents, list[Loss]]:
+    """Return the events without those of calls; with them, by time, if the writer records no completions.
+
+    Of these calls only those that complete requests are left, and those of collectives without an event. The
+    losses are calls of messages without an event.
+    """
+    recorded = ~np.isin(events.kind, _OF_CALLS)
+    by_time = np.lexsort((events.position, events.time))
+    in_order = events.take(by_time[recorded[by_time]])
+    if not archive.of_eztrace and not lacks_completions(in_order.kind, in_order.request):
+        return events.take(recorded), []
+    events, recorded = events.take(by_time), recorded[by_time]
+    call = numbered_rows(events.thread, events.start)[1]
+    if archive.of_eztrace:
+        # Their status may be that of another receive, or none.
+        waits = call[np.isin(events.kind, (MpiKind.WAIT_ALL, MpiKind.WAIT))]
+        possible = (
+            (events.peer < len(archive.world)) & (events.received < _MAX_BYTES) & (events.received >= 0)
+        )
+        kept = (events.kind != MpiKind.END_RECEIVE) | (np.isin(call, waits) & possible)
+        events, recorded, call = events.take(kept), recorded[kept], call[kept]
+    described = np.isin(call, call[recorded])
+    finished = np.isin(call, call[np.isin(events.kind, [*_BEGIN_OF])])
+    kind = events.kind.copy()
+    kind[finished & np.isin(kind, (MpiKind.WAIT, MpiKind.WAIT_SOME))] = MpiKind.TEST
+    for of_call, meaning in (
+        (MpiKind.CALL_COLLECTIVE, MpiKind.COLLECTIVE),
+        (MpiKind.CALL_BEGIN_COLLECTIVE, MpiKind.BEGIN_COLLECTIVE),
+    ):
+        kind[~described & (kind == of_call)] = meaning
+    silent = Counter(strings.array()[events.tag[~described & (kind == MpiKind.CALL_MESSAGE)]].tolist())
+    lost = losses(
+        LossKind.ROW, Subject.MPI_OPERATION, {f"record ({name})": number for name, number in silent.items()}
+    )
+    # Each call that begins a collective has a request of its own, which no program has.
+    request = np.where(recorded, events.request, NO_NAME - np.arange(len(kind)))
+    return replace(events, kind=kind, request=request).take(~np.isin(kind, _UNUSED)), lost
+
+
 def _with_operations(events: CalledEvents, strings: StringTable) -> tuple[CalledEvents, Ints]:
     """Return the events without those that make communicators, and the operation of each."""
     functions = [mpi_function(f"MPI_{name}") for name in _COLLECTIVES]
     numbers = np.array([strings.add(one.operation if one else None) for one in functions], np.int64)
-    collective = np.isin(events.kind, (MpiKind.COLLECTIVE, MpiKind.END_COLLECTIVE))
-    events = events.take(~collective | (events.tag < len(numbers)))
-    collective = np.isin(events.kind, (MpiKind.COLLECTIVE, MpiKind.END_COLLECTIVE))
-    sends = np.isin(events.kind, (MpiKind.SEND, MpiKind.BEGIN_SEND))
+    of_call = events.communicator == UNDEFINED
+    collective = np.isin(events.kind, (MpiKind.COLLECTIVE, MpiKind.END_COLLECTIVE)) & ~of_call
+    kept = ~collective | (events.tag < len(numbers))
+    events, of_call, collective = events.take(kept), of_call[kept], collective[kept]
+    sends = np.isin(events.kind, _SENDS)
     operation = np.where(sends, strings.add("Send"), strings.add("Recv"))
     operation[collective] = numbers[events.tag[collective]]
+    named = of_call & np.isin(events.kind, (MpiKind.COLLECTIVE, MpiKind.BEGIN_COLLECTIVE))
+    operation[named] = events.tag[named]
     return events, operation
+
+
+def _describes(events: CalledEvents, last: Ints) -> Mask:
+    """Return which operations their last events describe, and not those that begin them.
+
+    The record of a completion without a partner describes nothing where the writer records none elsewhere.
+    """
+    kind = events.kind[last]
+    nobody = (events.peer[last] >= _NO_RANKS) & np.any(np.isin(events.kind, COMPLETING))
+    found: Mask = ~np.isin(kind, (*COMPLETING, MpiKind.END_SEND)) & ~((kind == MpiKind.END_RECEIVE) & nobody)
+    return found
 
 
 def _spans(events: CalledEvents) -> tuple[Ints, Ints, list[Loss]]:
@@ -198,8 +312,11 @@ def _spans(events: CalledEvents) -> tuple[Ints, Ints, list[Loss]]:
         (events.request[begins],), events.time[begins], (events.request[cancels],), events.time[cancels]
     )
     end_of[cancelled[cancelled >= 0]] = -1
-    sends = events.kind[begins] == MpiKind.BEGIN_SEND
     dropped = np.isin(np.arange(len(begins)), cancelled)
+    if np.any(np.isin(events.kind, COMPLETING)):
+        inferred = completions(events.kind, events.request, begins[dropped | (end_of >= 0)].tolist())[begins]
+        end_of = np.where(dropped | (end_of >= 0), end_of, inferred)
+    sends = events.kind[begins] == MpiKind.BEGIN_SEND
     kept = ~dropped & (sends | (end_of >= 0))
     unfinished = {"completion": np.count_nonzero(~dropped & ~kept)}
     alone = ends[(at < 0) & (events.kind[ends] != MpiKind.END_SEND)]
@@ -212,7 +329,8 @@ def _sizes(
     about: MpiEvents, operation: Ints, message: Mask, ranks: Ints, own: Ints, strings: StringTable
 ) -> tuple[Ints, Ints]:
     """Return the bytes that a rank sends or gives, and those that it gets from a collective."""
-    given, got = np.where(message, about.sent, NO_BYTES), np.full(len(operation), NO_BYTES)
+    unknown = about.kind == MpiKind.BEGIN_RECEIVE
+    given, got = np.where(message & ~unknown, about.sent, NO_BYTES), np.full(len(operation), NO_BYTES)
     texts = strings.array()
     sent = np.where(about.sent == 0, NULL, about.sent)
     received = np.where(about.received == 0, NULL, about.received)
@@ -220,8 +338,35 @@ def _sizes(
         rows = np.flatnonzero((operation == one) & ~message)
         given[rows], got[rows] = own_sizes(texts[one], sent[rows], received[rows], ranks[rows], own[rows])
         if texts[one] != "Barrier":
-            empty = rows[(about.sent[rows] == 0) & (about.received[rows] == 0)]
+            empty = (about.sent[rows] == 0) & (about.received[rows] == 0)
+            empty = rows[empty & (about.communicator[rows] < UNDEFINED)]
             given[empty] = got[empty] = 0
+    return given, got
+
+
+def _argument_sizes(
+    about: MpiEvents, operation: Ints, message: Mask, ranks: Ints, root: Mask, strings: StringTable
+) -> tuple[Ints, Ints]:
+    """Return the sizes of `_sizes` where the archive has those of the arguments, on all ranks alike.
+
+    ``root`` is True where the rank is the root.
+    """
+    known = (about.communicator < UNDEFINED) & (ranks > 0)
+    given, got = np.where(known, about.sent, NO_BYTES), np.where(known & ~message, about.received, NO_BYTES)
+    texts = strings.array()
+    for one in distinct(operation[known & ~message]).tolist():
+        rows = np.flatnonzero((operation == one) & ~message & known)
+        name, of_root = texts[one], root[rows]
+        if name == "Barrier":
+            given[rows] = got[rows] = NO_BYTES
+        given[rows] *= np.where(name in ("AlltoAll", "Scatter"), ranks[rows], 1)
+        got[rows] *= np.where(name in ("AlltoAll", "AllGather", "Gather"), ranks[rows], 1)
+        if name in FROM_ROOT:
+            given[rows[~of_root]] = 0
+        if name in TO_ROOT or name == "Broadcast":
+            got[rows[of_root == (name == "Broadcast")]] = 0
+        if name == "ReduceScatter":
+            got[rows] //= ranks[rows]
     return given, got
 
 

@@ -11,13 +11,22 @@ import numpy as np
 from hpcprof.common.errors import DamagedInput
 from hpcprof.common.units import counted
 from hpcprof.profiles import kernel_classification
+from hpcprof.profiles.collective_operations import mpi_function
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import ProfilePart, rank_from_name
 from hpcprof.profiles.readers.otf2 import OTF2
-from hpcprof.profiles.readers.otf2.archive import CPU_THREAD, MPI, STREAM, Archive, Location, open_archive
+from hpcprof.profiles.readers.otf2.archive import (
+    CPU_THREAD,
+    EZTRACE,
+    MPI,
+    STREAM,
+    Archive,
+    Location,
+    open_archive,
+)
 from hpcprof.profiles.readers.otf2.events import FLUSH, METRICS, LocationEvents, Visits, read_events
 from hpcprof.profiles.readers.otf2.library import LibraryError
-from hpcprof.profiles.readers.otf2.mpi import CalledEvents, called, operations, outermost
+from hpcprof.profiles.readers.otf2.mpi import CalledEvents, called, kind_of_call, operations, outermost
 from hpcprof.profiles.readers.string_table import StringTable, translate
 from hpcprof.profiles.timeline import (
     NO_CORRELATION,
@@ -67,7 +76,15 @@ class _Building:
         regions = archive.regions
         self._numbers = {one: self._strings.add(region.name) for one, region in regions.items()}
         self._paradigm = {one: region.paradigm for one, region in regions.items()}
+        functions = {one: mpi_function(region.name) for one, region in regions.items()}
+        self._kind = {one: kind_of_call(functions[one], region.name) for one, region in regions.items()}
+        self._operation = {
+            one: self._strings.add(function.operation if function else None)
+            for one, function in functions.items()
+        }
         self._role = {one: region.role for one, region in regions.items()}
+        of_writer = EZTRACE if archive.of_eztrace else ()
+        self._of_writer = [one for one, region in regions.items() if region.name in of_writer]
         self._tables: dict[type[Table], list[Table]] = {}
         self._losses: list[Loss] = []
         self._unread = Counter[str]()
@@ -141,7 +158,7 @@ class _Building:
         self._add(self._calls(MpiCalls, mpi, location))
         on_gpu = np.isin(paradigm, _OF_GPUS)
         self._add(self._calls(ApiCalls, visits.take(on_gpu), location))
-        others = visits.take((paradigm != MPI) & ~on_gpu)
+        others = visits.take((paradigm != MPI) & ~on_gpu & ~np.isin(visits.region, self._of_writer))
         rows = len(others)
         self._add(
             Ranges(
@@ -165,7 +182,8 @@ class _Building:
                     grown=np.diff(readings.value),
                 )
             )
-        return called(found.mpi, mpi, location.id)
+        kind, operation = self._of(mpi.region, self._kind), self._of(mpi.region, self._operation)
+        return called(found.mpi, mpi, kind, operation, location.id)
 
     def _add_stream(self, location: Location, visits: Visits) -> None:
         """Add the work on a stream of a GPU."""

@@ -1,0 +1,116 @@
+"""Messages of receives that record neither their sender, communicator nor tag (EZTrace's).
+
+MPI lets no message of a stream (communicator, sender, tag) overtake another, and each rank receives all of
+its messages. So the receives of a rank that name nothing, in their order, take the messages that its other
+receives leave over, in the order of the senders' progress:
+
+1. The progress of an operation is the number of collectives of all ranks before it, and its place among the
+   operations until the next one.
+2. The receives of a rank that name their message take, of the messages of its stream, those sent at the most
+   similar progress, in their order.
+3. The others take the rest one by one. Operations of ranks that run the same program are at the same
+   progress however late one of them is.
+4. If there are more receives than messages, some are cancelled or from no rank (``MPI_PROC_NULL``): then
+   those between two collectives of all ranks share the messages of this time evenly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hpcprof.profiles.columns.unique import rows_by_key
+from hpcprof.profiles.timeline import NO_PEER, NO_TAG, Floats, Ints, Mask
+
+
+@dataclass(frozen=True)
+class RankMessages:
+    """The n operations of a rank in the order of their begins; arrays of shape (n,).
+
+    ``peer`` is a rank of the program, and ``comm`` a number that all ranks share, -1 if unknown; ``together``
+    is True for collectives of all ranks.
+    """
+
+    comm: Ints
+    peer: Ints
+    tag: Ints
+    sends: Mask
+    receives: Mask
+    together: Mask
+
+    @property
+    def unnamed(self) -> Ints:
+        """The positions of the receives that name nothing."""
+        nothing = (self.peer == NO_PEER) & (self.comm < 0) & (self.tag == NO_TAG)
+        return np.flatnonzero(self.receives & nothing)
+
+    @property
+    def progress(self) -> Floats:
+        """Collectives before each operation, and the share of the operations until the next one."""
+        epoch: Ints = np.cumsum(self.together) - self.together
+        first = np.searchsorted(epoch, epoch)
+        size = np.searchsorted(epoch, epoch, "right") - first
+        found: Floats = epoch + (np.arange(len(epoch)) - first) / np.maximum(size, 1)
+        return found
+
+
+def messages_of_unnamed(ranks: Mapping[int, RankMessages]) -> dict[int, tuple[Ints, ...]]:
+    """Return for each rank with unnamed receives their positions, communicators, senders and tags."""
+    wanted = {rank: one.unnamed for rank, one in ranks.items() if len(one.unnamed)}
+    if not wanted or not any(one.sends.any() for one in ranks.values()):
+        return {}
+    sent = [
+        np.column_stack((one.comm[rows], np.full(len(rows), rank), one.tag[rows], one.peer[rows]))
+        for rank, one in ranks.items()
+        for rows in [np.flatnonzero(one.sends)]
+    ]
+    streams = np.concatenate(sent)
+    at = np.concatenate([one.progress[one.sends] for one in ranks.values()])
+    inbound = {key[0]: rows for key, rows in rows_by_key(streams[:, 3])}
+    result = {}
+    for rank, rows in wanted.items():
+        chosen = _left_over(ranks[rank], streams, at, inbound[rank]) if rank in inbound else rows[:0]
+        if len(chosen) != len(rows):
+            places, taken = _shared(np.floor(ranks[rank].progress[rows]), np.floor(at[chosen]))
+            rows, chosen = rows[places], chosen[taken]
+        result[rank] = (rows, *streams[chosen, :3].T)
+    return result
+
+
+def _shared(receives: Floats, messages: Floats) -> tuple[Ints, Ints]:
+    """Return the places of receives and messages that belong together, by the collectives before each."""
+    pairs = []
+    for epoch in np.intersect1d(receives, messages):
+        own, inbound = np.flatnonzero(receives == epoch), np.flatnonzero(messages == epoch)
+        middle = np.arange(min(len(own), len(inbound))) + 0.5
+        spread = [(middle * len(side) / len(middle)).astype(np.int64) for side in (own, inbound)]
+        pairs.append((own[spread[0]], inbound[spread[1]]))
+    pairs.append((np.empty(0, np.int64), np.empty(0, np.int64)))
+    return np.concatenate([pair[0] for pair in pairs]), np.concatenate([pair[1] for pair in pairs])
+
+
+def _left_over(own: RankMessages, streams: Ints, at: Floats, inbound: Ints) -> Ints:
+    """Return the messages to a rank that none of its named receives takes, by the progress of the senders."""
+    named = np.flatnonzero(own.receives & (own.peer != NO_PEER))
+    taken = {
+        tuple(key): own.progress[named[rows]]
+        for key, rows in (rows_by_key(own.comm[named], own.peer[named], own.tag[named]) if len(named) else [])
+    }
+    left = [
+        np.delete(inbound[rows], _taken(at[inbound[rows]], taken.get(tuple(key), np.empty(0))))
+        for key, rows in rows_by_key(*streams[inbound, :3].T)
+    ]
+    rest = np.concatenate(left)
+    result: Ints = rest[np.argsort(at[rest], kind="stable")]
+    return result
+
+
+def _taken(sent: Floats, received: Floats) -> NDArray[np.int64]:
+    """Return the places of the messages of a stream that receives take in their order."""
+    count = min(len(sent), len(received))
+    turn = np.arange(count)
+    nearest = np.searchsorted(sent, received[:count])
+    return np.minimum(np.maximum.accumulate(nearest - turn) + turn, len(sent) - count + turn)
