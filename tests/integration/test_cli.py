@@ -306,7 +306,7 @@ def test_a_draft_is_rendered_with_what_it_lacks_named_and_submit_refuses_it(hpcp
     job = ["--site", "polaris", "--workload", "sequence-parallel"]
     draft = hpcprof("render", *job, "--profiler", "nsys", "--profile-ranks", "local=0,nodes=0-1")
     assert draft.returncode == 0
-    assert draft.stdout.startswith("#!/bin/bash\n# hpcprof render --site polaris")
+    assert draft.stdout.startswith("#!/bin/bash -l\n# hpcprof render --site polaris")
     assert "#PBS -A" not in draft.stdout
     lacks = draft.stderr.splitlines()
     assert [re.search(r"option filesystems|--account|--queue", line).group() for line in lacks] == [
