@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -22,6 +22,9 @@ _SECONDS = 120.0
 _FIRST_PAUSE = 0.5
 _RETRIES = 3
 _RETRY_SECONDS = 8.0
+
+_ANSWERS = {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}
+"""What makes answers plain: no translation, and from sacct all indices of an array, however many they are."""
 
 _RANGE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+)(?::(?P<step>\d+))?)?")
 
@@ -66,7 +69,10 @@ def seconds_left(program: str, seconds: float) -> float:
 
 
 def run_scheduler_command(
-    arguments: Sequence[str], directory: Path | None = None, seconds: float = _SECONDS
+    arguments: Sequence[str],
+    directory: Path | None = None,
+    seconds: float = _SECONDS,
+    added: Mapping[str, str] = _ANSWERS,
 ) -> Completed:
     """Run a command of the scheduler, in an environment that does not change its answer.
 
@@ -74,13 +80,11 @@ def run_scheduler_command(
     """
     program = arguments[0]
     seconds = seconds_left(program, seconds)
-    # The last one makes sacct print all indices of an array, however many they are.
-    added = {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}
     way = transport()
     try:
         if way is not None:
             return way.run(arguments, directory, added, UNSET_OPTIONS, seconds)
-        environment = without_options(os.environ) | added
+        environment = {**without_options(os.environ), **added}
         return run_command(arguments, timeout=seconds, directory=directory, environment=environment)
     except HostUnreachable as error:
         raise Unreachable(str(error)) from None
@@ -89,6 +93,11 @@ def run_scheduler_command(
     except CommandNotStarted as error:
         advice = "." if way or shutil.which(program) else "; is this a login node of the site?"
         raise SchedulerError(f"cannot start {program}: {error.reason}{advice}") from None
+
+
+def run_submission(arguments: Sequence[str], directory: Path) -> Completed:
+    """Run the command that submits a job: its environment becomes the job's, so nothing is added to it."""
+    return run_scheduler_command(arguments, directory, added={})
 
 
 def retry_pauses() -> Iterator[float]:

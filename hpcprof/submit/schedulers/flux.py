@@ -24,7 +24,13 @@ from hpcprof.runs.job import Job
 from hpcprof.submit.remote.transport import transport
 from hpcprof.submit.schedulers.base import JobState, Record
 from hpcprof.submit.schedulers.batch import BatchScheduler
-from hpcprof.submit.schedulers.command import Refused, Unreachable, complaint, run_scheduler_command
+from hpcprof.submit.schedulers.command import (
+    Refused,
+    Unreachable,
+    complaint,
+    run_scheduler_command,
+    run_submission,
+)
 from hpcprof.submit.schedulers.scheduler import directive_value, gpus_per_node
 from hpcprof.submit.sites.machine import Ask, Machine, most_common_node, parse_count
 from hpcprof.submit.sites.model import LauncherName, Node, Queue, Site
@@ -116,7 +122,7 @@ class FluxScheduler(BatchScheduler):
     ) -> str:
         """Submit by ``flux batch``, to the instance that the shell is in."""
         depends = [f"--dependency=afterok:{job_id.partition(';')[0]}" for job_id in after]
-        done = run_scheduler_command(["flux", "batch", *depends, *options, str(script)], directory)
+        done = run_submission(["flux", "batch", *depends, *options, str(script)], directory)
         job_id = parse_batch(done.exit_code, done.stdout, done.stderr)
         nested = self.job_id_variable in os.environ and transport() is None
         return f"{job_id};{os.environ.get('FLUX_URI', '')}" if nested else job_id

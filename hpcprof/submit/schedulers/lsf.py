@@ -21,7 +21,13 @@ from hpcprof.common.errors import SchedulerError
 from hpcprof.runs.job import Job
 from hpcprof.submit.schedulers.base import JobState, Record
 from hpcprof.submit.schedulers.batch import BatchScheduler, check_whole_minutes
-from hpcprof.submit.schedulers.command import Refused, Unreachable, complaint, run_scheduler_command
+from hpcprof.submit.schedulers.command import (
+    Refused,
+    Unreachable,
+    complaint,
+    run_scheduler_command,
+    run_submission,
+)
 from hpcprof.submit.schedulers.scheduler import GPUS, directive_value, gpus_per_node
 from hpcprof.submit.sites.machine import Ask, Machine
 from hpcprof.submit.sites.model import LauncherName, Queue, Site
@@ -122,7 +128,7 @@ class LsfScheduler(BatchScheduler):
         """Submit by ``bsub``."""
         depends = ["-w", " && ".join(f"done({job_id})" for job_id in after)] if after else []
         command = ["sh", "-c", 'exec bsub "$@" <"$0"', str(script), *depends, *options]
-        done = run_scheduler_command(command, directory)
+        done = run_submission(command, directory)
         return parse_bsub(done.exit_code, done.stdout, done.stderr)
 
     def states(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:

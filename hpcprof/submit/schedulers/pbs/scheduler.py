@@ -16,7 +16,7 @@ from hpcprof.common.errors import SchedulerError, UsageError
 from hpcprof.runs.job import Job
 from hpcprof.submit.schedulers.base import JobState, Record
 from hpcprof.submit.schedulers.batch import BatchScheduler
-from hpcprof.submit.schedulers.command import Unreachable, run_scheduler_command
+from hpcprof.submit.schedulers.command import Unreachable, run_scheduler_command, run_submission
 from hpcprof.submit.schedulers.pbs import client
 from hpcprof.submit.schedulers.scheduler import (
     DaskJobs,
@@ -175,7 +175,7 @@ class PbsScheduler(BatchScheduler):
     ) -> str:
         """Submit by ``qsub``, without the environment: exported functions break qstat's JSON."""
         depends = ["-W", f"depend=afterok:{':'.join(after)}"] if after else []
-        done = run_scheduler_command(["qsub", *depends, *options, str(script)], directory)
+        done = run_submission(["qsub", *depends, *options, str(script)], directory)
         return client.parse_qsub(done.exit_code, done.stdout, done.stderr)
 
     def log_options(self, out: Path, err: Path) -> list[str]:

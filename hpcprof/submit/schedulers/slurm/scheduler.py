@@ -16,7 +16,7 @@ from hpcprof.submit.jobs.job import OPTIONS
 from hpcprof.submit.mpi_types import LIST_TYPES, finds_type, two_ranks
 from hpcprof.submit.profilers.base import PROGRAM_WORDS, START_UP
 from hpcprof.submit.schedulers.batch import BatchScheduler, check_whole_minutes
-from hpcprof.submit.schedulers.command import run_scheduler_command
+from hpcprof.submit.schedulers.command import run_scheduler_command, run_submission
 from hpcprof.submit.schedulers.scheduler import (
     GPUS,
     DaskJobs,
@@ -233,7 +233,7 @@ class SlurmScheduler(BatchScheduler):
             numbers = ":".join(job_id.partition(";")[0] for job_id in after)
             # Without the second option a job whose dependency fails stays in the queue.
             depends = [f"--dependency=afterok:{numbers}", "--kill-on-invalid-dep=yes"]
-        done = run_scheduler_command(["sbatch", "--parsable", *depends, *options, str(script)], directory)
+        done = run_submission(["sbatch", "--parsable", *depends, *options, str(script)], directory)
         return client.parse_sbatch(done.exit_code, done.stdout, done.stderr)
 
     def log_options(self, out: Path, err: Path) -> list[str]:

@@ -42,6 +42,7 @@ class StandIn:
         self.jobs: dict[str, JobState] = {}
         self.down = self.absent = self.refuses = self.denies = False
         self.calls: list[list[str]] = []
+        self.environments: list[object] = []
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Take the place of the commands, and let nobody wait for them."""
@@ -51,10 +52,11 @@ class StandIn:
         monkeypatch.setattr("hpcprof.submit.schedulers.command._FIRST_PAUSE", 0.0)
         monkeypatch.setattr(polling, "_silent", {})
 
-    def run(self, arguments: Sequence[str], text_input: str = "", **_: object) -> Completed:
+    def run(self, arguments: Sequence[str], text_input: str = "", **options: object) -> Completed:
         """Answer a command."""
         words = list(arguments)
         self.calls.append(words)
+        self.environments.append(options.get("environment"))
         if self.absent:
             raise CommandNotStarted(words[0], "it is not on the PATH")
         code, out, error = self.silence if self.down else self.answer(words, text_input)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from hpcprof.submit.schedulers.command import Refused
 from hpcprof.submit.schedulers.polling import cancel, poll
 from hpcprof.submit.schedulers.registry import BUILT_IN, find_scheduler
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, Scheduler
+from hpcprof.submit.schedulers.submitting_shell import without_options
 from hpcprof.submit.sites.files import load_site
 from hpcprof.submit.sites.model import Site
 from hpcprof.submit.submission import submit
@@ -90,6 +92,18 @@ def test_a_job_that_fails_has_its_exit_code_and_one_over_its_walltime_is_a_timeo
     (failed.path / "state" / "finished").unlink()  # the scheduler knows it too
     assert status(failed) == JobStatus(JobState.FAILED, "exit code 3", 3)
     assert (status(late).state, status(late).reason[:18]) == (JobState.TIMEOUT, "the walltime limit")
+
+
+@pytest.mark.parametrize("standin", ["slurm", "pbs", "flux", "lsf"], indirect=True)
+def test_a_job_is_submitted_from_the_users_own_environment(
+    standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_ALL", "it_IT.UTF-8")
+    run = submitted(standin)
+    submission = next(i for i, words in enumerate(standin.calls) if any("job.sh" in word for word in words))
+    status(run)
+    assert standin.environments[submission] == without_options(os.environ)
+    assert standin.environments[-1] == {**without_options(os.environ), "LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}
 
 
 def test_success_needs_the_finished_file(standin: StandIn) -> None:

@@ -86,6 +86,7 @@ def test_a_job_in_an_instance_that_is_a_job_has_its_address_and_is_asked_for_the
         return type("Done", (), {"exit_code": 0, "stdout": "fB\n" if "batch" in words else "", "stderr": ""})
 
     monkeypatch.setattr(flux, "run_scheduler_command", run)
+    monkeypatch.setattr(flux, "run_submission", run)
     monkeypatch.setenv("FLUX_ENCLOSING_ID", "fA")
     monkeypatch.setenv("FLUX_URI", "local:///tmp/flux/local-0")
     scheduler = FluxScheduler()
