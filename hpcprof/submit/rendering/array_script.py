@@ -61,7 +61,7 @@ def _values(
     directory = sweep_directory.absolute()
     sets = []
     for index, text in enumerate(job_scripts):
-        own, common = (f"{member_directory(directory, part)}/" for part in (index, arrays.index_in_path))
+        own, common = (f"/{member_directory(directory, i).name}/" for i in (index, arrays.index_in_path))
         sets.append([line.replace(own, common) for line in _directives(text, arrays.mark)])
     for other in sets[1:]:
         if other != sets[0]:

@@ -404,7 +404,7 @@ def template_environment(
         comment=_comment,
         directive=directive_value,
         walltime=format_walltime,
-        **(scheduler.template_filters if scheduler else {}),
+        **{"directive_path": directive_value, **(scheduler.template_filters if scheduler else {})},
     )
     return environment
 

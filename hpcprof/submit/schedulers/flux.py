@@ -31,7 +31,7 @@ from hpcprof.submit.schedulers.command import (
     run_scheduler_command,
     run_submission,
 )
-from hpcprof.submit.schedulers.scheduler import directive_value, gpus_per_node
+from hpcprof.submit.schedulers.scheduler import directive_path, directive_value, gpus_per_node
 from hpcprof.submit.sites.machine import Ask, Machine, most_common_node, parse_count
 from hpcprof.submit.sites.model import LauncherName, Node, Queue, Site
 
@@ -84,6 +84,7 @@ class FluxScheduler(BatchScheduler):
     starters = (LauncherName.FLUX,)
     resources = ("cpus_per_rank", "gpus_per_rank", "constraint", "scheduler_args")
     masks_gpus = True
+    template_filters = {"directive_path": directive_path}  # noqa: RUF012 (never changed)
 
     def directives(self, site: Site, job: Job) -> list[str]:
         """Return all directives but those for the logs."""

@@ -8,6 +8,7 @@ adds one by an entry point of the group ``hpcprof.schedulers`` that names the su
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -273,13 +274,23 @@ class Scheduler:
 
 
 def directive_value(text: str) -> str:
-    """Return a value for a directive, in which nothing can be quoted, after checking that it is one word."""
+    """Return a value for a directive, in which nothing is quoted, after checking that it is one word."""
     if not _DIRECTIVE.fullmatch(text):
         raise UsageError(
             f"{text!r} cannot be written to a batch directive: use only letters, digits, _ . , : / = @ + & "
             "and - (for a run's path, choose another --runs-dir)."
         )
     return text
+
+
+def directive_path(text: str) -> str:
+    """Return a path for a directive that is split as a shell would, in which % and {} begin patterns."""
+    if text.isprintable() and not re.search(r"[%{}\\]", text):
+        return text if _DIRECTIVE.fullmatch(text) else shlex.quote(text)
+    raise UsageError(
+        f"{text!r} cannot be written to a batch directive: choose another --runs-dir, "
+        "without %, {{, }}, \\ and what cannot be printed."
+    )
 
 
 def gpus_are_shared(site: Site, job: Job) -> bool:

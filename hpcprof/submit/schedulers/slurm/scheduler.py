@@ -22,6 +22,7 @@ from hpcprof.submit.schedulers.scheduler import (
     DaskJobs,
     JobArrays,
     Rendering,
+    directive_path,
     gpus_are_shared,
     gpus_per_node,
 )
@@ -145,6 +146,7 @@ class SlurmScheduler(BatchScheduler):
     resources = (*_FLAGS, "gpus_per_rank", "scheduler_args")
     masks_gpus = True
     quotes_values = True
+    template_filters = {"directive_path": directive_path}  # noqa: RUF012 (never changed)
     sends_signal = True
     requeues = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,18 @@ def test_slurm_an_array_has_its_members_directives_and_its_range(tmp_path: Path)
         f"#SBATCH --error={tmp_path}/s-0a1b.%a/logs/job.err",
         "#SBATCH --array=0-2",
     ]
+
+
+def test_slurm_reads_quotes_so_an_array_may_lie_in_any_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "läufe von it's"
+    logs = [
+        line for line in array("generic-slurm", folder, "a", "b") if "/logs/" in line and "#SBATCH" in line
+    ]
+    words = [shlex.split(line)[1] for line in logs]
+    assert words == [f"--{name}={folder}/s-0a1b.%a/logs/job.{name[:3]}" for name in ("output", "error")]
+    for text in ("a%j", "a\\b", "a\nb", "{{id}}"):
+        with pytest.raises(UsageError, match="choose another --runs-dir"):
+            array("generic-slurm", tmp_path / text, "a")
 
 
 def test_pbs_an_array_has_its_members_directives_and_its_range_and_may_run_again(tmp_path: Path) -> None:
