@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -221,7 +222,7 @@ def test_nsys_stands_before_the_program_of_a_selected_rank_and_exports_afterward
     (tools / "nsys").write_text(
         '#!/bin/sh\ncase "$*" in *--help) echo --include-blobs= ;; *) echo "$@" >>"$NOTES" ;; esac\n'
         'for a in "$@"; do case $a in --output=*) touch "${a#--output=}" ;; esac; done\n'
-        'case $1 in profile) while [ "$1" != /bin/sh ]; do shift; done; exec "$@" ;; esac\n'
+        'case $1 in profile) while [ "$2" != -c ]; do shift; done; exec "$@" ;; esac\n'
     )
     (tools / "nsys").chmod(0o755)
     folder = tmp_path / "a run"
@@ -237,7 +238,7 @@ def test_nsys_stands_before_the_program_of_a_selected_rank_and_exports_afterward
     output = f"{folder}/profiles/rank00003"
     assert (folder / "logs/rank00003.out").read_text() == "x y\n"
     assert "--capture-range=cudaProfilerApi --capture-range-end=stop" in profile
-    assert f"--output={output} /bin/sh -c" in profile and profile.endswith("echo x y")
+    assert re.search(rf"--output={output} /\S*sh -c", profile) and profile.endswith("echo x y")
     assert export.startswith("export --include-blobs=true --type=sqlite")
     assert Path(f"{output}.sqlite").exists()
     assert not Path(f"{output}.sqlite.part").exists()
@@ -264,7 +265,7 @@ def test_nsys_is_told_the_mpi_of_the_program_and_finds_its_functions(
     (tools / "nsys").write_text(
         '#!/bin/sh\n[ "$1" = profile ] || exit 0\necho "$@"\n'
         'readlink "${LD_LIBRARY_PATH%%:*}/libmpi.so"\n'
-        'while [ "$1" != /bin/sh ]; do shift; done; exec "$@"\n'
+        'while [ "$2" != -c ]; do shift; done; exec "$@"\n'
     )
     for tool in tools.iterdir():
         tool.chmod(0o755)
@@ -297,7 +298,7 @@ def test_functions_that_nsys_does_not_trace_are_noted_if_the_program_calls_them(
     (tmp_path / "libmpi.so.40").touch()
     (tools / "ldd").write_text(f"#!/bin/sh\necho '\tlibmpi.so.40 => {tmp_path}/libmpi.so.40 (0x7f)'\n")
     (tools / "nsys").write_text(
-        '#!/bin/sh\n[ "$1" = profile ] || exit 0\nwhile [ "$1" != /bin/sh ]; do shift; done; exec "$@"\n'
+        '#!/bin/sh\n[ "$1" = profile ] || exit 0\nwhile [ "$2" != -c ]; do shift; done; exec "$@"\n'
     )
     (tools / "libToolsInjectionOpenMPI64.so").write_text("PMPI_Allreduce_init\0PMPI_Send\0")
     program = Path(shutil.which("true") or "true").read_bytes()
@@ -321,7 +322,7 @@ def test_the_lines_of_the_profiler_go_to_a_log_of_their_own(
     (tools / profiler).write_text(
         '#!/bin/sh\n[ "$1" != export ] || { echo exported; exit; }\n'
         "echo ==PROF== Connected; echo ==WARNING== slow >&2\n"
-        'while [ "$1" != /bin/sh ]; do shift; done\n"$@"; code=$?; echo Generated; exit $code\n'
+        'while [ "$2" != -c ]; do shift; done\n"$@"; code=$?; echo Generated; exit $code\n'
     )
     (tools / profiler).chmod(0o755)
     folder = tmp_path / "it's a run"
@@ -392,7 +393,7 @@ def test_the_files_of_the_program_under_rocprofv3_get_the_name_of_its_rank(
 UNITRACE = """#!/bin/sh
 [ "$1" != --help ] || {{ echo '  {knows} <path>'; exit; }}
 echo "$*" >{notes}
-while [ "$1" != /bin/sh ]; do
+while [ "$2" != -c ]; do
     [ "$1" != --result-dir ] || folder=$2
     [ "$1" != --output-dir-path ] || folder=$2
     shift
@@ -466,7 +467,7 @@ STOPPING_NSYS = """#!/bin/sh
 [ "$1" != export ] || {{ echo export >>{notes}; exit; }}
 for word in "$@"; do case $word in --duration=* | --kill=*) limited="$limited$word " ;; esac; done
 echo "limit: $limited" >>{notes}
-while [ "$1" != /bin/sh ]; do shift; done
+while [ "$2" != -c ]; do shift; done
 if [ -z "$limited" ]; then "$@"; exit; fi
 "$@" &
 while [ ! -f "$TMPDIR/pid" ]; do sleep 0.05; done
@@ -710,6 +711,18 @@ def test_a_job_forgets_the_ranks_of_the_shell_that_submits(launch: list[str], tm
     assert told == {**own, **started, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
 
 
+@pytest.mark.parametrize("profiler", ["none", "ncu"])
+def test_a_program_gets_the_exported_functions_that_dash_would_drop(profiler: str, tmp_path: Path) -> None:
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "ncu").write_text('#!/bin/bash\nwhile [ "$2" != -c ]; do shift; done; "$@"\n')
+    (tools / "ncu").chmod(0o755)
+    asked = job(nodes=1, ranks_per_node=1, profiler=profiler, arguments=["bash", "-c", "module load gcc"])
+    shell = {"BASH_FUNC_module%%": '() { echo "module: $*"\n}', "PATH": f"{tools}:{os.environ['PATH']}"}
+    assert start_job(tmp_path, asked, [], **shell).wait() == 0
+    assert (tmp_path / "logs/rank00000.out").read_text() == "module: load gcc\n"
+
+
 def test_each_further_start_of_a_job_has_folders_of_its_own(tmp_path: Path) -> None:
     asked = job(nodes=1, ranks_per_node=1, arguments=["sh", "-c", 'echo "$HPCPROF_PROFILE_OUTPUT"'])
     for folder in (tmp_path, tmp_path / "attempts/2", tmp_path / "attempts/3"):
@@ -775,7 +788,7 @@ def test_a_program_gets_a_signal_once_and_its_exit_code_counts(
     (tmp_path / "bin/nsys").write_text(
         '#!/bin/sh\n[ "$1" = profile ] || exit 0\n'
         'for word in "$@"; do case $word in --output=*) output=${word#*=} ;; esac; done\n'
-        'while [ "$1" != /bin/sh ]; do shift; done; "$@"; code=$?; exit "$code"\n'
+        'while [ "$2" != -c ]; do shift; done; "$@"; code=$?; exit "$code"\n'
     )
     (tmp_path / "bin/nsys").chmod(0o755)
     asked = job(nodes=1, ranks_per_node=1, profiler=profiler, arguments=[sys.executable, "-c", SAVES])

@@ -139,7 +139,7 @@ def test_one_mpirun_starts_one_process_group_over_all_workers() -> None:
     launches = [line for line in script.splitlines() if line.startswith("run_ranks mpirun ")]
     assert len(launches) == 1
     assert " -n 16 --map-by ppr:8:node " in launches[0]
-    assert script.count('/bin/sh "$run_dir/wrapper.sh"') == 1
+    assert script.count('"$shell" "$run_dir/wrapper.sh"') == 1
 
 
 def test_the_environment_of_the_site_is_passed_on_to_the_other_pods(tmp_path: Path) -> None:
