@@ -29,7 +29,7 @@ if [ "$1" = export ]; then
     for report in "$@"; do :; done
     exec cp "$report" "$file"
 fi
-while [ "$1" != /bin/sh ]; do shift; done
+while [ "$2" != -c ]; do shift; done
 trap : TERM
 eval "$NSYS_STARTS"
 "$@" # the shell around the program
