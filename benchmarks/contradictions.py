@@ -371,12 +371,6 @@ def _of_serve(run: Results, every: pd.Series[Any], explanation: Explanation) -> 
             if point["run"] == run.run.id:
                 elapsed = float(every["elapsed_ns"]) - once
                 yield Compared(f"{history['metric']}: history of serve", point["value"], elapsed)
-    both = answer("/api/compare", baseline=run.run.id, candidate=run.run.id)
-    metrics = {row["metric"]: row["a"] for row in both["metrics"]}
-    if "step_p50_ns" in metrics:
-        yield Compared("median step: comparison of serve", metrics["step_p50_ns"], float(median), ROUNDED)
-    parts = {row["part"]: row["a_ns"] for row in both["parts"]}
-    yield Compared("elapsed step: comparison of serve", parts["step"], int(every["elapsed_ns"]))
 
 
 async def _get(app: ASGIApp, path: str, query: str) -> bytes:

@@ -61,7 +61,27 @@ def _be_verbose(context: click.Context, parameter: click.Parameter, count: int) 
 
 def command_with_examples(name: str, *commands: str) -> Callable[[Callable[..., Any]], click.Command]:
     """Return what makes a function a command whose help has examples."""
-    return click.command(name, epilog=examples(*commands))
+    return click.command(name, cls=_Command, epilog=examples(*commands))
+
+
+class _Command(click.Command):
+    """A command that says where options of a program belong."""
+
+    def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
+        """Parse a command's arguments."""
+        given = [*arguments]
+        try:
+            return super().parse_args(context, arguments)
+        except click.NoSuchOption as error:
+            takes_program = any(parameter.name == "program" for parameter in self.params)
+            if takes_program and "--" not in given and any(not word.startswith("-") for word in given):
+                path, option = context.command_path, error.option_name
+                raise click.UsageError(
+                    f"{path} has no option {option}; put the command with its options after --: "
+                    f"{path} … -- COMMAND … {option} …",
+                    context,
+                ) from None
+            raise
 
 
 def examples(*commands: str) -> str:

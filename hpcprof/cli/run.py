@@ -76,7 +76,9 @@ def command(request: JobSpec, here: bool, db: str | None, hub: str | None) -> No
             collect_and_tell(run, store, aside=True)
         show_report(gather(run, store, status, unexplained=explain_first(run, store)))
     else:
-        why = "it ran without a profiler, and" if job.profiler == "none" else "its ranks left no profile, and"
+        why = "its ranks left no profile, and"
+        if job.profiler == "none":
+            why = "nothing was recorded, since it ran without a profiler (--profiler nsys or torch), and"
         click.echo(f"hpcprof: no report of {run.id}: {why} its program wrote no results", err=True)
     collect = None if profiles else partial(collect_and_tell, store=store, aside=True)
     pushed = address is None or push_each(address, [run], store, collect=collect)

@@ -66,14 +66,15 @@ def compare_sides(
     margin_pct : float
         Both sides are equivalent if the interval of their ratio is within this margin.
     force : bool
-        Compare different programs, or different numbers of ranks.
+        Compare different programs, different numbers of ranks, or runs with themselves.
     gates : sequence of str
         What decides beside the step (`hpcprof.analysis.comparison.compare.GATES`).
 
     Raises
     ------
     UsageError
-        If a run is listed twice on one side, or the runs are of different programs or numbers of ranks.
+        If a run is listed twice on one side, the runs are of different programs or numbers of ranks, or both
+        sides are the same runs.
     HpcprofError
         As `over_pair`.
     """
@@ -82,7 +83,12 @@ def compare_sides(
     if not force:
         sides = [*(("--a", run) for run in against), *(("--b", run) for run in runs)]
         words = [word for side, run in sides for word in (side, typed_run(run))]
-        check_comparable([*baseline, *candidate], command_line(store, "compare", "--force", *words))
+        forced = command_line(store, "compare", "--force", *words)
+        if {run.id for run in runs} == {run.id for run in against}:
+            raise UsageError(
+                f"both sides are the same runs, which differ in nothing: {forced} compares them."
+            )
+        check_comparable([*baseline, *candidate], forced)
     before = [run_data(run, store, (*STEP_TABLES, *MACHINE)) for run in earlier_runs(against, runs)]
     outcome = compare(candidate, baseline, before, margin_pct, gates)
     found = AnalysisTable.from_outcome(as_declared(outcome, analysis))

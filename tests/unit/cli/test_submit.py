@@ -28,6 +28,14 @@ def test_a_dry_run_notes_second_hand_facts_on_standard_error() -> None:
     assert "second hand" not in done.stdout
 
 
+def test_an_option_of_the_program_before_two_dashes_is_told_where_to_go() -> None:
+    done = CliRunner().invoke(submit, ["python", "train.py", "--epochs", "3"])
+    assert done.exit_code == 2
+    assert "has no option --epochs; put the command with its options after --: " in done.stderr
+    done = CliRunner().invoke(submit, ["--epochs"])
+    assert (done.exit_code, "after --" in done.stderr) == (2, False)
+
+
 def test_second_hand_facts_are_noted_once_a_day_for_each_site(monkeypatch: pytest.MonkeyPatch) -> None:
     def noted(site: str) -> bool:
         done = CliRunner().invoke(submit, ["--dry-run", "--site", site, "--account", "a", "--", "true"])

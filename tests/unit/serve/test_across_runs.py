@@ -104,6 +104,7 @@ def test_a_database_of_an_earlier_version_is_one_sentence_with_the_command_that_
     tmp_path: Path,
 ) -> None:
     timed(tmp_path, 1, 1000)
+    timed(tmp_path, 2, 1000)
     store = open_store(None, tmp_path)
     store.prepare()
     with closing(sqlite3.connect(tmp_path / "hpcprof.db")) as database, database:
@@ -111,7 +112,7 @@ def test_a_database_of_an_earlier_version_is_one_sentence_with_the_command_that_
         database.execute("DROP TABLE baselines")
     app = serve_store(tmp_path, None, Access(all_names(LOCAL_NAMES), False, None, port=8765))
     with TestClient(app, base_url="http://127.0.0.1:8765") as client:
-        pages = ("/runs", "/runs/run01", "/history", "/compare?baseline=run01&candidate=run01")
+        pages = ("/runs", "/runs/run01", "/history", "/compare?baseline=run01&candidate=run02")
         for page in pages:
             text = unescape(client.get(page).text)
             assert text.count(f"hpcprof baseline list --db {tmp_path}/hpcprof.db migrates it") == 1
