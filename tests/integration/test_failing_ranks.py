@@ -58,7 +58,11 @@ class Ranks:
         for name in ("state", "logs", "profiles", "tmp", "bin"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / "state/started").write_text(f"{STARTED}\n")
-        text = wrapper or rendered(asked, folder)["wrapper.sh"]
+        files = rendered(asked, folder)
+        for name in files:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(files[name])
+        text = wrapper or files["wrapper.sh"]
         for seconds, fewer in ((2, 0.2), *(((20, 1), (300, 1)) if impatient else ())):
             text = text.replace(f"nap {seconds}\n", f"nap {fewer}\n")
         (folder / "wrapper.sh").write_text(text)
@@ -81,10 +85,11 @@ class Ranks:
     def said(self) -> list[bytes]:
         """Return what the wrappers print for the launcher; nothing holds their output open.
 
-        That nsys does not trace CUDA on a machine without a GPU is left out.
+        That nsys traces neither CUDA on a machine without a GPU nor MPI in these programs is left out.
         """
         said = [process.communicate(timeout=120)[1] for process in self.processes]
-        return [re.sub(rb"hpcprof: .* has no GPU: CUDA is not traced\.\n", b"", text) for text in said]
+        untraced = rb"hpcprof: (.* has no GPU: CUDA is not traced\.|MPI is not traced: no MPI library .*)\n"
+        return [re.sub(untraced, b"", text) for text in said]
 
     def recorded(self) -> list[str]:
         """Return the exit codes in ``state/``."""
