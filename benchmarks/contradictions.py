@@ -364,7 +364,7 @@ def _of_serve(run: Results, every: pd.Series[Any], explanation: Explanation) -> 
         for column, values in columns.items():
             own = [None if pd.isna(one) else one for one in table[column]] if column in table else values
             yield Compared(f"{name}.{column}: table of serve", values, own)
-    # What happened once is in the account, and not in a history.
+    # An event that happened once is in the account, but not in a history.
     once = once_ns(step_series(run.analysis("step_times")).wall) / max(1, int(every["steps"]))
     for history in answer("/api/history")["histories"]:
         for point in history["points"]:

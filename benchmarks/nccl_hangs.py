@@ -115,7 +115,7 @@ def spin(torch: Any, rank: int, gradient: Any) -> None:
 
 
 def illegal_access(torch: Any, rank: int, gradient: Any) -> None:
-    """A kernel of rank 1 writes to an address that is none."""
+    """A kernel of rank 1 writes to an invalid address."""
     if rank == 1:
         _launch(torch, "stray", gradient)
 

@@ -1,4 +1,4 @@
-"""How well `scaling_models` predicts twice the largest size: ``python benchmarks/scaling_models.py [DRAWS]``.
+"""Accuracy of `scaling_models` at twice the largest size: ``python benchmarks/scaling_models.py [DRAWS]``.
 
 Times follow a known law with normal noise; the figures are the share of draws, in percent, that are predicted
 within 5 % at twice the largest number of ranks. The last table is the coverage of the 90 % interval of

@@ -40,8 +40,8 @@ def _special(path: Path) -> bool:
 def write_atomically(path: Path, text: str, mode: int | None = None) -> None:
     """Write ``text`` to ``path`` in UTF-8, whole or not at all.
 
-    Bytes of a path or an argument that are not UTF-8 are written unchanged. The file has the permissions of
-    ``mode`` from its beginning, by default those of the umask.
+    Bytes of a path or an argument that are not UTF-8 are written unchanged. The file has the permissions
+    ``mode`` from its beginning, by default by the umask.
     """
     with replacing(path) as temporary:
         if mode is not None:

@@ -120,8 +120,8 @@ def unknown(
     """Return the error for a name that is not one of ``valid``; it suggests close matches.
 
     ``kind`` is what the name is, such as ``"site"``. ``where`` follows the name in the sentence, with a space
-    before it. Of the valid names the last ``listed`` are named, by default all. ``fields`` are those of the
-    error.
+    before it. The error lists the last ``listed`` valid names, by default all, and has the fields
+    ``fields``.
     """
     names = sorted(valid)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)

@@ -85,7 +85,7 @@ def masked_command(command: Sequence[str]) -> str:
 
 
 def _names_the_next(word: str) -> bool:
-    """Return whether a word of a command is an option or a name whose value, a secret, is the next word."""
+    """Return whether a word of a command announces a secret as the next word."""
     named = (word.startswith("-") and "=" not in word) or _BARE_NAME.fullmatch(word) is not None
     return named and is_secret(word)
 

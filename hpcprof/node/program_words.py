@@ -103,7 +103,7 @@ LAUNCHERS: Dict[str, str] = {
 
 
 class Command:
-    """A command: its words, those of runners before it, and its place if it is in a script."""
+    """A command: its words, the words of runners before it, and its place if it is in a script."""
 
     def __init__(self, words: List[str], before: Tuple[str, ...] = (), place: str = "") -> None:
         self.words = words
@@ -117,7 +117,7 @@ class Command:
 
 
 def launcher_of(command: Command) -> str:
-    """Return the launcher that a command is, empty if it is none; ``python -m`` counts as torchrun."""
+    """Return the launcher's name if a command is a launcher, else empty; ``python -m`` counts as torchrun."""
     name, words = command.name, command.words[1:]
     if name.startswith(("mpiexec", "mpirun")):
         return name
@@ -289,7 +289,7 @@ def _simple_commands(line: str) -> Iterator[List[str]]:
 
 
 def family_of(library: str) -> str:
-    """Return whose MPI a library is by its name: openmpi or mpich; empty if unknown."""
+    """Return the MPI family of a library by its name: openmpi or mpich; empty if unknown."""
     name = os.path.basename(os.path.realpath(library) if os.path.exists(library) else library)
     for candidate in (os.path.basename(library), name):
         for family, pattern in _FAMILIES:
@@ -340,7 +340,7 @@ def _is_elf(path: str) -> bool:
 
 
 def _output(words: List[str], folder: str) -> str:
-    # Without the hook, which would note the steps of this Python as those of the rank.
+    # Without the hook, which would count the steps of this Python for the rank.
     variables = {name: text for name, text in os.environ.items() if not name.startswith("HPCPROF_")}
     try:
         done = subprocess.run(

@@ -220,7 +220,7 @@ class StallWatch:
         self._before: Sample = {}
         self._seen, self._gathered = b"", False
         self._last = self._sure = time.time()
-        # Whether ranks that use CPUs are taken to compute, and when to look at their calls again.
+        # True while ranks that use CPUs are taken to compute; the time to look at their calls again.
         self._taken, self._look = False, 0.0
 
     def watch(self) -> bool:
@@ -288,7 +288,7 @@ class StallWatch:
         self._gather()
         self._gathered = True
         now = sample(programs(self._run) or processes(self._run))
-        # What the evidence took is no progress, but steps and collectives that have ended are.
+        # Gathering evidence is no progress; steps and collectives that ended meanwhile are.
         if {rank: one.done for rank, one in now.items()} != {r: one.done for r, one in self._before.items()}:
             self._note_progress()
         self._write("pulse/." + self._node, "")

@@ -69,7 +69,7 @@ def built_in_rules() -> tuple[Rule, ...]:
 
 
 def load(path: Path | None = None) -> tuple[Rule, ...]:
-    """Return the rules in the order in which they are tried: the user's, those of plug-ins, then hpcprof's.
+    """Return the rules in the order in which they are tried: the user's, the plug-ins', then hpcprof's.
 
     ``path`` is the user's file. By default ``kernel_classes.yaml`` in the user's folder is read if it exists.
     Raises UsageError if the user's file or a plug-in's table is wrong.

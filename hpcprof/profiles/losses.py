@@ -118,7 +118,7 @@ class Loss:
 
     @property
     def remedy(self) -> str:
-        """What would record the lost events; empty where nothing is known to."""
+        """The way to record the lost events; empty if unknown."""
         if self.kind is LossKind.DIAGNOSTIC and _UNSUPPORTED.search(self.detail):
             return _SUPPORTED
         return _REMEDIES.get(self.kind, "")
@@ -178,7 +178,7 @@ def _counted(number: int, subject: Subject) -> str:
 
 _UNSUPPORTED = re.compile(r"unable|(?:not |un)supported|could not|cannot|permission|privilege", re.IGNORECASE)
 _SUPPORTED = "Check that this profiler supports the device and the driver, and may read its counters."
-_AGAIN = "Record again, with a newer profiler or driver: these stamps are not those of the program."
+_AGAIN = "Record again, with a newer profiler or driver: these stamps are not the program's."
 _ROOM = (
     "The profiler lost events: give it larger buffers or flush them more often (nsys --cuda-flush-interval; "
     "Kineto's ACTIVITIES_MAX_GPU_BUFFER_SIZE_MB), or record fewer steps."

@@ -190,8 +190,8 @@ def _shift(lag: Ints, latest: int | None) -> int:
 def _latest_shift(timeline: Timeline, end: Ints, begun: Ints) -> int | None:
     """Return the largest shift with which operations end before calls return that waited for all of them.
 
-    None if no such call is recorded, or the process uses several GPUs. ``end`` and ``begun`` are those of
-    the operations of one GPU and of their launch calls.
+    None if no such call is recorded, or the process uses several GPUs. ``end`` and ``begun`` are the ends of
+    the operations of one GPU and the begins of their launch calls.
     """
     calls = timeline.calls
     waits = np.flatnonzero(named(timeline, calls.name, waits_for_device))

@@ -94,9 +94,9 @@ def _profilers(profiles: Iterable[ProfileRow]) -> str:
 
 
 def _gpus_of(contents: Contents) -> list[str]:
-    """Return the GPUs of each node, or the number of those that ranks have each for itself.
+    """Return the GPUs of each node, or the number of GPUs that ranks have each for itself.
 
-    Profilers list the GPUs of a node; that of PyTorch lists those that its rank sees.
+    Profilers list the GPUs of a node; PyTorch's profiler lists the GPUs that its rank sees.
     """
     profiles = [profile for profile in contents.profiles.values() if profile.devices]
     nodes = {_devices(profile.devices) for profile in profiles}

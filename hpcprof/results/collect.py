@@ -418,7 +418,7 @@ def _attempt_read(run: Run) -> list[str]:
     """Return which attempt the profiles are of, if the job was started more than once."""
     attempt, last = run.profiled_attempt(), run.attempt
     without = f", since attempt {last} has none" if attempt < last else ""
-    return [f"{run.id}: the profiles are those of attempt {attempt} of {last}{without}"] if last > 1 else []
+    return [f"{run.id}: the profiles are of attempt {attempt} of {last}{without}"] if last > 1 else []
 
 
 def _unimported(run: Run) -> list[str]:

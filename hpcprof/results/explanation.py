@@ -131,7 +131,7 @@ def explain(
     """Explain where the time of a step goes, why, and what it would gain.
 
     The explanation is computed once and kept in the store until a profile of the run changes. ``executor``
-    computes the analyses that a collect left to whoever asks first (`hpcprof.results.when_asked`).
+    computes the lazy analyses (`hpcprof.results.when_asked`).
     ``step_ns`` is the time of a step without the profiler, which is kept with the explanation;
     ``as_recorded`` leaves the profiler's share in, and that explanation is not kept. Raises HpcprofError if
     the run has not been collected, or its timelines cannot be read.

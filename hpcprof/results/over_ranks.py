@@ -253,7 +253,7 @@ def _matched(
 def _zeros_of_node(profiles: Sequence[ProfileRow]) -> dict[int, int] | None:
     """Return the time stamp of one moment by rank; None if the ranks do not share a clock.
 
-    They may share that of a node, or that of an archive, whose stamps are all on the clock that it describes.
+    They may share a node's clock, or an archive's: all its stamps are on the clock that it describes.
     """
     if len(profiles) > 1 and len({(one.file, one.kind) for one in profiles}) == 1:
         return {one.rank: 0 for one in profiles}

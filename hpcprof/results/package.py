@@ -178,7 +178,7 @@ def unpacked(path: Path, beside: Path, most_bytes: int = MOST_EVENT_BYTES) -> It
         try:
             package = _read(path, Path(folder), min(most_bytes, MOST_EVENT_BYTES), held)
         except HpcprofError as error:
-            # Whoever keeps the error would keep the results in its frames.
+            # A caller that keeps the error would keep the results in its frames.
             clear_frames(error.__traceback__)
             raise
         try:
@@ -205,7 +205,7 @@ def _read(path: Path, place: Path, most_bytes: int, held: ExitStack) -> Package:
 
 
 def _described(text: bytes) -> Described:
-    """Return what ``run.json`` says; whoever made it may not be this hpcprof."""
+    """Return the content of ``run.json``, which another program may have written."""
     try:
         described = msgspec.json.decode(text, type=Described)
         json.loads(text, object_pairs_hook=_no_name_twice)
@@ -284,7 +284,7 @@ class _PlainFile(tarfile.TarInfo):
 class _Members:
     """The files of an archive in their order; ``total`` is the space that they take.
 
-    Raises DamagedInput if they take more than ``most_bytes``, or are not those of a package.
+    Raises DamagedInput if they take more than ``most_bytes``, or are not the files of a package.
     """
 
     def __init__(self, archive: tarfile.TarFile, most_bytes: int) -> None:
@@ -306,7 +306,7 @@ class _Members:
         return text.getvalue()
 
     def extract(self, place: Path, ranks: frozenset[int]) -> None:
-        """Write the other files into a folder: those of ranks with a profile, each once."""
+        """Write the other files of ranks with a profile into a folder, each once."""
         written = set()
         while member := self._next():
             if not _belongs(member.name, ranks):

@@ -141,7 +141,7 @@ class Run:
 
     @property
     def profiled_ranks(self) -> list[int]:
-        """The ranks under the profiler: those of the usual layout until the nodes have noted others."""
+        """The ranks under the profiler: by the usual layout until the nodes have noted others."""
         job = self.submission.job
         if job.profiler == "none" or not place_conditions(job.profile_ranks):
             return job.profiled_ranks
@@ -442,9 +442,9 @@ def find_submitted_runs(references: Sequence[str], runs: Path) -> list[Run]:
 
 
 def log_files(run: Run, rank: int | None = None) -> list[Path]:
-    """Return the logs of one rank, or those of the job script and rank 0: standard output, then error.
+    """Return the logs of one rank, or of the job script and rank 0: standard output, then error.
 
-    Of a rank whose program was never started that of its profiler is left, which is returned instead.
+    If the program of a rank never started, its profiler's log is returned instead.
     """
     names = ("job", "rank00000") if rank is None else (f"rank{rank:05d}",)
     present = []

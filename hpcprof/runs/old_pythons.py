@@ -1,4 +1,4 @@
-"""The ranks whose Python is too old for the hook, as its start noted them."""
+"""Ranks that run a Python too old for the hook, as its start noted them."""
 
 from __future__ import annotations
 

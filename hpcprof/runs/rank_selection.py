@@ -17,7 +17,7 @@ def select_ranks(text: str, nodes: int, ranks_per_node: int) -> list[int]:
     """Return the ranks that ``text`` selects, in ascending order.
 
     Several conditions select the ranks that meet all of them: ``local=0,nodes=0-1`` selects the first rank on
-    each of the first two nodes. The ranks of ``local`` and ``nodes`` are those of the usual layout, in which
+    each of the first two nodes. ``local`` and ``nodes`` refer to the usual layout, in which
     ranks fill one node after the other; the wrapper decides by the place of the rank (`place_conditions`).
     """
     world = nodes * ranks_per_node

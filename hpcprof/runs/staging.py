@@ -1,4 +1,4 @@
-"""What became of the environment that a job unpacked on its nodes, from the notes of the run."""
+"""Staging of an environment on the nodes of a job: its times and errors, from the notes of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections of clients: how many there may be, and how long each may take to say what it wants.
+"""Limits of the number of clients' connections, and of the time that each may take for a request.
 
 uvicorn limits neither: a client that never ends its request, or never reads the answer, would hold a
 connection for ever, and enough of them all that the process may open.
@@ -13,7 +13,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-_MOST = 400
+_MAX_CONNECTIONS = 400
 """Maximum number of connections."""
 
 _MOST_WAITING = 512
@@ -22,8 +22,8 @@ _MOST_WAITING = 512
 _FILES = 4096
 """Files that the process asks to be allowed to open."""
 
-_OF_AN_ADDRESS = 4
-"""One address may have one in this many of the connections; a proxy and tunnels on this machine, all."""
+_ADDRESS_DIVISOR = 4
+"""Divisor of all connections for the maximum of one address; local addresses (proxy, tunnel) may have all."""
 
 _HEAD_SECONDS = 10
 """Seconds for the headers of a request, and between two requests."""
@@ -49,7 +49,7 @@ class Connections:
         wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
         if soft != resource.RLIM_INFINITY and soft < wanted:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        self.most = max(8, min(_MOST, wanted // 4))
+        self.most = max(8, min(_MAX_CONNECTIONS, wanted // 4))
         # asyncio accepts all that wait before any is closed.
         self.waiting = max(8, min(_MOST_WAITING, wanted // 4))
         self._open: dict[str, dict[TimedProtocol, None]] = {}
@@ -76,7 +76,7 @@ class Connections:
 
     def _most_of(self, address: str) -> int:
         local = address in ("", "::1") or address.startswith("127.")
-        return self.most if local else max(4, self.most // _OF_AN_ADDRESS)
+        return self.most if local else max(4, self.most // _ADDRESS_DIVISOR)
 
     def _make_room(self, among: dict[TimedProtocol, None], made: TimedProtocol) -> None:
         oldest = next((one for one in among if one.without_request and one is not made), made)

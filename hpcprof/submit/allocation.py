@@ -18,8 +18,8 @@ from hpcprof.submit.sites.model import Site
 def within_allocation(spec: JobSpec) -> tuple[Site, JobSpec]:
     """Return the site and the request of a run on the nodes that this shell has; ``spec`` is merged.
 
-    Queue and limits are those of the allocation. Without a site, it is the generic one of the batch system
-    that this shell is in a job of.
+    Queue and limits come from the allocation. The default site is the generic site of the batch system that
+    runs this shell's job.
     """
     site = site_of(spec)
     if find_scheduler(site.scheduler).runs_here:

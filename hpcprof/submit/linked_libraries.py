@@ -55,9 +55,9 @@ def is_python(file: Path) -> bool:
 
 
 def mpi_family(arguments: Sequence[str], directory: str) -> str | None:
-    """Return whose MPI a command uses, ``openmpi`` or ``mpich``; None if that is unknown.
+    """Return the MPI family that a command uses, ``openmpi`` or ``mpich``; None if unknown.
 
-    Of Python it is that of mpi4py, unless this has modules for several, as the wheels of PyPI do.
+    Python uses the family of mpi4py; it is unknown if mpi4py supports several, as the wheels of PyPI do.
     """
     for command in commands(list(arguments), directory):
         file = program_file(command.words, directory)

@@ -50,7 +50,7 @@ def push(path):
         with unpacked(path, path.parent, 50 << 30):
             print("kept", path, flush=True)
     except DamagedInput as error:
-        refused.append(error)  # as whoever answers may keep it
+        refused.append(error)  # as a caller may keep it
 
 before = 0
 for path in map(Path, sys.argv[1:]):

@@ -1,4 +1,4 @@
-"""What runs beside the ranks of a node, with real processes: progress, the end of a stall, and leftovers."""
+"""The process beside the ranks, with real processes: progress, the end of a stall, and leftovers."""
 
 from __future__ import annotations
 

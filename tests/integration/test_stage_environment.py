@@ -22,7 +22,7 @@ from tests.jobs import make_job
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
-    """A virtual environment, a link to whose Python is all that it has of it, and a script."""
+    """A virtual environment with a link to its Python, and a script."""
     base, folder = tmp_path / "base", tmp_path / "shared/env"
     for path in (base / "bin", base / "lib/python3.11/site-packages", folder / "bin"):
         path.mkdir(parents=True)

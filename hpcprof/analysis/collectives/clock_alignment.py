@@ -22,7 +22,7 @@ _SIGMAS, _MAD_TO_SIGMA = 3.0, 1.4826
 """A drift is certain if it is so many times its standard error, from the median absolute deviation."""
 
 _LARGEST_RATE = 1e-3
-"""Maximum rate at which a clock gets ahead; those of computers stay below 1e-4, so more is no drift."""
+"""Maximum relative drift of a clock; computers stay below 1e-4, so a higher rate is not drift."""
 
 ClockKey = tuple[str | None, bytes]
 """Identifies a set of clocks: the communicator and its ranks."""

@@ -259,7 +259,7 @@ def carried_out_by_name(timeline: Timeline, *, only_unrecorded: bool = False) ->
 def _from_kernel_names(
     timeline: Timeline, named: Mapping[int, str], rows: Ints | None = None
 ) -> _Collectives:
-    """List the communication kernels, or those of some rows, with an operation by their names, by start."""
+    """List communication kernels, optionally of some rows, with an operation by their names, by start."""
     kernels = timeline.kernels
     rows = np.flatnonzero(kernels.category == Category.COMM) if rows is None else rows
     rows = rows[np.isin(kernels.name[rows], [*named])]

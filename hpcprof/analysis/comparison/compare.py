@@ -386,13 +386,13 @@ def run_metrics(run: RunData, per_step: bool, per_launch: bool = False) -> dict[
     """Return the known metrics of a run.
 
     ``elapsed_per_step_ns`` is the elapsed time per step in the profiles and ``step_p50_ns`` their median
-    step, ``own_elapsed_per_step_ns`` and ``own_step_p50_ns`` are those of the workload's own clock; a step
+    step, ``own_elapsed_per_step_ns`` and ``own_step_p50_ns`` the same by the workload's own clock; a step
     takes as long as on its slowest rank. The others are means over ranks: the median of each phase,
     the sum of all kernels, and the percentage of communication that is overlapped. Of MPI programs these are
     also the efficiencies of the step, else of the run; of sampled nodes energy, memory, data and clocks. With
-    ``per_step``, the elapsed time of a step and its parts are those of ``step_kinds``, and the kernels are
+    ``per_step``, the elapsed time of a step and its parts come from ``step_kinds``, and the kernels are
     divided by the number of steps of the rank. With ``per_launch``, the only time of the GPU is the mean of
-    a kernel. Otherwise the GPU's span and its parts are those of ``breakdown``.
+    a kernel. Otherwise the GPU's span and its parts come from ``breakdown``.
     """
     found, tables = step_metrics(run), run.tables
     if len(tables["phases"]):

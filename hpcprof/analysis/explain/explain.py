@@ -492,7 +492,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
 
 @dataclass(frozen=True)
 class _ProfilerShare:
-    """What is known of a step without the profiler, and the replay that is explained.
+    """The replay that is explained, and the time of a step without the profiler.
 
     ``scale`` is the elapsed time of the replayed steps over that of all steps.
     """
@@ -515,7 +515,7 @@ def _profiler_share(
     recorded = time(replay.graph.observed)
     scale = recorded / elapsed if elapsed else 1.0
     alone = inputs.alone
-    # Noted steps are those of the optimizers, and a range of the program may be another step.
+    # The optimizers mark noted steps; a range of the program may be another step.
     if alone is None or (alone.source == MEASURED and built.step != "step"):
         typical = typical_alone(replay, built.profiler, time, scale)
         return _ProfilerShare(
@@ -742,8 +742,8 @@ def _sorted(
 
     ``kinds`` has the kind of each step where there are several.
 
-    No finding saves more than a step. The most costly come first, then those of low confidence, and then
-    those without an estimate. A finding that saves so much only together with another one comes after it.
+    No finding saves more than a step. The most costly come first, then findings of low confidence, and then
+    findings without an estimate. A finding that needs another one for its saving comes after it.
     """
 
     def of_step(finding: Finding) -> Finding:

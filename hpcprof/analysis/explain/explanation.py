@@ -322,7 +322,7 @@ class StepSummary:
 
     @property
     def is_alone(self) -> bool:
-        """True if ``elapsed_ns`` and the savings are those of the program without the profiler."""
+        """True if ``elapsed_ns`` and the savings leave out the profiler's share."""
         return self.alone_ns is not None and self.alone_ns.source != TYPICAL
 
     @property

@@ -114,7 +114,7 @@ def known_costs(
 ) -> tuple[CallCost, ...]:
     """Return what the profiler adds to the calls of each name, the most costly in a step first.
 
-    The parameters are those of `launch_cost`.
+    The parameters are the same as for `launch_cost`.
     """
     ends = {each: launch_cost(replay, each, time, scale) for each in {alone.value, alone.low, alone.high}}
     return _by_call(replay, (ends[alone.value], ends[alone.high], ends[alone.low]), alone.source)

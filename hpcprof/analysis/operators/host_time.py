@@ -20,7 +20,7 @@ _DEVICE_CALL = re.compile(r"(?:cuda|cu|hip)\w*Launch|(?:cuda|hip)Memcpy")
 
 @computed_once
 def uses_device(timeline: Timeline) -> bool:
-    """Return whether a program used a device whose work is not in the profile."""
+    """Return whether a program used a device without any recorded work."""
     devices = any(loss.kind is LossKind.CATEGORY for loss in timeline.origin.losses)
     return not timeline.operation_count and (
         devices or bool(named(timeline, timeline.calls.name, _DEVICE_CALL.match).any())

@@ -26,7 +26,7 @@ def capture_losses(timeline: Timeline) -> list[Loss]:
 
 
 def _not_launched(timeline: Timeline) -> list[Loss]:
-    """Count the operations whose launch call is not in the profile.
+    """Count the operations without a recorded launch call.
 
     The driver moves pages of unified memory by itself, without a call.
     """

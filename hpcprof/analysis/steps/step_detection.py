@@ -18,7 +18,7 @@ from hpcprof.profiles.columns.unique import rows_by_key
 from hpcprof.profiles.timeline import Ints, Mask, Ranges, Timeline
 
 AUTOMATIC, REPEATS, NAMED = "automatic", "repeats", "--step-range"
-"""Sources of a step whose name is not known: it qualifies, it only repeats, a user named it."""
+"""Sources of a step: its range qualifies by itself, its range only repeats, a user named it."""
 
 MPI, LAUNCHES = "MPI calls", "launches"
 """Sources of a step that calls of MPI or launches on the GPU mark."""

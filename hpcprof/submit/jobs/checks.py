@@ -331,7 +331,7 @@ def _fits_gpus(profiler: str, site: Site) -> bool:
 
 
 def _check_queue(job: Job, site: Site, scheduler: Scheduler) -> None:
-    """Check the limits of a queue, and for a routing queue those of its routes; of several, one has to fit.
+    """Check the limits of a queue, or of a routing queue and its routes, one of which has to fit.
 
     PBS accepts a job that fits the routing queue but none of its routes, and such a job can vanish.
     """

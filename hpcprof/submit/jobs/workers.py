@@ -51,8 +51,8 @@ class Workers:
 def workers_of(program: Sequence[str], directory: str, nodes: int, gpus: int | None) -> Workers | None:
     """Return what torchrun or accelerate is to start if a command is one; None if it is not.
 
-    ``gpus`` are those of a node. A launcher in a script of the user's, or with another number of workers than
-    can be told here, is left alone.
+    ``gpus`` is the number of GPUs of a node. A launcher in a user's script, or with an unknown number of
+    workers, is left alone.
     """
     for command in commands(list(program), directory):
         name = launcher_of(command)
@@ -105,7 +105,7 @@ def _words(option: str, value: str) -> list[str]:
 
 
 def _count(name: str, options: dict[str, str], nodes: int, gpus: int | None) -> int | None:
-    """Return the workers of a node; None if that cannot be told."""
+    """Return the number of workers of a node; None if unknown."""
     if "--num-processes" in options:
         total = options["--num-processes"]
         return int(total) // nodes if total.isdigit() and int(total) % nodes == 0 and int(total) else None

@@ -23,9 +23,8 @@ from hpcprof.submit.sites.model import Site
 
 _DEPENDENCY_AGE = timedelta(days=31)
 
-
 _JOB_NAME_LENGTH = 15
-"""Of old PBS; the limits of others are longer."""
+"""Maximum length of a job's name in old PBS; other schedulers allow more."""
 
 
 class BatchScheduler(Scheduler, ABC):
@@ -41,8 +40,8 @@ class BatchScheduler(Scheduler, ABC):
     def directives(self, site: Site, job: Job) -> list[str]:
         """Return the directives that the template does not write itself: ``directives`` in templates.
 
-        They ask for what `resources` names. `site_directives` and `own_directives` return those of the site
-        and of the user.
+        They request the `resources` of a job. `site_directives` and `own_directives` return the site's
+        and the user's directives.
         """
         return [*self.site_directives(site, job), *self.own_directives(job)]
 
@@ -68,7 +67,7 @@ class BatchScheduler(Scheduler, ABC):
         return [f"--output={out}", f"--error={err}"]
 
     def submitted_from(self, script: Path, owner: str) -> str:
-        """Return the id of the newest job that a user submitted from a script; empty if there is none."""
+        """Return the id of the newest job that a user submitted from a script; empty without one."""
         return ""
 
     def check_awaited(self, job_ids: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ _RETRIES = 3
 _RETRY_SECONDS = 8.0
 
 _ANSWERS = {"LC_ALL": "C", "SLURM_BITSTR_LEN": "0"}
-"""What makes answers plain: no translation, and from sacct all indices of an array, however many they are."""
+"""Variables that make answers plain: no translation, and all indices of an array from sacct."""
 
 _RANGE = re.compile(r"(?P<first>\d+)(?:-(?P<last>\d+)(?::(?P<step>\d+))?)?")
 

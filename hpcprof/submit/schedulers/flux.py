@@ -1,8 +1,8 @@
 """Flux, by flux batch, flux jobs and flux cancel.
 
 A job may run in an instance of Flux that is itself a job (``flux alloc``, ``flux batch``). Its id is then
-``ID;URI`` with the address of that instance. Outputs were seen on flux-core 0.88; states are those of
-flux-jobs(1) and RFC 21, directives those of RFC 36.
+``ID;URI`` with the address of that instance. Outputs were seen on flux-core 0.88; states follow
+flux-jobs(1) and RFC 21, directives RFC 36.
 """
 
 from __future__ import annotations

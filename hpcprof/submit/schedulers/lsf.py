@@ -1,8 +1,8 @@
 """LSF, by bsub, bjobs and bkill.
 
-Nothing here was seen on a real LSF. Options, fields and states are those of IBM's documentation of Spectrum
-LSF 10.1 (bsub, bjobs, bkill, "Termination reasons displayed by bacct, bhist, and bjobs"); ``-nnodes`` is that
-of OLCF's guide to Summit.
+Nothing here was seen on a real LSF. Options, fields and states follow IBM's documentation of Spectrum LSF
+10.1 (bsub, bjobs, bkill, "Termination reasons displayed by bacct, bhist, and bjobs"), and ``-nnodes`` OLCF's
+guide to Summit.
 """
 
 from __future__ import annotations

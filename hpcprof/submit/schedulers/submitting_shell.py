@@ -69,7 +69,7 @@ def unused_option(scheduler: Scheduler, field: str, environment: Mapping[str, st
 
 
 def _is_choice(name: str, scheduler: Scheduler, environment: Mapping[str, str]) -> bool:
-    """Return whether the user chose a variable: those of the job that a shell is in are no choice."""
+    """Return whether the user chose a variable; variables of the job around the shell are no choice."""
     if not _is_option(name) or not name.startswith(scheduler.shell_prefixes):
         return False
     return not environment.get(scheduler.job_id_variable) or name in scheduler.shell_options

@@ -180,7 +180,7 @@ class SiteOption(_Model, frozen=True):
     environment: dict[VariableName, str] = {}
     """Environment variables of jobs that have a value, unless the shell or a module sets them."""
     limits: dict[str, Queue] = {}
-    """Limits by value, for options that name a QOS: they replace those of the queue."""
+    """Limits by value, for options that name a QOS: they replace the limits of the queue."""
 
 
 class Site(_Model, frozen=True):
@@ -237,7 +237,7 @@ class Site(_Model, frozen=True):
     environment_defaults: dict[VariableName, str] = {}
     """Environment variables of the job, unless the shell or a module sets them."""
     python_defaults: dict[VariableName, str] = {}
-    """Values for Python programs that replace those of environment_defaults."""
+    """Values for Python programs that replace the values of environment_defaults."""
     master_address: MasterAddress = "{node}"
     """MASTER_ADDR: the name of the first node, in which {node} is Slurm's or PBS's, or ip for its address."""
     tmpdir: str = ""
@@ -258,7 +258,7 @@ def recorded_site(manifest: Manifest) -> Site:
     """Return the site of a run as it was when the run was submitted."""
     try:
         keys = from_json(manifest.site_keys)
-        # 0.3 had the schedulers' keys among those of the site.
+        # 0.3 had the schedulers' keys among the site's keys.
         own = {key: keys.pop(key) for key in keys.keys() - Site.__struct_fields__}
         return msgspec.convert({"scheduler_keys": own, **keys}, Site)
     except msgspec.MsgspecError as error:

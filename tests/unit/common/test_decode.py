@@ -13,7 +13,7 @@ from hpcprof.common.decode import from_json, parsed_count, read_file, read_text
 
 PACKAGE = Path(hpcprof.__file__).parent
 _OWN = ("common/decode.py", "profiles/", "workloads/", "node/", "results/package", "analysis/explain/")
-"""What reads profiles has readers of its own, and what runs on nodes has no msgspec."""
+"""Readers of profiles decode by themselves, and code on nodes has no msgspec."""
 
 
 @pytest.mark.parametrize(

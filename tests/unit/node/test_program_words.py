@@ -1,4 +1,4 @@
-"""What a command runs behind runners, shells and scripts, and which MPI library that is linked with."""
+"""Programs behind runners, shells and scripts, and the MPI libraries that they are linked with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reading a file takes is bounded by the size of the file."""
+"""Memory for reading a file is bounded by the size of the file."""
 
 from __future__ import annotations
 

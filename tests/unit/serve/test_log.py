@@ -1,4 +1,4 @@
-"""What the terminal of the server shows of a cause that repeats."""
+"""Lines of the server's terminal for a cause that repeats."""
 
 from __future__ import annotations
 

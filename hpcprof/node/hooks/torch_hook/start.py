@@ -110,7 +110,7 @@ def load(name: str) -> Any:
 
 
 class _Finder:
-    """Finds modules as the other finders do, and has those of `_SIGNS` watched once they are imported."""
+    """Finds modules as the other finders do, and watches the modules of `_SIGNS` once they are imported."""
 
     def __init__(self) -> None:
         self._names = set(_SIGNS)

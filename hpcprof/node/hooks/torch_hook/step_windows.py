@@ -38,7 +38,7 @@ class StepsAlone:
         self._marks: list[tuple[int, int]] = []
 
     def ended(self, steps: int) -> None:
-        """Take the time at the end of a step, of which so many have ended."""
+        """Take the time once ``steps`` steps have ended."""
         if steps > self._last or steps not in self._bounds:
             return
         self._synchronize()

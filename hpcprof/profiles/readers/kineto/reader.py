@@ -130,10 +130,10 @@ def read(path: Path) -> Timeline:
 
 
 def _owners(correlation: Ints, calls: ApiCalls, processes: Ints) -> Ints:
-    """Return the process of each operation on the GPU, given those of the calls.
+    """Return the process of each operation on the GPU, given the processes of the calls.
 
-    Processes of a merged trace number their calls alike. Of the operations and calls with one number, those
-    of the same process are at the same place in the file.
+    Processes of a merged trace number their calls alike. An operation and its call have the same
+    number and the same place among the rows of that number in the file.
     """
     if len(processes) < 2:
         return np.full(len(correlation), processes[0] if len(processes) else 0)

@@ -3,10 +3,10 @@
 The calls that wait and test follow from MPI's rules, for the operations that are pending when each returns:
 
 1. ``MPI_Waitall`` completes all of them.
-2. ``MPI_Wait`` completes one: the one whose request is used again first, else the one that began first. So do
+2. ``MPI_Wait`` completes one: the operation whose request is used again first, else the oldest. So do
    ``MPI_Waitany`` and ``MPI_Waitsome``, with sends, which need no other rank, before others.
 3. A request that begins another operation was completed before: by the last call that waits or tests.
-4. What no wait completes, the last of the tests that first follow its begin does.
+4. An operation that no wait completes is completed by the last of the tests that first follow its begin.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ def lacks_completions(kind: Ints, request: Ints) -> bool:
 
 
 def completions(kind: Ints, request: Ints, recorded: Sequence[int]) -> Ints:
-    """Return the position of the event that completes each, -1 for one that is none or does not end.
+    """Return the position of the event that completes each operation; -1 for other events and without an end.
 
     ``kind`` and ``request`` have the shape (n,), in the order of the times of their events. ``recorded`` are
-    the positions of operations whose completion is recorded.
+    the positions of operations with a recorded completion.
     """
     kinds, requests = kind.tolist(), request.tolist()
     pending = _Pending(_next_uses(kinds, requests), {*np.flatnonzero(kind == MpiKind.BEGIN_SEND).tolist()})

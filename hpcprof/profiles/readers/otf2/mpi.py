@@ -176,7 +176,7 @@ def operations(
     events, operation = _with_operations(events, strings)
     begin, end, unfinished = _spans(events)
     lost += unfinished
-    # A message to no rank is none.
+    # A message to no rank (MPI_PROC_NULL) is not sent.
     sent = ~np.isin(events.kind[begin], _SENDS) | (events.peer[begin] < _NO_RANKS)
     begin, end = begin[sent], end[sent]
     known = end >= 0
@@ -223,10 +223,10 @@ def operations(
 def _with_calls(
     events: CalledEvents, strings: StringTable, archive: Archive
 ) -> tuple[CalledEvents, list[Loss]]:
-    """Return the events without those of calls; with them, by time, if the writer records no completions.
+    """Return the events without calls; with some calls, by time, if the writer records no completions.
 
-    Of these calls only those that complete requests are left, and those of collectives without an event. The
-    losses are calls of messages without an event.
+    The calls left complete requests, or are collectives without an event. The losses are calls of messages
+    without an event.
     """
     recorded = ~np.isin(events.kind, _OF_CALLS)
     by_time = np.lexsort((events.position, events.time))
@@ -347,7 +347,7 @@ def _sizes(
 def _argument_sizes(
     about: MpiEvents, operation: Ints, message: Mask, ranks: Ints, root: Mask, strings: StringTable
 ) -> tuple[Ints, Ints]:
-    """Return the sizes of `_sizes` where the archive has those of the arguments, on all ranks alike.
+    """Return the sizes of `_sizes` if the archive records the sizes of arguments, on all ranks alike.
 
     ``root`` is True where the rank is the root.
     """

@@ -206,7 +206,7 @@ def _without(columns: IntColumns, name: str, value: int, subject: Subject) -> li
 
 
 def _streams(dispatches: IntColumns, copies: IntColumns) -> tuple[Ints, Ints, bool]:
-    """Return the streams of dispatches and copies, and whether they are streams, whose work is in order.
+    """Return the streams of dispatches and copies, and True if they are streams, so work is in order.
 
     Queues take their place if the streams are not recorded.
 

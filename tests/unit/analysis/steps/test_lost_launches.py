@@ -17,7 +17,7 @@ STEPS = [(at * MS, at * MS + 900_000, "iteration", 0) for at in range(1, 9)]
 
 
 def program(lost: tuple[int, ...] = (), names: tuple[str, ...] = ("cudaLaunchKernel",) * 8) -> Timeline:
-    """Return eight steps of one kernel each, without those of some steps."""
+    """Return eight steps of one kernel each, without the kernels of some steps."""
     rows = [(at * MS + 20_000, at * MS + 120_000, COMP, at * MS + 10_000, 0) for at in range(1, 9)]
     whole = timeline(rows, STEPS)
     texts = np.append(whole.strings, list(dict.fromkeys(names)))

@@ -1,4 +1,4 @@
-"""What is taken from the counters of a module of Darshan."""
+"""Values taken from the counters of a module of Darshan."""
 
 from __future__ import annotations
 

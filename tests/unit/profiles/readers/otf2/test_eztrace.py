@@ -66,7 +66,7 @@ def test_a_nonblocking_message_ends_in_the_call_that_waits_for_it(kinds: Timelin
     tested = ["MPI_Test", "MPI_Testall", "MPI_Testany", "MPI_Testsome"]
     # Then one that is cancelled, one from no rank, and one over another communicator.
     assert received == [*waited, *tested, "MPI_Wait", "MPI_Waitall", "MPI_Waitall"]
-    # A message to no rank is none.
+    # A message to no rank is not sent.
     assert sent == [*waited, *tested, "MPI_Wait", "MPI_Waitall"]
     assert [end for begin, end in zip(begun, ended, strict=True) if begin == "MPI_Startall"] == [
         "MPI_Waitall"
