@@ -116,6 +116,7 @@ def test_the_runs_below_a_folder_are_collected_even_if_one_of_them_cannot_be(
     parent = tmp_path / "parent"
     shutil.copytree(profiles, parent / "a")
     shutil.copytree(profiles, parent / "b")
+    (parent / "a" / "rank1.sqlite").unlink()
     shutil.copy(parent / "a" / "rank0.sqlite", parent / "a" / "rank00.sqlite")
     done = hpcprof("collect", str(parent))
     assert done.returncode == 1
@@ -205,9 +206,17 @@ def test_json_rows_have_exactly_the_keys_of_their_analysis(
         for row in chain.from_iterable(table for _, table in found):
             assert list(row) == [column.name for column in analysis.columns]
     # No small profile has MPI and a GPU, counters of MPI programs, calls of the system, samples of GPUs,
-    # snapshots of memory, logs of Darshan, or many noted steps.
+    # snapshots of memory, logs of Darshan, experts, or many noted steps; none says what its step takes alone.
     memory = {"memory", "memory_use", "memory_over_step", "memory_snapshots", "host_memory"}
-    of_some = {"offload", "useful_counters", "os_calls", "device_metrics", "coincidences"}
+    of_some = {
+        "offload",
+        "useful_counters",
+        "os_calls",
+        "device_metrics",
+        "coincidences",
+        "expert_balance",
+        "profiler_cost",
+    }
     assert empty == of_some | memory | {"darshan_files", "darshan_ranks", "darshan_steps"}
 
 
@@ -235,19 +244,27 @@ def test_damaged_profiles_are_named_and_skipped_and_the_rest_is_collected(
     assert {row["rank"] for row in rows(hpcprof, profiles, "kernels")} == {0}
 
 
-def test_two_profiles_of_one_rank_are_refused_and_both_named(
+def test_a_second_profile_of_a_rank_is_left_out_and_without_other_ranks_both_are_refused(
     hpcprof: Hpcprof, profiles: Path, tmp_path: Path
 ) -> None:
-    shutil.copy(profiles / "rank1.sqlite", profiles / "rank7.sqlite")
-    done = hpcprof("collect", str(profiles))
+    both = tmp_path / "both"
+    both.mkdir()
+    for copy in (profiles / "rank7.sqlite", both / "rank7.sqlite", both / "rank1.sqlite"):
+        shutil.copy(profiles / "rank1.sqlite", copy)
+    done = hpcprof("collect", str(both))
     assert done.returncode == 1
     assert "two profiles of rank 1" in done.stderr
     assert "rank1.sqlite" in done.stderr
     assert "rank7.sqlite" in done.stderr
     assert not any('INSERT INTO "profiles"' in line for line in dump(tmp_path))
+    done = hpcprof("collect", str(profiles))
+    assert done.returncode == 0
+    left_out = f"{profiles}/rank7.sqlite is left out: {profiles}/rank1.sqlite is a profile of rank 1 too"
+    assert left_out in done.stderr
+    assert "2 profiles collected, 0 unchanged, 0 skipped" in done.stdout
 
 
-def test_two_profiles_of_a_rank_are_refused_but_those_of_two_profilers_are_two_runs(
+def test_a_second_profile_of_a_rank_is_left_out_but_those_of_two_profilers_are_two_runs(
     hpcprof: Hpcprof, profiles: Path
 ) -> None:
     shutil.copy(DATA / "ncu/sp.details.csv.gz", profiles / "rank1.csv.gz")
@@ -263,8 +280,8 @@ def test_two_profiles_of_a_rank_are_refused_but_those_of_two_profilers_are_two_r
     assert by_name.returncode == 0, by_name.stderr
     shutil.copy(profiles / "rank1.sqlite", profiles / "again_rank1.sqlite")
     done = hpcprof("collect", str(profiles))
-    assert done.returncode == 1
-    assert "two profiles of rank 1" in done.stderr
+    assert done.returncode == 0
+    assert "again_rank1.sqlite is a profile of rank 1 too" in done.stderr
 
 
 def test_a_rank_under_ncu_gives_a_roofline_with_the_times_of_the_others(
