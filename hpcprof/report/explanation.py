@@ -27,7 +27,7 @@ from hpcprof.analysis.explain.explanation import (
     StepSummary,
 )
 from hpcprof.analysis.stalls.evidence import Stall, describe
-from hpcprof.common.units import counted, format_ns, named_ranks, visible
+from hpcprof.common.units import counted, format_ns, listed, named_ranks, visible
 
 _LABELS = 12
 _INDENT = 3
@@ -164,7 +164,7 @@ def _of_steps(explanation: Explanation) -> list[str]:
             "(hpcprof collect --step-range NAME); else mark the steps."
         ]
     else:
-        said = [*_takes(step, step.priced_ns), *_kinds(step)]
+        said = [*_takes(step, step.priced_ns), *_once(step), *_kinds(step)]
         said += _gains(explanation, step.priced_ns)
     if step.replay_error_pct is not None:
         said.append(_replayed(step.replay_error_pct, step.explained_steps, step.steps))
@@ -192,6 +192,14 @@ def _takes(step: StepSummary, priced_ns: int) -> Iterator[str]:
             f"The replay without the profiler says {format_ns(priced_ns)}, {abs(more):.0f} % "
             f"{'more' if more > 0 else 'less'}; savings are of that (--as-recorded: of the recorded step)."
         )
+
+
+def _once(step: StepSummary) -> Iterator[str]:
+    """Yield a sentence on the steps that took long once, and on a step without their excess."""
+    if step.once and step.elapsed_ns is not None and step.steps:
+        which = listed([f"step {one.step}: {format_ns(one.extra_ns)} of {one.where}" for one in step.once], 3)
+        rest = step.elapsed_ns - sum(one.extra_ns for one in step.once) / step.steps
+        yield f"What happened once ({which}) is part of that; without it a step takes {format_ns(rest)}."
 
 
 def _matters(alone: StepAlone, recorded_ns: int) -> bool:

@@ -37,6 +37,7 @@ from hpcprof.analysis.explain.mpi_candidates import HELD_UP, MpiCandidates
 from hpcprof.analysis.explain.mpi_graph import HostSteps, common_steps, mpi_graph
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
 from hpcprof.analysis.explain.on_host import explain_on_host
+from hpcprof.analysis.explain.once_steps import once_steps
 from hpcprof.analysis.explain.profiler_share import (
     known_costs,
     launch_cost,
@@ -438,7 +439,8 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         if built == NO_GPU:
             on_host = explain_on_host(inputs.tables)
             findings += [one for one in on_host if not inputs.coverage or one.cause not in _LIKE_WAITING]
-        summary = StepSummary(wall, len(series.wall), len(inputs.ranks), 0, None, elapsed, kinds)
+        once = once_steps(inputs.tables["step_account"])
+        summary = StepSummary(wall, len(series.wall), len(inputs.ranks), 0, None, elapsed, kinds, once=once)
         unjudged = (NotJudged("causes", built), *pauses)
         findings = with_machine(_sorted(findings, elapsed, of_step), inputs.tables)
         return Explanation(tuple(findings), (), unjudged, summary), pd.DataFrame()
@@ -481,6 +483,7 @@ def _explain(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> tuple[
         alone_ns=share.alone,
         recorded_elapsed_ns=recorded_elapsed,
         profiler_cost=share.costs,
+        once=once_steps(inputs.tables["step_account"]),
     )
     doubts += [*_slow_hosts(built.graph, slow), *uncertain, *map(_rare_steps, rare)]
     pipeline, loose = built.graph.is_pipeline, built.loose_ranks

@@ -281,6 +281,20 @@ class CallCost:
 
 
 @dataclass(frozen=True)
+class OnceStep:
+    """A step that takes long once (`hpcprof.analysis.steps.once`).
+
+    ``extra_ns`` is the time by which it exceeds the median, ``cause`` the cause of its longest excess, None
+    where that is more work, and ``where`` the part of the account that is longer.
+    """
+
+    step: int
+    extra_ns: int
+    cause: Cause | None
+    where: str
+
+
+@dataclass(frozen=True)
 class StepSummary:
     """The step that an explanation is about.
 
@@ -307,6 +321,8 @@ class StepSummary:
         The elapsed time of the recorded steps.
     profiler_cost : tuple of CallCost
         What the profiler adds to the calls of a step; empty where nothing is known of it.
+    once : tuple of OnceStep
+        The steps that take long once, such as for the set-up of a communicator; ``elapsed_ns`` has them.
     """
 
     wall_p50_ns: int | None
@@ -319,6 +335,7 @@ class StepSummary:
     alone_ns: StepAlone | None = None
     recorded_elapsed_ns: int | None = None
     profiler_cost: tuple[CallCost, ...] = ()
+    once: tuple[OnceStep, ...] = ()
 
     @property
     def is_alone(self) -> bool:
