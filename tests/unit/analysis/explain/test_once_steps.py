@@ -17,7 +17,8 @@ def account(*steps: dict[str, int]) -> pd.DataFrame:
         for rank in (0, 1)
     ]
     table = pd.DataFrame(rows)
-    return table.assign(wall_ns=table[list(usual)].sum(axis=1))
+    table["wall_ns"] = table[[*usual]].sum(axis=1)
+    return table
 
 
 def test_the_longest_excess_is_the_cause_of_a_step_that_takes_long_once() -> None:
