@@ -16,7 +16,7 @@ def account(*steps: dict[str, int]) -> pd.DataFrame:
         for number, step in enumerate(steps)
         for rank in (0, 1)
     ]
-    table = pd.DataFrame(rows)
+    table: pd.DataFrame = pd.DataFrame(rows)
     table["wall_ns"] = table[[*usual]].sum(axis=1)
     return table
 
