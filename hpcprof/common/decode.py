@@ -8,8 +8,9 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, BinaryIO, TypeVar, overload
 
 import msgspec
 
@@ -22,6 +23,7 @@ JsonText = str | bytes | bytearray | memoryview | msgspec.Raw
 LARGEST_FILE = 100_000_000
 """Maximum size of a file that is read whole, in bytes, but for profiles."""
 
+_EARLIEST, _LATEST = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (1970, 2200))
 _PATH = re.compile(r" - at `(?P<key>key` in `)?\$(?P<path>[^`]*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(?P<field>[^`]*)`")
 _TYPE_NAMES = {
@@ -123,22 +125,24 @@ def _struct(node: Any) -> Any:
     return node if isinstance(node, msgspec.inspect.StructType) else None
 
 
-def read_file(path: Path, most: int = LARGEST_FILE) -> bytes:
-    """Return the content of a regular file of at most ``most`` bytes.
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file to read its bytes.
 
     Raises OSError for everything else, and never waits, as for the writer of a pipe.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        if status.st_size > most:
-            raise OSError(errno.EFBIG, f"it is larger than {most / 1e6:g} MB", str(path))
-        with open(descriptor, "rb", closefd=False) as file:
-            return file.read()
-    finally:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_file(path: Path, most: int = LARGEST_FILE) -> bytes:
+    """Return the content of a regular file of at most ``most`` bytes, as `open_regular` opens it."""
+    with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > most:
+            raise OSError(errno.EFBIG, f"it is larger than {most / 1e6:g} MB", str(path))
+        return file.read()
 
 
 def read_text(path: Path, most: int = LARGEST_FILE) -> str:
@@ -156,6 +160,11 @@ def from_json(text: JsonText, type: Any = Any, *, strict: bool = True) -> Any:
         return msgspec.json.decode(text, type=type, strict=strict)
     except (UnicodeError, RecursionError, OverflowError) as error:
         raise msgspec.DecodeError(f"JSON is malformed: {error}") from None
+
+
+def is_possible(when: datetime) -> bool:
+    """Return whether a time has a zone and can be that of a run, so that every other zone can show it."""
+    return when.tzinfo is not None and _EARLIEST < when < _LATEST
 
 
 def parsed_count(text: str) -> int | None:

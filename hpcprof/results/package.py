@@ -17,7 +17,6 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from hashlib import sha256
 from pathlib import Path
 from traceback import clear_frames
@@ -28,6 +27,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hpcprof.common import __version__
+from hpcprof.common.decode import is_possible
 from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
 from hpcprof.profiles.event_folders import (
     COMMUNICATION,
@@ -78,7 +78,6 @@ _PART = re.compile(r"communication/part-(?P<number>0|[1-9]\d{0,6})\.parquet")
 _SHARED = tuple(f"communication/{name}" for name in (DESCRIPTION, CLOCKS, MPI_FILE))
 _RUN_ID = re.compile(r"[\w][\w.+@=-]{0,199}")
 _LONGEST_NAME = 255
-_EARLIEST, _LATEST = (datetime(year, 1, 1, tzinfo=timezone.utc) for year in (1970, 2200))
 _MOST_SECONDS = 1e10
 _MOST_RANKS, _MOST_TAGS = 10_000_000, 100
 
@@ -360,7 +359,7 @@ def _place(events: Path, run_id: str, name: str) -> Path:
 
 def _check_times(listed: ListedRun) -> None:
     times = [when for when in (listed.submitted, listed.started) if when is not None]
-    if not all(when.tzinfo and _EARLIEST < when < _LATEST for when in times):
+    if not all(map(is_possible, times)):
         raise DamagedInput("the run has an impossible time")
     if not 0 <= (listed.duration_s or 0.0) < _MOST_SECONDS:
         raise DamagedInput("the run has an impossible duration")

@@ -18,7 +18,7 @@ import msgspec
 
 from hpcprof.common import __version__
 from hpcprof.common.atomic import write_atomically
-from hpcprof.common.decode import from_json, parsed_count, read_file, read_text
+from hpcprof.common.decode import from_json, is_possible, parsed_count, read_file, read_text
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.common.paths import from_root
 from hpcprof.common.private import make_private, private_mode
@@ -264,7 +264,8 @@ def open_run(path: Path) -> Run:
     try:
         manifest = from_json(read_file(path / MANIFEST), Manifest)
         _ = manifest.site
-        datetime.fromisoformat(manifest.created).timestamp()
+        if not is_possible(datetime.fromisoformat(manifest.created)):
+            raise ValueError(f"it has an impossible time, {manifest.created}")
         if not 0 < manifest.job.ranks <= MOST_RANKS:
             raise ValueError(f"it has {manifest.job.ranks} ranks")
         if not _SAFE_ID.fullmatch(manifest.id):

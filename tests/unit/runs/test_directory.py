@@ -152,6 +152,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "ranks that no machine has": (replaced(b'"nodes":1', b'"nodes":1' + 30 * b"0"), "it has 1000"),
     "another type": (replaced(b'"nodes":1', b'"nodes":[]'), "Expected `int`"),
     "no time": (replaced(b'"created":"2026', b'"created":"26'), "Invalid isoformat"),
+    "a time that no other zone has": (replaced(b'"created":"2026', b'"created":"0001'), "an impossible time"),
+    "a time without a zone": (replaced(b'+00:00","command', b'","command'), "an impossible time"),
     "a path as id": (replaced(b'"id":"', b'"id":"../'), "is not the name of a folder"),
     "depth": (lambda path: path.write_bytes(b'{"site":' + b"[" * 100_000), "recursion"),
     "nothing": (lambda path: path.write_bytes(b""), "truncated"),
