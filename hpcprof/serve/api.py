@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.common.decode import from_json
+from hpcprof.common.decode import from_json, open_regular
 from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked
 from hpcprof.common.units import visible
@@ -190,7 +190,7 @@ def logs(run: Run, rank: int | None) -> list[dict[str, Any]]:
 
 def _tail(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - LOG_BYTES))
             text = file.read(LOG_BYTES).decode("utf-8", "replace")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import signal
@@ -14,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from hpcprof.common.decode import from_json, read_text
+from hpcprof.common.decode import from_json, open_regular, read_text
 from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked
 from hpcprof.common.units import named_ranks
@@ -37,6 +38,7 @@ from hpcprof.submit.schedulers.base import NODE_LOST, JobState, JobStatus
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, WRAPPER
 
 TAIL_LINES = 20
+_TAIL_BYTES = 1 << 20
 _SIGNALLED = 128  # a shell reports a program that signal n killed as 128 + n
 _OWN_SIGNALS = {
     _SIGNALLED + number
@@ -151,8 +153,11 @@ def failed_ranks(run: Run) -> list[RankFailure]:
         return []
     codes = run.rank_exit_codes()
     failed = [rank for rank in range(run.manifest.job.ranks) if codes.get(rank) != 0]
+    started = _started_ranks(run)
+    noted = started | _ranks_of_files(run.path / "state")
     job_cause = find_cause("job_errors", "\n".join(_job_errors(run)))
-    first, aborted = first_failed_rank(run), _aborting_rank(run, failed, job_cause)
+    logged = [rank for rank in failed if rank in started]
+    first, aborted = first_failed_rank(run), _aborting_rank(run, logged, job_cause)
 
     node_lost = NODE_LOST in (run.state_file("verdict") or "")
     lost = "left no exit code, as a node was lost" if node_lost else ""
@@ -161,7 +166,7 @@ def failed_ranks(run: Run) -> list[RankFailure]:
     def blame(rank: int) -> tuple[bool, bool, bool, int]:
         code = codes.get(rank)
         # Without a node, nothing was left of its ranks.
-        unknown = code is None and not (lost and _has_started(run, rank))
+        unknown = code is None and not (lost and rank in started)
         return rank != (aborted or (None,))[0], unknown, (code or 0) > _SIGNALLED, rank
 
     others = [r for r in sorted(failed, key=blame) if first is None or r != first.rank]
@@ -176,7 +181,7 @@ def failed_ranks(run: Run) -> list[RankFailure]:
             return ended_by(rank)
         if codes.get(rank) is not None:
             return ""
-        if not _has_started(run, rank):
+        if rank not in started:
             return "was not started"
         if lost:
             return lost
@@ -188,7 +193,12 @@ def failed_ranks(run: Run) -> list[RankFailure]:
 
     found = [
         *([first if first.exception else replace(first, how=ended_by(first.rank))] if first else []),
-        *(_failure(run, rank, codes.get(rank), how=how(rank)) for rank in others),
+        *(
+            _failure(run, rank, codes.get(rank), how=how(rank))
+            if rank in noted
+            else RankFailure(rank, None, [], how=how(rank))
+            for rank in others
+        ),
     ]
     if job_cause is not None and job_cause.name not in _LOST:
         aborts = job_cause.name in _ABORTS
@@ -221,7 +231,11 @@ def _culprit_first(run: Run, failures: list[RankFailure], lost: str = "") -> lis
     if not own:
         return [_after_others_ended(run, failures[0]), *failures[1:]]
     culprit = min(own, key=lambda failure: failure.exception.time if failure.exception else 0.0)
-    others = [replace(failure, first=False) for failure in failures if failure is not culprit]
+    others = [
+        replace(failure, first=False) if failure.first else failure
+        for failure in failures
+        if failure is not culprit
+    ]
     return [replace(culprit, first=failures[0].noticed_another), *others]
 
 
@@ -252,10 +266,20 @@ def _starts_ranks(run: Run) -> bool:
     return WRAPPER in script and run.state_file("started") is not None
 
 
-def _has_started(run: Run, rank: int) -> bool:
-    """Return whether the wrapper of a rank has begun to start its program."""
-    stem = f"rank{rank:05d}"
-    return any((run.outputs() / "logs" / f"{stem}.{log}").exists() for log in ("err", "out", "profiler"))
+def _started_ranks(run: Run) -> set[int]:
+    """Return the ranks whose wrapper has begun to start its program."""
+    return _ranks_of_files(run.outputs() / "logs", "err|out|profiler")
+
+
+def _ranks_of_files(folder: Path, kinds: str = ".+") -> set[int]:
+    """Return the ranks that a folder has files of; ``kinds`` is an expression for the ends of their names.
+
+    One look at the folder, since ``run.json`` may claim far more ranks than left anything.
+    """
+    with suppress(OSError):
+        names = (re.fullmatch(rf"rank(\d{{5,9}})\.(?:{kinds})", path.name) for path in folder.iterdir())
+        return {int(name[1]) for name in names if name}
+    return set()
 
 
 def _aborting_rank(run: Run, ranks: Sequence[int], job_cause: FailureCause | None) -> tuple[int, str] | None:
@@ -294,7 +318,7 @@ def launch_failure(run: Run) -> str:
     """Return why no rank of a job was started, as a sentence; empty if some were, or job.sh did not start."""
     if run.manifest is None or not _starts_ranks(run) or run.rank_exit_codes():
         return ""
-    if any(_has_started(run, rank) for rank in range(run.manifest.job.ranks)):
+    if _started_ranks(run):
         return ""
     lines = [line.strip() for line in _launcher_errors(run) if line.strip(" \n-=*")]
     launcher = run.state_file("launcher") or ""
@@ -312,7 +336,7 @@ def _launcher_errors(run: Run) -> list[str]:
     """Return the errors of job.sh from its launch on."""
     before = run.state_file("errors_before") or ""
     try:
-        with (run.path / "logs" / "job.err").open("rb") as file:
+        with open_regular(run.path / "logs" / "job.err") as file:
             file.seek(int(before) if before.isdigit() else 0)
             text = file.read(_LAUNCHER_BYTES).decode("utf-8", "replace")
     except OSError:
@@ -441,9 +465,9 @@ def profiler_complaint(run: Run) -> str:
         return ""
     # Older runs have the profiler's lines among those of the program.
     for path in sorted((run.outputs() / "logs").glob("rank*.[oep]*")):
-        with suppress(OSError), path.open(encoding="utf-8", errors="replace") as file:
-            for line in file:
-                if found := profiler.complaint(line):
+        with suppress(OSError), open_regular(path) as file:
+            while line := file.readline(_TAIL_BYTES):
+                if found := profiler.complaint(line.decode("utf-8", "replace")):
                     return found
     return ""
 
@@ -451,7 +475,7 @@ def profiler_complaint(run: Run) -> str:
 def _notes_places(run: Run) -> bool:
     """Return whether the wrapper notes the ranks that it profiles; edited ones of version 0.3 do not."""
     with suppress(OSError):
-        return "record profiled" in (run.path / WRAPPER).read_text(encoding="utf-8", errors="replace")
+        return "record profiled" in read_text(run.path / WRAPPER)
     return False
 
 
@@ -477,12 +501,14 @@ def full_disk(run: Run) -> str:
 
 
 def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
-    """Return the last lines of a text file; no lines if it cannot be read."""
+    """Return the last lines of a text file, of its last MiB; no lines if it is not one or cannot be read."""
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return [line.rstrip("\n") for line in deque(file, maxlen=lines)]
+        with open_regular(path) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
+            text = io.StringIO(file.read(_TAIL_BYTES).decode("utf-8", "replace"), newline=None)
     except OSError:
         return []
+    return [line.rstrip("\n") for line in deque(text, maxlen=lines)]
 
 
 def _last_words(run: Run, rank: int) -> list[str]:

@@ -433,3 +433,34 @@ def test_a_missing_ncu_permission_names_its_remedy(tmp_path: Path) -> None:
 
 def test_a_log_that_is_missing_has_no_last_lines(tmp_path: Path) -> None:
     assert tail(tmp_path / "gone.err") == []
+
+
+def test_ranks_that_left_nothing_are_not_looked_for_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path, ranks=200_000)
+    (tmp_path / "state/rank00007.exit").write_text("3\n")
+    (tmp_path / "logs/rank00007.err").write_text("gone wrong\n")
+    opened = []
+    really = os.open
+    monkeypatch.setattr(os, "open", lambda path, *more: opened.append(path) or really(path, *more))
+    failures = failed_ranks(run)
+    assert len(failures) == 200_000 and str(failures[0]) == "rank 7: exit code 3"
+    assert str(failures[1]) == "rank 0: was not started"
+    assert describe_status(run, JobStatus(JobState.FAILED, "")) == "rank 7: exit code 3"
+    assert len(opened) < 100
+
+
+def test_a_log_is_read_from_its_end_and_never_waited_for(tmp_path: Path) -> None:
+    run = make_run(tmp_path, ranks=2)
+    long, pipe = tmp_path / "logs/rank00000.err", tmp_path / "logs/rank00001.err"
+    long.write_text("end\r\nlast\n")
+    assert tail(long) == ["end", "last"]
+    with long.open("r+b") as file:  # a line of 1 TB that takes no space
+        file.seek(1 << 40)
+        file.write(b"\nlast\n")
+    os.mkfifo(pipe)
+    os.mkfifo(tmp_path / "logs/job.err")
+    assert tail(long, 1) == ["last"]
+    assert tail(pipe) == []
+    assert len(failed_ranks(run)) == 2
