@@ -174,9 +174,9 @@ def _sentence(message: str) -> str:
     """Return what DuckDB says, without the SQL that it repeats and without advice on its settings."""
     if re.search("(disabled|locked)", message) and "onfiguration" in message:
         return "hpcprof query --events reads nothing but the events of its runs"
-    text = " ".join(message.partition("\n\n")[0].split())
+    text = " ".join(message.partition("\n\n")[0].partition("Traceback")[0].split())
     text = re.sub(r"^[\w ]+ Error: ", "", text).replace("! Did", "; did")
-    text = text.replace("! ", ". ").rstrip(".!?")
+    text = text.replace("! ", ". ").rstrip(".!?:")
     return f"{text}: give the query more with --memory" if "failed to allocate" in text else text
 
 
