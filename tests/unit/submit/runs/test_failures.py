@@ -441,9 +441,14 @@ def test_ranks_that_left_nothing_are_not_looked_for_one_by_one(
     run = make_run(tmp_path, ranks=200_000)
     (tmp_path / "state/rank00007.exit").write_text("3\n")
     (tmp_path / "logs/rank00007.err").write_text("gone wrong\n")
-    opened = []
+    opened: list[str] = []
     really = os.open
-    monkeypatch.setattr(os, "open", lambda path, *more: opened.append(path) or really(path, *more))
+
+    def counted(path: str, flags: int) -> int:
+        opened.append(path)
+        return really(path, flags)
+
+    monkeypatch.setattr(os, "open", counted)
     failures = failed_ranks(run)
     assert len(failures) == 200_000 and str(failures[0]) == "rank 7: exit code 3"
     assert str(failures[1]) == "rank 0: was not started"
