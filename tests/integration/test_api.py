@@ -67,13 +67,13 @@ def test_profiles_are_collected_and_each_rank_is_reported(
 def test_a_folder_stands_for_the_profiles_below_it(profiles: Path, database: Database) -> None:
     twice = profiles.parent / "twice"
     twice.mkdir()
-    for name in ("rank0.sqlite", "again.0.sqlite"):
+    for name in ("rank0.sqlite", "rank00.sqlite"):
         (twice / name).write_bytes((profiles / "rank0.sqlite").read_bytes())
     found = hpcprof.collect_profiles(profiles.parent, program="train")
     assert sorted(path.name for path in found.read) == ["rank0.sqlite", "rank1.sqlite"]
     # What cannot be collected is named, and the others are collected.
     (skipped,) = found.skipped
-    assert "rank 0" in skipped and "again.0.sqlite" in skipped
+    assert "rank 0" in skipped and "rank00.sqlite" in skipped
     run = hpcprof.open(profiles)
     row = run.store.run(run.id)
     assert row is not None and row.program == "train"
