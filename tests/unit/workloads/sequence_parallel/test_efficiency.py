@@ -186,6 +186,10 @@ def test_the_published_runs_did_overlap_where_they_are_faster_than_serial(path: 
             device=result.device,
             ranks=result.world_size,
         )
+        if did is None:
+            # Uneven steps of one session do not tell it, and only where the interval is wide.
+            assert interval[1] - interval[0] > 30
+            continue
         faster = mode.figures.step.p50_ns < serial.figures.step.p50_ns * 0.99
         assert did is (True if name in ("symmetric", "copy-engine") else faster)
 
