@@ -24,7 +24,7 @@ import msgspec
 
 from hpcprof.common.decode import from_json, read_file
 from hpcprof.common.errors import HpcprofError, UsageError, unknown, writing
-from hpcprof.common.masking import masked
+from hpcprof.common.masking import masked, masked_command
 from hpcprof.common.units import counted
 from hpcprof.mcp.answers import answer, name
 from hpcprof.runs.directory import Run, find_run
@@ -175,9 +175,11 @@ class Submitting:
             draft = draft_directory(prepared.site, self._runs_dir)
             texts = render_scripts(prepared.site, job, draft, ["hpcprof", "mcp"], prepared.spec.template)
             head = f"Dry run of {name(job_file)}: {asked}, {cost} are left. To submit it: confirm={token}"
-            lines = [masked(line) for line in texts[JOB_SCRIPT].splitlines()]
+            script = [masked(line) for line in texts[JOB_SCRIPT].splitlines()]
+            # The program comes last in the script: it must not be what is cut.
+            lines = [f"Program: {masked_command(job.words)}", *script[:_SCRIPT_LINES]]
             return answer(
-                [head], lines[:_SCRIPT_LINES], "the script of the job", [f"{len(lines)} lines in all."]
+                [head], lines, "the script of the job", [f"The script has {len(script)} lines in all."]
             )
         if not hmac.compare_digest(confirm.encode(), token.encode()):
             raise UsageError(

@@ -63,10 +63,14 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.workload or (default_job_name(self.arguments) if self.arguments else self.name)
 
     @property
+    def words(self) -> list[str]:
+        """The words of the program: the name of its workload with options, or the user's command."""
+        return [self.workload, *self.arguments] if self.workload else self.arguments
+
+    @property
     def program_options(self) -> dict[str, str]:
         """The options of the program by name, as `command_options` finds them."""
-        command = [self.workload, *self.arguments] if self.workload else self.arguments
-        return command_options(command) if command else {}
+        return command_options(self.words) if self.words else {}
 
     @property
     def profiled_ranks(self) -> list[int]:

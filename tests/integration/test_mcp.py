@@ -229,7 +229,7 @@ def test_an_allowed_job_is_submitted_after_a_dry_run_until_the_budget_is_spent(
         server = allowed(job_file, 1.2)
         (dry,) = ask(submit({"n": "7"}), allowed=server)
         assert f"1 node x 1 rank for 00:30:00, 0.5 of the {left} node-hours that are left" in dry
-        assert "n is $0" in dry
+        assert "\nProgram: sh -c 'echo \"n is $0\"' 7\n" in dry
         confirm = dry.partition("confirm=")[2].partition("\n")[0]
         ask(submit({"n": "8"}, confirm), allowed=server, failed=True)
         (done,) = ask(submit({"n": "7"}, confirm), allowed=server)
