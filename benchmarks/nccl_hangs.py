@@ -223,17 +223,8 @@ def measure(folder: Path) -> None:
 def _run(folder: Path, name: str) -> None:
     completed = subprocess.run(
         [
-            *(
-                sys.executable,
-                "-m",
-                "hpcprof",
-                "submit",
-                "--site",
-                "local",
-                "--ranks-per-node",
-                "2",
-                "--wait",
-            ),
+            *(sys.executable, "-m", "hpcprof", "submit", "--site", "local"),
+            *("--ranks-per-node", "2", "--wait"),
             *("--runs-dir", str(folder / name), "--profiler", "none", "--stall-timeout", f"{TIMEOUT_S}s"),
             *("--on-stall", "stop", "--walltime", "3m", "--"),
             *(sys.executable, __file__, "train", name, str(folder.resolve())),

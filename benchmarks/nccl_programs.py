@@ -375,17 +375,8 @@ def _submit(
     profiler = ("none", "--no-hook") if alone else ("nsys", "--capture-steps", CAPTURE)
     job = subprocess.Popen(
         [
-            *(
-                sys.executable,
-                "-m",
-                "hpcprof",
-                "submit",
-                "--site",
-                "local",
-                "--ranks-per-node",
-                "2",
-                "--wait",
-            ),
+            *(sys.executable, "-m", "hpcprof", "submit", "--site", "local"),
+            *("--ranks-per-node", "2", "--wait"),
             *("--runs-dir", str(folder / name), "--profiler", *profiler, "--stall-timeout", "60s"),
             *("--on-stall", "stop", "--", sys.executable, __file__, "run", kind, *chosen),
             *("--folder", str(folder.resolve())),

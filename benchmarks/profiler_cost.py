@@ -308,17 +308,8 @@ def _submit(folder: Path, kind: str, way: str) -> subprocess.Popen[str]:
     )
     job = subprocess.Popen(
         [
-            *(
-                sys.executable,
-                "-m",
-                "hpcprof",
-                "submit",
-                "--site",
-                "local",
-                "--ranks-per-node",
-                "1",
-                "--wait",
-            ),
+            *(sys.executable, "-m", "hpcprof", "submit", "--site", "local"),
+            *("--ranks-per-node", "1", "--wait"),
             *(
                 "--runs-dir",
                 str(folder / f"{kind}-{way}"),

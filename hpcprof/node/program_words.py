@@ -362,8 +362,8 @@ def library_beside(launcher: str) -> str:
     prefix = os.path.dirname(os.path.dirname(os.path.realpath(launcher))) if launcher else ""
     if prefix in ("", "/", "/usr"):
         return ""
-    found = [path for path in glob.glob(prefix + "/lib*/libmpi*.so*") if LIBRARY.fullmatch(path)]
-    families = {family_of(path): path for path in sorted(found) if family_of(path)}
+    libraries = [path for path in glob.glob(prefix + "/lib*/libmpi*.so*") if LIBRARY.fullmatch(path)]
+    families = {family_of(path): path for path in sorted(libraries) if family_of(path)}
     return next(iter(families.values())) if len(families) == 1 else ""
 
 

@@ -75,8 +75,8 @@ def load(path: Path | None = None) -> tuple[Rule, ...]:
     Raises UsageError if the user's file or a plug-in's table is wrong.
     """
     file = path or user_config() / "kernel_classes.yaml"
-    own = _rules_of(file) if path is not None or file.is_file() else ()
-    return (*own, *_added_rules(), *built_in_rules())
+    user_rules = _rules_of(file) if path is not None or file.is_file() else ()
+    return (*user_rules, *_added_rules(), *built_in_rules())
 
 
 def _added_rules() -> tuple[Rule, ...]:

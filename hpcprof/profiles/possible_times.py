@@ -130,11 +130,11 @@ def _on_one_clock(timeline: Timeline) -> Timeline:
     rows = np.flatnonzero(lag != _UNKNOWN)
     shift = {}
     for number in distinct(device[rows]).tolist():
-        own = rows[device[rows] == number]
-        latest = _latest_shift(timeline, end[own], begun[own])
-        if moved := _shift(lag[own], latest):
+        on_device = rows[device[rows] == number]
+        latest = _latest_shift(timeline, end[on_device], begun[on_device])
+        if moved := _shift(lag[on_device], latest):
             shift[number] = moved
-            lag[own] += moved
+            lag[on_device] += moved
     if shift:
         timeline = _shifted(timeline, shift)
     early = (lag < -_CLOCK_TOLERANCE_NS) & (lag != _UNKNOWN)

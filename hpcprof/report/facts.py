@@ -100,8 +100,8 @@ def _gpus_of(contents: Contents) -> list[str]:
     """
     profiles = [profile for profile in contents.profiles.values() if profile.devices]
     nodes = {_devices(profile.devices) for profile in profiles}
-    own = all(profile.kind == TORCH.name for profile in profiles)
-    if own and len(nodes) == 1 and ", " not in profiles[0].devices:
+    by_rank = all(profile.kind == TORCH.name for profile in profiles)
+    if by_rank and len(nodes) == 1 and ", " not in profiles[0].devices:
         return [f"{len(profiles)} x {profiles[0].devices}"]
     return sorted(nodes)
 

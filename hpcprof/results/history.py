@@ -222,10 +222,10 @@ def _of_program(every: Sequence[tuple[Run, RunData]], program: str | None) -> li
 
 def _values(data: RunData, metric: str) -> dict[str, float]:
     """Return the metrics of a run that are at hand; all of them if the metric is not a time of steps."""
-    found = step_metrics(data) if metric in _STEP_METRICS else run_metrics(data, has_steps(data))
-    if any_step := found.get(OWN_ELAPSED, found.get(ELAPSED)):
-        found[ANY_STEP] = any_step
-    return found
+    values = step_metrics(data) if metric in _STEP_METRICS else run_metrics(data, has_steps(data))
+    if any_step := values.get(OWN_ELAPSED, values.get(ELAPSED)):
+        values[ANY_STEP] = any_step
+    return values
 
 
 @dataclass(frozen=True)

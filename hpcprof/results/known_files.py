@@ -225,10 +225,10 @@ def _write(folder: Path, content: _Folder) -> None:
 
 def _load(folder: Path) -> _Folder:
     try:
-        found = from_json(read_file(_cache(folder)), _Folder)
+        cached = from_json(read_file(_cache(folder)), _Folder)
     except (OSError, msgspec.DecodeError):
         return _NOTHING
-    return found if found.version == _VERSION else _NOTHING
+    return cached if cached.version == _VERSION else _NOTHING
 
 
 def _cache(folder: Path) -> Path:

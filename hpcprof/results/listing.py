@@ -189,9 +189,9 @@ def _collected(row: StoredRun) -> ListedRun:
 
 def _pushed(row: StoredRun, listed: str, tags: str) -> ListedRun:
     """Return a run as it was listed where it comes from."""
-    known = from_json(listed, ListedRun)
+    run = from_json(listed, ListedRun)
     return msgspec.structs.replace(
-        known, step_p50_ns=row.step_p50_ns or known.step_p50_ns, tags=tags.split(), path=row.path
+        run, step_p50_ns=row.step_p50_ns or run.step_p50_ns, tags=tags.split(), path=row.path
     )
 
 

@@ -71,7 +71,9 @@ def profiles_by_rank(
         identified |= zip(paths, _lost(paths, answer) if isinstance(answer, Lost) else answer, strict=True)
     found = RankedProfiles()
     alike = _alike(identified.values())
-    told = {one.rank for one in identified.values() if isinstance(one, Identity) and one.rank is not None}
+    stated_ranks = {
+        one.rank for one in identified.values() if isinstance(one, Identity) and one.rank is not None
+    }
     for file in files:
         identity = identified[file]
         if isinstance(identity, DamagedInput):
@@ -79,7 +81,7 @@ def profiles_by_rank(
             continue
         path = identity.path
         for number, part in _ranks(identity.rank, identity.several, len(files) == 1, alike):
-            if number is None and told:
+            if number is None and stated_ranks:
                 found.left_out.append(
                     f"{file} is left out: neither the profile nor its name contains a rank. If it is one, "
                     f"rename it, for example to {_name_with_rank(file, identified.values())}"
@@ -93,7 +95,7 @@ def profiles_by_rank(
             number = number or 0
             if number in found.paths:
                 other = found.paths[number]
-                if len(told) > 1:
+                if len(stated_ranks) > 1:
                     found.left_out.append(f"{path} is left out: {other} is a profile of rank {number} too")
                     continue
                 why = f"two profiles of rank {number}: {other} and {path}; remove one"

@@ -89,9 +89,9 @@ def _judge_run(run: Run, since: str) -> Stall | None:
     assert run.manifest is not None
     folder = run.path / FOLDER
     numbers = (parsed_count(path.name[4:].partition(".")[0]) for path in folder.glob("rank*.json"))
-    told = [number for number in numbers if number is not None and number < MOST_RANKS]
+    stated_ranks = [number for number in numbers if number is not None and number < MOST_RANKS]
     # hpcprof may have started one process that started ranks of its own (torchrun).
-    started, ranks = run.manifest.job.ranks, range(max([run.manifest.job.ranks - 1, *told]) + 1)
+    started, ranks = run.manifest.job.ranks, range(max([run.manifest.job.ranks - 1, *stated_ranks]) + 1)
     codes = run.rank_exit_codes() if started == len(ranks) else {}
     others, with_files = _others_told(folder), {path.name.partition(".")[0] for path in folder.glob("rank*")}
     evidence = {
@@ -228,13 +228,13 @@ def _evidence(folder: Path, rank: int, exit_code: int | None, has_wrapper: bool)
     Of a rank without a wrapper of its own the kernel was not asked.
     """
     stem = f"rank{rank:05d}"
-    told = _Told()
+    statement = _Told()
     with suppress(OSError, msgspec.MsgspecError):
-        told = from_json(_read(folder / f"{stem}.json"), _Told)
+        statement = from_json(_read(folder / f"{stem}.json"), _Told)
     dumps = (folder / f"{stem}.flight.{kind}" for kind in ("json", "pickle"))
     dump = next((path for path in dumps if path.is_file()), None)
     record, loss = _record(dump) if dump is not None else (None, "")
-    stack = next((tuple(thread.frames) for thread in told.threads if thread.main), ())
+    stack = next((tuple(thread.frames) for thread in statement.threads if thread.main), ())
     names = [f"{stem}.{kind}" for kind in ("flight.json", "flight.pickle", "json", "stack", "process")]
     files = [name for name in names if (folder / name).is_file()]
     files[-1:-1] = [path.name for path in _native_files(folder, stem)]
@@ -242,8 +242,8 @@ def _evidence(folder: Path, rank: int, exit_code: int | None, has_wrapper: bool)
         record,
         stack or _stuck_stack(folder / f"{stem}.stack"),
         _state(folder / f"{stem}.process", exit_code) if has_wrapper else ProcessState.RUNNING,
-        told.last_step,
-        told.steps,
+        statement.last_step,
+        statement.steps,
         f"{FOLDER}/{files[0]}" if files else "",
         _native(folder, stem),
         loss,

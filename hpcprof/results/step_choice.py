@@ -60,11 +60,11 @@ class StoredStepRanges:
         for rank, found in candidates.items():
             # Graphs, and kernels chosen by shapes, may have other names on other ranks.
             shared = (AUTOMATIC,) if is_launch_step(common) else (AUTOMATIC, LAUNCHES)
-            own = [one for one in found if one.source not in shared]
+            remaining = [one for one in found if one.source not in shared]
             of_rank = [one.name for one in found]
             # The calls of a name are there even if a rank alone would take others.
             has_it = common in of_rank or (is_mpi_step(common) and any(map(is_mpi_step, of_rank)))
-            names[rank] = common if has_it else common_step_range({rank: own})
+            names[rank] = common if has_it else common_step_range({rank: remaining})
         return names
 
     def differing(self) -> dict[int, str]:

@@ -166,8 +166,7 @@ def runs_directory(given: Path | None = None) -> Path:
 
 def typed_name(path: Path) -> str:
     """Return how a user names a run or a sweep in a command: by its id, or by its path if it is elsewhere."""
-    known = path.parent.absolute() == runs_directory().absolute()
-    if known:
+    if path.parent.absolute() == runs_directory().absolute():
         return path.name
     relative = os.path.relpath(path)
     return shlex.quote(str(path.absolute()) if relative.startswith("..") else relative)
@@ -301,15 +300,15 @@ def adopted_id(name: str, path: Path, *files: str) -> str:
 
 def all_runs(runs: Path, skipped: list[str] | None = None) -> list[Run]:
     """Return the runs in ``runs``, oldest first; why one cannot be read is added to ``skipped`` if given."""
-    found = []
+    runs_found = []
     for manifest in _manifests(runs):
         try:
-            found.append(open_run(manifest.parent))
+            runs_found.append(open_run(manifest.parent))
         except HpcprofError as error:
             if skipped is None:
                 raise
             skipped.append(str(error))
-    return found
+    return runs_found
 
 
 def submitted_ids(runs: Path) -> list[str]:
@@ -437,9 +436,9 @@ def find_run(reference: str, runs: Path, others: Sequence[str] = ()) -> Run:
 
 def find_submitted_runs(references: Sequence[str], runs: Path) -> list[Run]:
     """Return the runs and the members of sweeps that a user named, as `find_runs` does for each name."""
-    found = [run for reference in references for run in find_runs(reference, runs)]
+    matching = [run for reference in references for run in find_runs(reference, runs)]
     # A folder of profiles among them is an error.
-    return [run for run in found if run.submission]
+    return [run for run in matching if run.submission]
 
 
 def log_files(run: Run, rank: int | None = None) -> list[Path]:

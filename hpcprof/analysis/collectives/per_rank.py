@@ -71,30 +71,30 @@ def rank_collectives(timeline: Timeline) -> Outcome:
     calls = timeline.collectives
     reasons: list[str] = []
     if _only_host(timeline):
-        calls, found = timeline.host_collectives, _from_host(timeline)
+        calls, collectives = timeline.host_collectives, _from_host(timeline)
     elif len(calls):
-        found, reasons = _from_calls(timeline)
+        collectives, reasons = _from_calls(timeline)
     else:
-        found = _from_kernel_names(timeline, carried_out_by_name(timeline))
-    if not len(found.start):
+        collectives = _from_kernel_names(timeline, carried_out_by_name(timeline))
+    if not len(collectives.start):
         return no_rows(_why_none(timeline))
     rows: dict[str, Values] = {
-        "op": found.operation,
-        "comm_id": found.communicator,
-        "seq": found.seq,
-        "bytes": _known(found.bytes, NO_BYTES),
-        "comm_ranks": _known(found.ranks, UNKNOWN_RANKS),
-        "world_ranks": [timeline.origin.world_size] * len(found.start),
-        "fused": found.fused,
-        "part": found.part,
-        "start_ns": found.start,
-        "end_ns": found.end,
-        "exposed_ns": found.end - found.start - _beside_compute(timeline, found),
-        "step": _known(step_numbers(timeline, found.call), OUTSIDE),
-        "peer": _known(found.peer, NO_PEER),
-        "comm_peer": _known(found.comm_peer, NO_PEER),
+        "op": collectives.operation,
+        "comm_id": collectives.communicator,
+        "seq": collectives.seq,
+        "bytes": _known(collectives.bytes, NO_BYTES),
+        "comm_ranks": _known(collectives.ranks, UNKNOWN_RANKS),
+        "world_ranks": [timeline.origin.world_size] * len(collectives.start),
+        "fused": collectives.fused,
+        "part": collectives.part,
+        "start_ns": collectives.start,
+        "end_ns": collectives.end,
+        "exposed_ns": collectives.end - collectives.start - _beside_compute(timeline, collectives),
+        "step": _known(step_numbers(timeline, collectives.call), OUTSIDE),
+        "peer": _known(collectives.peer, NO_PEER),
+        "comm_peer": _known(collectives.comm_peer, NO_PEER),
     }
-    if None in found.communicator:
+    if None in collectives.communicator:
         reasons.append(_why_unknown(timeline))
     return Outcome(rows, "; ".join(reasons))
 

@@ -44,10 +44,10 @@ class _Assumptions(NamedTuple):
 
 
 _FEW, _MANY = _Assumptions(0.99, 0.5, 1.0, 0.3), _Assumptions(0.993, 0.6, 1.5, 0.3)
-"""For fewer steps than `MIN_VALUES`, which hardly measure a correlation, and for others."""
+"""Assumptions for fewer steps than `MIN_VALUES`, which hardly measure a correlation, and for others."""
 
 _TWO_LEVELS = _MANY._replace(correlation=0.75, own_errors=0.5)
-"""For a lateness that changes: two levels hide more of the correlation."""
+"""Assumptions for a lateness that changes: two levels hide more of the correlation."""
 
 _AT_ONCE = 512
 """The series judged at a time: those of thousands of ranks take much memory."""

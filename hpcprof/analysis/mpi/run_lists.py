@@ -186,11 +186,11 @@ class RunLists:
     def _rows(self) -> dict[int, _RankRows]:
         """The rows of each rank; receives that record nothing have the message that they must have got."""
         rows = self._added
-        known = _communicators(self.comms, rows)
-        world = _joined_by_all(known, rows)
+        groups = _communicators(self.comms, rows)
+        world = _joined_by_all(groups, rows)
         message, sends = self.ops.chosen(POINT_TO_POINT), self.ops.chosen(_SENDS)
         found = messages_of_unnamed(
-            {rank: _messages(of.operations, known, world, message, sends) for rank, of in rows.items()}
+            {rank: _messages(of.operations, groups, world, message, sends) for rank, of in rows.items()}
         )
         return rows | {rank: _with_messages(rows[rank], *columns) for rank, columns in found.items()}
 

@@ -53,8 +53,8 @@ class RankMessages:
         epoch: Ints = np.cumsum(self.together) - self.together
         first = np.searchsorted(epoch, epoch)
         size = np.searchsorted(epoch, epoch, "right") - first
-        found: Floats = epoch + (np.arange(len(epoch)) - first) / np.maximum(size, 1)
-        return found
+        position: Floats = epoch + (np.arange(len(epoch)) - first) / np.maximum(size, 1)
+        return position
 
 
 def messages_of_unnamed(ranks: Mapping[int, RankMessages]) -> dict[int, tuple[Ints, ...]]:

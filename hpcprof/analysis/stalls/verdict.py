@@ -114,10 +114,10 @@ class _Operations:
 
     def unread(self, rank: int) -> bool:
         """Return whether a running rank may have entered more than what could be read of its dump."""
-        one = self._ranks.get(rank)
-        if one is None or one.state is not ProcessState.RUNNING or not one.loss:
+        rank_state = self._ranks.get(rank)
+        if rank_state is None or rank_state.state is not ProcessState.RUNNING or not rank_state.loss:
             return False
-        return one.record is None or one.record.damaged > 0
+        return rank_state.record is None or rank_state.record.damaged > 0
 
     def missing(self, number: _Numbered) -> set[int]:
         """Return the members of a group that have not entered a collective, as far as could be read."""

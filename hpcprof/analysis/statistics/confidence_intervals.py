@@ -18,7 +18,7 @@ _INDEPENDENT_VALUES, _FEWEST_ALIKE = 4, 4
 """The weight of the assumption that values are independent, as a number of values; less tell nothing."""
 
 _OWN_ERRORS = 0.5
-"""The correlation in one series may be larger than measured by so many standard errors."""
+"""Standard errors by which the correlation in one series may exceed its measurement."""
 
 _MOST_LAGS = 8
 _TRIMMED = 10

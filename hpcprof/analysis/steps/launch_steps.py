@@ -131,8 +131,10 @@ def _sequence(timeline: Timeline) -> _Sequence | None:
     keys, kind = numbered_rows(*_described(timeline, calls, operation))
     # Kinds of one short name, such as templates of a library, are one kind.
     names, merged = np.unique([_name(timeline, *key) for key in keys.tolist()], return_inverse=True)
-    own = timeline.calls.take(calls)
-    launched = _Launched(own.start, own.end, own.thread, merged[kind], start[operation], work)
+    launching = timeline.calls.take(calls)
+    launched = _Launched(
+        launching.start, launching.end, launching.thread, merged[kind], start[operation], work
+    )
     return _Sequence(launched, busiest, tuple(names.tolist()))
 
 
@@ -235,8 +237,8 @@ def launch_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
     if sequence is None:
         return Ranges.empty(), np.empty(0, np.int64)
     launched = sequence.launched
-    found = None if name in sequence.names else _EVERY.fullmatch(name)
-    launch, every = (found["launch"], int(found["every"])) if found else (name, 1)
+    parts = None if name in sequence.names else _EVERY.fullmatch(name)
+    launch, every = (parts["launch"], int(parts["every"])) if parts else (name, 1)
     matching = [number for number, known in enumerate(sequence.names) if _matches(launch, known)]
     marks = np.flatnonzero(np.isin(launched.kind, matching))
     if launch in sequence.names and len(marks) > MIN_INSTANCES:

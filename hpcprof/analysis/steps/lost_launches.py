@@ -50,7 +50,7 @@ def lost_launches(timeline: Timeline) -> Ints:
 def _nested(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:
     """Return which calls lie inside, or around, a call of their thread that has an operation."""
     calls = timeline.calls
-    found = np.zeros(len(lost), bool)
+    nested = np.zeros(len(lost), bool)
     threads = {tuple(key): rows for key, rows in rows_by_key(calls.process[paired], calls.thread[paired])}
     for key, rows in rows_by_key(calls.process[lost], calls.thread[lost]):
         if tuple(key) not in threads:
@@ -61,8 +61,8 @@ def _nested(timeline: Timeline, lost: Ints, paired: Ints) -> Mask:
         first = np.searchsorted(calls.start[others], calls.start[own])
         inside = np.searchsorted(calls.start[others], calls.end[own]) > first
         around = (first > 0) & (calls.end[others[first - 1]] >= calls.end[own])
-        found[rows] = inside | around
-    return found
+        nested[rows] = inside | around
+    return nested
 
 
 def _captured(timeline: Timeline, lost: Ints) -> Mask:
@@ -72,7 +72,7 @@ def _captured(timeline: Timeline, lost: Ints) -> Mask:
         np.flatnonzero(named(timeline, calls.name, pattern.fullmatch))
         for pattern in (_BEGIN_CAPTURE, _END_CAPTURE)
     )
-    found = np.zeros(len(lost), bool)
+    captured = np.zeros(len(lost), bool)
     for process in np.unique(calls.process[begins]).tolist():
         of_lost = calls.process[lost] == process
         start, end = _spans(
@@ -80,8 +80,8 @@ def _captured(timeline: Timeline, lost: Ints) -> Mask:
             np.sort(calls.end[ends[calls.process[ends] == process]]),
         )
         at = np.searchsorted(start, calls.start[lost], side="right") - 1
-        found |= of_lost & (at >= 0) & (calls.start[lost] <= end[at])
-    return found
+        captured |= of_lost & (at >= 0) & (calls.start[lost] <= end[at])
+    return captured
 
 
 def _spans(begin: Ints, end: Ints) -> Intervals:
@@ -111,5 +111,7 @@ def steps_with_lost_launches(timeline: Timeline) -> Mask:
     """Return which steps have launch calls without an operation in the profile, shape (steps,)."""
     ranges, lost = steps_of(timeline).ranges, lost_launches(timeline)
     moments = np.sort(timeline.calls.start[lost])
-    found: Mask = np.searchsorted(moments, ranges.end, side="right") > np.searchsorted(moments, ranges.start)
-    return found
+    incomplete: Mask = np.searchsorted(moments, ranges.end, side="right") > np.searchsorted(
+        moments, ranges.start
+    )
+    return incomplete

@@ -25,15 +25,15 @@ from typing import Any
 
 _DEFAULT_STEPS = "5-24"
 _LONGEST_DEFAULT_S = 10.0
-"""After so long, the step that is being recorded is the last, unless the job chose the steps."""
+"""Maximum seconds of recording by default; the step under way is then the last."""
 
 _WINDOWS_S = (0.0, 10.0, 60.0)
 """The starts of windows. Each replaces the one before: the later one shows less of the program's start."""
 _WINDOW_S = 4.0
 _LONGEST_WINDOW_S = 60.0
-"""A window is so long at most, if the program goes on to compile in it."""
+"""Maximum seconds of a window in which the program compiles."""
 _MOST_COMPILED = 2
-"""So often, windows begin anew once the program has compiled something after them."""
+"""Maximum number of times that windows begin anew because the program compiled after them."""
 _COMPILES, _LOWERED = "/jax/core/compile/", "/jax/core/compile/jaxpr_to_mlir_module_duration"
 """Events of JAX: it ends a part of compiling, and XLA begins its own, which takes the longest."""
 _LOOK_S, _SELDOM_S = 0.1, 1.0

@@ -223,8 +223,8 @@ def _visible(devices: str, count: int) -> tuple[int, ...]:
     """Return the GPUs that a variable of the program names by number, unless it names all."""
     words = devices.split(",")
     numbers = map(parsed_count, words)
-    found = tuple(number for number in numbers if number is not None and number < count)
-    return found if len(found) == len(words) < count or count == 1 == len(found) else ()
+    listed = tuple(number for number in numbers if number is not None and number < count)
+    return listed if len(listed) == len(words) < count or count == 1 == len(listed) else ()
 
 
 def growth(series: Series) -> tuple[Floats, Floats, Floats]:

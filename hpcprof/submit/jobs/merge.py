@@ -1,4 +1,4 @@
-"""From what a user asks for to a whole request: the job file and the personal defaults are merged in."""
+"""Merges the job file and the personal defaults into a user's request."""
 
 from __future__ import annotations
 

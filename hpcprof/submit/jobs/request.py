@@ -1,4 +1,4 @@
-"""From a request to a job, which is checked at its site."""
+"""Makes a job of a request, and checks it at its site."""
 
 from __future__ import annotations
 

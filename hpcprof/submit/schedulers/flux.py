@@ -133,8 +133,8 @@ class FluxScheduler(BatchScheduler):
         records: dict[str, Record] = {}
         for instance, ids in _by_instance(job_ids).items():
             done = _ask(instance, ["jobs", "--json", *ids])
-            found = parse_jobs(done.exit_code, done.stdout, done.stderr, time.time())
-            records |= {ids[number]: record for number, record in found.items() if number in ids}
+            parsed = parse_jobs(done.exit_code, done.stdout, done.stderr, time.time())
+            records |= {ids[number]: record for number, record in parsed.items() if number in ids}
         return records
 
     def cancel(self, job_ids: Sequence[str]) -> None:
@@ -170,11 +170,11 @@ class FluxScheduler(BatchScheduler):
 
 def _by_instance(job_ids: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return jobs by the address of their instance, and there by the id that Flux prints."""
-    found: dict[str, dict[str, str]] = {}
+    jobs: dict[str, dict[str, str]] = {}
     for job_id in job_ids:
         number, _, instance = job_id.partition(";")
-        found.setdefault(instance, {})[number] = job_id
-    return found
+        jobs.setdefault(instance, {})[number] = job_id
+    return jobs
 
 
 def _ask(instance: str, words: Sequence[str]) -> Completed:

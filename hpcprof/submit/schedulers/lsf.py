@@ -97,12 +97,12 @@ class LsfScheduler(BatchScheduler):
         else:
             lines += [f"-n {job.ranks}", f"-R span[ptile={job.ranks_per_node}]"]
             lines += [f"-R affinity[core({job.cpus_per_rank})]"] if job.cpus_per_rank else []
-        own = super().directives(site, job)
+        inherited = super().directives(site, job)
         gpus = (site.node.gpus or 0) if job.gpus_per_rank is None else gpus_per_node(job)
-        if gpus and not any(GPUS in self.settings(line) for line in own):
+        if gpus and not any(GPUS in self.settings(line) for line in inherited):
             lines.append(f"-gpu num={gpus}")
         lines += [f"-R select[{directive_value(job.constraint)}]"] if job.constraint else []
-        return [*lines, *own]
+        return [*lines, *inherited]
 
     def allocated_nodes(self, environment: Mapping[str, str]) -> int:
         """Return the number of hosts in LSB_MCPU_HOSTS, each followed by its slots."""
@@ -166,9 +166,9 @@ _NOT_KILLED = re.compile(r"Job <[^>]*>: (?!Job has already finished|No matching 
 
 def parse_bsub(code: int, out: str, error: str) -> str:
     """Return the job id in bsub's ``Job <123> is submitted to queue <normal>.``."""
-    found = re.search(r"^Job <(\d+)> is submitted", out, re.MULTILINE)
-    if code == 0 and found:
-        return found[1]
+    answer = re.search(r"^Job <(\d+)> is submitted", out, re.MULTILINE)
+    if code == 0 and answer:
+        return answer[1]
     # Without an answer, or with one that cannot be read, the job may have been accepted all the same.
     refused = code != 0 and not any(words in error for words in _SILENT)
     reason = complaint(error or out).removesuffix(". Job not submitted")

@@ -85,12 +85,12 @@ def _take_keys(data: dict[str, Any], scheduler: Scheduler, where: str) -> dict[s
     """
     fields = scheduler.keys.__struct_fields__
     former = {key: data.pop(key) for key in fields if key in data}
-    own = data.pop(scheduler.name, {})
-    if not isinstance(own, dict):
+    scheduler_keys = data.pop(scheduler.name, {})
+    if not isinstance(scheduler_keys, dict):
         raise UsageError(f"{where}: {scheduler.name}: write a mapping of {', '.join(fields) or 'no keys'}.")
-    decode(scheduler.keys, own, f"{where}, {scheduler.name}")
+    decode(scheduler.keys, scheduler_keys, f"{where}, {scheduler.name}")
     decode(scheduler.keys, former, where)
-    return {**former, **own}
+    return {**former, **scheduler_keys}
 
 
 def _all_files() -> dict[str, Path]:

@@ -139,7 +139,7 @@ class Queue(_Model, frozen=True):
     max_walltime: str = ""
     """The longest walltime, HH:MM:SS."""
     max_node_time: str = ""
-    """The most node time, HH:MM:SS: the walltime times the number of nodes."""
+    """Maximum node time, HH:MM:SS: the walltime times the number of nodes."""
     walltime_by_nodes: dict[int, str] = {}
     """The longest walltime by the number of nodes: {91: "02:00:00"} applies to jobs of up to 91."""
     chunk: Chunk = Chunk.NODE
@@ -259,7 +259,7 @@ def recorded_site(manifest: Manifest) -> Site:
     try:
         keys = from_json(manifest.site_keys)
         # 0.3 had the schedulers' keys among the site's keys.
-        own = {key: keys.pop(key) for key in keys.keys() - Site.__struct_fields__}
-        return msgspec.convert({"scheduler_keys": own, **keys}, Site)
+        scheduler_keys = {key: keys.pop(key) for key in keys.keys() - Site.__struct_fields__}
+        return msgspec.convert({"scheduler_keys": scheduler_keys, **keys}, Site)
     except msgspec.MsgspecError as error:
         raise HpcprofError(f"the site of {manifest.id} cannot be read: {error}.") from None

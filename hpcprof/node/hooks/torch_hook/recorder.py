@@ -28,7 +28,7 @@ from .recording import Recording, compiler_is_loading
 
 _DEFAULT_STEPS = "5-24"
 _LONGEST_DEFAULT_S = 10.0
-"""After so long, the step that is being recorded is the last, unless the job chose the steps."""
+"""Maximum seconds of recording by default; the step under way is then the last."""
 
 _WINDOWS_S = (0.0, 10.0, 60.0)
 """The starts of windows. Each replaces the one before: the later one shows less of the program's start."""
@@ -36,10 +36,10 @@ _WINDOWS_S = (0.0, 10.0, 60.0)
 _WINDOW_S = 2.0
 _WINDOW_STEPS = 2
 _LONGEST_WINDOW_S = 10.0
-"""The most seconds that a window waits for that many steps, if the program has an optimizer."""
+"""Maximum seconds that a window waits for `_WINDOW_STEPS` steps of an optimizer."""
 
 _QUIET_S = 60.0
-"""The seconds after its last optimizer step from which on a program counts as one without an optimizer."""
+"""Seconds without an optimizer step after which a program counts as one without an optimizer."""
 
 _GPUS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
 _CLAIM = ".hpcprof-torch"

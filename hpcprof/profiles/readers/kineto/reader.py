@@ -144,10 +144,10 @@ def _owners(correlation: Ints, calls: ApiCalls, processes: Ints) -> Ints:
     calling, caller = pairs[0][by_place], pairs[1][by_place]
     begin = np.searchsorted(calling, numbers)
     of_number = np.searchsorted(calling, numbers, side="right") - begin
-    known = of_number[row] > 0
-    share = np.where(known, place * np.maximum(of_number[row], 1) // np.maximum(count[row], 1), 0)
+    has_calls = of_number[row] > 0
+    share = np.where(has_calls, place * np.maximum(of_number[row], 1) // np.maximum(count[row], 1), 0)
     at = np.minimum(begin[row] + share, len(caller) - 1)
-    return np.where(known & (calling[at] == correlation), caller[at], NO_PROCESS)
+    return np.where(has_calls & (calling[at] == correlation), caller[at], NO_PROCESS)
 
 
 def _cuda(called: Ints, strings: NDArray[np.object_]) -> bool:

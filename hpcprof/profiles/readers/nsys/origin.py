@@ -162,10 +162,10 @@ def _diagnostics(export: NsysExport, processes: Collection[int]) -> list[Loss]:
     if source is None or not {"severity", "text"} <= source.columns:
         return []
     owner = "globalPid" if "globalPid" in source.columns else "NULL"
-    told = [row for row in source.rows(("severity", "text", owner)) if isinstance(row[1], str)]
-    started = any(_SELF_STARTED.search(text) for _, text, _ in told)
+    messages = [row for row in source.rows(("severity", "text", owner)) if isinstance(row[1], str)]
+    started = any(_SELF_STARTED.search(text) for _, text, _ in messages)
     counts: Counter[tuple[LossKind, str]] = Counter()
-    for severity, text, process in told:
+    for severity, text, process in messages:
         speaks = severity in (_WARNING, _ERROR) or (severity == _INFORMATION and _LOSS.search(text))
         if not speaks or (processes and _NOTHING.search(text) and _another(process, processes)):
             continue

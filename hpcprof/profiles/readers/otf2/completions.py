@@ -30,10 +30,10 @@ _NEVER = int(np.iinfo(np.int64).max)
 
 def completing(function: str) -> MpiKind | None:
     """Return the kind of a function of MPI that completes requests, None for all others."""
-    found = _CALL.fullmatch(function)
-    if found is None:
+    call = _CALL.fullmatch(function)
+    if call is None:
         return None
-    return MpiKind.TEST if found[1] == "Test" else _WAITS[found[2]]
+    return MpiKind.TEST if call[1] == "Test" else _WAITS[call[2]]
 
 
 def lacks_completions(kind: Ints, request: Ints) -> bool:

@@ -342,8 +342,8 @@ def _pair_crossed(region: Ints, enters: Mask, left: Ints) -> None:
     paired[left[paired]] = True
     opened: dict[int, list[int]] = {}
     for place in np.flatnonzero(~paired).tolist():
-        own = opened.setdefault(int(region[place]), [])
+        open_enters = opened.setdefault(int(region[place]), [])
         if enters[place]:
-            own.append(place)
-        elif own:
-            left[own.pop()] = place
+            open_enters.append(place)
+        elif open_enters:
+            left[open_enters.pop()] = place

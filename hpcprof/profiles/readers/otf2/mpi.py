@@ -284,8 +284,10 @@ def _describes(events: CalledEvents, last: Ints) -> Mask:
     """
     kind = events.kind[last]
     nobody = (events.peer[last] >= _NO_RANKS) & np.any(np.isin(events.kind, COMPLETING))
-    found: Mask = ~np.isin(kind, (*COMPLETING, MpiKind.END_SEND)) & ~((kind == MpiKind.END_RECEIVE) & nobody)
-    return found
+    describing: Mask = ~np.isin(kind, (*COMPLETING, MpiKind.END_SEND)) & ~(
+        (kind == MpiKind.END_RECEIVE) & nobody
+    )
+    return describing
 
 
 def _spans(events: CalledEvents) -> tuple[Ints, Ints, list[Loss]]:
@@ -351,11 +353,14 @@ def _argument_sizes(
 
     ``root`` is True where the rank is the root.
     """
-    known = (about.communicator < UNDEFINED) & (ranks > 0)
-    given, got = np.where(known, about.sent, NO_BYTES), np.where(known & ~message, about.received, NO_BYTES)
+    has_ranks = (about.communicator < UNDEFINED) & (ranks > 0)
+    given, got = (
+        np.where(has_ranks, about.sent, NO_BYTES),
+        np.where(has_ranks & ~message, about.received, NO_BYTES),
+    )
     texts = strings.array()
-    for one in distinct(operation[known & ~message]).tolist():
-        rows = np.flatnonzero((operation == one) & ~message & known)
+    for one in distinct(operation[has_ranks & ~message]).tolist():
+        rows = np.flatnonzero((operation == one) & ~message & has_ranks)
         name, of_root = texts[one], root[rows]
         if name == "Barrier":
             given[rows] = got[rows] = NO_BYTES

@@ -191,20 +191,20 @@ class PbsScheduler(BatchScheduler):
         groups: dict[str, list[str]] = {}
         for job_id in job_ids:
             groups.setdefault(client.array_of(job_id), []).append(job_id)
-        found: dict[str, Record] = {}
+        records: dict[str, Record] = {}
         deadline = time.monotonic() + client.ALL_SECONDS
         for count, (asked, group) in enumerate(groups.items()):
             if time.monotonic() > deadline:
                 late = f"not asked for: PBS took {client.ALL_SECONDS:.0f} s for {count} of {len(groups)} jobs"
-                found.update(dict.fromkeys(group, Record(JobState.UNKNOWN, late)))
+                records.update(dict.fromkeys(group, Record(JobState.UNKNOWN, late)))
                 continue
             try:
-                found.update(client.pick(self._qstat(asked), group))
+                records.update(client.pick(self._qstat(asked), group))
             except Unreachable:
                 raise
             except SchedulerError as error:  # of this job alone
-                found.update(dict.fromkeys(group, Record(JobState.UNKNOWN, str(error))))
-        return client.on_dead_nodes(found)
+                records.update(dict.fromkeys(group, Record(JobState.UNKNOWN, str(error))))
+        return client.on_dead_nodes(records)
 
     def submitted_from(self, script: Path, owner: str) -> str:
         """Look for the script among the user's jobs of its name, of which qselect prints the ids alone."""

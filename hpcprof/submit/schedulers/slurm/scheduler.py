@@ -250,15 +250,15 @@ class SlurmScheduler(BatchScheduler):
         clusters: dict[str, list[str]] = {}
         for job_id in job_ids:
             clusters.setdefault(job_id.partition(";")[2], []).append(job_id)
-        found: dict[str, Record] = {}
+        records: dict[str, Record] = {}
         for cluster, ids in clusters.items():
             numbers = {job_id.partition(";")[0]: job_id for job_id in ids}
             known = client.of_members(client.squeue(client.whole(numbers), cluster), numbers)
             missing = [number for number in numbers if number not in known]
             if missing:
                 known.update(client.of_members(client.sacct(client.whole(missing), cluster, since), missing))
-            found.update({numbers[number]: record for number, record in known.items()})
-        return found
+            records.update({numbers[number]: record for number, record in known.items()})
+        return records
 
     def submitted_from(self, script: Path, owner: str) -> str:
         """Look for the script among the user's jobs; ended ones are listed for a while."""
