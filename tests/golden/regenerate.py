@@ -133,6 +133,10 @@ def _collect_section(site: Site, mpi: bool) -> str:
     return f"==== {site.name}: collect {'over MPI' if mpi else 'in processes'}: job.sh\n{script}"
 
 
+ONE_ARCHIVE = ("eztrace", "scorep", "scorep-preload")
+"""Profilers that record all ranks."""
+
+
 def _job(site: Site, profiler: str) -> Job:
     nodes = 1 if site.scheduler == "local" else 2
     queue = QUEUES.get(site.name) or site.queue or next(iter(site.queues), "")
@@ -143,7 +147,7 @@ def _job(site: Site, profiler: str) -> Job:
         nodes=nodes,
         ranks_per_node=site.node.gpus or RANKS_PER_NODE,
         profiler=profiler,
-        profile_ranks="all" if profiler == "scorep" else "local=0",
+        profile_ranks="all" if profiler in ONE_ARCHIVE else "local=0",
         profiler_options=PROFILER_OPTIONS.get(profiler, {}),
         queue=queue,
         account="" if site.scheduler in ("local", "kubernetes") else "project",

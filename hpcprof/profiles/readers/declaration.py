@@ -127,8 +127,8 @@ class Reader:
         Returns for a profile and a `ProfilePart`, or None for all of it, the files beside it that it consists
         of. By default a profile is one file.
     place_in_run : str
-        Where the profile of a submitted run is, below the folder of its profiles, if the profiler makes a
-        folder for it there.
+        The pattern of the paths of a submitted run's profiles below their folder, if the profiler makes a
+        folder for them there.
     shared_suffixes : tuple of str
         The suffixes that files of other kinds have too; ``recognize`` finds the profiles among these.
     own_suffixes : tuple of str

@@ -144,7 +144,7 @@ def find_profiles(folder: Path) -> list[Path]:
     with reading(place):
         files = list(place.iterdir())
     if place == inside:
-        files += [place / reader.place_in_run for reader in BUILT_IN if reader.place_in_run]
+        files += [path for one in BUILT_IN if one.place_in_run for path in place.glob(one.place_in_run)]
     found = {path: reader for path in files if (reader := _reader_of_profile(path))}
     made = {one for path, reader in found.items() for one in reader.made_from(path)}
     return sorted(found.keys() - made)

@@ -194,22 +194,35 @@ def mpi_profiling(machine: Inspected) -> CheckResult:
         said.append("nsys records programs of Open MPI, MPICH and MPIs derived from them as they are")
     if machine.which("unitrace"):
         said.append("unitrace records those of the MPI that it was built with")
+    if modules := _eztrace_modules(machine):
+        said.append(f"EZTrace records those of {' and '.join(modules)} as they are")
     if machine.which("scorep"):
-        said.append("Score-P records those that are built with it")
+        preloads = " or, by scorep-preload, as they are" if machine.which("scorep-preload-init") else ""
+        said.append(f"Score-P records those that are built with it{preloads}")
     if not said:
         return absent(
-            "None of nsys, unitrace and scorep is on the PATH.",
-            "Load a module of Nsight Systems, which needs no GPU for this, or of Score-P.",
+            "None of nsys, unitrace, eztrace and scorep is on the PATH.",
+            "Install EZTrace (apt-get install eztrace), or load a module of Nsight Systems, which needs no "
+            "GPU for this, or of Score-P.",
         )
     observation = f"{'; '.join(said)}."
-    if machine.which("scorep") and find_spec("otf2") is None:
-        observation += " Archives of Score-P cannot be read here."
+    if (machine.which("scorep") or modules) and find_spec("otf2") is None:
+        observation += " Archives of EZTrace and Score-P cannot be read here."
         return warning(observation, "Install hpcprof[otf2].")
     if machine.which("nsys") and _loses_mpi4py(machine):
         observation += " This nsys does not record the messages of this mpi4py."
         remedy = "Use a newer nsys, mpi4py 3, or an MPI without large counts, such as Open MPI 5.0."
         return warning(observation, remedy)
     return ok(observation)
+
+
+def _eztrace_modules(machine: Inspected) -> list[str]:
+    """Return the implementations of MPI that EZTrace has a module for."""
+    if not machine.which("eztrace"):
+        return []
+    listed = machine.run(["eztrace_avail"]).stdout
+    found = re.findall(r"^(openmpi|mpich|mpi)\s", listed, re.MULTILINE)
+    return ["its MPI" if name == "mpi" else {"openmpi": "Open MPI", "mpich": "MPICH"}[name] for name in found]
 
 
 def _loses_mpi4py(machine: Inspected) -> bool:

@@ -188,27 +188,13 @@ def check_array(site: Site, queue: str, members: int, at_once: int | None = None
 
 
 AUTO = "auto"
-"""The profiler that the site's file names."""
+"""The profiler that the site's file names, or the first that this machine has."""
 
 
 def profilers_at(site: Site) -> list[str]:
     """Return the names of the profilers that work at a site, ``none`` among them."""
     chosen = [NONE.name, *site.profilers] if site.profilers else profiler_names()
     return [name for name in chosen if _fits_gpus(name, site)]
-
-
-def profiler_at(site: Site, name: str) -> str:
-    """Return the profiler that ``name`` means at a site: ``auto`` is that of its file."""
-    if name != AUTO:
-        return name
-    if not site.profiler:
-        able = [one for one in profilers_at(site) if one != NONE.name]
-        raise UsageError(
-            f"--profiler auto: site {site.name} names no profiler; write profiler in its site file, or give "
-            f"--profiler {' or '.join(able)}.",
-            *("profiler", "site"),
-        )
-    return site.profiler
 
 
 def execution_queue(job: Job, site: Site) -> str:

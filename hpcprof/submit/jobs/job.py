@@ -141,7 +141,7 @@ class JobSpec:
     nodes: int | None = _option("Number of nodes.", least=1)
     ranks_per_node: int | None = _option("Number of ranks on each node.", least=1)
     profiler: str | None = _option(
-        f"{', '.join(PROFILERS)}, a plug-in, or auto for the site's.", words=Words.PROFILERS
+        f"{', '.join(PROFILERS)}, a plug-in, or auto: the site's, or what is here.", words=Words.PROFILERS
     )
     profile_ranks: str | None = _option("Ranks to profile: all, none, 0,4-7, local=0, nodes=0-1, every=16.")
     profiler_options: Mapping[str, str] = _option(

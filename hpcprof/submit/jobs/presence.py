@@ -6,14 +6,17 @@ import difflib
 import json
 import os
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError
 from hpcprof.runs.job import Job
 from hpcprof.runs.job_name import script_of
 from hpcprof.submit.container.ranks import uses_container
+from hpcprof.submit.jobs.checks import AUTO
 from hpcprof.submit.linked_libraries import is_python, lacks, program_file
-from hpcprof.submit.profilers import find_profiler
+from hpcprof.submit.profilers import OF_PROGRAMS_AS_THEY_ARE, find_profiler
+from hpcprof.submit.profilers.base import NONE
 from hpcprof.submit.schedulers.registry import find_scheduler
 from hpcprof.submit.sites.environment import active_environment, active_prefix, added_folders
 from hpcprof.submit.sites.model import Site
@@ -28,31 +31,70 @@ def check_present(site: Site, job: Job) -> None:
     Nothing is checked for a site that is another machine, nor for jobs that run in an image. What modules and
     set-up lines add to the PATH is not known, unless these activate a virtual environment or name a folder.
     """
-    scheduler = find_scheduler(site.scheduler)
-    if (
-        site.host
-        or scheduler.runs_in_image
-        or uses_container(job)
-        or not (scheduler.runs_here or (scheduler.commands and scheduler.installed))
-    ):
+    if not _is_here(site) or uses_container(job):
         return
-    folders = added_folders(site)
-    complete = folders is not None and not site.modules
-    path = os.pathsep.join([*(folders or []), site.environment.get("PATH") or os.environ.get("PATH", "")])
-    elsewhere = "" if scheduler.runs_here else _ELSEWHERE
+    complete, path = _search_path(site)
+    elsewhere = "" if find_scheduler(site.scheduler).runs_here else _ELSEWHERE
     own = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}
-    for tool in find_profiler(job.profiler).command[:1] if job.profiled_ranks else ():
-        word = own.get(tool, tool)
-        if complete and shutil.which(word, path=path) is None:
-            raise UsageError(
-                f"--profiler {job.profiler}: {word} is not on the PATH; install it, or load its "
-                f"module{elsewhere}."
-            )
+    profiler = find_profiler(job.profiler)
+    tool = profiler.needs or next(iter(profiler.command), "")
+    word = own.get(tool, tool)
     if job.workload is None:
         _check_program(job, path if complete else None, elsewhere)
         _check_built_in(job)
-        if folders is not None:
-            _check_script(job)
+    built_in = profiler.in_program and _contains(job, profiler.in_program)
+    if job.profiled_ranks and word and complete and not built_in and shutil.which(word, path=path) is None:
+        raise UsageError(
+            f"--profiler {job.profiler}: {word} is not on the PATH; install it, or load its "
+            f"module{elsewhere}."
+        )
+    if job.workload is None and added_folders(site) is not None:
+        _check_script(job)
+
+
+def profiler_at(site: Site, name: str, able: Collection[str]) -> str:
+    """Return the profiler that ``name`` means at a site.
+
+    ``auto`` is that of its file, else the first of `OF_PROGRAMS_AS_THEY_ARE` on the PATH of this machine.
+    ``able`` are the profilers that work at the site.
+    """
+    if name != AUTO:
+        return name
+    if site.profiler:
+        return site.profiler
+    others = [one for one in able if one != NONE.name]
+    if not _is_here(site):
+        raise UsageError(
+            f"--profiler auto: site {site.name} names no profiler; write profiler in its site file, or give "
+            f"--profiler {' or '.join(others)}.",
+            *("profiler", "site"),
+        )
+    tools = {one.name: one.needs or one.command[0] for one in OF_PROGRAMS_AS_THEY_ARE if one.name in others}
+    _, path = _search_path(site)
+    present = next((one for one, tool in tools.items() if shutil.which(tool, path=path)), None)
+    if present is None:
+        raise UsageError(
+            f"--profiler auto: none of {', '.join(tools.values())} is on the PATH; load a module (module "
+            "load scorep), install one (apt-get install eztrace, spack install scorep), or write profiler in "
+            "the site file.",
+            *("profiler", "site"),
+        )
+    return present
+
+
+def _is_here(site: Site) -> bool:
+    """Return whether this machine can tell what the jobs of a site find."""
+    scheduler = find_scheduler(site.scheduler)
+    return not (site.host or scheduler.runs_in_image) and bool(
+        scheduler.runs_here or (scheduler.commands and scheduler.installed)
+    )
+
+
+def _search_path(site: Site) -> tuple[bool, str]:
+    """Return whether all of the PATH of a site's jobs is known, and what is known of it."""
+    folders = added_folders(site)
+    path = os.pathsep.join([*(folders or []), site.environment.get("PATH") or os.environ.get("PATH", "")])
+    return folders is not None and not site.modules, path
 
 
 def borrowed_program(site: Site, job: Job) -> str:
@@ -94,13 +136,19 @@ def _check_program(job: Job, path: str | None, elsewhere: str) -> None:
 def _check_built_in(job: Job) -> None:
     """Check that the executable contains the profiler, if that has to be built into it."""
     mark = find_profiler(job.profiler).in_program
-    file = program_file(job.arguments, job.directory)
     # A script may start an executable that does.
-    if job.profiled_ranks and mark and file and not is_python(file) and lacks(file, mark):
+    if job.profiled_ranks and mark and _contains(job, mark) is False:
         raise UsageError(
             f"--profiler {job.profiler}: {job.arguments[0]} is not built with it; build it again with "
-            f"{mark} before the compiler ({mark} mpicc …), or use --profiler nsys."
+            f"{mark} before the compiler ({mark} mpicc …), or use --profiler auto, which takes programs as "
+            "they are."
         )
+
+
+def _contains(job: Job, mark: str) -> bool | None:
+    """Return whether the executable of a job contains a word, None if that is unknown."""
+    file = program_file(job.arguments, job.directory)
+    return None if not file or is_python(file) else not lacks(file, mark)
 
 
 def _check_script(job: Job) -> None:

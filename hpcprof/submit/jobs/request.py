@@ -19,13 +19,14 @@ from hpcprof.submit.jobs.checks import (
     check_resources,
     check_steps,
     missing_requirements,
-    profiler_at,
+    profilers_at,
     site_options,
     stack_options,
 )
 from hpcprof.submit.jobs.explain import origins_named
 from hpcprof.submit.jobs.job import OPTIONS, JobSpec
 from hpcprof.submit.jobs.merge import merged, site_of
+from hpcprof.submit.jobs.presence import profiler_at
 from hpcprof.submit.jobs.target import target_of
 from hpcprof.submit.jobs.workers import WORKER_LAUNCHERS, within_program, workers_of
 from hpcprof.submit.profilers import find_profiler
@@ -150,7 +151,7 @@ def _with_workers(site: Site, job: Job) -> Job:
 def _profiler(site: Site, spec: JobSpec) -> str:
     """Return the name of the profiler that a request asks for."""
     if not spec.inspector:
-        return profiler_at(site, spec.profiler or NONE.name)
+        return profiler_at(site, spec.profiler or NONE.name, profilers_at(site))
     if spec.profiler not in (None, "auto", NONE.name, INSPECTOR.name):
         raise UsageError(
             f"--inspector and --profiler {spec.profiler}: NCCL's Inspector runs alone; leave one out.",

@@ -167,6 +167,10 @@ class Profiler:
     suffix : str or callable
         The suffix of the profile of each rank, or ``settings -> suffix``; empty if it leaves no file for
         each.
+    needs : str
+        The program that must be on the PATH; by default that of ``command``.
+    becomes_program : bool
+        True if the process of ``command`` becomes that of the program, which a signal to it then reaches.
     vendors : tuple of Vendor
         Whose GPUs it can profile, empty if it does not depend on them.
     capabilities : tuple of str
@@ -191,6 +195,8 @@ class Profiler:
     needs_gpus: Callable[[Settings], bool] = lambda settings: False
     in_program: str = ""
     suffix: str | Callable[[Settings], str] = ""
+    needs: str = ""
+    becomes_program: bool = False
     vendors: tuple[Vendor, ...] = ()
     capabilities: tuple[str, ...] = ()
 
@@ -230,6 +236,21 @@ def no_trace(text: str) -> str:
     """Return why a rank has no trace or profile, as its wrapper says, as a `Profiler.complaint`."""
     said = re.search(r"^hpcprof: no (?:trace|profile): (.*)", text, re.MULTILINE | re.DOTALL)
     return f": {said[1].strip().rstrip('.')}" if said else ""
+
+
+def check_one_archive(target: Target, title: str, advice: str) -> None:
+    """Check that all ranks are profiled from begin to end, by a profiler that writes one archive for all.
+
+    ``title`` names the profiler, and ``advice`` says how the program may choose what it records.
+    """
+    if target.profiled not in (0, target.ranks):
+        raise UsageError(
+            f"--profile-ranks: {title} records all ranks into one archive: leave --profile-ranks out, or "
+            "give all.",
+            *("profiler", "profile_ranks"),
+        )
+    if target.captures:
+        raise UsageError(f"--capture-steps: {title} records the whole program; {advice}.", "capture_steps")
 
 
 def whole_number(settings: Settings, key: str, least: int) -> int:

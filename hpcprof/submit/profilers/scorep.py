@@ -1,5 +1,6 @@
-"""Score-P, which is linked into the program and records all ranks into one archive of OTF2.
+"""Score-P, linked into the program or preloaded, which records all ranks into one archive of OTF2.
 
+``scorep-preload-init`` builds libraries that record MPI in a program that was built without Score-P.
 Its settings are environment variables, which must be the same on all ranks. It makes the folder of an
 experiment, but not the folders above it.
 """
@@ -7,9 +8,18 @@ experiment, but not the folders above it.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from hpcprof.common.errors import UsageError
-from hpcprof.submit.profilers.base import FOLDER, Profiler, Setting, Settings, Target
+from hpcprof.submit.profilers.base import (
+    FOLDER,
+    SCRATCH,
+    Profiler,
+    Setting,
+    Settings,
+    Target,
+    check_one_archive,
+)
 
 _SIZE = re.compile(r"[1-9]\d*[KMG]?")
 _LARGEST = 4 << 30
@@ -18,17 +28,7 @@ _COMPLAINT = re.compile(r"^\[Score-P\] (?:\S+:\d+: )?(?:Error|Fatal): (.*\S)", r
 
 
 def _check(target: Target, settings: Settings) -> None:
-    if target.profiled not in (0, target.ranks):
-        raise UsageError(
-            "--profiler scorep records all ranks into one archive: leave --profile-ranks out, or give all.",
-            *("profiler", "profile_ranks"),
-        )
-    if target.captures:
-        raise UsageError(
-            "--capture-steps: Score-P records the whole program; use SCOREP_RECORDING_OFF() and "
-            "SCOREP_RECORDING_ON() in it.",
-            "capture_steps",
-        )
+    check_one_archive(target, "Score-P", "use SCOREP_RECORDING_OFF() and SCOREP_RECORDING_ON() in it")
     size = settings["total-memory"]
     if not _SIZE.fullmatch(size) or int(size.rstrip("KMG")) * _UNITS.get(size[-1], 1) > _LARGEST:
         raise UsageError(
@@ -72,4 +72,21 @@ SCOREP = Profiler(
     complaint=_complaint,
     chatter=r"\[Score-P\] ",
     in_program="scorep",
+    needs="scorep",
+)
+
+_PRELOADED = (
+    'libraries=$(scorep-preload-init --value-only --nocompiler --mpp=mpi --thread=none "$2" "$1") && shift '
+    '&& exec env LD_PRELOAD="$libraries${LD_PRELOAD:+:$LD_PRELOAD}" "$@"'
+)
+
+SCOREP_PRELOAD = replace(
+    SCOREP,
+    name="scorep-preload",
+    summary="Score-P: MPI of a program as it is, by preloaded libraries",
+    command=("/bin/sh",),
+    flags=lambda target, settings: ("-c", _PRELOADED, "scorep-preload-init", SCRATCH),
+    in_program="",
+    needs="scorep-preload-init",
+    becomes_program=True,
 )

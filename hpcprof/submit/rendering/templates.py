@@ -150,7 +150,9 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     place_conditions: dict[str, list[str]]
     """The conditions on the place of profiled ranks, as in ``{"local": ["0"], "nodes": ["0-1"]}``."""
     profiler_command: Sequence[str]
-    """The words that start the profiler on these ranks."""
+    """The words that start the profiler on these ranks, if it is a process of its own."""
+    program_prefix: Sequence[str]
+    """The words that start it if it becomes the program."""
     profiler_flags: tuple[str, ...]
     """The words between these and the program."""
     versioned_flags: list[Versioned]
@@ -228,6 +230,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         keeps_memory=bool(job.memory_history),
     )
     tools = catalogue.find(job.workload).tools(job.arguments) if job.workload else {}
+    command = _found(profiler.command, tools)
     afterwards = profiler.afterwards(target, job.profiler_options)
     common = ScriptValues(
         site=_with_devices_of_ranks(site, job, scheduler.masks_gpus),
@@ -255,7 +258,8 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         profilers_limit=_PROFILERS_SECONDS if profiled else _PROGRAMS_SECONDS,
         profiled_ranks=profiled,
         place_conditions=place_conditions(job.profile_ranks) if profiled else {},
-        profiler_command=_found(profiler.command, tools),
+        profiler_command=() if profiler.becomes_program else command,
+        program_prefix=command if profiler.becomes_program else (),
         profiler_flags=tuple(word for word in flags if isinstance(word, str)),
         versioned_flags=[word for word in flags if isinstance(word, Versioned)],
         perf_flags=[word for word in flags if isinstance(word, PerfEvents)],

@@ -49,7 +49,7 @@ def completed(monkeypatch: pytest.MonkeyPatch, *words: str, by: str = "zsh") -> 
         (["sweep", "--profiler", "n"], ["none", "nsys", "ncu"]),
         (
             ["submit", "--site", "lumi", "--profiler", ""],
-            ["none", "torch", "jax", "rocprofv3", "scorep", "auto"],
+            ["none", "torch", "jax", "rocprofv3", "eztrace", "scorep", "scorep-preload", "auto"],
         ),
         (["submit", "--profiler", "torch", "--profiler-option", "rec"], ["record_shapes="]),
         (["report", "--analysis", "kernels"], ["kernels", "kernels_by_shape"]),

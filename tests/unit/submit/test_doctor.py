@@ -181,7 +181,7 @@ CASES: list[tuple[str, Callable[[Inspected], CheckResult], Inspected, Status, st
         checks.mpi_profiling,
         made_up(),
         Status.ABSENT,
-        "None of nsys, unitrace and scorep",
+        "None of nsys, unitrace, eztrace and scorep",
     ),
     (
         "nsys for MPI",
@@ -189,6 +189,13 @@ CASES: list[tuple[str, Callable[[Inspected], CheckResult], Inspected, Status, st
         made_up({"nsys": Answer(0, NSYS_2025), "python": Answer(0, "4.1.2 5 0\n")}),
         Status.OK,
         "records programs of Open MPI, MPICH",
+    ),
+    (
+        "EZTrace for MPI",
+        checks.mpi_profiling,
+        made_up({"eztrace": Answer(0), "eztrace_avail": Answer(0, 'posixio\t"I/O"\nopenmpi\t"MPI"\n')}),
+        Status.OK,
+        "EZTrace records those of Open MPI as they are",
     ),
     ("unitrace for MPI", checks.mpi_profiling, made_up({"unitrace": Answer(0)}), Status.OK, "unitrace"),
     (

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import msgspec
 import pytest
 
 from hpcprof.common.errors import UsageError
@@ -368,8 +370,61 @@ def test_auto_is_the_profiler_of_the_site_and_a_job_without_any_profiles_nothing
     lumi = load_site("lumi")
     assert make_job(lumi, arguments=["a.out"], profiler="auto", account="me").profiler == "rocprofv3"
     assert make_job(lumi, arguments=["a.out"], account="me").profiler == "none"
-    with pytest.raises(UsageError, match="--profiler auto: site local names no profiler; write profiler"):
+
+
+@pytest.mark.parametrize(
+    ("commands", "profiler"),
+    [
+        (("scorep-preload-init", "eztrace", "nsys"), "nsys"),
+        (("scorep-preload-init", "eztrace"), "eztrace"),
+        (("scorep-preload-init", "scorep"), "scorep-preload"),
+    ],
+)
+def test_auto_takes_a_profiler_of_programs_as_they_are_that_is_here(
+    commands: tuple[str, ...], profiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in commands:
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert make_job(LOCAL, arguments=["a.out"], profiler="auto").profiler == profiler
+
+
+def test_auto_says_what_to_load_where_no_profiler_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    says = r"none of nsys, eztrace, scorep-preload-init is on the PATH; load a module \(module load scorep\)"
+    with pytest.raises(UsageError, match=f"--profiler auto: {says}"):
         make_job(LOCAL, arguments=["a.out"], profiler="auto")
+    there = msgspec.structs.replace(LOCAL, host="login.example")
+    with pytest.raises(UsageError, match="--profiler auto: site local names no profiler; write profiler"):
+        make_job(there, arguments=["a.out"], profiler="auto")
+
+
+def eztrace(target: Target = USERS, **settings: str) -> str:
+    profiler = PROFILERS["eztrace"]
+    return " ".join(
+        f"[{word.test}: {' '.join(word.passed)}]" if isinstance(word, OnNode) else str(word)
+        for word in profiler.flags(target, profiler.resolve(settings))
+    )
+
+
+def test_eztrace_takes_the_module_of_the_programs_mpi_that_is_installed() -> None:
+    has = "eztrace_avail 2>/dev/null | grep -Eq '^({})[[:blank:]]'".format
+    words = eztrace(openmp="true", io="true")
+    assert words.startswith(f"-o {FOLDER} ")
+    assert f"[mpi_is openmpi && {has('openmpi')}: -t openmpi openmp posixio]" in words
+    assert f"[mpi_is mpich && {has('mpich')}: -t mpich openmp posixio]" in words
+    assert f"[! {has('openmpi|mpich')} && {has('mpi')}: -t mpi openmp posixio]" in words
+    assert eztrace(mpi="mpich") == f"-t mpich -o {FOLDER}"
+
+
+@pytest.mark.parametrize("name", ["eztrace", "scorep", "scorep-preload"])
+def test_a_profiler_of_one_archive_records_all_ranks_of_the_whole_program(name: str) -> None:
+    profiler = PROFILERS[name]
+    with pytest.raises(UsageError, match=r"--profile-ranks: \S+ records all ranks into one archive"):
+        profiler.check(Target(None, ranks=4, profiled=2), profiler.resolve({}))
+    with pytest.raises(UsageError, match=r"--capture-steps: .* records the whole program"):
+        profiler.check(Target(None, ranks=4, profiled=4, captures=1), profiler.resolve({}))
 
 
 def test_unitrace_starts_paused_for_programs_that_mark_steps() -> None:

@@ -1,4 +1,4 @@
-"""Archives of OTF2, the traces of Score-P and one format of rocprofv3: all ranks in one archive."""
+"""Archives of OTF2, with all ranks: traces of Score-P and EZTrace, and one format of rocprofv3."""
 
 from hpcprof.profiles.readers.declaration import ProfileContent, Reader
 
@@ -12,5 +12,5 @@ OTF2 = Reader(
     identify_rank="hpcprof.profiles.readers.otf2.archive:identify_rank",
     several_ranks="hpcprof.profiles.readers.otf2.archive:several_ranks",
     other_files="hpcprof.profiles.readers.otf2.archive:other_files",
-    place_in_run="scorep/traces.otf2",
+    place_in_run="*/*.otf2",
 )

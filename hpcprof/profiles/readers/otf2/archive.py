@@ -116,6 +116,7 @@ class _Definitions:
     locations: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
     regions: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     groups: dict[int, tuple[int, int, list[int]]] = field(default_factory=dict)
+    worlds: list[tuple[int, list[int]]] = field(default_factory=list)
     communicators: dict[int, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
     contexts: dict[int, int] = field(default_factory=dict)
     members: dict[int, tuple[int, bool]] = field(default_factory=dict)
@@ -149,21 +150,6 @@ class _Definitions:
             self.regions[this] = (name, role, paradigm)
             return 0
 
-        def group(
-            _: int, this: int, name: int, kind: int, paradigm: int, flags: int, size: int, members: int
-        ) -> int:
-            values = np.ctypeslib.as_array((U64 * size).from_address(members)).tolist() if size else []
-            self.groups[this] = (kind, paradigm, values)
-            return 0
-
-        def communicator(_: int, this: int, name: int, group: int) -> int:
-            self.communicators[this] = (name, (group,))
-            return 0
-
-        def between(_: int, this: int, name: int, one: int, other: int) -> int:
-            self.communicators[this] = (name, (one, other))
-            return 0
-
         def context(_: int, this: int, region: int) -> int:
             self.contexts[this] = region
             return 0
@@ -176,11 +162,35 @@ class _Definitions:
             "LocationGroup": ((U32, U32, U8, U32, U32), location_group),
             "Location": ((U64, U32, U8, U64, U32), location),
             "Region": ((U32, U32, U32, U32, U8, U8), region),
+            "CallingContext": ((U32, U32), context),
+            **self._of_ranks(),
+            **self._of_metrics(),
+        }
+
+    def _of_ranks(self) -> Callbacks:
+        def group(
+            _: int, this: int, name: int, kind: int, paradigm: int, flags: int, size: int, members: int
+        ) -> int:
+            values = np.ctypeslib.as_array((U64 * size).from_address(members)).tolist() if size else []
+            if kind == _COMM_LOCATIONS:
+                self.worlds.append((paradigm, values))
+            # Of two with one reference, as EZTrace writes them, the first counts, and a list of ranks least.
+            if self.groups.get(this, (_COMM_LOCATIONS,))[0] == _COMM_LOCATIONS:
+                self.groups[this] = (kind, paradigm, values)
+            return 0
+
+        def communicator(_: int, this: int, name: int, group: int) -> int:
+            self.communicators.setdefault(this, (name, (group,)))
+            return 0
+
+        def between(_: int, this: int, name: int, one: int, other: int) -> int:
+            self.communicators.setdefault(this, (name, (one, other)))
+            return 0
+
+        return {
             "Group": ((U32, U32, U8, U8, U32, U32, POINTER), group),
             "Comm": ((U32, U32, U32), communicator),
             "InterComm": ((U32, U32, U32, U32), between),
-            "CallingContext": ((U32, U32), context),
-            **self._of_metrics(),
         }
 
     def _of_metrics(self) -> Callbacks:
@@ -237,11 +247,14 @@ class Archive:
             Location(one, self._text(name), kind, events, group, self._process(group, only))
             for one, (name, kind, events, group) in sorted(found.locations.items())
         ]
-        worlds = [group for group in found.groups.values() if group[0] == _COMM_LOCATIONS]
-        # A program may use several libraries; MPI's ranks come first.
-        worlds.sort(key=lambda group: group[1] != MPI)
+        process = {one.id: one.process for one in self.locations}
+        # The threads of a process are ranks of no library of messages. MPI's ranks come first.
+        worlds = [
+            world for world in found.worlds if len({process.get(one) for one in world[1]}) == len(world[1])
+        ]
+        worlds.sort(key=lambda world: world[0] != MPI)
         self.of_eztrace = {self._text(name) for name, _, _ in found.regions.values()} >= EZTRACE
-        self.world = worlds[0][2] if worlds else self._first_threads() if found.communicators else []
+        self.world = worlds[0][1] if worlds else self._first_threads() if found.communicators else []
 
     @contextmanager
     def damage(self, what: str) -> Iterator[None]:

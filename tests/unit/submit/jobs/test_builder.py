@@ -23,7 +23,7 @@ LOCAL = load_site("local")
         ({"workload": "sequence-paralel"}, "unknown workload .*did you mean 'sequence-parallel'"),
         (
             {"arguments": ["x"], "profiler": "nsight"},
-            "unknown profiler 'nsight'.*ncu, none, nsys, rocprofv3, scorep, torch",
+            "unknown profiler 'nsight'.*ncu, none, nsys, rocprofv3, scorep, scorep-preload, torch",
         ),
         ({"arguments": ["x"], "nodes": 2}, "--nodes 2: site local is this machine alone"),
         ({"arguments": ["x"], "queue": "debug"}, "--queue debug: site local has no batch system"),

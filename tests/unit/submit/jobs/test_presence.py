@@ -66,8 +66,13 @@ def test_a_program_without_the_profiler_that_has_to_be_built_in_is_refused(here:
         (here / name).chmod(0o755)
     with pytest.raises(UsageError, match=r"\./plain is not built with it; build it again with scorep before"):
         check("./plain", profiler="scorep")
-    for program in ("./traced", "./script", "python train.py"):
+    for program in ("./traced", "./script"):
         check(*program.split(), profiler="scorep")
+    with pytest.raises(UsageError, match=r"--profiler scorep: scorep is not on the PATH; install it"):
+        check("python", "train.py", profiler="scorep")
+    (here / "bin/scorep").write_text("#!/bin/sh\n")
+    (here / "bin/scorep").chmod(0o755)
+    check("python", "train.py", profiler="scorep")
 
 
 @pytest.mark.parametrize(

@@ -265,6 +265,49 @@ def test_without_mpi_each_process_is_a_rank(tmp_path: Path) -> None:
     assert several_ranks(tmp_path / "a/traces.otf2") == SeveralRanks(((0,), (1,)))
 
 
+def test_names_of_functions_and_ranks_are_read_as_other_writers_have_them(tmp_path: Path) -> None:
+    from otf2.enums import GroupType, Paradigm
+
+    with otf2.writer.open(str(tmp_path / "a"), timer_resolution=RESOLUTION) as trace:
+        define = trace.definitions
+        node = define.system_tree_node("node0")
+        names = ("mpi_send_", "MPI_Recv()", "PMPI_WIN_FENCE", "my_mpi_send")
+        regions = [define.region(name, paradigm=Paradigm.USER) for name in names]
+        processes = [define.location_group(f"rank {rank}", system_tree_parent=node) for rank in range(2)]
+        threads = [define.location("thread", group=one) for one in processes]
+        threads.append(define.location("worker", group=processes[0]))
+        # The threads of a process are listed too, and no list has the ranks.
+        team = define.group("", GroupType.COMM_LOCATIONS, Paradigm.OPENMP, members=(threads[0], threads[2]))
+        define.comm("team", team)
+        every = define.group("", GroupType.LOCATIONS, Paradigm.MPI, members=threads[1::-1])
+        backwards = define.comm("backwards", every)
+        for rank, thread in enumerate(threads):
+            writer = trace.event_writer_from_location(thread)
+            for at, region in enumerate(regions):
+                writer.enter(ticks(10 * at), region)
+                if not at and rank < 2:
+                    writer.mpi_send(ticks(1), 0, backwards, 1, 8)
+                writer.leave(ticks(10 * at + 5), region)
+    assert several_ranks(tmp_path / "a/traces.otf2") == SeveralRanks(((0,), (1,)), (0, 1))
+    timeline = rank_of(tmp_path / "a/traces.otf2", 0)
+    assert timeline.names(timeline.mpi_calls.name)[:3] == ["MPI_Send", "MPI_Recv", "MPI_Win_fence"]
+    assert set(timeline.names(timeline.ranges.name)) == {"my_mpi_send"}
+    # Rank 0 of the communicator is rank 1 of the program.
+    assert timeline.mpi_operations.peer.tolist() == [1]
+
+
+def test_regions_that_cross_end_with_their_own_leaves(tmp_path: Path) -> None:
+    def body(program: Program, writer: Any) -> None:
+        writer.enter(ticks(0), program.regions["main"])
+        writer.enter(ticks(5), program.regions["step"])
+        writer.leave(ticks(6), program.regions["main"])
+        writer.leave(ticks(8), program.regions["step"])
+
+    timeline = rank_of(write(tmp_path / "a", body), 0)
+    assert (timeline.ranges.start.tolist(), timeline.ranges.end.tolist()) == ([0, 5], [6, 8])
+    assert timeline.origin.losses == ()
+
+
 def test_a_rank_whose_events_are_damaged_is_named_and_the_others_are_read(anchor: Path) -> None:
     broken = anchor.with_suffix("") / "2.evt"
     broken.write_bytes(broken.read_bytes()[:-40])

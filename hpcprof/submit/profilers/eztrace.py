@@ -1,0 +1,70 @@
+"""EZTrace, which traces calls of MPI of a program as it is, all ranks into one archive of OTF2.
+
+It preloads a library for each module, and becomes the program. Each implementation of MPI has a module of
+its name (Debian), or the one that EZTrace was built for is ``mpi``. The archive is ``PROGRAM_trace`` in the
+folder of the profiles.
+"""
+
+from __future__ import annotations
+
+from hpcprof.submit.profilers.base import (
+    FOLDER,
+    OnNode,
+    Profiler,
+    Setting,
+    Settings,
+    Target,
+    Word,
+    check_one_archive,
+)
+
+_MPI = ("openmpi", "mpich")
+_MODULES = {"openmp": ("openmp",), "io": ("posixio",), "threads": ("pthread",)}
+"""The modules of each setting."""
+
+_UNKNOWN = (
+    "EZTrace has no module for the MPI of the program, or that is unknown: name one that eztrace_avail lists "
+    "by --profiler-option mpi=."
+)
+
+
+def _check(target: Target, settings: Settings) -> None:
+    check_one_archive(target, "EZTrace", "use eztrace_start() and eztrace_stop() in it")
+
+
+def _flags(target: Target, settings: Settings) -> tuple[Word, ...]:
+    others = [name for key, names in _MODULES.items() if settings[key] == "true" for name in names]
+
+    def modules(mpi: str) -> tuple[str, ...]:
+        return "-t", " ".join([mpi, *others])
+
+    output = ("-o", FOLDER)
+    if settings["mpi"] != "auto":
+        return (*modules(settings["mpi"]), *output)
+    named = [OnNode(f"mpi_is {name} && {_has(name)}", modules(name)) for name in _MPI]
+    # A build for one implementation.
+    single = OnNode(f"! {_has('openmpi|mpich')} && {_has('mpi')}", modules("mpi"))
+    # Without the option it would load every module that is installed.
+    chosen = OnNode(f'[ "$1" = -t ] || stop {_UNKNOWN!r}', ())
+    return (*output, *named, single, chosen)
+
+
+def _has(module: str) -> str:
+    """Return a test of the shell for a module, or one of several."""
+    return f"eztrace_avail 2>/dev/null | grep -Eq '^({module})[[:blank:]]'"
+
+
+EZTRACE = Profiler(
+    "eztrace",
+    "EZTrace: MPI, and on request OpenMP and I/O, of a program as it is, without a GPU",
+    settings={
+        "mpi": Setting("the module for MPI; auto: that of the program's library", "auto"),
+        "openmp": Setting("trace parallel regions of OpenMP (GNU's library)", "false", ("false", "true")),
+        "io": Setting("trace POSIX I/O", "false", ("false", "true")),
+        "threads": Setting("trace locks and threads of POSIX", "false", ("false", "true")),
+    },
+    check=_check,
+    command=("eztrace",),
+    flags=_flags,
+    becomes_program=True,
+)
