@@ -159,8 +159,9 @@ def counted(timeline: Timeline, subjects: Mapping[str, tuple[Subject, ...]]) -> 
 
 def left_out(timeline: Timeline, subject: Subject) -> int:
     """Return how many rows of a table the reader says it left out."""
+    kinds = (LossKind.ROW, LossKind.EARLY, LossKind.OVERRUN)
     losses = timeline.origin.losses
-    return sum(loss.count for loss in losses if (loss.kind, loss.subject) == (LossKind.ROW, subject))
+    return sum(loss.count for loss in losses if loss.kind in kinds and loss.subject is subject)
 
 
 def rows_of(path: Path, table: str, where: str = "TRUE") -> int:
