@@ -13,6 +13,12 @@ LARGEST_RATIO = 200
 ALWAYS_ALLOWED = 100_000_000
 """A file may become this large, in bytes, whatever its size is."""
 
+ROW_BYTES = 5
+"""Minimum bytes of a row in a SQLite file, beside those of its values."""
+
+STEPS = 10_000_000
+"""Steps of SQLite between two looks at how many it has taken."""
+
 _FEWEST_BYTES = 12
 """Minimum bytes of a JSON text per value in braces; a value takes 20 times as much memory, and more."""
 
@@ -20,6 +26,16 @@ _FEWEST_BYTES = 12
 def most_unpacked(size: int) -> int:
     """Return the most bytes that may become of a file of ``size`` bytes."""
     return max(ALWAYS_ALLOWED, LARGEST_RATIO * size)
+
+
+def most_selected(path: Path) -> int:
+    """Return the most bytes that the rows of a table in a SQLite file may have."""
+    return ALWAYS_ALLOWED // 10 + path.stat().st_size
+
+
+def most_steps(path: Path) -> int:
+    """Return the most steps that SQLite may take to read a file, whose rows are fewer than its bytes."""
+    return 10 * ALWAYS_ALLOWED + LARGEST_RATIO * path.stat().st_size
 
 
 def bomb(path: Path) -> DamagedInput:

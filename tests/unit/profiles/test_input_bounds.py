@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,9 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles import input_bounds
 from hpcprof.profiles.gzip_file import content_of
 from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.readers.nsys.export import open_export
 from hpcprof.profiles.readers.nsys.parquet_tables import ParquetTables
+from hpcprof.profiles.readers.nsys.table_pages import StoredTable, TablePages, Wanted
 from hpcprof.profiles.readers.rocprof import database
 from hpcprof.profiles.readers.rocprof.database import decoded
 
@@ -100,3 +103,55 @@ def test_a_stored_value_is_unpacked_up_to_its_bound(monkeypatch: pytest.MonkeyPa
     assert decoded(sink.getvalue().to_pybytes(), list[int]) is None
     monkeypatch.setattr(database, "_LONGEST_JSON", 10_000)
     assert decoded(sink.getvalue().to_pybytes(), list[int]) == []
+
+
+def shared_pages(path: Path, levels: int) -> Path:
+    """Make a table whose pages each have one child, 500 times, down to a leaf of 100 rows."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE t (a INTEGER, b TEXT)")
+        connection.executemany("INSERT INTO t VALUES (?, ?)", [(row, "x" * 20) for row in range(100)])
+        connection.commit()
+    content = path.read_bytes()
+    size = int.from_bytes(content[16:18], "big")
+    head, leaf = bytearray(content[:size]), content[size : 2 * size]
+    head[28:32] = (2 + levels).to_bytes(4, "big")
+    pages = [bytes(head)]
+    for level in range(levels):
+        child = (level + 3).to_bytes(4, "big")
+        cell = (size - 5).to_bytes(2, "big")
+        page = bytes([5, 0, 0]) + (500).to_bytes(2, "big") + cell + b"\0" + child + 500 * cell
+        pages.append(page.ljust(size - 5, b"\0") + child + b"\x64")
+    path.write_bytes(b"".join(pages) + leaf)
+    return path
+
+
+def test_pages_with_several_parents_give_no_more_rows_than_the_file_can_hold(tmp_path: Path) -> None:
+    with (
+        pytest.raises(DamagedInput, match="more rows than the file can hold"),
+        open_export(shared_pages(tmp_path / "t.sqlite", 2)) as export,
+    ):
+        table = export.table("t")
+        assert table is not None
+        table.read_bulk({"a": 0}, ["b"])
+
+
+def test_records_that_share_their_bytes_are_not_decoded(tmp_path: Path) -> None:
+    path = tmp_path / "t.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE t (a INTEGER, b TEXT)")
+        connection.executemany("INSERT INTO t VALUES (?, ?)", [(1, "x" * 1000), *[(2, "y")] * 100])
+        connection.commit()
+    content = bytearray(path.read_bytes())
+    size = int.from_bytes(content[16:18], "big")
+    content[size + 10 : size + 208] = 99 * content[size + 8 : size + 10]
+    path.write_bytes(content)
+    with closing(TablePages(path)) as pages:
+        assert pages.read(StoredTable(2, {"a": 0, "b": 1}), Wanted({"a": 0}, {"b": True})) is None
+
+
+def test_a_query_takes_no_more_steps_than_the_file_justifies(tmp_path: Path) -> None:
+    with (
+        pytest.raises(DamagedInput, match="interrupted"),
+        open_export(shared_pages(tmp_path / "t.sqlite", 3)) as export,
+    ):
+        next(export.rows("SELECT sum(a) FROM t"))

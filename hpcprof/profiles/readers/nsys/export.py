@@ -5,6 +5,7 @@ An export is a SQLite file, or a folder with a Parquet file per table.
 
 from __future__ import annotations
 
+import math
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ import numpy as np
 
 from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.common.paths import is_folder
+from hpcprof.profiles.input_bounds import ROW_BYTES, STEPS, most_selected, most_steps
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.readers.nsys.table_pages import (
     BinaryColumn,
@@ -272,28 +274,36 @@ class NsysExport:
                 if columns := self.parquet.columns(candidate):
                     return ExportTable(self, candidate, columns, partial(self.parquet.read, candidate))
                 continue
-            described = list(self.rows(f"PRAGMA table_xinfo({quoted(candidate)})"))
-            columns = frozenset(name for _, name, *_, hidden in described if hidden != 1)
-            stored = self._stored(candidate, described)
-            decode = partial(self.pages.read, stored) if self.pages and stored else None
+            stored = self._stored(candidate)
+            columns = frozenset(stored.places)
+            decode = partial(self.pages.read, stored) if self.pages else None
             found = ExportTable(self, candidate, columns, decode)
             if next(found.rows(["1"], "LIMIT 1"), None):
                 return found
         return None
 
-    def _stored(self, table: str, described: Sequence[Sequence[Any]]) -> StoredTable | None:
-        """Return where a table lies, given its rows of ``table_xinfo``; None if it is a view or computed."""
+    def _stored(self, table: str) -> StoredTable:
+        """Return where a table lies.
+
+        Raises DamagedInput for a view and for computed columns, whose values may be any number and size.
+        """
         query = "SELECT rootpage FROM sqlite_master WHERE type = 'table' AND name = ?"
         (root,) = next(self.rows(query, [table]), (0,))
+        described = list(self.rows(f"PRAGMA table_xinfo({quoted(table)})")) if root else []
         if not root or any(hidden for *_, hidden in described):
-            return None
+            raise DamagedInput(f"{self.path}: table {table} is computed by SQL; only stored tables are read.")
         keys = [(name, kind.upper()) for _, name, kind, _, _, key, _ in described if key]
         rowid = keys[0][0] if len(keys) == 1 and keys[0][1] == "INTEGER" else None
         return StoredTable(root, {name: place for place, name, *_ in described}, rowid)
 
     def rows(self, query: str, parameters: Sequence[str | int] = ()) -> Iterator[Sequence[Any]]:
-        """Execute a query."""
-        return iter(self.connection.execute(query, parameters))
+        """Execute a query; raise DamagedInput once its rows are more than the file can hold."""
+        left = most_selected(self.path) if not self.parquet else math.inf
+        for row in self.connection.execute(query, parameters):
+            left -= ROW_BYTES + sum(len(value) if isinstance(value, (str, bytes)) else 1 for value in row)
+            if left < 0:
+                raise DamagedInput(f"{self.path} is damaged: a table has more rows than the file can hold.")
+            yield row
 
     def strings(self, ids: Ints) -> dict[int, str]:
         """Return the texts of the ids that occur in StringIds; `NO_NAME` has none.
@@ -374,6 +384,8 @@ def open_export(path: Path, threads: int = 2, what: str = "an nsys SQLite export
             ThreadPoolExecutor(threads) as pool,
         ):
             connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+            steps = iter(range(most_steps(path) // STEPS))
+            connection.set_progress_handler(lambda: next(steps, None) is None, STEPS)
             # One transaction: no other process changes the file while it is read.
             connection.execute("BEGIN")
             listed = connection.execute("SELECT name FROM sqlite_master WHERE type IN ('table', 'view')")

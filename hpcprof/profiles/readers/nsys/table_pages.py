@@ -191,6 +191,9 @@ class TablePages:
             at = np.concatenate((cells, base + 8))
             order = np.lexsort((np.repeat([0, 1], (len(cells), len(base))), at // self._size))
             level = _big_endian(content, at[order], 4)
+            # A page has one parent: else a small file stands for any number of rows.
+            if len(np.unique(level)) < len(level):
+                break
         raise _Unusual
 
     def _cells(self, content: _Bytes, pages: int, header: int) -> tuple[Ints, Ints]:
@@ -228,6 +231,7 @@ class TablePages:
         rowid, begin = _varints(content, at)
         length, rowid = length.astype(np.int64), rowid.astype(np.int64)
         is_long = length > self._usable - 35
+        self._take(length)
         if (begin + np.where(is_long, 0, length) > page_end).any():
             raise _Unusual
         long = np.flatnonzero(is_long).tolist()
@@ -237,6 +241,12 @@ class TablePages:
         if whole:
             content = np.concatenate([content, *(np.frombuffer(one, np.uint8) for one in whole)])
         return _Records(content, begin, end, rowid)
+
+    def _take(self, length: Ints) -> None:
+        """Refuse records that together are longer than the file, as those that share bytes can be."""
+        most = self._pages * self._size
+        if length.max(initial=0) > most or length.sum() > most:
+            raise _Unusual
 
     def _overflowing(self, content: _Bytes, begin: int, length: int) -> bytes:
         """Return a record that goes on in pages of its own."""

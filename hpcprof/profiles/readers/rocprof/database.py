@@ -25,7 +25,7 @@ from hpcprof.profiles.columns.unique import distinct, each, numbered
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers import environment_allowlist
 from hpcprof.profiles.readers.declaration import SeveralRanks, rank_from_name
-from hpcprof.profiles.readers.nsys.export import NO_ID, REQUIRED, ExportTable, NsysExport, open_export
+from hpcprof.profiles.readers.nsys.export import NO_ID, REQUIRED, ExportTable, NsysExport, open_export, quoted
 from hpcprof.profiles.readers.rocprof import ROCPD
 from hpcprof.profiles.readers.rocprof.records import (
     GRID,
@@ -396,8 +396,10 @@ def _users(part: DatabasePart) -> set[int]:
     if "pid" in table.columns:
         owners = table.rows(["DISTINCT pid"])
     else:
-        tracks = f"rocpd_track{part.suffix}"
-        owners = table.rows([f'DISTINCT (SELECT pid FROM "{tracks}" t WHERE t.id = track_id)'])
+        tracks = part.table("track")
+        if tracks is None:
+            return set()
+        owners = table.rows([f"DISTINCT (SELECT pid FROM {quoted(tracks.name)} t WHERE t.id = track_id)"])
     return {part.process(part.processes.get(pid, pid)) for (pid,) in owners if isinstance(pid, int)}
 
 
@@ -406,7 +408,7 @@ def open_database(path: Path, threads: int = 2) -> Iterator[RocpdDatabase]:
     """Open a database for reading only."""
     with open_export(path, threads, WHAT) as export:
         found = {match[2] for name in export.tables if (match := _NAMED.fullmatch(name))}
-        # Without an identifier they are views of all sets.
+        # Without an identifier they are of all sets.
         suffixes = sorted(found - {""}) or sorted(found)
         if not suffixes:
             raise DamagedInput(

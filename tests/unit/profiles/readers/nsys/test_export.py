@@ -249,9 +249,9 @@ def added_column(path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("build", "decoded"),
-    [(computed, False), (row_number, True), (no_row_numbers, False), (view, False), (added_column, False)],
+    [(row_number, True), (no_row_numbers, False), (added_column, False)],
 )
-def test_whatever_computes_a_column_it_is_read(
+def test_whatever_holds_a_column_it_is_read(
     tmp_path: Path, build: Callable[[Path], Path], decoded: bool
 ) -> None:
     path = build(tmp_path / "t.sqlite")
@@ -259,6 +259,15 @@ def test_whatever_computes_a_column_it_is_read(
     assert found[0] == found[1]
     assert (found[0][0], found[0][1][0]) == ([3, -1], 6)
     assert is_decoded(path, {"start": -1, "twice": -1}) == decoded
+
+
+@pytest.mark.parametrize("build", [computed, view])
+def test_a_table_that_is_computed_is_refused(tmp_path: Path, build: Callable[[Path], Path]) -> None:
+    with (
+        pytest.raises(DamagedInput, match="table t is computed by SQL"),
+        open_export(build(tmp_path / "t.sqlite")) as export,
+    ):
+        export.table("t")
 
 
 def column_rowid(path: Path) -> Path:
@@ -273,7 +282,7 @@ def far_apart(path: Path) -> Path:
     )
 
 
-@pytest.mark.parametrize("build", [row_number, view, column_rowid, far_apart])
+@pytest.mark.parametrize("build", [row_number, column_rowid, far_apart])
 def test_what_another_thread_began_to_read_is_the_same(tmp_path: Path, build: Callable[[Path], Path]) -> None:
     path = build(tmp_path / "t.sqlite")
     integers = {"start": -1, "twice": -1}
