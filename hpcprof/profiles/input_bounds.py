@@ -20,7 +20,7 @@ STEPS = 10_000_000
 """Steps of SQLite between two looks at how many it has taken."""
 
 _FEWEST_BYTES = 12
-"""Minimum bytes of a JSON text per value in braces; a value takes 20 times as much memory, and more."""
+"""Minimum bytes of a text per line, and of JSON per value in braces, which takes 20 times as much memory."""
 
 
 def most_unpacked(size: int) -> int:
@@ -55,7 +55,19 @@ def refuse_crowded(path: Path, text: bytes) -> None:
         )
 
 
+def refuse_short_lines(path: Path, text: bytes) -> None:
+    """Raise `DamagedInput` for a text of countless tiny lines, which take far more memory than it."""
+    if _has_often(text, b"\n", b"\r"):
+        raise DamagedInput(
+            f"{path} is not a profile: {format_bytes(len(text))} of text have countless tiny lines."
+        )
+
+
 def is_crowded(text: bytes) -> bool:
     """Return whether a JSON text has a value in braces or brackets every few bytes."""
+    return _has_often(text, b"{", b"[")
+
+
+def _has_often(text: bytes, *signs: bytes) -> bool:
     large = len(text) > ALWAYS_ALLOWED // LARGEST_RATIO
-    return large and len(text) < _FEWEST_BYTES * (text.count(b"{") + text.count(b"["))
+    return large and len(text) < _FEWEST_BYTES * sum(map(text.count, signs))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # to look at the samples of a running job needs no numpy
 _NAME = re.compile(r"(?P<device>\S{1,100}) (?P<metric>[a-z_]{1,40})")
 _MOST_BYTES = 256 << 20
 _MOST_AT_ONCE = 16 << 20
+_LONGEST_LINE = 4 << 20
 _MOST_SERIES = 20_000
 
 
@@ -111,7 +113,9 @@ def _readings(run_directory: Path) -> Iterator[_Reading]:
     for path in sorted((run_directory / FOLDER).glob("*.jsonl")):
         reading = _Reading(path.stem)
         with suppress(OSError), path.open("rb") as file:
-            for line in file.read(_MOST_BYTES).splitlines():
+            left = _MOST_BYTES
+            while left > 0 and (line := file.readline(_LONGEST_LINE)):
+                left -= len(line)
                 reading.take(line)
         yield reading
 
@@ -147,7 +151,7 @@ class _Reading:
         self._node = node
         self._fast: list[tuple[str, str] | None] = []
         self._slow: list[tuple[str, str] | None] = []
-        self._points: dict[tuple[str, str], list[tuple[float, float]]] = {}
+        self._points: dict[tuple[str, str], tuple[array[float], array[float]]] = {}
         self._ranks: dict[int, RankPlace] = {}
         self._gpus: tuple[str, ...] = ()
         self._limits: dict[str, float] = {}
@@ -192,13 +196,17 @@ class _Reading:
     def _keep(self, name: tuple[str, str], time: float, value: float) -> None:
         if name not in self._points and len(self._points) >= _MOST_SERIES:
             raise ValueError
-        self._points.setdefault(name, []).append((time, value))
+        if name not in self._points:
+            self._points[name] = array("d"), array("d")
+        times, values = self._points[name]
+        times.append(time)
+        values.append(value)
 
     def resident(self) -> Iterator[tuple[int, list[tuple[float, float]]]]:
         """Yield the points of each rank of which the memory was sampled."""
         for rank in self._ranks:
             if points := self._points.get((f"rank{rank}", "resident_bytes")):
-                yield rank, points
+                yield rank, [*zip(*points, strict=True)]
 
     def finished(self) -> NodeTelemetry:
         """Return the node."""
@@ -206,7 +214,7 @@ class _Reading:
 
         series = {}
         for name, points in self._points.items():
-            times, values = np.array(points, float).T
+            times, values = map(np.array, points)
             series[name] = Series(times, values)
         return NodeTelemetry(
             self._node, series, self._ranks, self._gpus, self._limits, self._missing, self._damaged

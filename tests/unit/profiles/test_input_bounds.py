@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import pickle
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles import input_bounds
 from hpcprof.profiles.gzip_file import content_of
+from hpcprof.profiles.readers import plain_pickle
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.readers.nsys.export import open_export
 from hpcprof.profiles.readers.nsys.parquet_tables import ParquetTables
@@ -79,6 +81,47 @@ def test_countless_parts_of_a_profile_are_damage(name: str, content: bytes, tmp_
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DamagedInput, match=r"countless values|is damaged"):
         read_profile(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("rank0.ncu.csv.gz", b'"ID","Process ID","Kernel Name"\n'),
+        ("rank0.log", b'{"header": {"inspector_output_format_version": "v4.0"}}\n'),
+        ("chrome_trace.json", b'{ "traceEvents":[\n'),
+    ],
+)
+def test_a_text_of_countless_tiny_lines_is_refused(name: str, head: bytes, tmp_path: Path) -> None:
+    content = head + b"a\n" * 50_000
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    with pytest.raises(DamagedInput, match="countless tiny lines"):
+        read_profile(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("pickled", "why"),
+    [
+        (b"(" + b"]" * 200 + b"t.", "too many values"),
+        (b"(" + b"}" * 100 + b"l.", "too many values"),
+        (b"}" + b")" + b"\x85" * 60 + b"K\x01s.", "nests too deeply"),
+        # By what is kept, with a number beside each.
+        (b"})q\x00" + b"h\x00K\x01\x86q\x00" * 60 + b"K\x01s.", "nests too deeply"),
+    ],
+)
+def test_a_pickle_that_becomes_far_larger_or_deeper_is_refused(
+    pickled: bytes, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plain_pickle, "_MOST_MEMORY", 12_000)
+    monkeypatch.setattr(plain_pickle, "_DEEPEST", 50)
+    with pytest.raises(ValueError, match=why):
+        plain_pickle.load_plain(pickled, 1000)
+
+
+def test_a_pickle_of_many_flat_tuples_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_pickle, "_DEEPEST", 3)
+    values = {"a": [(number, {("b", "c"): (1, (2, 3))}) for number in range(50)]}
+    for protocol in (2, 4):
+        assert plain_pickle.load_plain(pickle.dumps(values, protocol), 10_000) == values
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.gzip_file import content_of
+from hpcprof.profiles.input_bounds import refuse_short_lines
 from hpcprof.profiles.kernel_report import MeasuredKernel
 from hpcprof.submit.profilers.ncu import complaint
 
@@ -91,7 +92,9 @@ def read_file(path: Path) -> Printed:
 
 def read_text(path: Path) -> str:
     """Return the text of a CSV file, plain or gzip."""
-    return content_of(path).decode("utf-8-sig", "replace")
+    content = content_of(path)
+    refuse_short_lines(path, content)
+    return content.decode("utf-8-sig", "replace")
 
 
 def parse(text: str, path: Path) -> Printed:
