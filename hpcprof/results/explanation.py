@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from hpcprof.common.decode import from_json, read_file
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError, unknown
 from hpcprof.common.logs import log_traceback
 from hpcprof.common.paths import is_folder
+from hpcprof.common.patterns import matches
 from hpcprof.node.on_request import SLOWER
 from hpcprof.profiles.losses import Loss, LossKind
 from hpcprof.profiles.readers.declaration import ProfileContent
@@ -437,8 +437,6 @@ def _check(text: str, change: Change, inputs: ExplainInputs) -> None:
     table, key = {"kernel": ("kernels", "name"), "api": ("api", "name"), "mpi": ("mpi_calls", "call")}.get(
         change.kind, ("", "")
     )
-    if table:
-        names = set(inputs.tables[table][key])
-        if not any(re.search(change.pattern, name) for name in names):
-            what = {"kernel": "kernel", "mpi": "MPI call"}.get(change.kind, "API call")
-            raise UsageError(f"{text!r}: no {what} of the run matches {change.pattern!r}.")
+    if table and not any(matches(change.pattern, [*set(inputs.tables[table][key])])):
+        what = {"kernel": "kernel", "mpi": "MPI call"}.get(change.kind, "API call")
+        raise UsageError(f"{text!r}: no {what} of the run matches {change.pattern!r}.")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hpcprof.common.errors import UsageError, unknown
+from hpcprof.common.patterns import matches
 
 ChangeKind = Literal["range", "gpu", "kernel", "comm", "copy", "api", "mpi", "rank", "bandwidth"]
 
@@ -136,8 +137,8 @@ def _name(text: str, kind: ChangeKind, target: str) -> str:
         raise UsageError(f"{text!r} has no name: write it as in {_examples(kind)}.")
     if kind not in _RANGES:
         try:
-            re.compile(name)
-        except re.error as error:
+            matches(name, [])
+        except ValueError as error:
             raise UsageError(f"{text!r}: {name!r} is not a regular expression: {error}.") from None
     return name
 

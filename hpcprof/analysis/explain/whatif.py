@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import reduce
@@ -19,6 +18,7 @@ from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
+from hpcprof.common.patterns import matches
 from hpcprof.profiles.timeline import Category, Ints, Mask
 
 
@@ -108,7 +108,7 @@ class _Changer:
         return self.graph.ranks.index(rank)
 
     def _named(self, pattern: str, name: Ints, kind: str) -> Mask:
-        matching = np.array([*(bool(re.search(pattern, text)) for text in self.graph.names), False])
+        matching = np.array([*matches(pattern, self.graph.names), False])
         rows: Mask = matching[name]
         if not rows.any():
             raise UsageError(f"no {kind} of the replayed steps has a name that matches {pattern!r}.")

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
 from hpcprof.common.memoize import computed_once
+from hpcprof.common.patterns import matches
 from hpcprof.profiles.columns.unique import distinct, numbered_rows
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.profiles.timeline import NO_NAME, Ints, Ranges, Style, Table, Timeline
@@ -239,7 +241,7 @@ def launch_steps(timeline: Timeline, name: str) -> tuple[Ranges, Ints]:
     launched = sequence.launched
     parts = None if name in sequence.names else _EVERY.fullmatch(name)
     launch, every = (parts["launch"], int(parts["every"])) if parts else (name, 1)
-    matching = [number for number, known in enumerate(sequence.names) if _matches(launch, known)]
+    matching = _matching(launch, sequence.names)
     marks = np.flatnonzero(np.isin(launched.kind, matching))
     if launch in sequence.names and len(marks) > MIN_INSTANCES:
         kept = _kept(launched, marks)
@@ -261,14 +263,12 @@ def _longest_place(length: Ints, every: int) -> int:
     return int(np.median(whole, axis=0).argmax() + 1) % every if len(whole) else 0
 
 
-def _matches(name: str, known: str) -> bool:
-    """Return whether a step's name means a kind of launch: it is its name, or an expression for it."""
-    if name == known:
-        return True
+def _matching(name: str, kinds: Sequence[str]) -> list[int]:
+    """Return the kinds of launches that a step's name means: it is their name, or an expression for it."""
     prefix = next(prefix for prefix in PREFIXES if name.startswith(prefix))
-    if not known.startswith(prefix):
-        return False
+    alike = [number for number, kind in enumerate(kinds) if kind.startswith(prefix)]
     try:
-        return re.search(name.removeprefix(prefix), known.removeprefix(prefix)) is not None
-    except re.error:
-        return False
+        hits = matches(name.removeprefix(prefix), [kinds[number].removeprefix(prefix) for number in alike])
+    except ValueError:
+        hits = [False] * len(alike)
+    return [number for number, hit in zip(alike, hits, strict=True) if hit or kinds[number] == name]

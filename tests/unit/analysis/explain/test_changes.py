@@ -50,6 +50,7 @@ def test_every_form_that_is_documented_is_parsed() -> None:
         ("range:data+1.2.3ms", "'1.2.3' after +"),
         ("kernel:gemm+1ms", "does not say what changes"),
         ("kernel:(*0", "'(' is not a regular expression"),
+        ("kernel:(?=gemm)*0", "is not a regular expression: invalid perl operator"),
         ("comm:nccl*0", "comm takes no name"),
         ("comm*0@1", "comm changes on all ranks"),
         ("rank:2*0", "rank:2=median"),
