@@ -187,6 +187,7 @@ def _restrict(connection: Any, views: Mapping[str, tuple[list[str], str]], folde
     files = [file for paths, _ in views.values() for file in paths]
     settings = {
         "temp_directory": _quoted(str(spill)),
+        "secret_directory": _quoted(str(folder)),  # the setting would show the home of the server
         "memory_limit": _quoted(memory),
         "threads": str(len(os.sched_getaffinity(0))),
         "python_enable_replacements": "false",

@@ -38,6 +38,9 @@ _VOLATILE = r"""
     ) ORDER BY 1
 """
 
+_UNSAFE = ("load_extension", "fts3_tokenizer")
+"""Functions of SQLite that load code, or show and take addresses in memory."""
+
 # The actions that a query may take; SQLite refuses all others, ATTACH and VACUUM INTO included.
 _READS = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE}
 
@@ -141,8 +144,9 @@ def _reading(store: Store, seconds: int) -> Iterator[Connection]:
         yield connection
 
 
-def _authorize(action: int, *_: object) -> int:
-    return sqlite3.SQLITE_OK if action in _READS else sqlite3.SQLITE_DENY
+def _authorize(action: int, _: object, function: str | None, *__: object) -> int:
+    denied = action not in _READS or (function or "").lower() in _UNSAFE
+    return sqlite3.SQLITE_DENY if denied else sqlite3.SQLITE_OK
 
 
 def plain_value(value: Any) -> Value:
