@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import sys
 import time
+import traceback
 from collections.abc import Callable, Hashable
 from threading import Lock
+
+from hpcprof.common.masking import masked
 
 _APART_S = 1.0
 _FORGOTTEN_S = 600.0
@@ -32,10 +35,13 @@ class CauseLimit(logging.Filter):
         place = (trace.tb_frame.f_code.co_filename, trace.tb_lineno) if trace else None
         again = self.repeats((record.name, record.levelno, str(record.msg), type(error), place))
         if again:
-            text = " ".join(record.getMessage().split())
+            text = masked(" ".join(record.getMessage().split()))
             said = f": {type(error).__name__}" if error else ""
             record.msg, record.args = f"{text}{said} ({again} times more)", ()
             record.exc_info = record.exc_text = record.stack_info = None
+        elif error is not None:
+            # An error may quote the request, with its token.
+            record.exc_text = masked("".join(traceback.format_exception(error)).rstrip())
         return again is not None
 
     def repeats(self, cause: Hashable) -> int | None:
