@@ -893,3 +893,19 @@ def test_mps_is_started_before_the_program_and_ended_after_it(tmp_path: Path) ->
     assert log.read_text().split() == ["start", "program", "quit"]
     assert "control" in (tmp_path / "logs/rank00000.out").read_text()
     assert not Path("/tmp", f"hpcprof-mps-{tmp_path.name}").exists()
+
+
+def test_a_folder_of_mps_that_is_not_this_user_s_is_left_alone(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "control").touch()
+    link = Path("/tmp", f"hpcprof-mps-{tmp_path.name}")
+    link.symlink_to(other)
+    variables = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+    both = job(nodes=1, ranks_per_node=2, options={"mps": "true"}, no_telemetry=True, stall_timeout=0)
+    try:
+        run_wrapper("sh", both, tmp_path, variables, "sh", "-c", 'echo "by ${CUDA_MPS_PIPE_DIRECTORY-none}"')
+    finally:
+        link.unlink()
+    assert (tmp_path / "logs/rank00001.out").read_text() == "by none\n"
+    assert [path.name for path in other.iterdir()] == ["control"]
