@@ -49,6 +49,9 @@ def test_thresholds_of_other_commands_are_finite_too(percent: str, tmp_path: Pat
         ("events_around", {"run": "a" * 300, "rank": 0, "step": 1}),
         ("log_excerpt", {"run": "a" * 300}),
         ("find_runs", {"since": "9" * 10_000 + "d"}),
+        ("find_runs", {"search": "a" * 30_000}),
+        ("history", {"run": "x" * 5000, "metric": "\0"}),
+        ("log_excerpt", {"run": "a", "text": "(a+)+$" * 4000}),
     ],
 )
 def test_a_hostile_request_is_answered_in_a_sentence(

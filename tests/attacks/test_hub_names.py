@@ -1,4 +1,4 @@
-"""Names that are to stand for the hub's own files or metrics, and errors that quote a token."""
+"""Names that are to stand for the hub's own files, metrics or markup, and errors that quote a token."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
+from hpcprof.report.page.blocks import block
 from hpcprof.serve import api
 from hpcprof.serve.grants import create_grant
 from hpcprof.serve.guard import LOCAL_NAMES, Access, all_names
@@ -89,3 +90,10 @@ def test_an_internal_error_that_quotes_its_request_writes_no_token(
     finally:
         caplog.handler.removeFilter(limit)
     assert "RuntimeError" in said and "Traceback" in said and token not in said
+
+
+@pytest.mark.parametrize("name", ["<img src=x onerror=1>", "</script><script>1</script>", "<!--<script>"])
+def test_no_name_ends_the_data_of_a_page(name: str) -> None:
+    element = str(block("run", {"hosts": [name], name: name}))
+    _, _, data = element.partition(">")
+    assert not {"<", ">", "&", "!", '"'} & set(data.removesuffix("</script>"))

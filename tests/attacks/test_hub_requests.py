@@ -99,6 +99,7 @@ def test_no_address_fails_inside_the_hub_and_no_error_tells_where_it_is(
     answer = readers[0].ask(path)
     assert answer.status_code < 500
     assert "root:" not in answer.text
+    assert "html" not in answer.headers["content-type"] or "<img" not in answer.text
     assert answer.status_code < 400 or str(tmp_path) not in answer.text
     assert readers[1].ask(path).text.count(RUN) <= path.count(RUN) + 1
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import psutil  # type: ignore[import-untyped]  # Dask brings it
 import pytest
 from pyarrow import parquet
 
@@ -157,6 +158,13 @@ def test_one_process_several_mpi_and_dask_with_a_killed_worker_leave_the_same_st
 def test_every_task_comes_back_with_its_result(dask: OnDask) -> None:
     assert sorted(dask(square, range(40))) == [(n, n * n) for n in range(40)]
     assert list(dask(square, [])) == []
+
+
+def test_a_cluster_of_this_machine_listens_on_this_machine_only(dask: OnDask) -> None:
+    here = psutil.Process()
+    sockets = [one for process in (here, *here.children(recursive=True)) for one in process.net_connections()]
+    listening = {one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN}
+    assert listening == {"127.0.0.1"} and all("tls://" in address for address in dask.client.nthreads())
 
 
 def test_workers_do_not_sample_their_threads_which_could_stop_them_for_ever(dask: OnDask) -> None:
