@@ -16,6 +16,7 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles import input_bounds
 from hpcprof.profiles.gzip_file import content_of
 from hpcprof.profiles.readers import plain_pickle
+from hpcprof.profiles.readers.darshan.dump_script import memory_of
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.readers.nsys.export import open_export
 from hpcprof.profiles.readers.nsys.parquet_tables import ParquetTables
@@ -198,3 +199,8 @@ def test_a_query_takes_no_more_steps_than_the_file_justifies(tmp_path: Path) -> 
         open_export(shared_pages(tmp_path / "t.sqlite", 3)) as export,
     ):
         next(export.rows("SELECT sum(a) FROM t"))
+
+
+@pytest.mark.parametrize(("size", "most"), [(0, 5 << 28), (10_000_000, 2_000_000_000), (10**12, 8 << 30)])
+def test_the_reader_of_darshan_has_the_memory_that_its_log_justifies(size: int, most: int) -> None:
+    assert memory_of(size) == most

@@ -10,6 +10,7 @@ import json
 import resource
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 MODULES = {"POSIX": "POSIX", "MPI-IO": "MPIIO", "STDIO": "STDIO", "DFS": "DFS", "DAOS": "DAOS"}
@@ -42,14 +43,16 @@ _CALLS: dict[str, dict[str, tuple[str, ...]]] = {
 
 _TRACES = {"DXT_POSIX": "POSIX", "DXT_MPIIO": "MPI-IO"}
 _MOST_RECORDS, _MOST_SEGMENTS = 500_000, 1_000_000
-_MOST_MEMORY = 8 << 30
+_LEAST_MEMORY, _MOST_MEMORY, _MEMORY_RATIO = 5 << 28, 8 << 30, 200
+"""Address space in bytes: of small logs, of all, and as a multiple of a log's packed size."""
 NO_LOG = 3
 """The exit code for a file that the library does not open."""
 
 
 def main(path: str) -> None:
     """Print job, files, counters and, of DXT, the single reads and writes."""
-    resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY, _MOST_MEMORY))
+    size = Path(path).stat().st_size if Path(path).is_file() else 0
+    resource.setrlimit(resource.RLIMIT_AS, 2 * (memory_of(size),))
     import darshan.backend.cffi_backend as library
 
     log = library.log_open(path)
@@ -93,6 +96,11 @@ def main(path: str) -> None:
                         found["left_out"] += 1
     found["files"] = [str(names.get(one, "")) for one in numbers]
     print(json.dumps(found))
+
+
+def memory_of(size: int) -> int:
+    """Return the address space in bytes that reading a log of ``size`` bytes may take."""
+    return min(_MOST_MEMORY, max(_LEAST_MEMORY, _MEMORY_RATIO * size))
 
 
 def _records(read: Callable[[], Any]) -> Iterator[Any]:
