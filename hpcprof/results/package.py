@@ -42,6 +42,7 @@ from hpcprof.profiles.event_folders import (
 from hpcprof.results.kept_events import MATCHES, event_schemas
 from hpcprof.results.last_collected import note_collected
 from hpcprof.results.listing import STATES, ListedRun
+from hpcprof.results.malloc import return_freed_memory, use_one_heap
 from hpcprof.results.mpi_links import FILE as MPI_FILE
 from hpcprof.results.package_rows import DAMAGES, MOST_RESULTS_BYTES, PackedRows, check_rows, memory_for
 from hpcprof.results.run_communication import CLOCKS, DESCRIPTION
@@ -173,7 +174,10 @@ def unpacked(path: Path, beside: Path, most_bytes: int = MOST_EVENT_BYTES) -> It
     the package may take ``most_bytes``, as files and in memory. Raises DamagedInput if anything in it is not
     as `write_package` writes it, and HpcprofError if a file cannot be written here.
     """
+    # Packages that threads unpack at the same time would each keep a heap of their own.
+    use_one_heap()
     with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=beside) as folder, ExitStack() as held:
+        held.callback(return_freed_memory)
         try:
             package = _read(path, Path(folder), min(most_bytes, MOST_EVENT_BYTES), held)
         except HpcprofError as error:

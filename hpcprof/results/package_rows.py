@@ -28,7 +28,7 @@ from hpcprof.results.store.tables import OF_RUN, Finite, Kept
 MOST_RESULTS_BYTES = 256 << 20
 """Maximum size of the results of a package as JSON."""
 
-MOST_MEMORY_BYTES = 640 << 20
+MOST_MEMORY_BYTES = 576 << 20
 """Maximum memory of the results of all packages that are decoded at the same time."""
 
 _MOST_TABLE_BYTES = MOST_MEMORY_BYTES - MOST_RESULTS_BYTES

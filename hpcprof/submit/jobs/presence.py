@@ -6,7 +6,7 @@ import difflib
 import json
 import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError
@@ -52,17 +52,17 @@ def check_present(site: Site, job: Job) -> None:
         _check_script(job)
 
 
-def profiler_at(site: Site, name: str, able: Collection[str]) -> str:
+def profiler_at(site: Site, name: str, able: Callable[[], Collection[str]]) -> str:
     """Return the profiler that ``name`` means at a site.
 
     ``auto`` is that of its file, else the first of `OF_PROGRAMS_AS_THEY_ARE` on the PATH of this machine.
-    ``able`` are the profilers that work at the site.
+    ``able`` returns the profilers that work at the site; looking for those of other packages takes time.
     """
     if name != AUTO:
         return name
     if site.profiler:
         return site.profiler
-    others = [one for one in able if one != NONE.name]
+    others = [one for one in able() if one != NONE.name]
     if not _is_here(site):
         raise UsageError(
             f"--profiler auto: site {site.name} names no profiler; write profiler in its site file, or give "

@@ -151,7 +151,7 @@ def _with_workers(site: Site, job: Job) -> Job:
 def _profiler(site: Site, spec: JobSpec) -> str:
     """Return the name of the profiler that a request asks for."""
     if not spec.inspector:
-        return profiler_at(site, spec.profiler or NONE.name, profilers_at(site))
+        return profiler_at(site, spec.profiler or NONE.name, lambda: profilers_at(site))
     if spec.profiler not in (None, "auto", NONE.name, INSPECTOR.name):
         raise UsageError(
             f"--inspector and --profiler {spec.profiler}: NCCL's Inspector runs alone; leave one out.",

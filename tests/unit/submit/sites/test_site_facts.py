@@ -48,7 +48,7 @@ def scripts(name: str, **changes: Any) -> tuple[str, str]:
 
 def launch_line(script: str) -> list[str]:
     """Return the words of the launch in job.sh."""
-    return shlex.split(script[: script.index(" \\\n    /bin/sh")].rsplit("\n", 1)[1])
+    return shlex.split(script[: script.index(' \\\n    "$shell"')].rsplit("\n", 1)[1])
 
 
 def gpus_by_local_rank(wrapper: str, variable: str) -> list[str]:
