@@ -315,10 +315,9 @@ def step_metrics(run: RunData) -> dict[str, float]:
         wall = step_series(times).wall
         elapsed = account_of_all_steps(kinds)["elapsed_ns"] if len(kinds) else 0.0
         metrics[ELAPSED] = (elapsed or float(wall.mean())) - once_ns(wall) / max(1, len(wall))
-    if len(run.own_step_ns):
+    if (median := run.own_p50_ns) is not None:
         wall = run.own_step_ns
-        metrics[OWN_ELAPSED] = float(wall.mean()) - once_ns(wall) / len(wall)
-        metrics[OWN_STEP] = float(np.median(wall))
+        metrics |= {OWN_ELAPSED: float(wall.mean()) - once_ns(wall) / len(wall), OWN_STEP: median}
     return metrics
 
 

@@ -497,12 +497,11 @@ def dominant_from(ranks: Sequence[int], parts: Sequence[Sequence[float]]) -> lis
     if not any(starts):
         return [None] * len(parts)
     sizes, random = np.array(ranks, float), np.random.default_rng(0)
-    spread = [model.error for model in fitted]
     drawn = np.full((_DRAWS, len(parts)), 2 * MOST_RANKS)
     for draw in range(_DRAWS):
         again = [
-            fit(ranks, (model.at(sizes) * np.exp(error * random.standard_normal(len(sizes)))).tolist())
-            for model, error in zip(fitted, spread, strict=True)
+            fit(ranks, (model.at(sizes) * np.exp(model.error * random.standard_normal(len(sizes)))).tolist())
+            for model in fitted
         ]
         drawn[draw] = [
             start or 2 * MOST_RANKS for start in _dominates([model for model in again if model], ranks[0])
@@ -526,6 +525,8 @@ def _dominates(models: Sequence[Model], fewest: int) -> list[int | None]:
     starts: list[int | None] = []
     for most in 2 * times > times.sum(axis=0):
         last = np.flatnonzero(~most)
-        first = round(float(ranks[last[-1] + 1])) if len(last) and most[-1] else fewest
-        starts.append(first if most[-1] else None)
+        if not most[-1]:
+            starts.append(None)
+        else:
+            starts.append(round(float(ranks[last[-1] + 1])) if len(last) else fewest)
     return starts
