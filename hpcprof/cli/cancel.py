@@ -9,7 +9,7 @@ import click
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import command_with_examples
 from hpcprof.cli.options import runs_dir_option
-from hpcprof.runs.directory import find_submitted_runs
+from hpcprof.results.jobs import find_jobs
 from hpcprof.submit.remote.mirror import connect
 from hpcprof.submit.waiting import cancel_and_wait
 
@@ -24,7 +24,7 @@ def command(runs_dir: Path, runs: tuple[str, ...]) -> None:
     the run and exits with 1. A run that has already ended is left alone. An array sweep means all its
     runs.
     """
-    found = find_submitted_runs(runs, runs_dir)
+    found = find_jobs(runs, runs_dir)
     connect(found)
     states = cancel_and_wait(found)
     for run in found:

@@ -11,7 +11,8 @@ from hpcprof.cli.conventions import command_with_examples
 from hpcprof.cli.options import runs_dir_option, with_default
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import counted
-from hpcprof.runs.directory import find_submitted_runs, typed_name
+from hpcprof.results.jobs import find_jobs
+from hpcprof.runs.directory import typed_name
 from hpcprof.submit.runs.captures import await_capture, request_capture
 
 
@@ -27,7 +28,7 @@ def command(runs_dir: Path, steps: int, ranks: str, run: str) -> None:
     with the PyTorch profiler, some seconds later. The traces replace those of an earlier capture of the run.
     The exit status is 1 if a rank could not record, for example because the program runs the profiler itself.
     """
-    found = find_submitted_runs((run,), runs_dir)
+    found = find_jobs((run,), runs_dir)
     if len(found) != 1:
         raise UsageError(f"{run} means {counted(len(found), 'run')}: name one.")
     request, asked = request_capture(found[0], steps, ranks)

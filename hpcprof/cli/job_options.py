@@ -126,8 +126,8 @@ def log_origins(request: JobSpec, site: Site, job: Job) -> None:
 
 def repeated(reference: str, runs_dir: Path) -> tuple[Site, Job]:
     """Return the site and the job of an earlier run, unchanged."""
-    from hpcprof.runs.directory import find_run
+    from hpcprof.results.jobs import find_job
     from hpcprof.submit.sites.model import recorded_site
 
-    submission = find_run(reference, runs_dir).submission
+    submission = find_job(reference, runs_dir).submission
     return recorded_site(submission), submission.job

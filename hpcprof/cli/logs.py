@@ -9,7 +9,8 @@ import click
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import command_with_examples
 from hpcprof.cli.options import runs_dir_option
-from hpcprof.runs.directory import find_run, log_files
+from hpcprof.results.jobs import find_job
+from hpcprof.runs.directory import log_files
 from hpcprof.submit.remote.mirror import refresh
 
 
@@ -22,7 +23,7 @@ def command(runs_dir: Path, rank: int | None, run: str) -> None:
 
     The job script's output comes first, then the rank's.
     """
-    found = find_run(run, runs_dir)
+    found = find_job(run, runs_dir)
     for sentence in refresh(found):
         click.echo(f"hpcprof: {sentence}", err=True)
     for path in log_files(found, rank):

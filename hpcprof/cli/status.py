@@ -15,8 +15,9 @@ from hpcprof.cli.push import push_ended
 from hpcprof.cli.pushing import pushing_to
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import UsageError
+from hpcprof.results.jobs import find_jobs
 from hpcprof.results.stalls import describe_end
-from hpcprof.runs.directory import Run, find_submitted_runs
+from hpcprof.runs.directory import Run
 from hpcprof.runs.live_steps import describe_live_steps
 from hpcprof.runs.old_pythons import describe_old_pythons
 from hpcprof.runs.staging import describe_staging
@@ -52,7 +53,7 @@ def command(runs_dir: Path, watching: bool, hub: str | None, runs: tuple[str, ..
             "--push is for --watch: give both, or neither. hpcprof push pushes runs that have ended."
         )
     address = pushing_to(hub)
-    found = find_submitted_runs(runs or ("last",), runs_dir)
+    found = find_jobs(runs or ("last",), runs_dir)
     connect(found)
     for states in watch(found) if watching else [poll(found, LISTING_SECONDS)]:
         rows = [(run.id, states[run.id].state.value, _detail(run, states[run.id])) for run in found]

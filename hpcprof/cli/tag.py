@@ -9,7 +9,6 @@ import click
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import command_with_examples
 from hpcprof.cli.options import flag, runs_dir_option
-from hpcprof.runs.directory import find_submitted_runs
 from hpcprof.runs.tags import change_tags, check_tags
 
 
@@ -26,6 +25,9 @@ def command(runs_dir: Path, remove: bool, run: str, tags: tuple[str, ...]) -> No
     hpcprof gc keeps runs that have one.
     """
     check_tags(tags)
-    for found in find_submitted_runs([run], runs_dir):
-        after = change_tags(found, tags, remove)
+    from hpcprof.results.run_names import find_known_runs
+    from hpcprof.results.store.store import open_store
+
+    for found in find_known_runs([run], runs_dir, open_store(None, runs_dir)):
+        after = change_tags(found, runs_dir, tags, remove)
         click.echo(f"{found.id}: {' '.join(after) or 'no tags'}")

@@ -26,7 +26,7 @@ from hpcprof.runs.directory import (
     sweep_of,
     typed_name,
 )
-from hpcprof.runs.tags import read_tags
+from hpcprof.runs.tags import read_tags, tags_of_imported
 from hpcprof.submit.schedulers.base import JobState, JobStatus
 from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
 
@@ -135,7 +135,7 @@ def old_removals(
         for run in all_runs(runs_dir, [])
         if run.manifest
         and datetime.fromisoformat(run.manifest.created) < before
-        and not read_tags(run)
+        and not read_tags(run, runs_dir)
         and not run.path.is_symlink()
     ]
     statuses = poll(old, LISTING_SECONDS)
@@ -196,8 +196,9 @@ def page_path(runs_dir: Path, run_id: str) -> Path:
 
 
 def _remove_events(runs_dir: Path, run_id: str) -> None:
-    """Remove the page and the kept events of profiles of another tool."""
+    """Remove the page, the tags and the kept events of profiles of another tool."""
     try:
+        tags_of_imported(run_id, runs_dir).unlink(missing_ok=True)
         page_path(runs_dir, run_id).unlink(missing_ok=True)
         remove_events_among(runs_dir, run_id)
     except OSError as error:

@@ -150,7 +150,7 @@ def histories(
         If no run has the program or the metric, or there are several programs and none is named.
     """
     runs = every_run(store, runs_dir, [] if skipped is None else skipped)
-    chosen = [run for run in runs if not tags or not set(tags).isdisjoint(read_tags(run))]
+    chosen = [run for run in runs if not tags or not set(tags).isdisjoint(read_tags(run, runs_dir))]
     needs = ACROSS_RUNS["compare"].needs if metric not in _STEP_METRICS else STEP_TABLES
     every = [(run, run_data(run, store, needs)) for run in chosen]
     named = _of_program(every, program)
@@ -160,7 +160,7 @@ def histories(
         values = _values(data, metric)
         known |= set(values)
         if values.get(metric, 0) > 0:
-            groups.setdefault(_setup(data), []).append(_point(run, data, values[metric], store))
+            groups.setdefault(_setup(data), []).append(_point(run, data, values[metric], store, runs_dir))
         elif without is not None:
             without.append(run.id)
     if not groups:
@@ -281,13 +281,13 @@ def _described(setup: _Setup, apart: Mapping[str, str]) -> str:
     return ", ".join(words)
 
 
-def _point(run: Run, data: RunData, value: float, store: Store) -> HistoryPoint:
+def _point(run: Run, data: RunData, value: float, store: Store, runs_dir: Path) -> HistoryPoint:
     commit = data.facts.get("commit")
     return HistoryPoint(
         run.id,
         data.submitted or _recorded(run, store),
         value,
-        tuple(read_tags(run)),
+        tuple(read_tags(run, runs_dir)),
         None if commit is None else str(commit),
     )
 

@@ -107,13 +107,13 @@ def list_runs(
     except StoreError as error:
         stored, pushed = {}, {}
         skipped.append(str(error))
-    tags = {run.id: read_tags(run) for run in runs}
+    tags = {run.id: read_tags(run, runs_dir) for run in runs}
     chosen = [run for run in runs if run.manifest and _chosen(selection, run.manifest, tags[run.id])]
     statuses = poll(chosen, LISTING_SECONDS)
     listed = [_submitted(run, statuses[run.id], stored.get(run.id), tags[run.id]) for run in chosen]
     here = {run.id for run in runs}
     others = [
-        _pushed(row, *pushed[name]) if name in pushed else _collected(row)
+        _pushed(row, *pushed[name]) if name in pushed else _collected(row, runs_dir)
         for name, row in stored.items()
         if name not in here and not (Path(row.path) / MANIFEST).is_file()
     ]
@@ -171,7 +171,7 @@ def _submitted(run: Run, status: JobStatus, row: StoredRun | None, tags: list[st
     )
 
 
-def _collected(row: StoredRun) -> ListedRun:
+def _collected(row: StoredRun, runs_dir: Path) -> ListedRun:
     start = row.start_utc_ns
     return ListedRun(
         run=row.id,
@@ -183,6 +183,7 @@ def _collected(row: StoredRun) -> ListedRun:
         started=datetime.fromtimestamp(start / 1e9, timezone.utc) if start else None,
         step_p50_ns=row.step_p50_ns,
         collected=Coverage.YES,
+        tags=read_tags(Run(row.id, Path(row.path)), runs_dir),
         path=row.path,
     )
 

@@ -255,10 +255,18 @@ def default_database() -> str | None:
 
 
 def database_file(given: str | None, runs_dir: Path) -> Path | None:
-    """Return the file of a results database in SQLite, by default among the runs; None if a URL is given."""
-    if given and "://" in given:
+    """Return the file of a results database in SQLite, by default among the runs; None if a URL is given.
+
+    Raises UsageError if the folder of a given file does not exist.
+    """
+    if not given:
+        return runs_dir / "hpcprof.db"
+    if "://" in given:
         return None
-    return Path(given) if given else runs_dir / "hpcprof.db"
+    file = Path(given)
+    if not file.parent.is_dir():
+        raise UsageError(f"--db {given}: there is no folder {file.parent}.")
+    return file
 
 
 def _located(key: str, variable: str) -> str | None:

@@ -1,10 +1,14 @@
-"""The tags of a run: words of the user's, one per line in the file ``tags`` of the run directory."""
+"""The tags of a run: words of the user's, one per line in the file ``tags`` of the run directory.
+
+The tags of an imported run are in the folder of runs: nothing is written beside its profiles.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from contextlib import suppress
+from pathlib import Path
 
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.decode import read_text
@@ -12,14 +16,25 @@ from hpcprof.common.errors import UsageError, writing
 from hpcprof.runs.directory import Run
 
 _FILE = "tags"
+_IMPORTED = ".tags"
+"""Folder in the folder of runs with a file for each imported run that has tags."""
 _VALID = re.compile(r"[\w.:=/+@-]{1,64}")
 
 
-def read_tags(run: Run) -> list[str]:
+def read_tags(run: Run, runs_dir: Path) -> list[str]:
     """Return the tags of a run, sorted."""
     with suppress(OSError):
-        return sorted(read_text(run.path / _FILE).split())
+        return sorted(read_text(_file(run, runs_dir)).split())
     return []
+
+
+def _file(run: Run, runs_dir: Path) -> Path:
+    return tags_of_imported(run.id, runs_dir) if run.manifest is None else run.path / _FILE
+
+
+def tags_of_imported(run_id: str, runs_dir: Path) -> Path:
+    """Return the file with the tags of an imported run."""
+    return runs_dir / _IMPORTED / run_id
 
 
 def check_tags(tags: Iterable[str]) -> None:
@@ -31,13 +46,14 @@ def check_tags(tags: Iterable[str]) -> None:
             )
 
 
-def change_tags(run: Run, tags: Iterable[str], remove: bool = False) -> list[str]:
-    """Add tags to a submitted run, or remove them from it, and return all its tags."""
-    before = set(read_tags(run))
+def change_tags(run: Run, runs_dir: Path, tags: Iterable[str], remove: bool = False) -> list[str]:
+    """Add tags to a run, or remove them from it, and return all its tags."""
+    before = set(read_tags(run, runs_dir))
     after = sorted(before.difference(tags) if remove else before.union(tags))
-    path = run.path / _FILE
+    path = _file(run, runs_dir)
     with writing(path):
         if after:
+            path.parent.mkdir(exist_ok=True)
             write_atomically(path, "".join(f"{tag}\n" for tag in after))
         else:
             path.unlink(missing_ok=True)

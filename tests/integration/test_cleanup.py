@@ -22,12 +22,14 @@ from hpcprof.results.cleanup import (
     remove,
 )
 from hpcprof.results.collect import collect_profiles
-from hpcprof.results.listing import list_runs
+from hpcprof.results.jobs import find_jobs
+from hpcprof.results.listing import Selection, list_runs
+from hpcprof.results.run_names import find_known_runs
 from hpcprof.results.store.overview import stored_runs
 from hpcprof.results.store.store import RankResults, open_store
 from hpcprof.results.store.tables import BaselineRow, ProfileRow, RunRow
 from hpcprof.runs.directory import Run, save
-from hpcprof.runs.tags import change_tags
+from hpcprof.runs.tags import change_tags, read_tags
 from tests.conftest import Hpcprof
 from tests.integration.conftest import Database
 from tests.submitted_run import MakeRun
@@ -71,11 +73,16 @@ def test_the_rows_of_imported_profiles_are_removed_from_every_table_and_their_fi
     (listed,) = [row for row in list_runs(tmp_path) if row.path == str(profiles)]
     # The profiles of two ranks record that there were four.
     assert (listed.state, listed.ranks) == ("imported", 4)
+    with pytest.raises(UsageError, match=f"{row.id} was imported from {profiles}: it has no job"):
+        find_jobs([row.id[:12]], tmp_path)
+    (run,) = find_known_runs([row.id], tmp_path, open_store(None, tmp_path))
+    assert change_tags(run, tmp_path, ["first"]) == ["first"]
+    assert [one.run for one in list_runs(tmp_path, None, Selection(tags=["first"]))] == [row.id]
     removals = chosen_removals([row.id[:12]], tmp_path)
     assert (ids(removals), removals[0].run) == ([row.id], None)
     carry_out(removals, tmp_path)
     assert database.dump() == before
-    assert len(list(profiles.iterdir())) == 2
+    assert len(list(profiles.iterdir())) == 2 and read_tags(run, tmp_path) == []
     assert compact_store(removals, tmp_path) >= 0
     assert database.dump() == before
 
@@ -99,7 +106,7 @@ def test_old_runs_are_those_that_have_ended_without_a_tag(make_run: MakeRun, tmp
     ended = submitted(make_run("1", scheduler="local", verdict=COMPLETED), old)
     submitted(make_run("2", scheduler="local", verdict=COMPLETED), young)
     tagged = submitted(make_run("3", scheduler="local", verdict=COMPLETED), old)
-    change_tags(tagged, ["keep"])
+    change_tags(tagged, tmp_path, ["keep"])
     queued = submitted(make_run("", scheduler="local"), old)
     now = datetime.now(timezone.utc).isoformat()
     (queued.path / "state/submitting").write_text(f"{now} login1 4711 1 boot\n")

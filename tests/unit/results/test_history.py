@@ -76,7 +76,7 @@ def test_the_run_from_which_on_steps_are_slower_is_marked_in_the_order_of_time(
     for minute in range(14):
         timed(tmp_path, minute, 100_000 + 100 * (minute % 5) + 5_000 * (minute < 5))
     tagged = timed(tmp_path, 14, 100_000)
-    change_tags(tagged, ["first"])
+    change_tags(tagged, tmp_path, ["first"])
     (found,) = histories(store, tmp_path, None)
     assert (found.setup, found.apart) == ("train, 1 rank, local, cpu, none", {})
     assert [point.run for point in found.points] == [f"run{minute:02}" for minute in range(14, -1, -1)]

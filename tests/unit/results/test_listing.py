@@ -55,7 +55,7 @@ def test_a_run_is_listed_with_its_command_times_and_tags(make_run: MakeRun, tmp_
         arguments=["--model", "a b"],
         nodes=2,
     )
-    change_tags(run, ["base"])
+    change_tags(run, tmp_path, ["base"])
     os.utime(run.path / "state/started", (1000, 1000))
     os.utime(run.path / "state/finished", (1090, 1090.5))
     (row,) = list_runs(tmp_path)
@@ -92,7 +92,7 @@ def test_collected_profiles_of_no_run_are_imported_or_missing(make_run: MakeRun,
 
 def test_runs_are_chosen_by_state_site_tag_and_time(make_run: MakeRun, tmp_path: Path) -> None:
     good, bad = save(make_run("1", verdict=COMPLETED)), save(make_run("2", verdict=FAILED))
-    change_tags(bad, ["x"])
+    change_tags(bad, tmp_path, ["x"])
 
     def chosen(**values: Any) -> list[str]:
         return [row.run for row in list_runs(tmp_path, None, Selection(**values))]

@@ -101,3 +101,9 @@ def test_a_wrong_file_is_one_sentence(text: str, says: str) -> None:
         read_settings()
     assert "topsecret" not in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_database_in_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    assert config.database_file(str(tmp_path / "x.db"), tmp_path) == tmp_path / "x.db"
+    with pytest.raises(UsageError, match=f"--db {tmp_path}/none/x.db: there is no folder {tmp_path}/none"):
+        config.database_file(str(tmp_path / "none" / "x.db"), tmp_path)

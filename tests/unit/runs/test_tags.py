@@ -12,12 +12,12 @@ from tests.submitted_run import make_run as make_run
 
 def test_tags_are_added_once_sorted_and_removed(make_run: MakeRun) -> None:
     run = make_run()
-    assert read_tags(run) == []
-    assert change_tags(run, ["b", "a"]) == ["a", "b"]
-    assert change_tags(run, ["a", "c"]) == ["a", "b", "c"]
-    assert change_tags(run, ["b", "unknown"], remove=True) == ["a", "c"]
-    assert read_tags(run) == ["a", "c"]
-    assert change_tags(run, ["a", "c"], remove=True) == []
+    assert read_tags(run, run.path.parent) == []
+    assert change_tags(run, run.path.parent, ["b", "a"]) == ["a", "b"]
+    assert change_tags(run, run.path.parent, ["a", "c"]) == ["a", "b", "c"]
+    assert change_tags(run, run.path.parent, ["b", "unknown"], remove=True) == ["a", "c"]
+    assert read_tags(run, run.path.parent) == ["a", "c"]
+    assert change_tags(run, run.path.parent, ["a", "c"], remove=True) == []
     assert not (run.path / "tags").exists()
 
 
