@@ -41,7 +41,7 @@ analyze_over_ranks(store.runs()[0].id, store)
 """
 NOTHING = """
 import hpcprof.analysis.collectives.skew, hpcprof.analysis.collectives.across_ranks
-import hpcprof.analysis.explain.step_account, hpcprof.results.over_ranks, hpcprof.results.store.store
+import hpcprof.analysis.account.step_account, hpcprof.results.over_ranks, hpcprof.results.store.store
 """
 _LOOK_SECONDS = 0.05
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcprof.analysis.explain.declarations import UNEVEN
+from hpcprof.analysis.account.declarations import UNEVEN
 from hpcprof.common.units import counted, format_ns, visible
 from hpcprof.report.contents import Contents
 from hpcprof.results.analysis_table import Row

@@ -12,9 +12,9 @@ from functools import cached_property
 
 import numpy as np
 
+from hpcprof.analysis.account.call_kinds import CallKind
+from hpcprof.analysis.account.host_activity import NONE, OUTSIDE
 from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT, Cause
-from hpcprof.analysis.explain.host_activity import NONE, OUTSIDE
-from hpcprof.analysis.explain.rank_activity import CallKind
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.removals import SHORT_NS, WHOLE_STEP, Removals, peers, stage_medians
 from hpcprof.analysis.explain.replay import Replay, Times

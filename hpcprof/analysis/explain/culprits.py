@@ -11,9 +11,7 @@ from statistics import median
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.explain.evidence_words import in_words
-from hpcprof.analysis.explain.explanation import Cause, Culprit, Evidence, Explanation, Finding, Source
-from hpcprof.analysis.explain.host_activity import (
+from hpcprof.analysis.account.host_activity import (
     NONE,
     OUTSIDE,
     Places,
@@ -27,6 +25,8 @@ from hpcprof.analysis.explain.host_activity import (
     marking_thread,
     places_of,
 )
+from hpcprof.analysis.explain.evidence_words import in_words
+from hpcprof.analysis.explain.explanation import Cause, Culprit, Evidence, Explanation, Finding, Source
 from hpcprof.analysis.explain.slow_math import runs_without_tensor_cores
 from hpcprof.analysis.statistics.grouped import sums
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.collectives.matches import MatchedGroup, groups_of
 from hpcprof.analysis.explain.candidates import Candidate, Candidates
 from hpcprof.analysis.explain.culprits import with_culprits
@@ -29,7 +30,6 @@ from hpcprof.analysis.explain.explanation import (
     StepSummary,
 )
 from hpcprof.analysis.explain.findings import MUCH_SLOWER, Judged, Search
-from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import CALL_COST_NS, MPI_CALL_COST_NS
 from hpcprof.analysis.explain.machine import with_files, with_machine, with_waiting

@@ -12,9 +12,9 @@ from hashlib import sha256
 
 import numpy as np
 
+from hpcprof.analysis.account.host_activity import NONE, is_inside
 from hpcprof.analysis.explain.candidates import Candidate
 from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT, LEAST_PCT, Cause, Evidence, Finding
-from hpcprof.analysis.explain.host_activity import NONE, is_inside
 from hpcprof.analysis.explain.intervals import MODEL_SHARE, Interval, Uncertainty
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.remedies import remedy

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.explain.candidates import LEAST_SHARE, Candidate, late_groups, of_ranks
 from hpcprof.analysis.explain.explanation import Cause
-from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.mpi_part import MpiPart
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
 from hpcprof.analysis.explain.rank_edges import EdgeKind

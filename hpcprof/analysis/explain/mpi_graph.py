@@ -8,9 +8,10 @@ from functools import reduce
 
 import numpy as np
 
-from hpcprof.analysis.explain.host_activity import NONE, Thread, divided, places_of
+from hpcprof.analysis.account.call_kinds import CallKind
+from hpcprof.analysis.account.host_activity import NONE, Thread, divided, places_of
 from hpcprof.analysis.explain.mpi_part import MpiNeeds
-from hpcprof.analysis.explain.rank_activity import CallKind, HostCalls, HostPieces, Work
+from hpcprof.analysis.explain.rank_activity import HostCalls, HostPieces, Work
 from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, edges_of
 from hpcprof.analysis.explain.run_graph import CommonClock, RunGraph, in_order, shifted
 from hpcprof.analysis.mpi.matching import RunMpi

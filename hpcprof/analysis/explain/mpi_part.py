@@ -12,7 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hpcprof.analysis.explain.host_activity import NONE
+from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.explain.rank_activity import HostCalls
 from hpcprof.analysis.explain.rank_edges import EARLIEST, EdgeKind, Edges, edges_of
 from hpcprof.analysis.mpi.matching import RunMpi, collective_tables

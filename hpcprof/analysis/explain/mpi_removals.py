@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hpcprof.analysis.explain.host_activity import NONE
+from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.explain.mpi_part import MpiPart
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.removals import Removals

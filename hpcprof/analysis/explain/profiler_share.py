@@ -18,8 +18,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.explain.explanation import TYPICAL, CallCost, StepAlone
-from hpcprof.analysis.explain.rank_activity import CallKind
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.profiles.timeline import Floats, Ints

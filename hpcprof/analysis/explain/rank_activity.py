@@ -6,14 +6,13 @@ work, and those of MPI. What a thread does between two of them is its own time.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 
-from hpcprof.analysis.explain.host_activity import NONE, Places, divided, places_of
+from hpcprof.analysis.account.call_kinds import CallKind, kind_of_call
+from hpcprof.analysis.account.host_activity import NONE, Places, divided, places_of
 from hpcprof.analysis.statistics.confidence_intervals import grows_with
 from hpcprof.analysis.steps.lost_launches import steps_with_lost_launches
 from hpcprof.analysis.steps.step_ranges import steps_of
@@ -24,34 +23,6 @@ from hpcprof.profiles.timeline import Category, GpuWork, Ints, Mask, NamedSpans,
 
 _PACKED = np.array([1 << 32, 1 << 16, 1])
 """CUDA's grids have less than 2**31 blocks in their first direction, and less than 2**16 in the others."""
-
-
-class CallKind(IntEnum):
-    """The kind of a call in the graph."""
-
-    LAUNCH = 0
-    COPY = 1
-    WAIT = 2
-    ALLOCATE = 3
-    FREE = 4
-    RECORD = 5
-    STREAM_WAIT = 6
-    OTHER = 7
-    MPI = 8
-    PAUSE = 9
-    """No call: the host waits for the GPU (`host_pace`)."""
-
-
-_KINDS = (
-    (re.compile(r"(Malloc|Alloc|Free)(FromPool)?Async"), CallKind.OTHER),
-    (re.compile(r"FreeHost|HostUnregister"), CallKind.ALLOCATE),
-    (re.compile(r"Free"), CallKind.FREE),
-    (re.compile(r"Malloc|Alloc|HostRegister|MemCreate|Mem(Unm|M)ap"), CallKind.ALLOCATE),
-    (re.compile(r"StreamWaitEvent"), CallKind.STREAM_WAIT),
-    (re.compile(r"Synchronize"), CallKind.WAIT),
-    (re.compile(r"EventRecord"), CallKind.RECORD),
-)
-"""The kind of a call that launches nothing, by the first part of a name that fits."""
 
 
 @dataclass(frozen=True)
@@ -223,11 +194,6 @@ def _calls(
         before=predecessors(start, finish, thread),
     )
     return found, owner
-
-
-def kind_of_call(name: str) -> CallKind:
-    """Return the kind of a call that launches nothing, by its name."""
-    return next((kind for pattern, kind in _KINDS if pattern.search(name)), CallKind.OTHER)
 
 
 def _strongest(kind: Ints, position: Ints, count: int) -> Ints:

@@ -14,8 +14,9 @@ from operator import itemgetter
 
 import numpy as np
 
-from hpcprof.analysis.explain.host_activity import NONE
-from hpcprof.analysis.explain.rank_activity import CallKind, HostCalls, RankActivity, Work
+from hpcprof.analysis.account.call_kinds import CallKind
+from hpcprof.analysis.account.host_activity import NONE
+from hpcprof.analysis.explain.rank_activity import HostCalls, RankActivity, Work
 from hpcprof.profiles.columns.joins import matches, pair_keys
 from hpcprof.profiles.timeline import Category, Ints, SyncKind, Table, concatenate
 

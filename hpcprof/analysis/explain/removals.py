@@ -12,8 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from hpcprof.analysis.explain.host_activity import NONE, OUTSIDE, is_inside
-from hpcprof.analysis.explain.rank_activity import CallKind
+from hpcprof.analysis.account.call_kinds import CallKind
+from hpcprof.analysis.account.host_activity import NONE, OUTSIDE, is_inside
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.profiles.columns.intervals import coverage, union

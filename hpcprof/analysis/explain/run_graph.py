@@ -8,12 +8,13 @@ from functools import cached_property
 
 import numpy as np
 
+from hpcprof.analysis.account.call_kinds import CallKind
+from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.collectives.common_clock import RankClock
 from hpcprof.analysis.collectives.matches import MESSAGE as MESSAGE_GROUP
 from hpcprof.analysis.collectives.matches import MatchedGroup
-from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.mpi_part import MpiNeeds, MpiPart
-from hpcprof.analysis.explain.rank_activity import CallKind, HostCalls, HostPieces, RankActivity, Work
+from hpcprof.analysis.explain.rank_activity import HostCalls, HostPieces, RankActivity, Work
 from hpcprof.analysis.explain.rank_edges import EdgeKind, Edges, RankEdges
 from hpcprof.analysis.mpi.matching import RunMpi
 from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hpcprof.analysis.account.host_activity import marking_thread
 from hpcprof.analysis.explain.explanation import NotJudged
-from hpcprof.analysis.explain.host_activity import marking_thread
 from hpcprof.analysis.statistics.confidence_intervals import widening
 from hpcprof.analysis.steps.run_step import StepSeries
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT, NotJudged
-from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.replay import Replay
 from hpcprof.common.units import format_ns

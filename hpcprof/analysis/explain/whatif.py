@@ -8,9 +8,9 @@ from functools import reduce
 
 import numpy as np
 
+from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.explain.changes import Change, Prediction
 from hpcprof.analysis.explain.explain import Replayable, replayable
-from hpcprof.analysis.explain.host_activity import NONE
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import Uncertainty
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcprof.analysis.account import declarations as account
 from hpcprof.analysis.collectives import declarations as collectives
 from hpcprof.analysis.comparison import declarations as comparison
 from hpcprof.analysis.explain import declarations as explain
@@ -29,6 +30,7 @@ _DECLARED: tuple[Analysis, ...] = (
     *hardware.ANALYSES,
     *collectives.ANALYSES,
     *mpi.ANALYSES,
+    *account.ANALYSES,
     *explain.ANALYSES,
     *telemetry.ANALYSES,
     *memory.ANALYSES,

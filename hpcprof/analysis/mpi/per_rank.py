@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from hpcprof.analysis.explain.host_activity import innermost_ranges
+from hpcprof.analysis.account.host_activity import innermost_ranges
 from hpcprof.analysis.framework.outcome import Outcome, Values, none_in
 from hpcprof.analysis.framework.text_columns import object_array
 from hpcprof.analysis.steps.mpi_steps import mpi_calls_in_order

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from hpcprof.analysis.account.call_kinds import CallKind
 from hpcprof.analysis.explain.explain import Replayable, replayable
-from hpcprof.analysis.explain.rank_activity import CallKind
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.profiles.timeline import Category

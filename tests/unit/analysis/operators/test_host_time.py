@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.explain.step_account import nothing_ran
+from hpcprof.analysis.account.step_account import nothing_ran
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcprof.analysis.explain.host_activity import places_of
+from hpcprof.analysis.account.host_activity import places_of
 from hpcprof.analysis.steps.phases import phases, step_times
 from hpcprof.analysis.steps.range_names import plain_name, with_counter
 from hpcprof.analysis.steps.step_detection import (

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.explain.step_account import step_parts
+from hpcprof.analysis.account.step_account import step_parts
 from hpcprof.analysis.steps.phases import phases, step_times, steps, steps_summary
 from hpcprof.analysis.steps.step_ranges import OUTSIDE, step_numbers
 from hpcprof.profiles.timeline import StepRange, Timeline

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcprof.analysis.explain.host_activity import NONE, places_of
+from hpcprof.analysis.account.host_activity import NONE, places_of
 from hpcprof.analysis.operators.operators import operator_kernels, operators_by_shape
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.analysis.summaries.nvtx_gpu_projection import range_gpu, ranges

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.analysis.explain.step_account import exposed_communication, step_parts
+from hpcprof.analysis.account.step_account import exposed_communication, step_parts
 from hpcprof.profiles.timeline import Timeline
 from tests.unit.analysis.over_all_ranks import step_account
 from tests.unit.analysis.simulated import LAG, MESSAGE, Program

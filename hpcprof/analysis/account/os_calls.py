@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcprof.analysis.explain.host_activity import marking_thread
+from hpcprof.analysis.account.host_activity import marking_thread
 from hpcprof.analysis.framework.outcome import Outcome, columns_of, no_rows, none_in
 from hpcprof.analysis.steps.step_ranges import steps_of
 from hpcprof.profiles.columns.intervals import coverage, difference, outermost, union

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcprof.analysis.explain.idle_causes import idle_causes
-from hpcprof.analysis.explain.step_account import step_parts
+from hpcprof.analysis.account.idle_causes import idle_causes
+from hpcprof.analysis.account.step_account import step_parts
 from hpcprof.profiles.timeline import ApiCalls, Category, Timeline
 from tests.unit.analysis.explain.programs import (
     MS,

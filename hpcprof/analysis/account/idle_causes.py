@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hpcprof.analysis.explain.host_activity import (
+from hpcprof.analysis.account.call_kinds import CallKind, kind_of_call
+from hpcprof.analysis.account.host_activity import (
     NONE,
     StepFunction,
     Thread,
@@ -24,8 +25,7 @@ from hpcprof.analysis.explain.host_activity import (
     marking_thread,
     threads_of,
 )
-from hpcprof.analysis.explain.rank_activity import CallKind, kind_of_call
-from hpcprof.analysis.explain.step_account import busy_time, nothing_ran
+from hpcprof.analysis.account.step_account import busy_time, nothing_ran
 from hpcprof.analysis.framework.outcome import Outcome, no_rows
 from hpcprof.analysis.framework.text_columns import number_texts, object_array
 from hpcprof.analysis.operators.host_time import measured_on_host

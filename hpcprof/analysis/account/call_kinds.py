@@ -1,0 +1,39 @@
+"""Kinds of calls of the host, by their names."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum
+
+
+class CallKind(IntEnum):
+    """The kind of a call in the graph."""
+
+    LAUNCH = 0
+    COPY = 1
+    WAIT = 2
+    ALLOCATE = 3
+    FREE = 4
+    RECORD = 5
+    STREAM_WAIT = 6
+    OTHER = 7
+    MPI = 8
+    PAUSE = 9
+    """No call: the host waits for the GPU (`host_pace`)."""
+
+
+_KINDS = (
+    (re.compile(r"(Malloc|Alloc|Free)(FromPool)?Async"), CallKind.OTHER),
+    (re.compile(r"FreeHost|HostUnregister"), CallKind.ALLOCATE),
+    (re.compile(r"Free"), CallKind.FREE),
+    (re.compile(r"Malloc|Alloc|HostRegister|MemCreate|Mem(Unm|M)ap"), CallKind.ALLOCATE),
+    (re.compile(r"StreamWaitEvent"), CallKind.STREAM_WAIT),
+    (re.compile(r"Synchronize"), CallKind.WAIT),
+    (re.compile(r"EventRecord"), CallKind.RECORD),
+)
+"""The kind of a call that launches nothing, by the first part of a name that fits."""
+
+
+def kind_of_call(name: str) -> CallKind:
+    """Return the kind of a call that launches nothing, by its name."""
+    return next((kind for pattern, kind in _KINDS if pattern.search(name)), CallKind.OTHER)

@@ -1,0 +1,92 @@
+"""Declarations: the parts of a step's time, and the causes of idle GPUs."""
+
+from __future__ import annotations
+
+from hpcprof.analysis.framework.declaration import (
+    OPERATIONS,
+    RANGES,
+    WORK,
+    Events,
+    Part,
+    SampleBasis,
+    Scope,
+    declare,
+)
+from hpcprof.profiles.losses import Subject
+
+UNEVEN = "uneven steps"
+"""The name of ``uneven_ns`` of ``step_kinds``: elapsed time that a rank does not spend in steps."""
+
+ANALYSES = (
+    declare(
+        "step_parts",
+        "Parts of each step by rank",
+        "rank step start_ns wall_ns compute_ns exposed_comm_ns exposed_mem_ns idle_ns",
+        function="account.step_account:step_parts",
+        events=Events(WORK, launches=True, steps=True),
+        sort_by=("step",),
+        kept_with_events=True,
+        memory_heavy=True,
+    ),
+    declare(
+        "exposed_communication",
+        "Intervals of exposed communication",
+        "rank start_ns end_ns",
+        function="account.step_account:exposed_communication",
+        events=Events(OPERATIONS | RANGES | {Subject.OPERATOR}),
+        sample_basis=SampleBasis.OPERATIONS,
+        kept_with_events=True,
+    ),
+    declare(
+        "step_account",
+        "Account of each step",
+        "rank step kind wall_ns compute_ns exposed_comm_ns wait_for_peer_ns exposed_mem_ns idle_ns",
+        scope=Scope.RUN,
+        function="account.step_account:step_account",
+        map="hpcprof.analysis.account.step_account:divide",
+        map_over=Part.RANKS,
+        map_needs=("step_parts", "exposed_communication"),
+        sort_by=("rank", "step"),
+    ),
+    declare(
+        "step_kinds",
+        "Account of the mean step, by kind",
+        "kind steps share_pct:float elapsed_ns wall_p50_ns compute_ns exposed_comm_ns wait_for_peer_ns "
+        "exposed_mem_ns idle_ns uneven_ns",
+        scope=Scope.RUN,
+        function="account.step_account:step_kinds",
+        map="hpcprof.analysis.account.step_account:divide",
+        map_over=Part.RANKS,
+        map_needs=("step_parts", "exposed_communication"),
+        sort_by=("kind",),
+    ),
+    declare(
+        "idle_causes",
+        "Idle time of the mean step by what the next operation waits for",
+        "rank cause:text range:text api:text idle_ns_per_step gaps",
+        function="account.idle_causes:idle_causes",
+        events=Events(WORK, launches=True, steps=True),
+        sort_by=("-idle_ns_per_step",),
+        memory_heavy=True,
+        when_asked=True,
+    ),
+    declare(
+        "step_idle_causes",
+        "Idle time of each step by cause",
+        "rank step cause:text range:text idle_ns",
+        function="account.idle_causes:step_idle_causes",
+        events=Events(WORK, launches=True, steps=True),
+        sort_by=("step", "-idle_ns"),
+        memory_heavy=True,
+        when_asked=True,
+    ),
+    declare(
+        "os_calls",
+        "Calls of the OS runtime in steps",
+        "rank call:text kind:text calls total_ns ns_per_step max_ns",
+        "rank call kind calls ns_per_step max_ns",
+        function="account.os_calls:os_calls",
+        events=Events(RANGES | {Subject.CALL, Subject.OS_CALL, Subject.EVENT}, steps=True),
+        sort_by=("-total_ns",),
+    ),
+)
