@@ -193,7 +193,9 @@ class JobSpec:
         flags=("--launcher-arg",),
         metavar="ARG",
     )
-    walltime: str | None = _option("Time limit: HH:MM:SS, 90m or 1h30m.", parse=parse_walltime, of_site=True)
+    walltime: str | None = _option(
+        "Time limit: HH:MM:SS, D-HH:MM:SS, 90m, 12h or 1d12h.", parse=parse_walltime, of_site=True
+    )
     job_name: str | None = _option("Name of the job.", default="the workload's or the script's")
     options: Mapping[str, str] = _option(
         "Option of the site (hpcprof sites show). Repeatable.",

@@ -11,29 +11,48 @@ _SHORTEST_LEAD, _LONGEST_LEAD = 30, 300
 """Seconds: enough to write and export a profile, and little of the run."""
 
 _CLOCK = re.compile(r"(?:(?P<days>\d{1,9})-)?(?P<hours>\d{1,9}):(?P<minutes>[0-5]?\d):(?P<seconds>[0-5]?\d)")
-_UNITS = re.compile(r"(?:(?P<hours>\d{1,9})h)?(?:(?P<minutes>\d{1,9})m)?(?:(?P<seconds>\d{1,9})s)?")
+_DAYS = re.compile(r"(?P<days>\d{1,9})-(?P<hours>\d{1,9})(?::(?P<minutes>[0-5]?\d))?")
+_UNITS = re.compile(
+    r"(?=.)(?:(?P<days>\d{1,9})d)?(?:(?P<hours>\d{1,9})h)?(?:(?P<minutes>\d{1,9})m)?(?:(?P<seconds>\d{1,9})s)?"
+)
+_AMBIGUOUS = re.compile(r"(\d{1,9})(:[0-5]?\d)?")
 
 
 def parse_walltime(text: str) -> int:
     """Return a walltime in seconds.
 
-    Accepted are ``HH:MM:SS``, ``D-HH:MM:SS`` and units such as ``90m`` or ``1h30m``. A bare number or
-    ``MM:SS`` is refused, because PBS and Slurm read those differently.
+    Accepted are ``HH:MM:SS``, units such as ``90m`` or ``1d12h``, and Slurm's ``D-HH``, ``D-HH:MM`` and
+    ``D-HH:MM:SS``. A bare number and two numbers are refused: ``90`` is minutes to Slurm and LSF and seconds
+    to PBS, and ``30:00`` is minutes and seconds to Slurm and PBS and hours and minutes to LSF.
     """
     seconds = _seconds(text)
     if seconds is None:
-        raise UsageError(f"walltime {text!r} is not a time: write HH:MM:SS, or units such as 90m or 1h30m.")
+        raise UsageError(f"walltime {text!r} {_why_no_time(text)}.")
     if seconds == 0:
         raise UsageError(f"walltime {text!r} is zero: a job needs at least one second.")
     return seconds
 
 
+def _why_no_time(text: str) -> str:
+    match = _AMBIGUOUS.fullmatch(text)
+    if match is None:
+        return "is not a time: write HH:MM:SS, D-HH:MM:SS, or units such as 90m, 1h30m or 1d12h"
+    first, second = match.groups()
+    if second is None:
+        return f"is minutes to Slurm and LSF and seconds to PBS: write {first}m or {first}s"
+    return (
+        "is minutes and seconds to Slurm and PBS and hours and minutes to LSF: "
+        f"write {first}m{second[1:]}s or {first}h{second[1:]}m"
+    )
+
+
 def _seconds(text: str) -> int | None:
-    match = _CLOCK.fullmatch(text) or (_UNITS.fullmatch(text) if text else None)
+    match = _CLOCK.fullmatch(text) or _DAYS.fullmatch(text) or _UNITS.fullmatch(text)
     if match is None:
         return None
     part = {key: int(value or 0) for key, value in match.groupdict().items()}
-    return ((part.get("days", 0) * 24 + part["hours"]) * 60 + part["minutes"]) * 60 + part["seconds"]
+    hours = part["days"] * 24 + part["hours"]
+    return (hours * 60 + part.get("minutes", 0)) * 60 + part.get("seconds", 0)
 
 
 _SHORTEST_STALL = 10

@@ -26,6 +26,10 @@ from hpcprof.submit.jobs.walltime import (
         ("1h30m", 5400),
         ("45s", 45),
         ("1-00:00:00", 86400),
+        ("1-12", 129600),
+        ("1-12:30", 131400),
+        ("1d", 86400),
+        ("1d12h", 129600),
     ],
 )
 def test_a_walltime_is_read_as_its_seconds(text: str, seconds: int) -> None:
@@ -33,15 +37,23 @@ def test_a_walltime_is_read_as_its_seconds(text: str, seconds: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "says"),
     [
-        *("", "10", "5:00", "1:90:00", "1:00:61", "-1:00:00", "0:00:00", "1d", "m"),
-        pytest.param("9" * 5000 + "h", id="too long"),
+        ("90", "is minutes to Slurm and LSF and seconds to PBS: write 90m or 90s."),
+        (
+            "30:00",
+            "is minutes and seconds to Slurm and PBS and hours and minutes to LSF: write 30m00s or 30h00m.",
+        ),
+        *((text, "is not a time: write HH:MM:SS") for text in ("", "1:90:00", "1:00:61", "-1:00:00", "m")),
+        *((text, "is not a time: write HH:MM:SS") for text in ("1-", "12h1d", "UNLIMITED")),
+        ("0:00:00", "is zero"),
+        pytest.param("9" * 5000 + "h", "is not a time", id="too long"),
     ],
 )
-def test_what_pbs_and_slurm_would_read_differently_or_not_at_all_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="walltime"):
+def test_a_time_that_schedulers_read_differently_or_not_at_all_is_refused(text: str, says: str) -> None:
+    with pytest.raises(UsageError) as refusal:
         parse_walltime(text)
+    assert says in str(refusal.value)
 
 
 @pytest.mark.parametrize(
