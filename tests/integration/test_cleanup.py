@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ from hpcprof.results.store.store import RankResults, open_store
 from hpcprof.results.store.tables import BaselineRow, ProfileRow, RunRow
 from hpcprof.runs.directory import Run, save
 from hpcprof.runs.tags import change_tags, read_tags
+from hpcprof.submit.schedulers.base import user_name
 from tests.conftest import Hpcprof
 from tests.integration.conftest import Database
 from tests.submitted_run import MakeRun
@@ -208,7 +210,7 @@ def test_a_run_is_listed_tagged_kept_and_removed_by_the_commands(hpcprof: Hpcpro
     assert hpcprof("gc", "--older-than", "0m", "--yes").stdout == "nothing to remove\n"
     assert hpcprof("tag", "last", "smoke", "v=1", "--remove").stdout.endswith(": no tags\n")
     dry = hpcprof("gc", "--older-than", "0m", "--dry-run").stdout
-    assert f"would remove {row['run']} (cancelled: cancelled by the user): " in dry
+    assert f"would remove {row['run']} (cancelled: by {user_name(os.getuid())}, with hpcprof cancel): " in dry
     assert "nobody can confirm here" in hpcprof("rm", "last").stderr
     assert hpcprof("rm", "--yes", "last").stdout.startswith(f"removed {row['run']} (cancelled")
     assert not list((tmp_path / "runs").iterdir())

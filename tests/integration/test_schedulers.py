@@ -28,7 +28,7 @@ from hpcprof.serve.guard import LOCAL_NAMES, Access, all_names
 from hpcprof.submit.launchers import ROOT_VARIABLES
 from hpcprof.submit.runs.failures import describe_status
 from hpcprof.submit.schedulers import polling
-from hpcprof.submit.schedulers.base import JobState, JobStatus
+from hpcprof.submit.schedulers.base import JobState, JobStatus, user_name
 from hpcprof.submit.schedulers.pbs.scheduler import PbsScheduler
 from hpcprof.submit.schedulers.polling import poll
 from hpcprof.submit.schedulers.registry import find_scheduler
@@ -61,6 +61,9 @@ launcher: {{name: mpiexec}}
 environment: {{{", ".join(f'{name}: "{value}"' for name, value in ROOT_VARIABLES.items())}, \
 OMPI_MCA_rmaps_base_oversubscribe: "1"}}
 """
+
+
+BY_US = f"by {user_name(os.getuid())}, with hpcprof cancel"
 
 
 @pytest.fixture(autouse=True)
@@ -282,7 +285,7 @@ def test_cancelling_ends_a_running_job_and_leaves_an_ended_one(site: str, hpcpro
     until(lambda: last(hpcprof)[0] == "running")
     assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
     assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
-    assert last(hpcprof) == ("cancelled", "cancelled by the user")
+    assert last(hpcprof) == ("cancelled", BY_US)
 
 
 def test_a_job_of_slurm_tells_that_it_succeeded_or_was_cancelled(
@@ -484,7 +487,7 @@ def test_a_running_job_whose_client_was_killed_is_found_by_its_own_note_and_canc
     assert note
     until(lambda: last(hpcprof) == ("running", ""))
     assert hpcprof("cancel", "last").stdout.endswith("cancelled\n")
-    assert last(hpcprof) == ("cancelled", "cancelled by the user")
+    assert last(hpcprof) == ("cancelled", BY_US)
 
 
 @pytest.mark.parametrize("site", ["pbs", "slurm"], indirect=True)
@@ -617,7 +620,7 @@ def test_a_member_and_then_all_of_an_array_are_cancelled(plain: str, hpcprof: Hp
     assert hpcprof("cancel", runs[0].id).stdout == f"{runs[0].id} cancelled\n"
     until(lambda: states(runs) == ["cancelled", "running", "running", "cancelled"])
     assert hpcprof("cancel", sweep_id(runs)).stdout == "".join(f"{run.id} cancelled\n" for run in runs)
-    assert [status(run).reason for run in runs] == ["cancelled by the user"] * 4
+    assert [status(run).reason for run in runs] == [BY_US] * 4
     assert hpcprof("cancel", sweep_id(runs)).stdout.count("cancelled") == 4
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +11,14 @@ from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import SchedulerError
 
 if TYPE_CHECKING:
     from hpcprof.runs.directory import Run
 
 CANCELLED_FILE = "cancelled"
-"""The state file that marks a cancelled job, for when the scheduler has forgotten it."""
+"""The state file with who cancels a job by hpcprof, for when the scheduler has forgotten it."""
 
 NODE_LOST = "the node that ran it was lost"
 """The reason for the end of a job that was not queued again."""
@@ -128,3 +131,22 @@ class SchedulerClient(ABC):
     def largest_array(self) -> int | None:
         """Return how many members a job array may have, None if the scheduler does not say."""
         return None
+
+
+def mark_cancelled(run: Run) -> Path:
+    """Write the state file that says who cancels a job, and return its path.
+
+    It is written before the deletion: once the scheduler forgets a job, only this file shows that it did not
+    fail.
+    """
+    mark = run.path / "state" / CANCELLED_FILE
+    write_atomically(mark, f"by {user_name(os.getuid())}, with hpcprof cancel\n")
+    return mark
+
+
+def user_name(uid: int) -> str:
+    """Return the name of a user of this host, or the number if it has none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"

@@ -9,14 +9,13 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 
-from hpcprof.common.atomic import write_atomically
 from hpcprof.common.decode import read_text
 from hpcprof.common.errors import SchedulerError, UsageError
 from hpcprof.runs.directory import ARRAY_SCRIPT, Run, sweep_of
 from hpcprof.runs.intent import note_job_id, read_intent
 from hpcprof.runs.job import Job
 from hpcprof.submit.jobs.walltime import format_walltime
-from hpcprof.submit.schedulers.base import CANCELLED_FILE, JobState, JobStatus, Record, SchedulerClient
+from hpcprof.submit.schedulers.base import JobState, JobStatus, Record, SchedulerClient, mark_cancelled
 from hpcprof.submit.schedulers.command import ask_again_while_silent
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT, Scheduler
 from hpcprof.submit.sites.model import Site
@@ -211,10 +210,7 @@ class BatchClient(SchedulerClient):
         alive = [run for run in still_open if run.job_id]
         if not alive:
             return
-        # Before the deletion: once the scheduler forgets a job, only the mark shows that it did not fail.
-        marks = [run.path / "state" / CANCELLED_FILE for run in alive]
-        for mark in marks:
-            write_atomically(mark, "by hpcprof cancel\n")
+        marks = [mark_cancelled(run) for run in alive]
         try:
             self.scheduler.cancel([run.job_id for run in alive])
         except SchedulerError:

@@ -91,7 +91,8 @@ def _from_record(run: Run, record: Record) -> JobStatus:
         held = written.reason if written and written.state is JobState.TIMEOUT else _limit_exceeded(run)
         return JobStatus(JobState.TIMEOUT, record.reason or held, record.exit_code)
     if record.state is JobState.CANCELLED:
-        return JobStatus(JobState.CANCELLED, record.reason or "cancelled by the user", record.exit_code)
+        who = record.reason or run.state_file(CANCELLED_FILE) or ""
+        return JobStatus(JobState.CANCELLED, who, record.exit_code)
     if record.state is not JobState.UNKNOWN and run.state_file(CANCELLED_FILE) is not None:
         return JobStatus(record.state, "being cancelled")
     if record.state is JobState.QUEUED and (why := _requeued_because(run, record)):
@@ -151,8 +152,8 @@ def _without_record(run: Run) -> JobStatus:
     finished = status_by_finished_file(run)
     if finished is not None and finished.state is JobState.COMPLETED:
         return finished
-    if run.state_file(CANCELLED_FILE) is not None and finished is None:
-        return JobStatus(JobState.CANCELLED, "cancelled by the user")
+    if (who := run.state_file(CANCELLED_FILE)) is not None and finished is None:
+        return JobStatus(JobState.CANCELLED, who)
     if (written := _end_in_output(run)) is not None:
         return replace(written, exit_code=finished.exit_code if finished else None)
     if finished is not None:

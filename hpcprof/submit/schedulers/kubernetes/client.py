@@ -11,12 +11,17 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from hpcprof.common.atomic import write_atomically
 from hpcprof.common.decode import from_json, read_text
 from hpcprof.common.errors import HpcprofError, SchedulerError
 from hpcprof.common.processes import CommandNotStarted, CommandTimedOut, Completed, run_command
 from hpcprof.runs.directory import Run
-from hpcprof.submit.schedulers.base import CANCELLED_FILE, JobState, JobStatus, SchedulerClient
+from hpcprof.submit.schedulers.base import (
+    CANCELLED_FILE,
+    JobState,
+    JobStatus,
+    SchedulerClient,
+    mark_cancelled,
+)
 from hpcprof.submit.schedulers.command import Refused, seconds_left
 from hpcprof.submit.schedulers.kubernetes.manifest import MPIJOB_FILE, object_name
 from hpcprof.submit.schedulers.run_state import (
@@ -80,9 +85,7 @@ class KubernetesClient(SchedulerClient):
             return
         if present.state is JobState.UNKNOWN:
             raise SchedulerError(f"{run.id} was not cancelled: {present.reason}")
-        # Before the deletion: afterwards only the mark shows that the job did not fail.
-        mark = run.path / "state" / CANCELLED_FILE
-        write_atomically(mark, "deleted by hpcprof cancel\n")
+        mark = mark_cancelled(run)
         name, wait = _name(run), f"--timeout={_DELETE_SECONDS:.0f}s"
         objects = (f"mpijobs.kubeflow.org/{name}", f"configmap/{name}")
         done = _kubectl(run, "delete", *objects, "--ignore-not-found", "--cascade=foreground", wait)
@@ -109,8 +112,8 @@ def status_from_objects(run: Run, objects: Mapping[str, Objects]) -> JobStatus:
 
 def _without_record(run: Run) -> JobStatus:
     """Return the status of a run whose MPIJob was deleted, by a user or at the end of its time to live."""
-    if run.state_file(CANCELLED_FILE) is not None:
-        return JobStatus(JobState.CANCELLED, "cancelled by the user")
+    if (who := run.state_file(CANCELLED_FILE)) is not None:
+        return JobStatus(JobState.CANCELLED, who)
     if (finished := status_by_finished_file(run)) is not None:
         return finished
     if not run.job_id:

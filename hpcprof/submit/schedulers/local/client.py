@@ -21,7 +21,7 @@ from hpcprof.common.errors import SchedulerError
 from hpcprof.common.processes import CommandNotStarted, ProcessIdentity, start_in_background
 from hpcprof.runs.directory import Run
 from hpcprof.submit.runs.failures import disk_was_full
-from hpcprof.submit.schedulers.base import JobState, JobStatus, Record, SchedulerClient
+from hpcprof.submit.schedulers.base import JobState, JobStatus, Record, SchedulerClient, mark_cancelled
 from hpcprof.submit.schedulers.command import Refused
 from hpcprof.submit.schedulers.local.supervisor import (
     BEHIND,
@@ -92,6 +92,7 @@ def _ask_to_end(run: Run) -> ProcessIdentity | None:
     """Signal the supervisor of a run and return it; None if the run has no supervisor and has ended."""
     if local_status(run).state.ended:
         return None
+    mark_cancelled(run)
     identity = ProcessIdentity.parse(run.state_file(SUPERVISOR))
     if identity is None or not identity.alive():
         end_processes(run.path)

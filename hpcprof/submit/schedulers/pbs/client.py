@@ -360,7 +360,7 @@ def _ended(job: Mapping[str, str], asked_at: float | None) -> Record:
     if code == _WALLTIME:
         return Record(JobState.TIMEOUT, "", None, ago)
     if job.get("substate") == _DELETED or code == _BY_SIGTERM:
-        return Record(JobState.CANCELLED, "", None, ago)
+        return Record(JobState.CANCELLED, _canceller(job), None, ago)
     if code < 0:
         words = _NEGATIVE.get(code, f"PBS could not run it (Exit_status {code}): {job.get('comment', '')}")
         return Record(JobState.FAILED, words, None, ago)
@@ -382,7 +382,13 @@ def _never_ran(job: Mapping[str, str]) -> str:
         return f"deleted from the queue; it could never run: {why.removesuffix('and terminated').strip()}"
     if job.get("substate") != _DELETED and job.get("depend"):
         return "removed by PBS: a job that it depended on did not succeed"
-    return "deleted while it waited in the queue"
+    return " ".join(filter(None, ("deleted", _canceller(job), "while it waited in the queue")))
+
+
+def _canceller(job: Mapping[str, str]) -> str:
+    """Return who deleted a job, as ``by USER@HOST``; empty if PBS does not say."""
+    match = re.search(r" terminated (by \S+)$", job.get("comment", ""))
+    return match[1] if match else ""
 
 
 def _signal_name(number: int) -> str:

@@ -16,7 +16,8 @@ from datetime import datetime
 
 from hpcprof.common.errors import SchedulerError
 from hpcprof.submit.jobs.walltime import format_walltime
-from hpcprof.submit.schedulers.base import JobState, Record
+from hpcprof.submit.remote.transport import transport
+from hpcprof.submit.schedulers.base import JobState, Record, user_name
 from hpcprof.submit.schedulers.command import (
     Refused,
     Unreachable,
@@ -210,6 +211,8 @@ def _record(state: str, reason: str, code: int | None, end: str, now: float) -> 
         words = pending_reason(reason)
     elif present is JobState.CANCELLED and reason == "DependencyNeverSatisfied":
         words = "a job that it depended on did not succeed"
+    elif word == "CANCELLED" and (who := re.search(r" by (\d+)", state)):
+        words = f"by {user_name(int(who[1])) if transport() is None else f'user {who[1]}'}"
     elif word == "FAILED" and reason == "JobLaunchFailure":
         words = f"ended by signal {-code}" if code and code < 0 else "Slurm could not start job.sh"
     if not present.ended:

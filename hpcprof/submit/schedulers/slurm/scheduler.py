@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hpcprof.common.errors import UsageError
+from hpcprof.common.errors import SchedulerError, UsageError
 from hpcprof.runs.job import Job
 from hpcprof.submit.jobs.job import OPTIONS
 from hpcprof.submit.mpi_types import LIST_TYPES, finds_type, two_ranks
 from hpcprof.submit.profilers.base import PROGRAM_WORDS, START_UP
+from hpcprof.submit.schedulers.base import JobState
 from hpcprof.submit.schedulers.batch import BatchScheduler, check_whole_minutes
 from hpcprof.submit.schedulers.command import run_scheduler_command, run_submission
 from hpcprof.submit.schedulers.scheduler import (
@@ -246,7 +248,10 @@ class SlurmScheduler(BatchScheduler):
         ]
 
     def states(self, job_ids: Sequence[str], since: datetime) -> Mapping[str, Record]:
-        """Ask squeue once for each cluster's jobs, then sacct once for those that squeue no longer lists."""
+        """Ask squeue once for each cluster's jobs, then sacct once for those that squeue no longer lists.
+
+        Accounting alone knows who cancelled a job.
+        """
         clusters: dict[str, list[str]] = {}
         for job_id in job_ids:
             clusters.setdefault(job_id.partition(";")[2], []).append(job_id)
@@ -257,6 +262,15 @@ class SlurmScheduler(BatchScheduler):
             missing = [number for number in numbers if number not in known]
             if missing:
                 known.update(client.of_members(client.sacct(client.whole(missing), cluster, since), missing))
+            cancelled = [
+                number
+                for number, record in known.items()
+                if record.state is JobState.CANCELLED and not record.reason
+            ]
+            with suppress(SchedulerError):  # that they were cancelled is known
+                if cancelled:
+                    whole = client.whole(cancelled)
+                    known.update(client.of_members(client.sacct(whole, cluster, since), cancelled))
             records.update({numbers[number]: record for number, record in known.items()})
         return records
 

@@ -37,7 +37,10 @@ def shown(**job: str) -> Record:
             {"STAT": "EXIT", "EXIT_CODE": "140", "EXIT_REASON": "TERM_RUNLIMIT: job killed"},
             (JobState.TIMEOUT, ""),
         ),
-        ({"STAT": "EXIT", "EXIT_CODE": "130", "EXIT_REASON": "TERM_OWNER: x"}, (JobState.CANCELLED, "")),
+        (
+            {"STAT": "EXIT", "EXIT_CODE": "130", "EXIT_REASON": "TERM_OWNER: x"},
+            (JobState.CANCELLED, "by its owner"),
+        ),
         (
             {"STAT": "EXIT", "EXIT_CODE": "137", "EXIT_REASON": "TERM_MEMLIMIT: job killed"},
             (JobState.FAILED, "it used more memory than it asked for"),

@@ -124,8 +124,8 @@ def test_qsubs_exit_code_is_said_with_pbs_own_message(name: str, words: str) -> 
             "deleted from the queue; it could never run: Not enough total nodes",
         ),
         ("21", JobState.CANCELLED, None, "deleted while it waited in the queue"),
-        ("30", JobState.CANCELLED, None, ""),  # 271
-        ("13", JobState.CANCELLED, None, ""),  # deleted while running, with Exit_status 0
+        ("30", JobState.CANCELLED, None, "by root@pbshost"),  # 271
+        ("13", JobState.CANCELLED, None, "by root@pbshost"),  # deleted while running, with Exit_status 0
         ("20[]", JobState.FAILED, None, "a job of the array failed"),
         ("152", JobState.FAILED, None, "the node that ran it was lost"),
         ("203", JobState.FAILED, -10, "ended by SIGUSR1"),

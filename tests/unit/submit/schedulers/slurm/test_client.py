@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import pytest
 
 from hpcprof.common.errors import SchedulerError
+from hpcprof.common.processes import Completed
 from hpcprof.submit.schedulers.base import JobState, Record
 from hpcprof.submit.schedulers.command import Unreachable
+from hpcprof.submit.schedulers.slurm import client
 from hpcprof.submit.schedulers.slurm.client import (
     SLURM_STATES,
     of_members,
@@ -23,6 +26,7 @@ from hpcprof.submit.schedulers.slurm.client import (
     parse_squeue,
     pending_reason,
 )
+from hpcprof.submit.schedulers.slurm.scheduler import SlurmScheduler
 from hpcprof.submit.sites.model import Node, Queue, Vendor
 from tests.unit.submit.schedulers.recorded import DATA, recorded, recorded_machine
 
@@ -200,6 +204,7 @@ def test_sacct_of_jobs_that_ended_and_leaves_out_those_that_wait() -> None:
         "124": (JobState.FAILED, 11),  # a segmentation fault: sacct subtracts 128
         "125": (JobState.TIMEOUT, None),  # 0:0, as if it had succeeded
     }
+    assert records["122"].reason == "by root"
     assert not {"109", "111", "115"} & set(records)
     assert records["129_2"].state is JobState.FAILED
 
@@ -393,3 +398,21 @@ def test_a_heterogeneous_job_has_the_state_of_its_first_component_which_runs_the
     found = of_members(records, ["34"])
     assert (found["34"].state, found["34"].exit_code) == (JobState.FAILED, 3)
     assert of_members(records, ["3"]) == {}
+
+
+def test_accounting_tells_who_cancelled_a_job_that_squeue_still_lists(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answers = {
+        "squeue": f"{'7':40}{'CANCELLED':24}{0:<12}{'N/A':24}None\n",
+        "sacct": "7|CANCELLED by 0|0:0|Unknown\n",
+    }
+    codes = dict.fromkeys(answers, 0)
+
+    def answer(arguments: Sequence[str], **_: object) -> Completed:
+        return Completed(tuple(arguments), codes[arguments[0]], answers[arguments[0]], "sacct: error", 0.0)
+
+    monkeypatch.setattr(client, "run_scheduler_command", answer)
+    assert SlurmScheduler().states(["7"], datetime.now())["7"].reason == "by root"
+    codes["sacct"] = 1
+    assert SlurmScheduler().states(["7"], datetime.now())["7"] == Record(JobState.CANCELLED)
