@@ -126,7 +126,8 @@ def rank_activity(timeline: Timeline, steps: slice, fronts: Ints) -> RankActivit
     ranges = steps_of(timeline).ranges
     first, last = steps.start, steps.stop
     begin = int(ranges.start[max(first - 1, 0)])
-    further = last < len(ranges)
+    # Nothing is known of a step that lost operations, so the one before it ends with its own last operation.
+    further = last < len(ranges) and fronts[last] != NONE
     end = int(launch_starts(timeline)[fronts[last]]) if further else int(ranges.end[last - 1])
     places = places_of(timeline, begin, end)
     every: NamedSpans = timeline.calls
@@ -136,7 +137,7 @@ def rank_activity(timeline: Timeline, steps: slice, fronts: Ints) -> RankActivit
     work, streams = _work(timeline, calls, owner, places)
     position = np.full(timeline.operation_count, NONE)
     position[work.row] = np.arange(len(work))
-    front = position[fronts[first : last + 1]]
+    front = position[fronts[first : last + further]]
     final = NONE if further else _last_operation(work, last - 1)
     rows = every.take(calls.row)
     pieces = _pieces(calls, rows.process, rows.thread, places, ranges.start)

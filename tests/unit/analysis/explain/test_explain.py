@@ -469,6 +469,18 @@ def test_a_long_call_of_one_rank_has_its_own_cause_at_its_full_price() -> None:
         assert not more
 
 
+def test_a_step_that_lost_its_operations_ends_the_one_before_it() -> None:
+    whole = explained(training(data=[Wait(), Host(8 * MS)])).shown()[0]
+    (timeline,) = simulate([training(data=[Wait(), Host(8 * MS)])], STEPS).values()
+    kernels = timeline.kernels
+    step = timeline.ranges.start[timeline.strings[timeline.ranges.name] == "iteration"]
+    launched = timeline.calls.start[np.searchsorted(timeline.calls.correlation, kernels.correlation)]
+    cut = replace(timeline, kernels=kernels.take((launched < step[4]) | (launched > step[5])))
+    first = explain_run(inputs_of({0: cut}))[0].shown()[0]
+    assert (first.cause, first.where) == (whole.cause, whole.where)
+    assert first.saving_ns == pytest.approx(whole.saving_ns, rel=0.05)
+
+
 def elapsed(*ranks: list[Instruction]) -> float:
     """Return the time of a step of a simulation, from the begin of the first one to that of the last one."""
     found = step_fronts_of(simulate(ranks, STEPS))
