@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.columns.unique import distinct
+from hpcprof.profiles.columns.unique import distinct, numbered_rows
 from hpcprof.profiles.gzip_file import content_of
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
 from hpcprof.profiles.readers.declaration import rank_from_name
@@ -61,7 +61,8 @@ def read_tables(path: Path) -> Timeline:
         COUNTER_TABLE, Subject.COUNTER, ("Kernel_Name", "Counter_Name", "Counter_Value", *_TIMES)
     )
     if counters is not None:
-        records.counters = _counters(folder, counters, strings, only)
+        # Kernel replay repeats a dispatch for each group of counters, under the same number.
+        records.counters = _counters(folder, counters.once("Dispatch_Id", "Counter_Name"), strings, only)
     copies = folder.beside(_COPIES, Subject.COPY, ("Direction", *_TIMES))
     if copies is not None:
         records.copies = _copies(folder, copies, strings, only)
@@ -89,11 +90,12 @@ class _Table:
         """Return whether there is a column of this name."""
         return name in self._columns.column_names
 
-    def once(self, name: str) -> _Table:
-        """Return the first row for each value of a column, or all if there is none."""
-        if not self.has(name):
+    def once(self, *names: str) -> _Table:
+        """Return the first row of each combination of values of columns, or all if one is absent."""
+        if not all(map(self.has, names)):
             return self
-        _, first = np.unique(self._columns[name].to_numpy(), return_index=True)
+        _, number = numbered_rows(*(self.distinct(name)[1] for name in names))
+        _, first = np.unique(number, return_index=True)
         return _Table(self._columns.take(pa.array(np.sort(first))), self._subject, self._lost)
 
     def numbers(self, name: str, otherwise: int, required: int | None = None) -> Ints:
@@ -113,11 +115,9 @@ class _Table:
         return found
 
     def reals(self, name: str) -> Floats:
-        """Return a column of numbers; NaN for other values, which are counted."""
+        """Return a column of numbers; NaN for other values."""
         texts = self._columns[name]
         valid = pc.match_substring_regex(texts, _REAL)
-        odd = len(self) - int(pc.sum(valid).as_py() or 0)
-        self._lost += losses(LossKind.FIELD, self._subject, {name: odd}, len(self))
         found: Floats = pc.if_else(valid, texts, None).cast(pa.float64()).fill_null(np.nan).to_numpy()
         return found
 

@@ -290,7 +290,7 @@ class DatabasePart:
         names = {number: str(name) for number, name in self.rows("info_pmc", "id", "name") if name}
         counter = strings.add_all(names.get(number, str(number)) for _, number, _ in rows)
         kept = {key: dispatches[key][place] for key in ("start", "end", "process", "device", "name")}
-        value = np.array([float(value or 0) for _, _, value in rows])
+        value = np.array([np.nan if value is None else float(value) for _, _, value in rows])
         return {**kept, "counter": counter[row], "value": value[row]}
 
     def _copies(

@@ -157,6 +157,7 @@ def timeline(origin: Origin, records: Records, strings: StringTable) -> Timeline
     api = (calls["kind"] == CallCategory.API) | (rccl & np.isin(calls["stack"], launching))
     collectives = _collectives({key: values[rccl] for key, values in calls.items()}, strings)
     ranges = _ranges(calls, strings)
+    counters = _counters(records.counters, lost)
     texts = strings.array()
     return Timeline(
         origin=replace(origin, losses=(*origin.losses, *lost), ordered_streams=ordered),
@@ -179,15 +180,17 @@ def timeline(origin: Origin, records: Records, strings: StringTable) -> Timeline
         ),
         ranges=ranges,
         collectives=collectives,
-        counters=_counters(records.counters),
+        counters=counters,
     )
 
 
-def _counters(columns: Columns) -> KernelCounters:
-    """Return the counters of the kernels that are not left out, if their values are numbers."""
+def _counters(columns: Columns, lost: list[Loss]) -> KernelCounters:
+    """Return the counters whose values are numbers, and count the others."""
+    columns = _placed(columns, Subject.COUNTER, lost)
     whole = {key: np.asarray(values, np.int64) for key, values in columns.items() if key != "value"}
     value = np.asarray(columns["value"], np.float64)
-    kept = plausible(whole["start"], whole["end"]) & np.isfinite(value)
+    kept = np.isfinite(value)
+    lost += losses(LossKind.ROW, Subject.COUNTER, {"value": np.count_nonzero(~kept)}, len(kept))
     return KernelCounters(**{key: values[kept] for key, values in whole.items()}, value=value[kept])
 
 

@@ -14,7 +14,7 @@ import pytest
 from hpcprof.analysis.hardware.kernel_counters import kernel_counters
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.columns.joins import launch_pairs
-from hpcprof.profiles.losses import LossKind
+from hpcprof.profiles.losses import LossKind, Subject
 from hpcprof.profiles.readers.discovery import find_profiles, identify_rank, read_profile, several_ranks
 from hpcprof.profiles.timeline import NO_BYTES, NO_NAME, Category, Style, Timeline
 from tests.data import rocprof_profiles as made
@@ -198,6 +198,32 @@ def test_counters_are_summed_over_units_for_each_launch(path: Path) -> None:
         "min": 3.5,
         "max": 3.5,
     }
+
+
+def test_a_counter_that_each_pass_of_a_replayed_kernel_has_counts_once(tmp_path: Path) -> None:
+    """Rebuilt from ROCm/rocm-systems#10439: all passes of a dispatch have its number."""
+    kernels = made.write_tables(tmp_path)
+    counters = tmp_path / "rank0_counter_collection.csv"
+    head, *rows = counters.read_text().splitlines()
+    later = [row.replace("SQ_WAVES", "GRBM_COUNT") for row in rows]
+    counters.write_text("\n".join((head, *rows, *later, *rows)) + "\n")
+    for path in (kernels, counters):
+        table = kernel_counters(read(path)).rows
+        assert {*table["counter"]} == {"SQ_WAVES", "GRBM_COUNT"}
+        assert {*table["count"]} == {made.STEPS} and {*table["total"]} == {3.5 * made.STEPS}
+        kernels.unlink(missing_ok=True)
+
+
+def test_counters_without_times_or_values_are_left_out_and_counted(tmp_path: Path) -> None:
+    path = made.write_tables(tmp_path)
+    counters = tmp_path / "rank0_counter_collection.csv"
+    head, first, second, *rows = counters.read_text().splitlines()
+    timeless = ",".join((*first.split(",")[:-2], "5", "2"))
+    counters.write_text("\n".join((head, timeless, second.replace("3.5", "n/a"), *rows)) + "\n")
+    timeline = read(path)
+    assert len(timeline.counters) == len(made.DISPATCHES) - 2
+    lost = [(loss.subject, loss.detail, loss.count) for loss in timeline.origin.losses]
+    assert lost == [(Subject.COUNTER, "end", 1), (Subject.COUNTER, "value", 1)]
 
 
 def test_counters_alone_have_their_kernels(tmp_path: Path) -> None:
