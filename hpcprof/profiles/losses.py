@@ -33,6 +33,8 @@ class LossKind(str, Enum):
     """The call that launched an operation is not in the profile, where others are."""
     UNTRACED = "untraced"
     """No launch call is in the profile."""
+    UNLINKED = "unlinked"
+    """Launch calls are in the profile, but nothing tells what each of them launched."""
     MISSING = "missing"
     """Calls launched operations that are not in the profile."""
     GRAPH = "graph"
@@ -189,6 +191,8 @@ _REMEDIES = {
     LossKind.OVERRUN: _AGAIN,
     LossKind.UNTRACED: "Trace API calls too: nsys --trace=cuda, rocprofv3 --hip-trace, or PyTorch's "
     "ProfilerActivity.CPU beside that of the GPU.",
+    LossKind.UNLINKED: "Record with a profiler that numbers launches: nsys, rocprofv3 --output-format rocpd, "
+    "or a newer PyTorch. Times on the GPU are right without.",
     LossKind.LAUNCH: "Begin the capture before the work is launched, and trace all API calls.",
     LossKind.MISSING: _ROOM,
     LossKind.DIAGNOSTIC: _ROOM,
@@ -225,6 +229,8 @@ _SENTENCES = {
     LossKind.CLOCK: "the clock of a GPU is {detail} the host's: {amount} {are} shifted by that",
     LossKind.LAUNCH: "{amount} {has} no recorded launch call",
     LossKind.UNTRACED: "{amount} {has} no recorded launch call, because the capture has no API calls",
+    LossKind.UNLINKED: "{amount} {has} no recorded launch call, because the profile links no call to what it "
+    "launched",
     LossKind.MISSING: "{amount} {has} no operation on the GPU in the profile",
     LossKind.GRAPH: "{count:,} {launches} of CUDA graphs {were} traced as a whole: {they_count} as compute, "
     "and {their} kernels are not in the profile (nsys --cuda-graph-trace=node records them)",

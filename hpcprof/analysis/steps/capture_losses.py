@@ -30,18 +30,22 @@ def _not_launched(timeline: Timeline) -> list[Loss]:
 
     The driver moves pages of unified memory by itself, without a call.
     """
-    launched = named(timeline, timeline.memops.name, _MIGRATION.search)
-    launched = np.concatenate((np.zeros(len(timeline.kernels), bool), launched))
-    launched = np.concatenate((launched, np.zeros(len(timeline.graphs), bool)))
-    launched[launch_pairs(timeline)[0]] = True
     sizes = (len(timeline.kernels), len(timeline.memops), len(timeline.graphs))
+    migrated = named(timeline, timeline.memops.name, _MIGRATION.search)
+    launched = np.concatenate((np.zeros(sizes[0], bool), migrated, np.zeros(sizes[2], bool)))
+    linked = launch_pairs(timeline)[0]
+    launched[linked] = True
     parts = zip(
         (Subject.KERNEL, Subject.MEMORY, Subject.GRAPH),
         np.split(launched, np.cumsum(sizes)[:-1]),
         strict=True,
     )
     counts = ((subject, len(part) - int(np.count_nonzero(part)), len(part)) for subject, part in parts)
-    kind = LossKind.LAUNCH if len(timeline.calls) else LossKind.UNTRACED
+    kind = LossKind.LAUNCH
+    if not len(timeline.calls):
+        kind = LossKind.UNTRACED
+    elif not len(linked) and len(launch_rows(timeline)):
+        kind = LossKind.UNLINKED
     return [Loss(kind, subject, lost, of) for subject, lost, of in counts if lost]
 
 

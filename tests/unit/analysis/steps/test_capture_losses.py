@@ -40,6 +40,16 @@ def test_operations_without_a_launch_call_are_counted_by_kind() -> None:
     ]
 
 
+def test_operations_without_any_number_of_a_launch_are_unlinked_and_not_begun_too_early() -> None:
+    """Rebuilt from mlcommons/chakra#128: PyTorch on ROCm wrote no correlations."""
+    whole = timeline([(10, 20, COMP, 5, 0), (30, 40, COMP, 25, 0)])
+    calls = replace(whole.calls, correlation=np.full(2, -1), name=np.zeros(2, np.int64))
+    texts = np.array(["hipLaunchKernel", *whole.strings[1:]], object)
+    (loss,) = capture_losses(replace(whole, calls=calls, strings=texts))
+    assert (loss.kind, loss.count) == (LossKind.UNLINKED, 2)
+    assert "links no call" in loss.sentence and "Begin the capture" not in loss.remedy
+
+
 def test_a_whole_timeline_and_an_empty_one_lack_nothing() -> None:
     assert capture_losses(timeline([(1010, 1020, COMP, 1005, 0)], steps(3))) == []
     assert capture_losses(timeline()) == []
