@@ -31,6 +31,14 @@ rows = sqlite3.connect(sys.argv[1]).execute(
     "SELECT start, end, globalTid, correlationId, nameId FROM CUPTI_ACTIVITY_KIND_RUNTIME"
 ).fetchall()
 """
+MEASURED = """
+import os, sys
+_, status, usage = os.wait4(os.posix_spawnp(sys.argv[2], sys.argv[2:], os.environ), 0)
+with open(sys.argv[1], "w") as file:
+    print(usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, file=file)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+"""Runs a command from a small process: its ru_maxrss begins with the peak of the one that starts it."""
 HPCPROF = [sys.executable, "-m", "hpcprof"]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 """Without compiled modules, as pip installs them, imports take a second more."""
@@ -52,15 +60,15 @@ class Cost:
 def cost(command: list[str], folder: Path) -> Cost:
     """Run a command and return its cost, including that of the processes that it waited for."""
     began = time.perf_counter()
+    measured = [sys.executable, "-S", "-c", MEASURED, str(folder / "usage.txt"), *command]
     with (folder / "output.txt").open("wb") as output:
-        process = subprocess.Popen(
-            command, cwd=folder, stdout=output, stderr=subprocess.STDOUT, env=ENVIRONMENT
+        status = subprocess.call(
+            measured, cwd=folder, stdout=output, stderr=subprocess.STDOUT, env=ENVIRONMENT
         )
-        _, status, usage = os.wait4(process.pid, 0)
     if status:
         sys.exit(f"{' '.join(command)}: {(folder / 'output.txt').read_text()}")
     wall = time.perf_counter() - began
-    return Cost(wall, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024)
+    return Cost(wall, *map(float, (folder / "usage.txt").read_text().split()))
 
 
 def repeat(source: Path, target: Path, times: int) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -110,8 +111,10 @@ def used(command: list[str], folder: Path) -> Usage:
         looking.join()
     if status:
         sys.exit(f"{' '.join(command)}: {(folder / 'output.txt').read_text()}")
-    # Of the first process all is known, even where nobody looked in the end.
-    usage.memory[process.pid] = max(usage.memory.get(process.pid, 0.0), spent.ru_maxrss / 1024)
+    # Of the first process all is known, even where nobody looked in the end; but ru_maxrss begins with the
+    # peak of this process.
+    if spent.ru_maxrss > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss:
+        usage.memory[process.pid] = max(usage.memory.get(process.pid, 0.0), spent.ru_maxrss / 1024)
     own = spent.ru_utime + spent.ru_stime
     usage.cpu[process.pid] = max(usage.cpu.get(process.pid, 0.0), own) if len(usage.cpu) == 1 else own
     return usage

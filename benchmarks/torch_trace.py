@@ -11,7 +11,6 @@ import gzip
 import json
 import multiprocessing
 import re
-import resource
 import shutil
 import subprocess
 import sys
@@ -75,7 +74,10 @@ def measure(path: Path) -> tuple[float, dict[str, float], float]:
             began = time.perf_counter()
             analyze_rank(analysis, timeline, 0)
             seconds[name] = time.perf_counter() - began
-    return reading, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # ru_maxrss begins with the peak of the process that started this one.
+    status = Path("/proc/self/status").read_text().splitlines()
+    peak = int(next(line for line in status if line.startswith("VmHWM")).split()[1]) / 1024
+    return reading, seconds, peak
 
 
 def alone(work: Callable[..., Any], *arguments: object) -> Any:

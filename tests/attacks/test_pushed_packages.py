@@ -36,13 +36,13 @@ _BOMBS = {
 """Beginning, repeated part and end of results that take much more memory than bytes."""
 
 _PUSH_ALL = """
-import resource, sys, threading
+import sys, threading
 from pathlib import Path
 from hpcprof.common.errors import DamagedInput
 from hpcprof.results.package import unpacked
 
-def memory():
-    return int(next(line for line in open("/proc/self/status") if line.startswith("VmRSS")).split()[1]) << 10
+def memory(name="VmRSS"):
+    return int(next(line for line in open("/proc/self/status") if line.startswith(name)).split()[1]) << 10
 
 refused = []
 def push(path):
@@ -58,7 +58,8 @@ for path in map(Path, sys.argv[1:]):
     threads = [threading.Thread(target=push, args=(path,)) for _ in range(4)]
     [one.start() for one in threads]
     [one.join() for one in threads]
-print(len(refused), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10, memory() - before)
+# ru_maxrss begins with the peak of the process that started this one.
+print(len(refused), memory("VmHWM"), memory() - before)
 """
 
 
@@ -86,12 +87,12 @@ def refused(uploads: Uploads, content: bytes, quota: int = 1 << 30) -> str:
 def test_four_bombs_at_once_stay_below_one_gigabyte_which_is_given_back(tmp_path: Path) -> None:
     paths = []
     for kind, (before, part, after) in _BOMBS.items():
-        size = 240 << 20 if kind == "lists" else 8 << 20
+        size = 60 << 20 if kind == "lists" else 8 << 20
         text = before + part * (size // len(part)) + after
         paths.append(packages.write(tmp_path, package(rows=text)))
-    assert paths[0].stat().st_size < 2 << 20
+    assert paths[0].stat().st_size < 1 << 19
     command = [sys.executable, "-c", _PUSH_ALL, str(packages.write(tmp_path, b"")), *map(str, paths)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=480, check=True)
     count, most, left = map(int, done.stdout.split())
     assert (count, done.stderr) == (4 * len(paths) + 5, "")
     assert most < _MOST_HUB_BYTES and left < 128 << 20

@@ -35,6 +35,7 @@ from hpcprof.submit.schedulers.base import user_name
 from tests.conftest import Hpcprof
 from tests.integration.conftest import Database
 from tests.submitted_run import MakeRun
+from tests.waiting import until
 
 COMPLETED = json.dumps({"state": "completed", "reason": "", "exit_code": 0})
 
@@ -201,6 +202,7 @@ def test_a_database_of_a_newer_version_is_refused_before_a_run_is_removed(
 
 def test_a_run_is_listed_tagged_kept_and_removed_by_the_commands(hpcprof: Hpcprof, tmp_path: Path) -> None:
     hpcprof("submit", "--", "sleep", "300")
+    until(lambda: "running" in hpcprof("status").stdout)
     done = hpcprof("rm", "--yes", "last")
     assert (done.returncode, "is running: end it first, with hpcprof cancel" in done.stderr) == (1, True)
     hpcprof("cancel", "last")

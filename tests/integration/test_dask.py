@@ -52,7 +52,17 @@ ONE_THREAD: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def dask() -> Iterator[OnDask]:
+def listening_before() -> set[tuple[str, int]]:
+    """The sockets on which this process listened before there was a cluster."""
+    return listening(psutil.Process())
+
+
+def listening(process: psutil.Process) -> set[tuple[str, int]]:
+    return {tuple(one.laddr) for one in process.net_connections() if one.status == psutil.CONN_LISTEN}
+
+
+@pytest.fixture(scope="module")
+def dask(listening_before: set[tuple[str, int]]) -> Iterator[OnDask]:
     """A cluster of two workers."""
     with local_cluster(2) as cluster:
         yield cluster
@@ -160,11 +170,14 @@ def test_every_task_comes_back_with_its_result(dask: OnDask) -> None:
     assert list(dask(square, [])) == []
 
 
-def test_a_cluster_of_this_machine_listens_on_this_machine_only(dask: OnDask) -> None:
-    here = psutil.Process()
-    sockets = [one for process in (here, *here.children(recursive=True)) for one in process.net_connections()]
-    listening = {one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN}
-    assert listening == {"127.0.0.1"} and all("tls://" in address for address in dask.client.nthreads())
+def test_a_cluster_of_this_machine_listens_on_this_machine_only(
+    dask: OnDask, listening_before: set[tuple[str, int]]
+) -> None:
+    workers = map(psutil.Process, dask.client.run(os.getpid).values())
+    opened = [listening(psutil.Process()) - listening_before, *map(listening, workers)]
+    assert len(opened) == 3 and all(opened)
+    assert {address for sockets in opened for address, _ in sockets} == {"127.0.0.1"}
+    assert all("tls://" in address for address in dask.client.nthreads())
 
 
 def test_workers_do_not_sample_their_threads_which_could_stop_them_for_ever(dask: OnDask) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import resource
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -175,5 +175,6 @@ def peak_memory(device: torch.device) -> dict[str, int]:
             "allocated": torch.cuda.max_memory_allocated(device),
             "reserved": torch.cuda.max_memory_reserved(device),
         }
-    # In KiB on Linux.
-    return {"resident": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+    # ru_maxrss begins with the peak of the process that started this one, such as torchrun.
+    status = Path("/proc/self/status").read_text().splitlines()
+    return {"resident": int(next(line for line in status if line.startswith("VmHWM")).split()[1]) * 1024}
