@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def build(folder: Path) -> Path:
-    """Build a wheel in an empty folder."""
+    """Build a wheel in an empty folder, by way of a source distribution."""
     # A copy: building must not leave build/ in the checkout.
     source = folder / "source"
     ignored = {".git", ".venv", "runs", "build", "tests"}
@@ -24,10 +24,8 @@ def build(folder: Path) -> Path:
     for path in ROOT.iterdir():
         if path.name not in ignored and not path.name.startswith("."):
             subprocess.run(["cp", "-r", str(path), str(source)], check=True)
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(folder), str(source)],
-        check=True,
-    )
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(source)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     (built,) = folder.glob("*.whl")
     return built
 
