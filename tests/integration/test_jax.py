@@ -72,11 +72,13 @@ def test_the_start_of_python_watches_for_jax_on_ranks_that_it_profiles(
     for folder in ("hook", "own/jax"):
         (tmp_path / folder).mkdir(parents=True)
     for name, text in PROFILERS["jax"].start_up(Target(None, ranks=1)).items():
-        (tmp_path / "hook" / name).write_text(text)
+        file = tmp_path / "hook" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
     (tmp_path / "own/jax/__init__.py").write_text("from . import profiler\n")
     (tmp_path / "own/jax/profiler.py").write_text(STANDIN)
     program = (
-        "import sys, json; before = 'hpcprof_jax_hook' in sys.modules\n"
+        "import sys, json; before = 'hpcprof_hooks.jax_hook' in sys.modules\n"
         "import jax; print(json.dumps([before, jax.profiler.start_trace is print]))"
     )
     folders = {"PYTHONPATH": f"{tmp_path}/hook:{tmp_path}/own", "TMPDIR": str(tmp_path)}

@@ -44,7 +44,7 @@ def test_the_launcher_copies_the_scripts_to_the_volume_and_runs_the_job(tmp_path
     assert (state / "rank00015.exit").read_text() == "0\n"
     hook = tmp_path / "runs" / RUN_ID / "hook"
     assert {path.name for path in hook.iterdir()} == {
-        *("sitecustomize.py", "hpcprof_start.py", "hpcprof_torch_hook", "hpcprof_uncaught.py"),
+        *("sitecustomize.py", "hpcprof_start.py", "hpcprof_hooks", "hpcprof_uncaught.py"),
         *("hpcprof_pulse.py", "hpcprof_step_lines.py"),
         *("hpcprof_on_request.py", "hpcprof_recording.py"),
     }

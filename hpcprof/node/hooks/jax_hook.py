@@ -1,6 +1,6 @@
 """Records a part of a JAX program with its own profiler.
 
-``sitecustomize`` (`hpcprof.node.hooks.torch_hook`) loads this file once the program has imported JAX. Steps
+``sitecustomize`` beside it loads this file once the program has imported JAX. Steps
 that the program marks (``jax.profiler.StepTraceAnnotation``) are counted, and by default the twenty after the
 first five are recorded, or as many as ten seconds hold. Until then, windows are recorded by time: executions
 of jitted functions cannot be counted from Python. JAX tells when it has compiled one, which may take longer
@@ -23,12 +23,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_DEFAULT_STEPS = "5-24"
-_LONGEST_DEFAULT_S = 10.0
-"""Maximum seconds of recording by default; the step under way is then the last."""
+# Relative, since the hook's folder in a run is no part of hpcprof.
+from .window import WINDOWS_S, Window, guarded, say, span_words, spans_of
 
-_WINDOWS_S = (0.0, 10.0, 60.0)
-"""The starts of windows. Each replaces the one before: the later one shows less of the program's start."""
 _WINDOW_S = 4.0
 _LONGEST_WINDOW_S = 60.0
 """Maximum seconds of a window in which the program compiles."""
@@ -37,74 +34,31 @@ _MOST_COMPILED = 2
 _COMPILES, _LOWERED = "/jax/core/compile/", "/jax/core/compile/jaxpr_to_mlir_module_duration"
 """Events of JAX: it ends a part of compiling, and XLA begins its own, which takes the longest."""
 _LOOK_S, _SELDOM_S = 0.1, 1.0
-_CLAIM = ".hpcprof-jax"
-SUFFIX = ".xplane.pb"
 
 
-def say(sentence: str) -> None:
-    """Write a line to standard error, past whatever the program has done to ``sys.stderr``."""
-    with suppress(OSError):  # the program has closed it
-        os.write(2, f"hpcprof: {sentence}\n".encode(errors="replace"))
-
-
-def _guarded(method: Any) -> Any:
-    """Let one thread at a time into the recorder, and have it give up instead of raising an error."""
-
-    @functools.wraps(method)
-    def safely(self: JaxRecorder, *arguments: Any) -> None:
-        with self.lock:
-            if self.closed or self.inside:
-                return
-            self.inside = True
-            try:
-                method(self, *arguments)
-            except Exception as error:
-                self.closed = True
-                say(f"the JAX profiler stopped: {error!r}; the program goes on.")
-            finally:
-                self.inside = False
-
-    return safely
-
-
-class JaxRecorder:
+class JaxRecorder(Window):
     """Decides what is recorded, from the steps that the program marks and from the time.
 
     ``profiler`` has ``start(folder)``, ``stop()``, ``synchronize()``, which waits for the devices, and
     ``ready()``, which tells whether the program has initialized them.
     """
 
+    title, suffix, claim = "JAX", ".xplane.pb", ".hpcprof-jax"
+
     def __init__(self, profiler: Any, environ: dict[str, str]) -> None:
+        super().__init__(environ)
         self._profiler = profiler
-        self._profile = Path(environ["HPCPROF_PROFILE_OUTPUT"] + SUFFIX)
         self._folder = self._profile.with_name(f".{os.urandom(8).hex()}.{self._profile.name}")
-        chosen = environ.get("HPCPROF_CAPTURE_STEPS")
-        self._longest = float("inf") if chosen else _LONGEST_DEFAULT_S
-        parts = ((chosen or _DEFAULT_STEPS).split(",")[0] + "-").split("-")
-        self._first, self._last = int(parts[0]), int(parts[1] or parts[0])
-        # The folder is the rank's own, and new in each attempt to run the job.
-        self._claim = Path(environ.get("TMPDIR", os.devnull), _CLAIM)
-        run, until = environ.get("HPCPROF_RUN_DIR"), environ.get("HPCPROF_CAPTURE_UNTIL")
-        self._state = Path(run) / "state" if run else None
-        # Ahead of the walltime limit, in seconds since 1970.
-        self._until = float(until) if until else float("inf")
-        self._imported = time.monotonic()
-        self._process = os.getpid()
-        self._ready: float | None = None
+        self._first, self._last = next(spans_of(self._chosen))
         self._compiled = float("-inf")
         self._lowered: float | None = None
         self._anew = _MOST_COMPILED
         self._steady = 0.0
-        self._windows = list(_WINDOWS_S)
+        self._windows = list(WINDOWS_S)
         self._began: float | None = None
         self._records_steps = False
-        self._steps = 0
         self._of_steps = ""
         self._window = ""
-        self._stands_back = False
-        self.lock = _thread.RLock()
-        self.inside = False
-        self.closed = False
 
     @property
     def waits(self) -> bool:
@@ -125,7 +79,7 @@ class JaxRecorder:
         """Note that the program has just compiled something."""
         self._compiled, self._lowered = time.monotonic(), None
 
-    @_guarded
+    @guarded
     def tick(self) -> None:
         """Begin or end a window if it is time to, and stop ahead of the walltime limit."""
         now = time.monotonic()
@@ -144,7 +98,7 @@ class JaxRecorder:
                 self._ready = max(now if self._ready is None else self._ready, compiled)
         elif self._ready is not None and self._compiled > self._ready and self._anew:
             # The window before shows how the program compiles.
-            self._ready, self._windows, self._steady = self._compiled, list(_WINDOWS_S), 0.0
+            self._ready, self._windows, self._steady = self._compiled, list(WINDOWS_S), 0.0
             self._anew -= 1
         elif self._windows and self._profiler.ready():
             self._ready = now if self._ready is None else self._ready
@@ -152,7 +106,7 @@ class JaxRecorder:
                 self._windows = [moment for moment in self._windows if moment > now - self._ready]
                 self._begin()
 
-    @_guarded
+    @guarded
     def step_begins(self) -> None:
         """Begin to record if this step is the first to record."""
         if self._steps == self._first and not self._of_steps:
@@ -162,7 +116,7 @@ class JaxRecorder:
             self._profiler.synchronize()
             self._records_steps = self._begin()
 
-    @_guarded
+    @guarded
     def step_ends(self) -> None:
         """Count a step, and stop if it is the last to record."""
         self._steps += 1
@@ -172,7 +126,7 @@ class JaxRecorder:
                 self._profiler.synchronize()
                 self._end_steps()
 
-    @_guarded
+    @guarded
     def program_profiles(self) -> None:
         """Make room for a profile that the program itself starts."""
         if self._records_steps:
@@ -181,16 +135,10 @@ class JaxRecorder:
             self._end_window()
         self._stands_back, self._windows = True, []
 
-    @_guarded
-    def close(self) -> None:
-        """Write what has been recorded when the program ends, and say what it is."""
-        if os.getpid() != self._process:
-            return
-        self._finish("the program ended")
-
     def forked(self) -> None:
         """Record nothing in a process that was forked."""
-        self.lock, self.closed = _thread.RLock(), True
+        super().forked()
+        self.closed = True
 
     def _finish(self, reason: str) -> None:
         if self._records_steps and self._began is not None:
@@ -212,11 +160,8 @@ class JaxRecorder:
         """Write what has been recorded before the job is killed, and note it in the run."""
         records = self._began is not None
         self._finish("the walltime limit came near")
-        if records and self._state is not None:
-            note = self._state / self._profile.name.replace(SUFFIX, ".stopped")
-            temporary = note.with_name(f".{note.name}.{os.getpid()}")
-            temporary.write_text("and written\n")
-            temporary.replace(note)
+        if records:
+            self._note_stopped("and written")
 
     def _begin(self) -> bool:
         if self._stands_back or not self._claimed():
@@ -231,8 +176,7 @@ class JaxRecorder:
         self._records_steps = False
         last = self._steps - 1
         if last >= self._first:
-            steps = f"step {last}" if last == self._first else f"steps {self._first} to {last}"
-            early = f"; {reason} before the end of step {self._steps}" if reason and last < self._last else ""
+            steps, early = span_words(self._first, last, self._last, reason)
             self._of_steps = f"recorded {steps} that the program marks, counted from 0{early}."
 
     def _end_window(self) -> None:
@@ -256,25 +200,11 @@ class JaxRecorder:
         self._began = None
         try:
             self._profiler.stop()
-            written = sorted(self._folder.rglob(f"*{SUFFIX}"))
+            written = sorted(self._folder.rglob(f"*{self.suffix}"))
             if keep is not None and written:
                 written[-1].replace(keep)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _claimed(self) -> bool:
-        """Return whether this process is the first of its rank that records."""
-        try:
-            descriptor = os.open(self._claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-        except FileExistsError:
-            with suppress(OSError):
-                return self._claim.read_text() == str(self._process)
-            return False
-        except OSError:
-            return True  # A container may not have the folder.
-        os.write(descriptor, str(self._process).encode())
-        os.close(descriptor)
-        return True
 
 
 class JaxProfiler:

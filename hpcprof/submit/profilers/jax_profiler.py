@@ -5,16 +5,11 @@ The hook (`hpcprof.node.hooks.jax_hook`) records steps that the program marks, e
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from hpcprof.common.errors import UsageError
 from hpcprof.node.hooks import jax_hook
 from hpcprof.submit.profilers.base import Profiler, Settings, Target, no_trace
 from hpcprof.submit.profilers.torch_profiler import start_of_python
 from hpcprof.workloads import catalogue
-
-HOOK = "hpcprof_jax_hook.py"
-"""The module of the hook in a run."""
 
 
 def _check(target: Target, settings: Settings) -> None:
@@ -34,7 +29,7 @@ def _check(target: Target, settings: Settings) -> None:
 
 
 def _start_up(target: Target) -> dict[str, str]:
-    return {HOOK: Path(jax_hook.__file__).read_text(encoding="utf-8"), **start_of_python()}
+    return start_of_python("jax_hook.py")
 
 
 JAX = Profiler(
@@ -50,5 +45,5 @@ JAX = Profiler(
     check=_check,
     start_up=_start_up,
     complaint=no_trace,
-    suffix=jax_hook.SUFFIX,
+    suffix=jax_hook.JaxRecorder.suffix,
 )

@@ -11,8 +11,7 @@ import json
 from pathlib import Path
 
 from hpcprof.common.errors import UsageError
-from hpcprof.node import pulse
-from hpcprof.node.hooks import torch_hook
+from hpcprof.node import hooks, pulse
 from hpcprof.submit.profilers.base import (
     OUTPUT,
     PULSE,
@@ -60,13 +59,17 @@ def _afterwards(target: Target, settings: Settings) -> list[tuple[str, ...]]:
     return [("mkdir", "-p", folder), ("cp", f"{OUTPUT}.trace.json.gz", folder)] if folder else []
 
 
-_FOLDER = Path(torch_hook.__file__).parent
-_START = {"sitecustomize.py": "sitecustomize.py", "hpcprof_start.py": "start.py"}
+_FOLDER = Path(hooks.__file__).parent
 
 
-def start_of_python() -> dict[str, str]:
-    """Return the files that Python runs when it starts, which load the others of a hook."""
-    return {name: (_FOLDER / file).read_text(encoding="utf-8") for name, file in _START.items()}
+def start_of_python(*recorders: str) -> dict[str, str]:
+    """Return the files that Python runs when it starts, and the modules of a recorder that they load."""
+    files = {"sitecustomize.py": "sitecustomize.py", "hpcprof_start.py": "start.py"}
+    names = ("__init__.py", "window.py", *recorders) if recorders else ()
+    for path in (path for name in names for path in sorted(_FOLDER.glob(name))):
+        file = str(path.relative_to(_FOLDER))
+        files[f"{hooks.PACKAGE}/{file}"] = file
+    return {name: (_FOLDER / file).read_text(encoding="utf-8") for name, file in files.items()}
 
 
 def start_up(target: Target) -> dict[str, str]:
@@ -74,11 +77,7 @@ def start_up(target: Target) -> dict[str, str]:
     if target.workload is not None:
         return {}
     # It has what counts the steps of optimizers.
-    texts = {PULSE: Path(pulse.__file__).read_text(encoding="utf-8")}
-    for path in sorted(_FOLDER.glob("*.py")):
-        if path.name not in _START.values():
-            texts[f"{torch_hook.PACKAGE}/{path.name}"] = path.read_text(encoding="utf-8")
-    return texts | start_of_python()
+    return {PULSE: Path(pulse.__file__).read_text(encoding="utf-8"), **start_of_python("torch_hook/*.py")}
 
 
 def start_up_unless_refused(target: Target) -> dict[str, str]:

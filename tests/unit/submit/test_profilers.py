@@ -282,7 +282,8 @@ def test_the_jax_profiler_is_for_programs_in_jax() -> None:
             jax.check(target, {})
     jax.check(Target(None, ranks=1, captures=1), {})
     assert {*jax.start_up(Target(None, ranks=1))} == {
-        *("hpcprof_jax_hook.py", "hpcprof_start.py", "sitecustomize.py")
+        *("hpcprof_start.py", "sitecustomize.py"),
+        *(f"hpcprof_hooks/{name}.py" for name in ("__init__", "jax_hook", "window")),
     }
     with pytest.raises(UsageError, match="records shapes always"):
         jax.resolve({"record_shapes": "true"})

@@ -1,6 +1,6 @@
 """Records some optimizer steps of a program that marks none, with the PyTorch profiler.
 
-``sitecustomize`` beside this file loads it once the program has imported torch. The steps of an optimizer are
+``sitecustomize`` loads it once the program has imported torch. The steps of an optimizer are
 counted, and by default the twenty after the first five are recorded, or as many as ten seconds hold. Until
 then windows are recorded: by time, for programs without an optimizer, and of the first steps, for programs
 that take no more.
@@ -12,26 +12,18 @@ into the run.
 from __future__ import annotations
 
 import _thread
-import functools
 import itertools
 import json
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 # Relative, since the hook's folder in a run is no part of hpcprof.
+from ..window import WINDOWS_S, Window, guarded, say, span_words, spans_of
 from .recording import Recording, compiler_is_loading
-
-_DEFAULT_STEPS = "5-24"
-_LONGEST_DEFAULT_S = 10.0
-"""Maximum seconds of recording by default; the step under way is then the last."""
-
-_WINDOWS_S = (0.0, 10.0, 60.0)
-"""The starts of windows. Each replaces the one before: the later one shows less of the program's start."""
 
 _WINDOW_S = 2.0
 _WINDOW_STEPS = 2
@@ -42,22 +34,13 @@ _QUIET_S = 60.0
 """Seconds without an optimizer step after which a program counts as one without an optimizer."""
 
 _GPUS = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
-_CLAIM = ".hpcprof-torch"
 _CAPTURE = "hpcprof.workloads.capture"
-
-
-def say(sentence: str) -> None:
-    """Write a line to standard error, past whatever the program has done to ``sys.stderr``."""
-    with suppress(OSError):  # the program has closed it
-        os.write(2, f"hpcprof: {sentence}\n".encode(errors="replace"))
 
 
 def chosen_spans(steps: str, options: dict[str, Any]) -> Iterator[tuple[int, int]]:
     """Yield the spans of steps to record: those of the schedule if there is one, else ``steps``."""
     if not options.get("active"):
-        for part in steps.split(","):
-            first, _, last = part.partition("-")
-            yield int(first), int(last or first)
+        yield from spans_of(steps)
         return
     wait, warmup, active, repeat = (int(options[key]) for key in ("wait", "warmup", "active", "repeat"))
     for cycle in range(repeat) if repeat else itertools.count():
@@ -65,67 +48,29 @@ def chosen_spans(steps: str, options: dict[str, Any]) -> Iterator[tuple[int, int
         yield first_step, first_step + active - 1
 
 
-def _guarded(method: Callable[..., None]) -> Callable[..., None]:
-    """Let one thread at a time into the recorder, and have it give up where the program would see an error.
-
-    A pending call or a profiler that the recorder makes may come back into it in the same thread.
-    """
-
-    @functools.wraps(method)
-    def safely(self: Recorder, *arguments: Any) -> None:
-        if self.closed or self.inside == _thread.get_ident():
-            return
-        with self.lock:
-            self.inside = _thread.get_ident()
-            try:
-                method(self, *arguments)
-            except Exception as error:
-                self.give_up(error)
-            finally:
-                self.inside = None
-
-    return safely
-
-
-class Recorder:
+class Recorder(Window):
     """Decides what is recorded, from the steps that optimizers take and from the time."""
 
+    title, suffix, claim = "PyTorch", ".trace.json.gz", ".hpcprof-torch"
+
     def __init__(self, torch: Any, environ: dict[str, str]) -> None:
-        self._torch = torch
-        self._trace = Path(environ["HPCPROF_PROFILE_OUTPUT"] + ".trace.json.gz")
         self._options = json.loads(environ.get("HPCPROF_TORCH_OPTIONS") or "{}")
-        chosen = environ.get("HPCPROF_CAPTURE_STEPS")
-        self._longest = float("inf") if chosen or self._options.get("active") else _LONGEST_DEFAULT_S
-        self._spans = chosen_spans(chosen or _DEFAULT_STEPS, self._options)
+        super().__init__(environ, schedule=bool(self._options.get("active")))
+        self._torch = torch
+        self._spans = chosen_spans(self._chosen, self._options)
         self._span = next(self._spans, None)
         self._warmup = max(1, int(self._options.get("warmup", 0)))
         self._alone = environ.get("HPCPROF_WORLD_SIZE") == "1"
-        # The folder is the rank's own, and new in each attempt to run the job.
-        self._claim = Path(environ.get("TMPDIR", os.devnull), _CLAIM)
-        run, until = environ.get("HPCPROF_RUN_DIR"), environ.get("HPCPROF_CAPTURE_UNTIL")
-        self._state = Path(run) / "state" if run else None
-        # Ahead of the walltime limit, in seconds since 1970.
-        self._until = float(until) if until else float("inf")
-        self._process = os.getpid()
-        self._steps = 0
         self._optimizer = ""
         self._last_step = float("-inf")
         self._of_steps: Recording | None = None
         self._window: Recording | None = None
         self._spare: Recording | None = None
         self._written: Recording | None = None
-        self._windows: list[float] = []
         self._no_windows = self._uses_windows = False
         self._has_optimizer = False
-        self._ready: float | None = None
         self._cycles = 0
         self._window_said = ""
-        self._owns_claim = False
-        self._imported = time.monotonic()
-        self._stands_back = False
-        self.lock = _thread.allocate_lock()
-        self.inside: int | None = None
-        self.closed = False
 
     def use_windows(self) -> None:
         """Record windows too, if this is the program and not one of its helpers.
@@ -134,7 +79,7 @@ class Recorder:
         """
         self._no_windows = bool(self._options.get("with_stack"))
         self._uses_windows = not self._no_windows
-        self._windows = list(_WINDOWS_S) if self._uses_windows else []
+        self._windows = list(WINDOWS_S) if self._uses_windows else []
 
     @property
     def waits(self) -> bool:
@@ -155,7 +100,7 @@ class Recorder:
         now = time.monotonic()
         return now - self._last_step >= _QUIET_S and now - (self._ready or now) >= self._windows[0]
 
-    @_guarded
+    @guarded
     def tick(self) -> None:
         """Begin or end a window if it is time to, and stop ahead of the walltime limit."""
         if not self.is_due() or self._is_capturing():
@@ -171,7 +116,7 @@ class Recorder:
             self._windows = [moment for moment in self._windows if moment > elapsed]
             self._begin_window()
 
-    @_guarded
+    @guarded
     def optimizer_made(self) -> None:
         """Note that the program has an optimizer: its first step, and a window that shows it, begin."""
         if self._has_optimizer or self._is_capturing():
@@ -184,7 +129,7 @@ class Recorder:
             self._begin_window()
         self._advance()
 
-    @_guarded
+    @guarded
     def stepped(self, optimizer: Any) -> None:
         """Count a step of the program, which an optimizer has ended."""
         if self._is_capturing():
@@ -196,7 +141,7 @@ class Recorder:
         if time.time() >= self._until:
             self._stop_ahead_of_walltime()
 
-    @_guarded
+    @guarded
     def program_profiles(self) -> None:
         """Make room for a profiler that the program itself starts."""
         self._stands_back = True
@@ -209,8 +154,7 @@ class Recorder:
 
     def forked(self) -> None:
         """Record nothing in a process that was forked while its parent recorded, nor windows in any."""
-        # Another thread of the parent may have held it.
-        self.lock, self.inside = _thread.allocate_lock(), None
+        super().forked()
         self._windows.clear()
         if self._of_steps or self._window:
             self.closed = True
@@ -220,18 +164,11 @@ class Recorder:
 
     def give_up(self, error: Exception) -> None:
         """Record nothing more after an error."""
-        self.closed = True
-        say(f"the PyTorch profiler stopped: {error!r}; the program goes on.")
+        super().give_up(error)
         active = self._of_steps or self._window
         if active is not None:
             with suppress(Exception):
                 active.stop()
-
-    @_guarded
-    def close(self) -> None:
-        """Write what has been recorded when the program ends, and say what it is."""
-        if os.getpid() == self._process:
-            self._finish("the program ended")
 
     def _finish(self, reason: str) -> None:
         if self._of_steps is not None:
@@ -247,7 +184,7 @@ class Recorder:
             say(self._window_said.format(steps=self._counted()))
         elif self._stands_back:
             say("no trace: the program runs the PyTorch profiler itself.")
-        elif self._no_windows and not self._steps and not self._trace.exists():
+        elif self._no_windows and not self._steps and not self._profile.exists():
             say("no trace: the program took no optimizer step, and with_stack=true records only steps.")
         elif self._steps and self._span:
             say(
@@ -263,13 +200,9 @@ class Recorder:
         earlier = self._written
         self._finish("the walltime limit came near")
         last = self._written
-        if last is None or last is earlier or self._state is None:
-            return
-        steps = f"{last.steps} step{'s' * (last.steps != 1)}" if last.steps else f"{last.seconds:.2g} s"
-        note = self._state / self._trace.name.replace(".trace.json.gz", ".stopped")
-        temporary = note.with_name(f".{note.name}.{os.getpid()}")
-        temporary.write_text(f"after {steps} and written\n")
-        temporary.replace(note)
+        if last is not None and last is not earlier:
+            steps = f"{last.steps} step{'s' * (last.steps != 1)}" if last.steps else f"{last.seconds:.2g} s"
+            self._note_stopped(f"after {steps} and written")
 
     def _advance(self) -> None:
         """Begin or end recordings where the next step begins, and mark it."""
@@ -323,12 +256,11 @@ class Recorder:
         if done < first:
             return
         cycle = f"cycle{self._cycles}" if self._cycles else ""
-        recording.write(self._trace.parent / cycle / self._trace.name)
+        recording.write(self._profile.parent / cycle / self._profile.name)
         self._cycles += 1
         self._written, self._spare = recording, None
         self._windows.clear()
-        steps = f"step {first}" if done == first else f"steps {first} to {done}"
-        early = f"; {reason} before the end of step {done + 1}" if done < last else ""
+        steps, early = span_words(first, done, last, reason)
         say(f"recorded optimizer {steps} of {self._optimizer}, counted from 0{early}.")
 
     def _stop_window(self) -> None:
@@ -354,7 +286,7 @@ class Recorder:
         return not others and not self._left_alone() and window.has_operations()
 
     def _write_window(self, window: Recording) -> None:
-        window.write(self._trace)
+        window.write(self._profile)
         self._written, self._spare = window, None
         begin = (window.began or self._imported) - self._imported
         self._window_said = (
@@ -374,16 +306,7 @@ class Recorder:
         # The only rank of the job may have started several processes, as torchrun does.
         if several and distributed.get_rank() != 0:
             return False
-        if self._owns_claim:
-            return True
-        try:
-            os.close(os.open(self._claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-        except FileExistsError:
-            return False
-        except OSError:
-            pass  # A container may not have the folder.
-        self._owns_claim = True
-        return True
+        return super()._claimed()
 
     def _left_alone(self) -> bool:
         """Return whether the program says itself what is to be profiled."""

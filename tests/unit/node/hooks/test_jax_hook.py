@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpcprof.node.hooks import jax_hook
+from hpcprof.node.hooks import jax_hook, window
 from hpcprof.node.hooks.jax_hook import JaxRecorder
 
 
@@ -53,7 +53,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The lines that the hook prints."""
     texts: list[str] = []
-    monkeypatch.setattr(jax_hook, "say", texts.append)
+    for module in (jax_hook, window):
+        monkeypatch.setattr(module, "say", texts.append)
     return texts
 
 

@@ -6,6 +6,7 @@ import ast
 import gzip
 import importlib.machinery
 import json
+import os
 import re
 import sys
 import threading
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 
+from hpcprof.node.hooks import window
 from hpcprof.node.hooks.torch_hook import recorder as hook
 from hpcprof.node.hooks.torch_hook.recorder import Recorder, chosen_spans
 from hpcprof.node.hooks.torch_hook.recording import Recording
@@ -77,7 +79,7 @@ def test_by_default_the_twenty_steps_after_the_first_five_are_recorded(
 def test_steps_are_recorded_for_ten_seconds_at_most_unless_the_job_chose_them(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hook, "_LONGEST_DEFAULT_S", 0.0)  # every step is longer
+    monkeypatch.setattr(window, "LONGEST_DEFAULT_S", 0.0)  # every step is longer
     train(recorder(tmp_path), 30)
     assert said(capfd) == ["hpcprof: recorded optimizer step 5 of Recorder, counted from 0."]
     assert ranges(trace(tmp_path)) == ["5"]
@@ -154,7 +156,7 @@ def test_no_window_begins_while_the_program_imports_the_compiler_for_the_profile
 def test_a_window_that_the_end_of_the_program_cuts_short_does_not_replace_a_whole_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hook, "_WINDOWS_S", (0.0, 1e-9))
+    monkeypatch.setattr(hook, "WINDOWS_S", (0.0, 1e-9))
     running = recorder(tmp_path)
     running.use_windows()
     running.tick()
@@ -221,7 +223,7 @@ def test_without_an_optimizer_windows_are_recorded_by_time_and_the_last_one_stay
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hook, "_WINDOW_S", 0.0)
-    monkeypatch.setattr(hook, "_WINDOWS_S", (0.0, 1e-9))
+    monkeypatch.setattr(hook, "WINDOWS_S", (0.0, 1e-9))
     running = recorder(tmp_path)
     running.use_windows()
     for size in (3, 5):
@@ -262,8 +264,13 @@ def test_a_gpu_that_the_program_has_not_used_yet_is_left_alone(
     assert not trace(tmp_path).exists()
 
 
-def test_of_several_processes_of_a_rank_the_first_that_takes_steps_is_recorded(tmp_path: Path) -> None:
-    first, second = recorder(tmp_path), recorder(tmp_path)
+def test_of_several_processes_of_a_rank_the_first_that_takes_steps_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = recorder(tmp_path)
+    with monkeypatch.context() as other:
+        other.setattr(os, "getpid", lambda: 1)
+        second = recorder(tmp_path)
     train(first, 5)
     train(second, 30)
     assert not trace(tmp_path).exists()

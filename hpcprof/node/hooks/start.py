@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
     from typing import Any
 
-_PACKAGE = "hpcprof_torch_hook"
+_TORCH_HOOK, _JAX_HOOK = "hpcprof_hooks.torch_hook", "hpcprof_hooks.jax_hook"
 _UNCAUGHT = "hpcprof_uncaught"
 _PULSE, _STEP_LINES = "hpcprof_pulse", "hpcprof_step_lines"
-_JAX_HOOK = "hpcprof_jax_hook"
 _ON_REQUEST, _RECORDING = "hpcprof_on_request", "hpcprof_recording"
 _MEMORY = "hpcprof_memory_history"
 
@@ -153,7 +152,9 @@ def _guarded(what: str, function: Callable[..., object], *arguments: object) -> 
 
 
 def _is_here(name: str) -> bool:
-    return os.path.exists(os.path.join(_folder, name))
+    """Return whether the run has a module or package of the hook."""
+    path = os.path.join(_folder, *name.split("."))
+    return os.path.exists(f"{path}.py") or os.path.isdir(path)
 
 
 def _is_child() -> bool:
@@ -164,13 +165,13 @@ def _is_child() -> bool:
 
 def _watch_torch(torch: ModuleType) -> None:
     _guarded("the steps of this rank are not counted", _start_pulse, torch)
-    if _is_here(_PACKAGE) and os.environ.get("HPCPROF_PROFILER") != "none":
-        load(f"{_PACKAGE}.watch").start(torch, load(_PULSE), _is_child())
+    if _is_here(_TORCH_HOOK) and os.environ.get("HPCPROF_PROFILER") != "none":
+        load(f"{_TORCH_HOOK}.watch").start(torch, load(_PULSE), _is_child())
 
 
 def _watch_jax(jax: ModuleType) -> None:
     _guarded("the steps of this rank are not counted", _start_pulse, None, jax)
-    if _is_here(f"{_JAX_HOOK}.py") and os.environ.get("HPCPROF_PROFILER") == "jax" and not _is_child():
+    if _is_here(_JAX_HOOK) and os.environ.get("HPCPROF_PROFILER") == "jax" and not _is_child():
         load(_JAX_HOOK).start(jax)
 
 
@@ -201,7 +202,7 @@ _WATCHES = {
 
 def _start_pulse(torch: ModuleType | None = None, jax: ModuleType | None = None) -> None:
     """Begin to watch, and to count steps."""
-    if not _is_here(f"{_STEP_LINES}.py"):
+    if not _is_here(_STEP_LINES):
         return
     pulse = load(_PULSE)
     watched = pulse.install(load(_STEP_LINES).StepLines)
@@ -210,7 +211,7 @@ def _start_pulse(torch: ModuleType | None = None, jax: ModuleType | None = None)
     if watched is not None and torch is not None:
         load(_ON_REQUEST).install(torch, load(_RECORDING), watched)
         pulse.watch_optimizers(torch, watched.stepped)
-        if _is_here(f"{_MEMORY}.py"):
+        if _is_here(_MEMORY):
             load(_MEMORY).install(torch, watched)
 
 
@@ -264,7 +265,7 @@ def watch(folder: str) -> None:
     _standard_path.extend(
         entry for entry in sys.path if entry == library or os.path.basename(entry) == "lib-dynload"
     )
-    if any(map(_is_here, (_PACKAGE, f"{_STEP_LINES}.py", f"{_JAX_HOOK}.py"))):
+    if any(map(_is_here, (_TORCH_HOOK, _STEP_LINES, _JAX_HOOK))):
         sys.meta_path.insert(0, _Finder())
-    if _is_here(f"{_UNCAUGHT}.py"):
+    if _is_here(_UNCAUGHT):
         _watch_exceptions()
