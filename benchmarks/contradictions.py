@@ -44,9 +44,9 @@ from hpcprof.report.explanation import conclusion  # noqa: E402
 from hpcprof.report.facts import facts  # noqa: E402
 from hpcprof.report.page.chart_data import chart_data  # noqa: E402
 from hpcprof.report.page.first_screen import first_screen  # noqa: E402
-from hpcprof.results.across_runs import over_pair  # noqa: E402
+from hpcprof.results.across.across_runs import over_pair  # noqa: E402
 from hpcprof.results.api import Results  # noqa: E402
-from hpcprof.results.run_names import find_known_run  # noqa: E402
+from hpcprof.results.collect.run_names import find_known_run  # noqa: E402
 from hpcprof.results.store.store import open_store  # noqa: E402
 from hpcprof.serve.app import serve_store  # noqa: E402
 from hpcprof.serve.guard import Access  # noqa: E402

@@ -36,8 +36,8 @@ from hpcprof.analysis.explain.explanation import Finding  # noqa: E402
 from hpcprof.analysis.explain.inputs import ExplainInputs  # noqa: E402
 from hpcprof.analysis.explain.replay import Replay  # noqa: E402
 from hpcprof.analysis.explain.whatif import predict  # noqa: E402
-from hpcprof.results.explanation import explain_inputs  # noqa: E402
-from hpcprof.results.run_names import find_known_run  # noqa: E402
+from hpcprof.results.ask.explanation import explain_inputs  # noqa: E402
+from hpcprof.results.collect.run_names import find_known_run  # noqa: E402
 from hpcprof.results.store.store import open_store  # noqa: E402
 
 REVERSE = "range:data+40ms"

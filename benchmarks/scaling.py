@@ -35,14 +35,14 @@ TENSOR, PIPELINE = 8, 4
 ACROSS = """
 import sys
 from pathlib import Path
-from hpcprof.results.over_ranks import analyze_over_ranks
+from hpcprof.results.collect.over_ranks import analyze_over_ranks
 from hpcprof.results.store.store import open_store
 store = open_store(sys.argv[1], Path("."))
 analyze_over_ranks(store.runs()[0].id, store)
 """
 NOTHING = """
 import hpcprof.analysis.collectives.skew, hpcprof.analysis.collectives.across_ranks
-import hpcprof.analysis.account.step_account, hpcprof.results.over_ranks, hpcprof.results.store.store
+import hpcprof.analysis.account.step_account, hpcprof.results.collect.over_ranks, hpcprof.results.store.store
 """
 _LOOK_SECONDS = 0.05
 _TICKS = os.sysconf("SC_CLK_TCK")

@@ -21,14 +21,14 @@ _SUBREAPER = 36
 
 def phase(task: int) -> int:
     """Need what a task over ranks needs."""
-    import_module("hpcprof.results.over_ranks")
+    import_module("hpcprof.results.collect.over_ranks")
     return task
 
 
 def phases(jobs: int, count: int, anew: bool) -> None:
     """Run some phases, by the same workers unless they start anew."""
-    from hpcprof.results.executors.processes import Processes
-    from hpcprof.results.rank_task import PRELOAD
+    from hpcprof.results.collect.executors.processes import Processes
+    from hpcprof.results.collect.rank_task import PRELOAD
 
     processes = Processes(jobs, PRELOAD)
     with nullcontext() if anew else processes:

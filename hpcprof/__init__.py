@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hpcprof.common.errors import DamagedInput, HpcprofError, SchedulerError, StoreError, UsageError
+    from hpcprof.results.across.history import History
     from hpcprof.results.api import Results
-    from hpcprof.results.collect import Collected
-    from hpcprof.results.executors.interface import Progress
-    from hpcprof.results.history import History
+    from hpcprof.results.collect.collection import Collected
+    from hpcprof.results.collect.executors.interface import Progress
     from hpcprof.runs.directory import Run
     from hpcprof.submit.jobs.job import JobSpec
 
@@ -194,9 +194,9 @@ def collect_profiles(
     hpcprof.HpcprofError
         If there are no profiles, or two have the same rank; then nothing is stored.
     """
-    from hpcprof.results import collect
+    from hpcprof.results.collect import collection
 
-    return collect.collect_profiles(
+    return collection.collect_profiles(
         run, runs_dir=runs_dir, db=db, jobs=jobs, progress=progress, step_range=step_range, program=program
     )
 
@@ -229,7 +229,7 @@ def histories(
     hpcprof.UsageError
         If there is no such metric or program, or the database cannot be used.
     """
-    from hpcprof.results import history
+    from hpcprof.results.across import history
     from hpcprof.results.api import located
 
     runs, store = located(runs_dir, db)
@@ -258,7 +258,7 @@ def set_baseline(
     hpcprof.UsageError
         If a run does not exist or cannot be compared, or the database cannot be used.
     """
-    from hpcprof.results import named_baselines
+    from hpcprof.results.across import named_baselines
     from hpcprof.results.api import located
 
     folder, store = located(runs_dir, db)
@@ -281,8 +281,8 @@ def open_baseline(
     hpcprof.UsageError
         If there is no such baseline, one of its runs is gone, or the database cannot be used.
     """
+    from hpcprof.results.across.named_baselines import baseline_runs
     from hpcprof.results.api import Results, located
-    from hpcprof.results.named_baselines import baseline_runs
 
     runs, store = located(runs_dir, db)
     return [Results(run, store) for run in baseline_runs(name, store, runs)]

@@ -44,7 +44,7 @@ _NUMBER = struct.Struct("i")
 _NOT_IMPORTED = (
     "hpcprof.__main__",
     "hpcprof.mcp",
-    "hpcprof.results.executors",
+    "hpcprof.results.collect.executors",
     "hpcprof.templates",
     "hpcprof.workloads",
 )

@@ -36,7 +36,7 @@ def set_(runs_dir: Path, db: str | None, name: str, runs: tuple[str, ...]) -> No
 
     Several runs are repeats: a verdict takes at least two per side. A sweep means all its runs.
     """
-    from hpcprof.results.named_baselines import set_baseline
+    from hpcprof.results.across.named_baselines import set_baseline
     from hpcprof.results.store.store import open_store
 
     found = set_baseline(name, runs, open_store(db, runs_dir), runs_dir)
@@ -48,7 +48,7 @@ def set_(runs_dir: Path, db: str | None, name: str, runs: tuple[str, ...]) -> No
 @format_option
 def list_(runs_dir: Path, db: str | None, form: str) -> None:
     """List the baselines with their runs, and when they were set."""
-    from hpcprof.results.named_baselines import named_baselines
+    from hpcprof.results.across.named_baselines import named_baselines
     from hpcprof.results.store.store import open_store
 
     found = named_baselines(open_store(db, runs_dir))
@@ -63,7 +63,7 @@ def list_(runs_dir: Path, db: str | None, form: str) -> None:
 @click.argument("name", shell_complete=complete_baselines)
 def rm(runs_dir: Path, db: str | None, name: str) -> None:
     """Remove a baseline; its runs stay."""
-    from hpcprof.results.named_baselines import remove_baseline
+    from hpcprof.results.across.named_baselines import remove_baseline
     from hpcprof.results.store.store import open_store
 
     remove_baseline(name, open_store(db, runs_dir))

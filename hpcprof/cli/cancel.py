@@ -9,7 +9,7 @@ import click
 from hpcprof.cli.completion import complete_runs
 from hpcprof.cli.conventions import command_with_examples
 from hpcprof.cli.options import runs_dir_option
-from hpcprof.results.jobs import find_jobs
+from hpcprof.results.collect.jobs import find_jobs
 from hpcprof.submit.remote.mirror import connect
 from hpcprof.submit.waiting import cancel_and_wait
 

@@ -11,7 +11,7 @@ from hpcprof.cli.conventions import command_with_examples
 from hpcprof.cli.options import runs_dir_option, with_default
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import counted
-from hpcprof.results.jobs import find_jobs
+from hpcprof.results.collect.jobs import find_jobs
 from hpcprof.runs.directory import typed_name
 from hpcprof.submit.runs.captures import await_capture, request_capture
 

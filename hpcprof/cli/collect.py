@@ -22,9 +22,9 @@ from hpcprof.common.errors import HpcprofError, StoreError, UsageError
 from hpcprof.common.units import counted, format_duration
 
 if TYPE_CHECKING:
-    from hpcprof.results.executors.dask import OnDask
-    from hpcprof.results.executors.interface import Executor
-    from hpcprof.results.executors.processes import Processes
+    from hpcprof.results.collect.executors.dask import OnDask
+    from hpcprof.results.collect.executors.interface import Executor
+    from hpcprof.results.collect.executors.processes import Processes
     from hpcprof.results.store.store import Store
     from hpcprof.runs.directory import Run
 
@@ -142,8 +142,8 @@ def command(
     workers = workers_here(jobs)
     if named and executor == "processes":
         _expect(workers, named)
-    from hpcprof.results.run_names import find_runs_to_collect
-    from hpcprof.results.run_profiles import runs_to_collect, told_apart
+    from hpcprof.results.collect.run_names import find_runs_to_collect
+    from hpcprof.results.collect.run_profiles import runs_to_collect, told_apart
     from hpcprof.results.store.store import open_store
     from hpcprof.runs.directory import find_runs, typed_name
 
@@ -156,7 +156,7 @@ def command(
     for sentence in told_apart(found):
         click.echo(f"hpcprof: {sentence}", err=True)
     if submit:
-        from hpcprof.results.host_collect import submit_there
+        from hpcprof.results.collect.host_collect import submit_there
         from hpcprof.submit.collect_job import CollectPlacement, submit_collect
         from hpcprof.submit.remote.mirror import host_of
 
@@ -201,7 +201,7 @@ class _Pool:
 
 @contextmanager
 def _started(kind: str, jobs: int | None, here: Processes) -> Iterator[_Pool]:
-    from hpcprof.results.executors.mpi import over_mpi
+    from hpcprof.results.collect.executors.mpi import over_mpi
 
     with here:
         yield _Pool(over_mpi if kind == "mpi" else here, jobs)
@@ -209,18 +209,18 @@ def _started(kind: str, jobs: int | None, here: Processes) -> Iterator[_Pool]:
 
 def workers_here(jobs: int | None = None) -> Processes:
     """Return the executor that reads profiles by processes of this machine, by default on all CPUs."""
-    from hpcprof.results.executors.planning import usable_cpus
-    from hpcprof.results.executors.processes import Processes
-    from hpcprof.results.rank_task import PRELOAD, work_of
+    from hpcprof.results.collect.executors.planning import usable_cpus
+    from hpcprof.results.collect.executors.processes import Processes
+    from hpcprof.results.collect.rank_task import PRELOAD, work_of
 
     return Processes(jobs or usable_cpus(), PRELOAD, work_of, if_quicker=jobs is None)
 
 
 def _expect(here: Processes, runs: Sequence[Run]) -> None:
     """Let workers import what they need while this process imports what opens the store."""
-    from hpcprof.results.known_files import unchanged_files
-    from hpcprof.results.rank_task import ProfileTask
-    from hpcprof.results.run_profiles import profiles_of
+    from hpcprof.results.collect.known_files import unchanged_files
+    from hpcprof.results.collect.rank_task import ProfileTask
+    from hpcprof.results.collect.run_profiles import profiles_of
 
     new: list[ProfileTask] = []
     for run in runs:
@@ -241,15 +241,15 @@ class _Dask:
 
     @contextmanager
     def started(self, runs: Sequence[Run]) -> Iterator[_Pool]:
-        from hpcprof.results.rank_task import work_of
+        from hpcprof.results.collect.rank_task import work_of
 
         with self._cluster(runs) as dask:
             click.echo(f"hpcprof: Dask dashboard: {dask.dashboard}", err=True)
             yield _Pool(replace(dask, work=work_of), dask.workers)
 
     def _cluster(self, runs: Sequence[Run]) -> AbstractContextManager[OnDask]:
-        from hpcprof.results.executors.dask import existing_cluster, local_cluster
-        from hpcprof.results.executors.planning import usable_cpus
+        from hpcprof.results.collect.executors.dask import existing_cluster, local_cluster
+        from hpcprof.results.collect.executors.planning import usable_cpus
 
         folders = [run.path.absolute() for run in runs]
         if self.address is not None:
@@ -260,7 +260,7 @@ class _Dask:
             return existing_cluster(self.address, folders)
         if self.placed is None:
             return local_cluster(self.jobs or usable_cpus())
-        from hpcprof.results.executors.dask_jobs import batch_cluster
+        from hpcprof.results.collect.executors.dask_jobs import batch_cluster
         from hpcprof.submit.worker_jobs import WorkerPlacement, make_worker_jobs
 
         values = {name: value for name, value in self.placed.items() if value is not None}
@@ -286,7 +286,7 @@ def _check_options(executor: str, submit: bool, address: str | None, placed: Seq
 def _named_runs(references: Sequence[str], runs_dir: Path) -> list[Run] | None:
     """Return runs by their names without the store; None if one of them is not a folder here."""
     from hpcprof.profiles.event_folders import EVENTS
-    from hpcprof.results.run_profiles import runs_to_collect
+    from hpcprof.results.collect.run_profiles import runs_to_collect
     from hpcprof.runs.directory import MANIFEST, open_run, submitted_ids
     from hpcprof.submit.remote.mirror import host_of
 
@@ -307,9 +307,9 @@ def _named_runs(references: Sequence[str], runs_dir: Path) -> list[Run] | None:
 
 def _nothing_new(runs: Sequence[Run], runs_dir: Path, db: str | None) -> bool:
     """Say so and return True if neither the profiles of all runs nor the store have changed."""
-    from hpcprof.results.known_files import settled
-    from hpcprof.results.last_collected import note_collected
-    from hpcprof.results.run_profiles import profiles_of
+    from hpcprof.results.collect.known_files import settled
+    from hpcprof.results.collect.last_collected import note_collected
+    from hpcprof.results.collect.run_profiles import profiles_of
     from hpcprof.runs.config import database_file, default_database
     from hpcprof.runs.directory import update_files
 
@@ -367,11 +367,11 @@ def collect_and_tell(
     By default it is read by processes on all CPUs of this machine. With ``aside`` standard output is for
     something else, so that it is said on standard error.
     """
-    from hpcprof.results.collect import collect
-    from hpcprof.results.executors.planning import usable_cpus
-    from hpcprof.results.host_collect import collect_there
-    from hpcprof.results.run_profiles import readable
-    from hpcprof.results.stalls import is_unprofiled
+    from hpcprof.results.collect.collection import collect
+    from hpcprof.results.collect.executors.planning import usable_cpus
+    from hpcprof.results.collect.host_collect import collect_there
+    from hpcprof.results.collect.run_profiles import readable
+    from hpcprof.results.collect.stalls import is_unprofiled
     from hpcprof.runs.live_steps import describe_live_steps
     from hpcprof.submit.remote.mirror import bring_profiles, host_of
 

@@ -118,8 +118,8 @@ def command(
     told = _targets(notify)
     from hpcprof.report.ci import artifact_sentence
     from hpcprof.report.comparison import compare_runs, regression_reasons
-    from hpcprof.results.named_baselines import baseline_runs
-    from hpcprof.results.run_names import typed_run
+    from hpcprof.results.across.named_baselines import baseline_runs
+    from hpcprof.results.collect.run_names import typed_run
     from hpcprof.results.store.store import open_store
 
     store = open_store(db, runs_dir)

@@ -148,7 +148,7 @@ def _runs(context: click.Context, incomplete: str) -> Iterator[str]:
 
 
 def _baselines(context: click.Context, incomplete: str) -> Iterable[str]:
-    from hpcprof.results.named_baselines import named_baselines
+    from hpcprof.results.across.named_baselines import named_baselines
     from hpcprof.results.store.store import open_store
     from hpcprof.runs.directory import runs_directory
 
@@ -166,7 +166,7 @@ def _programs(context: click.Context, incomplete: str) -> Iterable[str]:
 
 
 def _metrics(context: click.Context, incomplete: str) -> Iterable[str]:
-    from hpcprof.results.history import METRICS
+    from hpcprof.results.across.history import METRICS
 
     return METRICS
 

@@ -53,10 +53,10 @@ def command(
     """
     from hpcprof.analysis.explain.gates import parse_gate
     from hpcprof.report.request import find_collected_run
-    from hpcprof.results.explanation import explain
-    from hpcprof.results.run_names import command_line
+    from hpcprof.results.ask.explanation import explain
+    from hpcprof.results.ask.when_asked import on_all_cpus
+    from hpcprof.results.collect.run_names import command_line
     from hpcprof.results.store.store import open_store
-    from hpcprof.results.when_asked import on_all_cpus
 
     gates = [parse_gate(text) for text in fail_on]
     store = open_store(db, runs_dir)

@@ -12,8 +12,8 @@ from hpcprof.cli.options import flag, store_options
 from hpcprof.cli.rm import carry_out, confirm, describe, yes_option
 from hpcprof.common.errors import UsageError
 from hpcprof.common.units import counted, format_bytes
-from hpcprof.results.cleanup import compact_store, missing_removals, old_removals
-from hpcprof.results.listing import parse_age
+from hpcprof.results.across.cleanup import compact_store, missing_removals, old_removals
+from hpcprof.results.across.listing import parse_age
 
 
 @command_with_examples("gc", "hpcprof gc --older-than 30d --dry-run", "hpcprof gc --missing --yes")

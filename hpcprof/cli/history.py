@@ -18,7 +18,7 @@ from hpcprof.common.errors import UsageError, writing
 from hpcprof.common.units import counted
 
 if TYPE_CHECKING:
-    from hpcprof.results.history import History
+    from hpcprof.results.across.history import History
 
 _REGRESSION_EXIT = 3
 _BY_IMPORTANCE = ("run", "value", "change", "time", "commit", "tags")
@@ -79,7 +79,7 @@ def command(
     beside the runs.
     """
     from hpcprof.report.history import COLUMNS, left_out, plain_rows, regression_sentence
-    from hpcprof.results.history import gated_histories, histories, may_be_gated, regressions
+    from hpcprof.results.across.history import gated_histories, histories, may_be_gated, regressions
     from hpcprof.results.store.store import open_store
 
     if fail_on_regression and not may_be_gated(metric):

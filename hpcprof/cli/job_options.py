@@ -126,7 +126,7 @@ def log_origins(request: JobSpec, site: Site, job: Job) -> None:
 
 def repeated(reference: str, runs_dir: Path) -> tuple[Site, Job]:
     """Return the site and the job of an earlier run, unchanged."""
-    from hpcprof.results.jobs import find_job
+    from hpcprof.results.collect.jobs import find_job
     from hpcprof.submit.sites.model import recorded_site
 
     submission = find_job(reference, runs_dir).submission

@@ -13,7 +13,7 @@ from hpcprof.cli.conventions import command_with_examples, exit_naming
 from hpcprof.cli.options import repeatable, store_options
 from hpcprof.cli.tables import format_option, show_what_fits, write_rows
 from hpcprof.common.units import format_ns, visible
-from hpcprof.results.listing import STATES, ListedRun, Selection, list_runs, parse_since
+from hpcprof.results.across.listing import STATES, ListedRun, Selection, list_runs, parse_since
 from hpcprof.submit.jobs.walltime import format_walltime
 
 _BY_IMPORTANCE = (

@@ -72,9 +72,9 @@ def command(
     been read. One may become 200 times larger, or 100 MB; a larger one is left out with a sentence.
     """
     from hpcprof.cli.collect import for_each
-    from hpcprof.results.explanation import explain
-    from hpcprof.results.run_names import find_runs_to_collect
-    from hpcprof.results.run_profiles import told_apart
+    from hpcprof.results.ask.explanation import explain
+    from hpcprof.results.collect.run_names import find_runs_to_collect
+    from hpcprof.results.collect.run_profiles import told_apart
     from hpcprof.results.store.store import open_store
 
     store = open_store(db, runs_dir)
@@ -109,8 +109,8 @@ def _collect(run: Run, store: Store, program: str | None) -> bool:
 
 def _show(run: Run, store: Store, runs_dir: Path, as_page: bool) -> None:
     from hpcprof.report.request import AnalysisReport, ReportRequest, make_report
-    from hpcprof.results.cleanup import page_path
-    from hpcprof.results.when_asked import asked_on_all_cpus
+    from hpcprof.results.across.cleanup import page_path
+    from hpcprof.results.ask.when_asked import asked_on_all_cpus
 
     name = str(run.path) if run.manifest else run.id
     page = page_path(runs_dir, run.id) if as_page else None

@@ -17,7 +17,7 @@ from hpcprof.cli.options import FILE, flag, store_options
 from hpcprof.cli.pushing import push_each
 
 if TYPE_CHECKING:
-    from hpcprof.results.push import HubAddress
+    from hpcprof.results.across.push import HubAddress
     from hpcprof.runs.directory import Run
 
 
@@ -47,8 +47,8 @@ def command(
     """
     from hpcprof.cli.report import collect_first
     from hpcprof.report.request import collect_missing
-    from hpcprof.results.push import hub_address
-    from hpcprof.results.run_names import find_known_runs
+    from hpcprof.results.across.push import hub_address
+    from hpcprof.results.collect.run_names import find_known_runs
     from hpcprof.results.store.store import open_store
 
     hub = hub_address(url, token_file)

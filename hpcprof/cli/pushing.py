@@ -11,7 +11,7 @@ from hpcprof.cli.progress import ProgressLine, bar
 from hpcprof.common.errors import HpcprofError
 
 if TYPE_CHECKING:
-    from hpcprof.results.push import HubAddress
+    from hpcprof.results.across.push import HubAddress
     from hpcprof.results.store.store import Store
     from hpcprof.runs.directory import Run
 
@@ -20,7 +20,7 @@ def pushing_to(url: str | None) -> HubAddress | None:
     """Return the hub that ``--push`` names, with the token in the environment; None without one."""
     if url is None:
         return None
-    from hpcprof.results.push import hub_address
+    from hpcprof.results.across.push import hub_address
 
     return hub_address(url, None)
 
@@ -37,7 +37,7 @@ def push_each(
     What fails is told on standard error, and the next run follows: it is not the result of a job. If given,
     ``collect`` is called with each run before.
     """
-    from hpcprof.results.push import push_run
+    from hpcprof.results.across.push import push_run
 
     complete = True
     for run in runs:

@@ -66,12 +66,12 @@ def command(
     if runs or memory:
         given = f"RUN {runs[0]}" if runs else "--memory"
         raise UsageError(f"{given} is for --events: SQL on the results database names runs by run_id.")
-    from hpcprof.results import query
+    from hpcprof.results.ask import query
 
     if sql is None:
         answer = query.schema()
     else:
-        from hpcprof.results.when_asked import complete_tables, incomplete_tables, on_all_cpus
+        from hpcprof.results.ask.when_asked import complete_tables, incomplete_tables, on_all_cpus
 
         store = open_store(db, runs_dir)
         complete_tables(sql, store, runs_dir, on_all_cpus)
@@ -84,7 +84,7 @@ def command(
 def _ask_events(
     store: Store, runs_dir: Path, form: str, sql: str | None, memory: str | None, references: tuple[str, ...]
 ) -> None:
-    from hpcprof.results.event_query import MEMORY, asking, find_events, schema
+    from hpcprof.results.ask.event_query import MEMORY, asking, find_events, schema
 
     if sql is None:
         answer = schema()
@@ -92,9 +92,9 @@ def _ask_events(
         return
     from hpcprof.cli.collect import ProgressBar
     from hpcprof.common.units import parse_memory
-    from hpcprof.results.executors.processes import Processes
-    from hpcprof.results.rank_task import PRELOAD
-    from hpcprof.results.run_names import find_known_runs
+    from hpcprof.results.collect.executors.processes import Processes
+    from hpcprof.results.collect.rank_task import PRELOAD
+    from hpcprof.results.collect.run_names import find_known_runs
 
     # DuckDB's binding lists on standard error what is not freed at exit.
     atexit.unregister(gc.freeze)

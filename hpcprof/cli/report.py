@@ -73,8 +73,8 @@ def command(
     analysis with --against, as repeats, and by scaling, which covers all runs where none is named.
     """
     from hpcprof.report.request import AnalysisReport, ReportRequest, make_report
+    from hpcprof.results.ask.when_asked import asked_on_all_cpus
     from hpcprof.results.store.store import open_store
-    from hpcprof.results.when_asked import asked_on_all_cpus
 
     request = ReportRequest(
         runs, against, analysis, one_table=form == "csv", html=html, scrub=scrub, threshold=threshold
@@ -101,7 +101,7 @@ def collect_first(run: Run, store: Store) -> None:
     """Collect a run that this version of hpcprof has not collected, and say so on standard error."""
     # Imported here: a report from the store is quick.
     from hpcprof.cli.collect import collect_and_tell
-    from hpcprof.results.analysis_table import earlier_version
+    from hpcprof.results.store.analysis_table import earlier_version
 
     earlier = earlier_version(store.profiles(run.id).values()) if store.exists() else ""
     why = f"{run.id} was collected by {earlier}" if earlier else f"nothing of {run.id} has been collected"
@@ -112,8 +112,8 @@ def collect_first(run: Run, store: Store) -> None:
 
 def explain_first(run: Run, store: Store) -> str:
     """Explain a run before its report is shown; return why that failed, empty if it did not."""
-    from hpcprof.results.explanation import explain_for_report
-    from hpcprof.results.when_asked import on_all_cpus
+    from hpcprof.results.ask.explanation import explain_for_report
+    from hpcprof.results.ask.when_asked import on_all_cpus
 
     with ExplainingLine() as progress:
         return explain_for_report(run, store, progress, on_all_cpus)

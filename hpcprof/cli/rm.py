@@ -13,7 +13,7 @@ from hpcprof.cli.conventions import command_with_examples
 from hpcprof.cli.options import flag, store_options
 from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.common.units import counted, format_bytes
-from hpcprof.results.cleanup import Removal, chosen_removals, remove
+from hpcprof.results.across.cleanup import Removal, chosen_removals, remove
 
 yes_option = flag("-y", "--yes", help="Do not ask.")
 

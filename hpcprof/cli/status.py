@@ -15,8 +15,8 @@ from hpcprof.cli.push import push_ended
 from hpcprof.cli.pushing import pushing_to
 from hpcprof.cli.tables import show
 from hpcprof.common.errors import UsageError
-from hpcprof.results.jobs import find_jobs
-from hpcprof.results.stalls import describe_end
+from hpcprof.results.collect.jobs import find_jobs
+from hpcprof.results.collect.stalls import describe_end
 from hpcprof.runs.directory import Run
 from hpcprof.runs.live_steps import describe_live_steps
 from hpcprof.runs.old_pythons import describe_old_pythons
@@ -77,7 +77,7 @@ def _detail(run: Run, status: JobStatus) -> str:
     reason = describe_end(run, status)
     if reason or status.state is not JobState.RUNNING:
         return reason or describe_live_steps(run)
-    from hpcprof.results.run_memory import growing_memory
+    from hpcprof.results.collect.run_memory import growing_memory
 
     steps, grows = describe_live_steps(run, time.time()), growing_memory(run)
     return f"{steps.rstrip('.')}. {grows}" if steps and grows else steps or grows

@@ -27,7 +27,7 @@ from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
 from hpcprof.submit.sites.model import Site
 
 if TYPE_CHECKING:
-    from hpcprof.results.push import HubAddress
+    from hpcprof.results.across.push import HubAddress
     from hpcprof.runs.directory import Run
     from hpcprof.submit.schedulers.base import JobStatus
 
@@ -192,7 +192,7 @@ def follow(run: Run, template: Path | None = None, script: Path | None = None) -
 
 def _follow(run: Run) -> JobStatus:
     from hpcprof.cli.progress import waiting_line
-    from hpcprof.results.stalls import stall_sentence
+    from hpcprof.results.collect.stalls import stall_sentence
     from hpcprof.runs.directory import typed_name
     from hpcprof.submit.mpi_types import ranks_apart
     from hpcprof.submit.runs.failures import nothing_recorded, preparation_failures

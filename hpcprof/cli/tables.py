@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from hpcprof.analysis.framework.declaration import Analysis
     from hpcprof.report.contents import Contents
-    from hpcprof.results.analysis_table import AnalysisTable
+    from hpcprof.results.store.analysis_table import AnalysisTable
 
 _GAP = 2
 _SHORTENED = 12

@@ -25,7 +25,7 @@ def command(runs_dir: Path, remove: bool, run: str, tags: tuple[str, ...]) -> No
     hpcprof gc keeps runs that have one.
     """
     check_tags(tags)
-    from hpcprof.results.run_names import find_known_runs
+    from hpcprof.results.collect.run_names import find_known_runs
     from hpcprof.results.store.store import open_store
 
     for found in find_known_runs([run], runs_dir, open_store(None, runs_dir)):

@@ -42,7 +42,7 @@ def command(runs_dir: Path, db: str | None, changes: tuple[str, ...], run: str) 
     from hpcprof.cli.tables import console
     from hpcprof.report.explanation import prediction_text
     from hpcprof.report.request import find_collected_run
-    from hpcprof.results.explanation import what_if
+    from hpcprof.results.ask.explanation import what_if
     from hpcprof.results.store.store import open_store
 
     parse_changes(changes)  # a mistake is named before anything is collected

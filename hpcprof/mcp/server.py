@@ -21,7 +21,7 @@ from hpcprof.mcp.answers import answer
 from hpcprof.mcp.submitting import Submitting
 from hpcprof.mcp.tools import Tools
 from hpcprof.results.api import Results
-from hpcprof.results.host_collect import collect_there
+from hpcprof.results.collect.host_collect import collect_there
 from hpcprof.results.store.store import open_store
 from hpcprof.runs.directory import Run
 from hpcprof.serve.catalogue import Catalogue

@@ -15,7 +15,7 @@ from hpcprof.common.paths import packaged
 from hpcprof.common.units import counted, format_ns, named_ranks
 from hpcprof.mcp.answers import answer, marked, name
 from hpcprof.report.explanation import explanation_text, predicted, saved
-from hpcprof.results.run_names import command_line, find_known_run, typed_run
+from hpcprof.results.collect.run_names import command_line, find_known_run, typed_run
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run, log_files, typed_name
 from hpcprof.serve.catalogue import Catalogue, Filters
@@ -98,8 +98,8 @@ class Tools:
         Each finding has a saving per step with its interval, a remedy, file and line if stacks were recorded,
         and its evidence by the name of an analysis. Start here.
         """
-        from hpcprof.results.explanation import explain
-        from hpcprof.results.when_asked import on_all_cpus
+        from hpcprof.results.ask.explanation import explain
+        from hpcprof.results.ask.when_asked import on_all_cpus
 
         found = self._collected(run)
         explanation = explain(found, self._store, None, on_all_cpus)
@@ -129,7 +129,7 @@ class Tools:
         comm*0, copy*0, rank:2=median or bandwidth*2; @RANK at the end restricts it to one rank.
         """
         from hpcprof.analysis.explain.changes import parse_changes
-        from hpcprof.results.explanation import what_if
+        from hpcprof.results.ask.explanation import what_if
 
         parse_changes(changes)
         found = self._collected(run)
@@ -176,7 +176,7 @@ class Tools:
         metric: step_ns, or one of compare such as exposed_comm_per_step_ns.
         """
         from hpcprof.report.history import in_words, table
-        from hpcprof.results.history import histories
+        from hpcprof.results.across.history import histories
 
         found = self._found(run)
         row = self._store.run(found.id) if self._store.exists() else None

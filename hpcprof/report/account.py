@@ -10,7 +10,7 @@ from typing import Any
 from hpcprof.analysis.account.declarations import UNEVEN
 from hpcprof.common.units import counted, format_ns, visible
 from hpcprof.report.contents import Contents
-from hpcprof.results.analysis_table import Row
+from hpcprof.results.store.analysis_table import Row
 
 _COLUMNS = (
     ("compute", "compute", "compute_ns"),

@@ -14,7 +14,7 @@ from hpcprof.common.units import format_ns, visible
 from hpcprof.profiles.kernel_names import short_name
 from hpcprof.report.comparison import Comparison, in_a_sentence
 from hpcprof.report.formatting import format_value
-from hpcprof.results.analysis_table import Row
+from hpcprof.results.store.analysis_table import Row
 
 _KERNELS = 8
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

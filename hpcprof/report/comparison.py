@@ -30,10 +30,10 @@ from hpcprof.profiles.kernel_names import short_name
 from hpcprof.report.explanation import named
 from hpcprof.report.request import collect_missing
 from hpcprof.report.terminal import more_rows, remarks, titled
-from hpcprof.results.across_runs import compare_sides, explain_difference
-from hpcprof.results.analysis_table import WHOLE_RUN, AnalysisTable, Row
-from hpcprof.results.explanation import explain_for_report, kept_explanation
-from hpcprof.results.run_names import command_line, find_known_runs, typed_run
+from hpcprof.results.across.across_runs import compare_sides, explain_difference
+from hpcprof.results.ask.explanation import explain_for_report, kept_explanation
+from hpcprof.results.collect.run_names import command_line, find_known_runs, typed_run
+from hpcprof.results.store.analysis_table import WHOLE_RUN, AnalysisTable, Row
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
 
@@ -196,7 +196,7 @@ def compare_runs(
 ) -> Comparison:
     """Compare candidate runs with baseline runs, both as users refer to them.
 
-    ``margin_pct``, ``force`` and ``gates`` as in `hpcprof.results.across_runs.compare_sides`. ``collect`` is
+    ``margin_pct``, ``force`` and ``gates`` as in `compare_sides`. ``collect`` is
     called with each run that has profiles of which none has been collected.
     """
     a, b = (find_known_runs(side, runs_dir, store) for side in (baseline, candidate))

@@ -19,8 +19,8 @@ from hpcprof.report.page.first_screen import Slice, patterned
 from hpcprof.report.page.page import render_page
 from hpcprof.report.page.page_tables import PageTable, page_table
 from hpcprof.report.terminal import reasons
-from hpcprof.results.across_runs import DIFFERENCES
-from hpcprof.results.analysis_table import AnalysisTable, Row
+from hpcprof.results.across.across_runs import DIFFERENCES
+from hpcprof.results.store.analysis_table import AnalysisTable, Row
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
 

@@ -16,15 +16,15 @@ from hpcprof.profiles.losses import in_short
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
 from hpcprof.profiles.readers.results import read_results
-from hpcprof.results.analysis_table import AnalysisTable, Row
-from hpcprof.results.executors.interface import Executor, serially
-from hpcprof.results.explanation import as_of_now, explain, kept_explanation
-from hpcprof.results.run_names import command_line, typed_run, with_commands
-from hpcprof.results.run_profiles import untraced
-from hpcprof.results.stalls import is_unprofiled
+from hpcprof.results.ask.explanation import as_of_now, explain, kept_explanation
+from hpcprof.results.ask.when_asked import complete, stored_analysis
+from hpcprof.results.collect.executors.interface import Executor, serially
+from hpcprof.results.collect.run_names import command_line, typed_run, with_commands
+from hpcprof.results.collect.run_profiles import untraced
+from hpcprof.results.collect.stalls import is_unprofiled
+from hpcprof.results.store.analysis_table import AnalysisTable, Row
 from hpcprof.results.store.store import Store
 from hpcprof.results.store.tables import ProfileRow
-from hpcprof.results.when_asked import complete, stored_analysis
 from hpcprof.runs.directory import Run
 from hpcprof.submit.runs.failures import RankFailure, failed_ranks, preparation_failures
 from hpcprof.submit.schedulers.base import JobState, JobStatus

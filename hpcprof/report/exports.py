@@ -17,13 +17,13 @@ from hpcprof.common.units import named_ranks
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.report.perfetto.export import export_trace
 from hpcprof.report.trace_events import Exported, export_timelines
-from hpcprof.results.analysis_table import Row
-from hpcprof.results.over_ranks import run_communication
-from hpcprof.results.run_names import find_known_run, not_collected, with_commands
+from hpcprof.results.ask.when_asked import complete, stored_analysis
+from hpcprof.results.ask.windows import RunWindows
+from hpcprof.results.collect.over_ranks import run_communication
+from hpcprof.results.collect.run_names import find_known_run, not_collected, with_commands
+from hpcprof.results.collect.timelines import Timelines, find_timelines
+from hpcprof.results.store.analysis_table import Row
 from hpcprof.results.store.store import Store, open_store
-from hpcprof.results.timelines import Timelines, find_timelines
-from hpcprof.results.when_asked import complete, stored_analysis
-from hpcprof.results.windows import RunWindows
 from hpcprof.runs.directory import Run
 
 _SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")

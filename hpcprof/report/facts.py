@@ -15,7 +15,7 @@ from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.report.contents import Contents
 from hpcprof.report.explanation import in_short
 from hpcprof.report.mpi import delays, messages, useful_time
-from hpcprof.results.analysis_table import Row, earlier_version
+from hpcprof.results.store.analysis_table import Row, earlier_version
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.runs.old_pythons import describe_old_pythons
 from hpcprof.runs.staging import describe_staging

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from hpcprof.common.units import counted, visible
 from hpcprof.report.formatting import format_value
-from hpcprof.results.history import History, HistoryPoint
+from hpcprof.results.across.history import History, HistoryPoint
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_COMMIT = 12

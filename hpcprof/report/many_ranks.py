@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from hpcprof.analysis.framework.declaration import Analysis, Column, Kind
-from hpcprof.results.analysis_table import AnalysisTable, Row
+from hpcprof.results.store.analysis_table import AnalysisTable, Row
 
 MOST_IN_FULL = 16
 """Up to this number of ranks, the full report shows the rows of each."""

@@ -9,7 +9,7 @@ from hpcprof.analysis.mpi.declarations import BETWEEN
 from hpcprof.common.units import counted, format_bytes, format_ns, visible
 from hpcprof.report.contents import Contents
 from hpcprof.report.formatting import Grade, cell, grade
-from hpcprof.results.analysis_table import Row
+from hpcprof.results.store.analysis_table import Row
 
 _TREE = (
     ("parallel_efficiency_pct", "parallel efficiency", 0),

@@ -13,15 +13,15 @@ from hpcprof.analysis.framework.registry import find_analysis, find_analysis_acr
 from hpcprof.common.atomic import write_atomically
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError, writing
 from hpcprof.report.contents import VERDICTS, Contents, gather, sample_sizes
-from hpcprof.results.analysis_table import AnalysisTable, earlier_version
-from hpcprof.results.darshan_logs import logs_of
-from hpcprof.results.executors.interface import Executor, serially
-from hpcprof.results.explanation import explain_for_report
-from hpcprof.results.on_demand import read_or_compute
-from hpcprof.results.run_memory import snapshots_of
-from hpcprof.results.run_names import find_known_run, find_known_runs
-from hpcprof.results.run_profiles import profiles_of, sampled_so_far
-from hpcprof.results.stalls import is_unprofiled, tells_while_it_runs
+from hpcprof.results.ask.explanation import explain_for_report
+from hpcprof.results.ask.on_demand import read_or_compute
+from hpcprof.results.collect.darshan_logs import logs_of
+from hpcprof.results.collect.executors.interface import Executor, serially
+from hpcprof.results.collect.run_memory import snapshots_of
+from hpcprof.results.collect.run_names import find_known_run, find_known_runs
+from hpcprof.results.collect.run_profiles import profiles_of, sampled_so_far
+from hpcprof.results.collect.stalls import is_unprofiled, tells_while_it_runs
+from hpcprof.results.store.analysis_table import AnalysisTable, earlier_version
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run, typed_name
 from hpcprof.submit.remote.mirror import connect, host_of
@@ -129,7 +129,7 @@ def _across_runs(
     analysis: Analysis, request: ReportRequest, store: Store, runs_dir: Path, collect: Callable[[Run], None]
 ) -> AnalysisReport:
     # These load pandas, which a report of one run does without.
-    from hpcprof.results.across_runs import every_run, over_pair, over_store
+    from hpcprof.results.across.across_runs import every_run, over_pair, over_store
 
     references = request.runs or (() if analysis.scope is Scope.STORE else ("last",))
     runs = find_known_runs(references, runs_dir, store)
@@ -185,7 +185,7 @@ def _store_what_was_sampled(run: Run, store: Store) -> None:
         known = store.run(run.id) if store.exists() else None
         if (known.sampled if known else None) == sampled_so_far(run):
             return
-        from hpcprof.results.collect import collect  # imports pandas
+        from hpcprof.results.collect.collection import collect  # imports pandas
 
         store.prepare()
         collect(run, store)

@@ -22,7 +22,7 @@ from hpcprof.report.contents import Contents, sample_sizes
 from hpcprof.report.facts import facts
 from hpcprof.report.formatting import Grade, cell, format_value, grade, header
 from hpcprof.report.many_ranks import deviating, measure, spans_many_ranks, spread
-from hpcprof.results.analysis_table import AnalysisTable, Row
+from hpcprof.results.store.analysis_table import AnalysisTable, Row
 
 ROWS = 16
 """The number of rows that the full report shows of an analysis of few ranks; ``--analysis`` shows all."""

@@ -22,7 +22,7 @@ from hpcprof.profiles.timeline import (
     Style,
     Timeline,
 )
-from hpcprof.results.run_communication import Carrier, RankCommunication
+from hpcprof.results.store.run_communication import Carrier, RankCommunication
 
 _RANKS_APART = 1 << 32
 """Viewers tell arrows apart by their ids, so each rank has its own; doubles hold those of 2 million ranks."""

@@ -51,8 +51,8 @@ from hpcprof.profiles.timeline import (
     Timeline,
 )
 from hpcprof.report.trace_arrows import arrows, message_arrows, mpi_requests, on_one_thread
-from hpcprof.results.run_communication import RankCommunication, RunCommunication
-from hpcprof.results.timelines import Timelines
+from hpcprof.results.collect.timelines import Timelines
+from hpcprof.results.store.run_communication import RankCommunication, RunCommunication
 
 # nsys numbers threads with 24 bits; the tracks above are not threads.
 _FIRST_TRACK = 1 << 24

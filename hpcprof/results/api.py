@@ -15,16 +15,16 @@ from hpcprof.analysis.framework.declaration import Analysis
 from hpcprof.analysis.framework.registry import ANALYSES, find_analysis, find_analysis_across_runs
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.profiles.timeline import Timeline
-from hpcprof.results.analysis_table import AnalysisTable, data_frame
-from hpcprof.results.collect import Collected, collect
-from hpcprof.results.explanation import explain, what_if
-from hpcprof.results.on_demand import read_or_compute
-from hpcprof.results.query import Value
-from hpcprof.results.run_names import find_known_run
-from hpcprof.results.run_profiles import readable
+from hpcprof.results.ask.explanation import explain, what_if
+from hpcprof.results.ask.on_demand import read_or_compute
+from hpcprof.results.ask.query import Value
+from hpcprof.results.ask.when_asked import complete
+from hpcprof.results.collect.collection import Collected, collect
+from hpcprof.results.collect.run_names import find_known_run
+from hpcprof.results.collect.run_profiles import readable
+from hpcprof.results.collect.timelines import find_timelines
+from hpcprof.results.store.analysis_table import AnalysisTable, data_frame
 from hpcprof.results.store.store import Store, open_store
-from hpcprof.results.timelines import find_timelines
-from hpcprof.results.when_asked import complete
 from hpcprof.runs.directory import Run, runs_directory
 
 
@@ -106,7 +106,7 @@ class Results:
         HpcprofError
             If one of the runs has not been collected.
         """
-        from hpcprof.results.across_runs import over_pair
+        from hpcprof.results.across.across_runs import over_pair
 
         analysis = find_analysis_across_runs(name, against=bool(others))
         if analysis is None or not others:
@@ -202,7 +202,7 @@ class Results:
         HpcprofError
             If the run has not been collected, or has no events.
         """
-        from hpcprof.results.event_query import asking, find_events
+        from hpcprof.results.ask.event_query import asking, find_events
 
         found = find_events([self.run], self.store)
         with asking(sql, found) as answer:

@@ -15,8 +15,8 @@ from hpcprof.common.errors import UsageError
 from hpcprof.report.comparison import Comparison, compare_found
 from hpcprof.report.comparison_page import html_comparison
 from hpcprof.report.page.history_page import html_history
-from hpcprof.results.history import ANY_STEP, METRICS, History, histories
-from hpcprof.results.named_baselines import named_baselines
+from hpcprof.results.across.history import ANY_STEP, METRICS, History, histories
+from hpcprof.results.across.named_baselines import named_baselines
 from hpcprof.runs.directory import Run
 from hpcprof.serve.catalogue import Catalogue, Listing
 from hpcprof.serve.context import as_html, as_json, run_address, served

@@ -22,8 +22,8 @@ from hpcprof.common.errors import UsageError
 from hpcprof.common.masking import masked
 from hpcprof.common.units import visible
 from hpcprof.report.facts import facts
-from hpcprof.results.run_names import with_commands
-from hpcprof.results.stalls import stall_sentence
+from hpcprof.results.collect.run_names import with_commands
+from hpcprof.results.collect.stalls import stall_sentence
 from hpcprof.runs.directory import Run, log_files
 from hpcprof.runs.live_steps import read_live_steps, step_warnings
 from hpcprof.serve.catalogue import Filters

@@ -11,8 +11,8 @@ from threading import Lock
 from typing import Any
 
 from hpcprof.common.errors import HpcprofError, StoreError
-from hpcprof.results.listing import IMPORTED, ListedRun, list_runs, parse_since
-from hpcprof.results.run_names import stored_run
+from hpcprof.results.across.listing import IMPORTED, ListedRun, list_runs, parse_since
+from hpcprof.results.collect.run_names import stored_run
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import MANIFEST, Run, open_run
 from hpcprof.submit.schedulers.base import JobState, JobStatus

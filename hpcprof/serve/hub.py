@@ -41,7 +41,7 @@ from hpcprof.common.masking import masked
 from hpcprof.common.private import make_private
 from hpcprof.common.units import format_bytes, visible
 from hpcprof.profiles.event_folders import PUSHED
-from hpcprof.results.package import checksum, keep_package, unpacked
+from hpcprof.results.across.package import checksum, keep_package, unpacked
 from hpcprof.results.store.database import cause, public_address
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.results.store.tables import PushedRow

@@ -21,8 +21,8 @@ from starlette.responses import Response
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import visible
 from hpcprof.profiles.readers.telemetry import EnergySoFar
-from hpcprof.results.explanation import kept_explanation
-from hpcprof.results.listing import STATES
+from hpcprof.results.across.listing import STATES
+from hpcprof.results.ask.explanation import kept_explanation
 from hpcprof.results.store.store import Store
 from hpcprof.serve.catalogue import Catalogue, KnownRun
 from hpcprof.serve.context import served

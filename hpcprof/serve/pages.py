@@ -21,10 +21,10 @@ from hpcprof.report.formatting import cell, header
 from hpcprof.report.page.blocks import DIST
 from hpcprof.report.page.page import html_report
 from hpcprof.report.terminal import remarks
-from hpcprof.results import event_query, query
-from hpcprof.results.explanation import kept_explanation
-from hpcprof.results.listing import Coverage
-from hpcprof.results.run_names import with_commands
+from hpcprof.results.across.listing import Coverage
+from hpcprof.results.ask import event_query, query
+from hpcprof.results.ask.explanation import kept_explanation
+from hpcprof.results.collect.run_names import with_commands
 from hpcprof.runs.directory import Run
 from hpcprof.serve.across_runs import comparisons
 from hpcprof.serve.catalogue import Catalogue, Filters, KnownRun, shown_filters

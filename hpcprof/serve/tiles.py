@@ -38,11 +38,11 @@ from hpcprof.report.page.timeline_tracks import (
     merge_short,
     rank_tracks,
 )
-from hpcprof.results.malloc import return_freed_memory
-from hpcprof.results.over_ranks import run_communication
-from hpcprof.results.run_communication import RankCommunication, RunClocks, RunCommunication
+from hpcprof.results.ask.windows import RankSteps, RunWindows, steps_of_ranks
+from hpcprof.results.collect.malloc import return_freed_memory
+from hpcprof.results.collect.over_ranks import run_communication
+from hpcprof.results.store.run_communication import RankCommunication, RunClocks, RunCommunication
 from hpcprof.results.store.store import Store
-from hpcprof.results.windows import RankSteps, RunWindows, steps_of_ranks
 from hpcprof.runs.directory import Run
 from hpcprof.serve.tile_cache import TileCache, tile_key
 

@@ -11,7 +11,7 @@ from hpcprof.common.units import counted
 from hpcprof.study.runs import Progress, StudyRuns, prepared_store, without_profiler
 
 if TYPE_CHECKING:  # the command's help needs none of these
-    from hpcprof.results.analysis_table import AnalysisTable
+    from hpcprof.results.store.analysis_table import AnalysisTable
     from hpcprof.runs.directory import Run
     from hpcprof.submit.jobs.job import JobSpec
 
@@ -76,7 +76,7 @@ def run_kernel_metrics(
         If the study ends early.
     """
     from hpcprof.analysis.framework.registry import ACROSS_RUNS
-    from hpcprof.results.across_runs import over_pair
+    from hpcprof.results.across.across_runs import over_pair
     from hpcprof.submit.jobs.request import resolve
 
     request = without_profiler(request)
@@ -113,7 +113,7 @@ def _with_kernels(
     options: Mapping[str, str], timed: Run, rank: int, top: int, runs: StudyRuns
 ) -> dict[str, str]:
     """Return the options of Nsight Compute with the kernels to measure, unless they name some."""
-    from hpcprof.results.timelines import find_timelines
+    from hpcprof.results.collect.timelines import find_timelines
     from hpcprof.study.kernel_choice import choose_kernels
 
     if "kernel" in options:

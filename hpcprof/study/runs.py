@@ -201,7 +201,7 @@ class StudyRuns:
 
     def _collect_profiles(self, run: Run) -> None:
         from hpcprof.profiles.readers.discovery import find_profiles
-        from hpcprof.results.collect import collect
+        from hpcprof.results.collect.collection import collect
         from hpcprof.submit.runs.failures import profiler_complaint
 
         if not find_profiles(run.path):
@@ -253,7 +253,7 @@ class StudyRuns:
     def _what_is_left(self) -> str:
         text = f"interrupted: {self._cancel()}{len(self._complete)} of {self._count} runs are complete"
         if self._complete:
-            from hpcprof.results.run_names import command_line
+            from hpcprof.results.collect.run_names import command_line
 
             showing = command_line(self._store, "report", str(self._complete[-1].path))
             text += (

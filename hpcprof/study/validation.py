@@ -203,7 +203,7 @@ def _complete(
     command_line: Sequence[str] | None,
 ) -> ValidationStudy:
     """Make the runs that are missing, and explain all that are profiled."""
-    from hpcprof.results.explanation import explain
+    from hpcprof.results.ask.explanation import explain
     from hpcprof.study.resumable import make_runs
 
     runs_dir = folder.resolve().parent

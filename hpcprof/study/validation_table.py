@@ -17,7 +17,7 @@ from hpcprof.analysis.framework.declaration import Column, columns
 from hpcprof.analysis.statistics.confidence_intervals import CONFIDENCE, welch_interval
 from hpcprof.common.errors import HpcprofError
 from hpcprof.common.units import counted
-from hpcprof.results.analysis_table import Row
+from hpcprof.results.store.analysis_table import Row
 from hpcprof.workloads.ddp.faults import BLOCKS, InjectedFault, block_of, in_block_with_fault, parse_faults
 from hpcprof.workloads.schema import RankResult
 

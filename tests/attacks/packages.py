@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from hpcprof.results.listing import ListedRun
-from hpcprof.results.package import Described
+from hpcprof.results.across.listing import ListedRun
+from hpcprof.results.across.package import Described
 
 RUN = "pushed-1"
 Members = Iterable[tuple[str, bytes]]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.analysis.stalls.evidence import Stall
-from hpcprof.results.stalls import judge_folder, unread_dumps
+from hpcprof.results.collect.stalls import judge_folder, unread_dumps
 
 
 def dumps(folder: Path, last: dict[int, int]) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from hpcprof.results.kept_events import event_schemas
+from hpcprof.results.collect.kept_events import event_schemas
 from hpcprof.results.store.store import open_store
 from hpcprof.serve.grants import Grant
 from hpcprof.serve.hub import PushRefused, Uploads
@@ -39,7 +39,7 @@ _PUSH_ALL = """
 import sys, threading
 from pathlib import Path
 from hpcprof.common.errors import DamagedInput
-from hpcprof.results.package import unpacked
+from hpcprof.results.across.package import unpacked
 
 def memory(name="VmRSS"):
     return int(next(line for line in open("/proc/self/status") if line.startswith(name)).split()[1]) << 10

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.results.event_query import EventFiles, asking
-from hpcprof.results.query import query
+from hpcprof.results.ask.event_query import EventFiles, asking
+from hpcprof.results.ask.query import query
 from hpcprof.results.store.store import open_store
 
 

@@ -11,10 +11,10 @@ from hpcprof.profiles.event_folders import EVENTS
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
-from hpcprof.results.analysis_table import AnalysisTable
-from hpcprof.results.kept_events import finish
-from hpcprof.results.rank_tables import RANK_TABLES
+from hpcprof.results.collect.kept_events import finish
+from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.database import store_url
+from hpcprof.results.store.rank_tables import RANK_TABLES
 from hpcprof.results.store.store import RankResults, Store
 from hpcprof.results.store.tables import ProfileRow, RunRow
 from tests.data.many_ranks import write_program

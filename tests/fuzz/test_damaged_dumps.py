@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hpcprof.analysis.stalls.evidence import describe
-from hpcprof.results.stalls import judge_folder
+from hpcprof.results.collect.stalls import judge_folder
 
 pytestmark = pytest.mark.slow
 

@@ -16,7 +16,8 @@ import hpcprof
 from hpcprof.analysis.framework.outcome import no_rows
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import HpcprofError, UsageError
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.api import Results
+from hpcprof.results.store.analysis_table import AnalysisTable
 from tests.integration.conftest import Database
 
 ROOT = Path(__file__).parents[2]
@@ -129,7 +130,7 @@ def reason_only(reason: str) -> AnalysisTable:
     return AnalysisTable({}, {-1: reason})
 
 
-def checksums(run: hpcprof.results.api.Results) -> dict[int, str]:
+def checksums(run: Results) -> dict[int, str]:
     return {rank: profile.sha256 for rank, profile in run.store.profiles(run.id).items()}
 
 
@@ -189,6 +190,8 @@ def test_the_public_names_import_neither_numpy_nor_pandas_until_they_are_used() 
         "assert issubclass(hpcprof.UsageError, hpcprof.HpcprofError)\n"
         "from hpcprof.plugins import analyses, profilers, readers, schedulers\n"
         "assert not {'numpy', 'pandas', 'sqlalchemy'} & {*sys.modules}\n"
+        "from hpcprof.results.collect import Collected\n"
+        "from hpcprof.results.history import History, HistoryPoint\n"
         "from hpcprof.plugins import data\n"
         "for module in (hpcprof, analyses, data, profilers, readers, schedulers):\n"
         "    for name in module.__all__:\n"

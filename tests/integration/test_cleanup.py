@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from hpcprof.common.errors import HpcprofError, StoreError, UsageError
-from hpcprof.results.cleanup import (
+from hpcprof.results.across.cleanup import (
     Removal,
     chosen_removals,
     compact_store,
@@ -22,10 +22,10 @@ from hpcprof.results.cleanup import (
     old_removals,
     remove,
 )
-from hpcprof.results.collect import collect_profiles
-from hpcprof.results.jobs import find_jobs
-from hpcprof.results.listing import Selection, list_runs
-from hpcprof.results.run_names import find_known_runs
+from hpcprof.results.across.listing import Selection, list_runs
+from hpcprof.results.collect.collection import collect_profiles
+from hpcprof.results.collect.jobs import find_jobs
+from hpcprof.results.collect.run_names import find_known_runs
 from hpcprof.results.store.overview import stored_runs
 from hpcprof.results.store.store import RankResults, open_store
 from hpcprof.results.store.tables import BaselineRow, ProfileRow, RunRow

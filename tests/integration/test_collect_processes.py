@@ -18,8 +18,8 @@ from hpcprof.cli.collect import ProgressBar
 from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline_parquet import RankEvents
-from hpcprof.results import rank_task
-from hpcprof.results.rank_task import ProfileTask, analyze_profile
+from hpcprof.results.collect import rank_task
+from hpcprof.results.collect.rank_task import ProfileTask, analyze_profile
 from tests.conftest import INTERRUPTED, Hpcprof
 from tests.data.many_ranks import write_all
 from tests.integration.conftest import Database
@@ -33,7 +33,7 @@ RANKS = 6
 STUCK = """
 import os, pathlib, time
 from hpcprof.profiles.readers.discovery import read_profile
-from hpcprof.results import rank_task
+from hpcprof.results.collect import rank_task
 read = rank_task.read_profile
 def read_profile(path, part, threads):
     if path.name == "rank00002.sqlite":
@@ -63,13 +63,14 @@ def run(hpcprof: Hpcprof, tmp_path: Path) -> Path:
 
 def test_workers_of_all_phases_find_what_they_need_imported_and_no_database() -> None:
     program = (
-        "import sys; from importlib import import_module; from hpcprof.results.rank_task import PRELOAD; "
+        "import sys; from importlib import import_module; "
+        "from hpcprof.results.collect.rank_task import PRELOAD; "
         "[import_module(name) for name in PRELOAD]; print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     imported = {*done.stdout.split()}
     maps = {analysis.map.partition(":")[0] for analysis in ANALYSES.values() if analysis.map}
-    assert {"hpcprof.results.over_ranks", *maps} < imported
+    assert {"hpcprof.results.collect.over_ranks", *maps} < imported
     assert "sqlalchemy" not in imported
 
 
@@ -194,7 +195,7 @@ def test_a_bar_shows_ranks_rate_and_remaining_time(
 def test_a_worker_that_is_ended_in_a_destructor_ends_without_a_word() -> None:
     program = (
         "import os, signal, time\n"
-        "from hpcprof.results.executors.processes import _end\n"
+        "from hpcprof.results.collect.executors.processes import _end\n"
         "signal.signal(signal.SIGTERM, _end)\n"
         "class Writer:\n"
         "    def __del__(self):\n"

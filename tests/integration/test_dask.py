@@ -21,12 +21,12 @@ from pyarrow import parquet
 
 from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
 from hpcprof.profiles.event_folders import EVENTS
-from hpcprof.results.collect import Collected, collect
-from hpcprof.results.executors.dask import OnDask, existing_cluster, local_cluster
-from hpcprof.results.executors.interface import Executor, Lost, serially
-from hpcprof.results.executors.processes import Processes
-from hpcprof.results.rank_task import PRELOAD, ProfileTask, RankOutcome, analyze_profile, work_of
-from hpcprof.results.run_names import find_known_run
+from hpcprof.results.collect.collection import Collected, collect
+from hpcprof.results.collect.executors.dask import OnDask, existing_cluster, local_cluster
+from hpcprof.results.collect.executors.interface import Executor, Lost, serially
+from hpcprof.results.collect.executors.processes import Processes
+from hpcprof.results.collect.rank_task import PRELOAD, ProfileTask, RankOutcome, analyze_profile, work_of
+from hpcprof.results.collect.run_names import find_known_run
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.runs.directory import Run, all_runs
 from hpcprof.submit.launchers import find_mpiexec
@@ -252,7 +252,7 @@ def test_a_task_is_not_lost_because_its_worker_ended_when_it_was_over(
 def test_workers_that_keep_ending_between_tasks_are_given_up(
     dask: OnDask, ended_between_tasks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpcprof.results.executors.dask._SPARED", 1)
+    monkeypatch.setattr("hpcprof.results.collect.executors.dask._SPARED", 1)
     submit = Mock(wraps=dask.client.submit)
     monkeypatch.setattr(dask.client, "submit", submit)
     with pytest.raises(HpcprofError, match=r"the workers of the Dask cluster on this machine keep ending"):
@@ -344,7 +344,7 @@ def test_a_worker_without_the_profiles_is_named_with_the_folder(address: str, tm
 
 
 def test_an_address_without_a_scheduler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcprof.results.executors.dask._CONNECT_SECONDS", 1)
+    monkeypatch.setattr("hpcprof.results.collect.executors.dask._CONNECT_SECONDS", 1)
     for wrong in ("tcp://127.0.0.1:1", "nonsense://x"):
         with (
             pytest.raises(UsageError, match=f"--dask-address {wrong}: no Dask scheduler answers"),
@@ -372,8 +372,8 @@ def test_results_that_went_with_their_worker_are_computed_again_by_another() -> 
 def test_a_cluster_without_workers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     import distributed
 
-    monkeypatch.setattr("hpcprof.results.executors.dask._PATIENCE_SECONDS", 0.1)
-    monkeypatch.setattr("hpcprof.results.executors.dask._LOOK_SECONDS", 0.1)
+    monkeypatch.setattr("hpcprof.results.collect.executors.dask._PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr("hpcprof.results.collect.executors.dask._LOOK_SECONDS", 0.1)
     with distributed.LocalCluster(**{**ONE_THREAD, "n_workers": 0}) as own, own.get_client() as client:
         queued = iter([True] * 3)
         dask = OnDask(client, 1, look_after=lambda: next(queued, False), name="the Dask cluster at X")

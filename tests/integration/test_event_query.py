@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 import hpcprof as package
-from hpcprof.results.event_query import schema
+from hpcprof.results.ask.event_query import schema
 from tests.command_server import CommandServer
 from tests.conftest import INTERRUPTED, Hpcprof
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.results.executors.interface import Lost, serially
-from hpcprof.results.executors.processes import Processes
+from hpcprof.results.collect.executors.interface import Lost, serially
+from hpcprof.results.collect.executors.processes import Processes
 from tests.waiting import until
 
 
@@ -141,7 +141,7 @@ PROGRAM = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from hpcprof.results.executors.processes import Processes
+from hpcprof.results.collect.executors.processes import Processes
 from tests.integration.test_executors import linger
 if __name__ == "__main__":
     try:

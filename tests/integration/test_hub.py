@@ -36,10 +36,10 @@ from playwright.sync_api import Browser
 from hpcprof.cli.main import cli
 from hpcprof.common.errors import StoreError, UsageError
 from hpcprof.profiles.event_folders import remove_events_among
-from hpcprof.results import package as package_module
-from hpcprof.results.event_query import find_events
-from hpcprof.results.listing import list_runs
-from hpcprof.results.package import Package, described, unpacked, write_package
+from hpcprof.results.across import package as package_module
+from hpcprof.results.across.listing import list_runs
+from hpcprof.results.across.package import Package, described, unpacked, write_package
+from hpcprof.results.ask.event_query import find_events
 from hpcprof.results.store.store import Store, open_store
 from hpcprof.runs.directory import Run
 from hpcprof.serve import hub as hub_module

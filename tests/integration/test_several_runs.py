@@ -26,8 +26,8 @@ from hpcprof.common.units import format_ns
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
-from hpcprof.results.kept_events import finish, keep_timeline
-from hpcprof.results.rank_tables import RANK_TABLES
+from hpcprof.results.collect.kept_events import finish, keep_timeline
+from hpcprof.results.store.rank_tables import RANK_TABLES
 from hpcprof.workloads.schema import SCHEMA_VERSION, Correctness, RankResult, write
 from hpcprof.workloads.schema import summarize as statistics
 from tests.conftest import Hpcprof

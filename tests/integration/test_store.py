@@ -26,10 +26,10 @@ from hpcprof.common.errors import StoreError, UsageError
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.timeline import Fact, Gpu
 from hpcprof.profiles.timeline_parquet import RankEvents
-from hpcprof.results.analysis_table import AnalysisTable
-from hpcprof.results.kept_events import finish
-from hpcprof.results.query import query as hpcprof_query
-from hpcprof.results.rank_tables import RANK_TABLES
+from hpcprof.results.ask.query import query as hpcprof_query
+from hpcprof.results.collect.kept_events import finish
+from hpcprof.results.store.analysis_table import AnalysisTable
+from hpcprof.results.store.rank_tables import RANK_TABLES
 from hpcprof.results.store.store import RankResults, Store, open_store
 from hpcprof.results.store.tables import BaselineRow, ProfileRow, RunRow
 from tests.command_server import CommandServer

@@ -19,7 +19,7 @@ from hpcprof.profiles.kernel_report import KernelReport
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import CpuCounters, OsCalls, Timeline
 from hpcprof.report.formatting import cell, header
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.store.analysis_table import AnalysisTable
 from tests.data import nsys_metrics, rocprof_profiles
 from tests.integration.conftest import unpack, unpack_mpi
 from tests.unit.analysis.explain.programs import MS, Host, Launch, Mpi, Wait, simulate

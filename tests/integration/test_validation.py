@@ -66,7 +66,7 @@ def test_faults_are_measured_profiled_and_found_once(
             raise HpcprofError("no clocks")
         return finding("host_work", (0, 1))
 
-    monkeypatch.setattr("hpcprof.results.explanation.explain", explain)
+    monkeypatch.setattr("hpcprof.results.ask.explanation.explain", explain)
     said: list[Message] = []
     again = resume_validation(folder, progress=said.append)
     assert [message.text for message in said if message.text.startswith("kept ")] == [

@@ -58,6 +58,25 @@ def test_a_room_imports_only_rooms_below_it(lower: str) -> None:
     assert not found
 
 
+RESULTS = ("api", "history", "across", "ask", "collect", "store")
+"""Inside `hpcprof.results`, from the top down."""
+
+
+def test_the_rooms_of_results_import_only_those_below_them() -> None:
+    places = {
+        module: RESULTS.index(module.split(".")[2])
+        for module in GRAPH.modules
+        if module.startswith("hpcprof.results.")
+    }
+    found = [
+        f"{module} imports {imported}"
+        for module, place in sorted(places.items())
+        for imported in sorted(GRAPH.find_modules_directly_imported_by(module))
+        if places.get(imported, place) < place
+    ]
+    assert not found
+
+
 def cycles(modules: dict[str, set[str]]) -> Iterator[list[str]]:
     """Yield what is left of an import graph once every module without an import in it is taken away."""
     left = {module: set(imported) for module, imported in modules.items()}

@@ -23,7 +23,7 @@ from hpcprof.report.many_ranks import DEVIATING, MOST_IN_FULL
 from hpcprof.report.mpi import messages
 from hpcprof.report.page.kernel_charts import kernel_charts
 from hpcprof.report.page.step_charts import Chart, modes_chart, steps_chart
-from hpcprof.results.analysis_table import Row
+from hpcprof.results.store.analysis_table import Row
 
 _TOP_CAUSES = 12
 _WORTH_SAYING = 0.02

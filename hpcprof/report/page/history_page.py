@@ -11,7 +11,7 @@ from hpcprof.report.formatting import format_value, header
 from hpcprof.report.history import COLUMNS, MOST_CERTAIN, in_percent, in_words, plain_rows, told_apart
 from hpcprof.report.page.page import render_page
 from hpcprof.report.page.page_tables import PageTable, page_table
-from hpcprof.results.history import History, HistoryPoint
+from hpcprof.results.across.history import History, HistoryPoint
 
 _NUMBERS = ("value", "change_probability", "change_pct")
 _COLUMNS = [Column(name, Kind.FLOAT if name in _NUMBERS else Kind.TEXT) for name in COLUMNS]

@@ -13,7 +13,7 @@ from hpcprof.profiles.kernel_classification import family
 from hpcprof.profiles.kernel_names import labels, short_name
 from hpcprof.report.contents import Contents
 from hpcprof.report.page.step_charts import Chart
-from hpcprof.results.analysis_table import Row
+from hpcprof.results.store.analysis_table import Row
 
 TOP_KERNELS = 12
 LABEL = 44

@@ -13,7 +13,7 @@ from hpcprof.report.contents import Contents, sample_sizes
 from hpcprof.report.formatting import cell, header
 from hpcprof.report.many_ranks import deviating, measure, spans_many_ranks, spread
 from hpcprof.report.terminal import reasons
-from hpcprof.results.analysis_table import Row
+from hpcprof.results.store.analysis_table import Row
 
 MOST_ROWS = 2000
 """The most rows of a table that a page holds."""

@@ -16,7 +16,7 @@ from hpcprof.report.page.kernel_charts import INTERVALS, SLOWDOWN, interval, slo
 from hpcprof.report.page.page import render_page
 from hpcprof.report.page.page_tables import PageTable, page_table
 from hpcprof.report.page.step_charts import Chart
-from hpcprof.results.analysis_table import Row
+from hpcprof.results.store.analysis_table import Row
 from hpcprof.workloads.sweep import label
 
 if TYPE_CHECKING:

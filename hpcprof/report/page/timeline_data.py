@@ -37,10 +37,10 @@ from hpcprof.report.page.timeline_tracks import (
     merge_short,
     rank_tracks,
 )
-from hpcprof.results.over_ranks import run_communication
-from hpcprof.results.run_communication import RankCommunication, RunClocks
+from hpcprof.results.ask.windows import RankSteps, RunWindows, steps_of_ranks
+from hpcprof.results.collect.over_ranks import run_communication
+from hpcprof.results.store.run_communication import RankCommunication, RunClocks
 from hpcprof.results.store.store import Store
-from hpcprof.results.windows import RankSteps, RunWindows, steps_of_ranks
 from hpcprof.runs.directory import Run
 
 BUDGET = 1_800_000

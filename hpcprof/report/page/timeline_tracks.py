@@ -34,7 +34,7 @@ from hpcprof.profiles.timeline import (
 )
 from hpcprof.profiles.waiting_calls import host_waits
 from hpcprof.report.trace_arrows import mpi_requests, on_one_thread
-from hpcprof.results.run_communication import Carrier, RankCommunication
+from hpcprof.results.store.run_communication import Carrier, RankCommunication
 
 NONE = -1
 """Stands for no launch, no collective and no name."""

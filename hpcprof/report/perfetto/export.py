@@ -44,10 +44,10 @@ from hpcprof.report.perfetto.encoding import (
 )
 from hpcprof.report.trace_arrows import gradients, launches, mpi_requests, on_one_thread
 from hpcprof.report.trace_events import Exported, compressed, first_event
-from hpcprof.results.over_ranks import run_communication
-from hpcprof.results.run_communication import Carrier, RankCommunication
+from hpcprof.results.ask.windows import RankSteps, RunWindows
+from hpcprof.results.collect.over_ranks import run_communication
+from hpcprof.results.store.run_communication import Carrier, RankCommunication
 from hpcprof.results.store.store import Store
-from hpcprof.results.windows import RankSteps, RunWindows
 from hpcprof.runs.directory import Run
 
 _ANNOTATION, _NAME_IID, _UNSIGNED, _TEXT_IID = 4, 1, 3, 17

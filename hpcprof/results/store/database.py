@@ -24,7 +24,7 @@ from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import RepeatedRow, StoreError, UsageError
 from hpcprof.common.private import make_private, make_private_file
-from hpcprof.results.analysis_table import WHOLE_RUN
+from hpcprof.results.store.analysis_table import WHOLE_RUN
 from hpcprof.results.store.bulk import insert_rows
 from hpcprof.results.store.tables import (
     METADATA,

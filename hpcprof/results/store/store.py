@@ -27,7 +27,7 @@ from hpcprof.profiles.event_folders import EVENTS, has_run_events
 from hpcprof.profiles.losses import Loss, LossKind, Subject
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
-from hpcprof.results.analysis_table import ANALYSIS_VERSION, WHOLE_RUN, AnalysisTable
+from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, WHOLE_RUN, AnalysisTable
 from hpcprof.results.store.bulk import delete, insert_columns, insert_rows
 from hpcprof.results.store.database import Database, store_url
 from hpcprof.results.store.tables import (
@@ -248,7 +248,7 @@ class Store:
 
     def _kept_columns(self, run_id: str, analysis: str) -> tuple[dict[str, list[Any]], dict[int, str]]:
         """Return the columns of an analysis that is kept with the events, and by rank why rows are lost."""
-        from hpcprof.results.rank_tables import read_rank_table
+        from hpcprof.results.store.rank_tables import read_rank_table
 
         columns: dict[str, list[Any]] = {column.name: [] for column in ANALYSES[analysis].columns}
         lost = {}

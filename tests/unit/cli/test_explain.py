@@ -33,7 +33,7 @@ def _run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def known(*_: object, as_recorded: bool) -> Explanation:
         return EXPLANATION
 
-    monkeypatch.setattr("hpcprof.results.explanation.explain", known)
+    monkeypatch.setattr("hpcprof.results.ask.explanation.explain", known)
 
 
 def explaining(*words: str) -> Result:
@@ -84,7 +84,7 @@ def test_a_prediction_is_printed_with_the_error_of_the_replay(monkeypatch: pytes
         given.append(texts)
         return Prediction(87 * MS, 85 * MS, 89 * MS, 100 * MS, 0.6, 6, 80 * MS, 92 * MS)
 
-    monkeypatch.setattr("hpcprof.results.explanation.what_if", known)
+    monkeypatch.setattr("hpcprof.results.ask.explanation.what_if", known)
     words = ["run-1", "--set", "range:data*0", "--set", "comm*0"]
     done = CliRunner().invoke(whatif, words, catch_exceptions=False)
     assert (done.exit_code, given) == (0, [("range:data*0", "comm*0")])

@@ -12,7 +12,7 @@ from hpcprof.common.errors import DamagedInput
 from hpcprof.profiles.scrub.files import scrub_files
 from hpcprof.profiles.scrub.names import Names
 from hpcprof.profiles.scrub.stalls import is_evidence, scrub
-from hpcprof.results.stalls import judge_folder
+from hpcprof.results.collect.stalls import judge_folder
 
 PRIVATE = ("alice", "secret", "train_x")
 STACK = """Thread 0x00007f48d987ab80 (most recent call first):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpcprof.report.account import Account, account_lines, account_title, accounts_of_steps
 from hpcprof.report.contents import Contents
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.runs.directory import Run
 
 NAMES = ("compute_ns", "exposed_comm_ns", "wait_for_peer_ns", "exposed_mem_ns", "idle_ns", "uneven_ns")

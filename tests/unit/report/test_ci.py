@@ -17,7 +17,7 @@ from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.report import comparison
 from hpcprof.report.ci import artifact_sentence, github_annotation, junit_report, markdown_summary
 from hpcprof.report.comparison import Comparison
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run
 from tests.unit.explanations import MS, explained, finding

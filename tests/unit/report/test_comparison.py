@@ -11,8 +11,8 @@ from rich.console import Console
 
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.report.comparison import Comparison
-from hpcprof.results.across_runs import DIFFERENCES
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.across.across_runs import DIFFERENCES
+from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.store import open_store
 
 

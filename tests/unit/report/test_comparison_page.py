@@ -16,8 +16,8 @@ from hpcprof.analysis.framework.declaration import Kind
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.report.comparison import Comparison
 from hpcprof.report.comparison_page import html_comparison
-from hpcprof.results.across_runs import DIFFERENCES
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.across.across_runs import DIFFERENCES
+from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.store import open_store
 from hpcprof.runs.directory import Run
 from tests.unit.report.page.test_page import rows_of

@@ -10,7 +10,7 @@ import pytest
 
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.report.contents import Contents, judged_again, sample_sizes
-from hpcprof.results.analysis_table import AnalysisTable, Row
+from hpcprof.results.store.analysis_table import AnalysisTable, Row
 from hpcprof.runs.directory import Run
 
 # Columns that hold the number of samples of a row, or name the single event that it describes.

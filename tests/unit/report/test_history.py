@@ -15,7 +15,7 @@ from hpcprof.report.history import (
     table,
     told_apart,
 )
-from hpcprof.results.history import History, HistoryPoint
+from hpcprof.results.across.history import History, HistoryPoint
 
 TIME = datetime(2026, 11, 22, tzinfo=timezone.utc)
 HISTORY = History(

@@ -14,7 +14,7 @@ from hpcprof.analysis.framework.registry import ANALYSES, FULL_REPORT
 from hpcprof.report.contents import Contents
 from hpcprof.report.many_ranks import deviating, measure, spans_many_ranks, spread
 from hpcprof.report.terminal import full_report
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.runs.directory import Run
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpcprof.report.mpi import delays, efficiencies, messages, useful_time
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.store.analysis_table import AnalysisTable
 from tests.data.simulated_account import contents_of
 
 

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.report.terminal import main_table, whole_table
-from hpcprof.results.analysis_table import Row
+from hpcprof.results.store.analysis_table import Row
 
 BREAKDOWN = ANALYSES["breakdown"]
 ROW: Row = {column.name: 12.5 for column in BREAKDOWN.columns} | {"rank": 0, "span_ns": 123_456_789}

@@ -21,7 +21,7 @@ from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.readers.kineto import MERGED
 from hpcprof.profiles.timeline import ApiCalls, Kernels, MemoryOperations, Origin, Ranges, Timeline
 from hpcprof.report.trace_events import export_timelines, lane
-from hpcprof.results.timelines import Timelines
+from hpcprof.results.collect.timelines import Timelines
 
 DATA = Path(__file__).parents[2] / "data"
 # What a trace can say as well as an export: the others need an export's process ids or styles of ranges.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.cli.status import _detail
-from hpcprof.results.run_memory import growing_memory
+from hpcprof.results.collect.run_memory import growing_memory
 from hpcprof.runs.directory import Run
 from hpcprof.runs.live_steps import (
     LiveSteps,
@@ -132,7 +132,7 @@ def test_the_status_of_a_running_job_tells_whose_memory_grows(
     assert detail.endswith("the node is full at step 159, in 1 min 40 s")
     assert "Memory" not in _detail(run, JobStatus(JobState.COMPLETED))
     # More than can be read while somebody waits.
-    monkeypatch.setattr("hpcprof.results.run_memory._MOST_BYTES", file.stat().st_size - 1)
+    monkeypatch.setattr("hpcprof.results.collect.run_memory._MOST_BYTES", file.stat().st_size - 1)
     assert _detail(run, JobStatus(JobState.RUNNING)) == "step 60 on 2 ranks, 5.000 ms a step"
 
 
@@ -140,7 +140,7 @@ def test_status_looks_closely_only_at_memory_that_has_risen(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked = []
-    monkeypatch.setattr("hpcprof.results.node_samples.run_telemetry", lambda run: looked.append(run))
+    monkeypatch.setattr("hpcprof.results.collect.node_samples.run_telemetry", lambda run: looked.append(run))
     _write(run, 0, "".join(_line(at, after=float(at)) for at in range(1, 61)))
     header = {"limits": {}, "fast": ["rank0 resident_bytes"], "slow": [], "gpus": [], "missing": {}}
     header |= {"ranks": {"0": {"cores": [0], "gpus": [], "devices": ""}}}

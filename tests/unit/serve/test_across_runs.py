@@ -13,8 +13,8 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from hpcprof.results.listing import ListedRun
-from hpcprof.results.named_baselines import named_baselines, set_baseline
+from hpcprof.results.across.listing import ListedRun
+from hpcprof.results.across.named_baselines import named_baselines, set_baseline
 from hpcprof.results.store.store import open_store
 from hpcprof.runs.directory import Run
 from hpcprof.serve import catalogue
@@ -22,7 +22,7 @@ from hpcprof.serve.across_runs import comparisons
 from hpcprof.serve.app import serve_store
 from hpcprof.serve.catalogue import Catalogue
 from hpcprof.serve.guard import LOCAL_NAMES, Access, all_names
-from tests.unit.results.test_history import timed
+from tests.unit.results.across.test_history import timed
 
 
 @pytest.fixture(scope="module")

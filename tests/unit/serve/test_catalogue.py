@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcprof.common.errors import UsageError
-from hpcprof.results.listing import ListedRun
+from hpcprof.results.across.listing import ListedRun
 from hpcprof.results.store.store import open_store
 from hpcprof.serve import catalogue
 from hpcprof.serve.catalogue import Catalogue, Filters, KnownRun, Listing, UnknownRun

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from hpcprof.results.listing import ListedRun
+from hpcprof.results.across.listing import ListedRun
 from hpcprof.serve import metrics
 from hpcprof.serve.catalogue import Catalogue, KnownRun, Listing
 

@@ -14,10 +14,10 @@ from hpcprof.common.errors import HpcprofError, UsageError
 from hpcprof.profiles.readers.discovery import read_profile
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.report.page.timeline_tracks import SliceKind, TrackKind, rank_tracks
-from hpcprof.results.collect import update_run
-from hpcprof.results.over_ranks import run_communication
-from hpcprof.results.rank_tables import read_rank_table
-from hpcprof.results.windows import RunWindows
+from hpcprof.results.ask.windows import RunWindows
+from hpcprof.results.collect.collection import update_run
+from hpcprof.results.collect.over_ranks import run_communication
+from hpcprof.results.store.rank_tables import read_rank_table
 from hpcprof.runs.directory import Run
 from hpcprof.serve import tiles as module
 from hpcprof.serve.tile_cache import TileCache

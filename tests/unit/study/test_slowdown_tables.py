@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.study.slowdown_record import Arm, PlannedRun
 from hpcprof.study.slowdown_tables import best, by_point
 

@@ -16,7 +16,7 @@ from hpcprof.profiles.scrub.names import Names
 from hpcprof.profiles.scrub.torch import scrub
 from hpcprof.profiles.timeline import Timeline
 from hpcprof.report.trace_events import export_timelines
-from hpcprof.results.timelines import Timelines
+from hpcprof.results.collect.timelines import Timelines
 
 MAIN, AUTOGRAD, GPU = 1, 2, 0
 

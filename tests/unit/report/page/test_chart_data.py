@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hpcprof.report.page.chart_data import chart_data
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.store.analysis_table import AnalysisTable
 from tests.data.parallel_program import Program
 from tests.data.simulated_account import contents_of, simulated_account
 from tests.unit.report.test_facts import contents, result_of

@@ -10,7 +10,7 @@ import pytest
 from hpcprof.analysis.explain.explanation import Cause, Finding
 from hpcprof.report.contents import Contents
 from hpcprof.report.page.first_screen import costliest, first_screen
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.runs.directory import Run
 from tests.unit.explanations import explained, finding
 

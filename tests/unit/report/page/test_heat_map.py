@@ -12,7 +12,7 @@ import pytest
 
 from hpcprof.report.page import heat_map as module
 from hpcprof.report.page.heat_map import heat_map
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.store.analysis_table import AnalysisTable
 from tests.data.parallel_program import Program
 from tests.data.simulated_account import contents_of, simulated_account
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 from hpcprof.report.page.history_page import history_charts, html_history
-from hpcprof.results.history import History, HistoryPoint
+from hpcprof.results.across.history import History, HistoryPoint
 from tests.unit.report.page.test_page import rows_of
 
 HOSTILE = "</script><script>alert(1)</script>"

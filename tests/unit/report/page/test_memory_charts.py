@@ -9,7 +9,7 @@ from typing import Any
 from hpcprof.analysis.memory.contents import KINDS as CONTENT_KINDS
 from hpcprof.report.contents import Contents
 from hpcprof.report.page.chart_data import memory_charts
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.store.analysis_table import AnalysisTable
 from hpcprof.runs.directory import Run
 
 SECOND = 10**9

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcprof.report.page.chart_data import MOST_LINES, message_matrix
-from hpcprof.results.analysis_table import AnalysisTable
+from hpcprof.results.store.analysis_table import AnalysisTable
 from tests.data.simulated_account import contents_of
 
 

@@ -19,7 +19,7 @@ from hpcprof.report.contents import Contents
 from hpcprof.report.page.page import SAID, html_report
 from hpcprof.report.page.page_tables import analysis_tables, table_data
 from hpcprof.report.terminal import analysis_report, full_report
-from hpcprof.results.analysis_table import ANALYSIS_VERSION, AnalysisTable, Row
+from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, AnalysisTable, Row
 from hpcprof.results.store.tables import ProfileRow
 from hpcprof.runs.directory import Run
 from hpcprof.submit.runs.failures import RankFailure

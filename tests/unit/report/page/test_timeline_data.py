@@ -21,12 +21,12 @@ from hpcprof.report.page.timeline_data import (
     spans,
     timeline_data,
 )
-from hpcprof.results.collect import update_run
-from hpcprof.results.over_ranks import run_communication
+from hpcprof.results.ask.windows import RankSteps, steps_of_ranks
+from hpcprof.results.collect.collection import update_run
+from hpcprof.results.collect.over_ranks import run_communication
+from hpcprof.results.collect.timelines import find_timelines
 from hpcprof.results.store.database import store_url
 from hpcprof.results.store.store import Store
-from hpcprof.results.timelines import find_timelines
-from hpcprof.results.windows import RankSteps, steps_of_ranks
 from hpcprof.runs.directory import Run
 from tests.data.parallel_program import Program
 from tests.data.stored_program import RUN, store_program

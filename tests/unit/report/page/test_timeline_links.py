@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpcprof.report.page.timeline_tracks import links_of, rank_tracks
-from hpcprof.results.run_communication import Carrier, RankCommunication
+from hpcprof.results.store.run_communication import Carrier, RankCommunication
 from tests.unit.analysis.mpi.programs import Program, receive, send
 
 

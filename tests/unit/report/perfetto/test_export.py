@@ -22,12 +22,12 @@ from hpcprof.report.perfetto import export
 from hpcprof.report.perfetto.export import TRACE, clock_packet, export_trace, rank_packets
 from hpcprof.report.trace_arrows import gradients, launches
 from hpcprof.report.trace_events import export_timelines
-from hpcprof.results.collect import update_run
-from hpcprof.results.over_ranks import run_communication
-from hpcprof.results.run_communication import RankCommunication
+from hpcprof.results.ask.windows import RankSteps, RunWindows
+from hpcprof.results.collect.collection import update_run
+from hpcprof.results.collect.over_ranks import run_communication
+from hpcprof.results.collect.timelines import find_timelines
+from hpcprof.results.store.run_communication import RankCommunication
 from hpcprof.results.store.store import Store
-from hpcprof.results.timelines import find_timelines
-from hpcprof.results.windows import RankSteps, RunWindows
 from hpcprof.runs.directory import Run
 from tests.data import generated_exports
 from tests.data.parallel_program import Program

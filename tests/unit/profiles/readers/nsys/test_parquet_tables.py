@@ -21,7 +21,7 @@ from hpcprof.profiles.readers.discovery import (
 )
 from hpcprof.profiles.readers.nsys import NSYS
 from hpcprof.profiles.timeline import Timeline
-from hpcprof.results.run_profiles import runs_of_files
+from hpcprof.results.collect.run_profiles import runs_of_files
 from tests.data.parquet_export import write_folder, write_table
 from tests.unit.profiles.readers.conftest import export as export
 

@@ -1,0 +1,242 @@
+"""Runs the analyses that span several runs, and finds those that may be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from hpcprof.analysis.comparison.compare import MATERIAL_PCT, STEP_TABLES, compare
+from hpcprof.analysis.comparison.declarations import MACHINE
+from hpcprof.analysis.comparison.run_differences import Difference, differences
+from hpcprof.analysis.framework.declaration import Analysis
+from hpcprof.analysis.framework.losses import losses_of
+from hpcprof.analysis.framework.outcome import analyze_pair, analyze_runs, as_declared
+from hpcprof.analysis.framework.registry import ACROSS_RUNS
+from hpcprof.analysis.framework.run_data import RunData
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.results.ask.run_inputs import run_data
+from hpcprof.results.collect.run_names import command_line, not_collected, typed_run
+from hpcprof.results.collect.run_profiles import profiles_of
+from hpcprof.results.store.analysis_table import AnalysisTable
+from hpcprof.results.store.store import Store
+from hpcprof.runs.directory import Manifest, Run, all_runs
+from hpcprof.runs.job import Job
+
+DIFFERENCES = (
+    "step_difference",
+    "kernel_difference",
+    "collective_difference",
+    "idle_difference",
+    "memory_difference",
+)
+"""The analyses that explain the difference between two sides."""
+
+
+def over_pair(analysis: Analysis, runs: Sequence[Run], against: Sequence[Run], store: Store) -> AnalysisTable:
+    """Run a pair analysis over two sides of runs; the runs of a side are repeats of each other.
+
+    Raises UsageError if a run is listed twice on one side, and HpcprofError if a run has neither been
+    collected nor has results of its workload.
+    """
+    if analysis.name == "compare":
+        return compare_sides(runs, against, store)
+    found = AnalysisTable.from_outcome(
+        analyze_pair(analysis, *_two_sides(runs, against, store, analysis.needs))
+    )
+    return _with_losses(found, analysis, [*runs, *against], store)
+
+
+def compare_sides(
+    runs: Sequence[Run],
+    against: Sequence[Run],
+    store: Store,
+    margin_pct: float = MATERIAL_PCT,
+    force: bool = False,
+    gates: Sequence[str] = (),
+) -> AnalysisTable:
+    """Run ``compare`` over two sides of runs, with the earlier runs of the baseline.
+
+    Parameters
+    ----------
+    runs, against : sequence of Run
+        The candidate and the baseline.
+    margin_pct : float
+        Both sides are equivalent if the interval of their ratio is within this margin.
+    force : bool
+        Compare different programs, different numbers of ranks, or runs with themselves.
+    gates : sequence of str
+        What decides beside the step (`hpcprof.analysis.comparison.compare.GATES`).
+
+    Raises
+    ------
+    UsageError
+        If a run is listed twice on one side, the runs are of different programs or numbers of ranks, or both
+        sides are the same runs.
+    HpcprofError
+        As `over_pair`.
+    """
+    analysis = ACROSS_RUNS["compare"]
+    candidate, baseline = _two_sides(runs, against, store, analysis.needs)
+    if not force:
+        sides = [*(("--a", run) for run in against), *(("--b", run) for run in runs)]
+        words = [word for side, run in sides for word in (side, typed_run(run))]
+        forced = command_line(store, "compare", "--force", *words)
+        if {run.id for run in runs} == {run.id for run in against}:
+            raise UsageError(
+                f"both sides are the same runs, which differ in nothing: {forced} compares them."
+            )
+        check_comparable([*baseline, *candidate], forced)
+    before = [run_data(run, store, (*STEP_TABLES, *MACHINE)) for run in earlier_runs(against, runs)]
+    outcome = compare(candidate, baseline, before, margin_pct, gates)
+    found = AnalysisTable.from_outcome(as_declared(outcome, analysis))
+    return _with_losses(found, analysis, [*runs, *against], store)
+
+
+def explain_difference(
+    runs: Sequence[Run], against: Sequence[Run], store: Store
+) -> tuple[dict[str, AnalysisTable], list[Difference]]:
+    """Run the analyses in `DIFFERENCES` over two sides of runs, and find the facts in which these differ."""
+    analyses = [ACROSS_RUNS[name] for name in DIFFERENCES]
+    needs = dict.fromkeys(need for analysis in analyses for need in analysis.needs)
+    candidate, baseline = _two_sides(runs, against, store, needs)
+    tables = {
+        one.name: AnalysisTable.from_outcome(analyze_pair(one, candidate, baseline)) for one in analyses
+    }
+    return tables, differences(baseline, candidate)
+
+
+def slowdown_over_pair(
+    runs: Sequence[Run], against: Sequence[Run], store: Store
+) -> tuple[AnalysisTable, AnalysisTable]:
+    """Run ``slowdown_pairs`` and ``slowdown_by_overlap`` in one pass: most of the time goes into reading."""
+    # Other analyses do not need its imports.
+    from hpcprof.analysis.slowdown.by_overlap import slowdown_pairs_and_by_overlap
+
+    pairs, by_overlap = slowdown_pairs_and_by_overlap(*_two_sides(runs, against, store, ()))
+    return (
+        AnalysisTable.from_outcome(as_declared(pairs, ACROSS_RUNS["slowdown_pairs"])),
+        AnalysisTable.from_outcome(as_declared(by_overlap, ACROSS_RUNS["slowdown_by_overlap"])),
+    )
+
+
+def _two_sides(
+    runs: Sequence[Run], against: Sequence[Run], store: Store, needs: Iterable[str]
+) -> tuple[list[RunData], list[RunData]]:
+    """Gather the inputs of an analysis for both sides."""
+    for side in (runs, against):
+        ids = [run.id for run in side]
+        repeated = next((run_id for run_id in ids if ids.count(run_id) > 1), None)
+        if repeated is not None:
+            raise UsageError(f"{repeated} is listed twice on one side; repeats must be distinct runs.")
+        _check_contents(side, store)
+    return _inputs(runs, store, needs), _inputs(against, store, needs)
+
+
+def _check_contents(runs: Sequence[Run], store: Store) -> None:
+    """Refuse runs of the same content: a copy of a run is no repeat of it, and has no noise of its own."""
+    seen: dict[tuple[str, ...], Run] = {}
+    for run in runs if store.exists() else ():
+        content = tuple(sorted(profile.sha256 for profile in store.profiles(run.id).values()))
+        first = seen.setdefault(content, run) if content else run
+        if first.id != run.id:
+            raise UsageError(
+                f"{first.id} and {run.id} have the same profiles, byte for byte; repeats must be distinct "
+                "runs."
+            )
+
+
+def _inputs(runs: Sequence[Run], store: Store, needs: Iterable[str]) -> list[RunData]:
+    found = []
+    for run in runs:
+        data = run_data(run, store, needs)
+        collected = store.exists() and store.profiles(run.id)
+        if not collected and not len(data.own_step_ns):
+            if not profiles_of(run):
+                raise HpcprofError(f"{run.id} has no profiles and no step times: nothing can be compared.")
+            raise not_collected(run, store)
+        found.append(data)
+    return found
+
+
+def over_store(analysis: Analysis, runs: Sequence[Run], store: Store) -> AnalysisTable:
+    """Run a store analysis over all runs given; runs without data are left out."""
+    found = AnalysisTable.from_outcome(
+        analyze_runs(analysis, [run_data(run, store, analysis.needs) for run in runs])
+    )
+    return _with_losses(found, analysis, runs, store)
+
+
+def _with_losses(
+    table: AnalysisTable, analysis: Analysis, runs: Sequence[Run], store: Store
+) -> AnalysisTable:
+    """Say what the profiles of each run lack that touches the analysis."""
+    ids = dict.fromkeys(run.id for run in runs) if store.exists() else {}
+    losses = (f"{run}, {loss}" for run in ids for loss in losses_of(analysis, store.losses(run)))
+    return replace(table, losses=tuple(losses))
+
+
+def every_run(store: Store, runs_dir: Path, skipped: list[str]) -> list[Run]:
+    """Return the runs in a folder and the collected runs that are elsewhere, by id.
+
+    A sentence for each run that cannot be read is added to ``skipped``.
+    """
+    found = {run.id: run for run in all_runs(runs_dir, skipped)}
+    for row in store.runs() if store.exists() else ():
+        found.setdefault(row.id, Run(row.id, Path(row.path)))
+    return [found[run_id] for run_id in sorted(found)]
+
+
+MOST_EARLIER = 20
+"""The number of earlier runs that count at most; the latest ones do."""
+
+
+def check_comparable(runs: Sequence[RunData], force: str) -> None:
+    """Check that runs are of one program on one number of ranks, as far as that is known.
+
+    ``force`` is the command that compares them nevertheless.
+    """
+    for fact, words in (("program", "different programs"), ("ranks", "different numbers of ranks")):
+        values = dict.fromkeys(str(run.facts[fact]) for run in runs if run.facts[fact] is not None)
+        if len(values) > 1:
+            both = ", ".join(values)
+            raise UsageError(f"the runs have {words} ({both}): {force} compares them nevertheless.")
+
+
+def earlier_runs(baseline: Sequence[Run], candidate: Sequence[Run]) -> list[Run]:
+    """Return the runs that repeat the job of the baseline and were submitted before it, oldest first.
+
+    They are looked for beside the runs of the baseline. The jobs have to be equal, and so does the code: the
+    commit of the user's repository, without changes, or the version of hpcprof for its own workloads. There
+    are none if that is unknown. Runs with a failed rank are left out.
+    """
+    manifests = [run.manifest for run in baseline if run.manifest is not None]
+    jobs = [_repeated(manifest) for manifest in manifests]
+    if len(jobs) < len(baseline) or any(job is None or job != jobs[0] for job in jobs):
+        return []
+    begin = min(run.manifest.created for run in (*baseline, *candidate) if run.manifest is not None)
+    named = {run.id for run in (*baseline, *candidate)}
+    beside = {run.id: run for folder in {run.path.parent for run in baseline} for run in all_runs(folder, [])}
+    found = [
+        (run.manifest.created, run.id)
+        for run in beside.values()
+        if run.id not in named
+        and run.manifest is not None
+        and run.manifest.created < begin
+        and _repeated(run.manifest) == jobs[0]
+        and not any(run.rank_exit_codes().values())
+    ]
+    return [beside[run_id] for _, run_id in sorted(found)[-MOST_EARLIER:]]
+
+
+def _repeated(manifest: Manifest) -> tuple[Job, str] | None:
+    """Return what repeats of a job have in common; None if the code that ran is unknown."""
+    job, git = manifest.job, manifest.git
+    same = msgspec.structs.replace(job, after=[], walltime=0, account="")
+    if job.workload is not None:
+        return msgspec.structs.replace(same, directory=""), manifest.hpcprof_version
+    if git is None:
+        return same, ""
+    return None if git.dirty else (same, git.commit)

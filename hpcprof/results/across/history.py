@@ -1,0 +1,332 @@
+"""A metric of all runs of a program over time, and the runs from which on its level is another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+from hpcprof.analysis.comparison.change_points import change_points
+from hpcprof.analysis.comparison.compare import (
+    CLOCK_TABLES,
+    ELAPSED,
+    GATES,
+    MATERIAL_PCT,
+    NOT_MEASURED,
+    OWN_ELAPSED,
+    OWN_STEP,
+    STEP,
+    STEP_TABLES,
+    clocks_of,
+    has_steps,
+    other_clocks,
+    run_metrics,
+    step_metrics,
+)
+from hpcprof.analysis.comparison.scaling_series import relevant
+from hpcprof.analysis.framework.registry import ACROSS_RUNS
+from hpcprof.analysis.framework.run_data import RunData
+from hpcprof.analysis.gpu_time.breakdown import PARTS
+from hpcprof.common.errors import UsageError, unknown
+from hpcprof.results.across.across_runs import every_run
+from hpcprof.results.ask.run_inputs import run_data
+from hpcprof.results.store.store import Store
+from hpcprof.runs.directory import Run
+from hpcprof.runs.tags import read_tags
+
+ANY_STEP = "step_ns"
+"""The elapsed time per step, which every run with steps has: by its own clock, else in its profiles."""
+
+_STEP_METRICS = (ANY_STEP, ELAPSED, OWN_ELAPSED, STEP, OWN_STEP)
+
+METRICS = (
+    *_STEP_METRICS,
+    *(f"{part}_per_step_ns" for part in ("span", *PARTS, "kernels")),
+    "overlap_pct",
+    *(name for names in GATES.values() for name in names),
+)
+"""The metrics that runs of most programs have."""
+
+_ALIKE = ("program", "ranks", "site", "GPU", "profiler")
+"""The facts that the runs of a series have in common, besides the arguments that may change a step."""
+
+_MODE = "mode"
+_NOT_GIVEN = "not given"
+
+_LISTED = 40
+
+
+@dataclass(frozen=True)
+class HistoryPoint:
+    """A run in a history.
+
+    Attributes
+    ----------
+    run : str
+    time : datetime or None
+        When it was submitted or, for other profiles, recorded.
+    value : float
+        The metric, in the unit of its suffix.
+    tags : tuple of str
+    commit : str or None
+    change_probability : float or None
+        The probability that the level changes with this run or one beside it; None if it is not marked.
+    change_pct : float or None
+        By how much the level is higher from this run on.
+    clocks : str
+        What tells the clocks of the runs from this one on from those before, if they differ.
+    """
+
+    run: str
+    time: datetime | None
+    value: float
+    tags: tuple[str, ...]
+    commit: str | None
+    change_probability: float | None = None
+    change_pct: float | None = None
+    clocks: str = ""
+
+
+@dataclass(frozen=True)
+class History:
+    """A series: runs of one program with like arguments, ranks, site, GPU and profiler, oldest first.
+
+    Attributes
+    ----------
+    metric : str
+    setup : str
+        What the runs have in common; of the arguments, those that other series have otherwise.
+    points : tuple of HistoryPoint
+    apart : mapping of str to str
+        What tells the series from the others, by the name of the fact or argument.
+    program_known : bool
+        Whether the program is known; else the run is alone, with its id as the program.
+    """
+
+    metric: str
+    setup: str
+    points: tuple[HistoryPoint, ...]
+    apart: Mapping[str, str] = field(default_factory=dict)
+    program_known: bool = True
+
+    @property
+    def regressed(self) -> bool:
+        """True if the last change of the level is a rise by `MATERIAL_PCT` or more."""
+        changes = [point.change_pct for point in self.points if point.change_pct is not None]
+        return bool(changes) and changes[-1] >= MATERIAL_PCT
+
+
+def histories(
+    store: Store,
+    runs_dir: Path,
+    program: str | None,
+    metric: str = ANY_STEP,
+    tags: Sequence[str] = (),
+    skipped: list[str] | None = None,
+    without: list[str] | None = None,
+) -> list[History]:
+    """Return the histories of a metric, the longest first.
+
+    Parameters
+    ----------
+    store : Store
+    runs_dir : Path
+    program : str, optional
+        The program; by default that of all runs.
+    metric : str
+        `ANY_STEP`, or a metric of the analysis ``compare``.
+    tags : sequence of str
+        Only runs that have one of them; by default all.
+    skipped : list of str, optional
+        Gets a sentence for each run that cannot be read.
+    without : list of str, optional
+        Gets the runs of the program that do not have the metric.
+
+    Raises
+    ------
+    UsageError
+        If no run has the program or the metric, or there are several programs and none is named.
+    """
+    runs = every_run(store, runs_dir, [] if skipped is None else skipped)
+    chosen = [run for run in runs if not tags or not set(tags).isdisjoint(read_tags(run, runs_dir))]
+    needs = ACROSS_RUNS["compare"].needs if metric not in _STEP_METRICS else STEP_TABLES
+    every = [(run, run_data(run, store, needs)) for run in chosen]
+    named = _of_program(every, program)
+    known: set[str] = set()
+    groups: dict[_Setup, list[HistoryPoint]] = {}
+    for run, data in named:
+        values = _values(data, metric)
+        known |= set(values)
+        if values.get(metric, 0) > 0:
+            groups.setdefault(_setup(data), []).append(_point(run, data, values[metric], store, runs_dir))
+        elif without is not None:
+            without.append(run.id)
+    if not groups:
+        if named and metric in METRICS:
+            which = f"of {program}" if program else f"in {runs_dir}"
+            has = f"{metric}: they have {', '.join(sorted(known))}" if known else "a step time"
+            raise UsageError(f"no run {which} has {has}.")
+        if named and metric not in known:
+            raise unknown("metric", metric, {*known, *METRICS}, "", _LISTED)
+        raise UsageError(f"no run {'matches' if tags or program else f'in {runs_dir} has a step time'}.")
+    told, by_id = _told_apart(list(groups)), {run.id: run for run in chosen}
+    found = [
+        History(
+            metric, _described(setup, apart), _with_clocks(points, store, by_id), apart, setup.program_known
+        )
+        for (setup, points), apart in zip(groups.items(), told, strict=True)
+    ]
+    return sorted(found, key=lambda history: (-len(history.points), history.setup))
+
+
+def gated_histories(
+    gates: Sequence[str], store: Store, runs_dir: Path, program: str | None, tags: Sequence[str] = ()
+) -> tuple[list[History], list[str]]:
+    """Return the histories of the metrics of some `GATES`, and a sentence for each gate that no run has."""
+    found: list[History] = []
+    unjudged = []
+    for gate in dict.fromkeys(gates):
+        had = len(found)
+        for metric in GATES[gate]:
+            with suppress(UsageError):
+                found += histories(store, runs_dir, program, metric, tags)
+        if len(found) == had:
+            unjudged.append(f"Not judged: {NOT_MEASURED}{gate} of its steps.")
+    return found, unjudged
+
+
+def may_be_gated(metric: str) -> bool:
+    """Return whether more of a metric is worse: a time, or one of `GATES`."""
+    return metric.endswith("_ns") or any(metric in names for names in GATES.values())
+
+
+def regressions(found: Sequence[History]) -> list[History]:
+    """Return the histories with the newest run, one of each metric, of which the last change is a rise."""
+    newest: dict[str, History] = {}
+    earliest = datetime.min.replace(tzinfo=timezone.utc)
+    for history in sorted(found, key=lambda one: max(point.time or earliest for point in one.points)):
+        newest[history.metric] = history
+    return [one for one in newest.values() if may_be_gated(one.metric) and one.regressed]
+
+
+def _of_program(every: Sequence[tuple[Run, RunData]], program: str | None) -> list[tuple[Run, RunData]]:
+    names = {str(data.facts["program"]) for _, data in every if data.facts["program"] is not None}
+    if program is None and len(names) > 1:
+        raise UsageError(f"there are several programs: name one with --program: {', '.join(sorted(names))}.")
+    if program is not None and program not in names:
+        raise unknown("program", program, names, "", _LISTED)
+    return [one for one in every if program is None or str(one[1].facts["program"]) == program]
+
+
+def _values(data: RunData, metric: str) -> dict[str, float]:
+    """Return the metrics of a run that are at hand; all of them if the metric is not a time of steps."""
+    values = step_metrics(data) if metric in _STEP_METRICS else run_metrics(data, has_steps(data))
+    if any_step := values.get(OWN_ELAPSED, values.get(ELAPSED)):
+        values[ANY_STEP] = any_step
+    return values
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """The facts and the arguments that the runs of a series have in common, in their order."""
+
+    facts: tuple[tuple[str, str], ...]
+    arguments: frozenset[tuple[str, str]]
+    program_known: bool
+
+
+def _setup(data: RunData) -> _Setup:
+    """Return the series to which a run belongs; without a known program it is alone.
+
+    Arguments are those that the program recorded, which have the defaults too, else those of its command.
+    """
+    known = data.facts["program"] is not None
+    described = data.facts if known else {**data.facts, "program": data.id}
+    facts = tuple((name, str(described[name])) for name in _ALIKE if described[name] is not None)
+    recorded = {name: value for name, value in data.parameters.items() if name != _MODE}
+    arguments = relevant(recorded or data.options)
+    if _MODE in data.parameters:
+        arguments[_MODE] = data.parameters[_MODE]
+    # A program may have arguments with the names of facts.
+    named = {f"argument {name}" if name in _ALIKE else name: value for name, value in arguments.items()}
+    return _Setup(facts, frozenset((name, str(value)) for name, value in named.items()), known)
+
+
+def _told_apart(setups: Sequence[_Setup]) -> list[dict[str, str]]:
+    """Return the facts and arguments in which series differ, with the values of each series."""
+    found: list[dict[str, str]] = [{} for _ in setups]
+    for described in ([dict(one.facts) for one in setups], [dict(one.arguments) for one in setups]):
+        for name in sorted({name for one in described for name in one}, key=_order):
+            values = [one.get(name, _NOT_GIVEN) for one in described]
+            if len(set(values)) > 1:
+                for own, value in zip(found, values, strict=True):
+                    own[name] = value
+    return found
+
+
+def _order(name: str) -> tuple[int, str]:
+    return (_ALIKE.index(name) if name in _ALIKE else len(_ALIKE), name)
+
+
+def _described(setup: _Setup, apart: Mapping[str, str]) -> str:
+    """Return a series in words."""
+    words = [
+        f"{value} rank{'s' if value != '1' else ''}" if name == "ranks" else value
+        for name, value in setup.facts
+    ]
+    known = dict(setup.facts)
+    words += [f"{name} {value}" for name, value in apart.items() if name not in known]
+    return ", ".join(words)
+
+
+def _point(run: Run, data: RunData, value: float, store: Store, runs_dir: Path) -> HistoryPoint:
+    commit = data.facts.get("commit")
+    return HistoryPoint(
+        run.id,
+        data.submitted or _recorded(run, store),
+        value,
+        tuple(read_tags(run, runs_dir)),
+        None if commit is None else str(commit),
+    )
+
+
+def _recorded(run: Run, store: Store) -> datetime | None:
+    """Return when the first profile of a run began."""
+    profiles = store.profiles(run.id).values() if store.exists() else ()
+    starts = [profile.start_utc_ns for profile in profiles if profile.start_utc_ns is not None]
+    return datetime.fromtimestamp(min(starts) / 1e9, timezone.utc) if starts else None
+
+
+def _with_clocks(
+    points: Iterable[HistoryPoint], store: Store, runs: Mapping[str, Run]
+) -> tuple[HistoryPoint, ...]:
+    """Return the points as `_marked`, the changes with other clocks than before."""
+    found = [*_marked(points)]
+    at = [place for place, point in enumerate(found) if point.change_pct is not None]
+    if not at:
+        return tuple(found)
+    clocks = [clocks_of(run_data(runs[point.run], store, CLOCK_TABLES).tables) for point in found]
+    for before, place, after in zip([0, *at], at, [*at[1:], len(found)], strict=False):
+        sides = [
+            {name: [one[name] for one in some if name in one] for name in set().union(*some)}
+            for some in (clocks[before:place], clocks[place:after])
+        ]
+        known = {name: (sides[0][name], sides[1][name]) for name in sides[0].keys() & sides[1].keys()}
+        found[place] = replace(found[place], clocks=other_clocks(known, "since then", "before"))
+    return tuple(found)
+
+
+def _marked(points: Iterable[HistoryPoint]) -> tuple[HistoryPoint, ...]:
+    """Return the points in the order of time, with the changes; those of unknown time come first."""
+    earliest = datetime.min.replace(tzinfo=timezone.utc)
+    ordered = sorted(points, key=lambda point: (point.time or earliest, point.run))
+    for one in change_points([point.value for point in ordered]):
+        at = ordered[one.position]
+        ordered[one.position] = replace(
+            at,
+            change_probability=round(one.probability, 3),
+            change_pct=round(100 * (one.after / one.before - 1), 2),
+        )
+    return tuple(ordered)

@@ -1,0 +1,226 @@
+"""The list of runs: what was submitted, with its state and times, and what was collected."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from hpcprof.common.decode import from_json
+from hpcprof.common.errors import StoreError, UsageError
+from hpcprof.common.masking import masked, masked_command
+from hpcprof.results.collect.stalls import describe_end
+from hpcprof.results.store.overview import StoredRun, pushed_runs, stored_runs
+from hpcprof.runs.directory import MANIFEST, Manifest, Run, all_runs
+from hpcprof.runs.live_steps import median_step_ns
+from hpcprof.runs.tags import read_tags
+from hpcprof.submit.schedulers.base import JobState, JobStatus
+from hpcprof.submit.schedulers.polling import LISTING_SECONDS, poll
+
+IMPORTED, MISSING = "imported", "missing"
+STATES = (*(state.value for state in JobState), IMPORTED, MISSING)
+"""The states of a list: those of jobs, profiles of no run, and collected ones whose folder is gone."""
+
+
+class Coverage(Enum):
+    """The part of a run's profiles that has been collected."""
+
+    YES = "yes"
+    PARTLY = "partly"
+    NO = "no"
+    NOT_PROFILED = ""
+
+
+class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the list. Times are in UTC; what is unknown is None.
+
+    ``duration_s`` is the time from the start of job.sh to its end, or until now; ``step_p50_ns`` the median
+    step in the results database, else the latest that the ranks have noted.
+    """
+
+    run: str
+    state: str
+    reason: str = ""
+    site: str | None = None
+    nodes: int | None = None
+    ranks_per_node: int | None = None
+    ranks: int | None = None
+    profiler: str | None = None
+    command: str | None = None
+    submitted: datetime | None = None
+    started: datetime | None = None
+    duration_s: float | None = None
+    step_p50_ns: float | None = None
+    collected: Coverage = Coverage.NOT_PROFILED
+    tags: list[str] = []
+    path: str = ""
+
+    def plain(self) -> dict[str, Any]:
+        """Return the fields as JSON has them, times in ISO 8601."""
+        fields: dict[str, Any] = msgspec.structs.asdict(self)
+        for name in ("submitted", "started"):
+            if (when := fields[name]) is not None:
+                fields[name] = when.astimezone(timezone.utc).isoformat(timespec="seconds")
+        return fields | {"collected": self.collected.value or None}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The choice of runs to list; empty values choose all. A run has to have one of the tags."""
+
+    states: Sequence[str] = ()
+    sites: Sequence[str] = ()
+    tags: Sequence[str] = ()
+    since: datetime | None = None
+
+    def includes(self, site: str | None, tags: Iterable[str], when: datetime | None) -> bool:
+        """Return whether a run is listed if its state is one of `states`."""
+        return (
+            (not self.sites or site in self.sites)
+            and (not self.tags or not set(self.tags).isdisjoint(tags))
+            and (self.since is None or (when is not None and when >= self.since))
+        )
+
+
+def list_runs(
+    runs_dir: Path,
+    db: str | None = None,
+    selection: Selection = Selection(),
+    skipped: list[str] | None = None,
+) -> list[ListedRun]:
+    """Return the runs in a folder, oldest first, and then what was collected from elsewhere.
+
+    ``skipped`` gets a sentence for each run that cannot be read, and for a database that cannot.
+    """
+    skipped = [] if skipped is None else skipped
+    runs = all_runs(runs_dir, skipped)
+    try:
+        stored = {row.id: row for row in stored_runs(db, runs_dir)}
+        pushed = pushed_runs(db, runs_dir) if stored else {}
+    except StoreError as error:
+        stored, pushed = {}, {}
+        skipped.append(str(error))
+    tags = {run.id: read_tags(run, runs_dir) for run in runs}
+    chosen = [run for run in runs if run.manifest and _chosen(selection, run.manifest, tags[run.id])]
+    statuses = poll(chosen, LISTING_SECONDS)
+    listed = [_submitted(run, statuses[run.id], stored.get(run.id), tags[run.id]) for run in chosen]
+    here = {run.id for run in runs}
+    others = [
+        _pushed(row, *pushed[name]) if name in pushed else _collected(row, runs_dir)
+        for name, row in stored.items()
+        if name not in here and not (Path(row.path) / MANIFEST).is_file()
+    ]
+    listed += [row for row in others if selection.includes(row.site, row.tags, row.started)]
+    return [row for row in listed if not selection.states or row.state in selection.states]
+
+
+def parse_since(text: str, now: datetime) -> datetime:
+    """Return the time that a user gives as a date, a date and time, or an age such as 7d or 12h.
+
+    A time without a zone is local time.
+    """
+    age = parse_age(text)
+    if age is not None:
+        return now - age
+    with suppress(ValueError):
+        return datetime.fromisoformat(text).astimezone()
+    raise UsageError(
+        f"--since {text}: write a date (2026-11-21), a time (2026-11-21T14:30) or an age (7d, 12h)."
+    )
+
+
+def parse_age(text: str) -> timedelta | None:
+    """Return an age of days, hours or minutes, such as 30d, 12h or 90m; None if it is not one."""
+    units = {"d": "days", "h": "hours", "m": "minutes"}
+    if text[:-1].isdigit() and text[-1:] in units and len(text) < 8:
+        return timedelta(**{units[text[-1]]: int(text[:-1])})
+    return None
+
+
+def _chosen(selection: Selection, manifest: Manifest, tags: list[str]) -> bool:
+    return selection.includes(manifest.job.site, tags, datetime.fromisoformat(manifest.created))
+
+
+def _submitted(run: Run, status: JobStatus, row: StoredRun | None, tags: list[str]) -> ListedRun:
+    assert run.manifest is not None
+    job = run.manifest.job
+    return ListedRun(
+        run=run.id,
+        state=status.state.value,
+        reason=describe_end(run, status),
+        site=job.site,
+        nodes=job.nodes,
+        ranks_per_node=job.ranks_per_node,
+        ranks=job.ranks,
+        profiler=job.profiler,
+        command=masked_command([*([job.workload] if job.workload else []), *job.arguments]),
+        submitted=datetime.fromisoformat(run.manifest.created),
+        started=_start(run),
+        duration_s=_duration_s(run, status),
+        step_p50_ns=row.step_p50_ns if row else median_step_ns(run),
+        collected=_coverage(len(run.profiled_ranks), row.profiles if row else 0),
+        tags=tags,
+        path=str(run.path),
+    )
+
+
+def _collected(row: StoredRun, runs_dir: Path) -> ListedRun:
+    start = row.start_utc_ns
+    return ListedRun(
+        run=row.id,
+        state=IMPORTED if Path(row.path).is_dir() else MISSING,
+        site=row.site,
+        ranks=row.ranks or row.profiles or None,
+        profiler=row.kind,
+        command=row.workload and masked(row.workload),
+        started=datetime.fromtimestamp(start / 1e9, timezone.utc) if start else None,
+        step_p50_ns=row.step_p50_ns,
+        collected=Coverage.YES,
+        tags=read_tags(Run(row.id, Path(row.path)), runs_dir),
+        path=row.path,
+    )
+
+
+def _pushed(row: StoredRun, listed: str, tags: str) -> ListedRun:
+    """Return a run as it was listed where it comes from."""
+    run = from_json(listed, ListedRun)
+    return msgspec.structs.replace(
+        run, step_p50_ns=row.step_p50_ns or run.step_p50_ns, tags=tags.split(), path=row.path
+    )
+
+
+def _coverage(profiled: int, collected: int) -> Coverage:
+    if collected:
+        return Coverage.YES if collected >= profiled else Coverage.PARTLY
+    return Coverage.NO if profiled else Coverage.NOT_PROFILED
+
+
+def _start(run: Run) -> datetime | None:
+    with suppress(ValueError):
+        text = run.state_file("started") or ""
+        return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
+    return None
+
+
+def _duration_s(run: Run, status: JobStatus) -> float | None:
+    """Return how long job.sh has run, by the times of its state files: they are of one clock."""
+    start = _written(run, "started")
+    if start is None or status.state in (JobState.QUEUED, JobState.UNKNOWN):
+        return None
+    # `ended` is of the supervisor on this machine: it also knows the end of a job that was killed.
+    ended = _written(run, "finished") or _written(run, "ended")
+    end = time.time() if status.state is JobState.RUNNING else ended
+    return None if end is None or end < start else round(end - start, 3)
+
+
+def _written(run: Run, name: str) -> float | None:
+    with suppress(OSError):
+        return (run.path / "state" / name).stat().st_mtime
+    return None

@@ -1,0 +1,409 @@
+"""Packages: the results and the kept events of one run in one file, for another store.
+
+A package is a tar archive with ``run.json``, ``results.json`` and the files of the events. Whoever unpacks it
+trusts nothing in it: each name, type, column and value is checked before anything is kept.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import shutil
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from traceback import clear_frames
+from typing import IO, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hpcprof.common import __version__
+from hpcprof.common.decode import is_possible
+from hpcprof.common.errors import DamagedInput, HpcprofError, UsageError
+from hpcprof.profiles.event_folders import (
+    COMMUNICATION,
+    communication_folder,
+    origin_path,
+    pushed_events,
+    remove_events_among,
+    remove_run_events,
+    run_key,
+    table_path,
+)
+from hpcprof.results.across.listing import STATES, ListedRun
+from hpcprof.results.collect.kept_events import MATCHES, event_schemas
+from hpcprof.results.collect.last_collected import note_collected
+from hpcprof.results.collect.malloc import return_freed_memory, use_one_heap
+from hpcprof.results.store.mpi_links import FILE as MPI_FILE
+from hpcprof.results.store.package_rows import DAMAGES, MOST_RESULTS_BYTES, PackedRows, check_rows, memory_for
+from hpcprof.results.store.run_communication import CLOCKS, DESCRIPTION
+from hpcprof.results.store.store import Store
+from hpcprof.results.store.tables import OF_RUN, PushedRow, RunRow
+from hpcprof.runs.directory import Run
+from hpcprof.runs.tags import check_tags
+
+FORMAT = 1
+_MOST_RUN_BYTES = 1 << 20
+"""Maximum size of the description of the run, which every list reads."""
+
+_MOST_TEXT_BYTES = 16 << 20
+"""Maximum size of a file that describes events."""
+
+MOST_EVENT_BYTES = 64 << 30
+"""Maximum size of a package when it is unpacked, and of its events in memory."""
+
+_MOST_EXPANSION = 250
+_LEAST_EXPANDED_BYTES = 64 << 20
+"""A file of events above this size in memory may take at most `_MOST_EXPANSION` times its size on disk."""
+
+_MOST_PARTS = 1024
+"""Maximum number of files of matches, beside one for each rank."""
+
+_PIECE = 1 << 20
+_BLOCK_BYTES = 4096
+"""The space that a file takes at least."""
+
+_RUN, _RESULTS = "run.json", "results.json"
+_EVENTS = re.compile(r"events/(?P<table>[a-z_]{1,40})/(?P<rank>0|[1-9]\d{0,6})\.parquet")
+_ORIGINS = re.compile(r"origins/(?P<rank>0|[1-9]\d{0,6})\.jsonl")
+_PART = re.compile(r"communication/part-(?P<number>0|[1-9]\d{0,6})\.parquet")
+_SHARED = tuple(f"communication/{name}" for name in (DESCRIPTION, CLOCKS, MPI_FILE))
+_RUN_ID = re.compile(r"[\w][\w.+@=-]{0,199}")
+_LONGEST_NAME = 255
+_MOST_SECONDS = 1e10
+_MOST_RANKS, _MOST_TAGS = 10_000_000, 100
+
+
+class Described(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of ``run.json`` in a package: the run as a list shows it, and its program."""
+
+    listed: ListedRun
+    program: str | None = None
+    format: int = FORMAT
+    made_by: str = __version__
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package that was checked: what it describes, its rows by table, and its events in a folder.
+
+    ``bytes`` is its size when it is unpacked.
+    """
+
+    described: Described
+    rows: PackedRows
+    folder: Path
+    bytes: int
+
+    @property
+    def run_id(self) -> str:
+        """The id of its run."""
+        return self.described.listed.run
+
+
+def write_package(path: Path, run_id: str, described: Described, store: Store) -> None:
+    """Write the package of a collected run, under the id that it is described by.
+
+    The same results give the same bytes. Raises HpcprofError if the store has nothing of the run, or it
+    cannot be read.
+    """
+    if store.run(run_id) is None:
+        raise HpcprofError(f"{run_id}: nothing of it has been collected: hpcprof collect {run_id}.")
+    rows, name = store.rows_of(run_id), described.listed.run
+    for table, columns in rows.items():
+        key = OF_RUN[table].run
+        columns[key] = [name] * len(columns[key])
+    with (
+        path.open("xb") as file,
+        gzip.GzipFile("", "wb", compresslevel=1, fileobj=file, mtime=0) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as archive,
+    ):
+        _add(archive, _RUN, msgspec.json.encode(described))
+        _add(archive, _RESULTS, msgspec.json.encode(rows))
+        folders = set()
+        for rank, events in store.rank_events(run_id).items():
+            if events.written():
+                folders.add(events.folder)
+                origin = origin_path(events.folder, run_id, rank).read_bytes()
+                _add(archive, f"origins/{rank}.jsonl", _without_folder(origin))
+                for table, count in sorted(events.written_rows().items()):
+                    if count:
+                        archive.add(events.path(table), f"events/{table}/{rank}.parquet", filter=_plain)
+        for folder in folders:
+            shared = communication_folder(folder, run_id)
+            for one in sorted(shared.iterdir()) if shared.is_dir() else ():
+                archive.add(one, f"communication/{one.name}", filter=_plain)
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    archive.addfile(member, io.BytesIO(content))
+
+
+def _without_folder(origin: bytes) -> bytes:
+    """Return the description of a rank's events with the name of the profile, and not its folder."""
+    first, _, second = origin.partition(b"\n")
+    content = msgspec.json.decode(second)
+    content["origin"]["path"] = Path(content["origin"]["path"]).name
+    return first + b"\n" + msgspec.json.encode(content) + b"\n"
+
+
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Leave out who owns a file, and when it was written."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mtime = 0
+    return member
+
+
+@contextmanager
+def unpacked(path: Path, beside: Path, most_bytes: int = MOST_EVENT_BYTES) -> Iterator[Package]:
+    """Unpack and check a package in a private folder, which is removed afterwards.
+
+    The folder is made in ``beside``, on the file system on which the events are to stay, and all that is in
+    the package may take ``most_bytes``, as files and in memory. Raises DamagedInput if anything in it is not
+    as `write_package` writes it, and HpcprofError if a file cannot be written here.
+    """
+    # Packages that threads unpack at the same time would each keep a heap of their own.
+    use_one_heap()
+    with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=beside) as folder, ExitStack() as held:
+        held.callback(return_freed_memory)
+        try:
+            package = _read(path, Path(folder), min(most_bytes, MOST_EVENT_BYTES), held)
+        except HpcprofError as error:
+            # A caller that keeps the error would keep the results in its frames.
+            clear_frames(error.__traceback__)
+            raise
+        try:
+            yield package
+        finally:
+            package.rows.forget()
+
+
+def _read(path: Path, place: Path, most_bytes: int, held: ExitStack) -> Package:
+    """Return a package that is checked, with its events in a folder; ``held`` gets the memory of its rows."""
+    try:
+        with tarfile.open(path, "r|gz", tarinfo=_PlainFile) as archive:
+            members = _Members(archive, most_bytes)
+            described = _described(members.read(_RUN, _MOST_RUN_BYTES))
+            rows = PackedRows(members.read(_RESULTS, MOST_RESULTS_BYTES, held), described.made_by)
+            check_rows(described.listed.run, rows)
+            members.extract(place, frozenset(rows["profiles"]["rank"] if "profiles" in rows else ()))
+    except (tarfile.TarError, OSError, EOFError, ValueError, zlib.error) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise HpcprofError(f"the package cannot be unpacked: {error.strerror}.") from None
+        raise DamagedInput(f"the package is damaged: {error}") from None
+    _check_events(place, most_bytes)
+    return Package(described, rows, place, members.total)
+
+
+def _described(text: bytes) -> Described:
+    """Return the content of ``run.json``, which another program may have written."""
+    try:
+        described = msgspec.json.decode(text, type=Described)
+        json.loads(text, object_pairs_hook=_no_name_twice)
+    except DAMAGES as error:
+        raise DamagedInput(f"the package is damaged: {error}") from None
+    listed = described.listed
+    if described.format != FORMAT:
+        raise DamagedInput(f"the package has format {described.format}; this hpcprof reads {FORMAT}")
+    if not _RUN_ID.fullmatch(listed.run) or listed.run == "last" or len(run_key(listed.run)) > _LONGEST_NAME:
+        raise DamagedInput("the id of the run has invalid characters")
+    if listed.state not in STATES:
+        raise DamagedInput("the run has an unknown state")
+    counts = (listed.nodes, listed.ranks_per_node, listed.ranks)
+    if not all(0 <= (count or 0) <= _MOST_RANKS for count in counts):
+        raise DamagedInput("the run has an impossible number of ranks")
+    try:
+        check_tags(listed.tags)
+    except UsageError as error:
+        raise DamagedInput(str(error).rstrip(".")) from None
+    if len(listed.tags) > _MOST_TAGS:
+        raise DamagedInput(f"the run has more than {_MOST_TAGS} tags")
+    _check_times(listed)
+    return described
+
+
+def _no_name_twice(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len({name for name, _ in fields}) < len(fields):
+        raise DamagedInput(f"{_RUN} has a name twice")
+    return dict(fields)
+
+
+def keep_package(package: Package, store: Store, project: Path, pushed: PushedRow) -> None:
+    """Keep a package in a store and in the folder of a project, in place of what these have of the run.
+
+    The rows are one transaction, which also leads to the new events: those of before are there until then.
+    Events without rows are never seen, and removed with the next package of the run. Raises HpcprofError if a
+    file or a row cannot be written; the rows that the store had remain.
+    """
+    run_id = package.run_id
+    events = pushed_events(project, pushed.sha256)
+    try:
+        remove_run_events(events, run_id)
+        for file in sorted(package.folder.rglob("*")):
+            if file.is_file():
+                target = _place(events, run_id, file.relative_to(package.folder).as_posix())
+                target.parent.mkdir(parents=True, exist_ok=True)
+                file.replace(target)
+    except OSError as error:
+        raise HpcprofError(f"the events of {run_id} cannot be written: {error.strerror}.") from None
+    known = RunRow(**{name: values[0] for name, values in package.rows["runs"].items()})
+    # The folder of a pushed run is elsewhere: nothing here may take one of this machine for it.
+    row = msgspec.structs.replace(known, path=str(project / "pushed" / run_id), events=str(events))
+    store.replace_run(row, package.rows, pushed)
+    try:
+        # Of a run that was pushed before without --scrub, nothing may stay.
+        remove_events_among(project, run_id, but=events)
+    except OSError as error:
+        raise HpcprofError(f"{error.filename} cannot be removed: {error.strerror}.") from None
+    note_collected(Run(run_id, Path(row.path)), project)
+
+
+class _PlainFile(tarfile.TarInfo):
+    """The header of a plain file. tarfile holds others in memory as a whole, such as long names."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _PlainFile:
+        """Return a header of an archive."""
+        member = super().frombuf(buf, encoding, errors)
+        if member.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+            raise DamagedInput("the package holds something that is not a plain file")
+        if member.size < 0:
+            raise DamagedInput("the package holds a file of negative size")
+        return member
+
+
+class _Members:
+    """The files of an archive in their order; ``total`` is the space that they take.
+
+    Raises DamagedInput if they take more than ``most_bytes``, or are not the files of a package.
+    """
+
+    def __init__(self, archive: tarfile.TarFile, most_bytes: int) -> None:
+        self._archive, self._most_bytes = archive, most_bytes
+        self.total = 0
+
+    def read(self, name: str, most_bytes: int, held: ExitStack | None = None) -> bytes:
+        """Return the content of the next file; what ``held`` has is held for decoding it."""
+        member = self._next()
+        if member is None or member.name != name:
+            raise DamagedInput(f"the package lacks {name}, or has another file before it")
+        if member.size > most_bytes:
+            raise DamagedInput(f"{name} exceeds {most_bytes:,} bytes")
+        if held is not None:
+            held.enter_context(memory_for(member.size))
+        # In pieces: tarfile joins what it has read of a file to a second copy.
+        text = io.BytesIO()
+        shutil.copyfileobj(self._content(member), text, _PIECE)
+        return text.getvalue()
+
+    def extract(self, place: Path, ranks: frozenset[int]) -> None:
+        """Write the other files of ranks with a profile into a folder, each once."""
+        written = set()
+        while member := self._next():
+            if not _belongs(member.name, ranks):
+                raise DamagedInput("the package holds an unexpected file")
+            if member.name in written:
+                raise DamagedInput(f"the package holds {member.name} twice")
+            if member.size == 0:
+                raise DamagedInput(f"{member.name} is empty")
+            if not member.name.endswith(".parquet") and member.size > _MOST_TEXT_BYTES:
+                raise DamagedInput(f"{member.name} exceeds {_MOST_TEXT_BYTES:,} bytes")
+            written.add(member.name)
+            target = place / member.name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("xb") as file:
+                shutil.copyfileobj(self._content(member), file)
+
+    def _next(self) -> tarfile.TarInfo | None:
+        self._archive.members = []  # type: ignore[attr-defined]  # tarfile keeps all of them
+        member = self._archive.next()
+        if member is not None:
+            self.total += max(member.size, _BLOCK_BYTES)
+            if self.total > self._most_bytes:
+                raise DamagedInput(f"the package exceeds {self._most_bytes:,} bytes when it is unpacked")
+        return member
+
+    def _content(self, member: tarfile.TarInfo) -> IO[bytes]:
+        content = self._archive.extractfile(member)
+        assert content is not None
+        return content
+
+
+def _belongs(name: str, ranks: frozenset[int]) -> bool:
+    """Return whether a package of profiles of these ranks has a file of this name."""
+    if found := _EVENTS.fullmatch(name):
+        return found["table"] in event_schemas() and int(found["rank"]) in ranks
+    if found := _ORIGINS.fullmatch(name):
+        return int(found["rank"]) in ranks
+    if found := _PART.fullmatch(name):
+        return int(found["number"]) < _MOST_PARTS + len(ranks)
+    return name in _SHARED
+
+
+def _place(events: Path, run_id: str, name: str) -> Path:
+    """Return where a file of a package belongs in the dataset of a project."""
+    if found := _EVENTS.fullmatch(name):
+        return table_path(events, found["table"], run_id, int(found["rank"]))
+    if found := _ORIGINS.fullmatch(name):
+        return origin_path(events, run_id, int(found["rank"]))
+    return communication_folder(events, run_id) / name.partition("/")[2]
+
+
+def _check_times(listed: ListedRun) -> None:
+    times = [when for when in (listed.submitted, listed.started) if when is not None]
+    if not all(map(is_possible, times)):
+        raise DamagedInput("the run has an impossible time")
+    if not 0 <= (listed.duration_s or 0.0) < _MOST_SECONDS:
+        raise DamagedInput("the run has an impossible duration")
+
+
+def _check_events(place: Path, most_bytes: int) -> None:
+    """Check the columns of Parquet files, and how large they are in memory."""
+    schemas = event_schemas()
+    total = 0
+    for file in sorted(place.rglob("*.parquet")):
+        table = MATCHES if file.name.startswith("part-") else file.parent.name
+        try:
+            metadata = pq.read_metadata(file)
+            columns = metadata.schema.to_arrow_schema()
+        except (pa.ArrowException, OSError) as error:
+            raise DamagedInput(f"the events {table} are damaged: {error}") from None
+        expected = {field.name: field.type for field in schemas.get(table, ())}
+        shared = file.parent == place / COMMUNICATION
+        numbers = shared and table != MATCHES and all(pa.types.is_primitive(one.type) for one in columns)
+        if not numbers and (not expected or any(one.type != expected.get(one.name) for one in columns)):
+            raise DamagedInput(f"the events {table} have other columns than hpcprof {__version__}")
+        # Equal values take no place in the file, and 8 bytes each in memory.
+        encoded = sum(metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+        expanded = max(encoded, 8 * metadata.num_rows * metadata.num_columns)
+        if expanded > max(_LEAST_EXPANDED_BYTES, _MOST_EXPANSION * file.stat().st_size):
+            raise DamagedInput(f"the events {table} take {expanded:,} bytes of memory in a small file")
+        total += expanded
+        if total > most_bytes:
+            raise DamagedInput(f"the events exceed {most_bytes:,} bytes")
+
+
+def checksum(path: Path) -> str:
+    """Return the SHA-256 of a package."""
+    digest = sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def described(listed: ListedRun, program: str | None) -> Described:
+    """Return what a package says of a run, without its place on this machine."""
+    return Described(msgspec.structs.replace(listed, path=""), program)

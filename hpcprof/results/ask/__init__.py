@@ -1,0 +1,1 @@
+"""Answers about one run: its tables, explanation, windows of time, and SQL."""

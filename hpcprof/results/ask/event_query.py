@@ -1,0 +1,325 @@
+"""Executes SQL over the events of runs: DuckDB on their Parquet files, read-only and in limited memory."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.units import named_ranks
+from hpcprof.profiles.event_folders import communication_folder, table_path
+from hpcprof.profiles.timeline_parquet import RankEvents
+from hpcprof.results.ask.query import QueryResult, Value, distinct_names, plain_value
+from hpcprof.results.collect.executors.interface import Executor, Progress, serially
+from hpcprof.results.collect.kept_events import MATCHES, KeepTask, event_schemas, keep_events
+from hpcprof.results.collect.run_names import not_collected
+from hpcprof.results.collect.step_choice import stored_step_ranges
+from hpcprof.results.collect.timelines import Timelines, find_timelines
+from hpcprof.results.store.run_communication import load_communication
+from hpcprof.results.store.store import Store
+from hpcprof.runs.directory import Run
+
+_Keep = Callable[[Sequence[RankEvents]], dict[int, str]]
+
+MEMORY = "50%"
+"""The share of the machine's or the job's memory that a query takes before it writes to disk."""
+
+_FIRST_VERSION = 2
+_PATIENCE_SECONDS = 0.05
+
+# Starting a process costs more than keeping the events of a small rank.
+_MOST_IN_A_TASK = 16
+_LEAST_TASKS = 8
+_ROWS_AT_ONCE = 10_000
+_TYPES = {pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.string(): "VARCHAR", pa.bool_(): "BOOLEAN"}
+
+
+@dataclass(frozen=True)
+class EventFiles:
+    """The events of ranks, and what is missing."""
+
+    files: list[tuple[RankEvents, dict[str, int]]] = field(default_factory=list)
+    """The files of each rank, with the number of rows of each table."""
+    missing: list[str] = field(default_factory=list)
+    """A sentence for each reason why ranks are not among them."""
+
+
+def schema() -> QueryResult:
+    """Return the tables of events with their columns."""
+    rows: list[tuple[Value, ...]] = [
+        (table, column.name, _TYPES[column.type].lower())
+        for table, columns in event_schemas().items()
+        for column in columns
+    ]
+    return QueryResult(["table", "column", "type"], rows)
+
+
+def find_events(
+    runs: Sequence[Run], store: Store, executor: Executor = serially, progress: Progress | None = None
+) -> EventFiles:
+    """Find the events of runs; profiles whose events were not kept are read once, and theirs are kept.
+
+    Raises HpcprofError if a run has not been collected, or no rank has events.
+    """
+    found = EventFiles()
+    for run in runs:
+        _find_events(run, store, partial(_keep, run, store, executor, progress), None, found)
+    return _with_any(found)
+
+
+def find_kept_events(runs: Sequence[tuple[Run, Path, Mapping[int, str]]], store: Store) -> EventFiles:
+    """Find the events of runs that are kept; nothing is written.
+
+    ``runs`` has for each run the folder of the events that it has none of itself, but no other tables, and by
+    rank why there are none either. Raises HpcprofError if a run has not been collected, or no rank has
+    events.
+    """
+    found = EventFiles()
+    for run, spare, reasons in runs:
+        _find_events(run, store, partial(_not_kept, reasons), spare, found)
+    return _with_any(found)
+
+
+def _with_any(found: EventFiles) -> EventFiles:
+    if not found.files:
+        raise HpcprofError(found.missing[0])
+    return found
+
+
+@dataclass(frozen=True)
+class EventAnswer:
+    """The rows of a query over events, which are fetched when they are iterated over."""
+
+    columns: list[str]
+    rows: Iterator[tuple[Value, ...]]
+
+
+@contextmanager
+def asking(sql: str, found: EventFiles, memory: str = MEMORY) -> Iterator[EventAnswer]:
+    """Execute one SELECT over events.
+
+    The SQL can read the files of these events and nothing else. What does not fit into ``memory`` goes to a
+    folder that is removed afterwards. ``memory`` is a size such as ``4G``, or a percentage of the machine's
+    memory. Raises UsageError if DuckDB is not installed, or the SQL is wrong or more than one SELECT; the
+    rows raise it too.
+    """
+    duckdb = _duckdb()
+    with tempfile.TemporaryDirectory(prefix="hpcprof-query-") as folder, ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()  # Ctrl-C could otherwise come while the thread starts with DuckDB's work.
+        connection = duckdb.connect(":memory:")
+        run = partial(_run, pool, duckdb.Error)
+        try:
+            run(_restrict, connection, _views(Path(folder), found), Path(folder), memory)
+            kinds = [statement.type for statement in run(connection.extract_statements, sql)]
+            if kinds != [duckdb.StatementType.SELECT]:
+                raise UsageError("hpcprof query --events takes one SELECT: it only reads.")
+            run(connection.execute, sql)
+            names = distinct_names([column[0] for column in connection.description or ()])
+            yield EventAnswer(names, _rows(partial(run, connection.fetchmany, _ROWS_AT_ONCE)))
+        finally:
+            _interrupt(pool, connection)
+            connection.close()
+
+
+def _duckdb() -> Any:
+    """Return the package, unless it is of a version whose SELECT can start logging to files."""
+    try:
+        import duckdb
+    except ImportError:
+        found = "it is not installed"
+    else:
+        if int(duckdb.__version__.partition(".")[0]) >= _FIRST_VERSION:
+            return duckdb
+        found = f"{duckdb.__version__} is installed"
+    raise UsageError(
+        f"hpcprof query --events needs DuckDB {_FIRST_VERSION}.0 or later, and {found}: "
+        "pip install 'hpcprof[events]' (Python 3.11 or later)."
+    )
+
+
+def _rows(fetch: Callable[[], list[tuple[Any, ...]]]) -> Iterator[tuple[Value, ...]]:
+    while rows := fetch():
+        yield from (tuple(map(plain_value, row)) for row in rows)
+
+
+def _run(pool: ThreadPoolExecutor, error: type[Exception], function: Callable[..., Any], *values: Any) -> Any:
+    """Call a function of DuckDB in another thread, so that Ctrl-C ends it; its error becomes one sentence."""
+    try:
+        return pool.submit(function, *values).result()
+    except error as problem:
+        why = _sentence(str(problem))
+        raise UsageError(f"{why}. Tables and columns: hpcprof query --events --schema.") from None
+
+
+def _interrupt(pool: ThreadPoolExecutor, connection: Any) -> None:
+    """End what the pool's thread still does: a connection that is busy cannot be closed."""
+    idle = pool.submit(int)
+    while not wait([idle], timeout=_PATIENCE_SECONDS).done:
+        # Only a query that has begun can be interrupted.
+        connection.interrupt()
+
+
+def _sentence(message: str) -> str:
+    """Return what DuckDB says, without the SQL that it repeats and without advice on its settings."""
+    if re.search("(disabled|locked)", message) and "onfiguration" in message:
+        return "hpcprof query --events reads nothing but the events of its runs"
+    text = " ".join(message.partition("\n\n")[0].partition("Traceback")[0].split())
+    text = re.sub(r"^[\w ]+ Error: ", "", text).replace("! Did", "; did")
+    text = text.replace("! ", ". ").rstrip(".!?:")
+    return f"{text}: give the query more with --memory" if "failed to allocate" in text else text
+
+
+def _restrict(connection: Any, views: Mapping[str, tuple[list[str], str]], folder: Path, memory: str) -> None:
+    """Create views on files, and then let the connection read these files and change nothing."""
+    spill = folder / "spill"
+    spill.mkdir()
+    files = [file for paths, _ in views.values() for file in paths]
+    settings = {
+        "temp_directory": _quoted(str(spill)),
+        "secret_directory": _quoted(str(folder)),  # the setting would show the home of the server
+        "memory_limit": _quoted(memory),
+        "threads": str(len(os.sched_getaffinity(0))),
+        "python_enable_replacements": "false",
+        "autoinstall_known_extensions": "false",
+        "autoload_known_extensions": "false",
+        "allowed_paths": f"[{', '.join(map(_quoted, files))}]",
+        "enable_external_access": "false",
+    }
+    for name, value in settings.items():
+        connection.execute(f"SET {name} = {value}")
+    for paths_and_view in views.values():
+        connection.execute(paths_and_view[1])
+    connection.execute("SET lock_configuration = true")
+
+
+def _views(folder: Path, found: EventFiles) -> dict[str, tuple[list[str], str]]:
+    """Return, for each table, its files and the SQL of the view on them.
+
+    The files are reached through links with plain names: in the path of a run, brackets would be a pattern
+    and an equals sign a partition.
+    """
+    links: dict[Path, Path] = {}
+    for events, _ in found.files:
+        if events.folder not in links:
+            links[events.folder] = folder / str(len(links))
+            links[events.folder].symlink_to(events.folder.absolute())
+    views = {}
+    for table, columns in event_schemas().items():
+        if table == MATCHES:
+            paths = _match_files(found, links)
+        else:
+            paths = [
+                str(table_path(links[events.folder], table, events.run_id, events.rank))
+                for events, rows in found.files
+                if rows.get(table)
+            ]
+        # A file of matches has the ranks in a column, and no folder for each.
+        partitions = columns.names[: 1 if table == MATCHES else 2]
+        views[table] = paths, f"CREATE VIEW {table} AS {_select(columns, paths, partitions)}"
+    return views
+
+
+def _match_files(found: EventFiles, links: Mapping[Path, Path]) -> list[str]:
+    """Return the files of what the ranks of each run have in common."""
+    of_runs: dict[tuple[Path, str], dict[int, RankEvents]] = {}
+    for events, _ in found.files:
+        of_runs.setdefault((events.folder, events.run_id), {})[events.rank] = events
+    paths = []
+    for (folder, run_id), ranks in of_runs.items():
+        kept = load_communication(communication_folder(folder, run_id), ranks)
+        place = communication_folder(links[folder], run_id)
+        paths += [str(place / part.name) for part in kept.parts] if kept else []
+    return paths
+
+
+def _select(columns: pa.Schema, paths: Sequence[str], partitions: Sequence[str]) -> str:
+    if not paths:
+        nulls = ", ".join(f'CAST(NULL AS {_TYPES[c.type]}) AS "{c.name}"' for c in columns)
+        return f"SELECT {nulls} WHERE false"
+    names = ", ".join(f'"{column.name}"' for column in columns)
+    kinds = ", ".join(f"'{name}': {_TYPES[columns.field(name).type]}" for name in partitions)
+    types = f"hive_partitioning = true, hive_types = {{{kinds}}}"
+    return f"SELECT {names} FROM read_parquet([{', '.join(map(_quoted, paths))}], {types})"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _find_events(run: Run, store: Store, keep: _Keep, spare: Path | None, found: EventFiles) -> None:
+    """Add the events of a run; ``keep`` is called with those that are not kept, and returns why not."""
+    profiles = store.profiles(run.id) if store.exists() else {}
+    if not profiles:
+        raise not_collected(run, store)
+    wanted = [*store.rank_events(run.id).values()]
+    if not wanted:
+        found.missing.append(f"{run.id} has no events: no profile of it holds a timeline.")
+    rows = {events: events.rows() for events in wanted}
+    reasons = keep([events for events in wanted if rows[events] is None])
+    for events in wanted:
+        counts = rows[events] or events.rows()
+        if counts is None and spare is not None:
+            beside = replace(events, folder=spare)
+            counts, others = events.written_rows(), beside.rows()
+            if others is None:
+                continue
+            new = {table: count for table, count in others.items() if table not in counts}
+            found.files.append((beside, new))
+        if counts is not None:
+            found.files.append((events, counts))
+            # A process that was killed may have kept some of its ranks.
+            reasons.pop(events.rank, None)
+    for reason in dict.fromkeys(reasons.values()):
+        ranks = [rank for rank, other in reasons.items() if other == reason]
+        found.missing.append(f"the events of {named_ranks(ranks)} of {run.id} are missing: {reason}.")
+
+
+def _not_kept(reasons: Mapping[int, str], lacking: Sequence[RankEvents]) -> dict[int, str]:
+    return {events.rank: reasons.get(events.rank, "they were not kept") for events in lacking}
+
+
+def _keep(
+    run: Run, store: Store, executor: Executor, progress: Progress | None, lacking: Sequence[RankEvents]
+) -> dict[int, str]:
+    """Keep the events of ranks, and return by rank why some cannot be."""
+    if not lacking:
+        return {}
+    steps = stored_step_ranges(store, run.id)
+    try:
+        timelines = find_timelines(run)
+    except HpcprofError:
+        timelines = Timelines({}, [])
+    tasks = [
+        KeepTask(
+            timelines.paths.get(events.rank),
+            events,
+            timelines.parts.get(events.rank),
+            steps.step_range(events.rank),
+            timelines.captured,
+        )
+        for events in lacking
+    ]
+    size = max(1, min(_MOST_IN_A_TASK, len(tasks) // _LEAST_TASKS))
+    chunks = [tuple(tasks[first : first + size]) for first in range(0, len(tasks), size)]
+    reasons, done = {}, 0
+    for chunk, result in executor(keep_events, chunks):
+        for task, reason in zip(
+            chunk, result if isinstance(result, list) else repeat(result.reason), strict=False
+        ):
+            if reason:
+                reasons[task.events.rank] = reason
+        done += len(chunk)
+        if progress is not None:
+            progress(done, len(tasks), chunk[-1].path or chunk[-1].events.folder)
+    return reasons

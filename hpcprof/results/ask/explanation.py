@@ -1,0 +1,442 @@
+"""Explains a run: gathers what the explanation needs, computes it once and keeps it in the store."""
+
+from __future__ import annotations
+
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from hpcprof.analysis.explain.changes import Change, Prediction, parse_changes
+from hpcprof.analysis.explain.explanation import (
+    CAUSES,
+    GIVEN,
+    MEASURED,
+    Explanation,
+    Finding,
+    NotJudged,
+    Slower,
+    StepAlone,
+    StepSummary,
+)
+from hpcprof.analysis.framework.losses import touches
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.memory.findings import memory_findings
+from hpcprof.common.decode import from_json, read_file
+from hpcprof.common.errors import HpcprofError, StoreError, UsageError, unknown
+from hpcprof.common.logs import log_traceback
+from hpcprof.common.paths import is_folder
+from hpcprof.common.patterns import matches
+from hpcprof.node.on_request import SLOWER
+from hpcprof.profiles.losses import Loss, LossKind
+from hpcprof.profiles.readers.declaration import ProfileContent
+from hpcprof.profiles.readers.discovery import content_of
+from hpcprof.profiles.readers.results import read_results
+from hpcprof.results.ask.when_asked import stored_analysis
+from hpcprof.results.collect.executors.interface import Executor, serially
+from hpcprof.results.collect.run_memory import memory_rows
+from hpcprof.results.collect.run_names import command_line, not_collected, typed_run
+from hpcprof.results.collect.run_profiles import profiles_of, untraced
+from hpcprof.results.collect.stalls import find_stall, is_unprofiled, unread_dumps
+from hpcprof.results.store.analysis_table import ANALYSIS_VERSION, AnalysisTable, earlier_version
+from hpcprof.results.store.store import Store
+from hpcprof.runs.directory import Run
+from hpcprof.runs.live_steps import median_step_ns, read_live_steps, step_lines
+from hpcprof.submit.runs.failures import first_failure
+from hpcprof.submit.waiting import ended_by_stall
+
+if TYPE_CHECKING:  # a kept explanation needs none of them
+    import pandas as pd
+
+    from hpcprof.analysis.explain.inputs import ExplainInputs
+    from hpcprof.profiles.timeline import Gpu, Timeline
+
+_PATH, _COSTS = "critical_path", "profiler_cost"
+"""The analyses that come with an explanation."""
+
+_HARMLESS = (LossKind.NOTE, LossKind.CLOCK, LossKind.STEP, LossKind.NUMBERED, LossKind.MERGED)
+"""Losses that leave out no event."""
+
+_FEW_LAUNCHES = 0.01
+"""Maximum share of operations without a launch call that does not matter: a capture begins amid work."""
+
+_MPI = "MPI_"
+"""Names of places between calls of MPI contain it."""
+
+_VERSION_KEY, _VERSION = "version", 17
+"""Raised when explanations say something else about the same analyses: they are then computed again."""
+
+RanksRead = Callable[[int, int], None]
+"""Called with the number of ranks read so far and that of all ranks; then the causes are judged."""
+
+_FEWEST_LINES, _MOST_LINES, _MOST_STEPS = 10, 2000, 2000
+"""The fewest lines about steps that tell something without a profile, and the most that are looked at."""
+
+_LISTED = 12
+"""The most valid names that an error lists."""
+
+
+def kept_explanation(run: Run, store: Store) -> Explanation | None:
+    """Return the explanation of a run that the store keeps; None if there is none.
+
+    One of an earlier version of hpcprof counts only where the run is out of reach.
+    """
+    kept = store.explanation(run.id) if store.exists() else None
+    if kept is None or (kept.analysis_version != ANALYSIS_VERSION and is_folder(run.path)):
+        return None
+    try:
+        values = from_json(kept.explanation)
+        if values.get(_VERSION_KEY) != _VERSION and is_folder(run.path):
+            return None
+        return Explanation.from_json(values)
+    except msgspec.MsgspecError:  # of an earlier version, or damaged
+        return None
+
+
+def explain_for_report(
+    run: Run, store: Store, progress: RanksRead | None = None, executor: Executor = serially
+) -> str:
+    """Compute the explanation that a report shows; return why that failed, empty if it did not.
+
+    A report has more to say than this, so nothing that goes wrong here may end it. A run without timelines
+    has nothing to explain.
+    """
+    profiles = store.profiles(run.id) if store.exists() else {}
+    if not any(content_of(profile.kind) is ProfileContent.TIMELINE for profile in profiles.values()):
+        return ""
+    try:
+        explain(run, store, progress, executor)
+    except HpcprofError as error:
+        return str(error)
+    except Exception as error:
+        log_traceback(f"{run.id} was not explained: {error}", traceback.format_exc())
+        return f"an internal error of hpcprof: {error} (hpcprof --debug explain shows where)"
+    return ""
+
+
+def explain(
+    run: Run,
+    store: Store,
+    progress: RanksRead | None = None,
+    executor: Executor = serially,
+    *,
+    step_ns: int | None = None,
+    as_recorded: bool = False,
+) -> Explanation:
+    """Explain where the time of a step goes, why, and what it would gain.
+
+    The explanation is computed once and kept in the store until a profile of the run changes. ``executor``
+    computes the lazy analyses (`hpcprof.results.ask.when_asked`).
+    ``step_ns`` is the time of a step without the profiler, which is kept with the explanation;
+    ``as_recorded`` leaves the profiler's share in, and that explanation is not kept. Raises HpcprofError if
+    the run has not been collected, or its timelines cannot be read.
+    """
+    now = partial(as_of_now, run=run, store=store)
+    if is_unprofiled(run, store):
+        return now(_of_unprofiled(run, store))
+    given = None if step_ns is None else StepAlone(step_ns, step_ns, step_ns, GIVEN)
+    if as_recorded:
+        from hpcprof.analysis.explain.explain import explain_run
+
+        return now(explain_run(_reported(explain_inputs(run, store, executor), progress))[0])
+    while True:
+        kept = kept_explanation(run, store)
+        if kept is not None and given in (None, kept.step.alone_ns):
+            return now(kept)
+        found, is_kept = _compute(
+            run, store, progress, executor, given or _given_before(run, store) or _noted_alone(run)
+        )
+        if is_kept:
+            return now(found)
+
+
+def as_of_now(found: Explanation, run: Run, store: Store) -> Explanation:
+    """Return an explanation with what no profile tells: a stall, a failure, slower steps, and memory."""
+    ranks = _world_size(run) or found.step.ranks
+    findings = (*found.findings, *memory_findings(memory_rows(run, store), ranks))
+    unknown_waits = (NotJudged("calls of MPI", sentence) for sentence in untraced(run))
+    return replace(
+        found, findings=findings, not_judged=(*unknown_waits, *found.not_judged), **_what_happened(run)
+    )
+
+
+def _what_happened(run: Run) -> dict[str, Any]:
+    failure = first_failure(run) if run.manifest is not None else None
+    if failure is not None and ended_by_stall(run) and not failure.has_own_fault:
+        failure = None  # it was ended with the job
+    slower = None
+    with suppress(msgspec.MsgspecError):
+        slower = from_json(run.state_file(SLOWER) or "", Slower)
+    return {
+        "stall": find_stall(run),
+        "failure": failure.as_json() if failure else None,
+        "slower": slower,
+    }
+
+
+def _of_unprofiled(run: Run, store: Store) -> Explanation:
+    steps = read_live_steps(run) if run.manifest is not None else {}
+    last = [lines.last for lines in steps.values()]
+    summary = StepSummary(
+        wall_p50_ns=int(typical) if (typical := median_step_ns(run)) is not None else None,
+        steps=max((line.step + 1 for line in last), default=0),
+        ranks=len(last),
+        explained_steps=0,
+        replay_error_pct=None,
+    )
+    reason = "the run was not profiled (--profiler nsys, torch or jax shows where its time goes)"
+    findings, rare, mean_ns = _of_noted_steps(run, store, tuple(sorted(steps)))
+    summary = replace(summary, elapsed_ns=mean_ns)
+    unread = unread_dumps(run.path) if run.manifest is None else ""
+    lost = (NotJudged("which rank holds the others up", unread),) if unread else ()
+    return Explanation(findings, (), (NotJudged(CAUSES, reason), *lost, *rare), summary)
+
+
+def _of_noted_steps(
+    run: Run, store: Store, ranks: tuple[int, ...]
+) -> tuple[tuple[Finding, ...], tuple[NotJudged, ...], int | None]:
+    """Return what the noted steps of a run show with what its nodes did meanwhile, and their mean time in ns.
+
+    Few steps show nothing.
+    """
+    lines = step_lines(run, ranks[:1]).get(ranks[0], ()) if ranks else ()
+    if len(lines) < _FEWEST_LINES:
+        return (), (), None
+    # Runs without steps do without these imports.
+    from hpcprof.analysis.explain.explain import explain_noted
+    from hpcprof.analysis.framework.outcome import analyze_run, outcome_from_columns
+    from hpcprof.analysis.steps.run_step import StepSeries
+    from hpcprof.analysis.telemetry.coincidences import noted_steps, single_steps
+    from hpcprof.results.collect.over_ranks import mapped_beside_profiles
+
+    analyses = [ANALYSES[name] for name in ("coincidences", "darshan_files")]
+    if store.exists() and store.has_run(run.id):
+        tables = [stored_analysis(one.name, run, store).columns for one in analyses]
+        rows, files = (outcome_from_columns(*each).rows for each in zip(analyses, tables, strict=True))
+    else:
+        mapped = mapped_beside_profiles(run)
+        rows, files = (analyze_run(one, {}, mapped[one.map]).rows for one in analyses)
+    noted = noted_steps(lines[-_MOST_LINES:])
+    assert noted is not None
+    series = single_steps(noted)
+    newest = StepSeries(*(column[-_MOST_STEPS:] for column in (series.steps, series.wall, series.ranks)))
+    return *explain_noted(newest, ranks, rows, files), round(float(newest.wall.mean()))
+
+
+def _noted_alone(run: Run) -> StepAlone | None:
+    """Return the step alone that the ranks of a run noted before they were recorded, on the slowest rank.
+
+    Its interval reaches from the quicker to the slower half of these steps.
+    """
+    ranks = []
+    for path in sorted((run.path / "state" / "alone").glob("rank*.json")):
+        with suppress(OSError, msgspec.MsgspecError):
+            halves = from_json(read_file(path), list[_TimedSteps])
+            times = [half.elapsed_ns / half.steps for half in halves if half.steps > 0]
+            if times:
+                whole = sum(half.elapsed_ns for half in halves) / sum(half.steps for half in halves)
+                ranks.append((whole, min(times), max(times)))
+    if not ranks:
+        return None
+    value, low, high = map(round, max(ranks))
+    return StepAlone(value, low, high, MEASURED)
+
+
+class _TimedSteps(msgspec.Struct):
+    """Steps that were timed together."""
+
+    steps: int
+    elapsed_ns: int
+
+
+def _given_before(run: Run, store: Store) -> StepAlone | None:
+    """Return the step alone that a user has given with an earlier explanation, also of another version."""
+    kept = store.explanation(run.id) if store.exists() else None
+    if kept is None:
+        return None
+    alone = None
+    with suppress(msgspec.MsgspecError, KeyError):
+        alone = msgspec.convert(from_json(kept.explanation)["step"]["alone_ns"], StepAlone)
+    return alone if alone is not None and alone.source == GIVEN else None
+
+
+def _compute(
+    run: Run, store: Store, progress: RanksRead | None, executor: Executor, alone: StepAlone | None
+) -> tuple[Explanation, bool]:
+    """Compute an explanation and keep it, unless another collect has changed the run in the meantime."""
+    # Only here: a kept explanation needs neither pandas nor the graph.
+    import pandas as pd
+
+    from hpcprof.analysis.explain.explain import explain_run
+    from hpcprof.analysis.framework.outcome import Outcome, as_declared
+
+    inputs = replace(_reported(explain_inputs(run, store, executor), progress), alone=alone)
+    sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run.id).items()}
+    found, path = explain_run(inputs)
+    costs = pd.DataFrame([asdict(cost) for cost in found.step.profiler_cost])
+    outcomes = {
+        _PATH: Outcome(path, "" if len(path) else "the steps have no path through threads and streams"),
+        _COSTS: Outcome(costs, "" if len(costs) else "the profiler's share of a step is unknown"),
+    }
+    tables = {
+        name: AnalysisTable.from_outcome(as_declared(outcome, ANALYSES[name]))
+        for name, outcome in outcomes.items()
+    }
+    text = msgspec.json.encode({**found.as_json(), _VERSION_KEY: _VERSION}).decode()
+    try:
+        return found, store.put_explanation(run.id, text, tables, sha256)
+    except StoreError:  # Whoever may only read the database gets the explanation too.
+        return found, True
+
+
+def _reported(inputs: ExplainInputs, progress: RanksRead | None) -> ExplainInputs:
+    """Return inputs whose reader also reports how many ranks it has read."""
+    if progress is None:
+        return inputs
+    done: set[int] = set()
+
+    def read(rank: int) -> Timeline:
+        timeline = inputs.read(rank)
+        done.add(rank)
+        progress(len(done), len(inputs.ranks))
+        return timeline
+
+    return replace(inputs, read=read)
+
+
+def what_if(run: Run, store: Store, texts: Sequence[str]) -> Prediction:
+    """Predict the step of a run with changed times; without changes, replay it as it was.
+
+    ``texts`` are the changes, each in one of the forms of `hpcprof.analysis.explain.changes.FORMS`. Raises
+    UsageError if a change cannot be parsed, or is about something that the run does not have, and
+    HpcprofError if the run has not been collected, or its timelines cannot be read.
+    """
+    changes = parse_changes(texts)
+    inputs = explain_inputs(run, store)
+    for text, change in zip(texts, changes, strict=True):
+        _check(text, change, inputs)
+    from hpcprof.analysis.explain.whatif import predict
+
+    return predict(inputs, changes)
+
+
+def explain_inputs(run: Run, store: Store, executor: Executor = serially) -> ExplainInputs:
+    """Gather what an explanation is computed from; ``executor`` is as for `explain`.
+
+    Raises HpcprofError if the run has not been collected by this version of hpcprof, or has no timelines.
+    """
+    from hpcprof.analysis.explain.inputs import ExplainInputs
+    from hpcprof.results.ask.run_inputs import run_data
+    from hpcprof.results.ask.windows import RunWindows
+    from hpcprof.results.collect.over_ranks import run_communication
+
+    profiles = store.profiles(run.id) if store.exists() else {}
+    collecting = command_line(store, "collect", typed_run(run))
+    if not profiles:
+        if run.path.is_dir() and not profiles_of(run):
+            raise HpcprofError(f"{run.id} has no profile: run the program with --profiler nsys or torch.")
+        raise not_collected(run, store)
+    earlier = earlier_version(profiles.values())
+    if earlier and not is_folder(run.path):
+        raise HpcprofError(f"{run.id} cannot be explained: {earlier} collected it, and its folder is gone.")
+    if earlier:
+        raise HpcprofError(f"{run.id} was collected by {earlier}: run {collecting} again first.")
+    data = run_data(run, store, ())
+    if not data.timeline_ranks:
+        raise HpcprofError(
+            f"{run.id} has no timelines to explain: profile it with Nsight Systems or the PyTorch profiler."
+        )
+    communication = run_communication(run, store)
+    return ExplainInputs(
+        ranks=tuple(sorted(data.timeline_ranks)),
+        read=data.read,
+        window=RunWindows(run, store).read,
+        mpi=communication.mpi_calls,
+        tables=_Tables(run, store, executor),
+        losses=_losses(run, store),
+        clocks=communication.clocks.clocks,
+        aligned=communication.clocks.aligned,
+        matches=communication.matches,
+        arrivals=communication.arrivals,
+        world_size=max(_world_size(run), communication.size),
+        gpus=_gpus(run, store),
+    )
+
+
+class _Tables(Mapping[str, "pd.DataFrame"]):
+    """The analyses of a run as DataFrames, each read at its first use."""
+
+    def __init__(self, run: Run, store: Store, executor: Executor) -> None:
+        self._run, self._store, self._executor = run, store, executor
+        self._read: dict[str, pd.DataFrame] = {}
+
+    def __getitem__(self, name: str) -> pd.DataFrame:
+        from hpcprof.analysis.framework.outcome import outcome_from_columns
+        from hpcprof.results.store.rank_tables import RANK_TABLES, rank_table_rows
+
+        if name in RANK_TABLES and name not in self._read:
+            events = self._store.rank_events(self._run.id).values()
+            self._read[name] = rank_table_rows(events, name, lost=[])
+        elif name not in self._read:
+            table = stored_analysis(name, self._run, self._store, executor=self._executor)
+            self._read[name] = outcome_from_columns(ANALYSES[name], table.columns).rows
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(ANALYSES)
+
+    def __len__(self) -> int:
+        return len(ANALYSES)
+
+
+def _world_size(run: Run) -> int:
+    """Return the number of ranks of a run, 0 if unknown: a single rank may have started others (torchrun)."""
+    results = read_results(run.outputs()).ranks
+    if results:
+        return results[0].world_size
+    ranks = run.manifest.job.ranks if run.manifest else 1
+    return ranks if ranks > 1 else 0
+
+
+def _losses(run: Run, store: Store) -> dict[int, tuple[Loss, ...]]:
+    """Return what was left out of the profiles of a run, by rank, as far as a replay reads it."""
+    found: dict[int, tuple[Loss, ...]] = {}
+    for rank, loss in store.losses(run.id):
+        few = loss.kind is LossKind.LAUNCH and loss.count <= _FEW_LAUNCHES * (loss.of or 0)
+        if loss.kind not in _HARMLESS and not few and touches(loss, ANALYSES[_PATH]):
+            found[rank] = (*found.get(rank, ()), loss)
+    return found
+
+
+def _gpus(run: Run, store: Store) -> dict[int, tuple[Gpu, ...]]:
+    from hpcprof.profiles.timeline import Gpu
+
+    found: dict[int, list[Gpu]] = defaultdict(list)
+    for row in store.gpus(run.id):
+        values = msgspec.structs.asdict(row)
+        found[values.pop("rank")].append(Gpu(**{k: v for k, v in values.items() if k != "run_id"}))
+    return {rank: tuple(gpus) for rank, gpus in found.items()}
+
+
+def _check(text: str, change: Change, inputs: ExplainInputs) -> None:
+    """Refuse a change of something that the run does not have."""
+    if change.rank is not None and change.rank not in inputs.ranks:
+        raise unknown("rank", str(change.rank), map(str, inputs.ranks), f" in {text!r}")
+    if change.median and len(inputs.ranks) == 1:
+        raise UsageError(f"{text!r} needs the other ranks, and only rank {change.rank} was profiled.")
+    # Places between calls of MPI have no range; the replay knows them.
+    if change.kind in ("range", "gpu") and _MPI not in change.pattern:
+        names = set(inputs.tables["ranges"]["range"].dropna())
+        if not {change.pattern, change.pattern.rpartition("/")[2]} & names:
+            raise unknown("range", change.pattern, names, f" in {text!r}", _LISTED)
+    table, key = {"kernel": ("kernels", "name"), "api": ("api", "name"), "mpi": ("mpi_calls", "call")}.get(
+        change.kind, ("", "")
+    )
+    if table and not any(matches(change.pattern, [*set(inputs.tables[table][key])])):
+        what = {"kernel": "kernel", "mpi": "MPI call"}.get(change.kind, "API call")
+        raise UsageError(f"{text!r}: no {what} of the run matches {change.pattern!r}.")

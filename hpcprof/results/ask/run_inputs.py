@@ -1,0 +1,170 @@
+"""Gathers the inputs of an analysis that spans runs, from the store and from the directory of each run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import datetime
+from functools import cache, partial
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.framework.run_data import ENVIRONMENT, RunData
+from hpcprof.common.masking import MASK, is_secret, masked, masked_command
+from hpcprof.profiles.readers.declaration import ProfileContent
+from hpcprof.profiles.readers.discovery import content_of
+from hpcprof.profiles.readers.environment_allowlist import RANK_NUMBERS
+from hpcprof.profiles.readers.results import read_results
+from hpcprof.profiles.timeline import Ints, Timeline
+from hpcprof.profiles.timeline_parquet import RankEvents
+from hpcprof.results.ask.when_asked import stored_analysis
+from hpcprof.results.collect.kept_events import kept_timeline
+from hpcprof.results.collect.run_names import command_line, typed_run
+from hpcprof.results.collect.step_choice import StoredStepRanges, stored_step_ranges
+from hpcprof.results.collect.timelines import Timelines, find_timelines, profile_is_gone
+from hpcprof.results.store.store import Store
+from hpcprof.results.store.tables import ProfileRow, RunRow
+from hpcprof.runs.directory import Run
+from hpcprof.runs.job import Job
+from hpcprof.runs.live_steps import noted_steps
+from hpcprof.workloads.schema import RankResult
+
+_COMMIT_DIGITS = 12
+
+
+def run_data(run: Run, store: Store, needs: Iterable[str]) -> RunData:
+    """Gather the inputs of an analysis for one run.
+
+    ``needs`` are the analyses to read from the store; their tables are empty if the run has not been
+    collected.
+    """
+    exists = store.exists()
+    profiles = store.profiles(run.id) if exists else {}
+    results = read_results(run.outputs()).ranks
+    timelines = {rank: p for rank, p in profiles.items() if content_of(p.kind) is ProfileContent.TIMELINE}
+    first = results[0] if results else None
+    return RunData(
+        id=run.id,
+        facts=_facts(run, first, profiles, store),
+        parameters={**first.parameters, "mode": first.mode} if first else {},
+        own_step_ns=_slowest(_own_steps(results) or noted_steps(run)),
+        tables={need: _table(store, run, need, exists) for need in needs},
+        timeline_ranks=tuple(timelines),
+        read=partial(
+            _read,
+            run,
+            store.rank_events(run.id) if profiles else {},
+            timelines,
+            stored_step_ranges(store, run.id) if exists else None,
+            cache(partial(find_timelines, run)),
+        ),
+        submitted=datetime.fromisoformat(run.manifest.created) if run.manifest else None,
+        options=_shown_options(run.manifest.job) if run.manifest else {},
+        collect_command=command_line(store, "collect", typed_run(run)),
+    )
+
+
+def _facts(
+    run: Run, result: RankResult | None, profiles: dict[int, ProfileRow], store: Store
+) -> dict[str, str | int | None]:
+    job = run.manifest.job if run.manifest else None
+    row = (store.run(run.id) if profiles else None) or RunRow(run.id, str(run.path))
+    gpus = store.gpus(run.id) if profiles else []
+    names = sorted({gpu.name for gpu in gpus})
+    clocks = sorted({gpu.clock_hz for gpu in gpus if gpu.clock_hz})
+    kinds = sorted({profile.kind for profile in profiles.values()})
+    workload = (job.workload or job.name) if job else row.workload
+    program = row.program or (job.program if job else None)
+    ranks = (result.world_size if result else None) or row.ranks or (job.ranks if job else len(profiles))
+    return {
+        "program": program or (result.workload if result else None),
+        "workload": workload or (result.workload if result else None),
+        "arguments": masked_command(job.arguments) if job else None,
+        "site": job.site if job else row.site,
+        "ranks": ranks or None,
+        "nodes": job.nodes if job else len({profile.host for profile in profiles.values()}) or None,
+        "profiler": job.profiler if job else ", ".join(kinds) or (result.profiler if result else None),
+        "GPU": ", ".join(names) or (result.device if result else None),
+        "GPU clock": ", ".join(f"{hertz / 1e6:.0f} MHz" for hertz in clocks) or None,
+        "profiler version": ", ".join(sorted({p.profiler_version or "" for p in profiles.values()})) or None,
+        "hpcprof": run.manifest.hpcprof_version if run.manifest else None,
+        "commit": _commit(run),
+        **(_recorded(store.common_facts(run.id)) if profiles else {}),
+    }
+
+
+def _shown_options(job: Job) -> dict[str, str]:
+    """Return the options of a job's program with its secrets masked."""
+    options = job.program_options
+    return {name: MASK if is_secret(name) else masked(value) for name, value in options.items()}
+
+
+def _commit(run: Run) -> str | None:
+    git = run.manifest.git if run.manifest else None
+    if git is None:
+        return None
+    return f"{git.commit[:_COMMIT_DIGITS]}{' with changes' if git.dirty else ''}"
+
+
+def _recorded(facts: dict[tuple[str, str], str]) -> dict[str, str]:
+    """Return what the profiles record of software, machine and environment, by the name of the fact.
+
+    The variables that number ranks are left out: they are alike only in a run of which one rank was profiled.
+    """
+    prefixes = {"version": "", "machine": "", "environment": ENVIRONMENT}
+    return {
+        f"{prefixes[kind]}{name}": value
+        for (kind, name), value in facts.items()
+        if kind in prefixes and name not in RANK_NUMBERS
+    }
+
+
+def _own_steps(results: list[RankResult]) -> list[list[int]]:
+    """Return the times of the steps of each rank by the workload's own clock, in ns."""
+    if not results:
+        return []
+    modes = list(results[0].modes.values())
+    latency = modes[0].latency_ns if modes else results[0].latency_ns
+    return [latency] if latency else [result.step_ns for result in results]
+
+
+def _slowest(times: list[list[int]]) -> Ints:
+    """Return the time of the slowest rank for each step that all ranks have, in ns."""
+    if not times:
+        return np.empty(0, np.int64)
+    steps = min(map(len, times))
+    slowest: Ints = np.array([of_rank[:steps] for of_rank in times], np.int64).max(axis=0)
+    return slowest
+
+
+def _table(store: Store, run: Run, name: str, exists: bool) -> pd.DataFrame:
+    analysis = ANALYSES[name]
+    columns = [column.name for column in analysis.columns]
+    values = stored_analysis(name, run, store).columns if exists else {}
+    table: pd.DataFrame = pd.DataFrame(values, columns=columns)
+    return table
+
+
+def _read(
+    run: Run,
+    kept: dict[int, RankEvents],
+    profiles: dict[int, ProfileRow],
+    steps: StoredStepRanges | None,
+    find: Callable[[], Timelines],
+    rank: int,
+) -> Timeline:
+    """Read the timeline of a rank: the one that a collect kept, if it is of the same profile.
+
+    Its steps are those of the collect. ``find`` returns the profiles of the run: to look for them at each
+    rank would take longer than to read them.
+    """
+    step_range = steps.step_range(rank) if steps else None
+    timeline = kept_timeline(kept[rank], step_range)
+    if timeline is not None:
+        return timeline
+    found = find()
+    if rank not in found.paths:
+        raise profile_is_gone(run, rank, profiles[rank].file)
+    return replace(found.read(rank), step_range=step_range)

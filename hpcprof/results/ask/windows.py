@@ -1,0 +1,216 @@
+"""Events of a rank in a window of time, or in some of its steps.
+
+The events that a collect kept are read group by group, so that a window takes time and memory for what is in
+it and not for the whole profile. Where none were kept, the profile is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
+from hpcprof.common.errors import HpcprofError
+from hpcprof.profiles.event_columns import timeline_tables
+from hpcprof.profiles.readers.declaration import ProfileContent
+from hpcprof.profiles.readers.discovery import content_of
+from hpcprof.profiles.timeline import Allocations, Ints, Mask, Timeline
+from hpcprof.profiles.timeline_parquet import RankEvents, overlapping
+from hpcprof.results.collect.kept_events import keep_timeline
+from hpcprof.results.collect.step_choice import StoredStepRanges, stored_step_ranges
+from hpcprof.results.collect.timelines import Timelines, find_timelines, profile_is_gone
+from hpcprof.results.store.rank_tables import rank_table_rows
+from hpcprof.results.store.run_communication import RunClocks
+from hpcprof.results.store.store import Store
+from hpcprof.results.store.tables import ProfileRow
+from hpcprof.runs.directory import Run
+
+_ON_GPU = ("kernels", "memops", "graphs", "gpu_marks", "counters")
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """The steps of a rank; arrays have shape (steps,)."""
+
+    number: Ints
+    """As in all tables of the run."""
+    start: Ints
+    end: Ints
+    """The interval of each step's wall time, on the rank's clock."""
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+        return len(self.number)
+
+    def take(self, which: slice | Mask) -> RankSteps:
+        """Return some of the steps."""
+        return RankSteps(self.number[which], self.start[which], self.end[which])
+
+    def only(self, numbers: Sequence[int]) -> RankSteps:
+        """Return the steps with these numbers."""
+        return self.take(np.isin(self.number, numbers))
+
+    def on_common_clock(self, rank: int, clocks: RunClocks) -> RankSteps:
+        """Return the steps of a rank on the clock that all ranks share."""
+        return RankSteps(self.number, clocks.to_common(rank, self.start), clocks.to_common(rank, self.end))
+
+    def rows(self, zero: int = 0) -> list[list[int]]:
+        """Return number, start and end of each step, as times since ``zero``."""
+        rows: list[list[int]] = np.column_stack((self.number, self.start - zero, self.end - zero)).tolist()
+        return rows
+
+
+def steps_of_ranks(events: Iterable[RankEvents]) -> dict[int, RankSteps]:
+    """Return the steps of those ranks that have some, by rank."""
+    known = {one.rank: one for one in events}
+    rows = rank_table_rows(known.values(), "step_parts", ("step", "start_ns", "wall_ns"), lost=[])
+    rank, number, start, wall = (rows[name].to_numpy(np.int64) for name in rows.columns)
+    whole = RankSteps(number, start, start + wall)
+    bounds = np.flatnonzero(np.diff(rank, prepend=-1, append=-1)).tolist()
+    found = {int(rank[low]): whole.take(slice(low, high)) for low, high in pairwise(bounds)}
+    return found | _steps_of_mpi(known[one] for one in sorted(known.keys() - found.keys()))
+
+
+def _steps_of_mpi(events: Iterable[RankEvents]) -> dict[int, RankSteps]:
+    """Return the steps of ranks with calls of MPI and without work of which the steps have parts."""
+    columns = ("scope", "start_ns", "end_ns")
+    rows = rank_table_rows(events, "mpi_regions", columns, lost=[])
+    rows = rows[rows["scope"] == "step"]
+    return {
+        int(rank): RankSteps(np.arange(len(own)), *(own[name].to_numpy(np.int64) for name in columns[1:]))
+        for rank, own in rows.groupby("rank")
+    }
+
+
+class RunWindows:
+    """Reads windows of the timelines of a collected run; what all of them need is looked up once.
+
+    ``spare`` is where `keep` writes the events of ranks that the run has none of.
+    """
+
+    def __init__(self, run: Run, store: Store, spare: Path | None = None) -> None:
+        self._run, self._store, self._spare = run, store, spare
+        self._last: tuple[int, Timeline] | None = None
+
+    @cached_property
+    def profiles(self) -> dict[int, ProfileRow]:
+        """The profiles that hold timelines, by rank."""
+        found = self._store.profiles(self._run.id)
+        return {r: p for r, p in sorted(found.items()) if content_of(p.kind) is ProfileContent.TIMELINE}
+
+    @cached_property
+    def _step_ranges(self) -> StoredStepRanges:
+        return stored_step_ranges(self._store, self._run.id)
+
+    def read(self, rank: int, start_ns: int, end_ns: int) -> Timeline:
+        """Read all events of a rank that overlap a window of time, without its end.
+
+        ``rank`` is one of `profiles`; ``start_ns`` and ``end_ns`` are on the clock of the rank's profile. The
+        tables have the rows of the whole timeline that overlap the window, in their order.
+        """
+        kept = self._kept[rank]
+        found = kept.window(start_ns, end_ns)
+        if found is None and self._spare is not None:
+            found = self._spare_events(rank, self._spare).window(start_ns, end_ns)
+        if found is None:
+            found = cut(kept.load() or self._profile(rank), start_ns, end_ns)
+        return replace(found, step_range=self._step_ranges.step_range(rank))
+
+    def rows(self, rank: int) -> int | None:
+        """Return how many events of a rank are kept; None if none are."""
+        spare = [self._spare_events(rank, self._spare)] if self._spare else []
+        counts = (events.rows() for events in (self._kept[rank], *spare))
+        return next((sum(rows.values()) for rows in counts if rows is not None), None)
+
+    def keep(self, rank: int) -> bool:
+        """Keep the events of a rank in the spare folder unless they are kept; return whether it did.
+
+        A folder that cannot be written only costs time.
+        """
+        if self._spare is None or self.rows(rank) is not None:
+            return False
+        timeline = self._kept[rank].load() or self._profile(rank)
+        timeline = replace(timeline, step_range=self._step_ranges.step_range(rank))
+        events = self._spare_events(rank, self._spare)
+        with suppress(OSError):
+            keep_timeline(events, timeline)
+            events.finish(timeline, {})
+            self._last = None
+        return True
+
+    @cached_property
+    def _kept(self) -> dict[int, RankEvents]:
+        return self._store.rank_events(self._run.id)
+
+    def _spare_events(self, rank: int, folder: Path) -> RankEvents:
+        return RankEvents(folder, self._run.id, rank, self.profiles[rank].sha256)
+
+    def steps(self, rank: int) -> RankSteps:
+        """Return the steps of a rank, which may be none."""
+        nothing = np.array([], np.int64)
+        return steps_of_ranks([self._kept[rank]]).get(rank, RankSteps(nothing, nothing, nothing))
+
+    def read_steps(self, rank: int, first: int, last: int) -> Timeline:
+        """Read the events of the steps of a rank from ``first`` to ``last``.
+
+        On the GPU these are the events while the steps last, and on the host also those since the first of
+        the calls that launched them. Such calls are looked for in one more step before. Raises HpcprofError
+        if the rank has none of these steps, or cannot be read.
+        """
+        steps = self.steps(rank)
+        inside = np.flatnonzero((steps.number >= first) & (steps.number <= last))
+        if not len(inside):
+            which = f"step {first}" if first == last else f"steps {first} to {last}"
+            raise HpcprofError(f"rank {rank} of {self._run.id} has no {which}: {_has(steps)}.")
+        start, end = int(steps.start[inside[0]]), int(steps.end[inside[-1]])
+        before = int(steps.start[max(inside[0] - 1, 0)])
+        return _from_first_launch(self.read(rank, min(before, start), end), start, end)
+
+    def _profile(self, rank: int) -> Timeline:
+        # The next window is often one of the same rank.
+        if self._last is None or self._last[0] != rank:
+            self._last = None
+            file = self.profiles[rank].file
+            found = find_timelines(self._run, file)
+            if rank not in found.paths:
+                found = self._timelines
+            if rank not in found.paths:
+                raise profile_is_gone(self._run, rank, file)
+            self._last = rank, found.read(rank)
+        return self._last[1]
+
+    @cached_property
+    def _timelines(self) -> Timelines:
+        return find_timelines(self._run)
+
+
+def _has(steps: RankSteps) -> str:
+    if not len(steps):
+        return "it has no steps"
+    return f"its steps are {steps.number.min()} to {steps.number.max()}"
+
+
+def cut(timeline: Timeline, start_ns: int, end_ns: int, tables: tuple[str, ...] = ()) -> Timeline:
+    """Return a timeline with those rows that overlap a window, of some tables or by default of all."""
+    found = {}
+    for field in tables or timeline_tables():
+        table = getattr(timeline, field)
+        start, end = (table.time, table.time) if isinstance(table, Allocations) else (table.start, table.end)
+        found[field] = table.take(overlapping(start, end, start_ns, end_ns))
+    return replace(timeline, **found)
+
+
+def _from_first_launch(timeline: Timeline, start_ns: int, end_ns: int) -> Timeline:
+    """Return the GPU's events of a window, and the host's since the first call that launched one of them."""
+    started, ended = timeline.of_operations("start", "end")
+    call = launch_calls(timeline)[overlapping(started, ended, start_ns, end_ns)]
+    launched = timeline.calls.start[call[call != NO_CALL]]
+    host_start = min(start_ns, int(launched.min(initial=start_ns)))
+    host = tuple(field for field in timeline_tables() if field not in _ON_GPU)
+    return cut(cut(timeline, start_ns, end_ns, _ON_GPU), host_start, end_ns, host)

@@ -1,0 +1,579 @@
+"""From profiles to results: reads the profile of each rank, runs every analysis and fills the store."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hpcprof.analysis.framework.declaration import Scope
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.common import __version__
+from hpcprof.common.errors import DamagedInput, HpcprofError, StoreError, UsageError
+from hpcprof.common.paths import is_folder
+from hpcprof.common.units import counted
+from hpcprof.profiles.event_folders import origin_path, remove_run_events
+from hpcprof.profiles.losses import over_ranks
+from hpcprof.profiles.readers.declaration import ProfileContent, foreign_kind
+from hpcprof.profiles.readers.discovery import PROFILES, content_of
+from hpcprof.results.collect.darshan_logs import bring_logs
+from hpcprof.results.collect.executors.interface import Executor, Lost, Progress, serially
+from hpcprof.results.collect.executors.processes import Processes
+from hpcprof.results.collect.known_files import KnownFile, remember, remember_settled, unchanged_files
+from hpcprof.results.collect.last_collected import note_collected
+from hpcprof.results.collect.profile_ranks import RankedProfiles, profiles_by_rank
+from hpcprof.results.collect.rank_task import (
+    PRELOAD,
+    ProfileResults,
+    ProfileTask,
+    RankOutcome,
+    Unchanged,
+    WithoutSteps,
+    analyze_profile,
+    work_of,
+)
+from hpcprof.results.collect.run_names import find_runs_to_collect
+from hpcprof.results.collect.run_profiles import is_unpacked, profiles_of, readable, sampled_so_far, untraced
+from hpcprof.results.collect.stalls import is_unprofiled
+from hpcprof.results.collect.step_choice import (
+    captured_steps,
+    is_current,
+    stored_step_ranges,
+    wanted_step_range,
+)
+from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
+from hpcprof.results.store.store import RankResults, Store, open_store
+from hpcprof.results.store.tables import ProfileRow, RunRow
+from hpcprof.runs.directory import Run, runs_directory, update_files
+from hpcprof.submit.runs.failures import profiler_complaint
+
+if TYPE_CHECKING:  # a collect that finds nothing new does without
+    from hpcprof.results.collect.over_ranks import RunSurvey
+
+
+@dataclass
+class Collected:
+    """The result of a collect: what it did with each profile.
+
+    Attributes
+    ----------
+    read : list of Path
+        Profiles whose results are new in the store.
+    unchanged : list of Path
+        Profiles whose results the store already had.
+    skipped : list of str
+        A sentence for each profile that could not be collected.
+    warnings : list of str
+        Sentences about the others.
+    losses : list of str
+        Sentences about what the profiles of the run lack, each with its ranks.
+    tracebacks : list of str
+        The traceback of each skipped profile whose reading ended in an unexpected exception.
+    """
+
+    read: list[Path] = field(default_factory=list)
+    unchanged: list[Path] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    losses: list[str] = field(default_factory=list)
+    tracebacks: list[str] = field(default_factory=list)
+
+    def add(self, other: Collected) -> None:
+        """Add what a collect of another run did."""
+        for name in self.__dataclass_fields__:
+            getattr(self, name).extend(getattr(other, name))
+
+    def skip(self, damage: DamagedInput) -> None:
+        """Name a profile that cannot be read."""
+        self.skipped.append(str(damage))
+        self.tracebacks += [damage.traceback] if damage.traceback else []
+
+
+def collect_profiles(
+    run: str | os.PathLike[str] | Run = "last",
+    *,
+    runs_dir: str | os.PathLike[str] | None = None,
+    db: str | None = None,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    step_range: str | None = None,
+    program: str | None = None,
+) -> Collected:
+    """Read the profiles of runs into the results database; see `hpcprof.collect_profiles`."""
+    runs = runs_directory(Path(runs_dir) if runs_dir else None)
+    store = open_store(db, runs)
+    found = [run] if isinstance(run, Run) else find_runs_to_collect([os.fspath(run)], runs, store)
+    store.prepare()
+    whole = Collected()
+    with nullcontext(serially) if jobs is None else Processes(jobs, PRELOAD, work_of) as executor:
+        for one in found:
+            try:
+                with readable(one) as (run_to_read, unpacked):
+                    whole.skipped += unpacked.skipped
+                    whole.add(collect(run_to_read, store, progress, executor, jobs or 1, step_range, program))
+            except StoreError:
+                raise
+            except HpcprofError as error:
+                if len(found) == 1:
+                    raise
+                # Of several runs, the others are collected.
+                whole.skipped.append(str(error))
+    return whole
+
+
+def collect(
+    run: Run,
+    store: Store,
+    progress: Progress | None = None,
+    executor: Executor = serially,
+    jobs: int = 1,
+    step_range: str | None = None,
+    program: str | None = None,
+) -> Collected:
+    """Bring the store up to date with the profiles of a run.
+
+    A profile is left alone if the store has the results of the same content. A damaged one is skipped. Of a
+    run that was not profiled only what its nodes did is stored: its step times and its stall are read where
+    they are.
+
+    Parameters
+    ----------
+    run : Run
+    store : Store
+    progress : callable, optional
+        See `hpcprof.results.collect.executors.interface.Progress`.
+    executor : Executor
+        Reads and analyzes the ranks. This process alone writes to the store.
+    jobs : int
+        The number of CPUs to use. If there are fewer ranks, the rest serves within the ranks.
+    step_range : str, optional
+        The name of the range that is the step of this run from now on, ``auto`` to have it found. By default
+        what an earlier collect was given, else the step is found.
+    program : str, optional
+        The name of the program that ran, by which ``scaling`` and ``compare`` tell programs apart. By default
+        what an earlier collect was given, else what the job runs.
+
+    Raises
+    ------
+    HpcprofError
+        If there are no profiles, or two have the same rank; then nothing is stored.
+    UsageError
+        If no profile has the range; then no timeline is stored.
+    """
+    if bring_logs(run) or run.beside:
+        store.delete_run_results(run.id)
+    files = _files_to_read(run, store)
+    if not files:
+        _store_beside_profiles(run, store, _run_row(run, store, program))
+        return Collected()
+    summary = Collected()
+    # hpcprof may have launched one process that started ranks of its own (torchrun).
+    ranks_known = run.manifest is not None and run.manifest.job.ranks > 1
+    row = _run_row(run, store, program)
+    pending = BatchWriter(row, store)
+    collection = _Collection(row, ranks_known, store, summary, pending)
+    if not store.profiles(run.id):
+        _prepare(executor, files)
+    # The cache is of whole folders.
+    known = unchanged_files(files) if run.files is None else {}
+    identities = {file: one.identity for file, one in known.items()}
+    profiles = profiles_by_rank(files, executor, jobs, identities)
+    for damage in profiles.damaged:
+        summary.skip(damage)
+    summary.warnings += profiles.left_out
+    tasks = _tasks(run, store, profiles, max(1, jobs // max(1, len(profiles.paths))), step_range)
+    same = {
+        (one.identity.path, rank): sha256 for one in known.values() for rank, sha256 in one.sha256.items()
+    }
+    with pending:
+        for done, (task, result) in enumerate(_outcomes(tasks, same, executor), 1):
+            collection.take(task, result)
+            if progress is not None:
+                progress(done, len(tasks), task.path)
+    with pending:
+        for task, result in executor(analyze_profile, collection.tasks_again(tasks, step_range)):
+            collection.take(task, result)
+    if run.files is None:
+        remember(collection.known_files(profiles))
+    survey = None
+    if run.manifest is None and row.program is None and summary.read:
+        new = [task for task in tasks if task.path in collection.read]
+        survey = _survey_of_one_program(run, store, executor, new)
+    summary.warnings += _world_size_warnings(run, collection.world_sizes)
+    summary.warnings += untraced(run)
+    summary.warnings += _unimported(run)
+    if summary.read or summary.unchanged:
+        summary.warnings += _attempt_read(run)
+        collection.describe_run()
+        update_run(run.id, store, executor, run, survey)
+        summary.losses = over_ranks(store.losses(run.id))
+        note_collected(run, store.runs_dir or runs_directory())
+    if run.files is None and not (summary.read or summary.skipped or summary.warnings):
+        read = [task.path for task in tasks]
+        database = Path(store.url.database or "")
+        remember_settled(run.id, files, database, read, summary.losses, row.events or "")
+    summary.warnings += update_files(run)
+    return summary
+
+
+def _files_to_read(run: Run, store: Store) -> list[Path]:
+    """Return the profiles of a run; none if it needs none."""
+    files = profiles_of(run)
+    if not files and not is_unprofiled(run, store):
+        place = f"{run.path} or its profiles/" if run.manifest else run.path
+        there = sorted(run.path.iterdir()) if run.manifest is None and is_folder(run.path) else []
+        for file in there:
+            if foreign := foreign_kind(file):
+                raise HpcprofError(f"no profiles in {place}: {file.name} is {foreign}.")
+        raise HpcprofError(f"no profiles in {place}{profiler_complaint(run)}. Profiles are {PROFILES}.")
+    return files
+
+
+def update_run(
+    run_id: str,
+    store: Store,
+    executor: Executor = serially,
+    run: Run | None = None,
+    survey: RunSurvey | None = None,
+) -> None:
+    """Compute the analyses that span the ranks of a run unless they are stored.
+
+    Without ``run``, those of its nodes are left out; ``survey`` is as for `analyze_over_ranks`.
+
+    Should another collect replace a profile in the meantime, they are computed again.
+    """
+    if store.has_run(run_id):
+        return
+    from hpcprof.results.collect.over_ranks import analyze_over_ranks
+
+    while True:
+        sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run_id).items()}
+        if store.put_run(run_id, analyze_over_ranks(run_id, store, executor, run, survey), sha256):
+            return
+
+
+def _store_beside_profiles(run: Run, store: Store, row: RunRow) -> None:
+    """Store the analyses of the nodes and the memory of a run without profiles, if anything is known."""
+    from hpcprof.analysis.framework.outcome import analyze_run
+    from hpcprof.results.collect.over_ranks import mapped_beside_profiles
+
+    # A folder of somebody else may have samples of memory anywhere.
+    sampled = sampled_so_far(run) if run.manifest is not None else None
+    row = msgspec.structs.replace(row, sampled=sampled)
+    if sampled and store.run(run.id) == row and store.has_run(run.id):
+        note_collected(run, store.runs_dir or runs_directory())
+        return
+    values = mapped_beside_profiles(run)
+    if not any(values.values()):
+        return
+    store.describe_run(row)
+    outcomes = {
+        name: analyze_run(one, {}, values[one.map]) for name, one in ANALYSES.items() if one.map in values
+    }
+    store.put_run(run.id, outcomes, {})
+    note_collected(run, store.runs_dir or runs_directory())
+
+
+def _survey_of_one_program(run: Run, store: Store, executor: Executor, read: list[ProfileTask]) -> RunSurvey:
+    """Survey the ranks of a run, and remove the results of those just read if not all are of one program."""
+    from hpcprof.results.collect.over_ranks import survey_ranks
+    from hpcprof.results.collect.same_program import check_same_program
+
+    survey = survey_ranks(store.rank_events(run.id), executor)
+    try:
+        check_same_program(run.id, store, survey.calls)
+    except HpcprofError:
+        new = {task.rank for task in read}
+        if new >= store.profiles(run.id).keys():
+            store.delete_run(run.id)
+            remove_run_events(store.events_folder(run.path), run.id)
+        else:
+            store.delete_ranks(run.id, sorted(new))
+            update_run(run.id, store, executor, run)
+        raise
+    return survey
+
+
+def _prepare(executor: Executor, files: list[Path]) -> None:
+    """While another process imports what workers need, import what this one will need in the end."""
+    if isinstance(executor, Processes) and executor.expect([ProfileTask(path, 0) for path in files]):
+        for analysis in (one for one in ANALYSES.values() if one.scope is Scope.RUN):
+            import_module((analysis.function or analysis.map).partition(":")[0])
+
+
+def _outcomes(
+    tasks: list[ProfileTask], same: Mapping[tuple[Path, int], str], executor: Executor
+) -> Iterator[tuple[ProfileTask, RankOutcome | Lost]]:
+    """Yield each task with its outcome; ``same`` has the SHA-256 of ranks that need not be read for it."""
+    left = []
+    for task in tasks:
+        if task.known is not None and task.known == same.get((task.path, task.rank)):
+            yield task, Unchanged()
+        else:
+            left.append(task)
+    if left:
+        yield from executor(analyze_profile, left)
+
+
+@dataclass
+class _Collection:
+    """A collect under way: where results go, and what is known of the profiles so far."""
+
+    run: RunRow
+    ranks_known: bool
+    store: Store
+    summary: Collected
+    pending: BatchWriter
+    world_sizes: dict[Path, int] = field(default_factory=dict)
+    without_steps: dict[Path, str] = field(default_factory=dict)
+    sha256: dict[Path, dict[int, str]] = field(default_factory=dict)
+    read: set[Path] = field(default_factory=set)
+
+    def take(self, task: ProfileTask, result: RankOutcome | Lost) -> None:
+        """Store the results of a profile, or note why there are none."""
+        if isinstance(result, Unchanged):
+            assert task.known is not None
+            # A profile of several ranks has a task for each, and is new if one of them is.
+            if task.path not in self.sha256:
+                self.summary.unchanged.append(task.path)
+            self.sha256.setdefault(task.path, {})[task.rank] = task.known
+        elif isinstance(result, WithoutSteps):
+            self.without_steps[task.path] = result.reason
+        elif isinstance(result, DamagedInput):
+            self.summary.skip(result)
+        elif isinstance(result, Lost):
+            self.summary.skipped.append(f"{task.path} was not collected: {result.reason}.")
+        else:
+            self._store(task, result)
+
+    def _store(self, task: ProfileTask, result: ProfileResults) -> None:
+        self.pending.add(task.rank, task.path.name, result)
+        # A search of the lists for each of thousands of ranks would take longer than storing them.
+        if task.path in self.sha256 and task.path in self.summary.unchanged:
+            self.summary.unchanged.remove(task.path)
+        self.sha256.setdefault(task.path, {})[task.rank] = result.sha256
+        if task.path not in self.read:
+            self.read.add(task.path)
+            self.summary.read.append(task.path)
+            self.summary.warnings += result.warnings
+        if result.origin.world_size is not None:
+            self.world_sizes[task.path] = result.origin.world_size
+
+    def known_files(self, profiles: RankedProfiles) -> dict[Path, KnownFile]:
+        """Return what is now known of the profiles whose results are in the store."""
+        return {
+            file: KnownFile(identity, self.sha256[identity.path])
+            for file, identity in profiles.identities.items()
+            if identity.path in self.sha256
+        }
+
+    def describe_run(self) -> None:
+        """Store what is now known of the run, such as the number of ranks that most profiles record."""
+        run = self.run
+        sizes = [] if self.ranks_known else [*self.world_sizes.values()]
+        stored = self.store.run(run.id)
+        if stored is not None and run.ranks is None and not sizes:
+            # Another collect may have found out since this one began, or one was killed before it said so.
+            run = msgspec.structs.replace(run, ranks=stored.ranks)
+            sizes = [] if stored.ranks else self._kept_world_sizes()
+        if sizes:
+            run = msgspec.structs.replace(run, ranks=Counter(sizes).most_common(1)[0][0])
+        if stored != run:
+            self.store.describe_run(run)
+
+    def _kept_world_sizes(self) -> list[int]:
+        """Return the number of ranks that each profile records, from what is kept with its events."""
+        found = (events.world_size() for events in self.store.rank_events(self.run.id).values())
+        return [size for size in found if size is not None]
+
+    def tasks_again(self, tasks: list[ProfileTask], given: str | None) -> list[ProfileTask]:
+        """Return the tasks of the ranks whose step is not that of the run; each rank was looked at alone.
+
+        Raises UsageError if no profile has the range that a user gave.
+        """
+        if not self.summary.read and not self.without_steps:
+            return []
+        stored = stored_step_ranges(self.store, self.run.id)
+        if self.without_steps and not any(is_current(given, stored, rank) for rank in stored.rows):
+            raise UsageError(f"--step-range {given}: {next(iter(self.without_steps.values()))}.")
+        if self.without_steps:
+            missing = [task for task in tasks if task.path in self.without_steps]
+            return [replace(task, needs_steps=False, known=None) for task in missing]
+        from hpcprof.profiles.timeline import StepRange
+
+        other = stored.differing()
+        done = {*self.summary.read, *self.summary.unchanged}
+        return [
+            replace(task, step_range=StepRange(other[task.rank]), known=None)
+            for task in tasks
+            if task.rank in other and task.path in done
+        ]
+
+
+def _attempt_read(run: Run) -> list[str]:
+    """Return which attempt the profiles are of, if the job was started more than once."""
+    attempt, last = run.profiled_attempt(), run.attempt
+    without = f", since attempt {last} has none" if attempt < last else ""
+    return [f"{run.id}: the profiles are of attempt {attempt} of {last}{without}"] if last > 1 else []
+
+
+def _unimported(run: Run) -> list[str]:
+    """Return a sentence for each trace that nsys recorded, and then could not turn into a report."""
+    traces = (run.outputs(run.profiled_attempt()) / "profiles").glob("*.qdstrm")
+    ends = (".nsys-rep", ".sqlite")
+    return [
+        f"nsys could not import what it recorded in {path}. QdstrmImporter of Nsight Systems, in its folder "
+        f"host-linux-x64, may do it: QdstrmImporter -i {path}; then collect again."
+        for path in sorted(traces)
+        if not any(path.with_suffix(end).exists() for end in ends)
+    ]
+
+
+def _world_size_warnings(run: Run, world_sizes: Mapping[Path, int]) -> list[str]:
+    """Return a warning if profiles record another number of ranks than the run has.
+
+    Without a manifest, or where hpcprof launched one rank, which may have started ranks of its own
+    (torchrun), the number that most profiles record is the expected one. All profiles are collected.
+    """
+    if not world_sizes:
+        return []
+    if run.manifest and run.manifest.job.ranks > 1:
+        expected, who = run.manifest.job.ranks, "the run has"
+    else:
+        expected, who = Counter(world_sizes.values()).most_common(1)[0][0], "most others have"
+    other = sorted(path for path, size in world_sizes.items() if size != expected)
+    if not other:
+        return []
+    more = f" (and {len(other) - 1} more)" if len(other) > 1 else ""
+    size = counted(world_sizes[other[0]], "rank")
+    return [f"{other[0]}{more} has {size}, but {who} {expected}: is it from another run?"]
+
+
+def _tasks(
+    run: Run, store: Store, profiles: RankedProfiles, threads: int, given: str | None
+) -> list[ProfileTask]:
+    """Return the tasks by rank. Nothing is written into a folder that hpcprof did not create."""
+    stored = store.profiles(run.id)
+    steps = stored_step_ranges(store, run.id)
+    step_range = wanted_step_range(given, steps)
+    # A name that was given before may be that of some ranks only.
+    needs_steps = step_range is not None and given is not None
+    folder = store.events_folder(run.path)
+    tasks = []
+    for rank, path in sorted(profiles.paths.items()):
+        known = stored.get(rank)
+        current = known and (known.file, known.analysis_version) == (path.name, ANALYSIS_VERSION)
+        current = current and is_current(given, steps, rank)
+        sha256 = known.sha256 if known and current and _has_events(folder, run.id, known) else None
+        part = profiles.parts.get(rank)
+        tasks.append(
+            ProfileTask(
+                path,
+                rank,
+                sha256,
+                folder,
+                run.manifest is not None or is_unpacked(run),
+                run.id,
+                threads,
+                part,
+                step_range,
+                needs_steps,
+                captured_steps(run),
+            )
+        )
+    return tasks
+
+
+def _has_events(folder: Path, run_id: str, profile: ProfileRow) -> bool:
+    """Return whether the analyses of a rank are there that analyses over the ranks read."""
+    timeline = content_of(profile.kind) is ProfileContent.TIMELINE
+    return not timeline or origin_path(folder, run_id, profile.rank).is_file()
+
+
+def _run_row(run: Run, store: Store, program: str | None) -> RunRow:
+    """Return what is known of a run before its profiles are read."""
+    if program is not None and not program.strip():
+        raise UsageError(f"--program {program!r}: give the name of the program that ran.")
+    job = run.manifest.job if run.manifest else None
+    stored = store.run(run.id) or RunRow(run.id, str(run.path))
+    return RunRow(
+        id=run.id,
+        path=str(run.path),
+        site=job.site if job else stored.site,
+        workload=job.workload if job else stored.workload,
+        ranks=stored.ranks or (job.ranks if job else None),
+        program=program or stored.program or (job.program if job else None),
+        events=str(store.events_folder(run.path).absolute()),
+    )
+
+
+_MOST_RANKS, _MOST_ROWS, _MOST_SECONDS = 64, 50_000, 1.0
+"""The most that one transaction stores: rows take memory, and waiting ones are lost in a kill."""
+
+
+@dataclass
+class BatchWriter:
+    """Stores the results of ranks of one run, many in a transaction.
+
+    As a context, it stores at the end what still waits, also if an exception ends it.
+    """
+
+    run: RunRow
+    store: Store
+    _waiting: list[RankResults] = field(default_factory=list)
+    _rows: int = 0
+    _since: float = 0.0
+
+    def add(self, rank: int, file: str, found: ProfileResults) -> None:
+        """Take the results of a rank, and store all that wait if they are many or have waited for a second.
+
+        Raises StoreError if they cannot be stored.
+        """
+        if not self._waiting:
+            self._since = time.monotonic()
+        self._waiting.append(self._results(rank, file, found))
+        self._rows += sum(table.count for table in found.tables.values())
+        late = time.monotonic() - self._since >= _MOST_SECONDS
+        if late or len(self._waiting) == _MOST_RANKS or self._rows >= _MOST_ROWS:
+            self._put()
+
+    def __enter__(self) -> None:
+        """Do nothing: `add` may be called."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Store what waits."""
+        self._put()
+
+    def _put(self) -> None:
+        waiting, self._waiting, self._rows = self._waiting, [], 0
+        if waiting:
+            self.store.put_profiles(self.run, waiting)
+
+    def _results(self, rank: int, file: str, found: ProfileResults) -> RankResults:
+        origin = found.origin
+        profile = ProfileRow(
+            run_id=self.run.id,
+            rank=rank,
+            file=file,
+            sha256=found.sha256,
+            bytes=found.bytes,
+            kind=origin.kind,
+            host=origin.host,
+            devices=", ".join(origin.device_names),
+            profiler_version=origin.profiler_version,
+            start_utc_ns=origin.start_utc_ns,
+            analysis_version=ANALYSIS_VERSION,
+            made_by=__version__,
+        )
+        return RankResults(profile, found.tables, origin.gpus, origin.facts, found.losses)

@@ -1,0 +1,399 @@
+"""Runs tasks on a Dask cluster: one that already runs, one on this machine, or one in batch jobs of a site.
+
+The client submits a bounded number of chunks, and drops each result once it has been taken, so its memory
+does not grow with the number of tasks. Connections to clusters that hpcprof starts are encrypted and need a
+certificate: whoever can reach a Dask scheduler can otherwise run any code as its owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import tempfile
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import resource_tracker, set_forkserver_preload
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.results.collect.executors.interface import Lost, ResultT, TaskT
+from hpcprof.results.collect.executors.planning import chunks, one_start
+from hpcprof.results.collect.rank_task import PRELOAD
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+_LOST = (
+    "four Dask workers died on it, the last two while they ran nothing else, as happens when memory runs out"
+)
+_KEPT = "What was collected is kept: collect again for the rest."
+
+_AHEAD = 2
+"""The chunks that each worker thread is given: with one in reserve, it never waits for the client."""
+_LOOK_SECONDS = 2.0
+"""The seconds between two looks for new and for lost workers."""
+_PATIENCE_SECONDS = 600.0
+"""For how long there may be no worker at all, nor any that waits in a queue."""
+_MISSED_SECONDS = 60
+"""After how long without its worker a nanny is taken for lost.
+
+Dask ends a worker that takes longer to start again as soon as it is there, and the task that it has just
+begun then counts as one that killed it. Imports from a file system of many nodes take several seconds.
+"""
+_CONNECT_SECONDS = 20
+_SPARED = 10
+"""The most workers in a row that may end without running the only task that they have."""
+
+_SAME = ("python", "distributed", "hpcprof")
+"""The packages whose versions must be the same here and on the workers."""
+
+
+@dataclass(frozen=True)
+class OnDask:
+    """Runs tasks on the workers of a Dask cluster."""
+
+    client: Client
+    workers: int
+    """The number of workers that the cluster is meant to have."""
+    folders: tuple[Path, ...] = ()
+    """Folders that each worker must see."""
+    work: Callable[[Any], float] = one_start
+    """Estimates the work of a task, in starts of a worker; see `planning`."""
+    look_after: Callable[[], bool] = lambda: False
+    """Called while no chunk ends: replaces lost workers, and returns whether some wait in a queue. Raises an
+    `HpcprofError` if none can come.
+    """
+    name: str = "the Dask cluster"
+    """The cluster's name in messages, and a clause that says where more can be read."""
+
+    @property
+    def dashboard(self) -> str:
+        """The address of the cluster's dashboard."""
+        return str(self.client.dashboard_link)
+
+    def __call__(
+        self, function: Callable[[TaskT], ResultT], tasks: Sequence[TaskT]
+    ) -> Iterator[tuple[TaskT, ResultT | Lost]]:
+        """Yield each task with its result; a task is tried four times if its worker dies.
+
+        The second time it is a chunk of its own. Then nothing else runs, so that no task is lost because
+        another one ended the worker that both were on: Dask does not tell which of a worker's tasks ran when
+        it ended, and which waited. Nor does it tell whether the last one ran, so the worker notes that; a try
+        is repeated if the worker ended before or after. A second lone try is for workers that something else
+        ends, such as a nanny that missed its worker while it started. Raises HpcprofError if the cluster is
+        lost, has no worker for long, its workers keep ending, or one does not see a folder.
+        """
+        work = [self.work(task) for task in tasks]
+        left = [[tasks[number] for number in chunk] for chunk in chunks(work, self.workers)]
+        for alone in (False, False, True, True):
+            killed: list[list[TaskT]] = []
+            for chunk, results in self._stream(function, left, alone):
+                if results is None:
+                    killed += [[task] for task in chunk]
+                else:
+                    yield from zip(chunk, results, strict=True)
+            left = killed
+        for (task,) in left:
+            yield task, Lost(_LOST)
+
+    def _stream(
+        self, function: Callable[[TaskT], ResultT], chunks: Sequence[list[TaskT]], alone: bool
+    ) -> Iterator[tuple[list[TaskT], list[ResultT | Lost] | None]]:
+        """Yield each chunk with its results, None if its workers died."""
+        waiting, ended = deque(chunks), SimpleQueue[Any]()
+        # Dask drops a task whose future is dropped: the one in the queue is not enough.
+        running: dict[Any, tuple[Future[Any], list[TaskT]]] = {}
+        watch, spared = _Watch(self), 0
+        while waiting or running:
+            for _ in range(min(len(waiting), self._at_once(alone) - len(running))):
+                chunk = waiting.popleft()
+                run = _run_and_note if alone else _run
+                future = self.client.submit(run, function, chunk, self.folders, pure=False)
+                running[future.key] = future, chunk
+                future.add_done_callback(ended.put)
+            try:
+                key = ended.get(timeout=_LOOK_SECONDS).key
+            except Empty:
+                watch.look()
+                continue
+            future, chunk = running.pop(key)
+            results = self._results(future, watch)
+            del future  # The worker frees its results.
+            if results is None and alone and not self._ran(key):
+                spared += 1
+                if spared > _SPARED:
+                    raise HpcprofError(f"the workers of {self.name} keep ending between tasks. {_KEPT}")
+                waiting.append(chunk)
+                continue
+            spared = 0
+            yield chunk, results
+
+    def _ran(self, key: Any) -> bool:
+        """Return whether a task ran when its worker ended, and forget it."""
+        from distributed import Event
+
+        runs = Event(key, self.client)
+        with self._connected():
+            ran = bool(runs.is_set())
+            runs.clear()
+        return ran
+
+    def _at_once(self, alone: bool) -> int:
+        return 1 if alone else max(1, _AHEAD * self.threads())
+
+    def threads(self) -> int:
+        """Return the number of threads that the workers have now."""
+        with self._connected():
+            return sum(self.client.nthreads().values())
+
+    def _results(self, future: Future[Any], watch: _Watch) -> Any:
+        """Fetch the results of a chunk.
+
+        They are on the worker until then, and go with it: Dask computes them again once it has a worker, and
+        one comes only if the client goes on looking after them.
+        """
+        from distributed import KilledWorker
+
+        loop: Any = self.client.loop
+        fetching = asyncio.run_coroutine_threadsafe(_fetch(self.client, future), loop.asyncio_loop)
+        try:
+            while not wait([fetching], _LOOK_SECONDS).done:
+                watch.look()
+            with self._connected():
+                return fetching.result()
+        except KilledWorker:
+            return None
+        finally:
+            fetching.cancel()
+
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """Turn what a lost scheduler raises into a sentence."""
+        address = self.client.scheduler.address if self.client.scheduler else "of the cluster"
+        try:
+            yield
+        except (CancelledError, OSError, TimeoutError) as error:
+            raise HpcprofError(f"the connection to the Dask scheduler {address} was lost.") from error
+
+
+@dataclass
+class _Watch:
+    """Looks after the workers of a cluster while the client waits."""
+
+    dask: OnDask
+    seen: float = field(default_factory=time.monotonic)
+
+    def look(self) -> None:
+        """Let the cluster replace workers.
+
+        Raises HpcprofError if there has been none for long.
+        """
+        if self.dask.look_after() or self.dask.threads():
+            self.seen = time.monotonic()
+        elif time.monotonic() - self.seen > _PATIENCE_SECONDS:
+            raise HpcprofError(
+                f"{self.dask.name} has had no worker for {_PATIENCE_SECONDS / 60:.0f} minutes. {_KEPT}"
+            )
+
+
+async def _fetch(client: Client, future: Future[Any]) -> Any:
+    return await client.gather(future, asynchronous=True)
+
+
+@contextmanager
+def existing_cluster(address: str, folders: Sequence[Path] = ()) -> Iterator[OnDask]:
+    """Connect to a cluster that runs: to ``tcp://HOST:PORT``, or the one that a scheduler file describes.
+
+    Raises UsageError if Dask is not installed, or no scheduler answers at the address, and HpcprofError if
+    the cluster has no worker, or a worker has other versions than this process.
+    """
+    client_class = load_dask().Client
+    is_file = Path(address).is_file()
+    where: dict[str, Any] = {"scheduler_file": address} if is_file else {"address": address}
+    with ExitStack() as stack:
+        try:
+            # Other versions are named below.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                client = stack.enter_context(client_class(**where, timeout=_CONNECT_SECONDS))
+        except (OSError, ValueError, TimeoutError, RuntimeError) as error:
+            raise UsageError(
+                f"--dask-address {address}: no Dask scheduler answers there. Give tcp://HOST:PORT, or a "
+                "scheduler file."
+            ) from error
+        threads = client.nthreads()
+        if not threads:
+            raise HpcprofError(f"the Dask cluster at {address} has no worker: start one with dask worker.")
+        _check_versions(client)
+        yield OnDask(client, sum(threads.values()), tuple(folders), name=f"the Dask cluster at {address}")
+
+
+@contextmanager
+def local_cluster(workers: int) -> Iterator[OnDask]:
+    """Start a cluster on this machine, each worker in a process with one thread, and end it afterwards.
+
+    Raises UsageError if Dask is not installed, and HpcprofError if the workers do not start.
+    """
+    distributed = load_dask()
+    from dask import config
+
+    # Workers are forked from a process that has imported all of this, which takes seconds.
+    set_forkserver_preload(["distributed", *PRELOAD])
+    forked = config.set({"distributed.worker.multiprocessing-method": "forkserver"})
+    with ExitStack() as stack:
+        stack.enter_context(forked)
+        try:
+            # Where a worker keeps its files; /tmp/dask-scratch-space would be shared with other users.
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="hpcprof-dask-"))
+            with interrupts_held():
+                cluster = stack.enter_context(
+                    distributed.LocalCluster(
+                        n_workers=workers,
+                        threads_per_worker=1,
+                        host="127.0.0.1",
+                        dashboard_address="127.0.0.1:0",
+                        security=certificates(),
+                        memory_limit=0,
+                        local_directory=scratch,
+                        silence_logs=logging.CRITICAL,
+                    )
+                )
+        except (OSError, RuntimeError, TimeoutError) as error:
+            raise HpcprofError(f"a Dask cluster cannot start on this machine: {cause(error)}.") from error
+        client = stack.enter_context(cluster.get_client())
+
+        def replace_lost() -> bool:
+            # A nanny starts its worker again, but not one that ended while it started.
+            cluster.scale(workers)
+            return False
+
+        yield OnDask(client, workers, look_after=replace_lost, name="the Dask cluster on this machine")
+
+
+@contextmanager
+def interrupts_held() -> Iterator[None]:
+    """Hold Ctrl-C back until the end of the block, and for ever from what the block starts.
+
+    Ctrl-C reaches all processes of a terminal. The threads and the processes of a cluster that is started in
+    the block inherit the mask; the first process handles Ctrl-C, and ends them.
+    """
+    # The first process that multiprocessing starts starts this one too, which lifts the mask.
+    resource_tracker.ensure_running()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def load_dask() -> Any:
+    """Return the module ``distributed``, with hpcprof's settings for the clusters of this process.
+
+    Raises UsageError if it is not installed.
+    """
+    try:
+        import dask
+        import distributed
+    except ImportError as error:
+        raise UsageError(f"--executor dask needs pip install 'hpcprof[dask]': {error}.") from None
+    # A chunk whose worker dies comes back at once: `OnDask` decides how it is tried again. Workers do not
+    # look at their threads every 10 ms: before Python 3.11.9 that can stop one (python/cpython#106883).
+    dask.config.set(
+        {
+            "distributed.worker.profile.enabled": False,
+            "distributed.scheduler.allowed-failures": 0,
+            "distributed.deploy.lost-worker-timeout": f"{_MISSED_SECONDS}s",
+        }
+    )
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
+    return distributed
+
+
+def certificates() -> Any:
+    """Return certificates for the cluster of this process.
+
+    Raises UsageError if the package that makes them is not installed.
+    """
+    from distributed.security import Security
+
+    try:
+        return Security.temporary()
+    except ImportError as error:
+        raise UsageError(f"--executor dask needs pip install 'hpcprof[dask]': {error}.") from None
+
+
+def _check_versions(client: Client) -> None:
+    """Compare the versions of the workers with those of this process.
+
+    Raises HpcprofError if they differ: tasks and results would not be understood.
+    """
+    found: Any = client.get_versions(packages=["hpcprof"])
+    ours = _versions(found["client"])
+    for address, worker in found["workers"].items():
+        theirs = _versions(worker)
+        other = [name for name in _SAME if theirs[name] != ours[name]]
+        if other:
+            has = ", ".join(f"{name} {theirs[name] or 'missing'} (here {ours[name]})" for name in other)
+            raise HpcprofError(
+                f"the Dask worker {address} has {has}: start the workers in the environment of this hpcprof."
+            )
+
+
+def _versions(found: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the versions of `_SAME`; of Python only what its pickles depend on."""
+    python = ".".join(str(found["host"]["python"]).split(".")[:2])
+    return {**{name: found["packages"].get(name) for name in _SAME}, "python": python}
+
+
+def _run(
+    function: Callable[[TaskT], ResultT], chunk: Sequence[TaskT], folders: Sequence[Path]
+) -> list[ResultT | Lost]:
+    """Run tasks on a worker."""
+    for folder in folders:
+        if not os.access(folder, os.R_OK | os.X_OK):
+            raise HpcprofError(
+                f"the Dask worker on {socket.gethostname()} cannot read {folder}: all workers need the file "
+                "system with the profiles."
+            )
+    return [_result(function, task) for task in chunk]
+
+
+def _run_and_note(
+    function: Callable[[TaskT], ResultT], chunk: Sequence[TaskT], folders: Sequence[Path]
+) -> list[ResultT | Lost]:
+    """Run tasks on a worker; the scheduler knows of an event with the key of the chunk while they run."""
+    from distributed import Event, get_worker
+
+    runs = Event(get_worker().get_current_task())
+    runs.set()
+    try:
+        return _run(function, chunk, folders)
+    finally:
+        runs.clear()
+
+
+def _result(function: Callable[[TaskT], ResultT], task: TaskT) -> ResultT | Lost:
+    try:
+        return function(task)
+    except OSError as error:
+        place = f": {error.filename}" if error.filename else ""
+        return Lost(f"{error.strerror or error} on {socket.gethostname()}{place}")
+
+
+def cause(error: BaseException) -> str:
+    """Return the first line of the exception at the root of an error."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

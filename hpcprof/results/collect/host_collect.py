@@ -1,0 +1,85 @@
+"""Collecting a run on its host, if hpcprof is there: results and kept events come here, profiles stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from hpcprof.common import __version__
+from hpcprof.common.errors import HpcprofError
+from hpcprof.common.processes import CommandNotStarted
+from hpcprof.common.units import visible
+from hpcprof.profiles.event_folders import EVENTS
+from hpcprof.results.store.analysis_table import earlier_version
+from hpcprof.results.store.package_rows import check_rows, check_types
+from hpcprof.results.store.store import Store, open_store
+from hpcprof.runs.directory import Run
+from hpcprof.submit.remote.host import Host
+from hpcprof.submit.remote.mirror import fetch_all, refresh
+
+_RESULTS = "collected.db"
+"""The results database in the run's folder on the host."""
+
+_SECONDS = 6 * 3600.0
+
+
+def collect_there(run: Run, host: Host, store: Store, options: list[str]) -> list[str] | None:
+    """Collect a run on its host into a store here, and return what hpcprof said there.
+
+    Nothing is done, and None returned, if the host has no hpcprof of this version, or cannot be reached.
+    ``options`` are further ones of ``hpcprof collect``. Raises HpcprofError if the collect fails there, or
+    its results cannot be read.
+    """
+    if refresh(run) or not _is_installed(host):
+        return None
+    done = host.run(_collect(run, host, options), seconds=_SECONDS)
+    said = [visible(line) for line in done.stderr.splitlines() if line.startswith("hpcprof: ")]
+    if _RESULTS not in fetch_all(run, host, [_RESULTS, EVENTS], always=_RESULTS):
+        raise HpcprofError(f"hpcprof collect failed on {host.name}: {' '.join(said) or 'it said nothing'}")
+    results = run.path / _RESULTS
+    try:
+        return said if _take(run, results, store) else None
+    finally:
+        results.unlink(missing_ok=True)
+
+
+def submit_there(run: Run, host: Host, options: list[str]) -> None:
+    """Have hpcprof on a host submit the collect of a run as a job; `collect_there` then takes its results.
+
+    Raises HpcprofError if the host has no hpcprof of this version, cannot be reached, or the job was not
+    submitted.
+    """
+    host.connect()
+    if not _is_installed(host):
+        raise HpcprofError(
+            f"--submit: the job needs hpcprof {__version__} on the PATH of {host.name}: leave it out."
+        )
+    done = host.run(_collect(run, host, ["--submit", *options]))
+    if done.exit_code != 0:
+        raise HpcprofError(f"hpcprof collect --submit failed on {host.name}: {visible(done.stderr.strip())}")
+
+
+def _collect(run: Run, host: Host, options: list[str]) -> list[str]:
+    database = str(host.folder(run.id) / _RESULTS)
+    return ["hpcprof", "collect", "--runs-dir", host.runs_dir, "--db", database, *options, run.id]
+
+
+def _is_installed(host: Host) -> bool:
+    try:
+        return host.run(["hpcprof", "--version"]).stdout.split()[-1:] == [__version__]
+    except CommandNotStarted:
+        return False
+
+
+def _take(run: Run, results: Path, store: Store) -> bool:
+    """Copy the results of a run; return False if they are of another state of hpcprof."""
+    source = open_store(str(results), run.path, read_only=True)
+    row = source.run(run.id)
+    if row is None or earlier_version(source.profiles(run.id).values()):
+        return False
+    path, rows = run.path.absolute(), source.rows_of(run.id)
+    check_types(rows)
+    check_rows(run.id, rows)
+    store.replace_run(msgspec.structs.replace(row, path=str(path), events=str(path / EVENTS)), rows)
+    return True

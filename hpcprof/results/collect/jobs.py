@@ -1,0 +1,51 @@
+"""Jobs that a user names, for commands that need a job and not only its profiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from hpcprof.common.errors import StoreError, UsageError
+from hpcprof.runs.directory import Run, find_run, find_submitted_runs
+
+
+def find_jobs(references: Sequence[str], runs_dir: Path) -> list[Run]:
+    """Return the submitted runs and the members of sweeps that a user named.
+
+    Raises UsageError if a name matches nothing, several runs, or a run that was imported: it has no job.
+    """
+    with _telling_imported(references, runs_dir):
+        return find_submitted_runs(references, runs_dir)
+
+
+def find_job(reference: str, runs_dir: Path) -> Run:
+    """Return the one submitted run that a user named, with the errors of `find_jobs`."""
+    with _telling_imported([reference], runs_dir):
+        run = find_run(reference, runs_dir)
+        assert run.submission
+        return run
+
+
+@contextmanager
+def _telling_imported(references: Sequence[str], runs_dir: Path) -> Iterator[None]:
+    try:
+        yield
+    except UsageError:
+        # The database is not needed for runs that are found in their folder.
+        for reference in references:
+            if imported := _imported(reference, runs_dir):
+                raise UsageError(f"{imported.id} was imported from {imported.path}: it has no job.") from None
+        raise
+
+
+def _imported(reference: str, runs_dir: Path) -> Run | None:
+    from hpcprof.results.collect.run_names import stored_run
+    from hpcprof.results.store.overview import stored_runs
+
+    try:
+        paths = {row.id: row.path for row in stored_runs(None, runs_dir)}
+    except StoreError:
+        return None
+    run = None if reference == "last" else stored_run(reference, runs_dir, paths)
+    return run if run is not None and run.manifest is None else None

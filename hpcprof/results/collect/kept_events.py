@@ -1,0 +1,125 @@
+"""Keeps the events of ranks as a Parquet dataset: when a collect reads the profiles, or when a query asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import cast
+from weakref import WeakValueDictionary
+
+import pyarrow as pa
+
+from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
+from hpcprof.analysis.steps.step_ranges import step_numbers, steps_of
+from hpcprof.analysis.steps.streams import launch_starts
+from hpcprof.analysis.steps.wall_time import step_intervals
+from hpcprof.common.errors import HpcprofError, damage_named
+from hpcprof.profiles.event_columns import STEPPED, dataset_name, table_schema, timeline_tables
+from hpcprof.profiles.readers.declaration import ProfilePart
+from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.timeline import StepRange, Timeline
+from hpcprof.profiles.timeline_parquet import RankEvents
+from hpcprof.results.collect.malloc import return_freed_memory
+from hpcprof.results.collect.step_choice import with_captured
+from hpcprof.results.store.rank_tables import RANK_TABLES, arrow_tables, dataset_table
+from hpcprof.results.store.rank_tables import table_schema as rank_schema
+from hpcprof.results.store.run_communication import MATCH_SCHEMA
+
+MATCHES = "matches"
+"""The table of what ranks have in common, whose files are those of a run and not of a rank."""
+
+_STEPS = "steps"
+_STEP_COLUMNS = pa.schema([(name, pa.int64()) for name in ("step", "start_ns", "end_ns")])
+
+
+_in_use: WeakValueDictionary[tuple[RankEvents, StepRange | None], Timeline] = WeakValueDictionary()
+
+
+@dataclass(frozen=True)
+class KeepTask:
+    """The events of one rank that are to be kept."""
+
+    path: Path | None
+    """The profile; None if it is gone."""
+    events: RankEvents
+    part: ProfilePart | None
+    """The part of the profile that is this rank, if it holds several."""
+    step_range: StepRange | None
+    """The range that is the step."""
+    captured: tuple[tuple[int, int], ...] = ()
+    """The steps that the job was told to capture, see `hpcprof.profiles.timeline.Origin`."""
+
+
+def event_schemas() -> dict[str, pa.Schema]:
+    """Return the columns of each table of events in SQL, those of the partition first."""
+    schemas = {dataset_name(field): table_schema(kind) for field, kind in timeline_tables().items()}
+    schemas[STEPPED] = schemas[STEPPED].append(pa.field("step", pa.int64()))
+    schemas |= {dataset_table(name): rank_schema(analysis) for name, analysis in RANK_TABLES.items()}
+    schemas[_STEPS] = _STEP_COLUMNS
+    schemas[MATCHES] = pa.schema([field for field in MATCH_SCHEMA if field.name != "rank"])
+    place = [pa.field("run", pa.string()), pa.field("rank", pa.int64())]
+    return {name: pa.schema([*place, *schemas[name]]) for name in sorted(schemas)}
+
+
+def keep_timeline(events: RankEvents, timeline: Timeline) -> None:
+    """Write the tables of a timeline; they count when `finish` has written the others."""
+    launched = launch_starts(timeline)[: len(timeline.kernels)]
+    events.write(timeline, step_numbers(timeline, launched))
+
+
+def kept_timeline(events: RankEvents, step_range: StepRange | None) -> Timeline | None:
+    """Read the timeline of a rank with the range that is its step; None if it is not kept.
+
+    One that is still in use is not read twice.
+    """
+    timeline = _in_use.get((events, step_range))
+    if timeline is None and (kept := events.load()) is not None:
+        timeline = _in_use[events, step_range] = replace(kept, step_range=step_range)
+        pa.default_memory_pool().release_unused()
+    return timeline
+
+
+def finish(
+    events: RankEvents, timeline: Timeline, outcomes: Mapping[str, Outcome], *, with_timeline: bool = True
+) -> None:
+    """Write the steps and the analyses that are kept with the events.
+
+    ``outcomes`` go by the name of the analysis; ``with_timeline`` tells whether `keep_timeline` has written
+    the timeline.
+    """
+    times = step_intervals(timeline)
+    steps = pa.table([steps_of(timeline).number, times.start, times.end], schema=_STEP_COLUMNS)
+    events.finish(timeline, {_STEPS: steps, **arrow_tables(outcomes)}, events=with_timeline)
+
+
+def keep_events(tasks: Sequence[KeepTask]) -> list[str]:
+    """Read the timelines of ranks and write their events; return for each a clause why not, empty if kept."""
+    reasons = []
+    for task in tasks:
+        reasons.append(_keep_events(task))
+        return_freed_memory()
+    return reasons
+
+
+def _keep_events(task: KeepTask) -> str:
+    kept = task.events.load()
+    if kept is None and task.path is None:
+        return "its profile is gone"
+    try:
+        timeline = replace(kept or _profile(task), step_range=task.step_range)
+        keep_timeline(task.events, timeline)
+        rank = task.events.rank
+        analyzed = {name: analyze_rank(one, timeline, rank) for name, one in RANK_TABLES.items()}
+        finish(task.events, timeline, analyzed)
+    except HpcprofError as error:
+        return str(error).rstrip(".")
+    except OSError as error:
+        return f"{task.events.folder} cannot be written: {error.strerror}"
+    return ""
+
+
+def _profile(task: KeepTask) -> Timeline:
+    assert task.path is not None
+    with damage_named(task.path):
+        return cast("Timeline", with_captured(read_profile(task.path, task.part), task.captured))

@@ -1,0 +1,242 @@
+"""Results of earlier collects, so that a file that has not changed is not read again.
+
+This is a cache of the user, one file for each folder of profiles (``~/.cache/hpcprof/profiles``), and no part
+of a store: two stores of the same profiles are equal. Where a stamp differs, a profile is read.
+
+It also tells in which stores a collect found nothing new. As long as neither the profiles nor the store
+change, the next one need not open the store: to import what opens it takes longer than all else.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from hpcprof.common import __version__
+from hpcprof.common.atomic import replacing
+from hpcprof.common.decode import from_json, read_file
+from hpcprof.common.errors import DamagedInput
+from hpcprof.common.paths import user_cache
+from hpcprof.profiles.event_folders import has_run_events
+from hpcprof.profiles.readers.declaration import SeveralRanks
+from hpcprof.profiles.readers.discovery import files_of
+from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
+
+# Two changes of a file can have the same time, on some file systems within a second.
+_UNSETTLED_NS = 2_000_000_000
+_UNUSED_SECONDS = 90 * 86400.0
+_VERSION = f"{__version__}, {ANALYSIS_VERSION}"
+
+
+_SQLITE, _WITHOUT_LOG = b"SQLite format 3\0", b"\1\1"
+_HEADER_BYTES, _VERSIONS, _CHANGES = 100, slice(18, 20), slice(24, 28)
+
+
+class Stamp(msgspec.Struct, frozen=True, array_like=True):
+    """The attributes of a file that change when it is written or replaced."""
+
+    size: int
+    modified_ns: int
+    changed_ns: int
+    inode: int
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Rank and source file of a profile."""
+
+    path: Path
+    """The file to read: another one if the profile is a report."""
+    rank: int | None
+    """The rank of the profile; None if it is unknown."""
+    several: SeveralRanks | None
+    """The ranks if it holds several."""
+    stamps: tuple[Stamp, ...] = ()
+    """Of the profile and of the files to read, before this was found; empty if they changed just then."""
+
+
+@dataclass(frozen=True)
+class KnownFile:
+    """A profile that was collected; ``sha256`` is by rank that of the files that were read."""
+
+    identity: Identity
+    sha256: Mapping[int, str]
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """A profile in the cache, with the name of the file to read."""
+
+    read: str
+    rank: int | None
+    several: SeveralRanks | None
+    stamps: tuple[Stamp, ...]
+    sha256: dict[int, str]
+
+
+class _StoreState(msgspec.Struct, frozen=True, array_like=True):
+    """The state of a store in SQLite, which differs once it has changed; ``changes`` is SQLite's count."""
+
+    stamp: Stamp
+    changes: int
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """A run of which a store has everything.
+
+    ``read`` are the names of the files to read in the order of their ranks, ``losses`` the sentences about
+    what they lack, and ``events`` is the folder of what is kept of the ranks beside the store.
+    """
+
+    run_id: str
+    store: _StoreState
+    read: tuple[str, ...]
+    losses: tuple[str, ...]
+    events: str
+
+
+class _Folder(msgspec.Struct, frozen=True):
+    """The profiles of a folder, and the runs that they are by the path of a store."""
+
+    version: str
+    files: dict[str, _Entry]
+    stores: dict[str, Settled] = {}
+
+
+_NOTHING = _Folder(_VERSION, {})
+
+
+def stamps_of(profile: Path, read: Path) -> tuple[Stamp, ...]:
+    """Return the stamps of a profile and of the files that are read for it.
+
+    There are none if a file cannot be opened, or changed so recently that another change could leave the same
+    stamp.
+    """
+    now = time.time_ns()
+    try:
+        stamps = tuple(_stamp(path) for path in dict.fromkeys((profile, *files_of(read))))
+    except (OSError, DamagedInput):
+        return ()
+    settled = all(max(stamp.modified_ns, stamp.changed_ns) < now - _UNSETTLED_NS for stamp in stamps)
+    return stamps if settled else ()
+
+
+def _stamp(path: Path) -> Stamp:
+    # NFS asks its server for the state of a file when the file is opened, and may not when it is not.
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        status = os.fstat(file)
+    finally:
+        os.close(file)
+    return Stamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+
+
+def unchanged_files(files: Sequence[Path]) -> dict[Path, KnownFile]:
+    """Return what is known of those profiles of a folder whose stamps are still the same."""
+    return _unchanged(files, _load(files[0].parent)) if files else {}
+
+
+def _unchanged(files: Sequence[Path], folder: _Folder) -> dict[Path, KnownFile]:
+    found = {}
+    for file in files:
+        entry = folder.files.get(file.name)
+        if entry is not None:
+            read = file.with_name(entry.read)
+            stamps = stamps_of(file, read)
+            if stamps and stamps == entry.stamps:
+                found[file] = KnownFile(Identity(read, entry.rank, entry.several, stamps), entry.sha256)
+    return found
+
+
+def remember(files: Mapping[Path, KnownFile]) -> None:
+    """Keep what is known of the profiles of a folder; a cache that cannot be written is left alone."""
+    entries = {
+        file.name: _Entry(one.path.name, one.rank, one.several, one.stamps, {**known.sha256})
+        for file, known in files.items()
+        if (one := known.identity).stamps and one.path.parent == file.parent
+    }
+    if not entries:
+        return
+    folder = next(iter(files)).parent
+    if entries != _load(folder).files:
+        _write(folder, _Folder(_VERSION, entries))
+
+
+def settled(run_id: str, files: Sequence[Path], store: Path) -> Settled | None:
+    """Return what a store in SQLite has of a run if neither its profiles nor the store have changed.
+
+    None if that is not known: then a collect has to look.
+    """
+    folder = _load(files[0].parent) if files else _NOTHING
+    found = folder.stores.get(str(store.absolute()))
+    if found is None or found.run_id != run_id or found.store != _state_of(store):
+        return None
+    if not has_run_events(Path(found.events), run_id):
+        return None
+    unchanged = {file.name for file in _unchanged(files, folder)}
+    return found if {file.name for file in files} == unchanged == folder.files.keys() else None
+
+
+def remember_settled(
+    run_id: str, files: Sequence[Path], store: Path, read: Iterable[Path], losses: Iterable[str], events: str
+) -> None:
+    """Keep that a collect has just found nothing new for a store in SQLite; see `Settled`."""
+    state, folder = _state_of(store), _load(files[0].parent)
+    if state is None or {file.name for file in files} != folder.files.keys():
+        return
+    if not has_run_events(Path(events), run_id):
+        return
+    one = Settled(run_id, state, tuple(path.name for path in read), tuple(losses), events)
+    if folder.stores.get(str(store.absolute())) != one:
+        _write(files[0].parent, _Folder(_VERSION, folder.files, folder.stores | {str(store.absolute()): one}))
+
+
+def _state_of(store: Path) -> _StoreState | None:
+    """Return the state of an SQLite file; None if that does not tell whether the file is the same."""
+    try:
+        stamp = _stamp(store)
+        with store.open("rb") as file:
+            header = file.read(_HEADER_BYTES)
+        # Somebody is writing, or ended while writing: what is in the file may not be what the store has.
+        busy = store.with_name(f"{store.name}-journal").exists()
+    except OSError:
+        return None
+    # With a write-ahead log, changes are not counted (SQLite's file format, 1.3.3 and 1.3.7).
+    if busy or not header.startswith(_SQLITE) or header[_VERSIONS] != _WITHOUT_LOG:
+        return None
+    return _StoreState(stamp, int.from_bytes(header[_CHANGES], "big"))
+
+
+def _write(folder: Path, content: _Folder) -> None:
+    cache = _cache(folder)
+    # Names that are not UTF-8 cannot be written; their profiles are read each time.
+    with suppress(OSError, UnicodeError):
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(cache) as temporary:
+            temporary.write_bytes(msgspec.json.encode(content))
+        _remove_unused(cache.parent)
+
+
+def _load(folder: Path) -> _Folder:
+    try:
+        cached = from_json(read_file(_cache(folder)), _Folder)
+    except (OSError, msgspec.DecodeError):
+        return _NOTHING
+    return cached if cached.version == _VERSION else _NOTHING
+
+
+def _cache(folder: Path) -> Path:
+    return user_cache() / "profiles" / f"{sha256(os.fsencode(folder.absolute())).hexdigest()[:32]}.json"
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove what was written long ago: the profiles are likely gone, or unchanged and read once more."""
+    for path in folder.iterdir():
+        if path.stat().st_mtime < time.time() - _UNUSED_SECONDS:
+            path.unlink()

@@ -1,0 +1,575 @@
+"""The analyses that span the ranks of a run, computed as the registry declares them, with the communication.
+
+Each is a map over parts of the run and a reduction (`Analysis.map`). The tasks read the rows of some ranks
+from the files that a collect keeps, so that any process on a machine with these files can run them, and no
+process needs the rows of all ranks at once.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from hpcprof.analysis.collectives.across_ranks import Listed
+from hpcprof.analysis.collectives.common_clock import Aligned, RankClock
+from hpcprof.analysis.collectives.communication import Communication, communication
+from hpcprof.analysis.collectives.matches import matches_of, rank_waits
+from hpcprof.analysis.framework.declaration import Part, Scope
+from hpcprof.analysis.framework.outcome import Outcome, analyze_run, imported, outcome_from_columns
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.analysis.mpi.matching import aligned_by_mpi
+from hpcprof.analysis.mpi.run_lists import RunLists
+from hpcprof.analysis.telemetry.declarations import DEVICE_METRICS
+from hpcprof.common.errors import HpcprofError, StoreError
+from hpcprof.common.units import counted
+from hpcprof.profiles.collective_operations import POINT_TO_POINT
+from hpcprof.profiles.event_folders import communication_folder
+from hpcprof.profiles.readers.communicators import is_of_one_process
+from hpcprof.profiles.timeline import Ints
+from hpcprof.profiles.timeline_parquet import RankEvents
+from hpcprof.results.collect.executors.interface import Executor, Lost, ResultT, TaskT, serially
+from hpcprof.results.collect.malloc import return_freed_memory
+from hpcprof.results.collect.same_program import CollectiveCounts, collective_counts
+from hpcprof.results.store.mpi_links import LinkWriter
+from hpcprof.results.store.rank_tables import MPI_TABLES, has_mpi, rank_table_rows, read_rank_table
+from hpcprof.results.store.run_communication import (
+    PartFile,
+    RunCommunication,
+    first_steps,
+    load_communication,
+    read_matches,
+    run_clocks,
+    write_matches,
+)
+
+if TYPE_CHECKING:  # the workers do without
+    from hpcprof.results.store.store import Store
+    from hpcprof.results.store.tables import ProfileRow
+    from hpcprof.runs.directory import Run
+
+_OVER_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RUN]
+_RANKS_AT_ONCE = 16
+_MOST_METRIC_ROWS = 200_000
+_MANY_ROWS = 10_000
+"""More rows of a list that nobody may ask for take a database longer than computing them again takes."""
+
+_UNTOLD = "SendRecv"
+_TABLE = "rank_collectives"
+_MPI_REGIONS = "mpi_regions"
+_KINDS = ("op", "comm_id", "bytes", "world_ranks", "comm_ranks")
+
+
+@dataclass(frozen=True)
+class RankTask:
+    """Some ranks of a run, and for a map over ranks the files of the run's communication and their clocks."""
+
+    events: tuple[RankEvents, ...]
+    folder: Path
+    parts: tuple[PartFile, ...] = ()
+    clocks: Mapping[int, RankClock] = field(default_factory=dict, compare=False)
+
+    def __len__(self) -> int:
+        """Return the number of ranks, by which an executor estimates the work."""
+        return len(self.events)
+
+
+@dataclass(frozen=True)
+class MatchTask(RankTask):
+    """The communicators of some ranks, which no other task has; all of them if none are named."""
+
+    communicators: frozenset[str] = frozenset()
+    exchanging: frozenset[str] = frozenset()
+    """See `hpcprof.analysis.collectives.communication.communication`."""
+    profiled: int = 0
+    """The number of ranks of the run that have a profile."""
+    number: int = 0
+    """Of the file that the task writes."""
+
+
+@dataclass(frozen=True)
+class RunSurvey:
+    """The collectives of the ranks of a run, and the files that told them."""
+
+    events: Mapping[int, RankEvents]
+    parts: Sequence[Survey]
+
+    @property
+    def calls(self) -> dict[int, CollectiveCounts]:
+        """The calls of each rank."""
+        return {rank: calls for part in self.parts for rank, calls in part.calls.items()}
+
+
+class _Matched(NamedTuple):
+    """A file of matches, the clocks that they align, and the values of the maps over communicators."""
+
+    file: PartFile
+    aligned: list[Aligned]
+    values: dict[str, Any]
+
+
+def survey_ranks(events: Mapping[int, RankEvents], executor: Executor = serially) -> RunSurvey:
+    """Look at what each rank of a run calls together with others."""
+    chunks = [RankTask(tuple(events[rank] for rank in some), Path()) for some in rank_chunks(sorted(events))]
+    return RunSurvey(events, [survey for _, survey in run_tasks(_survey, chunks, executor)])
+
+
+def analyze_over_ranks(
+    run_id: str,
+    store: Store,
+    executor: Executor = serially,
+    run: Run | None = None,
+    survey: RunSurvey | None = None,
+) -> dict[str, Outcome]:
+    """Compute the analyses that span the ranks of a run, and keep its communication.
+
+    Without ``run``, its nodes were not sampled. A ``survey`` of other profiles than the run now has does not
+    count. Many rows that are left to whoever asks first are not in what is returned (`analyze_matched`).
+    """
+    events = store.rank_events(run_id)
+    folder = _communication_folder(run_id, events)
+    try:
+        lists = _mpi_lists(events)
+        if survey is None or survey.events != events:
+            survey = survey_ranks(events, executor)
+        found, values = _matched(run_id, store, survey, folder, executor, lists)
+        if events:
+            found.save()
+        values |= _mapped_over_ranks(events, folder, found, executor)
+        values |= _mapped_over_mpi(run_id, store, events, lists, found)
+        profiled, loss = _profiled_metrics(run_id, store, events)
+        values |= mapped_beside_profiles(run, lambda: _captured(run_id, store, events), profiled, loss)
+        # A long run's take hundreds of MB.
+        del lists
+        return_freed_memory()
+    except OSError as error:
+        raise HpcprofError(f"cannot write to {folder}: {error.strerror or error}.") from error
+    outcomes: dict[str, Outcome] = {}
+    last_use = {need: analysis.name for analysis in _OVER_RANKS for need in analysis.needs}
+    shown = [one for one in _OVER_RANKS if not (one.when_asked and _has_many_rows(values[one.map]))]
+    for analysis in shown:
+        for need in analysis.needs:
+            if need not in outcomes:
+                columns = store.read_columns(run_id, need)
+                outcomes[need] = outcome_from_columns(ANALYSES[need], columns)
+        outcomes[analysis.name] = analyze_run(analysis, outcomes, values.get(analysis.map, ()))
+        for need in analysis.needs:
+            if last_use[need] == analysis.name and ANALYSES[need].scope is Scope.RANK:
+                del outcomes[need]
+    return {one.name: outcomes[one.name] for one in shown}
+
+
+def _has_many_rows(parts: Sequence[Listed]) -> bool:
+    return sum(map(len, parts)) > _MANY_ROWS
+
+
+def analyze_matched(run_id: str, store: Store, names: Sequence[str]) -> dict[str, Outcome]:
+    """Compute analyses of scope RUN that a collect left to whoever asks first.
+
+    Raises StoreError if the rows of a rank are gone.
+    """
+    maps = {ANALYSES[name].map: imported(ANALYSES[name].map) for name in names}
+    values: dict[str, list[Any]] = {name: [] for name in maps}
+    for task in _match_tasks(survey_ranks(store.rank_events(run_id)), Path()):
+        found = _communication(task)
+        for name, function in maps.items() if found.ranks else ():
+            values[name].append(function(found))
+    return {name: analyze_run(ANALYSES[name], {}, values[ANALYSES[name].map]) for name in names}
+
+
+def run_communication(run: Run, store: Store) -> RunCommunication:
+    """Return the communication of a collected run: what a collect kept, else it is computed.
+
+    Of ranks whose rows are gone, the clocks follow by UTC or by the start of their first step.
+    """
+    events = store.rank_events(run.id)
+    folder = _communication_folder(run.id, events)
+    found = load_communication(folder, events)
+    if found is not None:
+        return found
+    # Whoever may only read the run computes it each time.
+    temporary = tempfile.TemporaryDirectory(prefix="hpcprof-communication-")
+    lost: StoreError | None = None
+    for place, goes in ((folder, None), (Path(temporary.name), temporary)):
+        try:
+            found, _ = _matched(
+                run.id, store, survey_ranks(events), place, serially, _mpi_lists(events), goes
+            )
+            found.save()
+            return found
+        except OSError:
+            continue
+        except StoreError as error:  # The rows of a rank are gone.
+            lost = error
+            break
+    profiles = store.profiles(run.id)
+    utc = {rank: profiles[rank].start_utc_ns for rank in events}
+    return RunCommunication(folder, [], run_clocks([], events, utc), events, lost=lost)
+
+
+def _communication_folder(run_id: str, events: Mapping[int, RankEvents]) -> Path:
+    folder = next((one.folder for one in events.values()), Path())
+    return communication_folder(folder, run_id)
+
+
+def _matched(
+    run_id: str,
+    store: Store,
+    survey: RunSurvey,
+    folder: Path,
+    executor: Executor,
+    lists: RunLists,
+    temporary: tempfile.TemporaryDirectory[str] | None = None,
+) -> tuple[RunCommunication, dict[str, list[Any]]]:
+    """Match what the ranks have in common, and return it with the values of the maps over communicators."""
+    events = survey.events
+    tasks = _match_tasks(survey, folder)
+    done = dict(run_tasks(_match, tasks, executor))
+    found = [done[task] for task in tasks if done[task].values]
+    profiles = store.profiles(run_id)
+    by_mpi: list[Aligned] = []
+    if lists.ranks:
+        with LinkWriter(folder) as links:
+            by_mpi = aligned_by_mpi(
+                lists, links.add, _zeros_of_node([profiles[rank] for rank in lists.ranks])
+            )
+    clocks = run_clocks(
+        [one for part in found for one in part.aligned] + by_mpi,
+        events,
+        {rank: profiles[rank].start_utc_ns for rank in sorted(events)},
+    )
+    values = {name: [part.values[name] for part in found] for name in _maps(Part.COMMUNICATORS)}
+    files = [part.file for part in found]
+    mpi = bool(lists.ranks)
+    size = max((part.size for part in survey.parts), default=0)
+    return RunCommunication(folder, files, clocks, events, size, temporary, mpi=mpi), values
+
+
+def _zeros_of_node(profiles: Sequence[ProfileRow]) -> dict[int, int] | None:
+    """Return the time stamp of one moment by rank; None if the ranks do not share a clock.
+
+    They may share a node's clock, or an archive's: all its stamps are on the clock that it describes.
+    """
+    if len(profiles) > 1 and len({(one.file, one.kind) for one in profiles}) == 1:
+        return {one.rank: 0 for one in profiles}
+    starts = {one.rank: one.start_utc_ns for one in profiles if one.start_utc_ns is not None}
+    if (
+        len(profiles) < 2
+        or len(starts) < len(profiles)
+        or len({one.host or one.rank for one in profiles}) > 1
+    ):
+        return None
+    last = max(starts.values())
+    return {rank: last - start for rank, start in starts.items()}
+
+
+def _match_tasks(survey: RunSurvey, folder: Path) -> list[MatchTask]:
+    """Return a task for each few groups of ranks that share communicators, or one for all ranks."""
+    events = survey.events
+    groups = groups_of_communicators(survey.parts)
+    if groups is None:
+        groups = [RankGroup(tuple(sorted(events)), frozenset(), frozenset())]
+    return [
+        MatchTask(
+            tuple(events[rank] for rank in ranks),
+            folder,
+            communicators=names,
+            exchanging=exchanging,
+            profiled=len(events),
+            number=number,
+        )
+        for number, (ranks, names, exchanging) in enumerate(groups)
+    ]
+
+
+def _mapped_over_ranks(
+    events: Mapping[int, RankEvents], folder: Path, found: RunCommunication, executor: Executor
+) -> dict[str, list[Any]]:
+    """Return the values of the maps over ranks, in the order of the ranks."""
+    tasks = []
+    for some in rank_chunks(sorted(events)):
+        clocks = {rank: found.clocks.aligned[rank] for rank in some if rank in found.clocks.aligned}
+        tasks.append(RankTask(tuple(events[rank] for rank in some), folder, found.parts, clocks))
+    done = dict(run_tasks(_map_ranks, tasks, executor))
+    return {name: [done[task][name] for task in tasks] for name in _maps(Part.RANKS)}
+
+
+def _mpi_lists(events: Mapping[int, RankEvents]) -> RunLists:
+    """Read the MPI calls and operations of all ranks, one after the other."""
+    lists = RunLists()
+    for rank, one in sorted(events.items()):
+        if has_mpi(one):
+            lists.add(rank, *(rank_table_rows([one], name) for name in MPI_TABLES))
+    return lists
+
+
+def _mapped_over_mpi(
+    run_id: str, store: Store, events: Mapping[int, RankEvents], lists: RunLists, found: RunCommunication
+) -> dict[str, list[Any]]:
+    """Return the values of the maps over the MPI calls of all ranks."""
+    profiles = store.profiles(run_id) if events else {}
+    nodes = {rank: profiles[rank].host for rank in sorted(events)}
+    found_by: dict[str, list[Any]] = {}
+    for name in _maps(Part.MPI):
+        regions = (rank_table_rows([events[rank]], _MPI_REGIONS) for rank in lists.ranks)
+        found_by[name] = [imported(name)(lists, regions, found.clocks.aligned, nodes)]
+    return found_by
+
+
+def _captured(
+    run_id: str, store: Store, events: Mapping[int, RankEvents]
+) -> dict[int, tuple[float, Ints, Ints]]:
+    """Return when the first step in the profile of each rank began in seconds since 1970, and its steps.
+
+    Those are their numbers and times, in ns. Ranks whose profile does not record UTC are left out.
+    """
+    begin, profiles = first_steps(events), store.profiles(run_id)
+    times = outcome_from_columns(ANALYSES["step_times"], store.read_columns(run_id, "step_times")).rows
+    return {
+        int(rank): ((utc + begin[rank]) / 1e9, *rows[["step", "wall_ns"]].to_numpy(np.int64).T)
+        for rank, rows in times.sort_values("step").groupby("rank")
+        if rank in begin and (utc := profiles[rank].start_utc_ns) is not None
+    }
+
+
+def _profiled_metrics(
+    run_id: str, store: Store, events: Mapping[int, RankEvents]
+) -> tuple[list[dict[str, Any]], str]:
+    """Return the rows of ``device_metrics`` of all ranks with their nodes, and what is left out of them."""
+    found: list[dict[str, Any]] = []
+    counts = {rank: one.written_rows().get(DEVICE_METRICS, 0) for rank, one in sorted(events.items())}
+    ranks = [rank for rank, count in counts.items() if count]
+    profiles = store.profiles(run_id) if ranks else {}
+    for place, rank in enumerate(ranks):
+        if len(found) + counts[rank] > _MOST_METRIC_ROWS:
+            left = counted(len(ranks) - place, "rank")
+            return found, f"the metrics in the profiles of {left} from rank {rank} on are left out"
+        rows = read_rank_table(events[rank], DEVICE_METRICS).to_pylist()
+        found += ({"rank": rank, "node": profiles[rank].host, **row} for row in rows)
+    return found, ""
+
+
+def mapped_beside_profiles(
+    run: Run | None,
+    captured: Callable[[], Mapping[int, tuple[float, Ints, Ints]]] = dict,
+    profiled: Sequence[dict[str, Any]] = (),
+    profiled_loss: str = "",
+) -> dict[str, list[Any]]:
+    """Return the values of the maps over samples of the nodes of a run, its memory, and its logs of files.
+
+    ``captured`` returns the steps in its profiles, as `_captured` does, and ``profiled`` are rows about nodes
+    that its profiles have, as `_profiled_metrics` returns them.
+    """
+    # The workers do without.
+    from hpcprof.results.collect.darshan_logs import run_logs
+    from hpcprof.results.collect.node_samples import run_telemetry
+    from hpcprof.results.collect.run_memory import run_memory
+
+    sampled = None if run is None else run_telemetry(run, captured)
+    memory = None if run is None else run_memory(run, sampled)
+    logs = None if run is None else run_logs(run, captured)
+    if profiled:
+        from hpcprof.analysis.telemetry.tables import RunTelemetry
+
+        sampled = replace(sampled or RunTelemetry([]), profiled=profiled, profiled_loss=profiled_loss)
+    return {
+        name: [] if known is None else [imported(name)(known)]
+        for part, known in ((Part.NODES, sampled), (Part.MEMORY, memory), (Part.LOGS, logs))
+        for name in _maps(part)
+    }
+
+
+def _maps(over: Part) -> dict[str, tuple[str, ...]]:
+    """Return the maps over these parts, each once, with the tables that they read."""
+    return {one.map: one.map_needs for one in _OVER_RANKS if one.map and one.map_over is over}
+
+
+def run_tasks(
+    function: Callable[[TaskT], ResultT | None], tasks: Sequence[TaskT], executor: Executor
+) -> Iterator[tuple[TaskT, ResultT]]:
+    """Yield each task with its result, in any order; what another process cannot compute, this one does.
+
+    Raises StoreError or OSError if this process cannot either.
+    """
+    left = dict.fromkeys(tasks)
+    for task, result in executor(_Elsewhere(function), tasks):
+        if result is not None and not isinstance(result, Lost):
+            del left[task]
+            yield task, result
+    for task in left:
+        found = function(task)
+        assert found is not None
+        yield task, found
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    """Calls a function where the files of a run may be missing: another machine may not have them."""
+
+    function: Callable[[Any], Any]
+
+    def __call__(self, task: Any) -> Any:
+        """Return the result; None if a file cannot be read or written here."""
+        try:
+            return self.function(task)
+        except (StoreError, OSError, pa.ArrowException):
+            return None
+
+
+def _survey(task: RankTask) -> Survey:
+    """Look at what some ranks call together with others."""
+    found = Survey()
+    for one in task.events:
+        rows = read_rank_table(one, _TABLE, (*_KINDS, "start_ns", "end_ns"))
+        grouped = rows.group_by(_KINDS, use_threads=False).aggregate(
+            [([], "count_all"), ("start_ns", "min"), ("end_ns", "max")]
+        )
+        kinds = grouped.to_pylist()
+        found.calls[one.rank] = collective_counts(one.world_size(), kinds)
+        for kind in kinds:
+            name, world = kind["comm_id"], kind["world_ranks"]
+            if name:
+                found.members.setdefault(name, set()).add(one.rank)
+            if name and kind["op"] in POINT_TO_POINT:
+                found.exchanging.add(name)
+            found.whole |= not name or kind["op"] == _UNTOLD
+            found.worlds.add(world)
+            inside = name and is_of_one_process(name)
+            found.size = max(found.size, world or 0, 0 if inside else kind["comm_ranks"] or 0)
+    return found
+
+
+def _match(task: MatchTask) -> _Matched:
+    """Match some communicators and write what they have in common; without values if that is nothing."""
+    found = _communication(task)
+    if not found.ranks:
+        return _Matched(PartFile("", ()), [], {})
+    file = write_matches(task.folder, task.number, matches_of(found))
+    values = {name: imported(name)(found) for name in _maps(Part.COMMUNICATORS)}
+    for name in {one.map for one in _OVER_RANKS if one.when_asked}:
+        if _has_many_rows([values[name]]):
+            values[name] = values[name].without_rows()
+    return _Matched(file, found.aligned, values)
+
+
+def _communication(task: MatchTask) -> Communication:
+    batches = (
+        rank_table_rows(task.events[at : at + _RANKS_AT_ONCE], _TABLE)
+        for at in range(0, len(task.events), _RANKS_AT_ONCE)
+    )
+    return communication(batches, task.communicators, task.exchanging, task.profiled)
+
+
+def _map_ranks(task: RankTask) -> dict[str, Any]:
+    """Return the values of the maps over ranks for some ranks."""
+    ranks = [events.rank for events in task.events]
+    matches = read_matches(task.folder, task.parts, ranks)
+    of_rank = ((rank, matches.take(matches.rank == rank)) for rank in np.unique(matches.rank).tolist())
+    found = ((rank, rank_waits(own)) for rank, own in of_rank)
+    waits = {rank: one for rank, one in found if one is not None}
+    values = {}
+    for name, needs in _maps(Part.RANKS).items():
+        tables = {need: rank_table_rows(task.events, need) for need in needs}
+        values[name] = imported(name)(tables, waits, task.clocks)
+    return values
+
+
+RANKS_A_TASK = 64
+"""The ranks that a task matches, about, so that 16 workers share 1,024 ranks; a larger communicator is one
+task."""
+
+RANKS_A_CHUNK = 32
+"""The ranks of a task in which ranks stand alone: few enough for 16 workers to share 1,024 ranks evenly."""
+
+
+@dataclass
+class Survey:
+    """The communicators of some ranks, and other facts of these ranks as a whole.
+
+    ``exchanging`` are the communicators with sends and receives, ``size`` is the largest number of ranks that
+    these ranks recorded, and ``whole`` says that all rows have to be matched at once. ``calls`` has what each
+    rank calls.
+    """
+
+    members: dict[str, set[int]] = field(default_factory=dict)
+    exchanging: set[str] = field(default_factory=set)
+    worlds: set[int | None] = field(default_factory=set)
+    size: int = 0
+    whole: bool = False
+    calls: dict[int, CollectiveCounts] = field(default_factory=dict)
+
+
+class RankGroup(NamedTuple):
+    """Ranks, and communicators that only these share; ``exchanging`` are those with sends and receives."""
+
+    ranks: tuple[int, ...]
+    communicators: frozenset[str]
+    exchanging: frozenset[str]
+
+
+def rank_chunks(ranks: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Yield ranks that one task looks at, each by itself."""
+    for at in range(0, len(ranks), RANKS_A_CHUNK):
+        yield tuple(ranks[at : at + RANKS_A_CHUNK])
+
+
+def groups_of_communicators(surveys: Sequence[Survey]) -> list[RankGroup] | None:
+    """Divide the communicators of all ranks into groups that can be matched apart from each other.
+
+    They have about `RANKS_A_TASK` ranks; the result is None if all rows have to be matched at once.
+    """
+    members: dict[str, set[int]] = {}
+    for survey in surveys:
+        for name, ranks in survey.members.items():
+            members.setdefault(name, set()).update(ranks)
+    worlds = set().union(*(survey.worlds for survey in surveys))
+    messages = frozenset().union(*(survey.exchanging for survey in surveys))
+    if not members or len(worlds) > 1 or any(survey.whole for survey in surveys):
+        return None
+    groups: dict[tuple[int, ...], set[str]] = {}
+    for name, ranks in members.items():
+        groups.setdefault(tuple(sorted(ranks)), set()).add(name)
+    exchanging = [rank for ranks, names in groups.items() if names & messages for rank in ranks]
+    if len(exchanging) > len(set(exchanging)):
+        # The clocks of two ranks are aligned by all their messages, in whatever communicator.
+        return None
+    return [RankGroup(ranks, names, names & messages) for ranks, names in _bundles(sorted(groups.items()))]
+
+
+def _bundles(
+    groups: Sequence[tuple[tuple[int, ...], set[str]]],
+) -> Iterator[tuple[tuple[int, ...], frozenset[str]]]:
+    """Yield the ranks and communicators of groups of about `RANKS_A_TASK` ranks together."""
+    ranks: set[int] = set()
+    names: set[str] = set()
+    # Groups of one size are nearly always of one kind, and share few ranks with each other.
+    for of_group, of_names in sorted(_overlapping(groups), key=lambda group: len(group[0])):
+        if ranks and len(ranks.union(of_group)) > RANKS_A_TASK:
+            yield tuple(sorted(ranks)), frozenset(names)
+            ranks, names = set(), set()
+        ranks.update(of_group)
+        names.update(of_names)
+    yield tuple(sorted(ranks)), frozenset(names)
+
+
+def _overlapping(groups: Sequence[tuple[tuple[int, ...], set[str]]]) -> list[tuple[list[int], set[str]]]:
+    """Put groups that share ranks together if they are small: their ranks are then read once."""
+    found: list[tuple[list[int], set[str]]] = []
+    of_rank: dict[int, int] = {}
+    for of_group, of_names in sorted(groups, key=lambda group: len(group[0])):
+        touched = sorted({of_rank[rank] for rank in of_group if rank in of_rank})
+        ranks = sorted(set(of_group).union(*(found[number][0] for number in touched)))
+        if len(ranks) > RANKS_A_TASK:
+            found.append((list(of_group), of_names))
+            continue
+        names = of_names.union(*(found[number][1] for number in touched))
+        for number in touched:
+            found[number] = ([], set())
+        of_rank |= dict.fromkeys(ranks, len(found))
+        found.append((ranks, names))
+    return [one for one in found if one[1]]

@@ -1,0 +1,156 @@
+"""Ranks of the profiles of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from types import MappingProxyType
+
+from hpcprof.common.errors import DamagedInput, HpcprofError
+from hpcprof.common.logs import log_traceback
+from hpcprof.profiles.readers.declaration import ProfilePart, SeveralRanks, rank_from_name
+from hpcprof.profiles.readers.discovery import file_to_read, identify_rank, reader_of, several_ranks
+from hpcprof.results.collect.executors.interface import Executor, Lost, serially
+from hpcprof.results.collect.known_files import Identity, stamps_of
+
+Identified = Identity | DamagedInput
+"""Rank and source of a profile file, or its damage."""
+
+
+@dataclass(frozen=True)
+class RankedProfiles:
+    """The profiles of a run by rank, and the damage of the others.
+
+    A profile that holds several ranks is listed for each, and ``parts`` has the part of each of them.
+    ``paths`` has the files to read, and ``identities`` the profiles that were found. ``left_out`` has a
+    sentence for each file that is not a rank of the run.
+    """
+
+    paths: dict[int, Path] = field(default_factory=dict)
+    identities: dict[Path, Identity] = field(default_factory=dict)
+    parts: dict[int, ProfilePart] = field(default_factory=dict)
+    damaged: list[DamagedInput] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def skipped(self) -> list[str]:
+        """A sentence for each damaged profile."""
+        return [str(damage) for damage in self.damaged]
+
+
+def identify(paths: Sequence[Path]) -> list[Identified]:
+    """Find the rank of each profile; damage to one does not affect the others."""
+    found: list[Identified] = []
+    for file in paths:
+        try:
+            path = file_to_read(file)
+            stamps = stamps_of(file, path)
+            found.append(Identity(path, identify_rank(path), several_ranks(path), stamps))
+        except DamagedInput as error:
+            log_traceback(str(error), error.traceback)
+            found.append(error)
+    return found
+
+
+def profiles_by_rank(
+    files: list[Path],
+    executor: Executor = serially,
+    jobs: int = 1,
+    known: Mapping[Path, Identity] = MappingProxyType({}),
+) -> RankedProfiles:
+    """Assign each profile to its rank; a single profile without a rank is rank 0.
+
+    Profiles in ``known`` are not opened. A file without a rank, or with that of another file, is left out
+    beside others. Raises HpcprofError if no file tells its rank, or all tell the same.
+    """
+    identified: dict[Path, Identified] = {**known}
+    new = [file for file in files if file not in known]
+    for paths, answer in executor(identify, [new[i::jobs] for i in range(min(jobs, len(new)))]):
+        identified |= zip(paths, _lost(paths, answer) if isinstance(answer, Lost) else answer, strict=True)
+    found = RankedProfiles()
+    alike = _alike(identified.values())
+    stated_ranks = {
+        one.rank for one in identified.values() if isinstance(one, Identity) and one.rank is not None
+    }
+    for file in files:
+        identity = identified[file]
+        if isinstance(identity, DamagedInput):
+            found.damaged.append(identity)
+            continue
+        path = identity.path
+        for number, part in _ranks(identity.rank, identity.several, len(files) == 1, alike):
+            if number is None and stated_ranks:
+                found.left_out.append(
+                    f"{file} is left out: neither the profile nor its name contains a rank. If it is one, "
+                    f"rename it, for example to {_name_with_rank(file, identified.values())}"
+                )
+                continue
+            if number is None and len(files) > 1:
+                raise HpcprofError(
+                    f"the rank of {file} is unknown: neither the profile nor its name contains it. Rename "
+                    f"it, for example to {_name_with_rank(file, identified.values())}, or open it alone."
+                )
+            number = number or 0
+            if number in found.paths:
+                other = found.paths[number]
+                if len(stated_ranks) > 1:
+                    found.left_out.append(f"{path} is left out: {other} is a profile of rank {number} too")
+                    continue
+                why = f"two profiles of rank {number}: {other} and {path}; remove one"
+                # Started by the mpiexec of another MPI, each process is rank 0 of 1.
+                if number == 0 and {rank_from_name(one) for one in (other, path)} != {0}:
+                    why += ", or if both are of one job, use the mpiexec of the program's MPI: each was alone"
+                raise HpcprofError(f"{why}.")
+            found.paths[number] = path
+            found.identities[file] = identity
+            if part is not None:
+                found.parts[number] = part
+    return found
+
+
+def _ranks(
+    rank: int | None, several: SeveralRanks | None, alone: bool, alike: bool
+) -> list[tuple[int | None, ProfilePart | None]]:
+    """Return the ranks in a profile, each with its part.
+
+    Ranks that the profile does not tell are numbered by process: from 0 in a profile that is alone, else
+    after those of the profiles before it, if all hold as many. Otherwise they count as one rank.
+    """
+    if several is None:
+        return [(rank, None)]
+    processes = len(several.processes)
+    if several.ranks is not None:
+        return [(number, ProfilePart(several, at)) for at, number in enumerate(several.ranks)]
+    if not rank if alone else alike and rank is not None:
+        first = (rank or 0) * processes
+        return [(first + at, ProfilePart(several, at)) for at in range(processes)]
+    return [(rank, ProfilePart(several, merged=True))]
+
+
+def _alike(identified: Iterable[Identified]) -> bool:
+    """Return whether every profile holds as many ranks that it does not tell."""
+    counts = {
+        0 if one.several is None or one.several.ranks is not None else len(one.several.processes)
+        for one in identified
+        if not isinstance(one, DamagedInput)
+    }
+    return len(counts) == 1 and counts != {0}
+
+
+def _name_with_rank(file: Path, identified: Iterable[Identified]) -> str:
+    """Return a name for a profile without a rank: the first rank that no other has, and its whole suffix."""
+    others = [one for one in identified if not isinstance(one, DamagedInput)]
+    taken = {one.rank for one in others} | {
+        rank for one in others if one.several is not None for rank in one.several.ranks or ()
+    }
+    free = next(rank for rank in count() if rank not in taken)
+    reader = reader_of(file)
+    suffixes = [end for end in reader.suffixes if file.name.lower().endswith(end)] if reader else []
+    suffix = file.name[-max(map(len, suffixes)) :] if suffixes else file.suffix
+    return f"rank{free:05d}.{suffix.lstrip('.')}"
+
+
+def _lost(paths: Sequence[Path], lost: Lost) -> list[Identified]:
+    return [DamagedInput(f"{path} was not collected: {lost.reason}.") for path in paths]

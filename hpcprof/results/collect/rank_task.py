@@ -1,0 +1,339 @@
+"""Reads the profile of one rank and runs its analyses: the part of a collect that can run in any process."""
+
+from __future__ import annotations
+
+import hashlib
+import resource
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcprof.analysis.framework.declaration import Scope
+from hpcprof.analysis.framework.registry import ANALYSES
+from hpcprof.common.errors import DamagedInput, damage_named, reading
+from hpcprof.common.logs import log_traceback
+from hpcprof.profiles.readers.declaration import ProfileContent, ProfilePart
+from hpcprof.profiles.readers.discovery import BUILT_IN, content_of, files_of, read_profile
+from hpcprof.results.collect.malloc import return_freed_memory, use_one_heap
+from hpcprof.results.collect.step_choice import with_captured
+from hpcprof.results.store.analysis_table import AnalysisTable
+
+if TYPE_CHECKING:  # only a changed profile needs these modules at run time
+    from hpcprof.analysis.framework.outcome import Outcome
+    from hpcprof.profiles.kernel_report import KernelReport
+    from hpcprof.profiles.losses import Loss
+    from hpcprof.profiles.timeline import Origin, StepRange, Timeline
+    from hpcprof.profiles.timeline_parquet import RankEvents
+
+PRELOAD = (
+    "hpcprof.analysis.framework.outcome",
+    "hpcprof.analysis.steps.capture_losses",
+    "hpcprof.profiles.parts",
+    "hpcprof.results.collect.kept_events",
+    "hpcprof.results.collect.over_ranks",
+    *(reader.read.partition(":")[0] for reader in BUILT_IN),
+    *sorted({(analysis.function or analysis.map).partition(":")[0] for analysis in ANALYSES.values()}),
+)
+"""The modules that a process needs to read and analyze a profile.
+
+Imported once, before the processes are forked, they save two thirds of the CPU time of a collect of 16 small
+ranks (docs/explanation/performance.md, "Tricks kept and removed").
+"""
+
+_HASHED_AT_ONCE = 1 << 22
+
+# Shares of the time in which a worker starts.
+_TO_IDENTIFY, _PER_RANK, _PER_BYTE, _TO_HASH = 0.002, 0.02, 3.3e-8, 1.5e-9
+
+_OF_RANKS = [analysis for analysis in ANALYSES.values() if analysis.scope is Scope.RANK]
+_LEAST_ADDRESS_SPACE = 800 << 20
+"""The memory that libraries and a small profile need; with half of it, OpenBLAS loops and Arrow crashes."""
+
+_SMALL = 1 << 23
+"""Of a smaller profile, threads and returned memory cost more than they save: a tenth of the CPU time."""
+
+
+@dataclass(frozen=True)
+class ProfileTask:
+    """One profile to collect."""
+
+    path: Path
+    rank: int
+    known: str | None = None
+    """The SHA-256 of the profile whose results the store has, if they are still valid."""
+    events: Path | None = None
+    """The folder of the dataset that the rank becomes part of; None for none."""
+    keeps_timeline: bool = True
+    """True if its timeline is kept there, and not only the analyses that others need."""
+    run_id: str = ""
+    """The run that the events are kept under."""
+    threads: int = 1
+    """The number of threads that read the tables of the profile and run the analyses."""
+    part: ProfilePart | None = None
+    """The part of the profile that is this rank, if it holds several."""
+    step_range: StepRange | None = None
+    """The range that is the step; None if it is to be found."""
+    needs_steps: bool = False
+    """True if a profile without ``step_range`` is left alone."""
+    captured: tuple[tuple[int, int], ...] = ()
+    """The steps that the job was told to capture, see `Origin`."""
+
+
+@dataclass(frozen=True)
+class ProfileResults:
+    """The results of one profile; ``losses`` are what it lacks, and ``warnings`` are sentences."""
+
+    sha256: str
+    bytes: int
+    origin: Origin
+    tables: Mapping[str, AnalysisTable]
+    losses: tuple[Loss, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """Replaces the results of a profile that the store already has."""
+
+
+@dataclass(frozen=True)
+class WithoutSteps:
+    """Replaces the results of a profile that needs steps and has none: ``reason`` says why."""
+
+    reason: str
+
+
+RankOutcome = ProfileResults | Unchanged | WithoutSteps | DamagedInput
+
+
+def work_of(task: ProfileTask | Sequence[Path]) -> float:
+    """Estimate the work of collecting a profile, or of finding the ranks of some, in starts of a worker."""
+    if not isinstance(task, ProfileTask):
+        return len(task) * _TO_IDENTIFY
+    size = _bytes(task.path) / (len(task.part.of.processes) if task.part else 1)
+    return _TO_IDENTIFY + size * _TO_HASH if task.known else _PER_RANK + size * _PER_BYTE
+
+
+@cache
+def _bytes(path: Path) -> int:
+    """Return the size of a profile, 0 if it cannot be read. A file that grows does not change an estimate."""
+    try:
+        return sum(file.stat().st_size for file in files_of(path))
+    except (OSError, DamagedInput):
+        return 0
+
+
+def analyze_profile(task: ProfileTask) -> RankOutcome:
+    """Read a profile and run every analysis of one rank.
+
+    Damage is returned, not raised, so that the other profiles are still collected.
+    """
+    try:
+        with damage_named(task.path):
+            return _analyze(task)
+    except DamagedInput as error:
+        log_traceback(str(error), error.traceback)
+        return error
+
+
+def _refuse_little_address_space(path: Path) -> None:
+    """Refuse to collect where libraries would crash, or wait for ever, because they get no memory."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < _LEAST_ADDRESS_SPACE:
+        raise DamagedInput(
+            f"{path} was not read: this process may map {limit >> 20} MiB, and its libraries alone need "
+            f"{_LEAST_ADDRESS_SPACE >> 20} MiB. Raise the limit (ulimit -v)."
+        )
+
+
+def _analyze(task: ProfileTask) -> ProfileResults | Unchanged | WithoutSteps:
+    _refuse_little_address_space(task.path)
+    files = files_of(task.path, task.part)
+    before = _sizes_and_times(files)
+    size = sum(one for one, _ in before)
+    # A compressed trace has ten times its size.
+    small = size < _SMALL and task.path.suffix != ".gz"
+    threads = 1 if small else task.threads
+    use_one_heap()
+    with _executor(threads) as beside:
+        checksum = beside.submit(_sha256, files)
+        alone = threads == 1 or task.known is not None
+        if alone and checksum.result() == task.known:
+            return Unchanged()
+        profile = with_captured(read_profile(task.path, task.part, threads), task.captured)
+        sha256 = checksum.result()
+    if _sizes_and_times(files) != before:
+        raise DamagedInput(f"{task.path} changed while it was read: collect again when it is complete.")
+    if not small:
+        return_freed_memory()
+    profile = _with_step_range(profile, task.step_range)
+    if task.needs_steps and (reason := _why_without_steps(profile)):
+        return WithoutSteps(reason)
+    # Of a small profile, reading the timeline again would take longer than the analyses.
+    leaves = not small and task.keeps_timeline and task.events is not None and _is_timeline(profile)
+    now = [one for one in _OF_RANKS if not (leaves and one.when_asked)]
+    with _executor(threads) as pool:
+        # Half of the threads run one of those that use most memory at a time, beside the others.
+        heavy = deque(one.name for one in now if one.memory_heavy and not small)
+        groups = [
+            pool.submit(_heavy_analyses, profile, task.rank, heavy) for _ in range(max(1, threads // 2))
+        ]
+        kept = pool.submit(_keep_timeline, task, profile, sha256)
+        others = [one.name for one in now if small or not one.memory_heavy]
+        found = dict(pool.map(lambda name: (name, _outcome(name, profile, task.rank)), others))
+        for group in groups:
+            found |= group.result()
+    unkept = kept.result()
+    if not small:
+        return_freed_memory()
+    if unkept:  # Nobody could compute the others later.
+        left = [one.name for one in _OF_RANKS if one.name not in found]
+        found |= {name: _outcome(name, profile, task.rank) for name in left}
+    _keep_tables(task, profile, sha256, found, with_timeline=task.keeps_timeline and not unkept)
+    tables = {name: _for_database(name, outcome, task.rank) for name, outcome in found.items()}
+    return ProfileResults(sha256, size, profile.origin, tables, _losses(profile), unkept)
+
+
+def _for_database(name: str, outcome: Outcome, rank: int) -> AnalysisTable:
+    """Return what the database has of an analysis: without rows that are kept with the events."""
+    kept = ANALYSES[name].kept_with_events
+    return AnalysisTable.from_outcome(replace(outcome, table={}) if kept else outcome, rank)
+
+
+class _InTurn(Executor):
+    """Runs each function where it is submitted."""
+
+    def submit(self, function: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(function(*arguments, **named))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+def _executor(threads: int) -> Executor:
+    return ThreadPoolExecutor(threads) if threads > 1 else _InTurn()
+
+
+def _losses(profile: Timeline | KernelReport) -> tuple[Loss, ...]:
+    """Return what the reader left out, and what else a timeline lacks."""
+    from hpcprof.analysis.steps.capture_losses import capture_losses
+    from hpcprof.profiles.timeline import Timeline
+
+    lost = profile.origin.losses
+    return (*lost, *capture_losses(profile)) if isinstance(profile, Timeline) else lost
+
+
+def _is_timeline(profile: Timeline | KernelReport) -> bool:
+    return content_of(profile.origin.kind) is ProfileContent.TIMELINE
+
+
+def _with_step_range(
+    profile: Timeline | KernelReport, step_range: StepRange | None
+) -> Timeline | KernelReport:
+    from hpcprof.profiles.timeline import Timeline
+
+    return replace(profile, step_range=step_range) if isinstance(profile, Timeline) else profile
+
+
+def _why_without_steps(profile: Timeline | KernelReport) -> str:
+    from hpcprof.analysis.steps.step_ranges import why_without_steps
+    from hpcprof.profiles.timeline import Timeline
+
+    return why_without_steps(profile) if isinstance(profile, Timeline) else ""
+
+
+def _sizes_and_times(files: Sequence[Path]) -> list[tuple[int, int]]:
+    """Return the size of each file in bytes and the time of its last change in ns."""
+    found = []
+    for path in files:
+        with reading(path):
+            status = path.stat()
+        found.append((status.st_size, status.st_mtime_ns))
+    return found
+
+
+def _sha256(files: Sequence[Path]) -> str:
+    """Return the SHA-256 of files one after the other, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    for path in files:
+        with reading(path), path.open("rb", buffering=0) as file:
+            buffer = memoryview(bytearray(min(_HASHED_AT_ONCE, path.stat().st_size + 1)))
+            while count := file.readinto(buffer):
+                digest.update(buffer[:count])
+    return digest.hexdigest()
+
+
+def _keep_timeline(task: ProfileTask, profile: Timeline | KernelReport, sha256: str) -> tuple[str, ...]:
+    """Keep the timeline of a rank; return a warning if that fails: the results are valid all the same."""
+    from hpcprof.profiles.timeline import Timeline
+    from hpcprof.results.collect.kept_events import keep_timeline
+
+    if task.events is None or not task.keeps_timeline or not isinstance(profile, Timeline):
+        return ()
+    events = _rank_events(task, task.events, sha256)
+    try:
+        keep_timeline(events, profile)
+    except OSError as error:
+        # On a full disk, what others need has room then.
+        events.discard()
+        why = error.strerror or error
+        return (f"the timeline of {task.path} was not kept in {task.events}: {why}.",)
+    return ()
+
+
+def _keep_tables(
+    task: ProfileTask,
+    profile: Timeline | KernelReport,
+    sha256: str,
+    outcomes: Mapping[str, Outcome],
+    *,
+    with_timeline: bool,
+) -> None:
+    """Keep the analyses that analyses over the ranks read."""
+    from hpcprof.profiles.timeline import Timeline
+    from hpcprof.results.collect.kept_events import finish
+
+    if task.events is None or not isinstance(profile, Timeline):
+        return
+    try:
+        finish(_rank_events(task, task.events, sha256), profile, outcomes, with_timeline=with_timeline)
+    except OSError as error:
+        why = error.strerror or error
+        raise DamagedInput(
+            f"{task.path} was not collected: {task.events} cannot be written: {why}."
+        ) from None
+
+
+def _rank_events(task: ProfileTask, folder: Path, sha256: str) -> RankEvents:
+    from hpcprof.profiles.timeline_parquet import RankEvents
+
+    return RankEvents(folder, task.run_id, task.rank, sha256)
+
+
+def _heavy_analyses(profile: Timeline | KernelReport, rank: int, waiting: deque[str]) -> dict[str, Outcome]:
+    """Run analyses that use most memory while any wait, and return what each has freed to the system."""
+    found = {}
+    while name := _next(waiting):
+        found[name] = _outcome(name, profile, rank)
+        return_freed_memory()
+    return found
+
+
+def _next(waiting: deque[str]) -> str | None:
+    """Take the next name, None if another thread took the last one."""
+    try:
+        return waiting.popleft()
+    except IndexError:
+        return None
+
+
+def _outcome(name: str, profile: Timeline | KernelReport, rank: int) -> Outcome:
+    from hpcprof.analysis.framework.outcome import analyze_rank
+
+    return analyze_rank(ANALYSES[name], profile, rank)

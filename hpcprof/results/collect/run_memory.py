@@ -1,0 +1,137 @@
+"""Facts about the memory of a run: step lines, snapshots of PyTorch's memory, samples of its nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+from operator import sub
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hpcprof.analysis.memory.findings import LEAST_GROWTH_BYTES, LEAST_GROWTH_SAMPLES, TABLES
+from hpcprof.common.errors import DamagedInput
+from hpcprof.node.hooks.memory_history import FOLDER
+from hpcprof.node.telemetry import FOLDER as SAMPLES
+from hpcprof.profiles.readers.declaration import rank_from_name
+from hpcprof.profiles.readers.memory_snapshot import (
+    find_memory_snapshots,
+    is_memory_snapshot,
+    read_memory_snapshot,
+)
+from hpcprof.profiles.readers.telemetry import resident_points
+from hpcprof.runs.directory import Run
+from hpcprof.runs.live_steps import all_step_lines, step_lines
+
+if TYPE_CHECKING:  # runs without any of it do without
+    from hpcprof.analysis.framework.outcome import Outcome
+    from hpcprof.analysis.memory.tables import RankSnapshot, RunMemory
+    from hpcprof.analysis.telemetry.tables import RunTelemetry
+    from hpcprof.results.store.store import Store
+
+
+_MOST_BYTES, _MANY_RANKS = 32 << 20, 64
+
+
+def snapshots_of(run: Run) -> list[Path]:
+    """Return the snapshots of PyTorch's memory of a run, or in a folder that hpcprof did not make."""
+    named = [path for path in run.beside or () if is_memory_snapshot(path)]
+    if run.beside is not None and run.files is not None:
+        return named
+    return [*named, *find_memory_snapshots(run.path / FOLDER if run.manifest is not None else run.path)]
+
+
+def memory_rows(run: Run, store: Store) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of the tables about memory, by name; of a collected run those that are stored."""
+    if store.exists() and store.has_run(run.id):
+        return {name: store.read(run.id, name).rows for name in TABLES}
+    from hpcprof.results.collect.node_samples import run_telemetry
+
+    known = run_memory(run, run_telemetry(run))
+    if known is None:
+        return {name: [] for name in TABLES}
+    from hpcprof.analysis.memory.tables import memory_tables
+
+    found = memory_tables(known)
+    return {name: _rows(found[name]) for name in TABLES}
+
+
+def growing_memory(run: Run) -> str:
+    """Return whose memory on the host grows most, and when the node is full, in words; empty if nobody's.
+
+    Of more samples than can be read while somebody waits, nothing is said.
+    """
+    size = sum(path.stat().st_size for path in (run.path / SAMPLES).glob("*.jsonl"))
+    if size > _MOST_BYTES or not _may_grow(run):
+        return ""
+    from hpcprof.results.collect.node_samples import run_telemetry
+
+    sampled = run_telemetry(run)
+    if sampled is None:
+        return ""
+    from hpcprof.analysis.memory.findings import growing, growth_in_words
+    from hpcprof.analysis.memory.tables import host_rows
+
+    found = growing(host_rows(sampled))
+    most = max(found, key=lambda row: float(row["growth_bytes_per_step"]), default=None)
+    return f"Memory on the host grows: {growth_in_words(most)}" if most else ""
+
+
+def _may_grow(run: Run) -> bool:
+    """Return whether the memory of a rank has ever risen enough in its steps; of many ranks one may have.
+
+    Most has not, and the analysis that is sure of it imports numpy and pandas: most of the time of a command.
+    """
+    found = dict(resident_points(run.path))
+    if len(found) > _MANY_RANKS:
+        return True
+    for rank, marks in step_lines(run, found).items():
+        inside = [one for one in found[rank] if marks[0].time <= one[0] <= marks[-1].time]
+        late = [size for time, size in inside if time >= inside[0][0] + (inside[-1][0] - inside[0][0]) / 3]
+        risen = max(map(sub, late, accumulate(late, min)), default=0.0)
+        if len(late) >= LEAST_GROWTH_SAMPLES and risen >= LEAST_GROWTH_BYTES:
+            return True
+    return False
+
+
+def _rows(outcome: Outcome) -> list[dict[str, Any]]:
+    columns = outcome.columns()
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def run_memory(run: Run, sampled: RunTelemetry | None) -> RunMemory | None:
+    """Return what is known of the memory of a run; None if that is nothing."""
+    files = snapshots_of(run)
+    lines = all_step_lines(run) if run.manifest is not None else {}
+    used = {rank: own for rank, own in lines.items() if any(line.reserved_bytes for line in own)}
+    if not files and not used and sampled is None:
+        return None
+    from hpcprof.analysis.memory.tables import MemoryLine, RunMemory
+
+    noted = {
+        rank: [
+            MemoryLine(one.step, one.allocated_bytes, one.reserved_bytes, one.inactive_split_bytes)
+            for one in own
+        ]
+        for rank, own in used.items()
+    }
+    return RunMemory(noted, _Snapshots(files), sampled)
+
+
+class _Snapshots:
+    """The snapshots in some files, each read when it is its turn."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self._files = files
+
+    def __iter__(self) -> Iterator[RankSnapshot]:
+        from hpcprof.analysis.memory.tables import RankSnapshot
+
+        for place, path in enumerate(self._files):
+            named = rank_from_name(path)
+            try:
+                found = read_memory_snapshot(path)
+            except DamagedInput:
+                yield RankSnapshot(place if named is None else named, path.name, None)
+                continue
+            rank = found.notes.rank if found.notes.rank is not None else named
+            yield RankSnapshot(place if rank is None else rank, path.name, found)

@@ -1,0 +1,220 @@
+"""Names of runs: resolving them, and printing commands that work as printed.
+
+A run is known by its directory or, once it has been collected, by its id in the results database. That id
+still serves where the directory is gone, or on another machine that uses the same database.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.paths import is_folder
+from hpcprof.profiles.readers.discovery import is_profile_folder
+from hpcprof.results.collect.last_collected import last_collected
+from hpcprof.results.collect.run_profiles import (
+    is_beside_profiles,
+    restored,
+    runs_in,
+    runs_of_files,
+    runs_to_collect,
+    several_runs,
+)
+from hpcprof.runs.config import default_database
+from hpcprof.runs.directory import (
+    ARRAY_SCRIPT,
+    MANIFEST,
+    Run,
+    check_reference,
+    find_run,
+    find_runs,
+    matching_ids,
+    open_run,
+    runs_directory,
+    submission_time,
+    submitted_ids,
+)
+
+if TYPE_CHECKING:  # a run that has a directory is found without a database
+    from hpcprof.results.store.analysis_table import AnalysisTable
+    from hpcprof.results.store.store import Store
+
+
+def find_known_run(reference: str, runs_dir: Path, store: Store) -> Run:
+    """Return the run that a user named, in the folder of runs, by its id in the store, or by its path.
+
+    ``last`` is the last run of any kind: submitted, or collected from elsewhere. Raises UsageError if the
+    name matches nothing, or several runs.
+    """
+    found = find_known_runs([reference], runs_dir, store)
+    if len(found) == 1:
+        return found[0]
+    if found[0].manifest is None:
+        raise UsageError(f"{several_runs(found)}: name one of them.")
+    return find_run(reference, runs_dir)
+
+
+def find_known_runs(references: Sequence[str], runs_dir: Path, store: Store) -> list[Run]:
+    """Return the runs that a user named, as `find_known_run` does; a sweep is all of its runs.
+
+    A folder with profiles of several profilers is one run for each of them. Raises UsageError if a name
+    matches nothing, or several runs.
+    """
+    stored = cache(partial(_stored_paths, store))
+    return [run for reference in references for run in _known_runs(reference, runs_dir, store, stored)]
+
+
+def find_runs_to_collect(references: Sequence[str], runs_dir: Path, store: Store) -> list[Run]:
+    """Return the runs that a user wants to have collected: files of one folder are one run.
+
+    Beside one run, snapshots of memory and logs of Darshan are about that run.
+    """
+    files = [Path(reference) for reference in references if _is_profile(reference)]
+    others = [reference for reference in references if not _is_profile(reference)]
+    named = find_known_runs(others, runs_dir, store)
+    if len(named) == 1 and files and all(map(is_beside_profiles, files)):
+        return [replace(one, beside=tuple(map(Path.absolute, files))) for one in runs_to_collect(named[0])]
+    return [*runs_of_files(files), *(run for one in named for run in runs_to_collect(one))]
+
+
+def _is_profile(reference: str) -> bool:
+    path = Path(reference)
+    return is_profile_folder(path) or (path.is_file() and path.name != ARRAY_SCRIPT)
+
+
+def _known_runs(
+    reference: str, runs_dir: Path, store: Store, stored_paths: Callable[[], Mapping[str, str]]
+) -> list[Run]:
+    check_reference(reference)
+    submitted = submitted_ids(runs_dir)
+    path = Path(reference)
+    # What is there is found without the database, which may be out of reach.
+    if reference in submitted:
+        return [open_run(runs_dir / reference)]
+    if _is_profile(reference):
+        return runs_of_files([path])
+    if reference != "last" and reference and is_folder(path) and (runs := runs_in(path)):
+        return runs
+    stored = stored_paths()
+    elsewhere = _elsewhere(runs_dir, stored)
+    if reference == "last":
+        last = last_collected(runs_dir, elsewhere)
+        if last is None or (submitted and last.time < submission_time(runs_dir / submitted[-1])):
+            return [_last_submitted(runs_dir)]
+        return [_from_store(last.run_id, stored, store)]
+    if reference in elsewhere:
+        return [_from_store(reference, stored, store)]
+    matching = matching_ids(reference, [*submitted, *elsewhere]) if "/" not in reference else []
+    if not matching and reference and elsewhere:
+        matching = [name for name in store.runs_of_file(reference) if name in elsewhere]
+    if len(matching) == 1 and matching[0] in elsewhere:
+        return [_from_store(matching[0], stored, store)]
+    if len(matching) > 1 and not elsewhere.isdisjoint(matching):
+        raise UsageError(f"run {reference!r} is ambiguous: it matches {', '.join(matching)}.")
+    try:
+        return find_runs(reference, runs_dir)
+    except UsageError:
+        # Not found there either, the error lists the names of both.
+        return [find_run(reference, runs_dir, list(stored))]
+
+
+def _last_submitted(runs_dir: Path) -> Run:
+    try:
+        return find_run("last", runs_dir)
+    except UsageError:
+        raise UsageError(
+            f"no runs in {runs_dir} yet: submit one with hpcprof submit, or open profiles with "
+            "hpcprof open PATH."
+        ) from None
+
+
+def stored_run(reference: str, runs_dir: Path, paths: Mapping[str, str]) -> Run | None:
+    """Return the collected run that an id or another name of one stands for; None if there is none.
+
+    Runs in ``runs_dir`` are not considered: they are found there, or their name is ambiguous there. ``paths``
+    has the path of each collected run by id. Raises UsageError if the name matches several runs.
+    """
+    elsewhere = _elsewhere(runs_dir, paths)
+    ids = matching_ids(reference, [name for name in paths if name in elsewhere])
+    if len(ids) > 1:
+        raise UsageError(f"{reference!r} is ambiguous in the results database: it matches {', '.join(ids)}.")
+    return _opened(ids[0], Path(paths[ids[0]])) if ids else None
+
+
+def _elsewhere(runs_dir: Path, paths: Iterable[str]) -> set[str]:
+    """Return the collected runs that are not in the folder of runs."""
+    return {name for name in paths if not (runs_dir / name / MANIFEST).is_file()}
+
+
+def _stored_paths(store: Store) -> dict[str, str]:
+    return {row.id: row.path for row in store.runs()} if store.exists() else {}
+
+
+def _from_store(run_id: str, paths: Mapping[str, str], store: Store) -> Run:
+    run = _opened(run_id, Path(paths[run_id]))
+    return restored(run, [profile.file for profile in store.profiles(run_id).values()])
+
+
+def _opened(run_id: str, path: Path) -> Run:
+    """Return a collected run with its manifest, if its directory can be read and still is that of the run."""
+    with suppress(HpcprofError, OSError):
+        run = open_run(path)
+        if run.id == run_id:
+            return run
+    return Run(run_id, path)
+
+
+def not_collected(run: Run, store: Store) -> HpcprofError:
+    """Return the error of a run of which a store has nothing."""
+    collecting = command_line(store, "collect", typed_run(run))
+    return HpcprofError(f"{run.id} has not been collected: run {collecting} first.")
+
+
+def command_line(store: Store, command: str, *words: str) -> str:
+    """Return a command of hpcprof as a user can type it in this folder to use a store.
+
+    It has ``--runs-dir`` and ``--db`` unless they are the defaults. A password is left out: PostgreSQL takes
+    it from ``~/.pgpass`` or ``$PGPASSWORD``.
+    """
+    return shlex.join(["hpcprof", command, *words, *_store_options(store)])
+
+
+def _store_options(store: Store) -> list[str]:
+    from hpcprof.results.store.database import public_address, store_url
+
+    url, runs_dir = store.url, store.runs_dir or runs_directory()
+    other = runs_dir.absolute() != runs_directory().absolute()
+    options = ["--runs-dir", str(runs_dir)] if other else []
+    if url == store_url(default_database(), runs_dir):
+        return options
+    return [*options, "--db", public_address(url)]
+
+
+def typed_run(run: Run) -> str:
+    """Return a name of a run that every command accepts: its path, or its id where that is not enough."""
+    if not run.path.is_dir():
+        return run.id
+    if run.files is None or open_run(run.path).id == run.id:
+        return str(run.path)
+    return str(run.files[0]) if len(run.files) == 1 else run.id
+
+
+def with_commands(table: AnalysisTable, run: Run, store: Store) -> AnalysisTable:
+    """Complete the commands in the reasons of an analysis: they are stored without run and database."""
+    collect = command_line(store, "collect", typed_run(run))
+    return replace(
+        table, reasons={rank: _completed(text, run, collect) for rank, text in table.reasons.items()}
+    )
+
+
+def _completed(reason: str, run: Run, collect: str) -> str:
+    for command in (f"hpcprof collect {run.path}", "hpcprof collect"):
+        if command in reason:
+            return reason.replace(command, collect)
+    return reason

@@ -1,0 +1,288 @@
+"""The profiles of a run, and the runs that folders and files of profiles are.
+
+A folder that hpcprof did not make is one run, or one for each profiler if several profiled the same rank, or
+one for each recording if its processes were recorded several times.
+Files that are named alone are a run of their own, unless they are all that the folder has.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from hpcprof.common.errors import DamagedInput, UsageError
+from hpcprof.common.paths import from_root, is_folder
+from hpcprof.common.units import counted
+from hpcprof.profiles.compressed import Unpacked, reader_of_compressed, unpacking
+from hpcprof.profiles.readers.darshan.logs import is_darshan_log
+from hpcprof.profiles.readers.declaration import foreign_kind, rank_from_name
+from hpcprof.profiles.readers.discovery import PROFILES, find_profiles, identify_rank, reader_of
+from hpcprof.profiles.readers.memory_snapshot import is_memory_snapshot
+from hpcprof.results.store.analysis_table import ANALYSIS_VERSION
+from hpcprof.runs.directory import MANIFEST, Run, adopted_id, open_run
+
+
+def profiles_of(run: Run) -> list[Path]:
+    """Return the profiles of a run, sorted."""
+    return find_profiles(run.outputs(run.profiled_attempt())) if run.files is None else [*run.files]
+
+
+def is_unpacked(run: Run) -> bool:
+    """Return whether profiles of a run are elsewhere than in its folder, for as long as they are read."""
+    places = (run.path, run.path / "profiles")
+    return run.files is not None and any(file.parent not in places for file in run.files)
+
+
+@contextmanager
+def readable(run: Run) -> Iterator[tuple[Run, Unpacked]]:
+    """Unpack the compressed profiles of a run for the block, which gets the run to read."""
+    compressed = [file for file in run.files or () if reader_of_compressed(file)]
+    if not compressed:
+        yield run, Unpacked()
+        return
+    with unpacking(compressed) as found:
+        files = [found.files.get(file, file) for file in run.files or ()]
+        left = [file for file in files if not reader_of_compressed(file)]
+        yield replace(run, files=tuple(left)), found
+
+
+def runs_in(folder: Path) -> list[Run]:
+    """Return the runs that a folder is: one, or several as above; none if it has no profiles."""
+    folder = from_root(folder)
+    if (folder / MANIFEST).is_file():
+        return [open_run(folder)]
+    native = find_profiles(folder)
+    return _runs_of(folder, [*native, *_compressed(folder, native)], native)
+
+
+def runs_of_files(files: Sequence[Path]) -> list[Run]:
+    """Return the runs that files are: those of one folder and profiler are one run.
+
+    Snapshots of memory and logs of Darshan belong to the runs of the profiles that are named with them;
+    without any, they are a run of their own.
+    """
+    by_folder: dict[Path, list[Path]] = {}
+    beside: dict[Path, list[Path]] = {}
+    for file in dict.fromkeys(map(from_root, files)):
+        if is_beside_profiles(file):
+            beside.setdefault(file.parent, []).append(file)
+        elif _kind(file) is None and (foreign := foreign_kind(file)):
+            raise UsageError(f"{file} is {foreign}.")
+        elif _kind(file) is None:
+            raise UsageError(
+                f"{file} is not a profile that hpcprof reads. Profiles are {PROFILES}, also as .xz, .gz or "
+                ".zst; *.pickle of PyTorch's memory, *.darshan."
+            )
+        else:
+            by_folder.setdefault(file.parent, []).append(file)
+    found = []
+    if len(by_folder) == 1:
+        beside = {folder: [file for others in beside.values() for file in others] for folder in by_folder}
+    for folder, others in beside.items():
+        if folder not in by_folder:
+            name = f"{folder.name}-{others[0].name.partition('.')[0]}" if len(others) == 1 else folder.name
+            key = adopted_id(name, folder, *sorted(file.name for file in others))
+            found.append(Run(key, folder, files=(), beside=tuple(sorted(others))))
+    for folder, named in by_folder.items():
+        whole = {run.files or tuple(find_profiles(folder)): run for run in runs_in(folder)}
+        for kind in dict.fromkeys(map(_kind, named)):
+            of_kind = tuple(sorted(file for file in named if _kind(file) == kind))
+            name = f"{folder.name}-{of_kind[0].name.partition('.')[0]}" if len(of_kind) == 1 else folder.name
+            own = Run(adopted_id(name, folder, *(file.name for file in of_kind)), folder, files=of_kind)
+            run = whole.get(of_kind, own)
+            others = beside.get(folder, [])
+            found.append(replace(run, beside=tuple(sorted(others))) if others else run)
+    return found
+
+
+def is_beside_profiles(file: Path) -> bool:
+    """Return whether a file is a snapshot of memory or a log of Darshan."""
+    return is_memory_snapshot(file) or is_darshan_log(file)
+
+
+def runs_below(folder: Path) -> list[Run]:
+    """Return the runs and folders of profiles below a folder.
+
+    Hidden folders, links to folders, and the folders inside a run are not searched. A run without profiles
+    is left out.
+    """
+    found = []
+    for place, folders, files in os.walk(folder):
+        here = Path(place)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        own = MANIFEST in files
+        if (own or here.name != "profiles") and (runs := [run for run in runs_in(here) if profiles_of(run)]):
+            found += runs
+            own = True
+        if own:
+            folders.clear()
+    return found
+
+
+def runs_to_collect(run: Run) -> list[Run]:
+    """Return a run, those of each profiler in its folder, or else those below it."""
+    if run.manifest is not None or run.files is not None:
+        return [run]
+    return runs_in(run.path) or runs_below(run.path) or [run]
+
+
+def several_runs(runs: Sequence[Run]) -> str:
+    """Return, without a period, a sentence that names the runs of a folder with several."""
+    each = [f"{run.id} ({counted(len(f), f'{_kind(f[0])} profile')})" for run in runs if (f := run.files)]
+    what = "profiler" if len({_kind(run.files[0]) for run in runs if run.files}) > 1 else "recording"
+    return f"{runs[0].path} is {len(runs)} runs, one for each {what}: {' and '.join(each)}"
+
+
+def told_apart(runs: Sequence[Run]) -> list[str]:
+    """Return a sentence for each folder that is several runs."""
+    folders: dict[Path, list[Run]] = {}
+    for run in runs:
+        if run.files:
+            folders.setdefault(run.path, []).append(run)
+    return [f"{several_runs(of_folder)}." for of_folder in folders.values() if len(of_folder) > 1]
+
+
+def restored(run: Run, names: Sequence[str]) -> Run:
+    """Return a run of the store with its profiles, given their names there, unless they are all."""
+    if run.manifest is not None or not is_folder(run.path):
+        return run
+    same = next((one for one in runs_in(run.path) if one.id == run.id), None)
+    if same is not None or open_run(run.path).id == run.id:
+        return same or run
+    native = find_profiles(run.path)
+    present = [file for file in native if not _names(file).isdisjoint(names)]
+    present += [file for file in _compressed(run.path, native) if file.stem in names]
+    return replace(run, files=tuple(present))
+
+
+def _runs_of(folder: Path, files: Sequence[Path], native: Sequence[Path]) -> list[Run]:
+    by_kind: dict[str, list[Path]] = {}
+    for file in sorted(files):
+        by_kind.setdefault(_kind(file) or "", []).append(file)
+    if not _share_ranks(by_kind.values()):
+        recordings = _recordings(sorted(files))
+        if len(recordings) > 1:
+            return [_recording(folder, number, files) for number, files in enumerate(recordings, 1)]
+        alone = tuple(sorted(files)) if len(files) > len(native) else None
+        return [Run(open_run(folder).id, folder, files=alone)] if files else []
+    return [
+        Run(adopted_id(f"{folder.name}-{kind}", folder, kind), folder, files=tuple(of_kind))
+        for kind, of_kind in sorted(by_kind.items())
+    ]
+
+
+_MOMENT = re.compile(r"\d{9,}(?:\.\d+)?|(?<=step|iter|ycle|poch|ndow)(?:eration)?s?[-_.]?\d+", re.IGNORECASE)
+"""Time stamps and counters in the names of files, which tell recordings of one process apart."""
+
+_DIGITS = re.compile(r"\d+")
+
+
+def _recording(folder: Path, number: int, files: Sequence[Path]) -> Run:
+    names = [file.name for file in files]
+    return Run(adopted_id(f"{folder.name}-{number}", folder, *names), folder, files=tuple(files))
+
+
+def _recordings(files: Sequence[Path]) -> list[list[Path]]:
+    """Divide the profiles of a folder by recording, if its processes were recorded several times.
+
+    Names of one process differ only in a time stamp or the counter of a step. A server may also record each
+    rank once for each kind of its work, in files whose names differ in a word.
+    """
+    by_process: dict[str, list[Path]] = {}
+    by_word: dict[str, list[Path]] = {}
+    for file in files:
+        by_process.setdefault(_MOMENT.sub("#", file.name), []).append(file)
+        by_word.setdefault(_DIGITS.sub("#", file.name), []).append(file)
+    by_rank: dict[tuple[str, int | None], list[Path]] = {}
+    for name, of in by_process.items():
+        for file in sorted(of, key=lambda file: [*map(int, _DIGITS.findall(file.name))]):
+            by_rank.setdefault((name, _rank(file) if len(of) > 1 else None), []).append(file)
+    most = max(map(len, by_rank.values()), default=0)
+    if most > 1:
+        return [[of[at] for of in by_rank.values() if at < len(of)] for at in range(most)]
+    groups = [*by_word.values()]
+    if len(groups) > 1 and len({*map(len, groups)}) == 1 and _share_ranks(groups):
+        return groups
+    return [[*files]] if files else []
+
+
+def _share_ranks(groups: Iterable[Sequence[Path]]) -> bool:
+    """Return whether a rank has a profile in several groups."""
+    of_groups = [*groups]
+    if len(of_groups) < 2:
+        return False
+    ranks = [rank for files in of_groups for rank in {_rank(file) for file in files}]
+    return len(set(ranks)) < len(ranks)
+
+
+def _rank(file: Path) -> int | None:
+    """Return the rank of a profile; for one that cannot be read as it is, that in its name."""
+    reader = reader_of(file)
+    if reader is None:
+        return rank_from_name(file.with_suffix(""))
+    if file.suffix.lower() in reader.reports:
+        return rank_from_name(file)
+    try:
+        return identify_rank(file)
+    except DamagedInput:
+        return rank_from_name(file)
+
+
+def _compressed(folder: Path, native: Sequence[Path]) -> list[Path]:
+    """Return the compressed profiles of a folder that are not there unpacked too."""
+    place = folder / "profiles" if is_folder(folder / "profiles") else folder
+    if not is_folder(place):
+        return []
+    there = {name for file in native for name in _names(file)}
+    found = []
+    for path in sorted(place.iterdir()):
+        reader = reader_of_compressed(path)
+        # Whether a table is one of ncu is seen only in what it contains.
+        if reader and not reader.is_unclear(path.stem) and path.stem not in there and path.is_file():
+            found.append(path)
+    return found
+
+
+def _kind(file: Path) -> str | None:
+    reader = reader_of(file) or reader_of_compressed(file)
+    return reader.name if reader else None
+
+
+def _names(file: Path) -> set[str]:
+    """Return the name of a profile, and of what a reader makes from it."""
+    reader = reader_of(file)
+    return {file.name, *(one.name for one in (reader.made_from(file) if reader else ()))}
+
+
+def sampled_so_far(run: Run) -> str | None:
+    """Return a text that changes as a run writes more beside its profiles; None if it has nothing there."""
+    folders = (run.path / name for name in ("telemetry", "memory", "darshan", "state/steps", "results"))
+    size = sum(file.stat().st_size for folder in folders if folder.is_dir() for file in folder.iterdir())
+    return f"{ANALYSIS_VERSION} {size}" if size else None
+
+
+_MISSING = {
+    "MPI_Send_c": "which mpi4py called in this MPI: use mpi4py 3, or Open MPI up to 5.0",
+    "mpi_finalize_f08": "which Fortran's module mpi_f08 calls: use the module mpi, or mpif.h",
+}
+"""Functions whose like a program calls for all its messages and collectives, and what to do."""
+
+
+def untraced(run: Run) -> list[str]:
+    """Return a sentence about functions of MPI that the program calls and its profiler did not trace, if any.
+
+    The first rank of each node notes them.
+    """
+    notes = (run.state_file(path.name) or "" for path in (run.path / "state").glob("*.untraced"))
+    names = sorted({line for note in notes for line in note.splitlines()})
+    for function, advice in _MISSING.items():
+        if any(name.startswith(f"{function} ") for name in names):
+            without = "messages and collectives are missing, and pop shows too much useful time"
+            return [f"this nsys traces no {function} and its like, {advice}; {without}"]
+    waits = "the time that ranks wait in them counts as their own work, in pop and in explain"
+    called = ", ".join(names)
+    return [f"this nsys does not trace {called}, which the program calls: {waits}"] if called else []

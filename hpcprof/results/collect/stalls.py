@@ -1,0 +1,328 @@
+"""The verdict on a run that stood still, from the evidence that the job kept, or from dumps of other jobs.
+
+The job itself only notes that no rank made progress (``state/stalled``) and keeps evidence (``stall/``): its
+nodes have no hpcprof. Whoever looks first judges it, and writes ``state/stall.json``.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from hpcprof.analysis.stalls.evidence import ProcessState, RankEvidence, Stall, describe
+from hpcprof.analysis.stalls.verdict import judge
+from hpcprof.common.atomic import write_atomically
+from hpcprof.common.decode import from_json, parsed_count, read_file
+from hpcprof.common.errors import DamagedInput
+from hpcprof.common.paths import is_folder
+from hpcprof.common.units import counted
+from hpcprof.profiles.readers.flight_recorder import CodeLine, FlightRecord, find_dumps, read_flight_record
+from hpcprof.profiles.readers.native_stacks import NativeStack, parse_native_stack
+from hpcprof.results.collect.darshan_logs import logs_of
+from hpcprof.results.collect.run_memory import snapshots_of
+from hpcprof.results.collect.run_profiles import profiles_of
+from hpcprof.runs.directory import MOST_RANKS, Run
+from hpcprof.submit.runs.failures import describe_status
+from hpcprof.submit.waiting import ended_by_stall
+
+if TYPE_CHECKING:  # the state of a run is told without the database
+    from hpcprof.results.store.store import Store
+    from hpcprof.submit.schedulers.base import JobStatus
+
+FOLDER = "stall"
+"""The folder in a run that has the evidence."""
+
+VERDICT = "stall.json"
+_STALLED, _WENT_ON = "stalled", "went_on"
+"""Files in ``state/`` of a run that is stalled, and that has gone on; with the time of the last progress."""
+
+_RESUBMITTED = "resubmitted"
+"""The file in ``state/`` that has when a stalled job was queued again."""
+
+_MOST_BYTES = 16 << 20
+_MOST_PROFILE_BYTES = 256 << 20
+"""Profiles of a run that are larger together are not read for its verdict: `status` is to answer soon."""
+_SHOWN = 8
+_STACK_LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
+_MAIN_THREAD = "Current thread"
+
+
+class _Thread(msgspec.Struct):
+    main: bool = False
+    frames: list[CodeLine] = []
+
+
+class _Told(msgspec.Struct):
+    """The report of a rank's hook."""
+
+    last_step: int | None = None
+    steps: int = 0
+    threads: list[_Thread] = []
+
+
+def find_stall(run: Run) -> Stall | None:
+    """Return the verdict on a run, or on a folder of dumps; None if it never stalled, or nothing tells why.
+
+    The verdict is kept with the run, where it can be written.
+    """
+    if run.manifest is None:
+        return judge_folder(run.path)
+    since = run.state_file(_STALLED) or run.state_file(_WENT_ON)
+    # PyTorch may have ended the run before, when a collective exceeded its time limit.
+    if since is None and not any((run.path / FOLDER).glob("rank*.flight.pickle")):
+        return None
+    if since is not None and not is_stalled(run) and not _others_told(run.path / FOLDER):
+        return None  # it went on before the evidence was kept
+    found = _kept(run) or _judge_run(run, since or "")
+    if found is None or since is None or is_stalled(run) or _ran_again(run, since):
+        return found
+    return msgspec.structs.replace(found, went_on=True) if found.waiting or found.collective else None
+
+
+def _judge_run(run: Run, since: str) -> Stall | None:
+    """Return the verdict from the evidence in a run; it has stood still since a second of Unix time."""
+    assert run.manifest is not None
+    folder = run.path / FOLDER
+    numbers = (parsed_count(path.name[4:].partition(".")[0]) for path in folder.glob("rank*.json"))
+    stated_ranks = [number for number in numbers if number is not None and number < MOST_RANKS]
+    # hpcprof may have started one process that started ranks of its own (torchrun).
+    started, ranks = run.manifest.job.ranks, range(max([run.manifest.job.ranks - 1, *stated_ranks]) + 1)
+    codes = run.rank_exit_codes() if started == len(ranks) else {}
+    others, with_files = _others_told(folder), {path.name.partition(".")[0] for path in folder.glob("rank*")}
+    evidence = {
+        rank: _evidence(folder, rank, codes.get(rank), started == len(ranks))
+        if f"rank{rank:05d}" in with_files
+        else RankEvidence(state=_unseen(others and started == len(ranks), codes.get(rank)))
+        for rank in ranks
+    }
+    found = judge(_with_profiles(run, evidence))
+    if found is None:
+        return None
+    of_nodes = sorted(path.name for kind in ("gpu.csv", "ras") for path in folder.glob(f"*.{kind}"))
+    files = (*found.evidence, *(f"{FOLDER}/{name}" for name in of_nodes))
+    found = msgspec.structs.replace(found, evidence=files)
+    with suppress(ValueError, OverflowError):
+        moment = datetime.fromtimestamp(int(since), timezone.utc).isoformat(timespec="seconds")
+        found = msgspec.structs.replace(found, since=moment)
+    # While programs still write their evidence, or a profiler its profiles, a later look may say more.
+    complete = not run.manifest.job.profiled_ranks and all(
+        (folder / f"rank{rank:05d}.process").is_file() for rank in range(started)
+    )
+    if complete or run.state_file("finished") is not None:
+        with suppress(OSError):
+            write_atomically(run.path / "state" / VERDICT, msgspec.json.encode(found).decode() + "\n")
+    return found
+
+
+def _with_profiles(run: Run, evidence: dict[int, RankEvidence]) -> dict[int, RankEvidence]:
+    """Return the evidence with the calls of MPI in the profiles of a run that is over and hung in one."""
+    in_mpi = any(one.native and one.native.call.startswith("MPI_") for one in evidence.values())
+    files = profiles_of(run) if in_mpi and run.state_file("finished") is not None else []
+    if not files or sum(path.stat().st_size for path in files if path.is_file()) > _MOST_PROFILE_BYTES:
+        return evidence
+    # The state of other runs is told without numpy.
+    from hpcprof.analysis.stalls.mpi_calls import with_recorded_calls
+    from hpcprof.results.collect.timelines import find_timelines
+
+    timelines, profiles = find_timelines(run), {}
+    for rank in evidence.keys() & timelines.paths.keys():
+        with suppress(DamagedInput):
+            profiles[rank] = timelines.read(rank)
+    assert run.manifest is not None
+    return with_recorded_calls(evidence, profiles, run.manifest.job.stall_timeout * 10**9)
+
+
+def is_stalled(run: Run) -> bool:
+    """Return whether a run has stalled, has not gone on, and has not ended well."""
+    return run.state_file(_STALLED) is not None and run.state_file("finished") != "0"
+
+
+def stall_sentence(run: Run) -> str:
+    """Return what holds a run up while it is stalled; empty if it is not."""
+    if not is_stalled(run):
+        return ""
+    found = find_stall(run)
+    return f"stalled: {describe(found)}" if found is not None else "stalled: no rank makes progress"
+
+
+def describe_end(run: Run, status: JobStatus) -> str:
+    """Return the reason for the state of a run; if it stalls or was ended by a stall, what holds it up."""
+    if ended_by_stall(run):
+        return "; ".join(filter(None, (status.reason, stall_sentence(run))))
+    return describe_status(run, status) or stall_sentence(run)
+
+
+def is_unprofiled(run: Run, store: Store) -> bool:
+    """Return whether a run has no profile and needs none: it has no profiler, or has stalled.
+
+    A folder that hpcprof did not make needs none if it has dumps or snapshots of PyTorch, or logs of Darshan.
+    """
+    if store.exists() and store.profiles(run.id):
+        return False
+    if profiles_of(run):
+        return is_stalled(run)
+    if run.manifest is None:
+        return (run.beside is None and has_dumps(run.path)) or bool(snapshots_of(run) or logs_of(run))
+    return run.state_file("started") is not None and tells_while_it_runs(run)
+
+
+def tells_while_it_runs(run: Run) -> bool:
+    """Return whether something is known of a run while its job runs: it has stalled, or has no profiler."""
+    return run.manifest is not None and (not run.manifest.job.profiled_ranks or is_stalled(run))
+
+
+def judge_folder(folder: Path) -> Stall | None:
+    """Return the verdict on a folder of dumps of PyTorch's flight recorder; None without any."""
+    if not is_folder(folder):
+        return None
+    evidence = {}
+    for rank, path in find_dumps(folder).items():
+        record, loss = _record(path)
+        evidence[rank] = RankEvidence(record=record, file=path.name, loss=loss)
+    known = {
+        rank
+        for one in evidence.values()
+        if one.record
+        for ranks in one.record.groups.values()
+        for rank in ranks
+    }
+    return judge({rank: evidence.get(rank, RankEvidence()) for rank in sorted(known | evidence.keys())})
+
+
+def unread_dumps(folder: Path) -> str:
+    """Return which dumps in a folder cannot be read, in words, if the others give no verdict; else empty."""
+    if not is_folder(folder) or judge_folder(folder) is not None:
+        return ""
+    losses = [loss for path in find_dumps(folder).values() if (loss := _record(path)[1])]
+    more = f"; and {len(losses) - _SHOWN} more" if len(losses) > _SHOWN else ""
+    return "; ".join(losses[:_SHOWN]) + more
+
+
+def has_dumps(folder: Path) -> bool:
+    """Return whether a folder has dumps of PyTorch's flight recorder."""
+    return bool(is_folder(folder) and find_dumps(folder))
+
+
+def _ran_again(run: Run, since: str) -> bool:
+    """Return whether the run was ended and queued again by Slurm after a stall at a second of Unix time."""
+    with suppress(ValueError):
+        again = datetime.strptime(run.state_file(_RESUBMITTED) or "", "%Y-%m-%dT%H:%M:%S%z")
+        return again.timestamp() >= int(since)
+    return False
+
+
+def _kept(run: Run) -> Stall | None:
+    with suppress(OSError, msgspec.MsgspecError):
+        return from_json(read_file(run.path / "state" / VERDICT), Stall)
+    return None
+
+
+def _evidence(folder: Path, rank: int, exit_code: int | None, has_wrapper: bool) -> RankEvidence:
+    """Return what the files of a rank say; a damaged one says nothing.
+
+    Of a rank without a wrapper of its own the kernel was not asked.
+    """
+    stem = f"rank{rank:05d}"
+    statement = _Told()
+    with suppress(OSError, msgspec.MsgspecError):
+        statement = from_json(_read(folder / f"{stem}.json"), _Told)
+    dumps = (folder / f"{stem}.flight.{kind}" for kind in ("json", "pickle"))
+    dump = next((path for path in dumps if path.is_file()), None)
+    record, loss = _record(dump) if dump is not None else (None, "")
+    stack = next((tuple(thread.frames) for thread in statement.threads if thread.main), ())
+    names = [f"{stem}.{kind}" for kind in ("flight.json", "flight.pickle", "json", "stack", "process")]
+    files = [name for name in names if (folder / name).is_file()]
+    files[-1:-1] = [path.name for path in _native_files(folder, stem)]
+    return RankEvidence(
+        record,
+        stack or _stuck_stack(folder / f"{stem}.stack"),
+        _state(folder / f"{stem}.process", exit_code) if has_wrapper else ProcessState.RUNNING,
+        statement.last_step,
+        statement.steps,
+        f"{FOLDER}/{files[0]}" if files else "",
+        _native(folder, stem),
+        loss,
+    )
+
+
+def _record(path: Path) -> tuple[FlightRecord | None, str]:
+    """Return a dump, and what of it could not be read."""
+    try:
+        record = read_flight_record(path)
+    except DamagedInput:
+        return None, f"{path.name} is damaged"
+    return record, f"{counted(record.damaged, 'damaged operation')} of {path.name}" if record.damaged else ""
+
+
+def _native_files(folder: Path, stem: str) -> list[Path]:
+    return sorted(folder.glob(f"{stem}.native*"))
+
+
+def _native(folder: Path, stem: str) -> NativeStack | None:
+    """Return where the program of a rank is in native code; of its processes, one in a call of MPI counts."""
+    found = []
+    for path in _native_files(folder, stem):
+        with suppress(OSError):
+            found.append(parse_native_stack(_read(path).decode(errors="replace")))
+    known = [stack for stack in found if stack is not None]
+    return next((stack for stack in known if stack.call), known[-1] if known else None)
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_MOST_BYTES)
+
+
+def _stuck_stack(path: Path) -> tuple[CodeLine, ...]:
+    """Return the frames of the main thread that Python wrote when it was stuck.
+
+    The thread that has the interpreter is the one that is stuck; otherwise the last one is the main thread.
+    """
+    try:
+        lines = _read(path).decode(errors="replace").splitlines()
+    except OSError:
+        return ()
+    threads: list[tuple[str, list[CodeLine]]] = []
+    for line in lines:
+        found = _STACK_LINE.match(line)
+        if found and threads:
+            frame = CodeLine(found["function"], found["file"], int(found["line"]))
+            threads[-1][1].append(frame)
+        elif line.startswith(("Thread ", _MAIN_THREAD)):
+            threads.append((line, []))
+    chosen = next((frames for title, frames in threads if title.startswith(_MAIN_THREAD)), None)
+    return tuple(chosen if chosen is not None else threads[-1][1] if threads else ())
+
+
+def _state(path: Path, exit_code: int | None) -> ProcessState:
+    """Return the state of a rank's program in the stall, by what the kernel said of its processes.
+
+    A rank that had none then has ended. Its exit code alone does not tell: the job may have been ended since.
+    """
+    try:
+        text = _read(path).decode(errors="replace")
+    except OSError:
+        return _unseen(_others_told(path.parent), exit_code)
+    states = re.findall(r"^State:\s+(\S)", text, re.MULTILINE)
+    alive = [state for state in states if state not in "ZX"]
+    if not alive:
+        return ProcessState.DEAD
+    return ProcessState.STOPPED if any(state in "Tt" for state in alive) else ProcessState.RUNNING
+
+
+def _unseen(others_told: bool, exit_code: int | None) -> ProcessState:
+    """Return the state of a rank's program about which the kernel was not asked."""
+    if not others_told:
+        return ProcessState.RUNNING
+    gone = ProcessState.UNREACHABLE if exit_code is None else ProcessState.DEAD
+    return ProcessState.ENDED if exit_code == 0 else gone
+
+
+def _others_told(folder: Path) -> bool:
+    """Return whether the kernel was asked about any rank."""
+    return any(folder.glob("rank*.process"))

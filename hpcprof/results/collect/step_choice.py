@@ -1,0 +1,131 @@
+"""The range that is the step of a run: the one that its ranks share, or that a user names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from hpcprof.profiles.readers.declaration import ProfileContent
+from hpcprof.profiles.readers.discovery import content_of
+from hpcprof.results.store.analysis_table import Row
+from hpcprof.runs.directory import Run
+
+if TYPE_CHECKING:  # numpy is not needed where no profile has changed, and workers need no database
+    from hpcprof.analysis.steps.step_detection import StepCandidate
+    from hpcprof.profiles.kernel_report import KernelReport
+    from hpcprof.profiles.timeline import StepRange, Timeline
+    from hpcprof.results.store.store import Store
+
+AUTO = "auto"
+"""The value of ``--step-range`` that lets the step be found again."""
+
+_NAMED = "--step-range"
+
+
+@dataclass(frozen=True)
+class StoredStepRanges:
+    """The rows of the analysis ``step_ranges`` by rank; every rank with a timeline is in it."""
+
+    rows: dict[int, list[Row]]
+
+    def chosen(self, rank: int) -> str:
+        """Return the name of the range that is the step of a rank; empty if it has none."""
+        return next((row["range"] for row in self.rows.get(rank, ()) if row["chosen"]), "")
+
+    @cached_property
+    def named(self) -> str:
+        """The name that a user gave when the run was collected; empty if none did."""
+        rows = (row for of_rank in self.rows.values() for row in of_rank)
+        return next((row["range"] for row in rows if row["chosen"] and row["source"] == _NAMED), "")
+
+    def step_range(self, rank: int) -> StepRange:
+        """Return what was chosen for a rank."""
+        from hpcprof.profiles.timeline import StepRange
+
+        return StepRange(self.chosen(rank), named=bool(self.named))
+
+    def agreed(self) -> dict[int, str]:
+        """Return the name of the range that should be the step of each rank.
+
+        It is the same on all ranks. A rank without it may have another known one: its profiler is another.
+        """
+        from hpcprof.analysis.steps.launch_steps import is_launch_step
+        from hpcprof.analysis.steps.mpi_steps import is_mpi_step
+        from hpcprof.analysis.steps.step_detection import AUTOMATIC, LAUNCHES, common_step_range
+
+        candidates = {rank: _candidates(rows) for rank, rows in self.rows.items()}
+        common = common_step_range(candidates)
+        names = {}
+        for rank, found in candidates.items():
+            # Graphs, and kernels chosen by shapes, may have other names on other ranks.
+            shared = (AUTOMATIC,) if is_launch_step(common) else (AUTOMATIC, LAUNCHES)
+            remaining = [one for one in found if one.source not in shared]
+            of_rank = [one.name for one in found]
+            # The calls of a name are there even if a rank alone would take others.
+            has_it = common in of_rank or (is_mpi_step(common) and any(map(is_mpi_step, of_rank)))
+            names[rank] = common if has_it else common_step_range({rank: remaining})
+        return names
+
+    def differing(self) -> dict[int, str]:
+        """Return, by rank, the name of the range that should be the step and is not."""
+        if self.named:
+            return {}
+        return {rank: name for rank, name in self.agreed().items() if name != self.chosen(rank)}
+
+
+def _candidates(rows: list[Row]) -> list[StepCandidate]:
+    from hpcprof.analysis.steps.step_detection import StepCandidate
+
+    return [
+        StepCandidate(*(row[c] for c in ("range", "source", "instances", "coverage_pct"))) for row in rows
+    ]
+
+
+def stored_step_ranges(store: Store, run_id: str) -> StoredStepRanges:
+    """Return the ranges that may be the step of a run, as the store has them."""
+    profiles = store.profiles(run_id)
+    rows: dict[int, list[Row]] = {
+        rank: [] for rank, p in profiles.items() if content_of(p.kind) is ProfileContent.TIMELINE
+    }
+    for row in store.read(run_id, "step_ranges").rows:
+        rows.setdefault(row["rank"], []).append(row)
+    return StoredStepRanges(rows)
+
+
+def wanted_step_range(given: str | None, stored: StoredStepRanges) -> StepRange | None:
+    """Return the range that a collect takes for the step; None if it is to be found.
+
+    What a user once gave holds until another range, or ``auto``, is given.
+    """
+    name = "" if given == AUTO else given or stored.named
+    if not name:
+        return None
+    from hpcprof.profiles.timeline import StepRange
+
+    return StepRange(name, named=True)
+
+
+def is_current(given: str | None, stored: StoredStepRanges, rank: int) -> bool:
+    """Return whether the results of a rank have the step that a user now gives."""
+    if given is None or rank not in stored.rows:
+        return True
+    if given == AUTO:
+        return not stored.named
+    from hpcprof.analysis.steps.range_names import with_counter
+
+    return stored.chosen(rank) in (given, with_counter(given))
+
+
+def captured_steps(run: Run) -> tuple[tuple[int, int], ...]:
+    """Return the first and the last of each span of steps that a job was told to capture; empty for all."""
+    text = run.manifest.job.capture_steps if run.manifest else ""
+    ends = (part.partition("-") for part in text.split(",") if text)
+    return tuple((int(first), int(last or first)) for first, _, last in ends)
+
+
+def with_captured(
+    profile: Timeline | KernelReport, captured: tuple[tuple[int, int], ...]
+) -> Timeline | KernelReport:
+    """Return a profile that knows which steps its job captured."""
+    return replace(profile, origin=replace(profile.origin, captured=captured)) if captured else profile

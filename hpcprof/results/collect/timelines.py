@@ -1,0 +1,63 @@
+"""The timelines of a run's ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from hpcprof.common.errors import HpcprofError
+from hpcprof.common.paths import is_folder
+from hpcprof.profiles.readers.declaration import ProfileContent, ProfilePart
+from hpcprof.profiles.readers.discovery import read_profile, reader_of
+from hpcprof.profiles.timeline import Timeline
+from hpcprof.results.collect.known_files import unchanged_files
+from hpcprof.results.collect.profile_ranks import profiles_by_rank
+from hpcprof.results.collect.run_profiles import profiles_of
+from hpcprof.results.collect.step_choice import captured_steps, with_captured
+from hpcprof.runs.directory import Run
+
+
+@dataclass(frozen=True)
+class Timelines:
+    """The profiles of a run that hold a timeline, by rank, and a sentence for each damaged profile.
+
+    ``parts`` has the part of each rank whose profile holds several, and ``captured`` is as in `Origin`.
+    """
+
+    paths: dict[int, Path]
+    skipped: list[str]
+    parts: Mapping[int, ProfilePart] = field(default_factory=dict)
+    captured: tuple[tuple[int, int], ...] = ()
+
+    def read(self, rank: int) -> Timeline:
+        """Read the timeline of one rank."""
+        profile = read_profile(self.paths[rank], self.parts.get(rank))
+        return cast("Timeline", with_captured(profile, self.captured))
+
+
+def profile_is_gone(run: Run, rank: int, file: str) -> HpcprofError:
+    """Return the error of a rank whose profile was collected and is no longer there."""
+    return HpcprofError(f"the profile of rank {rank} is no longer in {run.path}: {file}.")
+
+
+def find_timelines(run: Run, file: str = "") -> Timelines:
+    """Find the timelines of a run, or only those in the profile of this name if there is one.
+
+    Raises HpcprofError if two profiles have the same rank, or the folder of the profiles cannot be reached.
+    """
+    if not is_folder(run.path):
+        raise HpcprofError(f"the timelines of {run.id} cannot be read: there is no folder {run.path} here.")
+    files = profiles_of(run)
+    # To find out the ranks of thousands of files takes seconds.
+    files = [one for one in files if one.name == file] or files
+    known = {file: one.identity for file, one in unchanged_files(files).items()}
+    found = profiles_by_rank(files, known=known)
+    paths = {rank: path for rank, path in sorted(found.paths.items()) if _has_timeline(path)}
+    return Timelines(paths, found.skipped, found.parts, captured_steps(run))
+
+
+def _has_timeline(path: Path) -> bool:
+    reader = reader_of(path)
+    return reader is not None and reader.content is ProfileContent.TIMELINE

@@ -1,0 +1,511 @@
+"""The communication of a run, computed once: matched operations, waits, and one clock.
+
+A collect computes it with the analyses over the ranks and keeps it beside the events, in
+``communication/run=ID``: ``part-N.parquet`` has the rows of `Matches`, those of some communicators in each,
+``clocks.parquet`` the clocks, and ``description.json``, which is written last, everything else.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from enum import Enum, IntEnum
+from functools import cached_property, lru_cache
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from hpcprof.analysis.collectives.common_clock import Aligned, Alignment, RankClock, connect
+from hpcprof.analysis.collectives.matches import UNKNOWN, Arrivals, Matches, arrivals_of
+from hpcprof.analysis.mpi.matching import RunMpi
+from hpcprof.common.atomic import replacing, write_atomically
+from hpcprof.common.decode import from_json, read_file
+from hpcprof.common.errors import StoreError
+from hpcprof.common.units import format_bytes, format_ns, named_ranks
+from hpcprof.profiles.event_columns import timeline_tables
+from hpcprof.profiles.timeline import Allocations, Ints, Timeline
+from hpcprof.profiles.timeline_parquet import RankEvents
+from hpcprof.results.store.mpi_links import FILE as MPI_FILE
+from hpcprof.results.store.mpi_links import calls_between, read_links
+from hpcprof.results.store.rank_tables import MPI_TABLES, has_mpi, rank_table_rows, read_rank_table
+
+VERSION = 3
+"""Raised when matches or clocks are computed in another way: they are then computed again."""
+
+DESCRIPTION, CLOCKS = "description.json", "clocks.parquet"
+_GROUP, _BATCH = 1 << 16, 1 << 18
+_COLLECTIVE = ("op", "comm_id", "seq", "bytes")
+_MESSAGE = ("op", "comm_id", "tag", "bytes")
+_TIMES = ("start_ns", "end_ns", "arrived_ns")
+_OPTIONAL = ("peer", "arrived")
+_MATCH_BITS = 32
+MATCH_SCHEMA = pa.schema(
+    [
+        *((name, pa.int64()) for name in ("rank", "row", "match_group", "match")),
+        ("op", pa.string()),
+        *((name, pa.int64()) for name in ("part", "start_ns", "end_ns", "peer")),
+        ("sends", pa.bool_()),
+        ("arrived_ns", pa.int64()),
+    ]
+)
+"""The columns of the files of matches; see `Matches`. What is unknown is null."""
+
+_COLUMNS = dict(zip((field.name for field in fields(Matches)), MATCH_SCHEMA.names, strict=True))
+_written_size = lru_cache(1024)(format_bytes)
+
+
+class ClockSource(Enum):
+    """The way in which the clock of a rank was aligned with that of the reference."""
+
+    COMMUNICATION = "communication"
+    NODE = "node"
+    UTC = "utc"
+    STEPS = "steps"
+
+
+@dataclass(frozen=True)
+class RunClocks:
+    """The clocks of a run's ranks on one common clock: that of the reference, as far as it can be known."""
+
+    clocks: Mapping[int, RankClock]
+    """By rank."""
+    sources: Mapping[int, ClockSource]
+    """By rank."""
+    errors: Mapping[int, float]
+    """The most that a rank may be off, in ns; without the ranks of which that is unknown."""
+    start_utc_ns: int | None = None
+    """The UTC time of the common clock's zero in ns since 1970; None if the profiles do not record it."""
+
+    def to_common(self, rank: int, stamps: Ints) -> Ints:
+        """Return time stamps of a rank's profile on the common clock, in ns."""
+        return self.clocks[rank].to_common(stamps)
+
+    def to_rank(self, rank: int, stamps: Ints) -> Ints:
+        """Return times on the common clock as time stamps of a rank's profile, in ns."""
+        return self.clocks[rank].to_rank(stamps)
+
+    def stamp_on_common(self, rank: int, stamp: int) -> int:
+        """Return one time stamp of a rank's profile on the common clock, in ns."""
+        return int(self.to_common(rank, np.array([stamp]))[0])
+
+    def on_common(self, rank: int, timeline: Timeline) -> Timeline:
+        """Return the timeline of a rank with all times on the common clock."""
+        moved = {}
+        for name in timeline_tables():
+            table = getattr(timeline, name)
+            stamps = ("time",) if isinstance(table, Allocations) else ("start", "end")
+            moved[name] = replace(table, **{s: self.to_common(rank, getattr(table, s)) for s in stamps})
+        return replace(timeline, **moved)
+
+    @cached_property
+    def aligned(self) -> dict[int, RankClock]:
+        """The clocks that communication aligned with each other."""
+        return {rank: one for rank, one in self.clocks.items() if rank in self.errors}
+
+    def uncertainty_ns(self, rank: int) -> int | None:
+        """Return how far off the times of a rank may be on the common clock; None if unknown."""
+        return round(self.errors[rank]) if rank in self.errors else None
+
+    def note(self) -> str:
+        """Return in one sentence how the clocks were aligned."""
+        if len(self.clocks) < 2:
+            return "A single rank needs no aligned clock."
+        most = max((self.errors[rank] for rank in self._by(ClockSource.COMMUNICATION)), default=0.0)
+        how = {
+            ClockSource.COMMUNICATION: f"are aligned by their communication to {format_ns(round(most))}",
+            ClockSource.NODE: "are the node's, which their communication confirms",
+            ClockSource.UTC: "are aligned by the UTC times of their profiles, to an unknown precision",
+            ClockSource.STEPS: "are unknown, so that each rank's first step starts with that of the others",
+        }
+        parts = []
+        for source, text in how.items():
+            if ranks := self._by(source):
+                of_some = "" if len(ranks) == len(self.clocks) else f" of {named_ranks(ranks)}"
+                parts.append(f"the clocks{of_some} {text}")
+        return f"{'; '.join(parts)}.".capitalize().replace("utc", "UTC")
+
+    def _by(self, source: ClockSource) -> list[int]:
+        return [rank for rank, of_rank in sorted(self.sources.items()) if of_rank is source]
+
+
+def run_clocks(
+    aligned: Iterable[Aligned], events: Mapping[int, RankEvents], utc: Mapping[int, int | None]
+) -> RunClocks:
+    """Put the clocks of all ranks on one.
+
+    Those that collectives and messages align are connected by the ranks that they share
+    (`hpcprof.analysis.collectives.common_clock`). Ranks that these do not connect with most of the others
+    follow by the UTC times in their profiles, else each by the start of its first step. ``events`` is, by
+    rank, where its steps are; ``utc`` is when the clock of each rank showed 0, in ns since 1970, None if its
+    profile does not record it.
+    """
+    aligned = [*aligned]
+    of_node = {rank for ranks, one in aligned if one.of_node for rank in ranks}
+    parts = connect(aligned) if len(utc) > 1 else []
+    parts += [_single(rank) for rank in utc if not any(rank in part.clocks for part in parts)]
+    if not parts:
+        return RunClocks({}, {}, {})
+    zeros = [_utc_zero(part, utc) for part in parts]
+    first = {} if None not in zeros else first_steps(events)
+    clocks = dict(parts[0].clocks)
+    alone = ClockSource.STEPS if zeros[0] is None else ClockSource.UTC
+    together = ClockSource.NODE if of_node >= clocks.keys() else ClockSource.COMMUNICATION
+    sources = dict.fromkeys(clocks, together if len(clocks) > 1 else alone)
+    for part, zero in zip(parts[1:], zeros[1:], strict=True):
+        if zero is not None and zeros[0] is not None:
+            shift, source = zero - zeros[0], ClockSource.UTC
+        else:
+            shift, source = _start(parts[0], first) - _start(part, first), ClockSource.STEPS
+        for rank, clock in part.clocks.items():
+            clocks[rank], sources[rank] = replace(clock, base=clock.base + shift), source
+    return RunClocks(dict(sorted(clocks.items())), sources, parts[0].uncertainty, zeros[0])
+
+
+def _single(rank: int) -> Alignment:
+    return Alignment({rank: RankClock.shifted(0)}, {rank: 0.0})
+
+
+def _utc_zero(part: Alignment, utc: Mapping[int, int | None]) -> int | None:
+    """Return the UTC time of the zero of a part's clock: the median of what its ranks recorded."""
+    found = []
+    for rank, clock in part.clocks.items():
+        start = utc.get(rank)
+        if start is not None:
+            found.append(start + clock.zero - int(clock.to_common(np.array([clock.zero]))[0]))
+    return sorted(found)[len(found) // 2] if found else None
+
+
+def first_steps(events: Mapping[int, RankEvents]) -> dict[int, int]:
+    """Return when the first step of each rank starts, on its own clock; without those that have no step."""
+    rows = rank_table_rows(events.values(), "step_parts", ["start_ns"], lost=[])
+    first = rows.groupby("rank")["start_ns"].min()
+    return dict(zip(first.index.tolist(), first.tolist(), strict=True))
+
+
+def _start(part: Alignment, first: Mapping[int, int]) -> int:
+    """Return when the first step of a part starts, on its clock; 0 without steps."""
+    found = [
+        int(clock.to_common(np.array([first[rank]]))[0])
+        for rank, clock in part.clocks.items()
+        if rank in first
+    ]
+    return min(found, default=0)
+
+
+@dataclass(frozen=True)
+class RankCommunication:
+    """The n matched collectives and messages of a rank, by start."""
+
+    start: Ints
+    """Start of their kernel, or of the call on the host, on the clock of the rank's profile. Several messages
+    may share a kernel. Of the collectives that share one, only the first is here. Shape (n,).
+    """
+    number: Ints
+    """The number that a collective, or a message, has in common on all of its ranks; shape (n,)."""
+    way: Ints
+    """1 for a message that is sent, -1 for one that is received, 0 for a collective; shape (n,)."""
+    carrier: Ints
+    """`Carrier` values; shape (n,)."""
+    texts: list[str]
+    """The words for each of them."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[RankCommunication]) -> RankCommunication:
+        """Return several parts as one, by start."""
+        start, number, way, carrier = (
+            np.concatenate([getattr(part, name) for part in parts])
+            for name in ("start", "number", "way", "carrier")
+        )
+        order = np.lexsort((number, start))
+        texts = [text for part in parts for text in part.texts]
+        named = [texts[place] for place in order.tolist()]
+        return cls(start[order], number[order], way[order], carrier[order], named)
+
+
+class Carrier(IntEnum):
+    """The event of a rank that carries out a collective or a message."""
+
+    WORK = 0
+    """A kernel, or work of the host."""
+    MPI_CALL = 1
+    MPI_REQUEST = 2
+    """An operation of MPI that ends in another call."""
+
+
+_NONE = np.array([], np.int64)
+_NOTHING = RankCommunication(_NONE, _NONE, _NONE, _NONE, [])
+
+
+class PartFile(msgspec.Struct, frozen=True):
+    """One file of matches, and of which ranks it has some."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"\Apart-\d+\.parquet\Z")]
+    ranks: tuple[int, ...]
+
+
+class _Description(msgspec.Struct):
+    """The rest of what is kept of a run's communication; ``profiles`` is what `identity` returns."""
+
+    version: int
+    profiles: str
+    parts: list[PartFile]
+    sources: dict[int, ClockSource]
+    errors: dict[int, float]
+    start_utc_ns: int | None
+    size: int
+    mpi: bool = False
+
+
+def identity(events: Mapping[int, RankEvents]) -> str:
+    """Return what identifies the profiles of a run."""
+    profiles = [f"{rank} {one.sha256}" for rank, one in sorted(events.items())]
+    return sha256("\n".join(profiles).encode()).hexdigest()
+
+
+def write_matches(folder: Path, number: int, matches: Matches) -> PartFile:
+    """Write one file of matches into the folder of a run's communication."""
+    found = matches.take(np.lexsort((matches.row, matches.rank)))
+    # Each file numbers its matches apart from the others.
+    first = number << _MATCH_BITS
+    arrays = []
+    for field, column in _COLUMNS.items():
+        values = getattr(found, field)
+        if field in ("group", "match"):
+            values = values + first
+        kind = MATCH_SCHEMA.field(column).type
+        arrays.append(pa.array(values, kind, mask=values == UNKNOWN if field in _OPTIONAL else None))
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"part-{number}.parquet"
+    with replacing(folder / name) as temporary:
+        pq.write_table(
+            pa.table(arrays, MATCH_SCHEMA),
+            temporary,
+            row_group_size=_GROUP,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=["op"],
+            column_encoding=dict.fromkeys(_TIMES, "DELTA_BINARY_PACKED"),
+            write_statistics=["rank"],
+            store_schema=False,
+        )
+    return PartFile(name, tuple(np.unique(found.rank).tolist()))
+
+
+def read_matches(folder: Path, parts: Sequence[PartFile], ranks: Sequence[int] | None = None) -> Matches:
+    """Read the matches of some ranks, by default of all, from the files of a run's communication."""
+    wanted = None if ranks is None else np.array(sorted(ranks), np.int64)
+    chosen = [p for p in parts if wanted is None or not {*p.ranks}.isdisjoint(wanted.tolist())]
+    tables = [_read_part(folder / part.name, wanted) for part in chosen]
+    return _matches(pa.concat_tables(tables) if tables else MATCH_SCHEMA.empty_table())
+
+
+def _matches(whole: pa.Table) -> Matches:
+    columns = {}
+    for field, column in _COLUMNS.items():
+        values = whole.column(column)
+        columns[field] = (values.fill_null(UNKNOWN) if field in _OPTIONAL else values).to_numpy()
+    return Matches(**columns)
+
+
+def _read_part(path: Path, ranks: Ints | None) -> pa.Table:
+    with pq.ParquetFile(path) as file:
+        groups = []
+        for number in range(file.metadata.num_row_groups):
+            found = file.metadata.row_group(number).column(0).statistics
+            if ranks is None or ((ranks >= found.min) & (ranks <= found.max)).any():
+                groups.append(number)
+        table = file.read_row_groups(groups, MATCH_SCHEMA.names, use_threads=False)
+    if ranks is None:
+        return table
+    return table.filter(pa.array(np.isin(table.column("rank").to_numpy(), ranks)))
+
+
+def _batches(path: Path) -> Iterator[Matches]:
+    """Read a file of matches, some rows at a time."""
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(_BATCH, columns=MATCH_SCHEMA.names, use_threads=False):
+            yield _matches(pa.Table.from_batches([batch]))
+
+
+class RunCommunication:
+    """The communication of a run, from the files in a folder.
+
+    Attributes
+    ----------
+    size : int
+        The largest number of ranks that the collectives of a rank tell, profiled or not; 0 if none does.
+    lost : StoreError or None
+        The reason why nothing could be matched.
+    mpi : bool
+        Whether there are messages and collectives of MPI.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        parts: Sequence[PartFile],
+        clocks: RunClocks,
+        events: Mapping[int, RankEvents],
+        size: int = 0,
+        temporary: tempfile.TemporaryDirectory[str] | None = None,
+        lost: StoreError | None = None,
+        mpi: bool = False,
+    ) -> None:
+        self.clocks, self.parts, self.size, self.lost, self.mpi = clocks, tuple(parts), size, lost, mpi
+        self._folder, self._events = folder, events
+        # The folder is removed with this object.
+        self._temporary = temporary
+
+    def matches(self, ranks: Sequence[int] | None = None) -> Matches:
+        """Return what some ranks, by default all, have in common with others.
+
+        Raises StoreError if the files are gone or damaged, or nothing could be matched.
+        """
+        with self._reading():
+            return read_matches(self._folder, self.parts, ranks)
+
+    def arrivals(self) -> Iterator[Arrivals]:
+        """Yield who came last to what all ranks have in common, file by file and some rows at a time."""
+        with self._reading():
+            for part in self.parts:
+                yield arrivals_of(_batches(self._folder / part.name))
+
+    def mpi_calls(self, between: Mapping[int, tuple[int, int]]) -> RunMpi | None:
+        """Return the calls of MPI of some ranks between two moments of each, on the common clock.
+
+        None if not all of these ranks make some.
+        """
+        ranks = sorted(between)
+        if not self.mpi or not all(has_mpi(self._events[rank]) for rank in ranks):
+            return None
+        tables = (
+            (rank, *(read_rank_table(self._events[rank], name) for name in MPI_TABLES)) for rank in ranks
+        )
+        with self._reading():
+            found = calls_between(self._folder, tables, between)
+        return found.on_common_clock(self.clocks.aligned)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        if self.lost is not None:
+            raise self.lost
+        try:
+            yield
+        except (OSError, pa.ArrowException) as error:
+            raise StoreError(f"{self._folder} cannot be read: {error}. Collect the run again.") from error
+
+    def of_rank(self, rank: int) -> RankCommunication:
+        """Return what a rank has in common with others; nothing if it has no communication."""
+        if self.lost is not None:
+            return _NOTHING
+        found = self.matches([rank])
+        # Collectives that share a kernel share its arrows.
+        found = found.take((found.part == 0) | (found.peer != UNKNOWN))
+        found = found.take(np.lexsort((found.match, found.start)))
+        way = np.where(found.peer == UNKNOWN, 0, np.where(found.sends, 1, -1))
+        carrier = np.full(len(way), int(Carrier.WORK))
+        kernels = RankCommunication(found.start, found.match, way, carrier, self._texts(rank, found, way))
+        return RankCommunication.joined([kernels, self._of_mpi(rank)]) if self.mpi else kernels
+
+    def _of_mpi(self, rank: int) -> RankCommunication:
+        with self._reading():
+            found = read_links(self._folder, rank)
+        if not len(found.row):
+            return _NOTHING
+        rows = read_rank_table(self._events[rank], "mpi_operation_list", _MESSAGE).take(found.row)
+        values = (rows.column(name).to_pylist() for name in _MESSAGE)
+        texts = [
+            _said_of_mpi(*one) for one in zip(*values, found.way.tolist(), found.peer.tolist(), strict=True)
+        ]
+        # The files of matches number theirs before.
+        number = found.match + (len(self.parts) << _MATCH_BITS)
+        carrier = np.where(found.pending == 1, int(Carrier.MPI_REQUEST), int(Carrier.MPI_CALL))
+        return RankCommunication(found.start, number, found.way, carrier, texts)
+
+    def _texts(self, rank: int, found: Matches, way: Ints) -> list[str]:
+        if not len(found):
+            return []
+        rows = read_rank_table(self._events[rank], "rank_collectives", _COLLECTIVE).take(found.row)
+        values = (rows.column(name).to_pylist() for name in _COLLECTIVE)
+        return [_said(*one) for one in zip(*values, way.tolist(), found.peer.tolist(), strict=True)]
+
+    def save(self) -> None:
+        """Write what makes the files in the folder count."""
+        clocks = self.clocks
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with replacing(self._folder / CLOCKS) as temporary:
+            pq.write_table(_clock_table(clocks.clocks), temporary, compression="zstd", store_schema=False)
+        described = _Description(
+            VERSION,
+            identity(self._events),
+            [*self.parts],
+            dict(clocks.sources),
+            dict(clocks.errors),
+            clocks.start_utc_ns,
+            self.size,
+            self.mpi,
+        )
+        write_atomically(self._folder / DESCRIPTION, msgspec.json.encode(described).decode())
+        names = {CLOCKS, DESCRIPTION, *(part.name for part in self.parts)}
+        if self.mpi:
+            names.add(MPI_FILE)
+        for path in self._folder.iterdir():
+            if path.name not in names and not path.name.startswith("."):
+                path.unlink(missing_ok=True)
+
+
+def load_communication(folder: Path, events: Mapping[int, RankEvents]) -> RunCommunication | None:
+    """Return the communication in a folder; None if there is none of these profiles and this version."""
+    try:
+        described = from_json(read_file(folder / DESCRIPTION), _Description)
+        if (described.version, described.profiles) != (VERSION, identity(events)):
+            return None
+        clocks = _clocks(pq.read_table(folder / CLOCKS, use_threads=False))
+    except (OSError, msgspec.MsgspecError, pa.ArrowException, KeyError):
+        return None
+    whole = RunClocks(clocks, described.sources, described.errors, described.start_utc_ns)
+    return RunCommunication(folder, described.parts, whole, events, described.size, mpi=described.mpi)
+
+
+def _clock_table(clocks: Mapping[int, RankClock]) -> pa.Table:
+    """Return the clocks with a row for each moment between which they are interpolated."""
+    columns: dict[str, list[Any]] = {name: [] for name in ("rank", "zero_ns", "base_ns", "rate")}
+    moments, ahead = [], []
+    for rank, clock in clocks.items():
+        count = len(clock.moment)
+        for values, value in zip(columns.values(), (rank, clock.zero, clock.base, clock.rate), strict=True):
+            values += [value] * count
+        moments.append(clock.moment)
+        ahead.append(clock.ahead)
+    knots = {"moment_ns": np.concatenate([*moments, []]), "ahead_ns": np.concatenate([*ahead, []])}
+    return pa.table({**columns, **knots})
+
+
+def _clocks(table: pa.Table) -> dict[int, RankClock]:
+    rank, moment, ahead = (table.column(name).to_numpy() for name in ("rank", "moment_ns", "ahead_ns"))
+    bounds = np.flatnonzero(np.diff(rank, prepend=-1, append=-1)).tolist()
+    found = {}
+    for low, high in pairwise(bounds):
+        zero, base, rate = (table.column(name)[low].as_py() for name in ("zero_ns", "base_ns", "rate"))
+        found[int(rank[low])] = RankClock(zero, base, moment[low:high], ahead[low:high], rate)
+    return found
+
+
+def _said(op: str, comm_id: str | None, seq: int, size: int | None, way: int, peer: int) -> str:
+    partner = f" {'to' if way > 0 else 'from'} rank {peer}" if way else ""
+    where = f"communicator {comm_id}" if comm_id else "an unknown communicator"
+    return f"{op} {seq}{partner} of {where}{f', {_written_size(size)}' if size is not None else ''}"
+
+
+def _said_of_mpi(op: str, comm_id: str | None, tag: int, size: int, way: int, peer: int) -> str:
+    partner = f" {'to' if way > 0 else 'from'} rank {peer}{f', tag {tag}' if tag >= 0 else ''}" if way else ""
+    where = comm_id or "an unknown communicator"
+    return f"{op}{partner}, {where}{f', {_written_size(size)}' if size >= 0 else ''}"

@@ -1,0 +1,68 @@
+"""A folder in which processes were recorded several times, or in several forms, is divided into runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from hpcprof.profiles.readers.discovery import find_profiles
+from hpcprof.results.collect.run_profiles import runs_in, several_runs
+
+
+def trace(folder: Path, name: str, rank: int | None) -> None:
+    told = {} if rank is None else {"distributedInfo": {"rank": rank, "world_size": 2}}
+    (folder / name).write_text(json.dumps({"schemaVersion": 1, **told, "traceEvents": []}))
+
+
+def names(folder: Path) -> list[list[str]]:
+    return [[file.name for file in run.files or find_profiles(folder)] for run in runs_in(folder)]
+
+
+def test_recordings_of_the_same_processes_are_runs_in_the_order_of_time(tmp_path: Path) -> None:
+    for rank, process in enumerate(("host_100", "host_101")):
+        for moment in (1700000010000, 1700000000000):
+            trace(tmp_path, f"{process}.{moment + rank}.pt.trace.json", rank)
+    assert names(tmp_path) == [
+        ["host_100.1700000000000.pt.trace.json", "host_101.1700000000001.pt.trace.json"],
+        ["host_100.1700000010000.pt.trace.json", "host_101.1700000010001.pt.trace.json"],
+    ]
+    runs = runs_in(tmp_path)
+    assert "is 2 runs, one for each recording" in several_runs(runs)
+    assert [run.id for run in runs_in(tmp_path)] == [run.id for run in runs]
+
+
+def test_ranks_whose_names_are_only_moments_are_one_run(tmp_path: Path) -> None:
+    trace(tmp_path, "1700000000.123.trace.json", 0)
+    trace(tmp_path, "1700000001.456.trace.json", 1)
+    assert len(runs_in(tmp_path)) == 1
+
+
+def test_steps_in_the_names_tell_recordings_apart_and_ranks_do_not(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        for step in (9, 10):
+            trace(tmp_path, f"step{step}_rank{rank}.trace.json", rank)
+    assert names(tmp_path) == [
+        [f"step9_rank{rank}.trace.json" for rank in (0, 1)],
+        [f"step10_rank{rank}.trace.json" for rank in (0, 1)],
+    ]
+
+
+def test_a_server_that_records_two_kinds_of_work_is_two_runs(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        for work in ("DECODE", "EXTEND"):
+            trace(tmp_path, f"170000000{rank}-TP-{rank}-{work}.trace.json", rank)
+    assert [len(files) for files in names(tmp_path)] == [2, 2]
+    assert all("DECODE" in name for name in names(tmp_path)[0])
+
+
+def test_a_helper_beside_the_ranks_is_no_recording(tmp_path: Path) -> None:
+    trace(tmp_path, "dp0_tp0_rank0.17000000000.pt.trace.json", 0)
+    trace(tmp_path, "dp0_tp1_rank1.17000000001.pt.trace.json", 1)
+    trace(tmp_path, "node1_50.async_llm.17000000009.pt.trace.json", None)
+    assert len(runs_in(tmp_path)) == 1
+
+
+def test_the_chrome_trace_beside_an_xplane_is_the_same_recording(tmp_path: Path) -> None:
+    (tmp_path / "host.xplane.pb").write_bytes(b"")
+    trace(tmp_path, "host.trace.json.gz", None)
+    assert [path.name for path in find_profiles(tmp_path)] == ["host.xplane.pb"]
