@@ -95,3 +95,10 @@ def test_every_table_of_the_store_is_documented() -> None:
     for name, table in METADATA.tables.items():
         if not name.startswith("analysis_"):
             assert rows[name].split(", ") == [column.name for column in table.columns]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs/how-to").glob("*.md")), ids=lambda path: path.stem)
+def test_a_how_to_begins_with_what_it_needs_and_how_long_it_takes(path: Path) -> None:
+    _, empty, needs = path.read_text().splitlines()[:3]
+    assert (empty, needs[:11], needs[-1]) == ("", "*You need: ", "*")
+    assert re.search(r"minutes?|hour", needs)
