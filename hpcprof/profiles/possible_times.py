@@ -6,7 +6,8 @@
    ends after a call has returned that waited for the device: the two sides bound the shift.
 3. Single operations that start before their launch are left out.
 4. An operation that runs over a whole successor on its own stream is left out, where streams keep their
-   order; so is one that ends long after the capture.
+   order; elsewhere, one that overlaps a successor and takes far longer than the same kernel on the same
+   grid; and one that ends long after the capture.
 
 What is left out or moved becomes losses of the timeline's origin.
 """
@@ -22,7 +23,7 @@ from hpcprof.profiles.columns.joins import launch_pairs
 from hpcprof.profiles.columns.ordering import ascends
 from hpcprof.profiles.columns.unique import distinct, named, numbered_rows, rows_by_key
 from hpcprof.profiles.losses import Loss, LossKind, Subject, losses
-from hpcprof.profiles.timeline import Ints, Mask, Operations, Timeline, plausible, plausible_stamps
+from hpcprof.profiles.timeline import Category, Ints, Mask, Operations, Timeline, plausible, plausible_stamps
 from hpcprof.profiles.waiting_calls import waits_for_device
 
 GPU_TABLES = {"kernels": Subject.KERNEL, "memops": Subject.MEMORY, "graphs": Subject.GRAPH}
@@ -63,7 +64,7 @@ _UNORDERED_SHARE = 0.25
 _OVERLAP_TOLERANCE_NS = 1_000
 """Tolerated overlap with a successor's end, which rounding of stamps explains."""
 _OUTLIER = 10
-"""Minimum ratio to the longest other operation for one that ends long after the capture."""
+"""Minimum ratio to other operations for one that ends long after the capture or into its successor."""
 _FEWEST_OTHERS = 5
 
 
@@ -227,9 +228,12 @@ def _shifted(timeline: Timeline, shift: dict[int, int]) -> Timeline:
 
 def _in_order(timeline: Timeline) -> Timeline:
     """Leave out operations that run over a whole successor on their own stream."""
-    if not timeline.origin.ordered_streams or timeline.operation_count < 2:
+    if timeline.operation_count < 2:
         return timeline
-    over = _over_successors(timeline.columns_of_operations(Operations))
+    if timeline.origin.ordered_streams:
+        over = _over_successors(timeline.columns_of_operations(Operations))
+    else:
+        over = _over_usual_length(timeline)
     return _without_operations(timeline, ~over, LossKind.OVERRUN) if over.any() else timeline
 
 
@@ -252,6 +256,30 @@ def _over_successors(work: Operations) -> Mask:
             later = later[~_of_one_launch(work, rows)[later]]
         if len(later) <= _UNORDERED_SHARE * len(rows):
             over[rows[later]] = True
+    return over
+
+
+def _over_usual_length(timeline: Timeline) -> Mask:
+    """Return which operations run into the next one on their queue, far longer than the same kernel does.
+
+    Queues of AMD and Intel run kernels side by side, so an overlap alone proves nothing. But a kernel that
+    computes does the same work on the same grid, alone or not.
+    """
+    kernels, over = timeline.kernels, np.zeros(timeline.operation_count, bool)
+    late = np.zeros(len(kernels), bool)
+    for _, rows in rows_by_key(kernels.process, kernels.device, kernels.stream):
+        rows = rows[np.argsort(kernels.start[rows], kind="stable")]
+        late[rows[:-1]] = kernels.end[rows[:-1]] > kernels.start[rows[1:]] + _OVERLAP_TOLERANCE_NS
+    late &= kernels.category == Category.COMP
+    length = kernels.end - kernels.start
+    kinds, number = numbered_rows(kernels.name, *kernels.grid.T)
+    shortest = np.full(len(kinds), np.iinfo(np.int64).max // _OUTLIER)
+    np.minimum.at(shortest, number[~late], length[~late])
+    late &= length > _OUTLIER * shortest[number]
+    for kind in distinct(number[late]).tolist():
+        others = length[(number == kind) & ~late]
+        if len(others) >= _FEWEST_OTHERS:
+            over[: len(late)] |= late & (number == kind) & (length > _OUTLIER * np.median(others))
     return over
 
 

@@ -215,8 +215,8 @@ def load(reference: str) -> Any:
 def rank_from_name(path: Path) -> int | None:
     """Return the rank in ``rank00003.sqlite``, ``rank3.sqlite``, ``name.3.sqlite`` or ``a_rank-3_b.sqlite``.
 
-    None where the name tells none.
+    A folder ``rank_3`` tells that of a file in it, whose name tells none. None if neither does.
     """
     stem = _SUFFIX.sub("", path.name)
-    found = _RANK.search(stem) or _NUMBER.search(stem)
+    found = _RANK.search(stem) or _NUMBER.search(stem) or _RANK.fullmatch(path.parent.name)
     return int(found[1]) if found else None

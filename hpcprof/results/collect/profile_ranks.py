@@ -74,7 +74,7 @@ def profiles_by_rank(
     stated_ranks = {
         one.rank for one in identified.values() if isinstance(one, Identity) and one.rank is not None
     }
-    for file in files:
+    for file in sorted(files, key=lambda file: _certainty(file, identified[file])):
         identity = identified[file]
         if isinstance(identity, DamagedInput):
             found.damaged.append(identity)
@@ -108,6 +108,12 @@ def profiles_by_rank(
             if part is not None:
                 found.parts[number] = part
     return found
+
+
+def _certainty(file: Path, identity: Identified) -> bool:
+    """Return whether another profile is a likelier one of its rank: one whose name tells it, and no merge."""
+    several = isinstance(identity, Identity) and identity.several is not None
+    return several or rank_from_name(file) is None
 
 
 def _ranks(

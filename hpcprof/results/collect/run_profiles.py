@@ -108,7 +108,7 @@ def runs_below(folder: Path) -> list[Run]:
     """Return the runs and folders of profiles below a folder.
 
     Hidden folders, links to folders, and the folders inside a run are not searched. A run without profiles
-    is left out.
+    is left out. Folders of single ranks, side by side, are one run.
     """
     found = []
     for place, folders, files in os.walk(folder):
@@ -120,7 +120,20 @@ def runs_below(folder: Path) -> list[Run]:
             own = True
         if own:
             folders.clear()
-    return found
+    return _joined(folder, found)
+
+
+def _joined(folder: Path, runs: list[Run]) -> list[Run]:
+    """Return one run for folders that differ only in numbers and have one profile of a rank each."""
+    files = [profiles_of(run) for run in runs if run.manifest is None]
+    alike = len({_DIGITS.sub("#", str(run.path)) for run in runs}) == 1
+    if len(runs) < 2 or len(files) < len(runs) or not alike or {*map(len, files)} != {1}:
+        return runs
+    ranks = {_rank(file) for (file,) in files}
+    if None in ranks or len(ranks) < len(runs):
+        return runs
+    places = [file.relative_to(folder).as_posix() for (file,) in files]
+    return [Run(adopted_id(folder.name, folder, *places), folder, files=tuple(file for (file,) in files))]
 
 
 def runs_to_collect(run: Run) -> list[Run]:

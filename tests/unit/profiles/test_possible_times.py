@@ -65,6 +65,23 @@ def test_a_start_of_0_on_a_clock_that_began_long_before_is_no_time() -> None:
     assert found.kernels.start.min() == EPOCH
 
 
+def test_a_kernel_that_runs_into_others_of_its_queue_for_a_time_that_it_never_takes_is_left_out() -> None:
+    """Rebuilt from AMD-AGI/TraceLens#669: kernels of a queue all end when a stall of the profiler does."""
+    rows = kernels(40)
+    for row in range(10, 13):
+        rows[row] = (rows[row][0], 30 * MS, *rows[row][2:])
+    assert kinds(with_possible_times(timeline(rows))) == [("overrun", 3, 40)]
+    # Kernels side by side that take a few times longer, and those that wait for other ranks, stay.
+    beside = [(start, start + 400 * US, *row) for start, _, *row in kernels(40)]
+    slow = [
+        (start, start + 1_200 * US, *row) if at % 5 == 0 else (start, _, *row)
+        for at, (start, _, *row) in enumerate(beside)
+    ]
+    assert not with_possible_times(timeline(slow)).origin.losses
+    rows = [(start, end, COMM, *row) for start, end, _, *row in rows]
+    assert not with_possible_times(timeline(rows)).origin.losses
+
+
 def test_an_operation_that_starts_before_its_launch_is_left_out() -> None:
     rows = kernels()
     rows[5] = (rows[5][0] - 900 * US, rows[5][1] - 900 * US, *rows[5][2:])
@@ -100,8 +117,7 @@ def test_an_operation_over_a_whole_successor_on_its_own_stream_is_left_out() -> 
     rows[5] = (rows[5][0], rows[5][0] + 3 * MS, *rows[5][2:])
     found = with_possible_times(ordered(rows))
     assert kinds(found) == [("overrun", 1, 20)]
-    # Nothing is known of the order on queues, and another stream runs beside.
-    assert not with_possible_times(timeline(rows)).origin.losses
+    # Another stream runs beside.
     beside = [*kernels(), (2 * MS, 9 * MS, COMM, 2 * MS - 10 * US, 0, 0, 13)]
     assert not with_possible_times(ordered(beside)).origin.losses
 

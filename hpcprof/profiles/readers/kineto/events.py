@@ -32,6 +32,7 @@ from hpcprof.profiles.readers.kineto.arrows import CATEGORIES as FORWARD_BACKWAR
 from hpcprof.profiles.readers.kineto.arrows import COLUMNS as ARROWS
 from hpcprof.profiles.readers.kineto.collectives import CALL, CollectiveRecord, GroupCall, recorded
 from hpcprof.profiles.readers.kineto.json_stream import Batch, Event
+from hpcprof.profiles.readers.kineto.rank_identity import labelled_process
 from hpcprof.profiles.readers.kineto.stamps import present, times
 from hpcprof.profiles.readers.string_table import StringTable
 from hpcprof.profiles.timeline import (
@@ -145,7 +146,7 @@ def _complete(values: Sequence[int | None]) -> Ints | None:
 
 def _spelled(written: bytes) -> int | None:
     """Return the integer that a text spells: PyTorch up to 1.11 writes ``"tid": "25738"``."""
-    number = int(written[1:-1]) if _QUOTED.fullmatch(written) else None
+    number = int(written[1:-1]) if _QUOTED.fullmatch(written) else labelled_process(written)
     return number if number is None or number <= _INT64.max else None
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from hpcprof.common.errors import DamagedInput
-from hpcprof.profiles.gzip_file import content_of
+from hpcprof.profiles.gzip_file import content_of, open_packed, reading_packed
 from hpcprof.profiles.readers.declaration import SeveralRanks, rank_from_name
 from hpcprof.profiles.readers.kineto import MERGED
 
@@ -20,9 +21,12 @@ _OF_KINETO = re.compile(
 # Merged traces are looked at as far as this for the processes in them.
 _MERGED_BYTES = 4 << 20
 _LAUNCH = re.compile(
-    rb'"cat"\s*:\s*"(?:cuda|hip|xpu)_runtime"[^{}]*?"name"\s*:\s*"\w*Launch\w*"[^{}]*?"pid"\s*:\s*"?(\d{1,9})\b'
-    rb'|"pid"\s*:\s*"?(\d{1,9})\b[^{}]*?"cat"\s*:\s*"(?:cuda|hip|xpu)_runtime"[^{}]*?"name"\s*:\s*"\w*Launch'
+    rb'"cat"\s*:\s*"(?:cuda|hip|xpu)_runtime"[^{}]*?"name"\s*:\s*"\w*Launch\w*"[^{}]*?"pid"\s*:\s*"?(\d{1,9}\b|\[[^"]*)'
+    rb'|"pid"\s*:\s*"?(\d{1,9}\b|\[[^"]*)[^{}]*?"cat"\s*:\s*"(?:cuda|hip|xpu)_runtime"[^{}]*?"name"\s*:\s*"\w*Launch'
 )
+_LABELLED = re.compile(rb'"?\[((?:[A-Z]{1,4}\d{1,3}-?){1,4})\] (\d{1,9})"?')
+"""A process as SGLang labels it where it merges traces: ``[TP01-DP00] 4711``."""
+_LABEL = re.compile(rb"([A-Z]+)(\d+)")
 _DISTRIBUTED = re.compile(rb'"distributedInfo"\s*:\s*\{[^{}\[\]]*?"rank"\s*:\s*(\d{1,9})\b')
 
 
@@ -37,9 +41,32 @@ def several_ranks(path: Path) -> SeveralRanks | None:
 
     Kineto records one process. The others that a tool merges with it, such as data loaders, launch nothing.
     """
-    head = content_of(path, _MERGED_BYTES)
-    processes = sorted({int(found[1] or found[2]) for found in _LAUNCH.finditer(head)})
+    processes = sorted({*_launching(path)})
     return SeveralRanks(tuple((process,) for process in processes)) if len(processes) > 1 else None
+
+
+def _launching(path: Path) -> Iterator[int]:
+    """Yield the processes of launches. SGLang merges whole traces one after another: all of them are read."""
+    with open_packed(path) as file, reading_packed(path):
+        while text := file.read(_MERGED_BYTES):
+            for found in _LAUNCH.finditer(text):
+                written = found[1] or found[2]
+                process = int(written) if written.isdigit() else labelled_process(written)
+                if process is not None:
+                    yield process
+            if b'"[' not in text:
+                return
+
+
+def labelled_process(written: bytes) -> int | None:
+    """Return a number of a labelled process, ascending with its DP, EP, PP and TP; None for another text."""
+    found = _LABELLED.fullmatch(written)
+    if found is None:
+        return None
+    number = 0
+    for _, place in sorted(_LABEL.findall(found[1])):
+        number = number * 1000 + int(place)
+    return int(number * 10**6 + int(found[2]) % 10**6)
 
 
 def is_trace(path: Path) -> bool:

@@ -49,6 +49,13 @@ def test_a_second_profile_of_a_rank_is_left_out_beside_other_ranks() -> None:
     assert found.left_out == ["0.y is left out: 0.x is a profile of rank 0 too"]
 
 
+def test_a_profile_whose_name_tells_its_rank_comes_before_others_of_the_rank() -> None:
+    names = ("a.alone", "rank0.alone", "1.x")
+    found = profiles_by_rank([Path(name) for name in names])
+    assert found.paths == {0: Path("rank0.alone"), 1: Path("1.x")}
+    assert found.left_out == ["a.alone is left out: rank0.alone is a profile of rank 0 too"]
+
+
 def test_a_damaged_profile_is_named_and_the_others_keep_their_ranks() -> None:
     found = profiles_by_rank([Path("3.x"), Path("damaged.x"), Path("1.x")], jobs=2)
     assert found.paths == {3: Path("3.x"), 1: Path("1.x")}

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from hpcprof.profiles.readers.discovery import find_profiles
-from hpcprof.results.collect.run_profiles import runs_in, several_runs
+from hpcprof.results.collect.run_profiles import runs_below, runs_in, several_runs
 
 
 def trace(folder: Path, name: str, rank: int | None) -> None:
@@ -53,6 +53,20 @@ def test_a_server_that_records_two_kinds_of_work_is_two_runs(tmp_path: Path) -> 
             trace(tmp_path, f"170000000{rank}-TP-{rank}-{work}.trace.json", rank)
     assert [len(files) for files in names(tmp_path)] == [2, 2]
     assert all("DECODE" in name for name in names(tmp_path)[0])
+
+
+def test_folders_of_single_ranks_are_one_run(tmp_path: Path) -> None:
+    """Rebuilt from AMD-AGI/Magpie#77: a server makes a folder for each rank."""
+    for told, form in ((False, "rank_{}"), (True, "dp{}_tp0")):
+        for rank in (0, 1):
+            folder = tmp_path / form[:2] / form.format(rank)
+            folder.mkdir(parents=True)
+            trace(folder, "model_run.pt.trace.json", rank if told else None)
+        (run,) = runs_below(tmp_path / form[:2])
+        assert [file.parent.name for file in run.files or ()] == [form.format(rank) for rank in (0, 1)]
+    # Two runs of the same rank stay two.
+    trace(tmp_path / "dp" / "dp1_tp0", "model_run.pt.trace.json", 0)
+    assert len(runs_below(tmp_path / "dp")) == 2
 
 
 def test_a_helper_beside_the_ranks_is_no_recording(tmp_path: Path) -> None:
