@@ -27,7 +27,8 @@ from hpcprof.cli.report import collect_first
     help="A change: range:NAME*0 (its host time), range:NAME+40ms, gpu:NAME*0.5 (the kernels that a range "
     "launches), gpu:NAME+12ms, kernel:REGEX*0.5, api:REGEX*0, mpi:MPI_Alltoall*0.5, comm*0, copy*0, "
     "rank:2=median (as the other ranks) or bandwidth*2. With @RANK at the end, range, gpu, kernel, api, mpi "
-    "and copy change on that rank only. Repeatable.",
+    "and copy change on that rank only. In a table of operations: ideal, ideal@stage:3 or ideal!rank:0 "
+    "(what is typical for all, only for these, or for all others). Repeatable.",
 )
 @click.argument("run", default="last", metavar="[RUN]", shell_complete=complete_runs)
 def command(runs_dir: Path, db: str | None, changes: tuple[str, ...], run: str) -> None:

@@ -11,7 +11,7 @@ from typing import Literal
 from hpcprof.common.errors import UsageError, unknown
 from hpcprof.common.patterns import matches
 
-ChangeKind = Literal["range", "gpu", "kernel", "comm", "copy", "api", "mpi", "rank", "bandwidth"]
+ChangeKind = Literal["range", "gpu", "kernel", "comm", "copy", "api", "mpi", "rank", "bandwidth", "ideal"]
 
 FORMS: dict[str, str] = {
     "range:NAME*0": "the host time of a range",
@@ -25,15 +25,30 @@ FORMS: dict[str, str] = {
     "mpi:REGEX*0.5": "the transfer of the MPI calls whose name matches",
     "rank:2=median": "a rank that is like the others",
     "bandwidth*2": "the bandwidth of the network",
+    "ideal": "all operations of a table, which take what is typical of their names",
+    "ideal@stage:3": "those of a rank, a stage, a replica or a name (name:REGEX)",
+    "ideal!stage:3": "all others",
 }
 """Possible changes: an example of each form, and its subject."""
 
-_KINDS: tuple[ChangeKind, ...] = ("range", "gpu", "kernel", "comm", "copy", "api", "mpi", "rank", "bandwidth")
+_KINDS: tuple[ChangeKind, ...] = (
+    "range",
+    "gpu",
+    "kernel",
+    "comm",
+    "copy",
+    "api",
+    "mpi",
+    "rank",
+    "bandwidth",
+    "ideal",
+)
 _RANGES = ("range", "gpu")
 _NAMED = (*_RANGES, "kernel", "api", "mpi")
 _ONE_RANK = (*_NAMED, "copy")
 _SCALED = re.compile(r"(?P<target>.*)\*(?P<factor>[^*@]*)(?:@(?P<rank>\d+))?", re.DOTALL)
 _ADDED = re.compile(r"(?P<target>.*)\+(?P<time>[\d.]+)(?P<unit>ns|us|µs|ms|s)(?:@(?P<rank>\d+))?", re.DOTALL)
+_IDEAL = re.compile(r"ideal(?:(?P<but>[@!])(?P<which>(?:rank|stage|replica):\d+|name:.+))?", re.DOTALL)
 _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
@@ -97,6 +112,11 @@ def parse_changes(texts: Sequence[str]) -> list[Change]:
 
 def _parsed(text: str) -> Change:
     kind = _kind(text)
+    if kind == "ideal":
+        found = _IDEAL.fullmatch(text)
+        if found is None:
+            raise UsageError(f"{text!r} does not say what changes: write it as in {_examples(kind)}.")
+        return Change(kind, found["which"] or "", float(found["but"] == "!"))
     if kind == "rank":
         return _like_the_others(text)
     if (added := _ADDED.fullmatch(text)) and kind in _RANGES:
@@ -112,7 +132,7 @@ def _parsed(text: str) -> Change:
 
 
 def _kind(text: str) -> ChangeKind:
-    word = re.split(r"[:*+=@]", text, maxsplit=1)[0]
+    word = re.split(r"[:*+=@!]", text, maxsplit=1)[0]
     for kind in _KINDS:
         if word == kind:
             return kind

@@ -12,6 +12,7 @@ from hpcprof.analysis.hardware import declarations as hardware
 from hpcprof.analysis.memory import declarations as memory
 from hpcprof.analysis.mpi import declarations as mpi
 from hpcprof.analysis.operators import declarations as operators
+from hpcprof.analysis.predict import declarations as predict
 from hpcprof.analysis.slowdown import declarations as slowdown
 from hpcprof.analysis.steps import declarations as steps
 from hpcprof.analysis.summaries import declarations as summaries
@@ -34,6 +35,7 @@ _DECLARED: tuple[Analysis, ...] = (
     *explain.ANALYSES,
     *telemetry.ANALYSES,
     *memory.ANALYSES,
+    *predict.ANALYSES,
 )
 _OF_ONE_RUN = (Scope.RANK, Scope.RUN)
 

@@ -15,6 +15,7 @@ from hpcprof.profiles.readers.inspector import INSPECTOR
 from hpcprof.profiles.readers.kineto import TORCH
 from hpcprof.profiles.readers.ncu import NCU
 from hpcprof.profiles.readers.nsys import NSYS
+from hpcprof.profiles.readers.operations import OPERATIONS
 from hpcprof.profiles.readers.otf2 import OTF2
 from hpcprof.profiles.readers.rocprof import ROCPD, ROCPROFV3
 from hpcprof.profiles.readers.unitrace import UNITRACE
@@ -24,8 +25,9 @@ if TYPE_CHECKING:  # numpy is not needed to find profiles
     from hpcprof.profiles.kernel_report import KernelReport
     from hpcprof.profiles.timeline import Timeline
 
-BUILT_IN = (NSYS, ROCPD, ROCPROFV3, UNITRACE, TORCH, XPLANE, OTF2, INSPECTOR, NCU)
-"""The first that takes a file reads it: the tables of Nsight Compute may have any name."""
+BUILT_IN = (NSYS, ROCPD, ROCPROFV3, UNITRACE, TORCH, XPLANE, OTF2, INSPECTOR, NCU, OPERATIONS)
+"""The first that takes a file reads it. Tables of Nsight Compute and of operations may have any name: their
+readers look into the file."""
 PROFILES = ", ".join(reader.files for reader in BUILT_IN)
 """The formats of the built-in readers, for people."""
 
@@ -35,7 +37,12 @@ _TEMPORARY = (".tmp", ".part", ".partial", "~")
 
 def reader_of(path: Path) -> Reader | None:
     """Return the reader that takes files of this name; other packages are asked after the built-in ones."""
-    built_in = next((reader for reader in BUILT_IN if reader.takes(path)), None)
+    takers = [reader for reader in BUILT_IN if reader.takes(path)]
+    built_in = takers[0] if takers else None
+    if len(takers) > 1 and takers[0].is_unclear(path.name):
+        clear = (one for one in takers if not one.is_unclear(path.name))
+        seen = (one for one in takers if path.is_file() and load(one.recognize)(path))
+        built_in = next(clear, None) or next(seen, built_in)
     return built_in or next((reader for reader in _added_readers() if reader.takes(path)), None)
 
 

@@ -36,6 +36,7 @@ from hpcprof.node.on_request import SLOWER
 from hpcprof.profiles.losses import Loss, LossKind
 from hpcprof.profiles.readers.declaration import ProfileContent
 from hpcprof.profiles.readers.discovery import content_of
+from hpcprof.profiles.readers.operations import OPERATIONS
 from hpcprof.profiles.readers.results import read_results
 from hpcprof.results.ask.when_asked import stored_analysis
 from hpcprof.results.collect.executors.interface import Executor, serially
@@ -56,7 +57,7 @@ if TYPE_CHECKING:  # a kept explanation needs none of them
     from hpcprof.analysis.explain.inputs import ExplainInputs
     from hpcprof.profiles.timeline import Gpu, Timeline
 
-_PATH, _COSTS = "critical_path", "profiler_cost"
+_PATH, _COSTS, _SLOWDOWNS = "critical_path", "profiler_cost", "operation_slowdowns"
 """The analyses that come with an explanation."""
 
 _HARMLESS = (LossKind.NOTE, LossKind.CLOCK, LossKind.STEP, LossKind.NUMBERED, LossKind.MERGED)
@@ -141,9 +142,7 @@ def explain(
         return now(_of_unprofiled(run, store))
     given = None if step_ns is None else StepAlone(step_ns, step_ns, step_ns, GIVEN)
     if as_recorded:
-        from hpcprof.analysis.explain.explain import explain_run
-
-        return now(explain_run(_reported(explain_inputs(run, store, executor), progress))[0])
+        return now(_explained(run, store, progress, executor, None)[0])
     while True:
         kept = kept_explanation(run, store)
         if kept is not None and given in (None, kept.step.alone_ns):
@@ -272,16 +271,16 @@ def _compute(
     # Only here: a kept explanation needs neither pandas nor the graph.
     import pandas as pd
 
-    from hpcprof.analysis.explain.explain import explain_run
     from hpcprof.analysis.framework.outcome import Outcome, as_declared
 
-    inputs = replace(_reported(explain_inputs(run, store, executor), progress), alone=alone)
-    sha256 = {rank: profile.sha256 for rank, profile in store.profiles(run.id).items()}
-    found, path = explain_run(inputs)
+    profiles = store.profiles(run.id) if store.exists() else {}
+    sha256 = {rank: profile.sha256 for rank, profile in profiles.items()}
+    found, path, slowdowns = _explained(run, store, progress, executor, alone)
     costs = pd.DataFrame([asdict(cost) for cost in found.step.profiler_cost])
     outcomes = {
         _PATH: Outcome(path, "" if len(path) else "the steps have no path through threads and streams"),
         _COSTS: Outcome(costs, "" if len(costs) else "the profiler's share of a step is unknown"),
+        _SLOWDOWNS: Outcome(slowdowns, "" if len(slowdowns) else "the run has no table of operations"),
     }
     tables = {
         name: AnalysisTable.from_outcome(as_declared(outcome, ANALYSES[name]))
@@ -292,6 +291,33 @@ def _compute(
         return found, store.put_explanation(run.id, text, tables, sha256)
     except StoreError:  # Whoever may only read the database gets the explanation too.
         return found, True
+
+
+def _explained(
+    run: Run, store: Store, progress: RanksRead | None, executor: Executor, alone: StepAlone | None
+) -> tuple[Explanation, pd.DataFrame, pd.DataFrame]:
+    """Compute an explanation, and the rows of ``critical_path`` and ``operation_slowdowns``."""
+    import pandas as pd
+
+    if (table := operations_of(run, store)) is not None:
+        from hpcprof.analysis.predict.operation_causes import explain_operations
+
+        found, slowdowns = explain_operations(table)
+        return found, pd.DataFrame(), slowdowns
+    from hpcprof.analysis.explain.explain import explain_run
+
+    inputs = replace(_reported(explain_inputs(run, store, executor), progress), alone=alone)
+    return *explain_run(inputs), pd.DataFrame()
+
+
+def operations_of(run: Run, store: Store) -> pd.DataFrame | None:
+    """Return the operations of a run whose profiles are tables of operations; None for other runs."""
+    profiles = store.profiles(run.id) if store.exists() else {}
+    if {profile.kind for profile in profiles.values()} != {OPERATIONS.name} or not profiles_of(run):
+        return None
+    from hpcprof.profiles.readers.operations.table import read_tables
+
+    return read_tables(profiles_of(run))
 
 
 def _reported(inputs: ExplainInputs, progress: RanksRead | None) -> ExplainInputs:
@@ -317,6 +343,10 @@ def what_if(run: Run, store: Store, texts: Sequence[str]) -> Prediction:
     HpcprofError if the run has not been collected, or its timelines cannot be read.
     """
     changes = parse_changes(texts)
+    if (table := operations_of(run, store)) is not None:
+        from hpcprof.analysis.predict.operation_causes import what_if_operations
+
+        return what_if_operations(table, changes)
     inputs = explain_inputs(run, store)
     for text, change in zip(texts, changes, strict=True):
         _check(text, change, inputs)
@@ -425,6 +455,8 @@ def _gpus(run: Run, store: Store) -> dict[int, tuple[Gpu, ...]]:
 
 def _check(text: str, change: Change, inputs: ExplainInputs) -> None:
     """Refuse a change of something that the run does not have."""
+    if change.kind == "ideal":
+        raise UsageError(f"{text!r} changes a table of operations, which the run does not have.")
     if change.rank is not None and change.rank not in inputs.ranks:
         raise unknown("rank", str(change.rank), map(str, inputs.ranks), f" in {text!r}")
     if change.median and len(inputs.ranks) == 1:

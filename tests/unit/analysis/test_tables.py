@@ -46,7 +46,7 @@ NULLABLE = {
 # hpcprof explain computes the critical path, not a collect; the profiles here have no messages, no MPI,
 # no snapshots of memory and no logs of Darshan, and the samples no long steps.
 OTHERS = (
-    *("critical_path", "profiler_cost", "point_to_point", "point_to_point_summary"),
+    *("critical_path", "profiler_cost", "operation_slowdowns", "point_to_point", "point_to_point_summary"),
     *("mpi_calls", "mpi_waits", "mpi_delays", "mpi_matrix", "pop"),
     *("memory_use", "memory_snapshots", "memory", "memory_over_step", "host_memory"),
     *("coincidences", "darshan_files", "darshan_ranks", "darshan_steps", "expert_balance"),

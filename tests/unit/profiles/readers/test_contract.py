@@ -160,6 +160,24 @@ def spoil_line(path: Path) -> None:
     path.write_text(path.read_text().rstrip()[:-1])
 
 
+def table_of_operations() -> bytes:
+    rows = [
+        f"0,{step},{name},{kind},{1000 * step + start},{length}"
+        for step in range(6)
+        for name, kind, start, length in (
+            ("forward", "compute", 0, 300),
+            ("backward", "compute", 300, 500),
+            ("all-reduce", "collective", 800, 150),
+            ("gc", "host", 950, 20),
+        )
+    ]
+    return "\n".join(["rank,step,name,kind,start_ns,duration_ns", *rows, ""]).encode()
+
+
+def spoil_operation(path: Path) -> None:
+    path.write_text(path.read_text().replace("backward,compute,300,", "backward,compute,soon,"))
+
+
 def database() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         return rocprof_profiles.write_database(Path(folder) / "results.db").read_bytes()
@@ -245,6 +263,9 @@ SAMPLES = {
         spoil_table,
         rest=True,
     ),
+    "operations": Sample(
+        ".operations.csv", table_of_operations(), shuffle_kernels, spoil_operation, rest=True
+    ),
     # The package is an extra.
     **({"otf2": archive_sample()} if find_spec("otf2") else {}),
 }
@@ -256,7 +277,8 @@ def sample(request: pytest.FixtureRequest) -> Sample:
 
 
 def kernel_count(profile: Profile) -> int:
-    return len(profile.kernels)
+    operators = profile.operators if isinstance(profile, Timeline) else ()
+    return len(profile.kernels) or len(operators)
 
 
 def figures(profile: Profile) -> dict[str, object]:

@@ -1,0 +1,344 @@
+"""Explains a table of operations: what a step would take if some operations took what is typical.
+
+1. The typical time of a name is the mean of what computes and the median of what communicates, over all
+   ranks and steps.
+2. The ideal step has typical times everywhere. The slowdown by a rank, a stage, a replica or a name is the
+   step in which only its operations keep their measured times, over the ideal one (Lin et al., OSDI 2025).
+3. A finding is the narrowest place (rank, stage, replica, all) that keeps most of the saving of typical times
+   everywhere, with the names that save there. The next one is judged on the replay without it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.explain.changes import Change, Prediction
+from hpcprof.analysis.explain.explanation import (
+    LEAST_PCT,
+    Cause,
+    Evidence,
+    Explanation,
+    Finding,
+    NotJudged,
+    StepSummary,
+)
+from hpcprof.analysis.predict.operation_graph import COMMUNICATION, OperationGraph, operation_graphs
+from hpcprof.common.errors import HpcprofError, UsageError
+from hpcprof.common.patterns import matches
+from hpcprof.common.units import listed, named_ranks
+from hpcprof.profiles.timeline import Floats, Mask
+
+_PLACES = ("rank", "stage", "replica")
+"""Narrowest first."""
+_KEPT = 0.9
+"""Minimum share of the saving of typical times everywhere that a place keeps."""
+_NAMED = 0.1
+"""Minimum share of the saving of a place for a name in its finding."""
+_MOST_FINDINGS = 5
+_MOST_NAMES = 4
+_NORMAL_90 = 1.645
+
+_REMEDIES = {
+    Cause.LATE_RANK_GPU: "Give {ranks} as much work as the others (batches of equal length, equal shards); "
+    "if its work is equal, check clocks and temperature of its GPUs.",
+    Cause.PIPELINE_BUBBLE: "Balance the stages: move layers away from stage {stage}, or use more "
+    "microbatches or an interleaved schedule.",
+    Cause.EXPOSED_COMMUNICATION: "Overlap {names} with compute, and check the links of {ranks}.",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class OperationReplay:
+    """The replay of all steps of a table of operations."""
+
+    graphs: Sequence[OperationGraph]
+
+    @classmethod
+    def from_table(cls, table: pd.DataFrame) -> OperationReplay:
+        """Return the replay of a table; raises HpcprofError if no step has all ranks."""
+        graphs = operation_graphs(table)
+        if not graphs:
+            raise HpcprofError("nothing can be replayed: no step has operations of all ranks.")
+        return cls(graphs)
+
+    @cached_property
+    def measured(self) -> list[Floats]:
+        """Own time of each operation by graph, shape (operations, steps)."""
+        return [graph.own for graph in self.graphs]
+
+    @cached_property
+    def ideal(self) -> list[Floats]:
+        """The same with the typical time of each name."""
+        names = np.concatenate([np.repeat(g.rows["name"].to_numpy(), len(g.steps)) for g in self.graphs])
+        times = pd.Series(np.concatenate([own.ravel() for own in self.measured])).groupby(names)
+        talks = {
+            name
+            for graph in self.graphs
+            for name in graph.rows["name"][
+                (graph.group >= 0) | graph.rows["kind"].isin(COMMUNICATION)
+            ].unique()
+        }
+        typical = {name: (own.median() if name in talks else own.mean()) for name, own in times}
+        return [
+            np.broadcast_to(graph.rows["name"].map(typical).to_numpy(float)[:, None], own.shape)
+            for graph, own in zip(self.graphs, self.measured, strict=True)
+        ]
+
+    def walls(self, own: Sequence[Floats]) -> Floats:
+        """Return the time of each step in ns, shape (steps,), if the operations take ``own``."""
+        return np.concatenate([graph.walls(one) for graph, one in zip(self.graphs, own, strict=True)])
+
+    def select(self, choose: Callable[[pd.DataFrame], Any]) -> list[Mask]:
+        """Return the chosen operations of each graph, shape (operations, 1)."""
+        return [np.asarray(choose(graph.rows), bool)[:, None] for graph in self.graphs]
+
+    def of(self, column: str, value: int | str) -> list[Mask]:
+        """Return the operations that have a value in a column, as `select` does."""
+        return self.select(lambda rows: rows[column].to_numpy() == value)
+
+    def mixed(
+        self, chosen: Sequence[Mask], inside: Sequence[Floats], outside: Sequence[Floats]
+    ) -> list[Floats]:
+        """Return one set of times for the chosen operations, and another for the rest."""
+        return [np.where(*sides) for sides in zip(chosen, inside, outside, strict=True)]
+
+    def values(self, column: str) -> list[int | str]:
+        """Return the values of a column, sorted; unknown ones are left out."""
+        found = {value for graph in self.graphs for value in graph.rows[column].unique().tolist()}
+        return sorted(value for value in found if value not in (-1, ""))
+
+
+def explain_operations(table: pd.DataFrame) -> tuple[Explanation, pd.DataFrame]:
+    """Explain the steps of a table of operations; return also the rows of ``operation_slowdowns``.
+
+    Raises HpcprofError if no step has operations of all ranks.
+    """
+    replay = OperationReplay.from_table(table)
+    measured = np.concatenate([graph.measured for graph in replay.graphs])
+    unchanged = replay.walls(replay.measured)
+    summary = StepSummary(
+        wall_p50_ns=round(float(np.median(measured))),
+        steps=int(table["step"].nunique()),
+        ranks=int(table["rank"].nunique()),
+        explained_steps=len(measured),
+        replay_error_pct=round(100 * float(unchanged.mean() / measured.mean() - 1), 3),
+        elapsed_ns=round(float(measured.mean())),
+    )
+    slowdowns = _slowdowns(replay, unchanged)
+    findings = sorted(_findings(replay, unchanged, slowdowns), key=lambda one: -(one.saving_ns or 0))
+    inside = NotJudged("causes inside operations", "a table of operations has neither kernels nor calls")
+    return Explanation(tuple(findings), (), (inside,), summary), slowdowns
+
+
+def _slowdowns(replay: OperationReplay, unchanged: Floats) -> pd.DataFrame:
+    """Return the mean step if only some operations keep their measured times, and its ratio to the ideal.
+
+    ``by`` is ``ideal`` if none do, and ``replay`` if all do.
+    """
+    ideal = float(replay.walls(replay.ideal).mean())
+    rows: list[tuple[str, str, float]] = [("ideal", "", ideal), ("replay", "", float(unchanged.mean()))]
+    for column in (*_PLACES, "name"):
+        for value in replay.values(column):
+            chosen = replay.of(column, value)
+            kept = replay.walls(replay.mixed(chosen, replay.measured, replay.ideal))
+            rows.append((column, str(value), float(kept.mean())))
+    table: pd.DataFrame = pd.DataFrame(rows, columns=["by", "value", "step_ns"])
+    table["slowdown"] = (table["step_ns"] / ideal).round(5)
+    table["step_ns"] = table["step_ns"].round().astype(np.int64)
+    return table
+
+
+def _findings(replay: OperationReplay, unchanged: Floats, slowdowns: pd.DataFrame) -> Iterator[Finding]:
+    current, now, step = replay.measured, unchanged, float(unchanged.mean())
+    slowdown = slowdowns.set_index(["by", "value"])["slowdown"]
+    for _ in range(_MOST_FINDINGS):
+        place, value, chosen, saving = _narrowest(replay, current, now)
+        names = _names(replay, current, now, chosen, float(saving.mean()))
+        if saving.mean() < LEAST_PCT / 100 * step or not names:
+            break
+        kept = slowdown[(place, str(value))] if value is not None else slowdown[("replay", "")]
+        yield _finding(replay, place, value, names, saving, float(kept), step)
+        current = replay.mixed(chosen, replay.ideal, current)
+        now = replay.walls(current)
+    comm = replay.select(lambda rows: rows["kind"].isin(COMMUNICATION))
+    free = replay.mixed(comm, [np.zeros_like(own) for own in replay.measured], replay.measured)
+    saving = unchanged - replay.walls(free)
+    if saving.mean() >= LEAST_PCT / 100 * step:
+        yield _finding(replay, "", None, [*_communicating(replay)], saving, None, step)
+
+
+def _communicating(replay: OperationReplay) -> Iterator[str]:
+    """Yield the names of communication, the one with most own time first."""
+    parts = [
+        pd.Series(own.sum(axis=1)).groupby(graph.rows["name"].to_numpy()).sum()
+        for graph, own in zip(replay.graphs, replay.measured, strict=True)
+    ]
+    kinds = {
+        name: kind for g in replay.graphs for name, kind in zip(g.rows["name"], g.rows["kind"], strict=True)
+    }
+    total = pd.concat(parts).groupby(level=0).sum().sort_values(ascending=False)
+    yield from (name for name in total.index if kinds[name] in COMMUNICATION)
+
+
+def _narrowest(
+    replay: OperationReplay, current: Sequence[Floats], now: Floats
+) -> tuple[str, int | str | None, list[Mask], Floats]:
+    """Return the place that keeps most of the saving: its column, value, operations and saving by step."""
+    everywhere = replay.select(lambda rows: np.ones(len(rows), bool))
+    whole = now - replay.walls(replay.ideal)
+    for place in _PLACES:
+        values = replay.values(place)
+        if len(values) < 2:
+            continue
+        sides = [replay.of(place, value) for value in values]
+        savings = [now - replay.walls(replay.mixed(side, replay.ideal, current)) for side in sides]
+        best = int(np.argmax([saving.mean() for saving in savings]))
+        if savings[best].mean() >= _KEPT * whole.mean():
+            return place, values[best], sides[best], savings[best]
+    return "", None, everywhere, whole
+
+
+def _names(
+    replay: OperationReplay, current: Sequence[Floats], now: Floats, place: Sequence[Mask], whole: float
+) -> list[str]:
+    """Return the names whose operations in a place save much of its saving, most first."""
+    savings = {}
+    for name in replay.values("name"):
+        both = [here & there for here, there in zip(place, replay.of("name", name), strict=True)]
+        savings[str(name)] = float((now - replay.walls(replay.mixed(both, replay.ideal, current))).mean())
+    ordered = sorted(savings, key=lambda name: -savings[name])
+    return [name for name in ordered if savings[name] >= _NAMED * whole]
+
+
+def _finding(
+    replay: OperationReplay,
+    place: str,
+    value: int | str | None,
+    names: Sequence[str],
+    saving: Floats,
+    slowdown: float | None,
+    step: float,
+) -> Finding:
+    rows = replay.graphs[0].rows
+    inside = rows if value is None else rows[rows[place] == value]
+    ranks = tuple(sorted(map(int, inside["rank"].unique())))
+    stages = sorted({int(one) for one in inside["stage"].unique()} - {-1})
+    talks = slowdown is None or bool(rows.loc[rows["name"] == names[0], "kind"].isin(COMMUNICATION).all())
+    cause = Cause.EXPOSED_COMMUNICATION if talks else Cause.LATE_RANK_GPU
+    cause = Cause.PIPELINE_BUBBLE if place == "stage" and not talks else cause
+    half = _NORMAL_90 * float(saving.std()) / np.sqrt(len(saving))
+    mean = float(saving.mean())
+    texts, evidence = (), ()  # type: tuple[str, ...], tuple[Evidence, ...]
+    if slowdown is not None:
+        who = f"{place} {value}" if value is not None else "all ranks"
+        texts = (f"if only {who} keeps its measured times, the ideal step is {slowdown:.3f} times as long",)
+        evidence = (Evidence("operation_slowdowns", None, "slowdown", slowdown),)
+    where = listed(names, _MOST_NAMES) + (f" on stage {stages[0]}" if len(stages) == 1 else "")
+    subject = named_ranks(ranks) if len(ranks) < rows["rank"].nunique() else "all ranks"
+    return Finding(
+        cause=cause,
+        ranks=ranks,
+        where=where,
+        saving_ns=round(mean),
+        saving_low_ns=round(mean - half),
+        saving_high_ns=round(mean + half),
+        share_pct=round(100 * mean / step, 2),
+        evidence=evidence,
+        remedy=_REMEDIES[cause].format(ranks=subject, stage=value, names=listed(names, _MOST_NAMES)),
+        confidence="high" if slowdown is not None else "medium",
+        evidence_text=texts,
+    )
+
+
+def what_if_operations(table: pd.DataFrame, changes: Sequence[Change]) -> Prediction:
+    """Predict the step of a table of operations with changed times; without changes, replay it.
+
+    The replay has no delays between operations, so that its error is their part of the step. Raises
+    UsageError if a change is about something that the table does not have.
+    """
+    replay = OperationReplay.from_table(table)
+    own: Sequence[Floats] = replay.measured
+    for change in changes:
+        own = _changed(replay, own, change)
+    measured = np.concatenate([graph.measured for graph in replay.graphs])
+    unchanged, predicted = replay.walls(replay.measured), replay.walls(own)
+    half = _NORMAL_90 * float(np.std(predicted)) / np.sqrt(len(predicted)) + abs(
+        float(np.median(unchanged) - np.median(measured))
+    )
+    wall = float(np.median(predicted))
+    return Prediction(
+        wall_p50_ns=round(wall),
+        low_ns=round(max(wall - half, 0.0)),
+        high_ns=round(wall + half),
+        measured_p50_ns=round(float(np.median(measured))),
+        replay_error_pct=round(100 * float(np.median(unchanged) / np.median(measured) - 1), 3),
+        steps=len(measured),
+        elapsed_ns=round(float(predicted.mean())),
+        measured_elapsed_ns=round(float(measured.mean())),
+    )
+
+
+def _changed(replay: OperationReplay, own: Sequence[Floats], change: Change) -> list[Floats]:
+    if change.kind == "ideal":
+        if not change.pattern:
+            return list(replay.ideal)
+        chosen = _selected(replay, change.pattern)
+        return (
+            replay.mixed(chosen, own, replay.ideal)
+            if change.factor
+            else replay.mixed(chosen, replay.ideal, own)
+        )
+    if change.median:
+        return _like_the_others(replay, own, change.rank)
+    if change.kind not in ("kernel", "comm", "bandwidth"):
+        raise UsageError(
+            f"{change.kind} changes nothing in a table of operations: use kernel:REGEX for its names."
+        )
+    if change.kind == "kernel":
+        chosen = replay.select(lambda rows: np.array(matches(change.pattern, rows["name"].tolist()), bool))
+    else:
+        chosen = replay.select(lambda rows: rows["kind"].isin(COMMUNICATION))
+    if change.rank is not None:
+        chosen = [here & there for here, there in zip(chosen, replay.of("rank", change.rank), strict=True)]
+    if not any(one.any() for one in chosen):
+        raise UsageError(f"no operation of the table has a name that matches {change.pattern!r}.")
+    factor = 1 / change.factor if change.kind == "bandwidth" else change.factor
+    return [np.where(rows, times * factor, times) for rows, times in zip(chosen, own, strict=True)]
+
+
+def _selected(replay: OperationReplay, pattern: str) -> list[Mask]:
+    """Return the operations that ``rank:0``, ``stage:3``, ``replica:1`` or ``name:REGEX`` selects."""
+    column, _, value = pattern.partition(":")
+    if column == "name":
+        chosen = replay.select(lambda rows: np.array(matches(value, rows["name"].tolist()), bool))
+    elif column in _PLACES and re.fullmatch(r"\d+", value):
+        chosen = replay.of(column, int(value))
+    else:
+        raise UsageError(
+            f"{pattern!r} selects no operations: write rank:0, stage:0, replica:0 or name:REGEX."
+        )
+    if not any(one.any() for one in chosen):
+        raise UsageError(f"the table has no operation of {pattern!r}.")
+    return chosen
+
+
+def _like_the_others(replay: OperationReplay, own: Sequence[Floats], rank: int | None) -> list[Floats]:
+    """Return times in which a rank takes the median of the others on its stage, else of all others."""
+    result = []
+    for graph, times in zip(replay.graphs, own, strict=True):
+        rows, changed = graph.rows, times.copy()
+        mine = (rows["rank"] == rank).to_numpy()
+        for (name, stage), at in rows[mine].groupby(["name", "stage"]).groups.items():
+            others = ((rows["name"] == name) & ~mine).to_numpy()
+            alike = others & (rows["stage"] == stage).to_numpy()
+            if others.any():
+                changed[at] = np.median(times[alike if alike.any() else others])
+        result.append(changed)
+    return result

@@ -1,0 +1,366 @@
+"""The graph of the operations of a job: who waits for whom, from their times alone.
+
+1. Steps with the same operations are one graph; times are arrays of shape (operations, steps).
+2. A send and a receive are one message if they name each other as peers, else if their ends coincide best.
+3. A collective waits for the ranks of its group. If the table names none, it is the widest set of ranks (all,
+   one stage, one replica) in which none ends before the last one begins, and that end about as close together
+   as those of the narrowest such set. An operation that claims to compute is a collective too if its ranks
+   wait and end together.
+4. On a rank, computing is one sequence. A collective begins after the computing before it; computing waits
+   for a collective that ends while the rank computes nothing. A send waits for the operation that computes
+   what it sends, and a receive holds up the operation that needs it: the n-th of the same direction
+   (``forward-recv`` and ``forward-compute``), else the one that begins after it.
+5. The own time of communication is what remains after the last peer has begun. The rest is waiting.
+
+The what-if analysis of Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis",
+OSDI 2025, has the same own times.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.profiles.timeline import Floats, Ints
+
+MESSAGES = ("send", "recv")
+COMMUNICATION = ("collective", *MESSAGES)
+_ALONE = -1
+_DIRECTION = re.compile(r"[-_ .]?(?:send|recv|receive)[-_ .]?", re.IGNORECASE)
+_WORD = re.compile(r"[A-Za-z]+")
+_TOLERANCE = 0.05
+"""Maximum overlap of operations that follow each other, over the median duration of their name."""
+_IN_TIME = 0.97
+"""Minimum share of the instances of a collective whose ranks all wait for the last."""
+_TOGETHER = 0.1
+"""Maximum spread of the ends over that of the starts, where an operation that claims to compute waits."""
+_AS_CLOSE = 5.0
+"""Maximum spread of the ends in a group over that in the group whose ends are closest."""
+
+
+@dataclass(frozen=True, eq=False)
+class OperationGraph:
+    """Steps with the same operations on the same ranks.
+
+    Attributes
+    ----------
+    steps : ndarray of int64, shape (steps,)
+    rows : DataFrame
+        One row per operation of a step: rank, name, kind, stage, microbatch, chunk, replica.
+    start, end : ndarray of float64, shape (operations, steps)
+        Measured times in ns, from the first start of the step.
+    before : list of ndarray of int64
+        The operations that each one waits for, by position.
+    group : ndarray of int64, shape (operations,)
+        Operations that wait for each other have a number in common, others -1.
+    """
+
+    steps: Ints
+    rows: pd.DataFrame
+    start: Floats
+    end: Floats
+    before: Sequence[Ints]
+    group: Ints
+
+    @cached_property
+    def members(self) -> list[Ints]:
+        """The operations of each group."""
+        order = np.argsort(self.group, kind="stable")
+        order = order[np.searchsorted(self.group[order], 0) :]
+        return np.split(order, np.flatnonzero(np.diff(self.group[order])) + 1) if len(order) else []
+
+    @cached_property
+    def own(self) -> Floats:
+        """Time in ns of each operation after the last of its group has begun; shape (operations, steps)."""
+        begin = self.start.copy()
+        for rows in self.members:
+            begin[rows] = begin[rows].max(axis=0)
+        own: Floats = np.maximum(self.end - begin, 0.0)
+        return own
+
+    @cached_property
+    def _order(self) -> list[tuple[list[int], list[Ints]]]:
+        """Operations and groups, each with what it waits for, in an order in which it follows that."""
+        from graphlib import TopologicalSorter
+
+        unit = {row: rows.tolist() for rows in self.members for row in rows.tolist()}
+        first = [unit.get(row, [row])[0] for row in range(len(self.group))]
+        waits: dict[int, set[int]] = {row: set() for row in first}
+        for row, rows in enumerate(self.before):
+            waits[first[row]] |= {first[other] for other in rows.tolist()}
+        order = [unit.get(row, [row]) for row in TopologicalSorter(waits).static_order()]
+        return [(rows, [self.before[row] for row in rows if len(self.before[row])]) for rows in order]
+
+    def moments(self, own: Floats) -> Floats:
+        """Return ends in ns, shape (operations, steps), if the operations take ``own``, without delays."""
+        end: Floats = own.copy()
+        for rows, waits in self._order:
+            if not waits:
+                continue
+            before = waits[0] if len(waits) == 1 else np.concatenate(waits)
+            come = end[before[0]] if len(before) == 1 else end[before].max(axis=0)
+            for row in rows:
+                end[row] += come
+        return end
+
+    def walls(self, own: Floats) -> Floats:
+        """Return the time of each step in ns, shape (steps,), if the operations take ``own``."""
+        wall: Floats = self.moments(own).max(axis=0)
+        return wall
+
+    @property
+    def measured(self) -> Floats:
+        """Measured time of each step in ns, shape (steps,)."""
+        wall: Floats = self.end.max(axis=0) - self.start.min(axis=0)
+        return wall
+
+
+def operation_graphs(table: pd.DataFrame) -> list[OperationGraph]:
+    """Return the graphs of a table of operations (`hpcprof.profiles.readers.operations.table`).
+
+    Steps that lack a rank are left out.
+    """
+    counts = table.groupby(["step", "rank", "name"]).size().unstack(["rank", "name"], fill_value=0)
+    ranks = table.groupby("step")["rank"].nunique()
+    counts = counts[ranks.reindex(counts.index) == table["rank"].nunique()]
+    if not len(counts):
+        return []
+    _, number = np.unique(counts.to_numpy(), axis=0, return_inverse=True)
+    return [_graph(table, counts.index[number.ravel() == kind]) for kind in range(number.max() + 1)]
+
+
+def _graph(table: pd.DataFrame, steps: pd.Index) -> OperationGraph:
+    rows = table[table["step"].isin(steps)]
+    rows = rows.assign(number=rows.groupby(["step", "rank", "name"]).cumcount())
+    rows = rows.sort_values(["step", "rank", "name", "number"], kind="stable", ignore_index=True)
+    count = len(rows) // len(steps)
+    start = rows["start_ns"].to_numpy(float).reshape(len(steps), count).T
+    end = start + rows["duration_ns"].to_numpy(float).reshape(len(steps), count).T
+    zero = start.min(axis=0)
+    building = _Building(rows.iloc[:count].reset_index(drop=True), start - zero, end - zero)
+    group = building.groups()
+    return OperationGraph(
+        np.asarray(sorted(steps)), building.rows, building.start, building.end, building.before(group), group
+    )
+
+
+class _Building:
+    """The graph of some steps while it is built."""
+
+    def __init__(self, rows: pd.DataFrame, start: Floats, end: Floats) -> None:
+        self.rows, self.start, self.end = rows, start, end
+        self._first, self._last = np.median(start, axis=1), np.median(end, axis=1)
+        typical = pd.Series(self._last - self._first).groupby(rows["name"]).transform("median")
+        self._tolerance = _TOLERANCE * typical.to_numpy()
+        self._kind, self._name = rows["kind"].to_numpy(), rows["name"].to_numpy()
+        names = rows["name"].unique()
+        direction = {name: _DIRECTION.sub("", name) for name in names}
+        self._direction = rows["name"].map(direction).to_numpy()
+        self._word = rows["name"].map({name: _first_word(direction[name]) for name in names}).to_numpy()
+        ordered = [np.lexsort((self._last, self._first))]
+        of_rank = rows["rank"].to_numpy()[ordered[0]]
+        self._of_rank = {rank: ordered[0][of_rank == rank] for rank in np.unique(of_rank).tolist()}
+        self._computes = {
+            rank: {row: at for at, row in enumerate(self._select(at_rank, "compute"))}
+            for rank, at_rank in self._of_rank.items()
+        }
+        self._partner = self._links()
+
+    def _select(self, rows: Ints, *kinds: str) -> list[int]:
+        chosen: list[int] = rows[np.isin(self._kind[rows], kinds)].tolist()
+        return chosen
+
+    def _links(self) -> dict[int, int | None]:
+        """Return the operation that sends or needs each message, where the order of its direction tells it.
+
+        None marks a message that was recorded and not sent: beyond the ends of the pipeline.
+        """
+        found: dict[int, int | None] = {}
+        chunk = self.rows["chunk"].to_numpy()
+        for rank, rows in self._of_rank.items():
+            messages = defaultdict(list)
+            for row in self._select(rows, *MESSAGES):
+                messages[self._kind[row], self._word[row]].append(row)
+            for (kind, word), ones in messages.items():
+                computing = [row for row in self._computes[rank] if self._word[row] == word]
+                outer = {("send", True): chunk.max(), ("recv", True): chunk.min()}
+                # Backward messages run through the chunks the other way.
+                backward = word.lower().startswith("b")
+                end = outer["recv" if (kind == "send") == backward else "send", True]
+                inner = [row for row in computing if chunk[row] != end or end < 0]
+                if len(ones) == len(computing):
+                    pairs = zip(ones, computing, strict=True)
+                    found |= {row: other if other in inner else None for row, other in pairs}
+                elif len(ones) == len(inner):
+                    found |= dict(zip(ones, inner, strict=True))
+        return found
+
+    def groups(self) -> Ints:
+        """Return the number of the group of each operation; -1 where it waits for no other."""
+        group = np.full(len(self.rows), _ALONE)
+        number = 0
+        for sent, received in self._messages():
+            group[[sent, received]] = number
+            number += 1
+        replica = self._replicas(group)
+        self.rows["replica"] = replica
+        for rows in self._collectives(replica):
+            group[rows] = number
+            number += 1
+        return group
+
+    def _messages(self) -> Iterator[tuple[int, int]]:
+        """Yield the send and the receive of each message."""
+        sends, receives = ({}, {})  # type: dict[tuple[str, int], list[int]], dict[tuple[str, int], list[int]]
+        for rank, rows in self._of_rank.items():
+            for row in self._select(rows, *MESSAGES):
+                if self._partner.get(row, row) is not None:
+                    side = sends if self._kind[row] == "send" else receives
+                    side.setdefault((self._direction[row], rank), []).append(row)
+        peer = self.rows["peer"].to_numpy()
+        for (direction, rank), rows in sends.items():
+            if (peer[rows] >= 0).all():
+                for other in np.unique(peer[rows]).tolist():
+                    there = [row for row in receives.get((direction, other), []) if peer[row] == rank]
+                    yield from zip([row for row in rows if peer[row] == other], there, strict=False)
+                continue
+            stage = self.rows["stage"].to_numpy()
+            replica = self.rows["replica"].to_numpy()
+            best, distance = None, np.inf
+            for (name, other), there in receives.items():
+                if name != direction or other == rank or len(there) != len(rows):
+                    continue
+                if stage[rows[0]] == stage[there[0]] >= 0 or replica[rows[0]] != replica[there[0]]:
+                    continue
+                apart = float(np.abs(self.end[rows] - self.end[there]).mean())
+                if apart < distance:
+                    best, distance = there, apart
+            yield from zip(rows, best or [], strict=False)
+
+    def _replicas(self, group: Ints) -> Ints:
+        """Return the pipeline of each operation: that of the table, else the ranks that messages connect."""
+        given = self.rows["replica"].to_numpy()
+        if (given >= 0).all():
+            return given
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        ranks, position = np.unique(self.rows["rank"].to_numpy(), return_inverse=True)
+        rows = np.flatnonzero(group >= 0)
+        first, other = position[rows[np.argsort(group[rows], kind="stable")]].reshape(-1, 2).T
+        graph = coo_array((np.ones(len(first)), (first, other)), (len(ranks), len(ranks)))
+        replica: Ints = connected_components(graph, directed=False)[1].astype(np.int64)[position]
+        return replica
+
+    def _collectives(self, replica: Ints) -> Iterator[Ints]:
+        """Yield the operations of each collective that several ranks wait in."""
+        given = self.rows["group"].to_numpy()
+        stage = self.rows["stage"].to_numpy()
+        everywhere = np.zeros_like(stage)
+        for name in self.rows["name"].unique():
+            rows = np.flatnonzero(self._name == name)
+            kind = self._kind[rows[0]]
+            if kind in MESSAGES or kind == "wait":
+                continue
+            number = self.rows["number"].to_numpy()[rows]
+            if (given[rows] != "").all():
+                yield from _blocks(rows, pd.factorize(given[rows])[0], number)
+                continue
+            widest = [list(_blocks(rows, key[rows], number)) for key in (everywhere, stage, replica)]
+            spreads = [self._spread(blocks, kind == "collective") for blocks in widest]
+            least = min(spreads)
+            if least < np.inf:
+                yield from next(
+                    blocks
+                    for blocks, spread in zip(widest, spreads, strict=True)
+                    if spread <= _AS_CLOSE * least
+                )
+
+    def _spread(self, blocks: Sequence[Ints], claims: bool) -> float:
+        """Return the typical spread in ns of the ends of collectives, infinite if their ranks do not wait.
+
+        No rank may end before the last begins, in nearly all steps. Operations that do not claim to be a
+        collective have to end together too.
+        """
+        widest = 0.0
+        for rows in blocks:
+            slack = self.end[rows].min(axis=0) - self.start[rows].max(axis=0)
+            ends, starts = (float(np.median(np.ptp(times[rows], axis=0))) for times in (self.end, self.start))
+            waits = np.mean(slack >= -self._tolerance[rows[0]]) >= _IN_TIME
+            if not waits or not (claims or ends < _TOGETHER * starts):
+                return np.inf
+            widest = max(widest, ends)
+        return widest if blocks else np.inf
+
+    def before(self, group: Ints) -> list[Ints]:
+        """Return the operations that each one waits for."""
+        before: list[set[int]] = [set() for _ in range(len(self.rows))]
+        for rank, rows in self._of_rank.items():
+            self._chain(rows, group, before)
+            self._attach_messages(rank, rows, before)
+        return [np.array(sorted(one), np.int64) for one in before]
+
+    def _chain(self, rows: Ints, group: Ints, before: list[set[int]]) -> None:
+        """Let computing follow computing, and collectives and computing each other where they wait."""
+        lanes: dict[bool, list[int]] = {True: [], False: []}
+        for row in rows[~np.isin(self._kind[rows], MESSAGES)].tolist():
+            talks = self._kind[row] == "collective"
+            same, other = (self._ended(lanes[lane], row) for lane in (talks, not talks))
+            before[row] |= _known(same)
+            if other is not None and (talks or same is None or self._last[other] > self._last[same]):
+                before[row].add(other)
+            lanes[talks].append(row)
+
+    def _ended(self, rows: Sequence[int], row: int) -> int | None:
+        """Return the last of some operations that has ended when another one begins; None without one."""
+        limit = self._first[row] + self._tolerance[row]
+        return next((one for one in reversed(rows) if self._last[one] <= limit + self._tolerance[one]), None)
+
+    def _attach_messages(self, rank: int, rows: Ints, before: list[set[int]]) -> None:
+        computing = list(self._computes[rank])
+        previous: dict[str, int] = {}
+        for row in self._select(rows, *MESSAGES):
+            name = self._name[row]
+            if name in previous:
+                before[row].add(previous[name])
+            previous[name] = row
+            known = self._partner.get(row)
+            if self._kind[row] == "send":
+                sender = self._ended(computing, row) if known is None else known
+                before[row] |= _known(sender)
+                continue
+            limit = self._last[row] - self._tolerance[row]
+            needing = (
+                next((one for one in computing if self._first[one] >= limit), None)
+                if known is None
+                else known
+            )
+            if needing is not None and needing != self._ended(computing, row):
+                before[needing].add(row)
+            before[row] |= _known(self._posted(computing, needing, row))
+
+    def _posted(self, computing: Sequence[int], needing: int | None, row: int) -> int | None:
+        """Return the operation after which a receive is posted: of the direction of the one that needs it."""
+        alike = [one for one in computing if needing is not None and self._word[one] == self._word[needing]]
+        return self._ended(alike, row)
+
+
+def _known(row: int | None) -> set[int]:
+    return set() if row is None else {row}
+
+
+def _first_word(name: str) -> str:
+    found = _WORD.search(name)
+    return found[0] if found else name
+
+
+def _blocks(rows: Ints, key: Ints, number: Ints) -> Iterator[Ints]:
+    """Yield the rows that have key and number in common, if they are several."""
+    table = pd.Series(rows).groupby([key, number])
+    yield from (block.to_numpy() for _, block in table if len(block) > 1)

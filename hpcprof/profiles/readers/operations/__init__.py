@@ -1,0 +1,20 @@
+"""Tables of operations, written by timers of the program itself: one row per operation, with all ranks."""
+
+from hpcprof.profiles.readers.declaration import ProfileContent, Reader
+
+_OWN = (".operations.parquet", ".operations.csv")
+_SHARED = (".parquet", ".csv")
+
+OPERATIONS = Reader(
+    "operations",
+    suffixes=(*_OWN, *_SHARED),
+    files="tables of operations (*.parquet or *.csv)",
+    content=ProfileContent.TIMELINE,
+    read="hpcprof.profiles.readers.operations.reader:read",
+    reads_parts=True,
+    identify_rank="hpcprof.profiles.readers.operations.reader:identify_rank",
+    several_ranks="hpcprof.profiles.readers.operations.reader:several_ranks",
+    shared_suffixes=_SHARED,
+    own_suffixes=_OWN,
+    recognize="hpcprof.profiles.readers.operations.table:is_table",
+)

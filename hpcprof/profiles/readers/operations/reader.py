@@ -1,0 +1,127 @@
+"""Reads a table of operations as the timelines of its ranks.
+
+Operations that compute are operators of the host, which has no GPU to show, and communication is that of the
+host. Each step is a range.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.profiles.collective_operations import operation
+from hpcprof.profiles.losses import LossKind, Subject, losses
+from hpcprof.profiles.readers.declaration import ProfilePart, SeveralRanks
+from hpcprof.profiles.readers.operations import OPERATIONS
+from hpcprof.profiles.readers.operations.table import UNKNOWN, read_table
+from hpcprof.profiles.readers.string_table import StringTable
+from hpcprof.profiles.timeline import (
+    NO_BYTES,
+    UNKNOWN_RANKS,
+    ApiCalls,
+    Collectives,
+    Kernels,
+    MemoryOperations,
+    Operators,
+    Origin,
+    Ranges,
+    Timeline,
+)
+
+_STEP = "iteration"
+_MESSAGES = {"send": "Send", "recv": "Recv"}
+_HOST = ("host", "wait")
+
+
+def identify_rank(path: Path) -> int | None:
+    """Return the rank of a table that has only one."""
+    ranks = read_table(path)[0]["rank"].unique()
+    return int(ranks[0]) if len(ranks) == 1 else None
+
+
+def several_ranks(path: Path) -> SeveralRanks | None:
+    """Return the ranks of a table, each as a process of its own; None if it has one."""
+    ranks = tuple(sorted(map(int, read_table(path)[0]["rank"].unique())))
+    return SeveralRanks(tuple((rank,) for rank in ranks), ranks) if len(ranks) > 1 else None
+
+
+def read(path: Path, part: ProfilePart | None = None) -> Timeline:
+    """Read the operations of the ranks of ``part``, by default of all.
+
+    Each name of communication is a thread of its own, because sends and receives overlap computing.
+    """
+    table, damaged = read_table(path)
+    world = int(table["rank"].nunique())
+    lost = losses(LossKind.ROW, Subject.OPERATOR, {"": damaged}, len(table) + damaged)
+    if part is not None:
+        table = table[table["rank"].isin(part.processes)]
+    strings = StringTable()
+    threads = {name: 1 + number for number, name in enumerate(sorted(table["name"].unique()))}
+    communicates = ~table["kind"].isin((*_HOST, "compute"))
+    computing = table[table["kind"] == "compute"]
+    ranges = _ranges(table, strings)
+    operators = Operators(**_spans(computing), name=_names(computing, strings))
+    communication = _communication(table[communicates], strings, threads)
+    return Timeline(
+        origin=Origin(
+            path=path,
+            kind=OPERATIONS.name,
+            rank=int(table["rank"].iloc[0]) if table["rank"].nunique() == 1 else None,
+            world_size=world,
+            start_utc_ns=0,
+            losses=tuple(lost) if part is None or part.first else (),
+        ),
+        strings=strings.array(),
+        kernels=Kernels.empty(),
+        memops=MemoryOperations.empty(),
+        calls=ApiCalls.empty(),
+        ranges=ranges,
+        operators=operators,
+        host_collectives=communication,
+    )
+
+
+def _spans(rows: pd.DataFrame) -> dict[str, np.ndarray]:
+    start = rows["start_ns"].to_numpy(np.int64)
+    rank = rows["rank"].to_numpy(np.int64)
+    return {
+        "start": start,
+        "end": start + rows["duration_ns"].to_numpy(np.int64),
+        "process": rank,
+        "thread": np.zeros(len(rows), np.int64),
+    }
+
+
+def _names(rows: pd.DataFrame, strings: StringTable) -> np.ndarray:
+    return strings.add_all(rows["name"])
+
+
+def _ranges(rows: pd.DataFrame, strings: StringTable) -> Ranges:
+    """Return a range for each step, and one for each operation of the host and each wait."""
+    ends = rows.assign(end_ns=rows["start_ns"] + rows["duration_ns"])
+    steps = ends.groupby(["rank", "step"], as_index=False).agg(
+        start_ns=("start_ns", "min"), end_ns=("end_ns", "max")
+    )
+    steps["duration_ns"] = steps["end_ns"] - steps["start_ns"]
+    steps["name"] = [f"{_STEP} {step}" for step in steps["step"]]
+    whole = pd.concat([steps, rows[rows["kind"].isin(_HOST)]], ignore_index=True)
+    return Ranges(**_spans(whole), name=_names(whole, strings))
+
+
+def _communication(rows: pd.DataFrame, strings: StringTable, threads: dict[str, int]) -> Collectives:
+    spans = _spans(rows)
+    spans["thread"] = rows["name"].map(threads).to_numpy(np.int64)
+    kinds = zip(rows["kind"], rows["name"], strict=True)
+    named = (_MESSAGES.get(kind) or operation(name) or "AllReduce" for kind, name in kinds)
+    group = rows["group"].to_numpy()
+    communicator = strings.add_all(text or None for text in group)
+    return Collectives(
+        **spans,
+        operation=strings.add_all(named),
+        communicator=communicator,
+        bytes=np.where(rows["bytes"] == UNKNOWN, NO_BYTES, rows["bytes"]).astype(np.int64),
+        ranks=np.full(len(rows), UNKNOWN_RANKS),
+        peer=rows["peer"].to_numpy(np.int64),
+    )

@@ -1,0 +1,193 @@
+"""The table of operations: one row per operation of a rank in a step, as Parquet or CSV.
+
+Timers of a program write it (Megatron's, NeMo's, or its own). Columns, of which the first six are required:
+
+====================== ====================================================================================
+``rank, step``         who and when
+``name, kind``         the kind is one of `KINDS`
+``start_ns``           since any moment that all ranks share, or since the beginning of the step
+``duration_ns``        with the time that communication waits for its peers
+``stage``              the stage of the pipeline
+``microbatch, chunk``  the chunk is that of the whole model
+``group``              a name that the ranks of a collective share
+``peer``               the rank at the other end of a send or a receive
+``bytes``              what is sent
+====================== ====================================================================================
+
+The columns that ByteDance's StragglerAnalysis publishes are read too (`_ALIASES`): seconds become
+nanoseconds, and the kind follows from the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from hpcprof.common.errors import DamagedInput, reading
+from hpcprof.common.units import listed
+from hpcprof.profiles.collective_operations import POINT_TO_POINT, operation
+from hpcprof.profiles.input_bounds import bomb, most_unpacked
+from hpcprof.profiles.timeline import LATEST, LONGEST
+
+KINDS = ("compute", "collective", "send", "recv", "wait", "host")
+REQUIRED = ("rank", "step", "name", "kind", "start_ns", "duration_ns")
+OPTIONAL = ("stage", "microbatch", "chunk", "group", "peer", "bytes", "replica")
+UNKNOWN = -1
+"""The value of an optional column where a row has none."""
+
+_ALIASES = {
+    "optype": "name",
+    "start_ts": "start_ns",
+    "duration": "duration_ns",
+    "mb_id": "microbatch",
+    "gmc": "chunk",
+    "dp_rank": "replica",
+}
+_SECONDS = ("start_ts", "duration")
+_TEXTS = ("name", "kind", "group")
+_OVERLAPPING = 0.5
+"""Minimum share of steps that begin before the one before ends, where times count from the step's start."""
+
+
+def is_table(path: Path) -> bool:
+    """Return whether a file has the columns of a table of operations, by its head."""
+    try:
+        return not _missing(_columns(path))
+    except (OSError, pa.ArrowException):
+        return False
+
+
+def _columns(path: Path) -> list[str]:
+    if path.suffix.lower() == ".parquet":
+        return list(pq.read_schema(path).names)
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return [name.strip().strip('"') for name in file.readline(1 << 16).split(",")]
+
+
+def _missing(columns: list[str]) -> list[str]:
+    names = {_ALIASES.get(name, name) for name in columns}
+    names |= {"kind"} if "optype" in columns else set()
+    return [name for name in REQUIRED if name not in names]
+
+
+def read_table(path: Path) -> tuple[pd.DataFrame, int]:
+    """Return the operations of a table by rank, step and start, and the number of rows that are damaged.
+
+    Columns are those of the module, without aliases. Unknown numbers are `UNKNOWN`, unknown groups empty. If
+    ``start_ns`` counts from the beginning of each step, the steps are put one after another. Raises
+    DamagedInput if columns or all rows are missing.
+    """
+    rows, damaged = _kept(path)
+    return _ordered(rows), damaged
+
+
+def read_tables(paths: Sequence[Path]) -> pd.DataFrame:
+    """Return the operations of several tables, such as of one per rank, as `read_table` does."""
+    return _ordered(pd.concat([_kept(path)[0] for path in paths]))
+
+
+def _kept(path: Path) -> tuple[pd.DataFrame, int]:
+    with reading(path):
+        state = path.stat()
+    return _read(path, state.st_mtime_ns, state.st_size)
+
+
+def _ordered(rows: pd.DataFrame) -> pd.DataFrame:
+    by = ["rank", "step", "start_ns", "duration_ns", "name"]
+    ordered: pd.DataFrame = rows.sort_values(by, kind="stable", ignore_index=True)
+    ordered["start_ns"] = _one_after_another(ordered)
+    return ordered
+
+
+@lru_cache(maxsize=1)
+def _read(path: Path, _changed: int, _size: int) -> tuple[pd.DataFrame, int]:
+    with reading(path):
+        try:
+            absent = _missing(_columns(path))
+            if absent:
+                raise DamagedInput(
+                    f"{path} is no table of operations: it has no column {listed(absent, len(absent))}."
+                )
+            table = _arrow(path)
+        except (pa.ArrowException, KeyError) as error:
+            raise DamagedInput(f"{path} cannot be read: {str(error).splitlines()[0]}") from None
+    rows = pd.DataFrame({name: table[name].to_pandas() for name in table.column_names})
+    for name in {*_SECONDS} & {*rows.columns}:
+        rows[name] = pd.to_numeric(rows[name], errors="coerce").astype(float) * 1e9
+    rows = rows.rename(columns=_ALIASES)
+    rows["name"] = rows["name"].astype(str)
+    if "kind" not in rows:
+        rows["kind"] = rows["name"].map({name: _kind(name) for name in rows["name"].unique()})
+    return _checked(path, rows)
+
+
+def _arrow(path: Path) -> pa.Table:
+    """Return the columns of a file that have a meaning."""
+    wanted = {*REQUIRED, *OPTIONAL, *_ALIASES}
+    names = _columns(path)
+    if twice := [name for name in wanted if names.count(name) > 1]:
+        raise DamagedInput(f"{path} has several columns {twice[0]}.")
+    if path.suffix.lower() != ".parquet":
+        return pyarrow.csv.read_csv(path).select([name for name in names if name in wanted])
+    with pq.ParquetFile(path) as file:
+        groups = range(file.metadata.num_row_groups)
+        unpacked = sum(file.metadata.row_group(group).total_byte_size for group in groups)
+        if unpacked > most_unpacked(path.stat().st_size):
+            raise bomb(path)
+        return file.read([name for name in names if name in wanted])
+
+
+def _kind(name: str) -> str:
+    """Return the kind of an operation that its table does not tell."""
+    known = operation(name)
+    if known in POINT_TO_POINT:
+        return "recv" if known == "Recv" else "send"
+    if known is not None:
+        return "collective"
+    return "host" if name == "gc" else "compute"
+
+
+def _checked(path: Path, rows: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """Return the rows with numbers that are possible, in their order, and how many others there were."""
+    for name in OPTIONAL:
+        if name not in rows:
+            rows[name] = "" if name in _TEXTS else UNKNOWN
+    numbers = [name for name in (*REQUIRED, *OPTIONAL) if name not in _TEXTS]
+    for name in numbers:
+        rows[name] = pd.to_numeric(rows[name], errors="coerce")
+        if rows[name].dtype == bool:
+            rows[name] = rows[name].astype(np.int64)
+        if name in OPTIONAL:
+            rows[name] = rows[name].fillna(UNKNOWN)
+    for name in _TEXTS:
+        rows[name] = rows[name].astype(object).where(rows[name].notna(), "").astype(str)
+    valid = rows["kind"].isin(KINDS) & rows[numbers].abs().lt(LATEST).all(axis=1)
+    valid &= (rows["duration_ns"] >= 0) & (rows["duration_ns"] < LONGEST) & (rows["rank"] >= 0)
+    kept = rows.loc[valid, [*REQUIRED, *OPTIONAL]]
+    if not len(kept):
+        raise DamagedInput(
+            f"{path} has no valid operation: a row needs numbers, a duration of at least 0, and a kind of "
+            f"{listed(KINDS, len(KINDS))}."
+        )
+    kept = kept.astype(dict.fromkeys(numbers, np.int64))
+    return kept, int((~valid).sum())
+
+
+def _one_after_another(rows: pd.DataFrame) -> pd.Series:
+    """Return the starts; where each step counts from its beginning, the steps follow each other."""
+    end = rows["start_ns"] + rows["duration_ns"]
+    first = rows.groupby("step")["start_ns"].min()
+    last = end.groupby(rows["step"]).max()
+    early = first.to_numpy()[1:] < last.to_numpy()[:-1]
+    if early.sum() > _OVERLAPPING * len(early):
+        # The origin of each step is its beginning, not its first operation.
+        begin = (last.cumsum() - last).to_dict()
+        return rows["start_ns"] + rows["step"].map(begin).astype(np.int64)
+    return rows["start_ns"]

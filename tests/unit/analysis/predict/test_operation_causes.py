@@ -1,0 +1,107 @@
+"""Tables of operations are replayed as published, and the slow worker, stage and kind come first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hpcprof.analysis.explain.changes import parse_changes
+from hpcprof.analysis.explain.explanation import Cause
+from hpcprof.analysis.predict.operation_causes import explain_operations, what_if_operations
+from hpcprof.common.errors import UsageError
+from hpcprof.profiles.readers.operations.table import read_tables
+
+DATA = Path(__file__).parents[3] / "data"
+
+# Of result-ST.json in ByteDance-Seed/StragglerAnalysis: means over the steps, in seconds, and slowdowns.
+MEASURED, REPLAYED, IDEAL = 2.2144478, 2.1726968, 1.8432958
+SLOWDOWNS = {
+    ("replica", "0"): 1.17308,
+    ("replica", "1"): 1.17787,
+    ("stage", "0"): 0.99805,
+    ("stage", "1"): 0.98306,
+    ("stage", "2"): 0.98249,
+    ("stage", "3"): 1.23226,
+    ("name", "forward-compute"): 1.0875,
+    ("name", "backward-compute"): 1.07416,
+    ("name", "embedding-grads-all-reduce"): 1.00955,
+    ("name", "grads-reduce-scatter"): 1.00267,
+    ("name", "optimizer-clip-main-grad"): 1.00235,
+    ("name", "optimizer"): 1.00148,
+    ("name", "params-all-gather"): 1.00113,
+}
+
+
+@pytest.fixture(scope="module")
+def job() -> pd.DataFrame:
+    """Return the operations of a job of 8 ranks whose last stage has more work."""
+    return read_tables([DATA / "pipeline_job.parquet"])
+
+
+@pytest.fixture(scope="module", params=["replicas", "inferred"])
+def explained(request: pytest.FixtureRequest, job: pd.DataFrame) -> tuple[object, pd.DataFrame]:
+    """Explain it with the replicas that the table has, and with those that its messages show."""
+    table = job if request.param == "replicas" else job.assign(replica=-1)
+    return explain_operations(table)
+
+
+def test_the_figures_are_those_that_were_published(explained: tuple[object, pd.DataFrame]) -> None:
+    table = explained[1].set_index(["by", "value"])
+    assert table.loc[("replay", ""), "step_ns"] == pytest.approx(REPLAYED * 1e9, rel=1e-6)
+    assert table.loc[("ideal", ""), "step_ns"] == pytest.approx(IDEAL * 1e9, rel=1e-6)
+    for key, slowdown in SLOWDOWNS.items():
+        assert table.loc[key, "slowdown"] == pytest.approx(slowdown, rel=1e-4), key
+
+
+def test_the_stage_with_more_work_and_its_kind_are_the_first_finding(job: pd.DataFrame) -> None:
+    found = explain_operations(job)[0]
+    first = found.findings[0]
+    assert (first.cause, first.ranks) == (Cause.PIPELINE_BUBBLE, (6, 7))
+    assert first.where == "forward-compute, backward-compute on stage 3"
+    assert found.step.elapsed_ns == pytest.approx(MEASURED * 1e9, rel=1e-6)
+
+
+def test_a_worker_with_slow_operations_of_one_kind_is_the_first_finding(job: pd.DataFrame) -> None:
+    ideal = job.groupby(["name"])["duration_ns"].transform("median").where(job["kind"] == "compute")
+    table = job.assign(duration_ns=ideal.fillna(job["duration_ns"]).astype(np.int64))
+    table = table[table["kind"].isin(("compute", "send", "recv"))]
+    table = table[table["name"] != "optimizer-clip-main-grad"]
+    slow = (table["rank"] == 2) & (table["name"] == "backward-compute")
+    table["duration_ns"] = table["duration_ns"].where(~slow, 2 * table["duration_ns"])
+    first = explain_operations(table)[0].findings[0]
+    assert (first.cause, first.ranks, first.where) == (
+        Cause.LATE_RANK_GPU,
+        (2,),
+        "backward-compute on stage 1",
+    )
+
+
+def test_a_what_if_keeps_only_some_measured_times(job: pd.DataFrame) -> None:
+    def step(*changes: str) -> float:
+        return what_if_operations(job, parse_changes(changes)).elapsed_ns / 1e9
+
+    assert step() == pytest.approx(REPLAYED, rel=1e-6)
+    assert step("ideal") == pytest.approx(IDEAL, rel=1e-6)
+    assert step("ideal!stage:3") == pytest.approx(IDEAL * 1.23226, rel=1e-4)
+    assert step("ideal@stage:3") < 0.85 * REPLAYED
+    assert step("kernel:-compute*0.5") < 0.6 * REPLAYED
+    assert step("kernel:-compute*0.5@7") < REPLAYED
+    assert step("comm*0") == step("bandwidth*1e12")
+    assert step("rank:7=median", "rank:6=median") < REPLAYED
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("ideal@stage:9", "no operation of 'stage:9'"),
+        ("kernel:gemm*0", "no operation of the table has a name that matches 'gemm'"),
+        ("copy*0", "copy changes nothing in a table of operations"),
+        ("ideal@gemm", "write it as in ideal or ideal@stage:3"),
+    ],
+)
+def test_a_change_of_something_else_is_refused(job: pd.DataFrame, change: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        what_if_operations(job, parse_changes([change]))
