@@ -43,6 +43,8 @@ class LossKind(str, Enum):
     """The capture began or ended (``detail``) inside a step."""
     CATEGORY = "category"
     """Events of the category ``detail`` are left out, because hpcprof does not read it."""
+    TABLE = "table"
+    """The tables ``detail`` of an export hold events that hpcprof does not read."""
     PROCESS = "process"
     """Rows of processes without a rank are left out of a profile that holds several ranks."""
     NUMBERED = "numbered"
@@ -236,6 +238,7 @@ _SENTENCES = {
     "and {their} kernels are not in the profile (nsys --cuda-graph-trace=node records them)",
     LossKind.STEP: "the capture {detail} inside a step, which is left out",
     LossKind.CATEGORY: "{amount} of the category {detail} {are} not supported and {are} left out",
+    LossKind.TABLE: "the export has events that hpcprof does not read: {detail}",
     LossKind.PROCESS: "{amount} {belong} to processes without a rank and {are} left out",
     LossKind.NUMBERED: "one profile holds several ranks, numbered by process id: their ranks are not "
     "recorded",

@@ -55,6 +55,10 @@ _MAGIC = b"SQLite format 3\x00"
 _CHUNK = 900
 
 
+_DESCRIBING = ("ANALYSIS_", "ENUM_", "META_", "MPI_COMM", "MPI_RANKS", "PROFILER_OVERHEAD", "TARGET_INFO_")
+"""Beginnings of the names of tables about the capture, not the program."""
+
+
 class BulkColumns(NamedTuple):
     """Columns of a large table: integers, and texts and blobs, by name.
 
@@ -258,6 +262,14 @@ class NsysExport:
         if name not in self._found_tables:
             self._found_tables[name] = self._found(name)
         return self._found_tables[name]
+
+    def unread(self) -> list[str]:
+        """Return the tables of events that have rows and nobody asked for, sorted."""
+        read = {table.name for table in self._found_tables.values() if table}
+        others = (self.table(name) for name in sorted(self.tables - read) if not name.startswith(_DESCRIBING))
+        return [
+            table.name for table in others if table and table.columns & {"start", "timestamp", "rawTimestamp"}
+        ]
 
     def begin_bulk(self, tables: Mapping[str, Mapping[str, int | None]]) -> None:
         """Begin to read tables, each with its columns, as `ExportTable.begin_bulk`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -80,8 +81,12 @@ def _timeline(export: NsysExport) -> Timeline:
     unnamed = [*_unnamed(names, Subject.KERNEL), *_unnamed(called, Subject.CALL)]
     lost = [*of_kernels, *of_memory, *of_graphs, *of_calls, *of_ranges, *of_waits, *of_mpi, *of_system]
     lost += [*of_samples, *unnamed]
+    described = origin(export, lost, set(distinct(gpu["process"]).tolist()))
+    if unread := export.unread():
+        unread_tables = Loss(LossKind.TABLE, Subject.CAPTURE, len(unread), None, ", ".join(unread))
+        described = replace(described, losses=(*described.losses, unread_tables))
     return Timeline(
-        origin=origin(export, lost, set(distinct(gpu["process"]).tolist())),
+        origin=described,
         strings=texts,
         kernels=kernels(gpu, names, kernel_classification.classes_of(names, texts)),
         memops=memory,

@@ -241,6 +241,19 @@ def test_a_capture_that_lost_its_kernels_keeps_the_warnings_of_all_processes(tmp
     assert loss.sentence == "the profiler reports: No CUDA events collected"
 
 
+def test_tables_of_events_that_are_not_read_are_named_once(export: Path) -> None:
+    change(
+        export,
+        "CREATE TABLE CUDA_UM_CPU_PAGE_FAULT_EVENTS (start INTEGER)",
+        "INSERT INTO CUDA_UM_CPU_PAGE_FAULT_EVENTS VALUES (5), (6)",
+        "CREATE TABLE GENERIC_EVENTS (rawTimestamp INTEGER)",
+        "INSERT INTO GENERIC_EVENTS VALUES (5)",
+        "CREATE TABLE SCHED_EVENTS (start INTEGER)",
+    )
+    (loss,) = read(export).origin.losses
+    assert loss.sentence.endswith("does not read: CUDA_UM_CPU_PAGE_FAULT_EVENTS, GENERIC_EVENTS")
+
+
 def loosen(path: Path, table: str) -> None:
     """Let the columns of a table hold any value."""
     with sqlite3.connect(path) as connection:
