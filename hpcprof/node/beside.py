@@ -1,9 +1,10 @@
-"""The process beside the ranks of a node: samples, the stall watch, and the end of leftover processes.
+"""The process beside the ranks of a node: samples, the stall watch, and the end of what is left or waits.
 
 The wrapper of the node's first rank starts it as ``python3 -IS RUN/node`` with these arguments: the run, the
 node, the process of the wrapper, its rank and the number of ranks; whether to sample (1 or 0); the seconds
-without progress that are a stall (0 for none); whether a stall ends the run; and the seconds that leftover
-processes have to end. Nothing here may make the job fail.
+without progress that are a stall (0 for none); whether a stall ends the run; the seconds that leftover
+processes have to end; whether the failure of a rank ends the programs of the others; and the seconds that
+their profilers then have (0 for no limit). Nothing here may make the job fail.
 """
 
 import os
@@ -11,7 +12,9 @@ import signal
 import sys
 import threading
 import time
+from typing import Sequence, Union
 
+from .failures import Failures
 from .leftovers import Leftovers
 from .stalls import StallWatch, processes
 from .telemetry import Sampler
@@ -22,12 +25,13 @@ _LOOK_SECONDS = 2.0
 def main() -> None:
     """Run until the ranks of the node have ended, or SIGTERM."""
     run, node = sys.argv[1:3]
-    wrapper, rank, ranks, samples, limit, stops, grace = map(int, sys.argv[3:])
+    wrapper, rank, ranks, samples, limit, stops, grace, fails, profilers = map(int, sys.argv[3:])
     # Before the first thread: the sampler waits for this signal, and takes a last sample.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     watch = StallWatch(run, node, rank, ranks, limit, bool(stops), wrapper) if limit else None
     threads = [threading.Thread(target=_watch, args=(watch,), daemon=True)] if watch else []
-    threads.append(threading.Thread(target=_end_leftovers, args=(run, wrapper, grace), daemon=True))
+    lookers = [Leftovers(run, grace), *([Failures(run, profilers)] if fails else [])]
+    threads.append(threading.Thread(target=_end_processes, args=(run, wrapper, lookers), daemon=True))
     for thread in threads:
         thread.start()
     if samples:
@@ -49,11 +53,11 @@ def _watch(watch: StallWatch) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _end_leftovers(run: str, wrapper: int, grace: float) -> None:
-    leftovers = Leftovers(run, grace)
+def _end_processes(run: str, wrapper: int, lookers: "Sequence[Union[Leftovers, Failures]]") -> None:
     while os.getppid() == wrapper or processes(run):
-        try:
-            leftovers.look()
-        except OSError:
-            pass  # a process or the folder is gone
+        for looker in lookers:
+            try:
+                looker.look()
+            except OSError:
+                pass  # a process or the folder is gone
         time.sleep(_LOOK_SECONDS)

@@ -1,12 +1,11 @@
 """Processes that programs leave behind, such as daemons, for which a profiler or a launcher waits."""
 
 import os
-import re
 import signal
 import time
-from typing import Dict, List, Set
+from typing import Dict, List
 
-from .stalls import Process, programs
+from .stalls import Process, programs, waiting_ranks
 
 _KILL_SECONDS = 5.0
 """Seconds between SIGTERM and SIGKILL."""
@@ -25,7 +24,7 @@ class Leftovers:
     def look(self) -> None:
         """Note what the programs have left in ``state/rankNNNNN.left``, and end it when its time is over."""
         now = time.monotonic()
-        waiting = self._waiting()
+        waiting = waiting_ranks(self._run)
         left: Dict[int, List[Process]] = {}
         for process in programs(self._run) if waiting else []:
             if process.rank in waiting:
@@ -37,12 +36,6 @@ class Leftovers:
             if over >= 0:
                 for process in here:
                     process.send(signal.SIGTERM if over < _KILL_SECONDS else signal.SIGKILL)
-
-    def _waiting(self) -> Set[int]:
-        """Return the ranks whose program has ended, and whose profiler has not."""
-        names = set(os.listdir(self._run + "/state"))
-        ended = (re.match(r"rank([0-9]+)\.code$", name) for name in names)
-        return {int(name.group(1)) for name in ended if name and "rank%s.exit" % name.group(1) not in names}
 
     def _note(self, rank: int, left: List[Process]) -> None:
         path = "%s/state/rank%05d.left" % (self._run, rank)

@@ -52,7 +52,8 @@ class RankSample(NamedTuple):
 Sample = Dict[int, RankSample]
 
 
-def _read(path: str) -> bytes:
+def read(path: str) -> bytes:
+    """Return the content of a file; empty if it cannot be read."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -73,12 +74,12 @@ class Process:
 
     def text(self, name: str) -> str:
         """Return one of its files in ``/proc``; empty if it is gone."""
-        return _read(self.path + "/" + name).decode("utf-8", "replace")
+        return read(self.path + "/" + name).decode("utf-8", "replace")
 
     def progress(self) -> Tuple[str, int]:
         """Return w, r or u, and the steps and collectives done: the hook names one of its threads so."""
         for path in glob.glob(self.path + "/task/*/comm"):
-            name = re.match(rb"hp([rwu])([0-9]+)$", _read(path).strip())
+            name = re.match(rb"hp([rwu])([0-9]+)$", read(path).strip())
             if name:
                 return name.group(1).decode(), int(name.group(2))
         return "", 0
@@ -104,7 +105,7 @@ def processes(run: str) -> List[Process]:
     marked = []
     for name in os.listdir("/proc"):
         if name.isdigit():
-            text = _read("/proc/%s/environ" % name)
+            text = read("/proc/%s/environ" % name)
             variables = dict(part.partition(b"=")[::2] for part in text.split(b"\0"))
             if all(variables.get(key) == value for key, value in wanted.items()):
                 marked.append(Process(int(name), variables))
@@ -120,6 +121,13 @@ def ended_ranks(run: str) -> Set[int]:
     """Return the ranks whose program has ended, though a profiler may still write."""
     names = (re.match(r"rank([0-9]+)\.(exit|code)$", name) for name in os.listdir(run + "/state"))
     return {int(name.group(1)) for name in names if name}
+
+
+def waiting_ranks(run: str) -> Set[int]:
+    """Return the ranks whose program has ended, and whose profiler has not."""
+    names = set(os.listdir(run + "/state"))
+    ended = (re.match(r"rank([0-9]+)\.code$", name) for name in names)
+    return {int(name.group(1)) for name in ended if name and "rank%s.exit" % name.group(1) not in names}
 
 
 def sample(of: Iterable[Process]) -> Sample:
@@ -333,7 +341,7 @@ class StallWatch:
 
     def _pulse(self) -> bytes:
         """Return the progress of all nodes."""
-        return b"".join(_read(path) for path in sorted(glob.glob(glob.escape(self._state("pulse")) + "/*")))
+        return b"".join(read(path) for path in sorted(glob.glob(glob.escape(self._state("pulse")) + "/*")))
 
     def _polls(self, rank: int) -> bool:
         """Return whether a rank that uses a CPU only waits: each of its running threads is inside a call."""
@@ -342,7 +350,7 @@ class StallWatch:
             if process.rank != rank:
                 continue
             stats = (
-                _read(path).decode("utf-8", "replace") for path in glob.glob(process.path + "/task/*/stat")
+                read(path).decode("utf-8", "replace") for path in glob.glob(process.path + "/task/*/stat")
             )
             running = {stat.split(" ")[0] for stat in stats if stat.rpartition(") ")[2].startswith("R")}
             if not running:
@@ -399,7 +407,7 @@ class StallWatch:
         for descriptor in glob.glob(process.path + "/fd/*"):
             try:
                 if "memfd:hpcprof-stack" in os.readlink(descriptor):
-                    stack = _read(descriptor)
+                    stack = read(descriptor)
                     if stack:
                         with open(path, "wb") as file:
                             file.write(stack)
@@ -473,7 +481,7 @@ class StallWatch:
         for process in processes(self._run):
             parent = re.search(r"^PPid:\s*(\d+)", process.text("status"), re.MULTILINE)
             if not process.is_profiled or (
-                parent and wrapper in _read("/proc/%s/cmdline" % parent.group(1)).split(b"\0")
+                parent and wrapper in read("/proc/%s/cmdline" % parent.group(1)).split(b"\0")
             ):
                 process.send(signal.SIGTERM)
         self._await_end(15)

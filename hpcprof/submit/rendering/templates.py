@@ -86,8 +86,6 @@ NODE = "node"
 _LEFTOVER_SECONDS = 30
 """Seconds that processes which a program leaves behind have to end by themselves."""
 
-# How often a rank looks whether another one has failed: less often the more ranks ask the file system.
-_WATCH_SECONDS, _WATCHED_RANKS, _LONGEST_WATCH_SECONDS = 2, 500, 20
 # How long a failed rank waits for the others to end, with profilers that still write and without.
 _PROFILERS_SECONDS, _PROGRAMS_SECONDS = 330, 60
 
@@ -132,7 +130,7 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     rank_variables: Sequence[str]
     """The families of environment variables that may tell a process its rank, in this order."""
     beside: bool
-    """True if a process runs beside the ranks of each node: for samples, stalls or leftover processes."""
+    """True if a process runs beside the ranks of each node: for samples, stalls, failures or leftovers."""
     leftover_seconds: int = _LEFTOVER_SECONDS
     """Seconds that processes which a program leaves behind have to end by themselves."""
     warning: tuple[str, int] = ("", 0)
@@ -140,9 +138,9 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     signals: str = "HUP INT QUIT TERM USR1 USR2 ALRM XCPU"
     """The signals that a program may act on; the shells around it outlive them."""
     watches_ranks: bool
-    """True if the wrappers end the other ranks when one fails."""
-    watch_seconds: int
-    """The seconds between two looks at the other ranks."""
+    """True if hpcprof ends the other ranks when one fails."""
+    watch_seconds: int = 2
+    """The seconds between two looks at the other ranks, in wrappers of version 0.3."""
     profilers_limit: int
     """The seconds that a failed rank waits for the others."""
     profiled_ranks: list[str]
@@ -223,6 +221,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     pauses = site.dcgm and profiled and profiler.counters(target, job.profiler_options)
     flags = profiler.flags(target, job.profiler_options)
     launcher = LAUNCHERS[site.launcher.name]
+    watches = job.ranks > 1 and bool(profiled or not launcher.ends_other_ranks)
     start_up = profiler.start_up(target) if profiled else {}
     hook = hook_modules(
         has_pulse=not job.no_hook,
@@ -252,9 +251,8 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
         warning=("", 0)
         if scheduler.sends_signal and job.on_timeout != "resubmit"
         else warning_of(job.signal, job.on_timeout),
-        watches_ranks=job.ranks > 1 and bool(profiled or not launcher.ends_other_ranks),
-        beside=bool(job.stall_timeout or not job.no_telemetry or (profiled and profiler.command)),
-        watch_seconds=min(_WATCH_SECONDS + job.ranks // _WATCHED_RANKS, _LONGEST_WATCH_SECONDS),
+        watches_ranks=watches,
+        beside=bool(watches or job.stall_timeout or not job.no_telemetry or (profiled and profiler.command)),
         profilers_limit=_PROFILERS_SECONDS if profiled else _PROGRAMS_SECONDS,
         profiled_ranks=profiled,
         place_conditions=place_conditions(job.profile_ranks) if profiled else {},
@@ -284,7 +282,7 @@ def render(site: Site, job: Job, rendering: Rendering) -> dict[str, str]:
     texts[JOB_SCRIPT] = scheduler.revised(texts[JOB_SCRIPT])
     texts |= {f"{START_UP}/{path}": text for path, text in {**hook, **start_up}.items()}
     if common.beside:
-        texts |= _node_modules("__init__", "beside", "leftovers", "stalls", "telemetry")
+        texts |= _node_modules("__init__", "beside", "failures", "leftovers", "stalls", "telemetry")
         texts[f"{NODE}/__main__.py"] = "from hpcprof_node.beside import main\n\nmain()\n"
     if common.finds_mpi or values.get("mpi_trial"):
         words = Path(node.__file__).with_name("program_words.py")
