@@ -33,7 +33,8 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.programs import KINDS, Loop  # noqa: E402
 from benchmarks.simulated_exports import write_export  # noqa: E402
-from hpcprof.analysis.explain.explanation import Cause, Explanation, Finding  # noqa: E402
+from hpcprof.analysis.explain.cause import Cause  # noqa: E402
+from hpcprof.analysis.explain.explanation import Explanation, Finding  # noqa: E402
 from hpcprof.analysis.framework.registry import ACROSS_RUNS  # noqa: E402
 from hpcprof.analysis.steps.once import once_ns  # noqa: E402
 from hpcprof.analysis.steps.run_step import PARTS, ended_steps, step_series, whole_steps  # noqa: E402

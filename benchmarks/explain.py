@@ -31,10 +31,11 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.collect import FETCH, HPCPROF, cost  # noqa: E402
 from benchmarks.programs import explain_programs  # noqa: E402
 from hpcprof.analysis.explain.changes import parse_changes  # noqa: E402
-from hpcprof.analysis.explain.explain import Replayable, explain_run, replayable  # noqa: E402
+from hpcprof.analysis.explain.explain import explain_run  # noqa: E402
 from hpcprof.analysis.explain.explanation import Finding  # noqa: E402
 from hpcprof.analysis.explain.inputs import ExplainInputs  # noqa: E402
 from hpcprof.analysis.explain.replay import Replay  # noqa: E402
+from hpcprof.analysis.explain.replayable import Replayable, replayable  # noqa: E402
 from hpcprof.analysis.explain.whatif import predict  # noqa: E402
 from hpcprof.results.ask.explanation import explain_inputs  # noqa: E402
 from hpcprof.results.collect.run_names import find_known_run  # noqa: E402

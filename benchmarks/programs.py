@@ -23,8 +23,9 @@ ROOT = Path(__file__).parents[1]
 # For what lies beside this file's folder.
 sys.path.insert(0, str(ROOT))
 
+from hpcprof.analysis.explain.cause import Cause  # noqa: E402
 from hpcprof.analysis.explain.explain import explain_run  # noqa: E402
-from hpcprof.analysis.explain.explanation import Cause, Finding  # noqa: E402
+from hpcprof.analysis.explain.explanation import Finding  # noqa: E402
 from hpcprof.analysis.explain.inputs import ExplainInputs  # noqa: E402
 from hpcprof.analysis.explain.stream_waits import SUBJECT  # noqa: E402
 from hpcprof.profiles.timeline import Category, Timeline  # noqa: E402

@@ -123,9 +123,9 @@ def _analyses(context: click.Context, incomplete: str) -> Iterable[str]:
 
 
 def _gates(context: click.Context, incomplete: str) -> Iterable[str]:
-    from hpcprof.analysis.explain.explanation import Cause
+    from hpcprof.analysis.explain.cause import cause_names
 
-    return [cause.value for cause in Cause]
+    return cause_names()
 
 
 def _runs(context: click.Context, incomplete: str) -> Iterator[str]:

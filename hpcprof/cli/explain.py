@@ -83,7 +83,7 @@ def _broken(gates: list[Gate], explanation: Explanation) -> bool:
     broken = False
     for gate in gates:
         if reason := gate.unknown_in(explanation):
-            click.echo(f"hpcprof: --fail-on {gate.cause.value} could not be judged: {reason}", err=True)
+            click.echo(f"hpcprof: --fail-on {gate.cause} could not be judged: {reason}", err=True)
         for finding in gate.broken_by(explanation):
             click.echo(f"hpcprof: found {named(finding, explanation)}: {saved(finding)}", err=True)
             broken = True

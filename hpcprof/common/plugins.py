@@ -1,4 +1,4 @@
-"""Find the analyses, schedulers, profilers and readers that other packages add by entry points.
+"""Find the analyses, causes, schedulers, profilers and readers that other packages add by entry points.
 
 Reading the metadata of all installed packages takes 30 ms, so it is done only for names that are not built
 in.
@@ -20,6 +20,7 @@ ANALYSES = "hpcprof.analyses"
 SCHEDULERS = "hpcprof.schedulers"
 PROFILERS = "hpcprof.profilers"
 READERS = "hpcprof.readers"
+CAUSES = "hpcprof.causes"
 KERNEL_FAMILIES = "hpcprof.kernel_families"
 
 

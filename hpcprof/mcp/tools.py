@@ -112,9 +112,7 @@ class Tools:
         for number, one in enumerate(shown, 1):
             place = f" in {name(one.where)}" if one.where else ""
             ranks = f" on {named_ranks(one.ranks, 8)}" if one.ranks else ""
-            head.append(
-                f"{number}. {one.cause.value}{place}{ranks}: {saved(one)}; {one.confidence} confidence."
-            )
+            head.append(f"{number}. {one.cause}{place}{ranks}: {saved(one)}; {one.confidence} confidence.")
         text = explanation_text(explanation, _WIDTH, partial(self._report, found))
         rest = [
             "Evidence: the name of an analysis in a command above is its id; the page of the run has it as "

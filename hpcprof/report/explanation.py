@@ -9,17 +9,14 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from hpcprof.analysis.explain.cause import Cause, Trait, cause_names, cause_of, is_a
 from hpcprof.analysis.explain.changes import Prediction
-from hpcprof.analysis.explain.evidence_words import plain
+from hpcprof.analysis.explain.evidence import plain
 from hpcprof.analysis.explain.explanation import (
-    ABOUT_MEMORY,
     CAUSES,
     LEAST_ESTIMATE_PCT,
-    MEANINGS,
-    NAMES,
     TYPICAL,
     WAITING,
-    Cause,
     Explanation,
     Finding,
     Source,
@@ -42,12 +39,6 @@ _SLOWED = 0.02
 
 _BETWEEN = ("between MPI_", "before MPI_", "after MPI_")
 """Beginnings of the names of places outside every range, by the calls of MPI around them."""
-
-_OF_SINGLE_STEPS = (Cause.STEP_SPIKES, Cause.STEP_DRIFT)
-"""Other findings may explain the same steps, so that both savings do not add up."""
-
-_SUBJECTS = {cause.value: name for cause, name in NAMES.items()}
-"""Subjects that could not be judged may be causes."""
 
 HIDDEN = "Hidden behind the GPU: removing these costs would not shorten the step"
 """The heading of the hidden costs."""
@@ -78,7 +69,7 @@ def written(explanation: Explanation) -> WrittenExplanation:
         conclusion(explanation),
         [
             WrittenFinding(
-                f"{number}. {_capital(NAMES[finding.cause])}: {MEANINGS[finding.cause]}",
+                f"{number}. {_capital(cause_of(finding.cause).title)}: {cause_of(finding.cause).meaning}",
                 described(finding, explanation),
                 evidence(finding),
             )
@@ -91,9 +82,9 @@ def written(explanation: Explanation) -> WrittenExplanation:
 
 def unjudged(explanation: Explanation) -> list[tuple[str, str]]:
     """Return what could not be judged, in words, and why; without what the conclusion says."""
-    in_conclusion = () if explanation.shown() else (WAITING, CAUSES)
+    in_conclusion, causes = () if explanation.shown() else (WAITING, CAUSES), cause_names()
     return [
-        (_SUBJECTS.get(one.what, one.what), one.reason)
+        (cause_of(one.what).title if one.what in causes else one.what, one.reason)
         for one in explanation.not_judged
         if one.what not in in_conclusion
     ]
@@ -231,7 +222,8 @@ def _gains(explanation: Explanation, wall_ns: int) -> list[str]:
     if not priced:
         return [_nothing(explanation)]
     said = []
-    replayed = [finding for finding in priced if finding.cause not in _OF_SINGLE_STEPS]
+    # Other findings may explain the same single steps, so that both savings do not add up.
+    replayed = [finding for finding in priced if not is_a(finding.cause, Trait.SINGLE_STEPS)]
     names = [_remedied(finding, explanation) for finding in replayed]
     # A mean over all steps of a run without a profile may exceed their median.
     if replayed and (replayed[0].saving_ns or 0) < wall_ns:
@@ -244,14 +236,14 @@ def _gains(explanation: Explanation, wall_ns: int) -> list[str]:
 
 def _remedied(finding: Finding, explanation: Explanation) -> str:
     """Return the state of a run whose finding is remedied: ``without host work in data on all ranks``."""
-    if finding.cause is Cause.SLOW_MATH:
-        return f"with tensor cores{located(finding, explanation)}"
+    if without := cause_of(finding.cause).without:
+        return f"{without}{located(finding, explanation)}"
     return f"without {named(finding, explanation)}"
 
 
 def _nothing(explanation: Explanation) -> str:
     """Return why no finding has a price: none has one, the run is healthy, or no step could be replayed."""
-    memory = [named(one, explanation) for one in explanation.shown() if one.cause in ABOUT_MEMORY]
+    memory = [named(one, explanation) for one in explanation.shown() if is_a(one.cause, Trait.MEMORY)]
     if memory:
         return f"Found, which costs memory and not time: {'; '.join(memory)}."
     if not explanation.step.explained_steps and explanation.not_judged:
@@ -274,7 +266,9 @@ def _replayed(error_pct: float, steps: int, of: int) -> str:
 
 def named(finding: Finding, explanation: Explanation) -> str:
     """Return a finding in a few words: ``host work in data on all ranks``."""
-    parts = (f"{NAMES[one.cause]}{located(one, explanation)}" for one in (finding, *finding.together))
+    parts = (
+        f"{cause_of(one.cause).title}{located(one, explanation)}" for one in (finding, *finding.together)
+    )
     return " together with ".join(parts)
 
 
@@ -286,12 +280,12 @@ def _place(finding: Finding) -> str:
 def located(finding: Finding, explanation: Explanation) -> str:
     """Return where a finding is, to follow what it is: `` in data on all ranks``."""
     where, ranks = _place(finding), _on_ranks(finding.ranks, explanation)
-    if finding.cause is Cause.CAPTURE_INCOMPLETE:  # Its place is what was lost.
+    if finding.cause == Cause.CAPTURE_INCOMPLETE:  # Its place is what was lost.
         return f": {where}"
-    if finding.cause is Cause.STEP_SPIKES:  # Its place names the steps.
+    if finding.cause == Cause.STEP_SPIKES:  # Its place names the steps.
         return f" in {where}{ranks}"
     steps = _in_steps(finding.steps)
-    if finding.cause is Cause.STEP_DRIFT:  # Its place is the whole capture.
+    if finding.cause == Cause.STEP_DRIFT:  # Its place is the whole capture.
         return f"{ranks}{steps}"
     # A place between calls says by itself where it is.
     inside = "" if where.startswith(_BETWEEN) else "in "
@@ -335,7 +329,7 @@ def _on_ranks(ranks: Sequence[int], explanation: Explanation) -> str:
 def saved(finding: Finding) -> str:
     """Return the saving of a finding with its interval and its share of the step."""
     if finding.saving_ns is None:
-        return "memory, not time" if finding.cause in ABOUT_MEMORY else "cost unknown"
+        return "memory, not time" if is_a(finding.cause, Trait.MEMORY) else "cost unknown"
     text = f"{format_ns(finding.saving_ns)} of each step"
     if finding.share_pct is not None:
         text += f", {finding.share_pct:.1f} %"
@@ -346,12 +340,12 @@ def saved(finding: Finding) -> str:
 
 def described(finding: Finding, explanation: Explanation) -> list[tuple[str, str]]:
     """Return what is known of a finding as pairs of a label and its text."""
-    steps = "" if finding.cause is Cause.STEP_SPIKES else _in_steps(finding.steps)
+    steps = "" if finding.cause == Cause.STEP_SPIKES else _in_steps(finding.steps)
     # What was lost says of which ranks.
-    ranks = "" if finding.cause is Cause.CAPTURE_INCOMPLETE else _on_ranks(finding.ranks, explanation)
+    ranks = "" if finding.cause == Cause.CAPTURE_INCOMPLETE else _on_ranks(finding.ranks, explanation)
     where = f"{_place(finding)}{ranks}{steps}"
     pairs = [
-        ("cause", finding.cause.value),
+        ("cause", finding.cause),
         ("where", where.strip()),
         ("kind", "" if finding.kind is None else _kind(finding.kind, explanation.step)),
         ("source", "; ".join(map(written_source, finding.source or ()))),

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from hpcprof.analysis.collectives.declarations import COST_PCT
-from hpcprof.analysis.explain.explanation import Cause
+from hpcprof.analysis.explain.cause import Trait, is_a
 from hpcprof.common.masking import masked_command
 from hpcprof.common.units import counted, format_bytes, format_gbps, format_ns, listed, named_ranks, visible
 from hpcprof.profiles.readers.kineto import TORCH
@@ -25,7 +25,6 @@ _OPERATIONS = 2
 _STRAGGLERS = 3
 _OTHER_RANGES = 4
 _CALLED_LATE = ("straggler", "late")
-_LATE = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU)
 _HOW_FOUND = {
     "automatic": "found as it repeats",
     "MPI calls": "found as its sequence of MPI calls repeats",
@@ -266,7 +265,7 @@ def _bandwidth(rows: list[Row]) -> str:
 def _late_by_replay(contents: Contents) -> list[int]:
     """Return the ranks that a finding calls late."""
     shown = contents.explanation.shown() if contents.explanation else ()
-    return sorted({rank for one in shown if one.cause in _LATE for rank in one.ranks})
+    return sorted({rank for one in shown if is_a(one.cause, Trait.LATE_RANK) for rank in one.ranks})
 
 
 def stragglers(

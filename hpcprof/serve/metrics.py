@@ -129,7 +129,7 @@ def _savings(catalogue: Catalogue, names: Sequence[str]) -> Iterator[tuple[str, 
             largest: dict[str, float] = {}
             for finding in explanation.findings:
                 seconds = (finding.saving_ns or 0) * _NS
-                largest[finding.cause.value] = max(seconds, largest.get(finding.cause.value, 0.0))
+                largest[finding.cause] = max(seconds, largest.get(finding.cause, 0.0))
             yield from largest.items()
             return
 

@@ -58,7 +58,7 @@ class Validation:
     def named(self) -> bool:
         """True if the first finding has the cause, the range and the ranks of the fault."""
         fault, found = self.injected.fault, self.first
-        if found is None or found.cause.value != fault.cause:
+        if found is None or found.cause != fault.cause:
             return False
         ranks = self.injected.ranks or tuple(range(self.ranks))
         parts = re.split(r"\s*[/>]\s*", found.where)
@@ -86,11 +86,7 @@ class Validation:
             "expected": fault.cause if expected else NOTHING,
             "expected_range": fault.where if expected else "",
             "expected_ranks": _listed(self.injected.ranks, self.ranks) if expected else "",
-            "first_finding": found.cause.value
-            if found
-            else NOTHING
-            if self.explanation
-            else "no explanation",
+            "first_finding": found.cause if found else NOTHING if self.explanation else "no explanation",
             "finding_range": found.where if found else "",
             "finding_ranks": _listed(found.ranks, self.ranks) if found else "",
             "saving_ns": saving,

@@ -34,6 +34,7 @@ from hpcprof.submit.schedulers.scheduler import Rendering
 from hpcprof.submit.sites.files import load_site_file
 from hpcprof.submit.sites.model import Site
 from hpcprof.workloads import catalogue
+from tests.golden.causes import DOCUMENT, with_table
 from tests.jobs import make_job
 
 FOLDER = Path(__file__).parent
@@ -157,13 +158,14 @@ def _job(site: Site, profiler: str) -> Job:
 
 
 def main() -> None:
-    """Write every golden file, and remove those of sites that are gone."""
+    """Write every golden file and the table of causes, and remove the files of sites that are gone."""
     os.chdir(FOLDER.parents[1])
     for path in FOLDER.glob("*.txt"):
         if path.stem not in SITES:
             path.unlink()
     for name in SITES:
         (FOLDER / f"{name}.txt").write_text(golden_text(name), encoding="utf-8")
+    DOCUMENT.write_text(with_table(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

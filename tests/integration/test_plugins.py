@@ -104,6 +104,51 @@ def test_an_analysis_of_another_package_that_cannot_be_used_is_an_error(
         assert expected in done.stderr
 
 
+_CAUSES = """
+import numpy as np
+
+from hpcprof.plugins.causes import Candidate, CauseDeclaration, Figures
+
+
+def candidates(scene):
+    long = np.flatnonzero(scene.graph.work.end - scene.graph.work.start > 1_000)
+
+    def remove(times, ranks):
+        alone = times.alone.copy()
+        alone[long] = 0
+        return times.with_alone(alone)
+
+    work = scene.graph.work
+    own = scene.per_step(scene.graph.work_rank[long], (work.end - work.start)[long])
+    yield Candidate(LONG_KERNELS, "", scene.ranks, remove, *own)
+
+
+LONG_KERNELS = CauseDeclaration(
+    name="long_kernels",
+    title="long kernels",
+    meaning="kernels take their time",
+    remedy="Compute less in {where}.",
+    candidates=candidates,
+    figures=(Figures("kernels", "total_ns", sentence=lambda row: f"it has {row['name'][:4]}"),),
+)
+"""
+
+
+def test_a_cause_of_another_package_is_judged_like_the_others(
+    profiles: Path, hpcprof: Hpcprof, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = {"hpcprof.causes": {"long_kernels": "extras_causes:LONG_KERNELS"}}
+    install(tmp_path / "installed", {"extras_causes": _CAUSES}, groups)
+    monkeypatch.setenv("PYTHONPATH", search_path(tmp_path / "installed"))
+    assert hpcprof("collect", str(profiles)).returncode == 0
+    done = hpcprof("explain", str(profiles), "--format", "json", "--fail-on", "long_kernels")
+    assert done.returncode == 3, done.stderr
+    (found,) = (one for one in json.loads(done.stdout)["findings"] if one["cause"] == "long_kernels")
+    assert found["saving_ns"] > 0 and found["remedy"] == "Compute less in the step."
+    assert found["evidence_text"][0].startswith(f"rank {found['evidence'][0]['rank']}: it has ")
+    assert "Long kernels: kernels take their time" in hpcprof("explain", str(profiles)).stdout
+
+
 _BATCH = '''\
 """A scheduler that runs a job while it is submitted, and a profiler that takes the time."""
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.analysis.explain.explanation import Cause, Explanation, Finding, StepSummary
+from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.explanation import Explanation, Finding, StepSummary
 from hpcprof.common.errors import HpcprofError
 from hpcprof.results.store.store import Store
 from hpcprof.runs.directory import Run

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.explanation import (
-    Cause,
     Evidence,
     Explanation,
     Finding,

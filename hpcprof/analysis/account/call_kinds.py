@@ -22,6 +22,9 @@ class CallKind(IntEnum):
     """No call: the host waits for the GPU (`host_pace`)."""
 
 
+ALLOCATING = (CallKind.ALLOCATE, CallKind.FREE)
+"""Calls that allocate or free memory."""
+
 _KINDS = (
     (re.compile(r"(Malloc|Alloc|Free)(FromPool)?Async"), CallKind.OTHER),
     (re.compile(r"FreeHost|HostUnregister"), CallKind.ALLOCATE),

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hpcprof.analysis.account.places import NONE as NONE
+from hpcprof.analysis.account.places import OUTSIDE as OUTSIDE
+from hpcprof.analysis.account.places import is_inside as is_inside
 from hpcprof.analysis.steps.range_tree import NO_PARENT, parents
 from hpcprof.analysis.steps.step_detection import rows_named
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
-from hpcprof.analysis.steps.streams import NO_CALL
 from hpcprof.common.memoize import computed_once
 from hpcprof.profiles.columns.intervals import outermost
 from hpcprof.profiles.columns.ordering import as_of, ascends
@@ -18,9 +20,6 @@ from hpcprof.profiles.columns.unique import in_ranges, numbered_rows, rows_by_ke
 from hpcprof.profiles.timeline import NO_NAME, ApiCalls, Ints, Ranges, Timeline
 
 _LATEST = int(np.iinfo(np.int64).max)
-
-NONE = NO_CALL
-"""Stands for no row and for no thread."""
 
 Thread = tuple[int, int]
 """The process and the thread."""
@@ -143,9 +142,6 @@ def divided(functions: Sequence[StepFunction], start: Ints, end: Ints) -> tuple[
     return owner, begin, finish
 
 
-OUTSIDE = "code outside all ranges"
-"""The place of what is in none, in programs that have some."""
-
 _NOWHERE = StepFunction(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
@@ -221,8 +217,3 @@ def _paths(names: Sequence[str], above: Ints, step: str) -> list[str]:
         return prefix
 
     return [path(row) for row in range(len(names))]
-
-
-def is_inside(place: str, other: str) -> bool:
-    """Return whether a place is another one or lies in it; everything lies in the place without a name."""
-    return not other or place == other or place.startswith(f"{other}/")

@@ -25,9 +25,9 @@ from hpcprof.analysis.account.host_activity import (
     marking_thread,
     places_of,
 )
-from hpcprof.analysis.explain.evidence_words import in_words
-from hpcprof.analysis.explain.explanation import Cause, Culprit, Evidence, Explanation, Finding, Source
-from hpcprof.analysis.explain.slow_math import runs_without_tensor_cores
+from hpcprof.analysis.explain.cause import Cause, CauseDeclaration, Stack, Trait, cause_of
+from hpcprof.analysis.explain.evidence import in_words
+from hpcprof.analysis.explain.explanation import Culprit, Evidence, Explanation, Finding, Source
 from hpcprof.analysis.statistics.grouped import sums
 from hpcprof.analysis.steps.step_ranges import shown_name, steps_of
 from hpcprof.analysis.steps.streams import NO_CALL, launch_calls
@@ -45,19 +45,6 @@ from hpcprof.profiles.timeline import (
     Timeline,
 )
 
-CALLS = {
-    Cause.HOST_SYNC: re.compile(r"Synchronize|Memcpy"),
-    Cause.DEVICE_ALLOCATION: re.compile(r"Malloc|Alloc|Free|MemCreate|MemMap|MemUnmap|HostRegister"),
-    Cause.BLOCKING_COPY: re.compile(r"Memcpy"),
-}
-"""The API calls in which these causes happen; those of the others happen in any code of the host."""
-
-NOT_OF_HOST = (
-    *(Cause.LATE_RANK_GPU, Cause.EXPOSED_COMMUNICATION, Cause.PIPELINE_BUBBLE, Cause.SLOW_MATH),
-    *(Cause.CONTENTION, Cause.STEP_SPIKES, Cause.STEP_DRIFT, Cause.CAPTURE_INCOMPLETE),
-)
-"""Causes that are no work of the host, or not at one place of it."""
-
 MOST_RANKS = 16
 """The functions of so many ranks are looked at."""
 
@@ -67,19 +54,20 @@ _Line = tuple[str, str, int]
 
 
 def sources_of(
-    cause: Cause, where: str, ranks: tuple[int, ...], timelines: Mapping[int, Timeline]
+    cause: str, where: str, ranks: tuple[int, ...], timelines: Mapping[int, Timeline]
 ) -> tuple[Source, ...] | None:
     """Return the functions that take most of the host work of a finding, those that take most first.
 
     ``where`` is the path of its range; empty for the whole step. It is None if the work is not of the host,
     or no stacks were recorded.
     """
-    if cause in NOT_OF_HOST:
+    declared = cause_of(cause)
+    if not declared.is_of_host:
         return None
     time: Counter[_Line | None] = Counter()
     for rank in ranks:
         if rank in timelines and len(timelines[rank].functions):
-            time += _time_by_line(timelines[rank], cause, where)
+            time += _time_by_line(timelines[rank], declared, where)
     return _by_function(time) or None
 
 
@@ -99,7 +87,7 @@ def _by_function(time: Mapping[_Line | None, int]) -> tuple[Source, ...]:
     return tuple(source for source in sources[:_MOST] if source.share_pct >= _LEAST_PCT)
 
 
-def _time_by_line(timeline: Timeline, cause: Cause, where: str) -> Counter[_Line | None]:
+def _time_by_line(timeline: Timeline, cause: CauseDeclaration, where: str) -> Counter[_Line | None]:
     """Return the time in ns of each line in the host work of a finding; None stands for other code."""
     steps, functions = step_intervals(timeline), timeline.functions
     found: Counter[_Line | None] = Counter()
@@ -118,7 +106,7 @@ def _time_by_line(timeline: Timeline, cause: Cause, where: str) -> Counter[_Line
         _, start, end = divided([function, place, outside, calling], steps.start, steps.end)
         at = place.at(start)
         kept = inside[np.where(at == NONE, outside.at(start), at)]
-        if cause in CALLS:
+        if cause.calls:
             kept &= calling.at(start) != NONE
         row, length = function.at(start[kept]), (end - start)[kept]
         for one in np.unique(row).tolist():
@@ -126,12 +114,12 @@ def _time_by_line(timeline: Timeline, cause: Cause, where: str) -> Counter[_Line
     return found
 
 
-def _calling(timeline: Timeline, cause: Cause, thread: Thread, steps: StepTimes) -> StepFunction:
+def _calling(timeline: Timeline, cause: CauseDeclaration, thread: Thread, steps: StepTimes) -> StepFunction:
     """Return the call of a thread at each moment, of those in which a cause happens."""
     calls = timeline.calls
-    rows = calls_touching(calls, thread, steps.start, steps.end) if cause in CALLS else np.empty(0, np.int64)
+    rows = calls_touching(calls, thread, steps.start, steps.end) if cause.calls else np.empty(0, np.int64)
     names = timeline.names(calls.name[rows])
-    happens = np.array([bool(CALLS[cause].search(name or "")) for name in names], bool)
+    happens = np.array([bool(re.search(cause.calls, name or "")) for name in names], bool)
     return executed(calls, rows[happens])
 
 
@@ -156,34 +144,23 @@ def working_threads(timeline: Timeline) -> list[Thread]:
     return [(process, thread) for (process, thread), _ in rows_by_key(table.process, table.thread)]
 
 
-_ON_GPU = {
-    Cause.LATE_RANK_GPU: Category.COMP,
-    Cause.SLOW_MATH: Category.COMP,
-    Cause.CONTENTION: Category.COMP,
-    Cause.EXPOSED_COMMUNICATION: Category.COMM,
-    Cause.PIPELINE_BUBBLE: Category.COMM,
-}
-"""The operations of these causes, in words."""
-
 _OTHERS = 8
 """With how many other ranks the kernels of a late one are compared."""
 
-_WITHOUT = (Cause.STEP_SPIKES, Cause.STEP_DRIFT, Cause.CAPTURE_INCOMPLETE)
-"""Causes that no single slice shows."""
-
 
 def culprit_of(
-    cause: Cause, where: str, ranks: tuple[int, ...], timelines: Mapping[int, Timeline]
+    cause: str, where: str, ranks: tuple[int, ...], timelines: Mapping[int, Timeline]
 ) -> Culprit | None:
     """Return the longest slice that shows a finding, outside the first step if there is one.
 
     ``where`` is the path of its range; empty for the whole step.
     """
-    if cause in _WITHOUT:
+    declared = cause_of(cause)
+    if not declared.has_slice:
         return None
     known = [rank for rank in ranks if rank in timelines]
-    only = {rank: _slowest_kernel(rank, timelines) for rank in known if cause is Cause.LATE_RANK_GPU}
-    found = [_longest(rank, timelines[rank], cause, where, only.get(rank)) for rank in known]
+    only = {rank: _slowest_kernel(rank, timelines) for rank in known if cause == Cause.LATE_RANK_GPU}
+    found = [_longest(rank, timelines[rank], declared, where, only.get(rank)) for rank in known]
     steps = [steps_of(timelines[rank]).number for rank in known]
     first = min((int(number[0]) for number in steps if len(number)), default=0)
     return max(
@@ -211,7 +188,9 @@ def _time_by_name(timeline: Timeline) -> dict[str, int]:
     return {text: int(ns) for text, ns in zip(timeline.names(used), time, strict=True) if text}
 
 
-def _longest(rank: int, timeline: Timeline, cause: Cause, where: str, kernel: str | None) -> Culprit | None:
+def _longest(
+    rank: int, timeline: Timeline, cause: CauseDeclaration, where: str, kernel: str | None
+) -> Culprit | None:
     """Return the longest slice of a rank, of one kernel only if it is named."""
     steps = step_intervals(timeline)
     if not len(steps.start):
@@ -236,16 +215,18 @@ def _longest(rank: int, timeline: Timeline, cause: Cause, where: str, kernel: st
     )
 
 
-def _candidates(timeline: Timeline, places: Places, cause: Cause, where: str) -> tuple[Ints, Ints, Ints]:
+def _candidates(
+    timeline: Timeline, places: Places, cause: CauseDeclaration, where: str
+) -> tuple[Ints, Ints, Ints]:
     """Return start, end and name of the slices that may show a cause."""
     wheres = where.split(", ")
     of_texts = (any(is_inside(text, one) for one in wheres) for text in places.texts)
     inside = np.array([*of_texts, where in ("", OUTSIDE)], bool)
-    if cause in _ON_GPU:
+    if cause.operations:
         work = timeline.columns_of_operations(Operations)
-        chosen = work.category == _ON_GPU[cause]
-        if cause is Cause.SLOW_MATH:
-            chosen &= named(timeline, work.name, runs_without_tensor_cores)
+        chosen = work.category == (Category.COMP if cause.operations == "compute" else Category.COMM)
+        if cause.kernels:
+            chosen &= named(timeline, work.name, cause.kernels)
         calls, launch = timeline.calls, launch_calls(timeline)
         known = np.flatnonzero(chosen & (launch != NO_CALL))
         place = places.at(timeline, *(getattr(calls, of)[launch[known]] for of in _WHOSE))
@@ -253,9 +234,9 @@ def _candidates(timeline: Timeline, places: Places, cause: Cause, where: str) ->
         work = work.take(rows if len(rows) else np.flatnonzero(chosen))
         return work.start, work.end, work.name
     table: ApiCalls | Ranges
-    if cause in CALLS:
+    if cause.calls:
         table = timeline.calls
-        chosen = named(timeline, table.name, CALLS[cause].search)
+        chosen = named(timeline, table.name, re.compile(cause.calls).search)
     else:
         table = timeline.ranges
         own = (table.domain == NO_NAME) & (table.one_thread == 1) & (table.name != NO_NAME)
@@ -270,9 +251,15 @@ _WHOSE = ("process", "thread", "start")
 
 
 def with_culprits(
-    explanation: Explanation, tables: Mapping[str, pd.DataFrame], timelines: Mapping[int, Timeline]
+    explanation: Explanation,
+    tables: Mapping[str, pd.DataFrame],
+    timelines: Mapping[int, Timeline],
+    stack: Stack = "",
 ) -> Explanation:
-    """Return an explanation whose findings lead to what shows them: in words, in source and timeline."""
+    """Return an explanation whose findings lead to what shows them: in words, in source and timeline.
+
+    The remedies are those for programs of ``stack``.
+    """
 
     def led(finding: Finding) -> Finding:
         # Each timeline of a large run is read when it is looked at.
@@ -282,6 +269,7 @@ def with_culprits(
         on_host = bool(known) and not any(timeline.operation_count for timeline in known)
         return replace(
             finding,
+            remedy=remedy_for(stack, finding),
             evidence_text=tuple(_said(finding, one, tables, on_host) for one in finding.evidence),
             source=sources_of(finding.cause, where, ranks, timelines),
             culprit=culprit_of(finding.cause, where, ranks, timelines),
@@ -290,10 +278,17 @@ def with_culprits(
     return explanation.changed(led)
 
 
+def remedy_for(stack: Stack, finding: Finding) -> str:
+    """Return the remedy of a finding for a stack, if it differs; findings of memory keep theirs."""
+    cause = cause_of(finding.cause)
+    differs = stack in cause.remedies or (stack == "jax" and Trait.MEMORY not in cause.traits)
+    return cause.advise(finding.where, finding.ranks, stack=stack) if differs else finding.remedy
+
+
 def _said(finding: Finding, evidence: Evidence, tables: Mapping[str, pd.DataFrame], on_host: bool) -> str:
     """Return a figure in words; those of an incomplete profile are the counts that suffer."""
-    said = in_words(tables, evidence, on_host)
-    suffers = finding.cause is Cause.CAPTURE_INCOMPLETE and evidence.analysis != "rank_collectives"
+    said = in_words(tables, evidence, on_host, cause_of(finding.cause))
+    suffers = finding.cause == Cause.CAPTURE_INCOMPLETE and evidence.analysis != "rank_collectives"
     return f"{said}, which may be too few" if suffers else said
 
 

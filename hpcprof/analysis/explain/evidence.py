@@ -1,21 +1,28 @@
-"""The rows of the analyses that show a cause, so that a reader can look it up."""
+"""The evidence of a finding: cells of analyses that a reader can look up, and the sentence for each."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import pandas as pd
+from hpcprof.analysis.explain.cause import CauseDeclaration, Trait
+from hpcprof.analysis.explain.explanation import Evidence
+from hpcprof.common.units import counted, format_bytes, format_ns
+from hpcprof.profiles.kernel_names import labels, short_name
 
-from hpcprof.analysis.explain.candidates import Candidate
-from hpcprof.analysis.explain.explanation import Cause, Evidence
-from hpcprof.profiles.os_calls import FILES
+if TYPE_CHECKING:  # a report of kept findings needs no pandas
+    import pandas as pd
+
+    from hpcprof.analysis.explain.candidate import Candidate
+
+Tables: TypeAlias = "Mapping[str, pd.DataFrame]"
+Row = Mapping[str, Any]
 
 _MOST = 3
 _TELLING = 0.05
-"""Idle time that is a smaller share of the cause's own time shows another one."""
+"""Minimum share of a cause's own time of idle time that shows it."""
 
-Tables = Mapping[str, pd.DataFrame]
+_LONGEST_NAME = 60
 
 
 def evidence_of(tables: Tables, candidate: Candidate, ranks: tuple[int, ...]) -> tuple[Evidence, ...]:
@@ -24,19 +31,19 @@ def evidence_of(tables: Tables, candidate: Candidate, ranks: tuple[int, ...]) ->
     ``ranks`` are those that have the cause, by their own numbers.
     """
     inner = candidate.where.rpartition("/")[2]
-    found: list[Evidence] = []
-    for analysis, key, chosen in _RULES[candidate.cause]:
-        table = tables[analysis]
+    evidence: list[Evidence] = []
+    for figures in candidate.cause.figures:
+        table = tables[figures.analysis]
         if not len(table):
             continue
-        rows = table[chosen(table, inner)]
+        rows = table[figures.rows(table, inner)]
         whose = "delaying_rank" if "delaying_rank" in rows else "rank"
         own = rows[rows[whose].isin(ranks)] if whose in rows else rows
-        shown = own if len(own) or candidate.cause in _OF_LATE_RANK else rows
-        if analysis == "idle_causes":
-            shown = shown[shown[key] >= _TELLING * candidate.own_ns]
-        found += largest(analysis, key, shown)
-    return tuple(found[:_MOST])
+        shown = own if len(own) or candidate.has(Trait.LATE_RANK) else rows
+        if figures.analysis == "idle_causes":
+            shown = shown[shown[figures.key] >= _TELLING * candidate.own_ns]
+        evidence += largest(figures.analysis, figures.key, shown)
+    return tuple(evidence[:_MOST])
 
 
 def step_evidence(tables: Tables, steps: tuple[int, ...]) -> tuple[Evidence, ...]:
@@ -63,76 +70,212 @@ def _plain(value: Any) -> int | float | str:
     return int(number) if number.is_integer() else number
 
 
-ChosenRow = Callable[[pd.DataFrame, str], Any]
-
-
-def _all(table: pd.DataFrame, _: str) -> Any:
-    return pd.Series(True, index=table.index)
-
-
-def _idle(*causes: str) -> ChosenRow:
-    def chosen(table: pd.DataFrame, place: str) -> Any:
-        same = table["cause"].isin(causes)
-        return same & (table["range"] == place) if place and (table["range"] == place).any() else same
-
-    return chosen
-
-
-def _named(pattern: str) -> ChosenRow:
-    return lambda table, _: table["name"].str.contains(pattern, regex=True, na=False)
-
-
-def _of_call(table: pd.DataFrame, place: str) -> Any:
-    same = table["call"] == place
-    return same if same.any() else _all(table, place)
-
-
-_OF_LATE_RANK = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU)
-
-_RULES: dict[Cause, tuple[tuple[str, str, ChosenRow], ...]] = {
-    Cause.HOST_WORK: (("idle_causes", "idle_ns_per_step", _idle("host")), ("step_account", "idle_ns", _all)),
-    Cause.HOST_BOUND: (
-        ("idle_causes", "idle_ns_per_step", _idle("host", "launch")),
-        ("step_account", "idle_ns", _all),
-    ),
-    Cause.HOST_SYNC: (
-        ("idle_causes", "idle_ns_per_step", _idle("sync")),
-        ("api", "total_ns", _named("Synchronize")),
-    ),
-    Cause.DEVICE_ALLOCATION: (
-        ("idle_causes", "idle_ns_per_step", _idle("allocation")),
-        ("api", "total_ns", _named("Malloc|Alloc|Free|MemCreate|MemMap")),
-    ),
-    Cause.BLOCKING_COPY: (
-        ("idle_causes", "idle_ns_per_step", _idle("copy")),
-        ("step_account", "exposed_mem_ns", _all),
-        ("memops", "total_ns", lambda table, _: table["operation"].notna()),
-    ),
-    Cause.SMALL_KERNELS: (
-        ("idle_causes", "idle_ns_per_step", _idle("host", "launch")),
-        ("kernels", "instances", _all),
-    ),
-    Cause.SLOW_IO: (("os_calls", "ns_per_step", lambda table, _: table["kind"] == FILES),),
-    Cause.LATE_RANK_HOST: (
-        ("mpi_waits", "wait_ns", _all),
-        ("os_calls", "ns_per_step", _all),
-        ("skew_summary", "lateness_p50_ns", _all),
-        ("idle_causes", "idle_ns_per_step", _idle("host")),
-        ("step_account", "idle_ns", _all),
-    ),
-    Cause.LATE_RANK_GPU: (("skew_summary", "lateness_p50_ns", _all), ("step_account", "compute_ns", _all)),
-    Cause.SERIAL_SECTION: (("mpi_waits", "wait_ns", _all), ("os_calls", "ns_per_step", _all)),
-    Cause.LATE_RECEIVER: (("mpi_waits", "wait_ns", lambda table, _: table["pattern"] == "late receiver"),),
-    Cause.WRONG_ORDER: (
-        ("mpi_waits", "wait_ns", lambda table, _: table["pattern"] == "wrong order of messages"),
-    ),
-    Cause.SMALL_MESSAGES: (("mpi_calls", "calls", _of_call),),
-    Cause.EXPOSED_COMMUNICATION: (
-        ("mpi_calls", "transfer_ns", _of_call),
-        ("step_account", "exposed_comm_ns", _all),
-    ),
-    Cause.SLOW_MATH: (("kernels", "total_ns", _named("simt|sgemm|ffma|scudnn")),),
-    Cause.CONTENTION: (("slowdown", "slowdown", lambda table, _: table["slowdown"].astype(float) > 1),),
-    Cause.PIPELINE_BUBBLE: (("mpi_waits", "wait_ns", _all), ("step_account", "exposed_comm_ns", _all)),
+_WHILE = {
+    "host": "while the host is {place}",
+    "sync": "after the host has waited for it {place}",
+    "allocation": "while GPU memory is allocated or freed {place}",
+    "copy": "until a copy has ended {place}",
+    "launch": "before work that was launched in time {place}",
+    "dependency": "until work of another stream has ended {place}",
 }
-"""Of each cause: the analysis, the column and the rows that show it, the most telling first."""
+"""Clauses about idle time, by the cause of `idle_causes`."""
+
+
+_METRICS = {
+    "sm_mhz": "clock",
+    "memory_mhz": "memory clock",
+    "frequency_mhz": "clock of the cores",
+    "temperature_c": "temperature",
+    "others_on_cores": "cores of the rank used by others",
+    "cpu_wait_s": "waiting for a core",
+    "blocked_pct": "samples waiting for files",
+    "io_wait_s": "waiting for disks",
+    "io_pressure_s": "time in which some process waits for files",
+    "cpu_pressure_s": "time in which some process waits for a core",
+    "memory_pressure_s": "time in which some process waits for memory",
+    "memory_stall_s": "time in which the whole job waits for memory",
+    "paging_pct": "samples waiting for pages of memory",
+    "refaults": "pages that were taken away and are needed again",
+    "major_faults": "page faults from disk",
+    "swapped_pages": "swapped pages",
+    "cgroup_throttled_s": "held back by the CPU limit of the job",
+    "read_bytes": "data read",
+    "written_bytes": "data written",
+    "io_calls": "calls that read or write",
+    "errors": "errors",
+    "other_processes": "other processes",
+}
+"""The metrics of telemetry in words, where their names are none."""
+
+
+def in_words(
+    tables: Tables, evidence: Evidence, on_host: bool = False, cause: CauseDeclaration | None = None
+) -> str:
+    """Return a figure of an analysis as a sentence.
+
+    ``on_host`` is of programs without work on a GPU; ``cause`` may have a sentence of its own.
+    """
+    row = _row(tables[evidence.analysis], evidence) if evidence.analysis in tables else None
+    of = (evidence.analysis, evidence.key)
+    own = (one.sentence for one in (cause.figures if cause else ()) if (one.analysis, one.key) == of)
+    say = next((one for one in own if one), None) or (on_host and _ON_HOST.get(of)) or _SENTENCES.get(of)
+    if row is None or say is None:
+        return plain(evidence)
+    sentence = say(row)
+    return sentence if evidence.rank is None else f"rank {evidence.rank}: {sentence}"
+
+
+def _row(table: pd.DataFrame, evidence: Evidence) -> Row | None:
+    """Return the row of an analysis that has the figure."""
+    same = table[evidence.key] == evidence.value
+    if evidence.rank is not None:
+        same &= table["rank"] == evidence.rank
+    rows: list[Row] = table[same].head(1).to_dict("records")
+    return next(iter(rows), None)
+
+
+def plain(evidence: Evidence) -> str:
+    """Return a figure under the name of its column, for those without a sentence of their own."""
+    words = evidence.key.removesuffix("_ns").replace("_", " ")
+    is_time = evidence.key.endswith("_ns") and not isinstance(evidence.value, str)
+    value = format_ns(float(evidence.value)) if is_time else str(evidence.value)
+    of_rank = "" if evidence.rank is None else f"rank {evidence.rank}: "
+    return f"{of_rank}{words} of {value} in {evidence.analysis}"
+
+
+def _idle(row: Row, idle: str = "the GPU is idle for") -> str:
+    calling = f" ({row['api']})" if isinstance(row["api"], str) and row["api"] else ""
+    inside = f"in {row['range']}" if isinstance(row["range"], str) and row["range"] else "outside all ranges"
+    reason = _WHILE.get(row["cause"], "for an unknown reason {place}").format(place=f"{inside}{calling}")
+    return f"{idle} {format_ns(row['idle_ns_per_step'])} of a step {reason}"
+
+
+def _of_step(column: str, words: str) -> Callable[[Row], str]:
+    return lambda row: f"{words} {format_ns(row[column])} of step {row['step']}"
+
+
+def _calls(row: Row) -> str:
+    return f"{_several(row['num_calls'], 'call')} of {row['name']} take {format_ns(row['total_ns'])} in all"
+
+
+def _copies(row: Row) -> str:
+    of = f"{_several(row['count'], 'operation')} {row['operation']}"
+    return f"{of} take {format_ns(row['total_ns'])} in all"
+
+
+def _kernel_time(row: Row) -> str:
+    runs = _several(row["instances"], "run")
+    return f"{runs} of {_kernel(row)} take {format_ns(row['total_ns'])} in all"
+
+
+def _kernel(row: Row) -> str:
+    name = short_name(row["name"])
+    return labels([name], _LONGEST_NAME)[name]
+
+
+def _kernel_count(row: Row) -> str:
+    runs = _several(row["instances"], "run")
+    return f"{runs} of {_kernel(row)}, {format_ns(row['avg_ns'])} each on average"
+
+
+def _lateness(row: Row) -> str:
+    return f"it comes {format_ns(row['lateness_p50_ns'])} late in a median step"
+
+
+def _beside(row: Row) -> str:
+    return f"{_kernel(row)} takes {row['slowdown']:.2f} times as long beside communication"
+
+
+def _waits(row: Row) -> str:
+    known = isinstance(row["delaying_range"], str) and row["delaying_range"]
+    where = f" ({row['delaying_range']})" if known else ""
+    whom = "" if row["delaying_rank"] is None else f" for rank {int(row['delaying_rank'])}{where}"
+    return f"it waits {format_ns(row['wait_ns'])} in {row['call']}{whom}: {row['pattern']}"
+
+
+def _mpi_calls(row: Row) -> str:
+    of = f" of {row['size_class']}" if isinstance(row["size_class"], str) else ""
+    return f"{_several(row['calls'], 'call')} of {row['call']}{of}, {format_ns(row['median_ns'])} each"
+
+
+def _os_calls(row: Row) -> str:
+    return f"{format_ns(row['ns_per_step'])} of each step in {row['call']}, {_several(row['calls'], 'call')}"
+
+
+def _mpi_transfer(row: Row) -> str:
+    return f"{row['call']} transfers for {format_ns(row['transfer_ns'])} in all"
+
+
+def _ranks(row: Row) -> str:
+    return f"its collectives belong to {_several(row['world_ranks'], 'rank')}"
+
+
+def _meanwhile(row: Row) -> str:
+    what = _METRICS.get(row["metric"], row["metric"].replace("_", " "))
+    place = "" if str(row["device"]).startswith("rank") else f" of {row['device']}"
+    subject, unit = row["subject"], row["unit"]
+    then, usual = (_with_unit(row[key], unit) for key in ("then", "usual"))
+    if subject == "io":
+        return f"it waits for files in {then} of the samples"
+    if subject == "memory":
+        again = f", and {row['usual']:,.0f} pages a second are read again" if row["usual"] >= 1 else ""
+        return f"it waits for memory in {then} of the time{again}"
+    if subject == "cores":
+        return f"waiting for its cores costs {then} of the time; others use {row['usual']:.2g} of them"
+    against = "on the other ranks" if subject == "rank" else "else"
+    doubt = "" if row["beyond_chance"] else "may be chance, "
+    return f"{what}{place} {then}, {against} {usual} ({doubt}p = {row['p_value']:.2g})"
+
+
+def _file(kind: str) -> Callable[[Row], str]:
+    doing, sizes = ("reads of", "read_bytes") if kind == "read" else ("writes to", "written_bytes")
+    return lambda row: (
+        f"{doing} {row['file']} take {row[f'{kind}_s']:.3g} s of {_several(row['ranks'], 'rank')}: "
+        f"{format_bytes(row[sizes])} in {_several(row[f'{kind}s'], 'call')} (Darshan)"
+    )
+
+
+def _with_unit(value: float, unit: str) -> str:
+    if unit.startswith("bytes"):
+        return f"{format_bytes(value)}{unit.removeprefix('bytes')}"
+    return f"{value:,.4g} {unit}".strip()
+
+
+def _several(number: float, noun: str) -> str:
+    return counted(int(number), noun)
+
+
+_SENTENCES: dict[tuple[str, str], Callable[[Row], str]] = {
+    ("idle_causes", "idle_ns_per_step"): _idle,
+    ("step_account", "idle_ns"): _of_step("idle_ns", "the GPU is idle for"),
+    ("step_account", "compute_ns"): _of_step("compute_ns", "compute takes"),
+    ("step_account", "exposed_comm_ns"): _of_step("exposed_comm_ns", "communication alone takes"),
+    ("step_account", "exposed_mem_ns"): _of_step("exposed_mem_ns", "copies alone take"),
+    ("step_times", "wall_ns"): lambda row: f"step {row['step']} takes {format_ns(row['wall_ns'])}",
+    ("api", "total_ns"): _calls,
+    ("api", "num_calls"): _calls,
+    ("os_calls", "ns_per_step"): _os_calls,
+    ("memops", "total_ns"): _copies,
+    ("memops", "count"): _copies,
+    ("kernels", "total_ns"): _kernel_time,
+    ("kernels", "instances"): _kernel_count,
+    ("skew_summary", "lateness_p50_ns"): _lateness,
+    ("slowdown", "slowdown"): _beside,
+    ("mpi_waits", "wait_ns"): _waits,
+    ("mpi_calls", "calls"): _mpi_calls,
+    ("mpi_calls", "transfer_ns"): _mpi_transfer,
+    ("rank_collectives", "world_ranks"): _ranks,
+    ("coincidences", "then"): _meanwhile,
+    ("darshan_files", "read_s"): _file("read"),
+    ("darshan_files", "write_s"): _file("write"),
+    ("operators", "calls"): lambda row: f"{_several(row['calls'], 'call')} of {row['name']}",
+    ("ranges", "instances"): lambda row: f"{_several(row['instances'], 'instance')} of {row['range']}",
+}
+"""The sentence for a row of an analysis, by the analysis and the column of the figure."""
+
+_IDLE_HOST = "no operator and no collective runs for"
+_ON_HOST: dict[tuple[str, str], Callable[[Row], str]] = {
+    ("idle_causes", "idle_ns_per_step"): lambda row: _idle(row, _IDLE_HOST),
+    ("step_account", "idle_ns"): _of_step("idle_ns", _IDLE_HOST),
+}
+"""The sentences about programs without work on a GPU, where they differ."""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.stalls.evidence import Stall
 
 if TYPE_CHECKING:
@@ -30,98 +30,6 @@ CAUSES = "causes"
 """The subject in `NotJudged` of a run without a profile."""
 
 Confidence = Literal["high", "medium", "low"]
-
-
-class Cause(str, Enum):
-    """A cause that makes a step longer than it needs to be."""
-
-    HOST_WORK = "host_work"
-    HOST_BOUND = "host_bound"
-    HOST_SYNC = "host_sync"
-    DEVICE_ALLOCATION = "device_allocation"
-    BLOCKING_COPY = "blocking_copy"
-    SMALL_KERNELS = "small_kernels"
-    LATE_RANK_HOST = "late_rank_host"
-    LATE_RANK_GPU = "late_rank_gpu"
-    SERIAL_SECTION = "serial_section"
-    LATE_RECEIVER = "late_receiver"
-    WRONG_ORDER = "wrong_order"
-    SMALL_MESSAGES = "small_messages"
-    EXPOSED_COMMUNICATION = "exposed_communication"
-    PIPELINE_BUBBLE = "pipeline_bubble"
-    SLOW_MATH = "slow_math"
-    CONTENTION = "contention"
-    SLOW_IO = "slow_io"
-    BUSY_CORES = "busy_cores"
-    MEMORY_PRESSURE = "memory_pressure"
-    STEP_SPIKES = "step_spikes"
-    STEP_DRIFT = "step_drift"
-    OUT_OF_MEMORY = "out_of_memory"
-    MEMORY_IMBALANCE = "memory_imbalance"
-    HOST_MEMORY = "host_memory"
-    CAPTURE_INCOMPLETE = "capture_incomplete"
-
-
-NAMES: dict[Cause, str] = {
-    Cause.HOST_WORK: "host work",
-    Cause.HOST_BOUND: "Python between launches",
-    Cause.HOST_SYNC: "host synchronization",
-    Cause.DEVICE_ALLOCATION: "GPU memory allocation",
-    Cause.BLOCKING_COPY: "blocking copies",
-    Cause.SMALL_KERNELS: "small kernels",
-    Cause.LATE_RANK_HOST: "extra host time",
-    Cause.LATE_RANK_GPU: "extra GPU time",
-    Cause.SERIAL_SECTION: "serial work",
-    Cause.LATE_RECEIVER: "late receivers",
-    Cause.WRONG_ORDER: "wrong order of messages",
-    Cause.SMALL_MESSAGES: "small messages",
-    Cause.EXPOSED_COMMUNICATION: "exposed communication",
-    Cause.PIPELINE_BUBBLE: "pipeline imbalance",
-    Cause.SLOW_MATH: "slow matrix products",
-    Cause.CONTENTION: "contention with communication",
-    Cause.SLOW_IO: "slow reads and writes",
-    Cause.BUSY_CORES: "waiting for busy cores",
-    Cause.MEMORY_PRESSURE: "waiting for memory",
-    Cause.STEP_SPIKES: "spikes",
-    Cause.STEP_DRIFT: "drift of the step time",
-    Cause.OUT_OF_MEMORY: "out of GPU memory",
-    Cause.MEMORY_IMBALANCE: "more GPU memory than on the other ranks",
-    Cause.HOST_MEMORY: "growing host memory",
-    Cause.CAPTURE_INCOMPLETE: "incomplete profile",
-}
-"""Each cause as a sentence names it."""
-
-MEANINGS: dict[Cause, str] = {
-    Cause.HOST_WORK: "the step waits for work of the host",
-    Cause.HOST_BOUND: "the host launches too slowly to keep the GPU busy, without a long pause",
-    Cause.HOST_SYNC: "the host waits for the GPU inside the step, and the GPU runs dry",
-    Cause.DEVICE_ALLOCATION: "GPU memory is allocated or freed in steady steps",
-    Cause.BLOCKING_COPY: "copies between host and GPU that nothing hides",
-    Cause.SMALL_KERNELS: "many short kernels, and the gaps between them",
-    Cause.LATE_RANK_HOST: "the other ranks wait for a rank whose host is late",
-    Cause.LATE_RANK_GPU: "the other ranks wait for a rank whose GPU has more work, or is slower",
-    Cause.SERIAL_SECTION: "one rank works while all others wait for it",
-    Cause.LATE_RECEIVER: "sends wait for receivers that come late",
-    Cause.WRONG_ORDER: "receives wait for a message although another one has come",
-    Cause.SMALL_MESSAGES: "many messages take the time of the latency, not of their bytes",
-    Cause.EXPOSED_COMMUNICATION: "communication that no compute hides",
-    Cause.PIPELINE_BUBBLE: "pipeline stages wait for a slower stage",
-    Cause.SLOW_MATH: "matrix products do not use the tensor cores",
-    Cause.CONTENTION: "communication slows the kernels beside it",
-    Cause.SLOW_IO: "ranks wait for a file system or a disk",
-    Cause.BUSY_CORES: "ranks wait for their cores, which other processes use",
-    Cause.MEMORY_PRESSURE: "memory is short, and ranks wait until the kernel frees some or reads pages again",
-    Cause.STEP_SPIKES: "single steps take much longer than the others",
-    Cause.STEP_DRIFT: "the step time changes during the capture",
-    Cause.OUT_OF_MEMORY: "an allocation on a GPU failed",
-    Cause.MEMORY_IMBALANCE: "a rank needs more GPU memory than the others",
-    Cause.HOST_MEMORY: "the memory of ranks on the host grows with each step",
-    Cause.CAPTURE_INCOMPLETE: "the profile is incomplete",
-}
-"""Each cause in words."""
-
-ABOUT_MEMORY = (Cause.OUT_OF_MEMORY, Cause.MEMORY_IMBALANCE, Cause.HOST_MEMORY)
-"""The causes that cost memory, not the time of a step."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +76,8 @@ class Finding:
 
     Attributes
     ----------
-    cause : Cause
+    cause : str
+        Its name, one of `hpcprof.analysis.explain.cause.Cause` or of a plug-in.
     ranks : tuple of int
         The ranks that have the cause.
     where : str
@@ -202,7 +111,7 @@ class Finding:
         The kind of steps that has the cause (`StepKind`), where only steps of one kind have it.
     """
 
-    cause: Cause
+    cause: str
     ranks: tuple[int, ...]
     where: str
     saving_ns: int | None
@@ -220,6 +129,9 @@ class Finding:
     source: tuple[Source, ...] | None = None
     kind: int | None = None
     culprit: Culprit | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cause", Cause(self.cause))
 
     def changed(self, change: Callable[[Finding], Finding]) -> Finding:
         """Return the finding changed, and so those that are alternatives to it or go together with it."""
@@ -290,7 +202,7 @@ class OnceStep:
 
     step: int
     extra_ns: int
-    cause: Cause | None
+    cause: str | None
     where: str
 
 
@@ -418,7 +330,7 @@ class Explanation:
 
     def as_json(self) -> dict[str, Any]:
         """Return the explanation in the types of JSON."""
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(asdict(self)))
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(asdict(self), enc_hook=str))
         for finding in found["findings"]:
             for one in (finding, *finding["alternatives"], *finding["together"]):
                 del one["cost_ns"]

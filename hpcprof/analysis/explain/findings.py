@@ -12,12 +12,12 @@ from hashlib import sha256
 
 import numpy as np
 
-from hpcprof.analysis.account.host_activity import NONE, is_inside
-from hpcprof.analysis.explain.candidates import Candidate
-from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT, LEAST_PCT, Cause, Evidence, Finding
+from hpcprof.analysis.account.places import NONE, is_inside
+from hpcprof.analysis.explain.candidate import Candidate
+from hpcprof.analysis.explain.cause import Cause, Trait, cause_of
+from hpcprof.analysis.explain.edge_kinds import EdgeKind
+from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT, LEAST_PCT, Evidence, Finding
 from hpcprof.analysis.explain.intervals import MODEL_SHARE, Interval, Uncertainty
-from hpcprof.analysis.explain.rank_edges import EdgeKind
-from hpcprof.analysis.explain.remedies import remedy
 from hpcprof.analysis.explain.replay import Replay, Times
 from hpcprof.profiles.timeline import Floats, Ints, Mask
 
@@ -37,27 +37,6 @@ _HIDDEN_PCT = 3.0
 
 MUCH_SLOWER = 1.6
 """From so many times on, what a slow host costs is taken out before the other causes are judged."""
-
-_COLLECTIVE = (
-    Cause.EXPOSED_COMMUNICATION,
-    Cause.CONTENTION,
-    Cause.SLOW_MATH,
-    Cause.LATE_RANK_HOST,
-    Cause.LATE_RANK_GPU,
-    Cause.PIPELINE_BUBBLE,
-    Cause.SERIAL_SECTION,
-    Cause.LATE_RECEIVER,
-    Cause.WRONG_ORDER,
-    Cause.SMALL_MESSAGES,
-    Cause.SLOW_IO,
-    Cause.BUSY_CORES,
-    Cause.MEMORY_PRESSURE,
-)
-"""These are about all of their ranks at once."""
-
-_OF_RANKS = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU)
-
-_OF_HOST = (Cause.HOST_WORK, Cause.HOST_SYNC, Cause.DEVICE_ALLOCATION)
 
 
 @dataclass(frozen=True)
@@ -141,7 +120,8 @@ class Search:
             left = [
                 (saving, one)
                 for saving, one in savings
-                if ((saving, one) in worth or one.cause in _OF_RANKS) and not _overlaps(one, judged.candidate)
+                if ((saving, one) in worth or one.has(Trait.LATE_RANK))
+                and not _overlaps(one, judged.candidate)
             ]
             savings = self._savings(without, [one for _, one in left])
             absorbed = [
@@ -161,9 +141,9 @@ class Search:
     def _hiding(self, found: Sequence[Judged], judged: Judged, alone: Judged) -> tuple[Judged, ...]:
         """Return the findings that hide what a late rank costs while they last: other late ranks, or all."""
         hidden = 100 * (judged.saving - alone.saving) >= LEAST_ESTIMATE_PCT * self.wall
-        if not hidden or judged.candidate.cause not in _OF_RANKS:
+        if not hidden or not judged.candidate.has(Trait.LATE_RANK):
             return ()
-        late = [one for one in found if one.candidate.cause in _OF_RANKS]
+        late = [one for one in found if one.candidate.has(Trait.LATE_RANK)]
         others = [one for one in late if not set(one.ranks) & set(judged.ranks)]
         return tuple(others or (found if not late else ()))
 
@@ -173,7 +153,7 @@ class Search:
         What is later by itself is the finding, and the other one goes with it. Of pairs that save about as
         much, that with the fewest ranks counts.
         """
-        by_host, by_gpu = map(self._latest, _OF_RANKS)
+        by_host, by_gpu = map(self._latest, (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU))
         pairs = [
             self._without_both(times, walls, *sorted((one, other), key=lambda late: -late.own_ns))
             for one in by_host
@@ -192,7 +172,7 @@ class Search:
 
     def _latest(self, cause: Cause) -> list[Candidate]:
         """Return the latest rank by a cause and the latest group; none if a host is slower everywhere."""
-        late = [one for one in self.candidates if one.cause is cause]
+        late = [one for one in self.candidates if one.cause.name == cause]
         several = [[one for one in late if (len(one.ranks) > 1) == group] for group in (False, True)]
         latest = [max(alike, key=lambda one: one.own_ns) for alike in several if alike]
         return [] if any(one.slower for one in latest) else latest
@@ -264,7 +244,7 @@ class Search:
             return None
         best = max(saving for saving, _ in savings)
         narrow = min((one for saving, one in savings if saving >= _SAME * best), key=_breadth)
-        if narrow.cause is Cause.HOST_BOUND:
+        if narrow.has(Trait.BROAD):
             alike = [(saving / best, one) for saving, one in savings if one.cause is narrow.cause]
             narrow = _around([one for share, one in alike if share >= _ABSORBED], narrow)
         return self._narrowed(times, walls, narrow)
@@ -272,7 +252,7 @@ class Search:
     def _narrowed(self, times: Times, walls: Ints, candidate: Candidate) -> Judged:
         """Judge the only rank that has the cause, if taking it out there is enough, or all of them."""
         whole = self._judged(times, walls, candidate, candidate.ranks)
-        if candidate.cause in _COLLECTIVE or candidate.only == NONE:
+        if candidate.has(Trait.ALL_RANKS) or candidate.only == NONE:
             return whole
         alone = self._judged(times, walls, candidate, (candidate.only,))
         return alone if alone.saving >= _SAME * whole.saving else whole
@@ -323,8 +303,7 @@ class Search:
         found = [
             Judged(one, one.ranks, max(0.0, saving), np.empty(0), Interval(0.0, max(0.0, saving)))
             for saving, one in savings
-            if one.cause in _OF_HOST
-            and one.cause is not Cause.HOST_SYNC
+            if one.has(Trait.HIDES)
             and 100 * one.own_ns >= _HIDDEN_PCT * self.wall
             and 100 * saving < LEAST_PCT * self.wall
         ]
@@ -365,10 +344,10 @@ def _breadth(one: Candidate) -> tuple[bool, int, bool, bool, float, int]:
     Broadest is a host that should be quicker in all that it does. A host that never waits for the GPU hides
     whatever else it does. Recorded reads and writes tell why a rank is late.
     """
-    alone = one.only != NONE and one.cause not in _COLLECTIVE
-    ranks, syncs = 1 if alone else len(one.ranks), one.cause is Cause.HOST_SYNC
-    unknown = one.cause is not Cause.SLOW_IO
-    return one.cause is Cause.HOST_BOUND, ranks, syncs, unknown, one.own_ns, -len(one.where)
+    alone = one.only != NONE and not one.has(Trait.ALL_RANKS)
+    ranks, syncs = 1 if alone else len(one.ranks), one.has(Trait.SYNCHRONIZES)
+    unknown = not one.has(Trait.TELLING)
+    return one.has(Trait.BROAD), ranks, syncs, unknown, one.own_ns, -len(one.where)
 
 
 def _around(places: Sequence[Candidate], narrow: Candidate) -> Candidate:
@@ -388,13 +367,13 @@ def _overlaps(one: Candidate, taken: Candidate) -> bool:
     """Return whether a candidate is part of one that has been taken out, or the other way round."""
     if one.cause is not taken.cause:
         return False
-    if one.cause in _OF_RANKS and set(one.ranks) & set(taken.ranks):
+    if one.has(Trait.LATE_RANK) and set(one.ranks) & set(taken.ranks):
         return True
     return is_inside(one.where, taken.where) or is_inside(taken.where, one.where)
 
 
 def estimated_finding(
-    cause: Cause,
+    cause: str,
     ranks: tuple[int, ...],
     where: str,
     saving: float,
@@ -417,6 +396,6 @@ def estimated_finding(
         saving_high_ns=round(saving + half),
         share_pct=round(100 * saving / wall, 3),
         evidence=evidence,
-        remedy=remedy(cause, where, ranks),
+        remedy=cause_of(cause).advise(where, ranks),
         confidence="medium",
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from hpcprof.analysis.explain.explanation import Cause, Explanation, Finding
+from hpcprof.analysis.explain.cause import cause_names
+from hpcprof.analysis.explain.explanation import Explanation, Finding
 from hpcprof.common.errors import UsageError, unknown
 
 
@@ -16,22 +17,22 @@ class Gate:
     ``percent`` is the least saving in percent of the step; None for every finding that is shown.
     """
 
-    cause: Cause
+    cause: str
     percent: float | None = None
 
     def broken_by(self, explanation: Explanation) -> list[Finding]:
         """Return the findings that the check does not allow, the most costly first."""
         if self.percent is None:
-            return [finding for finding in explanation.shown() if finding.cause is self.cause]
+            return [finding for finding in explanation.shown() if finding.cause == self.cause]
         return [
             finding
             for finding in explanation.findings
-            if finding.cause is self.cause and (finding.share_pct or -1) >= self.percent
+            if finding.cause == self.cause and (finding.share_pct or -1) >= self.percent
         ]
 
     def unknown_in(self, explanation: Explanation) -> str:
         """Return why the cause could not be judged; empty if it was."""
-        reasons = (one.reason for one in explanation.not_judged if one.what == self.cause.value)
+        reasons = (one.reason for one in explanation.not_judged if one.what == self.cause)
         return next(reasons, "")
 
 
@@ -41,15 +42,14 @@ def parse_gate(text: str) -> Gate:
     Raises UsageError if there is no such cause, or the percentage is not between 0 and 100.
     """
     name, colon, written = text.partition(":")
-    causes = {cause.value: cause for cause in Cause}
-    if name not in causes:
+    if name not in (causes := cause_names()):
         raise unknown("cause", name, causes, f" in --fail-on {text}" if colon else " of --fail-on")
     if not colon:
-        return Gate(causes[name])
+        return Gate(name)
     try:
         percent = float(written.removesuffix("%"))
     except ValueError:
         percent = math.nan
     if not 0 <= percent <= 100:
         raise UsageError(f"--fail-on {text}: {written!r} must be a percentage between 0 and 100.")
-    return Gate(causes[name], percent)
+    return Gate(name, percent)

@@ -14,10 +14,10 @@ from typing import Any
 
 import pandas as pd
 
+from hpcprof.analysis.explain.cause import Cause, MachineWait, Trait, cause_names, cause_of, find_cause, is_a
 from hpcprof.analysis.explain.evidence import Tables
-from hpcprof.analysis.explain.explanation import Cause, Evidence, Finding
+from hpcprof.analysis.explain.explanation import Evidence, Finding
 from hpcprof.analysis.explain.findings import estimated_finding
-from hpcprof.analysis.explain.remedies import remedy
 
 TABLE, FILES = "coincidences", "darshan_files"
 _MOST_FILES, _SHARE_OF_FILE_PCT = 2, 0.5
@@ -30,28 +30,6 @@ _NORMAL, _SAMPLES_A_SECOND = 1.645, 5.0
 _ENOUGH = 0.5
 """A difference that explains less than so much of a finding is no reason for it."""
 
-_WAITS = {
-    Cause.MEMORY_PRESSURE: ("paging_pct", "memory_stall_s"),
-    Cause.SLOW_IO: ("blocked_pct", "io_wait_s", "io_pressure_s"),
-}
-"""The metrics that say that a rank waits for memory or, otherwise, for files."""
-
-_BESIDE = {
-    Cause.MEMORY_PRESSURE: ("memory_pressure_s", "major_faults", "refaults", "swapped_pages"),
-    Cause.SLOW_IO: ("written_bytes", "read_bytes", "io_calls"),
-}
-_WAITING = {Cause.MEMORY_PRESSURE: "memory", Cause.SLOW_IO: "io", Cause.BUSY_CORES: "cores"}
-"""The subject of the shares that ranks wait, by the cause that has their price."""
-
-_SUBJECTS = {
-    Cause.STEP_SPIKES: "spikes",
-    Cause.STEP_DRIFT: "drift",
-    Cause.LATE_RANK_HOST: "rank",
-    Cause.LATE_RANK_GPU: "rank",
-}
-_OF_HOST = (Cause.HOST_WORK, Cause.LATE_RANK_HOST, Cause.SERIAL_SECTION, Cause.STEP_SPIKES)
-"""Causes that may be waits for memory, or for reads and writes."""
-
 
 def with_machine(findings: Iterable[Finding], tables: Tables) -> list[Finding]:
     """Return findings with what the machine did meanwhile; waits for memory or files are causes too."""
@@ -61,9 +39,15 @@ def with_machine(findings: Iterable[Finding], tables: Tables) -> list[Finding]:
     return with_files([_explained(one, rows) for one in findings] if rows else findings, tables)
 
 
+def _waits() -> list[tuple[str, MachineWait]]:
+    """Return the causes that are waits for the machine."""
+    declared = map(find_cause, cause_names())
+    return [(cause.name, cause.wait) for cause in declared if cause.wait is not None]
+
+
 def with_files(findings: Sequence[Finding], tables: Tables) -> list[Finding]:
     """Return findings; those about slow reads and writes with the files that took most time, by Darshan."""
-    if all(one.cause is not Cause.SLOW_IO for one in findings):
+    if all(one.cause != Cause.SLOW_IO for one in findings):
         return [*findings]
     rows = [row for row in _rows(tables[FILES]) if row["module"] != "MPI-IO" and row["log"]]
     rows = [row for row in rows if (row["share_pct"] or 0.0) >= _SHARE_OF_FILE_PCT]
@@ -73,7 +57,7 @@ def with_files(findings: Sequence[Finding], tables: Tables) -> list[Finding]:
         key = "write_s" if row["write_s"] >= row["read_s"] else "read_s"
         figures.append(Evidence(FILES, None, key, row[key]))
     return [
-        replace(one, evidence=(*one.evidence, *figures)) if one.cause is Cause.SLOW_IO else one
+        replace(one, evidence=(*one.evidence, *figures)) if one.cause == Cause.SLOW_IO else one
         for one in findings
     ]
 
@@ -85,8 +69,8 @@ def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _explained(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> Finding:
-    for cause in _WAITS:
-        of_waiting = _as_waiting(finding, rows, cause)
+    for cause, wait in _waits():
+        of_waiting = _as_waiting(finding, rows, cause, wait) if wait.metrics else None
         if of_waiting is not None:
             return of_waiting
     own = _about(finding, rows)
@@ -97,10 +81,10 @@ def _explained(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> Finding:
 
 def _about(finding: Finding, rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the rows about a finding, the least probable first."""
-    subject = _SUBJECTS.get(finding.cause)
+    subject = cause_of(finding.cause).meanwhile
     own = [row for row in rows if row["subject"] == subject]
     if subject == "rank":
-        of_gpu = finding.cause is Cause.LATE_RANK_GPU
+        of_gpu = finding.cause == Cause.LATE_RANK_GPU
         own = [row for row in own if row["rank"] in finding.ranks]
         own = [row for row in own if str(row["device"]).startswith("gpu") == of_gpu]
     return sorted(own, key=lambda row: (row["p_value"], -_change(row)))
@@ -130,43 +114,45 @@ def _explained_pct(row: Mapping[str, Any]) -> float | None:
     return 100 * more if row["unit"] in ("s/s", "cores") else None
 
 
-def _as_waiting(finding: Finding, rows: Sequence[Mapping[str, Any]], cause: Cause) -> Finding | None:
+def _as_waiting(
+    finding: Finding, rows: Sequence[Mapping[str, Any]], cause: str, wait: MachineWait
+) -> Finding | None:
     """Return a finding about the host as one about waiting for something; None if that is not its time.
 
     Either the ranks wait in long steps, or in all steps for at least half of its time.
     """
-    if finding.cause not in _OF_HOST:
+    if not is_a(finding.cause, Trait.MAY_BE_WAITING):
         return None
-    long = finding.cause is Cause.STEP_SPIKES or any(
-        one.cause is Cause.STEP_SPIKES for one in finding.alternatives
+    long = finding.cause == Cause.STEP_SPIKES or any(
+        one.cause == Cause.STEP_SPIKES for one in finding.alternatives
     )
     in_long = [row for row in rows if long and row["subject"] == "spikes" and row["beyond_chance"]]
-    of_steps = [row for row in in_long if row["metric"] in _WAITS[cause]]
-    if cause is Cause.MEMORY_PRESSURE:
+    of_steps = [row for row in in_long if row["metric"] in wait.metrics]
+    if cause == Cause.MEMORY_PRESSURE:
         of_steps = [row for row in of_steps if _is_most_of_waiting(row, rows)]
     of_ranks = [
         row
         for row in rows
-        if row["subject"] == _WAITING[cause]
-        and finding.cause is not Cause.STEP_SPIKES
+        if row["subject"] == wait.subject
+        and finding.cause != Cause.STEP_SPIKES
         and row["rank"] in finding.ranks
         and row["then"] >= _ENOUGH * (finding.share_pct or 100.0)
     ]
     shown = of_steps or of_ranks
     if not shown:
         return None
-    also = [row for row in in_long if of_steps and row["metric"] in (*_WAITS[cause], *_BESIDE[cause])]
+    also = [row for row in in_long if of_steps and row["metric"] in (*wait.metrics, *wait.beside)]
     own = {int(row["rank"]) for row in shown if row["rank"] is not None}
     ranks = tuple(sorted(own)) or finding.ranks
     told = [*shown, *(row for row in also if row not in shown)][:_MOST_REASONS]
-    where = "" if finding.cause is Cause.STEP_SPIKES else finding.where
+    where = "" if finding.cause == Cause.STEP_SPIKES else finding.where
     return replace(
         finding,
         cause=cause,
         ranks=ranks,
         where=where,
         evidence=(*map(_evidence, told), *finding.evidence),
-        remedy=remedy(cause, where, ranks),
+        remedy=cause_of(cause).advise(where, ranks),
     )
 
 
@@ -178,9 +164,10 @@ def _is_most_of_waiting(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]
     return any(one["subject"] == "memory" for one in own) and share >= _ENOUGH * max(blocked, default=0.0)
 
 
-def waiting(table: pd.DataFrame, cause: Cause, wall: float) -> Iterator[Finding]:
+def waiting(table: pd.DataFrame, cause: str, wall: float) -> Iterator[Finding]:
     """Yield the ranks that wait for memory, files or cores in steps of ``wall`` ns, as a finding."""
-    yield from _waiting([row for row in _rows(table) if row["subject"] == _WAITING[cause]], cause, wall)
+    wait = find_cause(cause).wait
+    yield from _waiting([row for row in _rows(table) if wait and row["subject"] == wait.subject], cause, wall)
 
 
 def with_waiting(findings: Sequence[Finding], table: pd.DataFrame, wall: float) -> list[Finding]:
@@ -190,12 +177,12 @@ def with_waiting(findings: Sequence[Finding], table: pd.DataFrame, wall: float) 
     alternative to them.
     """
     known, rows = [*findings], _rows(table)
-    for cause in _WAITING:
-        if any(one.cause is cause for one in findings):
+    for cause, wait in _waits():
+        if any(one.cause == cause for one in findings):
             continue
         found = [*waiting(table, cause, wall)]
-        long = next((one for one in known if one.cause is Cause.STEP_SPIKES), None)
-        if long is None or not found or cause not in _WAITS or not _mostly_in_long_steps(rows, cause):
+        long = next((one for one in known if one.cause == Cause.STEP_SPIKES), None)
+        if long is None or not found or not wait.metrics or not _mostly_in_long_steps(rows, wait):
             known += found
         else:
             nested = replace(long, alternatives=(*long.alternatives, *found))
@@ -203,14 +190,14 @@ def with_waiting(findings: Sequence[Finding], table: pd.DataFrame, wall: float) 
     return known
 
 
-def _mostly_in_long_steps(rows: Sequence[Mapping[str, Any]], cause: Cause) -> bool:
+def _mostly_in_long_steps(rows: Sequence[Mapping[str, Any]], wait: MachineWait) -> bool:
     """Return whether all ranks that wait for something do so mostly in long steps, be it by chance."""
-    ranks = {row["rank"] for row in rows if row["subject"] == _WAITING[cause]}
-    moved = [row for row in rows if row["subject"] == "spikes" and row["metric"] in _WAITS[cause]]
+    ranks = {row["rank"] for row in rows if row["subject"] == wait.subject}
+    moved = [row for row in rows if row["subject"] == "spikes" and row["metric"] in wait.metrics]
     return ranks <= {row["rank"] for row in moved if row["usual"] <= _ENOUGH * row["then"]}
 
 
-def _waiting(rows: Sequence[Mapping[str, Any]], cause: Cause, wall: float) -> Iterator[Finding]:
+def _waiting(rows: Sequence[Mapping[str, Any]], cause: str, wall: float) -> Iterator[Finding]:
     """Yield a finding with the price of the rank that waits longest: ranks wait for each other."""
     if not rows:
         return

@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 
 from hpcprof.analysis.account.host_activity import OUTSIDE
+from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.evidence import Tables, largest
-from hpcprof.analysis.explain.explanation import Cause, Evidence, Finding
+from hpcprof.analysis.explain.explanation import Evidence, Finding
 from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.explain.intervals import half_width
 from hpcprof.analysis.steps.phases import REST

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from hpcprof.analysis.explain.explanation import Cause, OnceStep
+from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.explanation import OnceStep
 from hpcprof.analysis.steps.once import happened_once
 from hpcprof.analysis.steps.run_step import PARTS, step_series, whole_steps
 

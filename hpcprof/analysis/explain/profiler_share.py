@@ -14,14 +14,16 @@ which times a step alone lies.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hpcprof.analysis.account.call_kinds import CallKind
-from hpcprof.analysis.explain.explanation import TYPICAL, CallCost, StepAlone
+from hpcprof.analysis.explain.explanation import MEASURED, TYPICAL, CallCost, StepAlone
+from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay, Times
+from hpcprof.analysis.explain.replayable import Replayable
 from hpcprof.profiles.timeline import Floats, Ints
 
 TYPICAL_NS = {"nsys": (5_000, 16_000)}
@@ -53,6 +55,40 @@ _UNIT = 1_000
 
 _ROUNDS = 9
 """Rounds of the bisection: 32 µs are divided down to 0.06 µs."""
+
+
+@dataclass(frozen=True)
+class ProfilerShare:
+    """The replay that is explained, and the time of a step without the profiler.
+
+    ``scale`` is the elapsed time of the replayed steps over that of all steps.
+    """
+
+    replay: Replay
+    alone: StepAlone | None = None
+    costs: tuple[CallCost, ...] = ()
+    scale: float = 1.0
+
+
+def profiler_share(
+    inputs: ExplainInputs, built: Replayable, replay: Replay, weights: Floats | None, elapsed: int | None
+) -> ProfilerShare:
+    """Take the profiler's share out of a run if its step alone is known."""
+
+    def time(moments: Ints) -> float:
+        steps = replay.elapsed(moments)
+        return float(np.average(steps, weights=None if weights is None else weights[: len(steps)]))
+
+    recorded = time(replay.graph.observed)
+    scale = recorded / elapsed if elapsed else 1.0
+    alone = inputs.alone
+    # The optimizers mark noted steps; a range of the program may be another step.
+    if alone is None or (alone.source == MEASURED and built.step != "step"):
+        typical = typical_alone(replay, built.profiler, time, scale)
+        return ProfilerShare(replay, typical, typical_costs(replay, built.profiler) if typical else (), scale)
+    costs = known_costs(replay, alone, time, scale)
+    cost = launch_cost(replay, alone.value, time, scale)
+    return ProfilerShare(without_profiler(replay, cost), alone, costs, scale)
 
 
 def launch_cost(replay: Replay, alone_ns: int, time: Callable[[Ints], float], scale: float) -> int:

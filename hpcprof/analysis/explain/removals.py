@@ -1,7 +1,7 @@
 """Removals: the times of a run's graph with a cause taken out.
 
 Each function returns the changed times. What they change follows from what the cause means
-(`hpcprof.analysis.explain.explanation.MEANINGS`), not from how large the symptom is.
+(`hpcprof.analysis.explain.causes`), not from how large the symptom is.
 """
 
 from __future__ import annotations
@@ -9,23 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcprof.analysis.account.call_kinds import CallKind
-from hpcprof.analysis.account.host_activity import NONE, OUTSIDE, is_inside
-from hpcprof.analysis.explain.rank_edges import EdgeKind
-from hpcprof.analysis.explain.replay import Replay, Times
-from hpcprof.profiles.columns.intervals import coverage, union
+from hpcprof.analysis.account.call_kinds import ALLOCATING, CallKind
+from hpcprof.analysis.account.places import NONE, OUTSIDE, WHOLE_STEP, is_inside
+from hpcprof.analysis.explain.edge_kinds import EdgeKind
+from hpcprof.analysis.explain.stages import peers
 from hpcprof.profiles.columns.unique import numbered, numbered_rows
 from hpcprof.profiles.host_memory import HostMemory
 from hpcprof.profiles.timeline import Category, Floats, Ints, Mask
 
-SHORT_NS = 10_000
-"""A kernel of less time is short: launching it takes as long."""
-
-WHOLE_STEP = ""
-"""The place that everything lies in."""
+if TYPE_CHECKING:
+    from hpcprof.analysis.explain.replay import Replay, Times
 
 _LONG_NS = 100_000
 _LONG_TIMES = 10
@@ -35,21 +32,15 @@ _SURELY_LONG_NS = 2_000_000
 _CALL_NS = 5_000
 """The time left of a call that no longer waits or allocates."""
 
-_ALLOCATING = (CallKind.ALLOCATE, CallKind.FREE)
 
-_OTHER_CAUSES = (*_ALLOCATING, CallKind.MPI)
+_OTHER_CAUSES = (*ALLOCATING, CallKind.MPI)
 """Calls whose time is a cause of its own."""
-
-_FEW_COLLECTIVES = 4
 
 _FEW_USUAL, _VARYING = 0.45, 1.05
 """The time in a place varies if less than this share of it is at most so many times its first quarter.
 
 Of two ranks that are late in turn, one is as usual in each step.
 """
-
-_USUAL_SLOWDOWN = 0.12
-"""The share of its time beside communication that compute loses, where the profile shows none beside it."""
 
 
 class Removals:
@@ -183,11 +174,6 @@ class Removals:
         chosen = self.inside(place)[calls.place] & np.isin(calls.kind, list(kinds))
         return np.flatnonzero(chosen & self.of_ranks(self.graph.call_rank, ranks))
 
-    def allocations(self, times: Times, place: str, ranks: Collection[int] | None = None) -> Times:
-        """Take out the calls that allocate and free memory."""
-        calls = self.calls_in(place, _ALLOCATING, ranks)
-        return self.call_time(self.waits(times, calls), calls, 0)
-
     def copies(self, times: Times, place: str, ranks: Collection[int] | None = None) -> Times:
         """Hide copies: they take no time on their stream, and their calls return at once."""
         work = self.graph.work
@@ -196,73 +182,6 @@ class Removals:
         calls = np.unique(work.call[rows])
         hidden = self.call_time(self.waits(times, calls), calls)
         return hidden.with_alone(_zeroed(hidden.alone, rows))
-
-    def short_kernels(self, times: Times, place: str, ranks: Collection[int] | None = None) -> Times:
-        """Fuse the short kernels of a place into the others, and launch all of it at once."""
-        graph, work = self.graph, self.graph.work
-        mine = self.inside(place)[work.place] & self.of_ranks(graph.work_rank, ranks)
-        short = np.flatnonzero(mine & (work.category == Category.COMP) & (work.end - work.start < SHORT_NS))
-        edges = graph.edges
-        gaps = (edges.kind == EdgeKind.STREAM) & np.isin(edges.row, short)
-        fused = times.set_lag(gaps, np.minimum(times.lag[gaps], 0))
-        launches = self.calls_in(place, (CallKind.LAUNCH,), ranks)
-        fused = self.call_time(fused, launches, 0)
-        before = self.edge_of_call[EdgeKind.HOST][launches[~self.long_gap[launches]]]
-        before = before[before != NONE]
-        fused = fused.set_lag(before, np.minimum(fused.lag[before], 0))
-        return fused.with_alone(_zeroed(fused.alone, short))
-
-    def exposed_communication(self, times: Times, place: str) -> Times:
-        """Hide the communication that is launched in a place, except what has nothing to hide behind.
-
-        That is the last collective of a step. Where a step has few, each could be sent in four parts, and
-        all but the last part could be hidden.
-        """
-        graph, work = self.graph, self.graph.work
-        chosen = (work.category == Category.COMM) & self.inside(place)[work.place]
-        factor = np.where(chosen, 0.0, 1.0)
-        rows = np.flatnonzero(chosen)
-        _, group = numbered_rows(graph.work_rank[rows], work.step[rows])
-        order = np.lexsort((work.start[rows], group))
-        last = order[np.append(group[order][1:] != group[order][:-1], True)[: len(order)]]
-        few = np.bincount(group, minlength=1)[group[last]] < _FEW_COLLECTIVES
-        factor[rows[last]] = np.where(few, 1 / _FEW_COLLECTIVES, 1.0)
-        return self._slowed(self.communication(times, factor), factor, place)
-
-    def _slowed(self, times: Times, factor: Floats, place: str) -> Times:
-        """Slow the compute of a place as the communication does that now runs beside it."""
-        graph, work = self.graph, self.graph.work
-        hidden = self._exposed * (1 - factor)
-        lost = self.replay.lost
-        share = float(np.average(self.replay.slowdown, weights=lost)) if lost.any() else _USUAL_SLOWDOWN
-        compute = (work.category == Category.COMP) & self.inside(place)[work.place]
-        both = np.concatenate((np.flatnonzero(factor < 1), np.flatnonzero(compute)))
-        _, group = numbered_rows(graph.work_rank[both], work.step[both])
-        first, of_compute = np.split(group, [int((factor < 1).sum())])
-        rows = both[len(first) :]
-        longer = share * np.bincount(first, hidden[both[: len(first)]], int(group.max(initial=-1)) + 1)
-        total = np.bincount(of_compute, times.alone[rows], len(longer))
-        alone = times.alone.copy()
-        alone[rows] *= 1 + np.divide(longer, total, out=np.zeros(len(longer)), where=total > 0)[of_compute]
-        return times.with_alone(alone)
-
-    @cached_property
-    def _exposed(self) -> Floats:
-        """The time that each operation communicates, after its waiting, while its rank does not compute."""
-        graph, work = self.graph, self.graph.work
-        edges = graph.edges
-        own = np.zeros(len(work))
-        rows = np.flatnonzero(np.isin(edges.kind, (EdgeKind.TRANSFER, EdgeKind.RUN)))
-        own[edges.row[rows]] = edges.lag[rows]
-        begin = work.end - own.astype(np.int64)
-        for rank in range(len(graph.ranks)):
-            mine = graph.work_rank == rank
-            computes = mine & (work.category == Category.COMP)
-            chosen = np.flatnonzero(mine & (work.category == Category.COMM))
-            busy = union(work.start[computes], work.end[computes])
-            own[chosen] -= coverage(begin[chosen], work.end[chosen], busy)
-        exposed: Floats = np.where(work.category == Category.COMM, own, 0.0)
-        return exposed
 
     def communication(self, times: Times, factor: Floats) -> Times:
         """Scale the time that each operation communicates, without what it waits for others."""
@@ -344,24 +263,6 @@ class Removals:
             )
         )
         return times.with_alone(alone)
-
-    def balanced(self, times: Times) -> Times:
-        """Give every stage of a pipeline as much work in a step as the mean of the stages.
-
-        The work of a stage is that of its median rank; a rank that is slower than it stays so. What the host
-        takes to launch the work moves with it.
-        """
-        graph, work = self.graph, self.graph.work
-        rows = np.flatnonzero(work.category == Category.COMP)
-        alone = times.alone.copy()
-        alone[rows] *= _ratio_to_mean(work.step[rows], graph.work_rank[rows], alone[rows], graph.stage)
-        edges = np.flatnonzero(np.isin(graph.edges.kind, (EdgeKind.HOST, EdgeKind.CALL)))
-        call = graph.edges.row[edges]
-        lag = times.lag.copy()
-        of_host = lag[edges].astype(float)
-        ratio = _ratio_to_mean(graph.calls.step[call], graph.call_rank[call], of_host, graph.stage)
-        lag[edges] = np.rint(lag[edges] * ratio).astype(np.int64)
-        return replace(times, lag=lag, alone=alone)
 
 
 def _zeroed(alone: Floats, rows: Ints) -> Floats:
@@ -494,28 +395,3 @@ def _of_peers(total: Floats, stage: Ints, statistic: Callable[..., Floats]) -> F
         mine = stage == one
         found[..., mine] = statistic(total[..., mine], axis=-1, keepdims=True)
     return found
-
-
-def _ratio_to_mean(step: Ints, rank: Ints, time: Floats, stage: Ints) -> Floats:
-    """Return the factor that gives the stage of each row's rank the mean time of the stages in its step."""
-    steps, number = np.unique(step, return_inverse=True)
-    total = np.zeros((len(steps), len(stage)))
-    np.add.at(total, (number, rank), time)
-    usual = stage_medians(total, stage)
-    mean = usual.mean(axis=1, keepdims=True)
-    ratio: Floats = np.divide(mean, usual, out=np.ones_like(usual), where=usual > 0)[number, stage[rank]]
-    return ratio
-
-
-def peers(rank: int, stage: Ints) -> Ints:
-    """Return the ranks to compare a rank with: those of its stage of a pipeline, without any all others."""
-    every = np.arange(len(stage))
-    alike = (stage == stage[rank]) & (every != rank)
-    others: Ints = every[alike] if alike.any() else np.delete(every, rank)
-    return others
-
-
-def stage_medians(total: Floats, stage: Ints) -> Floats:
-    """Return the median over the ranks of each stage; ``total`` has the shape (…, ranks)."""
-    numbers = range(int(stage.max(initial=0)) + 1)
-    return np.stack([np.median(total[..., stage == one], axis=-1) for one in numbers], axis=-1)

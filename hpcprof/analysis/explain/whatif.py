@@ -10,13 +10,13 @@ import numpy as np
 
 from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.explain.changes import Change, Prediction
-from hpcprof.analysis.explain.explain import Replayable, replayable
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import Uncertainty
 from hpcprof.analysis.explain.mpi_removals import MpiRemovals
 from hpcprof.analysis.explain.rank_edges import EdgeKind
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay, Times
+from hpcprof.analysis.explain.replayable import Replayable, replayable
 from hpcprof.common.errors import HpcprofError, UsageError, unknown
 from hpcprof.common.patterns import matches
 from hpcprof.profiles.timeline import Category, Ints, Mask

@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from hpcprof.analysis.collectives.matches import Arrivals
+from hpcprof.analysis.explain.cause import Cause, Trait, find_cause, is_a
+from hpcprof.analysis.explain.causes.late_rank import HELD_UP
 from hpcprof.analysis.explain.evidence import Tables, largest, step_evidence
-from hpcprof.analysis.explain.explanation import WAITING, Cause, Evidence, Finding, NotJudged
+from hpcprof.analysis.explain.explanation import WAITING, Evidence, Finding, NotJudged
 from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.explain.inputs import ExplainInputs
 from hpcprof.analysis.explain.intervals import MODEL_SHARE, half_width
-from hpcprof.analysis.explain.remedies import remedy
 from hpcprof.analysis.explain.step_series import Pause, drift, named_steps, spikes_and_pauses
 from hpcprof.analysis.framework.losses import touches
 from hpcprof.analysis.framework.registry import ANALYSES
@@ -30,8 +31,8 @@ _KEEP_ON_GPU = (
     "loop; OpenACC: data), copy only what changes, and from pinned memory."
 )
 
-_OF_SOME_RANKS = (Cause.LATE_RANK_HOST, Cause.LATE_RANK_GPU, Cause.PIPELINE_BUBBLE)
-"""Causes for which ranks wait for each other."""
+RECURRING = 3
+"""Minimum number of occasions of long steps that show that the program causes them."""
 
 _MUCH_WAITING = 0.05
 _NORMAL = 1.645
@@ -77,14 +78,14 @@ def _of_steps(
     tables: Tables,
     ranks: tuple[int, ...],
     series: StepSeries,
-    cause: Cause,
+    cause: str,
     saving: tuple[float, float],
     steps: tuple[int, ...],
 ) -> Finding:
     """Return a finding about some steps, or all of them without any; ``saving`` has half of its interval."""
-    where = named_steps(steps) if cause is Cause.STEP_SPIKES else "capture"
+    where = named_steps(steps) if cause == Cause.STEP_SPIKES else "capture"
     shown = steps or tuple(series.steps[[0, -1]].tolist())
-    if cause is Cause.STEP_DRIFT and steps:
+    if cause == Cause.STEP_DRIFT and steps:
         worse = np.isin(series.steps, steps)
         shown = _typical(series, worse), _typical(series, ~worse)
     evidence = step_evidence(tables, shown)
@@ -110,7 +111,9 @@ def unexplained_waiting(
     if not len(account):
         return
     waited = account["wait_for_peer_ns"].astype(float)
-    some = (one for one in findings if one.cause in _OF_SOME_RANKS or len(one.ranks) < len(inputs.ranks))
+    some = (
+        one for one in findings if is_a(one.cause, Trait.DELAYS_OTHERS) or len(one.ranks) < len(inputs.ranks)
+    )
     explained = sum(one.saving_ns or 0 for one in some)
     mean = 0.0 if waited.isna().all() else float(waited.mean())
     if mean - explained >= _MUCH_WAITING * wall:
@@ -134,7 +137,7 @@ def _why_waiting(inputs: ExplainInputs, findings: Sequence[Finding], pipeline: b
     """Return why ranks wait, with the slowest stage, which may be below the bar of findings."""
     if loose:
         return f"Why is unknown: the clocks of {counted(loose, 'rank')} cannot be aligned"
-    slowest = next((one for one in findings if one.cause is Cause.PIPELINE_BUBBLE), None)
+    slowest = next((one for one in findings if one.cause == Cause.PIPELINE_BUBBLE), None)
     if not pipeline:
         return f"No cause that was judged explains most of that{_last_to_arrive(inputs.arrivals())}"
     if slowest is None:
@@ -166,7 +169,7 @@ def of_capture(inputs: ExplainInputs) -> Iterator[Finding]:
     sentences = [loss.sentence for _, loss in summed(found)]
     remedies = [*dict.fromkeys(loss.remedy for _, loss in found if loss.remedy)]
     if inputs.coverage or not remedies:
-        remedies.append(remedy(Cause.CAPTURE_INCOMPLETE, "", inputs.ranks))
+        remedies.append(find_cause(Cause.CAPTURE_INCOMPLETE).remedy)
     if inputs.coverage:
         sentences.insert(0, inputs.coverage)
     damaged = [one for rank in lacking for one in _damaged(inputs, rank, inputs.losses[rank])]
@@ -230,3 +233,29 @@ def _damaged(inputs: ExplainInputs, rank: int, losses: Sequence[Loss]) -> list[E
             if found:
                 return found[:1]
     return []
+
+
+def is_rare(finding: Finding) -> bool:
+    """Return whether a finding is about long steps on fewer occasions than show that the program causes them.
+
+    Anything else on a machine may hold up a program on CPUs for once; steps in a row are one occasion.
+    """
+    occasions = sum(step - 1 not in finding.steps for step in finding.steps)
+    return finding.cause == Cause.STEP_SPIKES and occasions < RECURRING
+
+
+def is_held_up(finding: Finding, held_up: float) -> bool:
+    """Return whether a finding is about long steps of a program whose calls of MPI are held up as well."""
+    return finding.cause == Cause.STEP_SPIKES and held_up >= HELD_UP * (finding.saving_ns or 0)
+
+
+def rare_steps(finding: Finding) -> NotJudged:
+    """Return what long steps cost that the program need not cause."""
+    why = (
+        "too rare to tell" if is_rare(finding) else "not enough to tell, since calls of MPI are held up too,"
+    )
+    return NotJudged(
+        finding.where,
+        f"much longer than the others, which costs {format_ns(finding.saving_ns or 0)} of the mean step. "
+        f"That is {why} whether the program or something else on the machine is the reason",
+    )

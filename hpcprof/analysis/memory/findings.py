@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from hpcprof.analysis.explain.explanation import Cause, Confidence, Evidence, Finding
+from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.explanation import Confidence, Evidence, Finding
 from hpcprof.common.units import counted, format_bytes, format_duration
 
 TABLES = ("memory_use", "memory_snapshots", "memory", "host_memory")
@@ -245,7 +246,7 @@ def _host(rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _finding(
-    cause: Cause,
+    cause: str,
     ranks: tuple[int, ...],
     where: str,
     evidence: Sequence[tuple[Evidence, str]],

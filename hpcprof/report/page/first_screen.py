@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 
-from hpcprof.analysis.explain.explanation import MEANINGS, Cause, Culprit, Explanation, Finding
+from hpcprof.analysis.explain.cause import Cause, cause_of
+from hpcprof.analysis.explain.explanation import Culprit, Explanation, Finding
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.units import format_ns
 from hpcprof.report.account import Account, account_title, accounts_of_steps, share
@@ -26,20 +27,6 @@ from hpcprof.report.facts import facts
 from hpcprof.report.mpi import EfficiencyTree, efficiencies
 from hpcprof.report.terminal import FAILURES
 from hpcprof.submit.runs.failures import RankFailure
-
-_COSTS = {
-    Cause.BLOCKING_COPY: "exposed_mem_ns",
-    Cause.EXPOSED_COMMUNICATION: "exposed_comm_ns",
-    Cause.PIPELINE_BUBBLE: "exposed_comm_ns",
-    Cause.HOST_WORK: "idle_ns",
-    Cause.HOST_BOUND: "idle_ns",
-    Cause.HOST_SYNC: "idle_ns",
-    Cause.DEVICE_ALLOCATION: "idle_ns",
-    Cause.SMALL_KERNELS: "idle_ns",
-    Cause.LATE_RANK_HOST: "idle_ns",
-    Cause.LATE_RANK_GPU: "compute_ns",
-}
-"""The column of ``step_account`` in which a cause costs; that of others is the wall time."""
 
 MOST_PATTERNS = 7
 """The number of patterns that page.css has for idle time."""
@@ -169,15 +156,15 @@ def _card(
     finding: Finding, explanation: Explanation, contents: Contents, places: Collection[tuple[int, int]]
 ) -> Card:
     # What was lost has a section of its own.
-    lost = finding.cause is Cause.CAPTURE_INCOMPLETE
+    lost = finding.cause == Cause.CAPTURE_INCOMPLETE
     where = "" if lost else located(finding, explanation).strip()
     culprit = finding.culprit
     shown = culprit is not None and (not places or (culprit.rank, culprit.step) in places)
     rank, step = (culprit.rank, culprit.step) if culprit and shown else costliest(finding, contents, places)
-    meaning = MEANINGS[finding.cause]
+    meaning = cause_of(finding.cause).meaning
     return Card(
         title=f"{meaning[0].upper()}{meaning[1:]}{f': {where}' if where else ''}",
-        cause=finding.cause.value,
+        cause=finding.cause,
         saving=saved(finding) if finding.saving_ns is None else f"Saves {saved(finding)}",
         together=together(finding, explanation),
         alternatives=instead(finding, explanation),
@@ -201,7 +188,7 @@ def costliest(
     if "step_account" not in contents.analyses:
         return None, None
     table = contents.analyses["step_account"].columns
-    column = table.get(_COSTS.get(finding.cause, "wall_ns"), ())
+    column = table.get(cause_of(finding.cause).column, ())
     where = list(zip(table.get("rank", ()), table.get("step", ()), strict=True))
     rows = [
         row

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from hpcprof.analysis.comparison.run_differences import Difference
-from hpcprof.analysis.explain.explanation import Cause
+from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.framework.registry import ACROSS_RUNS
 from hpcprof.report import comparison
 from hpcprof.report.ci import artifact_sentence, github_annotation, junit_report, markdown_summary

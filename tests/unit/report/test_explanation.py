@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console, RenderableType
 
+from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.changes import Prediction
 from hpcprof.analysis.explain.explanation import (
     CAUSES,
@@ -14,7 +15,6 @@ from hpcprof.analysis.explain.explanation import (
     TYPICAL,
     WAITING,
     CallCost,
-    Cause,
     Evidence,
     Explanation,
     NotJudged,

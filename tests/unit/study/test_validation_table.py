@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hpcprof.analysis.explain.explanation import Cause, Explanation, Finding, StepSummary
+from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.explanation import Explanation, Finding, StepSummary
 from hpcprof.study.validation_table import COLUMNS, Cost, Validation, summary
 from hpcprof.workloads.ddp.faults import parse_fault
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.explain.evidence_words import in_words, plain
+from hpcprof.analysis.explain.evidence import in_words, plain
 from hpcprof.analysis.explain.explanation import Evidence
 
 MS = 1_000_000

@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.explain import explain_run
-from hpcprof.analysis.explain.explanation import WAITING, Cause, Explanation
+from hpcprof.analysis.explain.explanation import WAITING, Explanation
 from hpcprof.analysis.explain.stream_waits import SUBJECT
 from hpcprof.analysis.explain.whole_run import unexplained_waiting
 from hpcprof.profiles.losses import Loss, LossKind, Subject
@@ -503,7 +504,7 @@ def test_steps_of_each_kind_are_replayed_and_count_by_their_share(monkeypatch: p
     slow = [Once(step, (Place("data", (Wait(), Host(30 * MS))),)) for step in range(30, steps)]
     timelines = simulate([[*slow, *training()]] * 2, steps)
     operations = sum(one.operation_count for one in timelines.values())
-    monkeypatch.setattr("hpcprof.analysis.explain.explain.MOST_OPERATIONS", operations // 4)
+    monkeypatch.setattr("hpcprof.analysis.explain.replayable.MOST_OPERATIONS", operations // 4)
     found = explain_run(inputs_of(timelines))[0]
     assert (found.step.explained_steps, len(found.step.kinds)) == (10, 2)
     # In the middle of the capture nothing is slow.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from hpcprof.analysis.explain.explanation import MEANINGS, Cause, Explanation
+from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.explanation import Explanation
 from tests.unit.explanations import MS, STEP, explained, finding
 
 
@@ -69,7 +70,3 @@ def test_the_bar_is_a_share_of_elapsed_time() -> None:
 def test_an_explanation_survives_json() -> None:
     found = explained(finding(13), finding(None))
     assert Explanation.from_json(json.loads(json.dumps(found.as_json()))) == found
-
-
-def test_every_cause_is_put_into_words() -> None:
-    assert list(MEANINGS) == list(Cause)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcprof.analysis.explain.explanation import Cause
+from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.gates import Gate, parse_gate
 from hpcprof.common.errors import UsageError
 from tests.unit.explanations import explained, finding

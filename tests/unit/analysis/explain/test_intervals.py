@@ -7,10 +7,11 @@ import re
 import numpy as np
 import pytest
 
-from hpcprof.analysis.explain.explain import Replayable, explain_run, replayable
+from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.intervals import Uncertainty, half_width
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay, Times
+from hpcprof.analysis.explain.replayable import Replayable, replayable
 from hpcprof.analysis.statistics.student import student_quantile
 from tests.unit.analysis.explain.programs import (
     MS,

@@ -8,8 +8,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from hpcprof.analysis.explain.evidence_words import in_words
-from hpcprof.analysis.explain.explanation import Cause, Finding
+from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.evidence import in_words
+from hpcprof.analysis.explain.explanation import Finding
 from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.explain.machine import waiting, with_machine, with_waiting
 

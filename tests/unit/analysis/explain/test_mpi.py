@@ -12,11 +12,12 @@ import pandas as pd
 import pytest
 
 from hpcprof.analysis.account.step_account import step_parts
+from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.changes import parse_changes
-from hpcprof.analysis.explain.explain import explain_run, is_held_up
-from hpcprof.analysis.explain.explanation import Cause
+from hpcprof.analysis.explain.explain import explain_run
 from hpcprof.analysis.explain.findings import estimated_finding
 from hpcprof.analysis.explain.whatif import predict
+from hpcprof.analysis.explain.whole_run import is_held_up
 from hpcprof.analysis.framework.outcome import analyze_rank
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.common.errors import UsageError

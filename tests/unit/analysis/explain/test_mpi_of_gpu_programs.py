@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.changes import parse_changes
 from hpcprof.analysis.explain.explain import explain_run
-from hpcprof.analysis.explain.explanation import Cause, Explanation
+from hpcprof.analysis.explain.explanation import Explanation
 from hpcprof.analysis.explain.whatif import predict
 from hpcprof.profiles.timeline import Category
 from tests.unit.analysis.explain.programs import (

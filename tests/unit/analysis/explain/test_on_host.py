@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from hpcprof.analysis.explain.explanation import Cause, Finding
+from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.explanation import Finding
 from hpcprof.analysis.explain.on_host import explain_on_host
 
 Milliseconds = NDArray[np.float64]

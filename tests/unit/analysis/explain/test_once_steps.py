@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from hpcprof.analysis.explain.explanation import Cause, OnceStep
+from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.explanation import OnceStep
 from hpcprof.analysis.explain.once_steps import once_steps
 
 

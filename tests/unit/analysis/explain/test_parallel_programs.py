@@ -11,8 +11,9 @@ import pytest
 
 from hpcprof.analysis.account.host_activity import NONE
 from hpcprof.analysis.collectives.matches import MatchedGroup
+from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.explain import explain_run
-from hpcprof.analysis.explain.explanation import WAITING, Cause, Explanation
+from hpcprof.analysis.explain.explanation import WAITING, Explanation
 from hpcprof.analysis.explain.rank_activity import HostCalls, Work, pace_of, predecessors
 from hpcprof.analysis.explain.run_graph import MESSAGE, CommonClock, Coupling, clock_parts, pipeline_stages
 from hpcprof.analysis.explain.whole_run import unexplained_waiting

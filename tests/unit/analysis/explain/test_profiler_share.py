@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.explain import explain_run
-from hpcprof.analysis.explain.explanation import GIVEN, TYPICAL, Cause, Explanation, StepAlone
+from hpcprof.analysis.explain.explanation import GIVEN, TYPICAL, Explanation, StepAlone
 from tests.unit.analysis.explain.programs import (
     CALL,
     MS,

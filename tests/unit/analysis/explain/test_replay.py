@@ -12,9 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hpcprof.analysis.account.call_kinds import CallKind
-from hpcprof.analysis.explain.explain import Replayable, replayable
 from hpcprof.analysis.explain.removals import Removals
 from hpcprof.analysis.explain.replay import Replay, Times
+from hpcprof.analysis.explain.replayable import Replayable, replayable
 from hpcprof.profiles.timeline import Category
 from tests.unit.analysis.explain.programs import (
     MS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.culprits import culprit_of
-from hpcprof.analysis.explain.explanation import Cause
 from hpcprof.profiles.timeline import Timeline
 from tests.unit.analysis.explain.programs import (
     MS,

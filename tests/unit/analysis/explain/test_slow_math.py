@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hpcprof.analysis.explain.slow_math import runs_without_tensor_cores, tensor_core_gain
+from hpcprof.analysis.explain.causes.slow_math import runs_without_tensor_cores, tensor_core_gain
 from hpcprof.profiles.timeline import Gpu
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.explain.culprits import sources_of
-from hpcprof.analysis.explain.explanation import Cause, Source
+from hpcprof.analysis.explain.explanation import Source
 from hpcprof.profiles.timeline import Functions, Timeline
 from tests.unit.analysis.explain.programs import MS, Host, Instruction, Launch, Memory, Place, Wait, simulate
 

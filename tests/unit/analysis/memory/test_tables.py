@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcprof.analysis.explain.explanation import Cause
+from hpcprof.analysis.explain.cause import Cause
 from hpcprof.analysis.framework.outcome import as_declared
 from hpcprof.analysis.framework.registry import ANALYSES
 from hpcprof.analysis.framework.run_data import RunData

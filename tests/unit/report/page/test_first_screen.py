@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcprof.analysis.explain.explanation import Cause, Finding
+from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.explanation import Finding
 from hpcprof.report.contents import Contents
 from hpcprof.report.page.first_screen import costliest, first_screen
 from hpcprof.results.store.analysis_table import AnalysisTable

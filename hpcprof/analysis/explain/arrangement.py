@@ -1,0 +1,226 @@
+"""The findings of a run in their order: what the replay judged, joined with what the steps show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+
+import numpy as np
+
+from hpcprof.analysis.explain.cause import Cause, Trait
+from hpcprof.analysis.explain.evidence import evidence_of
+from hpcprof.analysis.explain.explanation import (
+    LEAST_ESTIMATE_PCT,
+    LEAST_PCT,
+    Confidence,
+    Finding,
+    NotJudged,
+)
+from hpcprof.analysis.explain.findings import MUCH_SLOWER, Judged
+from hpcprof.analysis.explain.inputs import ExplainInputs
+from hpcprof.analysis.explain.replayable import Replayable
+from hpcprof.analysis.explain.run_graph import RunGraph
+from hpcprof.analysis.explain.step_series import drift
+from hpcprof.analysis.explain.whole_run import RECURRING
+from hpcprof.analysis.steps.run_step import StepSeries
+from hpcprof.common.units import counted, format_ns
+
+_FIRST_STEP = 5
+"""The first step of a default capture."""
+
+SURELY_SLOW = 2.5
+"""Minimum ratio of times of a host that is slower everywhere, for a finding; nsys alone causes up to 1.9."""
+
+_EXPLAINED = 0.5
+"""Minimum share of the time of recurring long steps of a cause that is named instead of them."""
+
+_GOOD_REPLAY_PCT, POOR_REPLAY_PCT = 1.0, 3.0
+"""Maximum error of a replay for high and for medium confidence, in percent."""
+
+
+def drifts(one: Judged, series: StepSeries) -> bool:
+    """Return whether the level of the steps would change less than half as much without a cause."""
+    change, known = drift(series), len(one.gained)
+    # The elapsed time of the last step may be unknown.
+    if change is None or known not in (len(series.wall) - 1, len(series.wall)):
+        return False
+    wall = series.wall.copy()
+    wall[:known] -= np.rint(one.gained).astype(np.int64)
+    rest = drift(replace(series, wall=wall))
+    return rest is None or rest.excess < _EXPLAINED * change.excess
+
+
+def as_sure(one: Judged, level: Finding) -> Judged:
+    """Return a cause of the changing level with an interval as narrow as the level's: a trend is no noise."""
+    share = one.saving / (level.saving_ns or 1)
+    low, high = share * (level.saving_low_ns or 0), share * (level.saving_high_ns or 0)
+    return replace(one, interval=replace(one.interval, low=low, high=high, steps_needed=None))
+
+
+def by_steps(
+    of_series: Sequence[Finding], replayed: Sequence[Finding], paused: Set[int], drifting: Sequence[Finding]
+) -> list[Finding]:
+    """Join the findings of the series and of the replay that are about the same single steps.
+
+    What costs time only where the steps pause is no finding. What explains long steps is an alternative to
+    them or, if they recur, comes before them, as does what changes the level of the steps (``drifting``).
+    """
+    left = [one for one in replayed if not _only_in(one, paused)]
+    found = []
+    for long in of_series:
+        change = long.cause == Cause.STEP_DRIFT
+        same = [one for one in left if _only_in(one, set(long.steps)) or (change and one in drifting)]
+        left = [one for one in left if one not in same]
+        if not same:
+            found.append(long)
+        elif (change or len(long.steps) >= RECURRING) and (same[0].saving_ns or 0) >= _EXPLAINED * (
+            long.saving_ns or 0
+        ):
+            found += [replace(same[0], alternatives=(*same[0].alternatives, long)), *same[1:]]
+        else:
+            found.append(replace(long, alternatives=tuple(replace(one, alternatives=()) for one in same)))
+    return [*found, *left]
+
+
+def _only_in(finding: Finding, steps: Set[int]) -> bool:
+    """Return whether a finding is about some steps only, which are these or neighbours of them."""
+    near = {one + by for one in steps for by in (-1, 0, 1)}
+    return bool(finding.steps) and near.issuperset(finding.steps)
+
+
+def slow_hosts(graph: RunGraph, slow: Sequence[Judged]) -> Iterator[NotJudged]:
+    """Yield the ranks whose host is somewhat slower than the others', which a profiler may cause."""
+    for one in slow:
+        if one.candidate.slower < SURELY_SLOW:
+            rank = graph.ranks[one.ranks[0]]
+            times = one.candidate.slower
+            judged = "the findings are those without it" if times >= MUCH_SLOWER else "it is not a finding"
+            yield NotJudged(
+                f"the host of rank {rank}",
+                f"its calls and the time between them take {times:.1f} times as long as on the other ranks, "
+                f"which costs {format_ns(one.saving)} of a step. A profiler can cause that, so {judged}: "
+                "compare with steps that are not profiled",
+            )
+
+
+def trust(inputs: ExplainInputs, built: Replayable, error_pct: float) -> Confidence:
+    """Return the confidence that nothing about a single finding lowers."""
+    if error_pct > POOR_REPLAY_PCT or inputs.coverage:
+        return "low"
+    uncoupled = bool(built.loose_ranks) or (len(inputs.ranks) > 1 and not built.graph.is_coupled)
+    inferred = built.graph.inferred_waits or built.graph.paced_ranks
+    return "medium" if error_pct > _GOOD_REPLAY_PCT or inferred or uncoupled else "high"
+
+
+def finding_of(
+    inputs: ExplainInputs,
+    built: Replayable,
+    one: Judged,
+    wall: int,
+    usual: Confidence,
+    *,
+    hidden: bool = False,
+) -> Finding:
+    """Return what was judged as a finding.
+
+    ``wall`` is the time of a step in ns, and ``usual`` the confidence that nothing about the finding lowers.
+    """
+    candidate = one.candidate
+    replayed = built.graph.ranks
+    # What holds for all that are replayed holds for those that they stand for.
+    of_all = len(one.ranks) == len(replayed)
+    ranks = inputs.ranks if of_all else tuple(replayed[position] for position in one.ranks)
+    low, high = max(0.0, one.interval.low), one.interval.high
+    wide = high - low > one.saving
+    estimated = candidate.has(Trait.ESTIMATED)
+    doubtful = candidate.slower > 0 or usual == "low"
+    confidence: Confidence = "low" if doubtful else "medium" if wide or estimated else usual
+    return Finding(
+        cause=candidate.cause.name,
+        ranks=ranks,
+        where=candidate.where or built.step,
+        saving_ns=round(one.saving),
+        saving_low_ns=round(low),
+        saving_high_ns=round(high),
+        share_pct=round(100 * one.saving / wall, 3),
+        evidence=evidence_of(inputs.tables, candidate, ranks),
+        remedy=candidate.cause.advise(candidate.where, ranks, in_turn=of_all and len(ranks) > 1),
+        confidence=confidence,
+        cost_ns=round(candidate.own_ns) if hidden else None,
+        steps=tuple(built.number(place) for place in one.steps),
+        alternatives=tuple(finding_of(inputs, built, other, wall, usual) for other in one.alternatives),
+        together=tuple(finding_of(inputs, built, other, wall, usual) for other in one.together),
+    )
+
+
+def beyond_profiler(
+    built: Replayable, found: Sequence[Judged], wall: int
+) -> tuple[list[Judged], list[NotJudged]]:
+    """Return the causes that would also be shown without what the profiler adds to them, and those in doubt.
+
+    The latter would be shown if the profiler cost nothing, or with more steps.
+    """
+    bar, least = LEAST_ESTIMATE_PCT / 100 * wall, LEAST_PCT / 100 * wall
+    kept, doubts = [], []
+    for one in found:
+        interval, cause = one.interval, one.candidate.cause.name
+        place = f" in {one.candidate.where}" if one.candidate.where else ""
+        seems = f"it seems to cost {format_ns(one.saving)} of a step{place}"
+        if one.saving - interval.by_profiler < bar <= one.saving:
+            reason = f"{seems}, but the profiler, which slows the host, may be the reason"
+            doubts.append(NotJudged(cause, f"{reason}: compare with steps that are not profiled"))
+            continue
+        kept.append(one)
+        unsure = one.saving >= bar and interval.low < least
+        if unsure and interval.steps_needed and built.graph.steps == built.steps:
+            steps, last = interval.steps_needed, _FIRST_STEP + interval.steps_needed - 1
+            doubts.append(
+                NotJudged(
+                    cause,
+                    f"{seems}, but {counted(built.steps, 'step')} are too few to tell: record {steps} steps "
+                    f"(--capture-steps {_FIRST_STEP}-{last})",
+                )
+            )
+    return kept, doubts
+
+
+def ordered(
+    findings: Sequence[Finding], elapsed: int | None, kinds: Mapping[int, int]
+) -> tuple[Finding, ...]:
+    """Return findings with their shares of the elapsed time of a step, and the kind of steps that has them.
+
+    ``kinds`` has the kind of each step where there are several.
+
+    No finding saves more than a step. The most costly come first, then findings of low confidence, and then
+    findings without an estimate. A finding that needs another one for its saving comes after it.
+    """
+
+    def of_step(finding: Finding) -> Finding:
+        # What the host does before the first launch of a step is in the wall time of the step before.
+        of_steps = [{kinds.get(step - by) for step in finding.steps} for by in (0, 1)]
+        # The rarer kind tells more.
+        kind = max((number for one in of_steps if len(one) == 1 for number in one if number), default=None)
+        if finding.saving_ns is None or elapsed is None:
+            return replace(finding, share_pct=None, kind=kind)
+        low, high = (
+            None if of is None else min(of, elapsed) for of in (finding.saving_low_ns, finding.saving_high_ns)
+        )
+        saving = min(finding.saving_ns, elapsed)
+        share = round(100 * saving / elapsed, 3)
+        return replace(
+            finding, saving_ns=saving, saving_low_ns=low, saving_high_ns=high, share_pct=share, kind=kind
+        )
+
+    placed = [one.changed(of_step) if elapsed else one for one in findings]
+
+    def place(finding: Finding) -> tuple[bool, bool, int, bool]:
+        before = [one for one in placed if any(_is_same(one, other) for other in finding.together)]
+        least = min(one.saving_ns or 0 for one in (finding, *before))
+        return finding.saving_ns is None, finding.confidence == "low", -least, bool(before)
+
+    return tuple(sorted(placed, key=place))
+
+
+def _is_same(one: Finding, other: Finding) -> bool:
+    """Return whether two findings are about the same cause, place and ranks."""
+    return (one.cause, one.where, one.ranks) == (other.cause, other.where, other.ranks)

@@ -1,0 +1,269 @@
+"""Causes: the declaration of a cause, and the registry of all of them.
+
+A cause is declared once, in a module of `hpcprof.analysis.explain.causes` or in a package that names it as an
+entry point of the group ``hpcprof.causes``. The explanation, the report, the documentation, ``--fail-on`` and
+completion read what they need from the declaration.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+from hpcprof.analysis.explain import causes
+from hpcprof.analysis.explain.causes import BUILT_IN
+from hpcprof.common.errors import UsageError, unknown
+from hpcprof.common.plugins import CAUSES as PLUGIN_GROUP
+from hpcprof.common.plugins import has_plugins, load_plugin, plugin_names
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class _Constants(type):
+    """Gives `Cause` a constant for each built-in cause."""
+
+    def __getattr__(cls, name: str) -> Cause:
+        if name.isupper() and name.lower() in BUILT_IN:
+            return Cause(name.lower())
+        raise AttributeError(f"hpcprof has no cause {name}.")
+
+    def __iter__(cls) -> Iterator[Cause]:
+        return map(Cause, BUILT_IN)
+
+
+class Cause(str, metaclass=_Constants):
+    """The name of a cause, which is text: ``Cause.HOST_WORK == "host_work"``.
+
+    The built-in causes are attributes, and an iteration over the class yields them. Equal names are one
+    object.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, name: str) -> Cause:
+        """Return the name."""
+        return _interned(str(name))
+
+    @property
+    def value(self) -> str:
+        """The name as plain text."""
+        return str(self)
+
+
+@cache
+def _interned(name: str) -> Cause:
+    return str.__new__(Cause, name)
+
+
+Stack = Literal["", "jax", "mpi"]
+"""What a program is written with: JAX, MPI without a GPU, or, empty, PyTorch and CUDA."""
+
+
+class Trait(Enum):
+    """A property of a cause that decides how it is judged and told."""
+
+    ALL_RANKS = "it is about all of its ranks at once, and never narrowed to one of them"
+    LATE_RANK = "the other ranks wait for one or few that are late"
+    DELAYS_OTHERS = "ranks wait for those that have it"
+    LIKE_WAITING = "waiting for ranks without a profile, or with another clock, resembles it"
+    ESTIMATED = "something else takes its place, so that its removal is not known exactly"
+    HIDES = "it is work of the host that the GPU may hide"
+    SYNCHRONIZES = "another cause is the narrower one where both save as much"
+    BROAD = "it is about everything that the host does, so any other cause is narrower"
+    TELLING = "it tells why another cause happens, and is the narrower one of both"
+    MAY_BE_WAITING = "it may be a wait for memory, or for reads and writes"
+    MEMORY = "it costs memory, not the time of a step"
+    SINGLE_STEPS = "other causes may explain the same steps"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The rows of an analysis that show a cause: the largest values of the column ``key``.
+
+    ``rows`` chooses them by the table and the innermost range of the finding's place. ``sentence`` puts a row
+    into words; without it, the sentence for this column of the analysis does.
+    """
+
+    analysis: str
+    key: str
+    rows: Callable[[pd.DataFrame, str], Any] = lambda table, place: slice(None)
+    sentence: Callable[[Mapping[str, Any]], str] | None = None
+
+
+def idle(*causes: str) -> Callable[[pd.DataFrame, str], Any]:
+    """Return what chooses idle time with some causes, in the place of a finding if any lies there."""
+
+    def rows(table: pd.DataFrame, place: str) -> Any:
+        same = table["cause"].isin(causes)
+        return same & (table["range"] == place) if place and (table["range"] == place).any() else same
+
+    return rows
+
+
+def named(pattern: str) -> Callable[[pd.DataFrame, str], Any]:
+    """Return what chooses rows whose name matches a pattern somewhere."""
+    return lambda table, _: table["name"].str.contains(pattern, regex=True, na=False)
+
+
+def of_call(table: pd.DataFrame, place: str) -> Any:
+    """Choose the rows of the call that a finding is about, or all if it is about none."""
+    same = table["call"] == place
+    return same if same.any() else slice(None)
+
+
+@dataclass(frozen=True)
+class PlaceRemedy:
+    """The remedy in places whose name contains a word, for programs of a stack."""
+
+    words: tuple[str, ...]
+    text: str
+    jax: bool = False
+
+
+@dataclass(frozen=True)
+class MachineWait:
+    """The rows of ``coincidences`` that say that a rank waits for a part of its machine.
+
+    ``subject`` has the shares that ranks wait; ``metrics`` say that they wait in long steps, and ``beside``
+    shows more.
+    """
+
+    subject: str
+    metrics: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CauseDeclaration:
+    """A cause: its name, its words, its candidates in a graph, and what shows it.
+
+    Attributes
+    ----------
+    name : str
+        Lower case with underscores, as in JSON and ``--fail-on``.
+    title : str
+        The name in a sentence.
+    meaning : str
+        One clause.
+    about, advice : str
+        The meaning and the remedy in the table of ``docs/explain.md``, in Markdown.
+    remedy : str
+        One or two sentences; ``{where}`` and ``{ranks}`` stand for the place and the ranks.
+    remedies : mapping of str to str
+        The remedies for other stacks, where they differ.
+    place_remedies : tuple of PlaceRemedy
+        The first one that fits takes the place of the others.
+    remedy_in_turn : str
+        The remedy where all ranks have the cause in turn.
+    candidates : callable or None
+        Yields the `candidate.Candidate` of a `scene.Scene`; None for causes that need no replay.
+    figures : tuple of Figures
+        The evidence, the most telling first.
+    traits : frozenset of Trait
+    column : str
+        The part of ``step_account`` in which it costs.
+    calls : str
+        Pattern of the API calls in which it happens; empty if it happens in any code of the host.
+    operations : str
+        ``compute`` or ``communication`` if operations of the GPU show it, which no code of the host explains.
+    kernels : callable or None
+        Chooses among the names of these operations.
+    has_slice : bool
+        False if no single slice of the timeline shows it.
+    without : str
+        The run without it in words, where ``without TITLE`` does not say it.
+    wait : MachineWait or None
+        For causes that are waits for a part of the machine.
+    meanwhile : str
+        The subject of ``coincidences`` that may be its reason.
+    """
+
+    name: str
+    title: str
+    meaning: str
+    remedy: str
+    about: str = ""
+    advice: str = ""
+    remedies: Mapping[str, str] = field(default_factory=dict)
+    place_remedies: tuple[PlaceRemedy, ...] = ()
+    remedy_in_turn: str = ""
+    candidates: Callable[[Any], Iterable[Any]] | None = None
+    figures: tuple[Figures, ...] = ()
+    traits: frozenset[Trait] = frozenset()
+    column: str = "wall_ns"
+    calls: str = ""
+    operations: Literal["", "compute", "communication"] = ""
+    kernels: Callable[[str], bool] | None = None
+    has_slice: bool = True
+    without: str = ""
+    wait: MachineWait | None = None
+    meanwhile: str = ""
+
+    def advise(self, where: str, ranks: Sequence[int], *, stack: Stack = "", in_turn: bool = False) -> str:
+        """Return what to do about the cause in a place, in one or two sentences."""
+        place = where.lower()
+        usable = (one for one in self.place_remedies if one.jax == (stack == "jax"))
+        chosen = next(
+            (one.text for one in usable if any(word in place for word in one.words)),
+            self.remedies.get(stack, self.remedy),
+        )
+        if in_turn:
+            chosen = self.remedy_in_turn or chosen
+        subject = f"rank {ranks[0]}" if len(ranks) == 1 else "these ranks"
+        said = chosen.format(where=where or "the step", ranks=subject)
+        # Such a place says where it is.
+        return re.sub(r"\b(?:of|in) (between|before|after) MPI_", r"\1 MPI_", said)
+
+    @property
+    def is_of_host(self) -> bool:
+        """True if code of the host at some place is the cause."""
+        return not self.operations and self.has_slice
+
+
+@cache
+def find_cause(name: str) -> CauseDeclaration:
+    """Return the declaration of a cause.
+
+    Raises UsageError if there is none of that name, or a package adds something else under it.
+    """
+    declared = _declared(name)
+    if declared is None:
+        raise unknown("cause", name, cause_names())
+    return declared
+
+
+@cache
+def cause_of(name: str) -> CauseDeclaration:
+    """Return the declaration of the cause of a finding, which may be kept from a package that is gone."""
+    gone = "a cause of a package that is not installed"
+    return _declared(name) or CauseDeclaration(
+        name=name, title=name.replace("_", " "), meaning=gone, remedy=""
+    )
+
+
+def _declared(name: str) -> CauseDeclaration | None:
+    if name in BUILT_IN:
+        module = import_module(f"{causes.__name__}.{BUILT_IN[name]}")
+        built_in: CauseDeclaration = getattr(module, name.upper())
+        return built_in
+    declared = load_plugin(PLUGIN_GROUP, name)
+    if declared is not None and (not isinstance(declared, CauseDeclaration) or declared.name != name):
+        wanted = "an hpcprof.plugins.causes.CauseDeclaration of that name"
+        raise UsageError(f"the plug-in {name!r} is not {wanted}.")
+    return declared
+
+
+def cause_names() -> list[str]:
+    """Return the names of all causes: the built-in ones in their order, then those of other packages."""
+    return [*BUILT_IN, *(plugin_names(PLUGIN_GROUP) if has_plugins(PLUGIN_GROUP) else ())]
+
+
+def is_a(name: str, *traits: Trait) -> bool:
+    """Return whether the cause of a finding has any of some traits."""
+    return not cause_of(name).traits.isdisjoint(traits)

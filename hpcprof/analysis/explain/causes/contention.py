@@ -1,0 +1,34 @@
+"""Contention: communication slows the kernels beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from hpcprof.analysis.explain.candidate import Candidate
+from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, Trait
+
+if TYPE_CHECKING:
+    from hpcprof.analysis.explain.scene import Scene
+
+
+def candidates(scene: Scene) -> Iterator[Candidate]:
+    """Yield the time that kernels lose to the communication beside them."""
+    if not scene.graph.is_of_host:
+        own = scene.per_step(scene.graph.work_rank, scene.replay.lost)
+        yield Candidate(CONTENTION, "", scene.ranks, lambda times, _: replace(times, contended=False), *own)
+
+
+CONTENTION = CauseDeclaration(
+    name="contention",
+    title="contention with communication",
+    meaning="communication slows the kernels beside it",
+    advice="fewer SMs for communication (`NCCL_MAX_CTAS`), other buckets",
+    remedy="Leave the communication fewer SMs (NCCL_MAX_CTAS, NCCL_NTHREADS), or overlap it with kernels "
+    "that are bound by something else.",
+    candidates=candidates,
+    figures=(Figures("slowdown", "slowdown", lambda table, _: table["slowdown"].astype(float) > 1),),
+    traits=frozenset({Trait.ALL_RANKS}),
+    operations="compute",
+)

@@ -1,0 +1,65 @@
+"""Device allocation: GPU memory is allocated or freed in steady steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcprof.analysis.account.call_kinds import ALLOCATING, CallKind
+from hpcprof.analysis.account.places import WHOLE_STEP
+from hpcprof.analysis.explain.candidate import Candidate
+from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, Trait, idle, named
+
+if TYPE_CHECKING:
+    from hpcprof.analysis.explain.replay import Times
+    from hpcprof.analysis.explain.scene import Scene
+
+
+def candidates(scene: Scene) -> Iterator[Candidate]:
+    """Yield the calls that allocate and free memory in each place, and in the whole step."""
+    if not scene.graph.is_of_host:
+        yield from (_allocations(scene, place) for place in (*scene.places, WHOLE_STEP))
+
+
+def _allocations(scene: Scene, place: str) -> Candidate:
+    calls, removals = scene.graph.calls, scene.removals
+    chosen = removals.calls_in(place, ALLOCATING)
+    time = calls.end[chosen] - calls.start[chosen]
+    where = place
+    if place == WHOLE_STEP and len(chosen):
+        # What is freed in one place has to be allocated again elsewhere: the former is the cause.
+        freed = np.where(calls.kind[chosen] == CallKind.FREE, time, 0)
+        where = scene.mostly(calls.place[chosen], freed if freed.any() else time)
+
+    def remove(times: Times, ranks: tuple[int, ...] | None) -> Times:
+        gone = removals.calls_in(place, ALLOCATING, ranks)
+        return removals.call_time(removals.waits(times, gone), gone, 0)
+
+    own = scene.per_step(scene.graph.call_rank[chosen], time)
+    return Candidate(DEVICE_ALLOCATION, where, scene.ranks, remove, *own)
+
+
+DEVICE_ALLOCATION = CauseDeclaration(
+    name="device_allocation",
+    title="GPU memory allocation",
+    meaning="GPU memory is allocated or freed in steady steps",
+    about="`cudaMalloc` or `cudaFree` in steady steps",
+    advice="equal shapes, `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, no `empty_cache()` in the "
+    "loop, `zero_grad(set_to_none=True)`",
+    remedy="Let the caching allocator keep its memory: no torch.cuda.empty_cache() in {where}, tensors of "
+    "steady sizes, and PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if it fragments.",
+    remedies={
+        "jax": "Let XLA keep its memory: leave XLA_PYTHON_CLIENT_PREALLOCATE on, donate the buffers that "
+        "{where} replaces (donate_argnums), and keep shapes steady."
+    },
+    candidates=candidates,
+    figures=(
+        Figures("idle_causes", "idle_ns_per_step", idle("allocation")),
+        Figures("api", "total_ns", named("Malloc|Alloc|Free|MemCreate|MemMap")),
+    ),
+    traits=frozenset({Trait.HIDES}),
+    column="idle_ns",
+    calls="Malloc|Alloc|Free|MemCreate|MemMap|MemUnmap|HostRegister",
+)

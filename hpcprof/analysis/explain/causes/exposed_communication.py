@@ -1,0 +1,156 @@
+"""Exposed communication: communication that no compute hides and no rank delays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcprof.analysis.account.places import NONE, WHOLE_STEP
+from hpcprof.analysis.explain.candidate import Candidate
+from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, PlaceRemedy, Trait, of_call
+from hpcprof.analysis.explain.edge_kinds import EdgeKind
+from hpcprof.profiles.columns.intervals import coverage, union
+from hpcprof.profiles.columns.unique import numbered_rows
+from hpcprof.profiles.timeline import Category, Floats
+
+if TYPE_CHECKING:
+    from hpcprof.analysis.explain.replay import Times
+    from hpcprof.analysis.explain.scene import Scene
+
+_FEW_COLLECTIVES = 4
+"""Number of parts in which the collectives of a step that has fewer could be sent."""
+
+_USUAL_SLOWDOWN = 0.12
+"""The share of its time beside communication that compute loses, where the profile shows none beside it."""
+
+
+def candidates(scene: Scene) -> Iterator[Candidate]:
+    """Yield the communication of GPUs by place, the transfer of MPI by call, and all of each."""
+    if not scene.graph.is_of_host:
+        work = scene.graph.work
+        used = map(scene.place, np.unique(work.place[work.category == Category.COMM]).tolist())
+        yield from (_on_gpu(scene, place) for place in sorted({*used, WHOLE_STEP}))
+    if scene.mpi is not None:
+        yield from _in_mpi(scene)
+
+
+def _on_gpu(scene: Scene, place: str) -> Candidate:
+    work = scene.graph.work
+    chosen = np.flatnonzero((work.category == Category.COMM) & scene.removals.inside(place)[work.place])
+    return Candidate(
+        EXPOSED_COMMUNICATION,
+        place,
+        scene.ranks,
+        lambda times, _: _hidden(scene, times, place),
+        *scene.per_step(scene.graph.work_rank[chosen], work.end[chosen] - work.start[chosen]),
+    )
+
+
+def _hidden(scene: Scene, times: Times, place: str) -> Times:
+    """Hide the communication that is launched in a place, except what has nothing to hide behind.
+
+    That is the last collective of a step. Where a step has few, each could be sent in four parts, and all but
+    the last part could be hidden.
+    """
+    graph, work = scene.graph, scene.graph.work
+    chosen = (work.category == Category.COMM) & scene.removals.inside(place)[work.place]
+    factor = np.where(chosen, 0.0, 1.0)
+    rows = np.flatnonzero(chosen)
+    _, group = numbered_rows(graph.work_rank[rows], work.step[rows])
+    order = np.lexsort((work.start[rows], group))
+    last = order[np.append(group[order][1:] != group[order][:-1], True)[: len(order)]]
+    few = np.bincount(group, minlength=1)[group[last]] < _FEW_COLLECTIVES
+    factor[rows[last]] = np.where(few, 1 / _FEW_COLLECTIVES, 1.0)
+    return _slowed(scene, scene.removals.communication(times, factor), factor, place)
+
+
+def _slowed(scene: Scene, times: Times, factor: Floats, place: str) -> Times:
+    """Slow the compute of a place as the communication does that now runs beside it."""
+    graph, work = scene.graph, scene.graph.work
+    hidden = scene.once(_exposed) * (1 - factor)
+    lost = scene.replay.lost
+    share = float(np.average(scene.replay.slowdown, weights=lost)) if lost.any() else _USUAL_SLOWDOWN
+    compute = (work.category == Category.COMP) & scene.removals.inside(place)[work.place]
+    both = np.concatenate((np.flatnonzero(factor < 1), np.flatnonzero(compute)))
+    _, group = numbered_rows(graph.work_rank[both], work.step[both])
+    first, of_compute = np.split(group, [int((factor < 1).sum())])
+    rows = both[len(first) :]
+    longer = share * np.bincount(first, hidden[both[: len(first)]], int(group.max(initial=-1)) + 1)
+    total = np.bincount(of_compute, times.alone[rows], len(longer))
+    alone = times.alone.copy()
+    alone[rows] *= 1 + np.divide(longer, total, out=np.zeros(len(longer)), where=total > 0)[of_compute]
+    return times.with_alone(alone)
+
+
+def _exposed(scene: Scene) -> Floats:
+    """Return the time that each operation communicates, without waiting, beside no compute of its rank."""
+    graph, work = scene.graph, scene.graph.work
+    edges = graph.edges
+    own = np.zeros(len(work))
+    rows = np.flatnonzero(np.isin(edges.kind, (EdgeKind.TRANSFER, EdgeKind.RUN)))
+    own[edges.row[rows]] = edges.lag[rows]
+    begin = work.end - own.astype(np.int64)
+    for rank in scene.ranks:
+        mine = graph.work_rank == rank
+        computes = mine & (work.category == Category.COMP)
+        chosen = np.flatnonzero(mine & (work.category == Category.COMM))
+        busy = union(work.start[computes], work.end[computes])
+        own[chosen] -= coverage(begin[chosen], work.end[chosen], busy)
+    exposed: Floats = np.where(work.category == Category.COMM, own, 0.0)
+    return exposed
+
+
+def _in_mpi(scene: Scene) -> Iterator[Candidate]:
+    """Yield the transfer that nothing hides, of the calls of each name and of all."""
+    mpi, graph = scene.mpi, scene.graph
+    if mpi is None:
+        return
+    names = np.unique(graph.calls.name[mpi.exposed > 0]).tolist()
+    for name in [*names, *([NONE] if len(names) > 1 else [])]:
+        less = np.where((graph.calls.name == name) | (name == NONE), mpi.exposed, 0)
+        where = graph.names[name] if name != NONE else WHOLE_STEP
+
+        def remove(times: Times, _: tuple[int, ...] | None, less: Floats = less) -> Times:
+            return mpi.less_transfer(times, less)
+
+        yield Candidate(EXPOSED_COMMUNICATION, where, scene.ranks, remove, scene.of_calls(less))
+
+
+_IN_MPI = (
+    "Begin the communication of {where} before work that does not need its data, with nonblocking calls, and "
+    "wait for it after that work; or send less."
+)
+
+EXPOSED_COMMUNICATION = CauseDeclaration(
+    name="exposed_communication",
+    title="exposed communication",
+    meaning="communication that no compute hides",
+    about="communication that no compute hides and no rank delays",
+    advice="overlap it with the backward pass, larger buckets (`bucket_cap_mb`), prefetching (FSDP), less "
+    "communication (gradient accumulation, bf16 gradients)",
+    remedy="Overlap the communication of {where} with compute: start it as soon as its data is ready, "
+    "asynchronously on a stream of its own.",
+    remedies={
+        "jax": "Overlap the communication of {where} with compute: on GPUs with "
+        "XLA_FLAGS=--xla_gpu_enable_latency_hiding_scheduler=true; or shard so that less moves.",
+        "mpi": _IN_MPI,
+    },
+    place_remedies=(
+        PlaceRemedy(("mpi_",), _IN_MPI),
+        PlaceRemedy(
+            ("backward",),
+            "Let the gradients' all-reduces run beside the backward pass: DistributedDataParallel with "
+            "buckets (bucket_cap_mb, gradient_as_bucket_view=True) instead of reducing after it.",
+        ),
+    ),
+    candidates=candidates,
+    figures=(
+        Figures("mpi_calls", "transfer_ns", of_call),
+        Figures("step_account", "exposed_comm_ns"),
+    ),
+    traits=frozenset({Trait.ALL_RANKS, Trait.LIKE_WAITING, Trait.ESTIMATED}),
+    column="exposed_comm_ns",
+    operations="communication",
+)

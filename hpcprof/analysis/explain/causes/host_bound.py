@@ -1,0 +1,71 @@
+"""Host bound: the host launches too slowly to keep the GPU busy, though no single pause or call is long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcprof.analysis.account.places import WHOLE_STEP
+from hpcprof.analysis.explain.candidate import Candidate
+from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, Trait, idle
+from hpcprof.analysis.explain.causes.small_kernels import is_short
+
+if TYPE_CHECKING:
+    from hpcprof.analysis.explain.scene import Scene
+
+_MOSTLY, _NAMED = 0.9, 3
+"""Share of the time of a slow host that its named places have, and their maximum number."""
+
+
+def candidates(scene: Scene) -> Iterator[Candidate]:
+    """Yield the places in which the host launches too slowly, and the whole step."""
+    if scene.graph.is_of_host or not scene.is_host_bound:
+        return
+    for place in scene.places:
+        if not is_short(scene, place):
+            yield _slow_launches(scene, place)
+    yield _slow_launches(scene, WHOLE_STEP)
+
+
+def _slow_launches(scene: Scene, place: str) -> Candidate:
+    pieces, removals = scene.graph.pieces, scene.removals
+    chosen = removals.inside(place)[pieces.place] & ~removals.long_gap[pieces.call]
+    rank, time = scene.graph.call_rank[pieces.call[chosen]], pieces.length[chosen]
+    where = place
+    if place == WHOLE_STEP:
+        total = np.bincount(pieces.place[chosen] + 1, time, len(scene.graph.places) + 1)
+        order = np.argsort(-total)
+        most = order[: int(np.searchsorted(np.cumsum(total[order]), _MOSTLY * total.sum())) + 1]
+        where = ", ".join(sorted(map(scene.place, (most[:_NAMED] - 1).tolist())))
+    return Candidate(
+        HOST_BOUND,
+        where,
+        scene.ranks,
+        lambda times, ranks: removals.host_time(times, place, ranks, long=False),
+        *scene.per_step(rank, time),
+    )
+
+
+HOST_BOUND = CauseDeclaration(
+    name="host_bound",
+    title="Python between launches",
+    meaning="the host launches too slowly to keep the GPU busy, without a long pause",
+    about="the host cannot keep the GPU busy, although no single pause or call is long: Python between all "
+    "launches; `where` are the ranges",
+    advice='`torch.compile(mode="reduce-overhead")`, CUDA graphs, larger batches',
+    remedy="Launch {where} with less Python: torch.compile(mode='reduce-overhead') or CUDA graphs "
+    "(torch.cuda.make_graphed_callables), or more work in each launch by larger batches.",
+    remedies={
+        "jax": "Launch {where} with less Python: jit the whole step with its update (donate_argnums), run "
+        "several steps in one program (jax.lax.scan), or give each more work."
+    },
+    candidates=candidates,
+    figures=(
+        Figures("idle_causes", "idle_ns_per_step", idle("host", "launch")),
+        Figures("step_account", "idle_ns"),
+    ),
+    traits=frozenset({Trait.BROAD}),
+    column="idle_ns",
+)

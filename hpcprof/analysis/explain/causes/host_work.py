@@ -1,0 +1,96 @@
+"""Host work: the step waits while a thread does something else for long, between two calls or in one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcprof.analysis.account.places import NONE
+from hpcprof.analysis.explain.candidate import Candidate
+from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, PlaceRemedy, Trait, idle
+from hpcprof.analysis.explain.causes.blocking_copy import copies_in
+from hpcprof.analysis.explain.causes.late_rank import INPUT, LATE_RANK_HOST
+
+if TYPE_CHECKING:
+    from hpcprof.analysis.explain.scene import Scene
+
+
+def candidates(scene: Scene) -> Iterator[Candidate]:
+    """Yield the long pauses and calls of each place, and those together with its copies."""
+    if scene.graph.is_of_host:
+        return
+    for place in scene.places:
+        pauses, copies = pauses_in(scene, place), copies_in(scene, place)
+        yield pauses
+        if min(pauses.own_ns, copies.own_ns) >= scene.least:
+            yield _pauses_and_copies(scene, pauses, copies)
+
+
+def pauses_in(scene: Scene, place: str) -> Candidate:
+    """Return what takes the host long in a place; one rank that alone has it is late."""
+    removals, pieces, calls = scene.removals, scene.graph.pieces, scene.graph.calls
+    inside = removals.inside(place)
+    chosen = np.flatnonzero(inside[pieces.place] & removals.long_gap[pieces.call])
+    long = np.flatnonzero(inside[calls.place] & removals.long_call)
+    call = np.concatenate((pieces.call[chosen], long))
+    time = np.concatenate((pieces.length[chosen], removals.call_times[long]))
+    own = scene.per_step(scene.graph.call_rank[call], time)
+    late = own[1] != NONE and scene.graph.is_coupled
+    return Candidate(
+        LATE_RANK_HOST if late else HOST_WORK,
+        place,
+        (own[1],) if late else scene.ranks,
+        lambda times, ranks: removals.pauses(times, place, ranks),
+        *own,
+    )
+
+
+def _pauses_and_copies(scene: Scene, pauses: Candidate, copies: Candidate) -> Candidate:
+    """Return both as one cause, as of a range that copies from the GPU and then writes a file."""
+    only = pauses.only if pauses.only == copies.only else NONE
+    larger = max(pauses, copies, key=lambda candidate: candidate.own_ns)
+    return replace(
+        larger,
+        cause=HOST_WORK if larger is pauses and only == NONE else larger.cause,
+        ranks=pauses.ranks if only != NONE else scene.ranks,
+        remove=lambda times, of: copies.remove(pauses.remove(times, of), of),
+        own_ns=pauses.own_ns + copies.own_ns,
+        only=only,
+    )
+
+
+HOST_WORK = CauseDeclaration(
+    name="host_work",
+    title="host work",
+    meaning="the step waits for work of the host",
+    about="the GPU starves because host code in a range takes long: data loading, Python, garbage "
+    "collection, logging",
+    advice="move it off the critical path: `DataLoader(num_workers=…, prefetch_factor=…, "
+    "persistent_workers=True)`, fewer Python calls per step, `gc.freeze()`, log every N steps",
+    remedy="Move the work of {where} off the step's path: prepare it in workers or a thread ahead of the "
+    "step, or do it less often.",
+    place_remedies=(
+        PlaceRemedy(
+            INPUT,
+            "Load ahead of the step: DataLoader(num_workers=…, prefetch_factor=…, persistent_workers=True), "
+            "and do less per sample on the host.",
+        ),
+        PlaceRemedy(
+            INPUT,
+            "Load ahead of the step: workers of the loader (mp_prefetch of grain, prefetch of tf.data) or a "
+            "thread, and jax.device_put of the next batch while this step runs; do less per sample on the "
+            "host.",
+            jax=True,
+        ),
+    ),
+    candidates=candidates,
+    figures=(
+        Figures("idle_causes", "idle_ns_per_step", idle("host")),
+        Figures("step_account", "idle_ns"),
+    ),
+    traits=frozenset({Trait.HIDES, Trait.MAY_BE_WAITING}),
+    column="idle_ns",
+)

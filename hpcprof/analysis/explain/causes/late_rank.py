@@ -1,0 +1,304 @@
+"""Late ranks: the others wait for one or few, whose host or GPU takes longer, in each step or in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcprof.analysis.account.places import NONE
+from hpcprof.analysis.explain.candidate import Candidate, Remove
+from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, PlaceRemedy, Trait, idle
+from hpcprof.analysis.explain.causes.pipeline_bubble import PIPELINE_BUBBLE
+from hpcprof.analysis.explain.edge_kinds import EdgeKind
+from hpcprof.analysis.explain.stages import peers, stage_medians
+from hpcprof.analysis.statistics.grouped import summarize
+from hpcprof.profiles.columns.unique import numbered
+from hpcprof.profiles.timeline import Category, Floats, Ints
+
+if TYPE_CHECKING:
+    from hpcprof.analysis.explain.replay import Times
+    from hpcprof.analysis.explain.scene import Scene
+
+INPUT = ("data", "load", "batch", "input", "fetch")
+"""Words in the names of places that prepare the input of a step."""
+
+_MOST_LATE, _NAMED = 4, 3
+"""Maximum number of single ranks that are judged, and of places that name a group of them."""
+
+_ALIKE = 0.5
+"""Minimum lateness of the least late of ranks that are late together, over that of the latest."""
+
+_IN_TURN = 0.1
+"""Minimum lateness of a rank that is late in turn with others, over that of the latest."""
+
+_EARLY = 0.25
+"""Maximum share of its excess time that a late rank may win back in other steps."""
+
+_EVERYWHERE = 0.5
+"""Minimum share of its excess that a slower host has everywhere, not at one point."""
+
+_SLOWER = 1.1
+"""Maximum ratio of its time to the others' in a place where a host is as quick as they are."""
+
+HELD_UP = 0.25
+"""Maximum time that calls are held up, over the lateness of ranks: above it, the machine may be why."""
+
+
+def _late_by_host(scene: Scene) -> Iterator[Candidate]:
+    if scene.graph.is_of_host:
+        yield from _in_mpi(scene)
+    else:
+        yield from _late(scene, LATE_RANK_HOST, scene.removals.late_host)
+
+
+def _late_by_gpu(scene: Scene) -> Iterator[Candidate]:
+    if not scene.graph.is_of_host:
+        yield from _late(scene, LATE_RANK_GPU, scene.removals.late_gpu)
+
+
+def _late(scene: Scene, cause: CauseDeclaration, late: Callable[[Times, int], Times]) -> Iterator[Candidate]:
+    """Yield the ranks whose own time is most above that of the others."""
+    if len(scene.ranks) < 2 or not scene.graph.is_coupled:
+        return
+    measured, of_host = scene.replay.measured, cause is LATE_RANK_HOST
+    changed = {rank: late(measured, rank) for rank in _longest(scene, of_host)}
+    excess = {rank: _less(scene, times) for rank, times in changed.items()}
+    for ranks in late_groups(excess, len(scene.ranks)):
+        least = min(ranks, key=lambda rank: excess[rank])
+        slower = _times_slower(scene, least) if of_host else 0.0
+        latest = sorted(ranks, key=lambda rank: -excess[rank])
+        places = dict.fromkeys(_most_excess(scene, of_host, rank) for rank in latest)
+        place = ", ".join([*places][:_NAMED])
+        yield Candidate(cause, place, ranks, of_ranks(late, ranks), excess[least], slower=slower)
+    yield from _in_turn(scene, cause)
+
+
+def late_groups(excess: Mapping[int, float], ranks: int) -> list[tuple[int, ...]]:
+    """Return the latest of some ranks, each by itself, and those that are late together: at most half."""
+    latest = sorted(excess, key=lambda rank: -excess[rank])
+    several = tuple(sorted(rank for rank in latest if excess[rank] >= _ALIKE * excess[latest[0]] > 0))
+    alone = [(rank,) for rank in latest[:_MOST_LATE]]
+    return [*alone, *([several] if 1 < len(several) <= ranks // 2 else [])]
+
+
+def of_ranks(late: Callable[[Times, int], Times], ranks: tuple[int, ...]) -> Remove:
+    """Return what takes a lateness out of each of these ranks."""
+
+    def remove(times: Times, _: tuple[int, ...] | None) -> Times:
+        for rank in ranks:
+            times = late(times, rank)
+        return times
+
+    return remove
+
+
+def _in_turn(scene: Scene, cause: CauseDeclaration) -> Iterator[Candidate]:
+    """Yield the ranks that are late in single steps, several of them in turn."""
+    graph, measured, removals = scene.graph, scene.replay.measured, scene.removals
+    if cause is LATE_RANK_HOST:
+        remove = removals.in_turn_host
+        time = np.concatenate(removals.in_turn_excess(measured))
+        place = np.concatenate((graph.calls.place, graph.pieces.place))
+        rank = np.concatenate((graph.call_rank, graph.call_rank[graph.pieces.call]))
+    else:
+        remove = removals.in_turn_gpu
+        time = (measured.alone - remove(measured).alone).clip(min=0)
+        place, rank = graph.work.place, graph.work_rank
+    where = scene.mostly(place, time)
+    time = np.where(removals.inside(where)[place], time, 0)
+    own = np.bincount(rank, time, len(scene.ranks)) / graph.steps
+    ranks = np.flatnonzero(own >= _IN_TURN * own.max())
+    if len(ranks) > 1 and own.any():
+        ranked = tuple(ranks.tolist())
+        yield Candidate(cause, where, ranked, lambda times, _: remove(times), float(own.max()))
+
+
+def _longest(scene: Scene, of_host: bool) -> list[int]:
+    """Return the ranks that take most longer in all than those with the same work; they may be late.
+
+    A rank that takes much less in other steps is at most late in turn with others.
+    """
+    graph, measured = scene.graph, scene.replay.measured
+    if of_host:
+        rows = np.flatnonzero(np.isin(graph.edges.kind, (EdgeKind.HOST, EdgeKind.CALL)))
+        call = graph.edges.row[rows]
+        rank, step, time = graph.call_rank[call], graph.calls.step[call], measured.lag[rows].astype(float)
+    else:
+        compute = graph.work.category == Category.COMP
+        rank, step, time = graph.work_rank[compute], graph.work.step[compute], measured.alone[compute]
+    _, number = numbered(step)
+    total = np.zeros((int(number.max(initial=-1)) + 1, len(scene.ranks)))
+    np.add.at(total, (number, rank), time)
+    excess = np.zeros_like(total)
+    for of_rank in scene.ranks:
+        excess[:, of_rank] = total[:, of_rank] - np.median(total[:, peers(of_rank, graph.stage)], axis=1)
+    in_turn = -excess.clip(max=0).sum(axis=0) > _EARLY * excess.clip(min=0).sum(axis=0)
+    whole = total.sum(axis=0)
+    longest = np.argsort(stage_medians(whole, graph.stage)[graph.stage] - whole, kind="stable").tolist()
+    alone = np.bincount(graph.stage)[graph.stage] == 1
+    return [rank for rank in longest if not alone[rank] and not in_turn[rank]][: 2 * _MOST_LATE]
+
+
+def _most_excess(scene: Scene, of_host: bool, rank: int) -> str:
+    """Return the place where a rank takes most more time than the others."""
+    graph, measured = scene.graph, scene.replay.measured
+    if of_host:
+        place = np.concatenate((graph.calls.place, graph.pieces.place))
+        excess = np.concatenate(scene.removals.host_excess(measured, rank))
+    else:
+        place, excess = graph.work.place, measured.alone - scene.removals.late_gpu(measured, rank).alone
+    return scene.mostly(place, excess)
+
+
+def _less(scene: Scene, changed: Times) -> float:
+    """Return the time per step that changed times have less than the measured ones."""
+    measured = scene.replay.measured
+    edges = np.flatnonzero(changed.lag != measured.lag)
+    lag = (measured.lag[edges] - changed.lag[edges]).sum()
+    return float(lag + (measured.alone - changed.alone).sum()) / scene.graph.steps
+
+
+def _times_slower(scene: Scene, rank: int) -> float:
+    """Return the ratio of a rank's time for its calls, and between them, to that of the others.
+
+    It is 0 if a rank is late by what it does at some point: then most of its excess lies in long pauses, and
+    is more than the rank is slower in most places. It is 1 if the rank is slower in few places only.
+    """
+    pieces, removals, measured = scene.graph.pieces, scene.removals, scene.replay.measured
+    calls, between = removals.host_excess(measured, rank)
+    short, short_call = ~removals.long_gap[pieces.call], ~removals.long_call
+    least = _EVERYWHERE * float(calls.sum() + between.sum())
+    excess = float(calls[short_call].sum() + between[short].sum())
+    usual = _usual_ratio(scene, rank)
+    mine = scene.graph.call_rank[pieces.call] == rank
+    if excess >= least:
+        own = measured.lag[removals.edge_of_call[EdgeKind.CALL]]
+        time = float(own[short_call & (calls > 0)].sum() + pieces.length[short & (between > 0)].sum())
+        # In other places it may be as quick, or quicker.
+        return time / max(time - excess, 1.0) if usual > _SLOWER else 1.0
+    return usual if usual > 1 and pieces.length[mine].sum() * (1 - 1 / usual) >= least else 0.0
+
+
+def _usual_ratio(scene: Scene, rank: int) -> float:
+    """Return the ratio of a rank's time between calls to that of the others, in half of what they do.
+
+    Long pauses make no place weigh more: those of a single place say nothing about the others.
+    """
+    graph = scene.graph
+    pieces, others = graph.pieces, peers(rank, graph.stage)
+    long = scene.removals.long_gap[pieces.call]
+    total = np.zeros((2, len(graph.places) + 1, len(scene.ranks)))
+    np.add.at(total, (long.astype(np.int64), pieces.place, graph.call_rank[pieces.call]), pieces.length)
+    usual = np.median(total.sum(axis=0)[:, others], axis=1)
+    own = total.sum(axis=0)[:, rank]
+    ratio = np.divide(own, usual, out=np.ones(len(usual)), where=usual > 0)
+    # One long pause in each step makes a whole place take longer, and its pieces no slower.
+    ratio = np.minimum(ratio, _usual_piece(scene, rank, others))
+    order = np.argsort(ratio)
+    done = np.cumsum(np.median(total[0][:, others], axis=1)[order])
+    if not done[-1]:
+        return 1.0
+    return float(ratio[order][np.searchsorted(done, 0.5 * done[-1])])
+
+
+def _usual_piece(scene: Scene, rank: int, others: Ints) -> Floats:
+    """Return the ratio of the median piece of host time to that on the other ranks, by place."""
+    pieces, ranks = scene.graph.pieces, len(scene.ranks)
+    by_place = summarize(pieces.place * ranks + scene.graph.call_rank[pieces.call], pieces.length)
+    # `NONE` is -1 and so selects the last row.
+    medians = np.zeros((len(scene.graph.places) + 1, ranks))
+    medians[by_place.group // ranks, by_place.group % ranks] = by_place.median
+    usual = np.median(medians[:, others], axis=1)
+    ratio: Floats = np.divide(medians[:, rank], usual, out=np.ones(len(usual)), where=usual > 0)
+    return ratio
+
+
+def _in_mpi(scene: Scene) -> Iterator[Candidate]:
+    """Yield the ranks that work most longer than the others outside MPI, in each step and in turn."""
+    mpi = scene.mpi
+    if mpi is None:
+        return
+    excess = {rank: mpi.host_excess(rank)[0] for rank in scene.ranks if mpi.is_late(rank)}
+    for ranks in late_groups(excess, len(scene.ranks)) if len(scene.ranks) > 1 and excess else ():
+        least = min(ranks, key=lambda rank: excess[rank])
+        where = scene.mostly_outside_mpi(mpi.host_times[:, least] * mpi.host_excess(least)[1])
+        cause = PIPELINE_BUBBLE if mpi.part.is_pipeline else LATE_RANK_HOST
+        yield Candidate(cause, where, ranks, of_ranks(mpi.late_host, ranks), excess[least])
+    late = mpi.late_by_chance
+    if mpi.part.server != NONE or mpi.part.is_pipeline or not mpi.stand_out:
+        return
+    # Where calls of MPI are held up too, other processes on the machine may be the reason.
+    if mpi.held_up > HELD_UP * float(late.mean()):
+        return
+    yield Candidate(
+        LATE_RANK_HOST,
+        scene.mostly_outside_mpi(np.where(mpi.serial, 0.0, mpi.host_times).sum(axis=1)),
+        scene.ranks,
+        lambda times, _: mpi.without_chance(times),
+        float(late.max(axis=1).mean()),
+    )
+
+
+_TRAITS = frozenset({Trait.ALL_RANKS, Trait.LATE_RANK, Trait.DELAYS_OTHERS})
+
+LATE_RANK_HOST = CauseDeclaration(
+    name="late_rank_host",
+    title="extra host time",
+    meaning="the other ranks wait for a rank whose host is late",
+    about="one or few ranks come late to collectives because of their host, in each step or in turn; "
+    "`where` is the range that makes them late",
+    advice="what that range does only there: logging, checkpoints, evaluation on rank 0; a busy core, "
+    "binding",
+    remedy="Look at what {ranks} does in {where} that the others do not: input of another size, logging or "
+    "checkpoints on one rank, cores shared with other processes (check --cpu-bind).",
+    place_remedies=(
+        PlaceRemedy(
+            ("mpi_",),
+            "Balance the work of {where}: {ranks} has more of it than the others, or is slower (check "
+            "--cpu-bind, other processes on its cores, and the clocks of its node).",
+        ),
+        PlaceRemedy(
+            INPUT,
+            "The input of {ranks} is slower: balance the samples over the ranks, and load ahead of the step "
+            "(DataLoader(num_workers=…, prefetch_factor=…)).",
+        ),
+        PlaceRemedy(
+            INPUT,
+            "The input of {ranks} is slower: balance the samples over the processes, and load ahead of the "
+            "step (workers of the loader, and jax.device_put of the next batch while this step runs).",
+            jax=True,
+        ),
+    ),
+    remedy_in_turn="One rank or another is late in {where}, in each step by chance: look for work whose "
+    "length varies there (iterations, input, memory), deal it out as ranks become free, or wait for each "
+    "other less often.",
+    candidates=_late_by_host,
+    figures=(
+        Figures("mpi_waits", "wait_ns"),
+        Figures("os_calls", "ns_per_step"),
+        Figures("skew_summary", "lateness_p50_ns"),
+        Figures("idle_causes", "idle_ns_per_step", idle("host")),
+        Figures("step_account", "idle_ns"),
+    ),
+    traits=_TRAITS | {Trait.MAY_BE_WAITING},
+    column="idle_ns",
+    meanwhile="rank",
+)
+
+LATE_RANK_GPU = CauseDeclaration(
+    name="late_rank_gpu",
+    title="extra GPU time",
+    meaning="the other ranks wait for a rank whose GPU has more work, or is slower",
+    about="the same because of more or slower GPU work",
+    advice="balance batches and sequence lengths; check clocks and power limits of that GPU",
+    remedy="Give {ranks} as much work as the others: batches of equal length, equal shards or experts; if "
+    "its work is equal, check clocks and temperature of its GPU.",
+    candidates=_late_by_gpu,
+    figures=(Figures("skew_summary", "lateness_p50_ns"), Figures("step_account", "compute_ns")),
+    traits=_TRAITS,
+    column="compute_ns",
+    operations="compute",
+    meanwhile="rank",
+)

@@ -1,0 +1,119 @@
+"""Causes in the messages of MPI: small ones, receivers that come late, and receives in the wrong order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcprof.analysis.account.places import NONE
+from hpcprof.analysis.explain.candidate import Candidate
+from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, Trait, of_call
+from hpcprof.analysis.explain.edge_kinds import EdgeKind
+
+if TYPE_CHECKING:
+    from hpcprof.analysis.explain.scene import Scene
+
+ALIKE = 0.5
+"""Minimum time of a rank that has a cause together with others, over that of the rank with most."""
+
+
+def _small(scene: Scene) -> Iterator[Candidate]:
+    """Yield the small messages that could be sent together."""
+    mpi, calls = scene.mpi, scene.graph.calls
+    if mpi is None or not mpi.follows_small.any():
+        return
+    gap = np.where(calls.before == NONE, 0, calls.start - calls.end[calls.before])
+    yield Candidate(
+        SMALL_MESSAGES,
+        scene.call_with_most(np.where(mpi.follows_small, mpi.transfer, 0)),
+        scene.ranks,
+        lambda times, _: mpi.joined_messages(times),
+        scene.of_calls(np.where(mpi.follows_small, mpi.transfer + gap, 0)),
+    )
+
+
+def _reordered(scene: Scene) -> Iterator[Candidate]:
+    """Yield the ranks that wait for a message while a later one has come."""
+    mpi, graph = scene.mpi, scene.graph
+    if mpi is None:
+        return
+    calls = mpi.part.reordered[:, 0]
+    waits = np.zeros(len(graph.calls))
+    waits[calls] = mpi.part.wait[calls]
+    by_rank = np.bincount(graph.call_rank, waits, len(scene.ranks))
+    if by_rank.any():
+        yield Candidate(
+            WRONG_ORDER,
+            scene.call_with_most(waits),
+            tuple(np.flatnonzero(by_rank >= ALIKE * by_rank.max()).tolist()),
+            lambda times, _: mpi.in_order_of_sending(times),
+            scene.of_calls(waits),
+        )
+
+
+def _late_receivers(scene: Scene) -> Iterator[Candidate]:
+    """Yield the receivers that hold their senders."""
+    mpi, graph = scene.mpi, scene.graph
+    held = np.flatnonzero(graph.edges.kind == EdgeKind.RENDEZVOUS)
+    if mpi is None or not len(held):
+        return
+    call = graph.edges.row[held]
+    receiver = (graph.edges.source[held] - 1) // 2
+    late = np.maximum(graph.calls.start[receiver] - graph.calls.start[call], 0)
+    by_receiver = np.bincount(graph.call_rank[receiver], late, len(scene.ranks))
+    waits = np.zeros(len(graph.calls))
+    np.maximum.at(waits, call, late)
+    yield Candidate(
+        LATE_RECEIVER,
+        scene.call_with_most(waits),
+        tuple(np.flatnonzero(by_receiver >= ALIKE * by_receiver.max()).tolist()),
+        lambda times, _: mpi.late_receivers(times),
+        scene.of_calls(waits),
+    )
+
+
+LATE_RECEIVER = CauseDeclaration(
+    name="late_receiver",
+    title="late receivers",
+    meaning="sends wait for receivers that come late",
+    about="sends wait until their receivers come (rendezvous); `ranks` are the receivers",
+    advice="post receives before the work (`MPI_Irecv`), `MPI_Isend`, a larger eager limit",
+    remedy="Post the receives of {where} earlier (MPI_Irecv before the work), or send without waiting for "
+    "the receiver (MPI_Isend, a larger eager limit).",
+    candidates=_late_receivers,
+    figures=(Figures("mpi_waits", "wait_ns", lambda table, _: table["pattern"] == "late receiver"),),
+    traits=frozenset({Trait.ALL_RANKS, Trait.LIKE_WAITING}),
+)
+
+WRONG_ORDER = CauseDeclaration(
+    name="wrong_order",
+    title="wrong order of messages",
+    meaning="receives wait for a message although another one has come",
+    about="receives wait for a message although another one has come; the saving is that of receiving in the "
+    "order of sending, where nothing is sent in between; `ranks` are the receivers",
+    advice="receive what comes first (`MPI_Waitany`, `MPI_ANY_SOURCE`), or send in the order in which the "
+    "messages are needed",
+    remedy="Receive in {where} what comes first (MPI_Waitany, MPI_ANY_TAG or MPI_ANY_SOURCE), or send the "
+    "messages in the order in which they are needed.",
+    candidates=_reordered,
+    figures=(
+        Figures("mpi_waits", "wait_ns", lambda table, _: table["pattern"] == "wrong order of messages"),
+    ),
+    traits=frozenset({Trait.ALL_RANKS, Trait.LIKE_WAITING, Trait.ESTIMATED}),
+)
+
+SMALL_MESSAGES = CauseDeclaration(
+    name="small_messages",
+    title="small messages",
+    meaning="many messages take the time of the latency, not of their bytes",
+    about="messages that follow each other to one rank, or collectives, take the time of the latency, not of "
+    "their bytes; the saving is that of one message instead",
+    advice="pack them, reduce several values at once, neighborhood collectives",
+    remedy="Send less often and more at once: pack what {where} sends to one rank into one message, reduce "
+    "several values in one call, or use a neighborhood collective.",
+    candidates=_small,
+    figures=(Figures("mpi_calls", "calls", of_call),),
+    traits=frozenset({Trait.ALL_RANKS, Trait.ESTIMATED}),
+)

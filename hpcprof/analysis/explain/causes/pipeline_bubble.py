@@ -1,0 +1,91 @@
+"""Pipeline imbalance: the stages of a pipeline wait for the one with most work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcprof.analysis.explain.candidate import Candidate
+from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, PlaceRemedy, Trait
+from hpcprof.analysis.explain.edge_kinds import EdgeKind
+from hpcprof.analysis.explain.stages import stage_medians
+from hpcprof.profiles.timeline import Category, Floats, Ints
+
+if TYPE_CHECKING:
+    from hpcprof.analysis.explain.replay import Times
+    from hpcprof.analysis.explain.scene import Scene
+
+
+def candidates(scene: Scene) -> Iterator[Candidate]:
+    """Yield the slowest stage of a pipeline of GPUs."""
+    graph, measured = scene.graph, scene.replay.measured
+    if len(scene.ranks) < 2 or not graph.is_coupled or not graph.is_pipeline:
+        return
+    compute = graph.work.category == Category.COMP
+    total = np.bincount(graph.work_rank, measured.alone * compute, len(scene.ranks)) / graph.steps
+    usual = stage_medians(total, graph.stage)
+    slowest = np.flatnonzero(graph.stage == usual.argmax())
+    mine = np.isin(graph.work_rank, slowest) & compute
+    yield Candidate(
+        PIPELINE_BUBBLE,
+        scene.mostly(graph.work.place[mine], measured.alone[mine]),
+        tuple(slowest.tolist()),
+        lambda times, _: _balanced(scene, times),
+        float(usual.max() - usual.mean()),
+    )
+
+
+def _balanced(scene: Scene, times: Times) -> Times:
+    """Give every stage of a pipeline as much work in a step as the mean of the stages.
+
+    The work of a stage is that of its median rank; a rank that is slower than it stays so. What the host
+    takes to launch the work moves with it.
+    """
+    graph, work = scene.graph, scene.graph.work
+    rows = np.flatnonzero(work.category == Category.COMP)
+    alone = times.alone.copy()
+    alone[rows] *= _ratio_to_mean(work.step[rows], graph.work_rank[rows], alone[rows], graph.stage)
+    edges = np.flatnonzero(np.isin(graph.edges.kind, (EdgeKind.HOST, EdgeKind.CALL)))
+    call = graph.edges.row[edges]
+    lag = times.lag.copy()
+    of_host = lag[edges].astype(float)
+    ratio = _ratio_to_mean(graph.calls.step[call], graph.call_rank[call], of_host, graph.stage)
+    lag[edges] = np.rint(lag[edges] * ratio).astype(np.int64)
+    return replace(times, lag=lag, alone=alone)
+
+
+def _ratio_to_mean(step: Ints, rank: Ints, time: Floats, stage: Ints) -> Floats:
+    """Return the factor that gives the stage of each row's rank the mean time of the stages in its step."""
+    steps, number = np.unique(step, return_inverse=True)
+    total = np.zeros((len(steps), len(stage)))
+    np.add.at(total, (number, rank), time)
+    usual = stage_medians(total, stage)
+    mean = usual.mean(axis=1, keepdims=True)
+    ratio: Floats = np.divide(mean, usual, out=np.ones_like(usual), where=usual > 0)[number, stage[rank]]
+    return ratio
+
+
+_IN_MPI = (
+    "Balance the stages: give {ranks} less of the work of {where}, or send smaller blocks, so that others "
+    "begin earlier."
+)
+
+PIPELINE_BUBBLE = CauseDeclaration(
+    name="pipeline_bubble",
+    title="pipeline imbalance",
+    meaning="pipeline stages wait for a slower stage",
+    about="stages wait in send and receive for a slower stage; `ranks` is the slower one",
+    advice="balance the stages, more micro-batches",
+    remedy="Balance the stages: move layers away from the stage of {ranks}, or use more microbatches, or an "
+    "interleaved schedule.",
+    remedies={"mpi": _IN_MPI},
+    place_remedies=(PlaceRemedy(("mpi_",), _IN_MPI),),
+    candidates=candidates,
+    figures=(Figures("mpi_waits", "wait_ns"), Figures("step_account", "exposed_comm_ns")),
+    traits=frozenset({Trait.ALL_RANKS, Trait.DELAYS_OTHERS, Trait.LIKE_WAITING, Trait.ESTIMATED}),
+    column="exposed_comm_ns",
+    operations="communication",
+)

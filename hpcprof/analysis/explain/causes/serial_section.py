@@ -1,0 +1,55 @@
+"""Serial sections: one rank works while all others wait for it, in work that they do not have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcprof.analysis.account.places import NONE, WHOLE_STEP
+from hpcprof.analysis.explain.candidate import Candidate
+from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, Trait
+
+if TYPE_CHECKING:
+    from hpcprof.analysis.explain.scene import Scene
+
+
+def candidates(scene: Scene) -> Iterator[Candidate]:
+    """Yield the places in which one rank works alone, and the rank that serves all others."""
+    mpi = scene.mpi
+    if mpi is None or not scene.graph.is_of_host:
+        return
+    total, steps = mpi.host_times, scene.graph.steps
+    for place, rank in np.argwhere(mpi.serial).tolist():
+        where = scene.graph.places[place]
+        yield _serial(scene, where, where, rank, total[place, rank] / steps)
+    server = mpi.part.server
+    if server != NONE:
+        times = total[:, server]
+        yield _serial(scene, WHOLE_STEP, scene.mostly_outside_mpi(times), server, times.sum() / steps)
+
+
+def _serial(scene: Scene, place: str, where: str, rank: int, own: float) -> Candidate:
+    return Candidate(
+        SERIAL_SECTION,
+        where,
+        (rank,),
+        lambda times, _: scene.removals.host_time(times, place, (rank,)),
+        own,
+    )
+
+
+SERIAL_SECTION = CauseDeclaration(
+    name="serial_section",
+    title="serial work",
+    meaning="one rank works while all others wait for it",
+    about="one rank works while all others wait for it, in work that they do not have: reading input, "
+    "writing output, a master that serves",
+    advice="share the work, do it while the others compute, a second server",
+    remedy="Share the work of {where} among the ranks, or let {ranks} do it while the others compute: "
+    "parallel input and output (MPI-IO), fewer and larger requests, a second server.",
+    candidates=candidates,
+    figures=(Figures("mpi_waits", "wait_ns"), Figures("os_calls", "ns_per_step")),
+    traits=frozenset({Trait.ALL_RANKS, Trait.LIKE_WAITING, Trait.MAY_BE_WAITING}),
+)

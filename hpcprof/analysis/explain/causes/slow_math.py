@@ -1,0 +1,103 @@
+"""Slow matrix products: multiplications in single precision without the tensor cores of their GPU."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcprof.analysis.explain.candidate import Candidate
+from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, Trait, named
+from hpcprof.profiles.gpu_peaks import peaks_of
+from hpcprof.profiles.timeline import Category, Gpu
+
+if TYPE_CHECKING:
+    from hpcprof.analysis.explain.replay import Times
+    from hpcprof.analysis.explain.scene import Scene
+
+_PRODUCT = re.compile(r"gemm|convolve|fprop|dgrad|wgrad|xmma|cutlass|conv2d", re.IGNORECASE)
+_PLAIN = re.compile(r"simt|sgemm|scudnn|ffma|fp32_fp32_fp32", re.IGNORECASE)
+_TENSOR = re.compile(r"tensor_?op|tf32|s1688|s16816|wgmma|hmma|bf16|f16f16", re.IGNORECASE)
+
+_TF32 = (8, 0)
+"""The compute capability from which on products in single precision can use tensor cores."""
+
+_REACHED = 0.8
+"""Of the ratio of the peaks so much is reached: the ordinary cores come closer to theirs."""
+
+_USUAL_GAIN = 4.0
+"""The gain on a GPU whose peaks are unknown."""
+
+
+def runs_without_tensor_cores(name: str) -> bool:
+    """Return whether a kernel multiplies matrices in single precision on the ordinary cores, by its name.
+
+    The names are those of cuBLAS, cuDNN and CUTLASS: ``cutlass_80_simt_sgemm_…``, ``…_ffma_…``.
+    """
+    return bool(_PRODUCT.search(name) and _PLAIN.search(name) and not _TENSOR.search(name))
+
+
+def candidates(scene: Scene) -> Iterator[Candidate]:
+    """Yield the products that run without the tensor cores that their GPU has."""
+    graph, work = scene.graph, scene.graph.work
+    if graph.is_of_host:
+        return
+    able = np.array([_has_tf32(scene.gpus.get(rank, ())) for rank in graph.ranks], bool)
+    plain = np.array([*map(runs_without_tensor_cores, graph.names), False])
+    slow = np.flatnonzero((work.category == Category.COMP) & plain[work.name] & able[graph.work_rank])
+    if not len(slow):
+        return
+    gain = tensor_core_gain(scene.gpus)
+
+    def remove(times: Times, _: tuple[int, ...] | None) -> Times:
+        alone = times.alone.copy()
+        alone[slow] /= gain
+        return times.with_alone(alone)
+
+    own = scene.per_step(graph.work_rank[slow], work.end[slow] - work.start[slow])
+    place = scene.mostly(work.place[slow], np.ones(len(slow)))
+    yield Candidate(SLOW_MATH, place, scene.ranks, remove, *own)
+
+
+def tensor_core_gain(gpus: Mapping[int, Sequence[Gpu]]) -> float:
+    """Return how much faster products in single precision get with the tensor cores of the GPUs.
+
+    That lies between what TF32 and what bfloat16 would give: it is the geometric mean of both.
+    """
+    names = {one.name for ones in gpus.values() for one in ones}
+    known = [peaks for name in names if {"tf32", "bf16", "fp32"} <= (peaks := peaks_of(name)).keys()]
+    gains = [_REACHED * math.sqrt(one["tf32"] * one["bf16"]) / one["fp32"] for one in known]
+    return max(1.0, min(gains)) if gains else _USUAL_GAIN
+
+
+def _has_tf32(gpus: Sequence[Gpu]) -> bool:
+    """Return whether a rank's GPU can do so; a profile may list all GPUs of the node, which are alike."""
+    known = [one.compute_capability for one in gpus if one.compute_capability]
+    return bool(known) and all(_version(one) >= _TF32 for one in known)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdigit())
+
+
+SLOW_MATH = CauseDeclaration(
+    name="slow_math",
+    title="slow matrix products",
+    meaning="matrix products do not use the tensor cores",
+    about="matrix multiplications without tensor cores, on a GPU that has them",
+    advice='`torch.autocast(dtype=torch.bfloat16)`, or TF32 (`torch.set_float32_matmul_precision("high")`)',
+    remedy="Use the tensor cores: torch.set_float32_matmul_precision('high') for TF32, or "
+    "torch.autocast('cuda', dtype=torch.bfloat16).",
+    remedies={
+        "jax": "Use the tensor cores: jax.default_matmul_precision('tensorfloat32'), or inputs in bfloat16."
+    },
+    candidates=candidates,
+    figures=(Figures("kernels", "total_ns", named("simt|sgemm|ffma|scudnn")),),
+    traits=frozenset({Trait.ALL_RANKS, Trait.ESTIMATED}),
+    operations="compute",
+    kernels=runs_without_tensor_cores,
+    without="with tensor cores",
+)

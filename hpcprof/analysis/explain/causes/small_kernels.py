@@ -1,0 +1,99 @@
+"""Small kernels: a place spends its time in many short kernels and the gaps between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcprof.analysis.account.call_kinds import CallKind
+from hpcprof.analysis.account.places import NONE
+from hpcprof.analysis.explain.candidate import Candidate
+from hpcprof.analysis.explain.cause import CauseDeclaration, Figures, PlaceRemedy, Trait, idle
+from hpcprof.analysis.explain.edge_kinds import EdgeKind
+from hpcprof.profiles.timeline import Category
+
+if TYPE_CHECKING:
+    from hpcprof.analysis.explain.replay import Times
+    from hpcprof.analysis.explain.scene import Scene
+
+_SHORT_NS = 10_000
+"""Length below which a kernel takes no longer than its launch."""
+
+_MOST_SHORT, _FEWEST = 0.5, 20
+"""Minimum share of short kernels, and minimum number of kernels in a step, of a place with small kernels."""
+
+
+def candidates(scene: Scene) -> Iterator[Candidate]:
+    """Yield the places most of whose kernels are short."""
+    if not scene.graph.is_of_host:
+        yield from (_short_kernels(scene, place) for place in scene.places if is_short(scene, place))
+
+
+def is_short(scene: Scene, place: str) -> bool:
+    """Return whether most kernels of a place are short."""
+    work = scene.graph.work
+    mine = (work.category == Category.COMP) & scene.removals.inside(place)[work.place]
+    count = int(mine.sum())
+    short = int((mine & (work.end - work.start < _SHORT_NS)).sum())
+    return count >= _FEWEST * scene.graph.steps * len(scene.ranks) and short >= _MOST_SHORT * count
+
+
+def _short_kernels(scene: Scene, place: str) -> Candidate:
+    work = scene.graph.work
+    mine = scene.removals.inside(place)[work.place] & (work.category == Category.COMP)
+    turn = np.where(work.before == NONE, work.start, np.minimum(work.end[work.before], work.start))
+    # A long pause is another cause.
+    since = np.maximum(turn, work.start - 10 * _SHORT_NS)
+    short = np.flatnonzero(mine & (work.end - work.start < _SHORT_NS))
+    own = scene.per_step(scene.graph.work_rank[short], (work.end - since)[short])
+    return Candidate(
+        SMALL_KERNELS, place, scene.ranks, lambda times, ranks: _fused(scene, times, place, ranks), *own
+    )
+
+
+def _fused(scene: Scene, times: Times, place: str, ranks: tuple[int, ...] | None) -> Times:
+    """Fuse the short kernels of a place into the others, and launch all of it at once."""
+    removals, graph, work = scene.removals, scene.graph, scene.graph.work
+    mine = removals.inside(place)[work.place] & removals.of_ranks(graph.work_rank, ranks)
+    short = np.flatnonzero(mine & (work.category == Category.COMP) & (work.end - work.start < _SHORT_NS))
+    gaps = (graph.edges.kind == EdgeKind.STREAM) & np.isin(graph.edges.row, short)
+    fused = times.set_lag(gaps, np.minimum(times.lag[gaps], 0))
+    launches = removals.calls_in(place, (CallKind.LAUNCH,), ranks)
+    fused = removals.call_time(fused, launches, 0)
+    before = removals.edge_of_call[EdgeKind.HOST][launches[~removals.long_gap[launches]]]
+    before = before[before != NONE]
+    fused = fused.set_lag(before, np.minimum(fused.lag[before], 0))
+    alone = fused.alone.copy()
+    alone[short] = 0
+    return fused.with_alone(alone)
+
+
+SMALL_KERNELS = CauseDeclaration(
+    name="small_kernels",
+    title="small kernels",
+    meaning="many short kernels, and the gaps between them",
+    about="a range spends its time in many short kernels and the gaps between them",
+    advice="a fused optimizer (`fused=True`), `torch.compile`, CUDA graphs, larger batches",
+    remedy="Launch less in {where}: torch.compile or CUDA graphs (torch.cuda.make_graphed_callables, "
+    "mode='reduce-overhead'), or larger batches.",
+    remedies={
+        "jax": "Let XLA fuse more in {where}: jit all of it together, jax.lax.scan over layers of one "
+        "shape, or larger batches."
+    },
+    place_remedies=(
+        PlaceRemedy(
+            ("optim", "step_update", "adam", "sgd"),
+            "Use the fused optimizer, such as AdamW(fused=True), or foreach=True; torch.compile fuses "
+            "others.",
+        ),
+    ),
+    candidates=candidates,
+    figures=(
+        Figures("idle_causes", "idle_ns_per_step", idle("host", "launch")),
+        Figures("kernels", "instances"),
+    ),
+    traits=frozenset({Trait.ESTIMATED}),
+    column="idle_ns",
+)

@@ -1,0 +1,315 @@
+"""The graph of a run whose ranks work on GPUs, call MPI, or both; or the reason why there is none.
+
+1. Choose the ranks and the steps to replay.
+2. Gather the activity of each rank in these steps.
+3. Join the ranks by their collectives and messages, on a common clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Sized
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from hpcprof.analysis.account.host_activity import NONE
+from hpcprof.analysis.collectives.matches import MatchedGroup, groups_of
+from hpcprof.analysis.explain.explanation import NotJudged
+from hpcprof.analysis.explain.inputs import ExplainInputs
+from hpcprof.analysis.explain.mpi_graph import HostSteps, common_steps, mpi_graph
+from hpcprof.analysis.explain.rank_activity import rank_activity, step_fronts, with_pauses
+from hpcprof.analysis.explain.rank_edges import rank_edges
+from hpcprof.analysis.explain.rank_sample import MOST_RANKS, of_ranks, replayed_ranks
+from hpcprof.analysis.explain.run_graph import CommonClock, RunGraph, clock_parts, common_clock, run_graph
+from hpcprof.analysis.mpi.matching import RunMpi
+from hpcprof.analysis.steps.run_step import PARTS, kinds_of_steps, whole_steps
+from hpcprof.analysis.steps.step_ranges import steps_of
+from hpcprof.common.units import counted, named_ranks
+from hpcprof.profiles.timeline import Floats, Ints, Timeline
+
+MOST_OPERATIONS = 45_000
+"""So many operations of all ranks are replayed; of a longer run, some steps in the middle."""
+
+NO_GPU = (
+    "no rank has work on a GPU: only host work, ranks with extra host time and exposed communication are "
+    "judged, by the account of the steps and without a replay"
+)
+"""The reason why a run on CPUs has no graph."""
+
+_MOST_CALLS = 1_000_000
+"""The timelines of so many calls of MPI take some 250 MB."""
+
+_FEWEST_STEPS = 3
+
+_ODD_PCT = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Replayable:
+    """The steps of a run that can be replayed."""
+
+    graph: RunGraph
+    steps: int
+    """The number of steps of the capture, of which ``graph.steps`` are replayed."""
+    step: str
+    """The name of the range that is the step, or ``step``."""
+    profiler: str
+    """The kind of the profiles."""
+    problems: tuple[NotJudged, ...]
+    """The parts that the graph lacks."""
+    numbers: tuple[int, ...] = ()
+    """The program's numbers of the steps."""
+    loose_ranks: int = 0
+    """The number of ranks whose clocks are not aligned with the others'."""
+
+    def number(self, place: int) -> int:
+        """Return the program's number of a step, which may be the one after the last."""
+        beyond = max(0, place - len(self.numbers) + 1)
+        return self.numbers[place - beyond] + beyond if self.numbers else place
+
+
+class Timelines(Mapping[int, Timeline]):
+    """The timelines of a run by rank, each read at its first use.
+
+    Of programs without work on a GPU so many are kept as have `_MOST_CALLS`.
+    """
+
+    def __init__(self, inputs: ExplainInputs) -> None:
+        self._inputs = inputs
+        self._read: dict[int, Timeline] = {}
+        self._calls = 0
+
+    def __getitem__(self, rank: int) -> Timeline:
+        if rank in self._read:
+            return self._read[rank]
+        found = self._inputs.read(rank)
+        self._calls += len(found.mpi_calls)
+        if found.operation_count or self._calls <= _MOST_CALLS:
+            self._read[rank] = found
+        return found
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._inputs.ranks)
+
+    def __len__(self) -> int:
+        return len(self._inputs.ranks)
+
+
+def replayable(inputs: ExplainInputs, every: Mapping[int, Timeline] | None = None) -> Replayable | str:
+    """Build the graph of a run, or return the reason why that cannot be done.
+
+    ``every`` has the timelines by rank; by default they are read.
+    """
+    every = Timelines(inputs) if every is None else every
+    if not every:
+        return "no rank has a timeline"
+    ranks = replayed_ranks(inputs.ranks, inputs.arrivals(), delays=_delays(inputs))
+    on_host = _steps_on_host(every, ranks)
+    if on_host:
+        return _replayable_mpi(inputs, every[ranks[0]], on_host)
+    timelines = {rank: every[rank] for rank in ranks}
+    fronts = {rank: step_fronts(timeline) for rank, timeline in timelines.items()}
+    if without := _without_steps(fronts):
+        return without
+    steps = min(map(len, fronts.values()))
+    count = sum(timeline.operation_count for timeline in timelines.values())
+    count += sum(len(timeline.mpi_calls) for timeline in timelines.values())
+    chosen = _window([front[:steps] for front in fronts.values()], count, inputs.tables["step_account"])
+    if chosen is None:
+        return "no steps have work on the GPU with a recorded launch"
+    activities = {
+        rank: with_pauses(rank_activity(one, chosen, fronts[rank])) for rank, one in timelines.items()
+    }
+    edges = {rank: rank_edges(activity) for rank, activity in activities.items()}
+    begin = {rank: int(one.work.start[one.front[0]]) for rank, one in activities.items()}
+    matched = [*groups_of(of_ranks(inputs.matches(ranks), ranks))] if len(ranks) > 1 else []
+    mpi = _matched_mpi(inputs, timelines)
+    # Calls of MPI are on the clock of most ranks.
+    clock = common_clock(inputs.clocks, clock_parts(inputs.aligned, matched if mpi is None else ()), begin)
+    graph = run_graph(activities, edges, clock, matched, mpi)
+    loose = _loose_ranks(inputs, clock, matched)
+    problems = [*_problems(inputs, graph, loose, len({len(front) for front in fronts.values()}) > 1)]
+    problems += _unmatched(mpi)
+    first = timelines[ranks[0]]
+    of_first = steps_of(first)
+    named = first.step_range is not None and not (of_first.by_hook or of_first.by_calls)
+    step = of_first.name if named else ""
+    numbers = tuple(of_first.number.tolist())
+    return Replayable(graph, steps, step or "step", first.origin.kind, tuple(problems), numbers, loose)
+
+
+def _delays(inputs: ExplainInputs) -> dict[int, float]:
+    """Return how long others waited in MPI for each rank, in ns, if not all ranks are replayed."""
+    if len(inputs.ranks) <= MOST_RANKS or not len(inputs.tables["mpi_waits"]):
+        return {}
+    waits = inputs.tables["mpi_waits"].dropna(subset=["delaying_rank"])
+    found = waits.groupby("delaying_rank", as_index=False)["wait_ns"].sum()
+    ranks, times = found["delaying_rank"].tolist(), found["wait_ns"].tolist()
+    return {int(rank): float(time) for rank, time in zip(ranks, times, strict=True)}
+
+
+def _without_steps(steps: Mapping[int, Sized]) -> str:
+    """Return a sentence on the ranks without steps; empty if all have some."""
+    without = [rank for rank, of_rank in steps.items() if not len(of_rank)]
+    return f"{named_ranks(without)}: no steps are known, see the analysis step_ranges" if without else ""
+
+
+def _steps_on_host(every: Mapping[int, Timeline], ranks: Sequence[int]) -> dict[int, HostSteps]:
+    """Return the steps of some ranks; empty if one of them has work on a GPU."""
+    found = {}
+    for rank in ranks:
+        timeline = every[rank]
+        if timeline.operation_count:
+            return {}
+        found[rank] = HostSteps.of(timeline)
+    return found
+
+
+def _replayable_mpi(
+    inputs: ExplainInputs, timeline: Timeline, steps: Mapping[int, HostSteps]
+) -> Replayable | str:
+    """Build the graph of a program without work on a GPU, or return why that cannot be done.
+
+    Only the calls in the steps that are replayed are read; ``timeline`` is that of the first rank.
+    """
+    if without := _without_steps(steps):
+        return without
+    if not all(one.calls for one in steps.values()):
+        return NO_GPU
+    numbers = common_steps(steps)
+    if not len(numbers):
+        return "no step has the same number on all ranks"
+    calls = sum(one.calls for one in steps.values())
+    chosen = numbers[_typical_steps(0, len(numbers), calls, inputs.tables["step_account"], len(numbers))]
+    around = {rank: one.around(chosen) for rank, one in steps.items()}
+    bounds = {rank: one.bounds(chosen) for rank, one in steps.items()}
+    run = inputs.mpi(around)
+    if run is None:
+        return NO_GPU
+    clock = common_clock(
+        inputs.clocks, clock_parts(inputs.aligned), {rank: int(one[0]) for rank, one in bounds.items()}
+    )
+    windows = {rank: inputs.window(rank, *window) for rank, window in around.items()}
+    graph = mpi_graph(windows, run, clock, bounds)
+    loose = _loose_ranks(inputs, clock)
+    problems = [*_problems(inputs, graph, loose, unequal=False), *_unmatched(run)]
+    of_first = steps_of(timeline)
+    name = "" if of_first.by_calls or of_first.by_hook else of_first.name
+    kind, numbered = timeline.origin.kind, tuple(chosen.tolist())
+    return Replayable(graph, len(numbers), name or "step", kind, tuple(problems), numbered, loose)
+
+
+def _matched_mpi(inputs: ExplainInputs, timelines: Mapping[int, Timeline]) -> RunMpi | None:
+    """Return all calls of MPI of some ranks on the common clock; None if not all of them make some."""
+    calls = {rank: timeline.mpi_calls for rank, timeline in timelines.items()}
+    if not all(map(len, calls.values())):
+        return None
+    return inputs.mpi({rank: (int(of.start.min()), int(of.start.max()) + 1) for rank, of in calls.items()})
+
+
+def _unmatched(run: RunMpi | None) -> Iterator[NotJudged]:
+    for problem in run.unmatched.problems() if run is not None else ():
+        yield NotJudged("some messages and collectives", problem)
+
+
+def _window(fronts: Sequence[Ints], operations: int, account: pd.DataFrame) -> slice | None:
+    """Return the steps to replay, all of which have work on the GPU of every rank."""
+    working = np.all([front != NONE for front in fronts], axis=0)
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], working, [False])).astype(np.int64)))
+    runs = edges.reshape(-1, 2)
+    if not len(runs):
+        return None
+    begin, end = runs[np.argmax(runs[:, 1] - runs[:, 0])].tolist()
+    return _typical_steps(begin, end, operations, account, len(working))
+
+
+def _typical_steps(begin: int, end: int, operations: int, account: pd.DataFrame, steps: int) -> slice:
+    """Return as many of the steps from ``begin`` to ``end`` as are replayed.
+
+    They are those in the middle or, where steps are of several kinds, those that are most like all steps.
+    ``operations`` is what there would be to replay in all of so many steps.
+    """
+    most = max(_FEWEST_STEPS, MOST_OPERATIONS * steps // operations)
+    middle = begin + max(0, (end - begin - most) // 2)
+    possible = np.arange(begin, max(begin, end - most) + 1)
+    possible = possible[np.argsort(np.abs(possible - middle), kind="stable")]
+    unlike = _unlike_all(account, steps, most)
+    first = int(possible[np.argmin(unlike[possible])]) if len(unlike) else middle
+    return slice(first, min(end, first + most))
+
+
+def _unlike_all(account: pd.DataFrame, steps: int, length: int) -> Floats:
+    """Return how unlike all steps are those of each window, by the place of its first step.
+
+    That is by the shares of the kinds, and by the mean account. It is empty where steps are of one kind.
+    """
+    kinds = kinds_of_steps(account) if length < steps else np.empty(0, np.int64)
+    if len(kinds) != steps or kinds.max(initial=0) < 2:
+        return np.empty(0)
+    parts = whole_steps(account).fillna(0).astype(float).groupby("step")[[*PARTS]].mean().to_numpy().T
+    features = [*(kinds == np.arange(1, kinds.max() + 1)[:, np.newaxis]), *parts / parts.sum(axis=0).mean()]
+    sums = np.cumsum(np.insert(np.array(features, float), 0, 0.0, axis=1), axis=1)
+    means = (sums[:, length:] - sums[:, :-length]) / length
+    unlike: Floats = np.abs(means - sums[:, -1:] / steps).sum(axis=0)
+    return np.pad(unlike, (0, length - 1), constant_values=np.inf)
+
+
+def _problems(inputs: ExplainInputs, graph: RunGraph, loose: int, unequal: bool) -> Iterator[NotJudged]:
+    known = len(inputs.ranks)
+    if inputs.coverage:
+        yield NotJudged("late ranks", f"{inputs.coverage}, and the others may be late")
+    elif known > 1 and not graph.is_coupled:
+        yield NotJudged(
+            "late ranks",
+            "nothing couples the ranks: that takes 5 all-reduces, all-gathers, barriers or messages",
+        )
+    elif loose:
+        yield NotJudged(
+            "late ranks",
+            f"the clocks of {loose:,} of {counted(known, 'rank')} cannot be aligned with "
+            "the others, and these ranks may be late: alignment takes 5 all-reduces, all-gathers, barriers "
+            "or messages",
+        )
+    if len(graph.ranks) < known:
+        yield NotJudged(
+            "the other ranks",
+            f"{len(graph.ranks)} of {counted(known, 'rank')} are replayed: those that others wait for most, "
+            "with their groups, and some that stand for the rest; findings name only these ranks, or all",
+        )
+    if unequal:
+        yield NotJudged(
+            "the last steps",
+            "the ranks recorded different numbers of steps; only steps present on all ranks are used",
+        )
+    if graph.inferred_waits:
+        yield NotJudged(
+            "recorded waits",
+            f"{counted(graph.inferred_waits, 'wait')} for events or streams are not recorded, but inferred "
+            "(nsys --trace=cuda records them, PyTorch's profiler with enable_cuda_sync_events)",
+        )
+    if graph.paced_ranks:
+        yield NotJudged(
+            "recorded waits",
+            f"on {counted(len(graph.paced_ranks), 'rank')} the host pauses until the GPU has done its work, "
+            "without a call that waits: these pauses are taken for waits",
+        )
+    span = float(np.median(np.diff(graph.observed[graph.front], axis=1))) * graph.steps * len(graph.ranks)
+    late_ms = graph.odd_ns / graph.steps / len(graph.ranks) / 1e6
+    if 100 * graph.odd_ns > _ODD_PCT * span:
+        yield NotJudged(
+            "late starts",
+            f"operations start {late_ms:.2f} ms a step later than "
+            "what is recorded explains; a replay keeps these times",
+        )
+
+
+def _loose_ranks(inputs: ExplainInputs, clock: CommonClock, matched: Sequence[MatchedGroup] = ()) -> int:
+    """Return how many ranks have a clock that is not aligned with the others'.
+
+    Ranks that have nothing in common with the others only need a clock among themselves.
+    """
+    if len(inputs.ranks) < 2:
+        return 0
+    apart = all(clock.agree(one.ranks) for one in matched)
+    return len({*inputs.ranks} - (clock.part.keys() if apart else {*inputs.aligned}))

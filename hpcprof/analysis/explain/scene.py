@@ -1,0 +1,130 @@
+"""The scene of a search for causes: the graph of a run, its replay, and what takes causes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+
+from hpcprof.analysis.account.call_kinds import CallKind
+from hpcprof.analysis.account.places import NONE, OUTSIDE, WHOLE_STEP
+from hpcprof.analysis.explain.candidate import Candidate
+from hpcprof.analysis.explain.cause import cause_names, find_cause
+from hpcprof.analysis.explain.explanation import LEAST_ESTIMATE_PCT
+from hpcprof.analysis.explain.mpi_removals import MpiRemovals
+from hpcprof.analysis.explain.removals import Removals
+from hpcprof.analysis.explain.replay import Replay
+from hpcprof.profiles.timeline import Category, Floats, Gpu, Ints
+
+_LEAST_SHARE = 0.01
+"""Minimum share of a step that a cause takes by itself to be a candidate."""
+
+_ALONE = 2
+"""Minimum ratio of the time of a rank to the others' for a cause that it has alone."""
+
+_Computed = TypeVar("_Computed")
+
+
+class Scene:
+    """What the candidates of causes are found in.
+
+    Attributes
+    ----------
+    replay : Replay
+    graph : RunGraph
+    removals : Removals
+    mpi : MpiRemovals or None
+        None unless all ranks call MPI.
+    gpus : mapping of int to sequence of Gpu
+        By rank.
+    ranks : tuple of int
+        The positions of all ranks in the graph.
+    least : float
+        The least time per step that a candidate takes by itself, in ns.
+    """
+
+    def __init__(self, replay: Replay, gpus: Mapping[int, Sequence[Gpu]]) -> None:
+        self.replay, self.graph, self.gpus = replay, replay.graph, gpus
+        self.removals = Removals(replay)
+        self.mpi = None if self.graph.mpi is None else MpiRemovals(replay, self.graph.mpi)
+        self.ranks = tuple(range(len(self.graph.ranks)))
+        self.least = _LEAST_SHARE * float(np.mean(replay.elapsed(self.graph.observed)))
+        self._computed: dict[Callable[[Scene], object], object] = {}
+
+    def candidates(self) -> list[Candidate]:
+        """Return the candidates of all causes that take at least one percent of a step by themselves."""
+        declared = (find_cause(name) for name in cause_names())
+        every = (one for cause in declared if cause.candidates for one in cause.candidates(self))
+        return [candidate for candidate in every if candidate.own_ns >= self.least]
+
+    def once(self, compute: Callable[[Scene], _Computed]) -> _Computed:
+        """Return what a function computes of the scene, computed at its first use."""
+        if compute not in self._computed:
+            self._computed[compute] = compute(self)
+        return self._computed[compute]  # type: ignore[return-value]
+
+    @cached_property
+    def places(self) -> list[str]:
+        """The places in which something happens, and those around them."""
+        graph = self.graph
+        used = {*np.unique(graph.calls.place).tolist(), *np.unique(graph.pieces.place).tolist()}
+        texts = {graph.places[number] for number in used if number != NONE}
+        outer = {
+            "/".join(parts[:n]) for parts in (text.split("/") for text in texts) for n in range(1, len(parts))
+        }
+        return sorted(texts | outer | ({self.place(NONE)} if NONE in used else set()))
+
+    def place(self, number: int) -> str:
+        """Return the name of a place, also of `NONE`."""
+        if number != NONE:
+            return self.graph.places[number]
+        return OUTSIDE if self.graph.places else WHOLE_STEP
+
+    def mostly(self, place: Ints, time: Ints | Floats) -> str:
+        """Return the place with most of some time; ``place`` and ``time`` have shape (n,)."""
+        # `NONE` is -1.
+        return self.place(int(np.bincount(place + 1, time).argmax()) - 1)
+
+    def per_step(self, rank: Ints, time: Ints | Floats) -> tuple[float, int]:
+        """Return the time per step on the rank where it is most, and that rank if it alone has the time."""
+        total = np.bincount(rank, time, len(self.ranks)) / self.graph.steps
+        most = int(total.argmax())
+        others = np.delete(total, most)
+        alone = len(others) > 0 and _ALONE * float(np.median(others)) < total[most]
+        return float(total[most]), most if alone else NONE
+
+    @cached_property
+    def is_host_bound(self) -> bool:
+        """True if the host would be too slow for the GPU even if it never waited for it."""
+        removals, elapsed = self.removals, self.replay.elapsed
+        waiting = np.union1d(removals.calls_in(WHOLE_STEP, (CallKind.WAIT,)), self.waiting_copies)
+        free = removals.waits(self.replay.measured, waiting)
+        quick = removals.host_time(free, WHOLE_STEP, long=False)
+        slow, least = (elapsed(self.replay.moments(times, exact=False)) for times in (free, quick))
+        return 100 * float(np.mean(slow - least)) >= LEAST_ESTIMATE_PCT * float(np.mean(slow))
+
+    @cached_property
+    def waiting_copies(self) -> Ints:
+        """The calls that wait for the work before their copy more than for the copy."""
+        work, calls = self.graph.work, self.graph.calls
+        rows = np.flatnonzero((work.category == Category.MEM) & np.isin(work.call, self.graph.blocked))
+        call = work.call[rows]
+        copies: Ints = np.unique(
+            call[2 * (work.end[rows] - work.start[rows]) < calls.end[call] - calls.start[call]]
+        )
+        return copies
+
+    def mostly_outside_mpi(self, time: Ints | Floats) -> str:
+        """Return the place with most of the time of each place, and of that outside all, which comes last."""
+        most = int(time.argmax())
+        return self.graph.places[most] if most < len(self.graph.places) else WHOLE_STEP
+
+    def call_with_most(self, time: Ints | Floats) -> str:
+        """Return the name of the calls with most of some time, which is that of each call."""
+        return self.graph.names[int(np.bincount(self.graph.calls.name + 1, time)[1:].argmax())]
+
+    def of_calls(self, time: Ints | Floats) -> float:
+        """Return the time per step of calls on the rank where it is most; ``time`` is that of each call."""
+        return float(np.bincount(self.graph.call_rank, time, len(self.ranks)).max()) / self.graph.steps

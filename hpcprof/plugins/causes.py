@@ -1,0 +1,27 @@
+"""Declarations of causes, for the entry points of the group ``hpcprof.causes``."""
+
+from hpcprof.analysis.account.call_kinds import CallKind
+from hpcprof.analysis.explain.candidate import Candidate
+from hpcprof.analysis.explain.cause import (
+    CauseDeclaration,
+    Figures,
+    MachineWait,
+    PlaceRemedy,
+    Trait,
+    idle,
+    named,
+)
+from hpcprof.analysis.explain.scene import Scene
+
+__all__ = [
+    "CallKind",
+    "Candidate",
+    "CauseDeclaration",
+    "Figures",
+    "MachineWait",
+    "PlaceRemedy",
+    "Scene",
+    "Trait",
+    "idle",
+    "named",
+]

@@ -1,0 +1,20 @@
+"""The table of causes in the documentation, from their declarations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hpcprof.analysis.explain.cause import Cause, find_cause
+
+DOCUMENT = Path(__file__).parents[2] / "docs/explain.md"
+_HEAD = "| cause | what it means | remedy |\n|---|---|---|\n"
+
+
+def with_table(text: str) -> str:
+    """Return a document with the table that the declarations have now."""
+    before, head, rest = text.partition(_HEAD)
+    rows = "".join(
+        f"| `{cause.name}` | {cause.about or cause.meaning} | {cause.advice} |\n"
+        for cause in map(find_cause, Cause)
+    )
+    return f"{before}{head}{rows}\n{rest.partition(chr(10) * 2)[2]}"
