@@ -266,7 +266,7 @@ def _of_findings(run: Results, explanation: Explanation) -> Iterator[Compared]:
     elapsed = explanation.step.elapsed_ns or 0
     verdicts = run.analysis("skew").set_index("rank")["verdict"]
     for finding in _every(explanation.findings):
-        name = f"{finding.cause.value} in {finding.where}"
+        name = f"{finding.cause} in {finding.where}"
         if finding.saving_ns is not None and elapsed:
             share = round(100 * finding.saving_ns / elapsed, 3)
             yield Compared(f"share of {name}", finding.share_pct, share, 0.001)
@@ -281,7 +281,7 @@ def _of_findings(run: Results, explanation: Explanation) -> Iterator[Compared]:
     for finding in explanation.shown():
         if finding.cause in _LATE and len(finding.ranks) == 1:
             said = verdicts.get(finding.ranks[0])
-            yield Compared(f"verdict on rank {finding.ranks[0]}: {finding.cause.value}", said != "even", True)
+            yield Compared(f"verdict on rank {finding.ranks[0]}: {finding.cause}", said != "even", True)
 
 
 def _is_sum(values: pd.Series[Any], value: object) -> bool:
@@ -328,7 +328,7 @@ def _of_report(run: Results, every: pd.Series[Any], explanation: Explanation) ->
     for one in late:
         silent = said.startswith(("none", "unknown")) and f"rank {one.ranks[0]}" not in said
         yield Compared(
-            f"stragglers ({said!r}) beside {one.cause.value} on rank {one.ranks[0]}", silent, False
+            f"stragglers ({said!r}) beside {one.cause} on rank {one.ranks[0]}", silent, False
         )
 
 

@@ -128,7 +128,7 @@ def main() -> None:
             took = time.perf_counter() - begun
             first = found[0] if found else None
             says = said(first) if first else f"{'-':>6}{'':16}"
-            named = f"{first.cause.value}, {first.where}, ranks {list(first.ranks)}" if first else "none"
+            named = f"{first.cause}, {first.where}, ranks {list(first.ranks)}" if first else "none"
             figures = f"{step:7.2f} {elapsed - base:6.2f} {says} {median:7.2f} {worst:6.2f} {took:6.1f}"
             print(f"{cause.name:16} {figures}  {named}")
         predicted = predict(clean, parse_changes([REVERSE])).wall_p50_ns / 1e6

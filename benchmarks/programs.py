@@ -1153,7 +1153,7 @@ def judged(kind: Kind, ranks: int, seed: int) -> Verdict | None:
         f"{one.cause.value}, {one.where}, {list(one.ranks)}" for one in (first, *others) if one
     )
     for one in (*(first.together if first else ()), second):
-        named += f" and {one.cause.value}, {one.where}, {list(one.ranks)}" if one else ""
+        named += f" and {one.cause}, {one.where}, {list(one.ranks)}" if one else ""
     print(
         f"{kind.__name__:26} {ranks:5} {seed:4} {cost / 1e6:8.2f} {said} {mark} {named or 'none'}", flush=True
     )

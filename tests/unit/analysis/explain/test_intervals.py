@@ -100,6 +100,6 @@ def test_a_saving_to_which_every_step_adds_is_shown_although_they_differ() -> No
     sleeps = [Once(step, (Host(sleep * MS),)) for step, sleep in enumerate((5, 20, 8, 30, 12))]
     found = explain_run(inputs_of(simulate([[Place("data", tuple(sleeps)), *[Launch(MS)] * 4]], 5)))[0]
     (shown,) = found.shown()
-    assert (shown.cause.value, shown.where) == ("host_work", "data")
+    assert (shown.cause, shown.where) == ("host_work", "data")
     assert shown.saving_ns is not None and shown.saving_low_ns is not None
     assert 0 < shown.saving_low_ns < shown.saving_ns / 2
