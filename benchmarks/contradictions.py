@@ -327,9 +327,7 @@ def _of_report(run: Results, every: pd.Series[Any], explanation: Explanation) ->
     late = [one for one in explanation.shown() if one.cause in _LATE and len(one.ranks) == 1]
     for one in late:
         silent = said.startswith(("none", "unknown")) and f"rank {one.ranks[0]}" not in said
-        yield Compared(
-            f"stragglers ({said!r}) beside {one.cause} on rank {one.ranks[0]}", silent, False
-        )
+        yield Compared(f"stragglers ({said!r}) beside {one.cause} on rank {one.ranks[0]}", silent, False)
 
 
 def _of_bars(run: Results, bars: Sequence[Account]) -> Iterator[Compared]:
