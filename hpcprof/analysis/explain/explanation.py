@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from hpcprof.analysis.explain.cause import Cause
+from hpcprof.analysis.explain.cause import Cause as Cause
 from hpcprof.analysis.stalls.evidence import Stall
 
 if TYPE_CHECKING:
