@@ -23,7 +23,7 @@ NOT_MODULES = {
     *("hpcprof.db", "hpcprof.def", "hpcprof.yaml", "hpcprof.step"),
     # Entry points.
     *("hpcprof.analyses", "hpcprof.schedulers", "hpcprof.profilers", "hpcprof.readers"),
-    "hpcprof.kernel_families",
+    *("hpcprof.causes", "hpcprof.kernel_families"),
 }
 """Names that look like those of modules and are none."""
 
