@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 # Searched for in this order in the letters of a name: "ncclAllReduce", "_allgather_base",
-# "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL".
+# "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL", "all2all".
 _NAMES = (
     ("sendrecv", "SendRecv"),
     ("allreduce", "AllReduce"),
@@ -15,6 +15,7 @@ _NAMES = (
     ("reducescatter", "ReduceScatter"),
     ("alltoallv", "AlltoAllV"),
     ("alltoall", "AlltoAll"),
+    ("allall", "AlltoAll"),
     ("broadcast", "Broadcast"),
     ("bcast", "Broadcast"),
     ("barrier", "Barrier"),
