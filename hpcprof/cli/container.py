@@ -15,6 +15,7 @@ from hpcprof.cli.completion import complete_files
 from hpcprof.cli.conventions import Group, examples
 from hpcprof.cli.options import FOLDER, flag, repeatable, with_default
 from hpcprof.common.errors import UsageError
+from hpcprof.common.masking import masked_command
 from hpcprof.common.processes import run_in_terminal
 from hpcprof.runs.config import Engine, default_engine
 from hpcprof.submit.container import engine as engines
@@ -169,7 +170,7 @@ def test(engine: str | None, dry_run: bool, image: str, **options: Any) -> None:
         engines.run_checks(found, image, setup)
         return
     for argv in engines.checks(found, image, setup).values():
-        click.echo(shlex.join(argv))
+        click.echo(masked_command(argv))
 
 
 @command.command("stop", epilog=examples("hpcprof container stop"))
@@ -187,6 +188,6 @@ def _terminal() -> bool:
 def _call(argv: list[str], dry_run: bool) -> None:
     """Run a command in this terminal and exit with its exit code, or print it."""
     if dry_run:
-        click.echo(shlex.join(argv))
+        click.echo(masked_command(argv))
     elif code := run_in_terminal(argv):
         sys.exit(code)

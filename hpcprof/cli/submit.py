@@ -22,7 +22,7 @@ from hpcprof.submit.jobs.job import OPTIONS, JobSpec
 from hpcprof.submit.jobs.request import resolve
 from hpcprof.submit.jobs.walltime import format_walltime
 from hpcprof.submit.remote.request import Sync
-from hpcprof.submit.rendering.job_scripts import draft_directory, render_scripts
+from hpcprof.submit.rendering.job_scripts import draft_directory, render_masked
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
 from hpcprof.submit.sites.model import Site
 
@@ -110,7 +110,7 @@ def command(
     show_remarks(site, [job])
     if dry_run:
         folder = draft_directory(site, runs_dir)
-        texts = render_scripts(site, job, folder, command_line, template, script)
+        texts = render_masked(site, job, folder, command_line, template=template, script=script)
         click.echo(_summary(site, job))
         click.echo(f"\n{texts[JOB_SCRIPT]}", nl=False)
         return

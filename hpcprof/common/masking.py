@@ -67,6 +67,11 @@ _WORD_BREAK = re.compile(r"[^A-Za-z]+|(?<=[a-z])(?=[A-Z])")
 
 def masked_command(command: Sequence[str]) -> str:
     """Return a command as a shell would take it, on one line and with its secrets masked."""
+    return visible(shlex.join(masked_words(command)))
+
+
+def masked_words(command: Sequence[str]) -> list[str]:
+    """Return the words of a command with its secrets masked."""
     words: list[str] = []
     flags: tuple[str, ...] = ()
     for word in without_targets(command):
@@ -81,7 +86,7 @@ def masked_command(command: Sequence[str]) -> str:
             words.append(f"-p{MASK}")
         else:
             words.append(masked(word))
-    return visible(shlex.join(words))
+    return words
 
 
 def _names_the_next(word: str) -> bool:

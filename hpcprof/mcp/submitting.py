@@ -24,7 +24,7 @@ import msgspec
 
 from hpcprof.common.decode import from_json, read_file
 from hpcprof.common.errors import HpcprofError, UsageError, unknown, writing
-from hpcprof.common.masking import masked, masked_command
+from hpcprof.common.masking import masked_command
 from hpcprof.common.units import counted
 from hpcprof.mcp.answers import answer, name
 from hpcprof.runs.directory import Run, find_run
@@ -33,7 +33,7 @@ from hpcprof.submit.jobs.job import JobSpec
 from hpcprof.submit.jobs.job_file import load_job_file
 from hpcprof.submit.jobs.request import resolve
 from hpcprof.submit.jobs.walltime import format_walltime
-from hpcprof.submit.rendering.job_scripts import draft_directory, render_scripts
+from hpcprof.submit.rendering.job_scripts import draft_directory, render_masked
 from hpcprof.submit.runs.captures import request_capture
 from hpcprof.submit.schedulers.command import Refused
 from hpcprof.submit.schedulers.scheduler import JOB_SCRIPT
@@ -173,9 +173,10 @@ class Submitting:
         if not confirm:
             self._budget.check(prepared.node_hours)
             draft = draft_directory(prepared.site, self._runs_dir)
-            texts = render_scripts(prepared.site, job, draft, ["hpcprof", "mcp"], prepared.spec.template)
+            typed = ["hpcprof", "mcp"]
+            texts = render_masked(prepared.site, job, draft, typed, template=prepared.spec.template)
             head = f"Dry run of {name(job_file)}: {asked}, {cost} are left. To submit it: confirm={token}"
-            script = [masked(line) for line in texts[JOB_SCRIPT].splitlines()]
+            script = texts[JOB_SCRIPT].splitlines()
             # The program comes last in the script: it must not be what is cut.
             lines = [f"Program: {masked_command(job.words)}", *script[:_SCRIPT_LINES]]
             return answer(

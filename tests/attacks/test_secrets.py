@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import lzma
 import os
 import sqlite3
@@ -117,6 +118,36 @@ def test_no_list_page_metric_or_answer_shows_a_secret_of_a_command_line(
     assert shown["/api/runs"].count("***") >= len(_COMMANDS)
     # A job that is submitted again needs it.
     assert all(_SECRET in "".join(open_run(runs / name).submission.job.arguments) for name in names)
+
+
+@pytest.mark.parametrize("words", _COMMANDS, ids=lambda words: words[0][:12])
+def test_scripts_are_printed_without_secrets_and_written_with_them(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = words if words[0] in ("curl", "sshpass") else ["train.py", *words]
+    monkeypatch.setattr("sys.argv", ["hpcprof", "render", "--", *program])
+    scripts, saved = tmp_path / "scripts", tmp_path / "job.yaml"
+    for options in (["submit", "--dry-run"], ["render"]):
+        done = CliRunner().invoke(cli, [*options, "--", *program])
+        assert done.exit_code == 0, done.output
+        assert _SECRET not in done.output and "***" in done.output
+    CliRunner().invoke(cli, ["render", "--output", str(scripts), "--save", str(saved), "--", *program])
+    for path in (scripts / "job.sh", saved):
+        assert (_SECRET in path.read_text(), mode(path)) == (True, 0o600)
+
+
+def test_no_exception_and_last_line_of_a_rank_shows_a_secret(runs: Path) -> None:
+    (run, *_) = sorted(runs.glob("*-t-*"))
+    note = {"type": "ValueError", "message": f"no login at https://me:{_SECRET}@host with api_key={_SECRET}"}
+    (run / "state" / "rank00000.exception").write_text(json.dumps(note))
+    (run / "state" / "started").write_text("2026-01-01T00:00:00+0000\n")
+    (run / "state" / "finished").write_text("1\n")
+    (run / "state" / "setup_failed").write_text(f"login --token {_SECRET}: failed\n")
+    (run / "logs").mkdir(exist_ok=True)
+    (run / "logs" / "rank00000.err").write_text(f"+ train --password {_SECRET}\nfailed\n")
+    for words in (["list"], ["status", run.name], ["report", run.name], ["explain", run.name]):
+        done = CliRunner().invoke(cli, [*words, "--runs-dir", str(runs)])
+        assert _SECRET not in done.output and ("***" in done.output or words[0] == "explain"), words
 
 
 def test_a_hub_shows_no_secret_that_an_older_client_sends(tmp_path: Path) -> None:

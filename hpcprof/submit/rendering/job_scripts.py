@@ -8,7 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from hpcprof.common.errors import UsageError
+from hpcprof.common.masking import masked, masked_words
 from hpcprof.runs.job import Job
 from hpcprof.submit.container.ranks import uses_container
 from hpcprof.submit.launchers import launch_command
@@ -47,6 +50,16 @@ def render_scripts(
     )
     texts = render(site, job, rendering)
     return {**texts, JOB_SCRIPT: _edited(script, run_directory)} if script else texts
+
+
+def render_masked(
+    site: Site, job: Job, run_directory: Path, command_line: list[str], **templates: Path | None
+) -> dict[str, str]:
+    """Return the texts of `render_scripts` as they may be shown: with secrets masked."""
+    words = masked_words(job.words)
+    shown = msgspec.structs.replace(job, arguments=words[1:] if job.workload else words)
+    texts = render_scripts(site, shown, run_directory, masked_words(command_line), **templates)
+    return {name: "".join(map(masked, text.splitlines(keepends=True))) for name, text in texts.items()}
 
 
 def draft_directory(site: Site, runs_directory: Path) -> Path:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from hpcprof.common.decode import from_json, parsed_count
+from hpcprof.common.masking import masked
 from hpcprof.common.units import format_bytes
 from hpcprof.common.yaml_file import read_mapping
 from hpcprof.runs.directory import Run
@@ -96,12 +97,13 @@ def read_exceptions(run: Run) -> dict[int, ExceptionNote]:
 
 
 def read_exception(run: Run, rank: int) -> ExceptionNote | None:
-    """Return the exception that a rank noted; None if it noted none, or the note is damaged."""
+    """Return the exception that a rank noted, with secrets masked; None if there is none that can be read."""
     text = run.state_file(f"rank{rank:05d}.exception")
     if not text:
         return None
     with suppress(msgspec.MsgspecError):
-        return from_json(text, ExceptionNote)
+        note = from_json(text, ExceptionNote)
+        return msgspec.structs.replace(note, message=masked(note.message))
     return None
 
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,8 @@ _JOB_ERRORS = 200
 _KILLED_CODES = {_SIGNALLED + number for number in (signal.SIGTERM, signal.SIGKILL)}
 _KILLED = "left no exit code (it was killed)"
 _LOADER = "data_loader"
+_MOST_SILENT = 1000
+"""Maximum number of ranks without any file that are listed: ``run.json`` may claim millions."""
 _ABORT_HINT = re.compile("MPI_Abort|MPI_ABORT")
 
 
@@ -152,9 +155,11 @@ def failed_ranks(run: Run) -> list[RankFailure]:
     if run.manifest is None or not _starts_ranks(run):
         return []
     codes = run.rank_exit_codes()
-    failed = [rank for rank in range(run.manifest.job.ranks) if codes.get(rank) != 0]
+    ranks = run.manifest.job.ranks
     started = _started_ranks(run)
     noted = started | _ranks_of_files(run.path / "state")
+    silent = islice((rank for rank in range(ranks) if rank not in noted), _MOST_SILENT)
+    failed = sorted(rank for rank in (*noted, *silent) if rank < ranks and codes.get(rank) != 0)
     job_cause = find_cause("job_errors", "\n".join(_job_errors(run)))
     logged = [rank for rank in failed if rank in started]
     first, aborted = first_failed_rank(run), _aborting_rank(run, logged, job_cause)
@@ -341,12 +346,12 @@ def _launcher_errors(run: Run) -> list[str]:
             text = file.read(_LAUNCHER_BYTES).decode("utf-8", "replace")
     except OSError:
         return []
-    return text.splitlines()
+    return masked(text).splitlines()
 
 
 def preparation_failures(run: Run) -> list[str]:
     """Return the modules and lines of the site that failed before the launch, each with its error."""
-    return (run.state_file("setup_failed") or "").splitlines()
+    return masked(run.state_file("setup_failed") or "").splitlines()
 
 
 def first_failed_rank(run: Run) -> RankFailure | None:
@@ -362,7 +367,7 @@ def first_failed_rank(run: Run) -> RankFailure | None:
 
 
 def _failure(run: Run, rank: int, exit_code: int | None, first: bool = False, how: str = "") -> RankFailure:
-    note, lines = read_exception(run, rank), [masked(line) for line in _last_words(run, rank)]
+    note, lines = read_exception(run, rank), _last_words(run, rank)
     if note is not None and note.started_as not in (None, rank):
         note = None
     killed = memory_cause(run, rank)
@@ -468,7 +473,7 @@ def profiler_complaint(run: Run) -> str:
         with suppress(OSError), open_regular(path) as file:
             while line := file.readline(_TAIL_BYTES):
                 if found := profiler.complaint(line.decode("utf-8", "replace")):
-                    return found
+                    return masked(found)
     return ""
 
 
@@ -501,14 +506,14 @@ def full_disk(run: Run) -> str:
 
 
 def tail(path: Path, lines: int = TAIL_LINES) -> list[str]:
-    """Return the last lines of a text file, of its last MiB; no lines if it is not one or cannot be read."""
+    """Return the last lines of a text file, of its last MiB, with secrets masked; none if there is none."""
     try:
         with open_regular(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
             text = io.StringIO(file.read(_TAIL_BYTES).decode("utf-8", "replace"), newline=None)
     except OSError:
         return []
-    return [line.rstrip("\n") for line in deque(text, maxlen=lines)]
+    return [masked(line.rstrip("\n")) for line in deque(text, maxlen=lines)]
 
 
 def _last_words(run: Run, rank: int) -> list[str]:
