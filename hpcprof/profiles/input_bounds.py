@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import resource
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hpcprof.common.errors import DamagedInput
@@ -21,6 +26,93 @@ STEPS = 10_000_000
 
 _FEWEST_BYTES = 12
 """Minimum bytes of a text per line, and of JSON per value in braces, which takes 20 times as much memory."""
+
+
+LEAST_MEMORY = 900 << 20
+"""Memory in bytes that reading any file may take."""
+
+MEMORY_RATIO, BINARY_RATIO, PACKED_RATIO = 20, 40, 400
+"""The same as a multiple of the size of texts and databases, compact binary formats, and packed files."""
+
+_PACKED = (b"\x1f\x8b", b"PAR1")
+_PAGES = Path("/proc/self/statm")
+_lock = threading.Lock()
+_bounds: dict[int, int] = {}
+"""Bound in bytes of each thread that reads a file, by the thread's identity."""
+_outside = (0, resource.RLIM_INFINITY)
+"""Memory of this process before the first of them began, and the limit that held then."""
+
+
+@contextmanager
+def bounded_memory(path: Path, most: int) -> Iterator[None]:
+    """Bound the memory in bytes that the block takes to read a file (Linux 4.7 and later).
+
+    Allocations beyond it fail in this process, whatever code makes them, and in programs that it starts.
+    The block then raises `DamagedInput`. Blocks of several threads share the sum of their bounds.
+    """
+    global _outside
+    thread = threading.get_ident()
+    if thread in _bounds:
+        yield
+        return
+    with _lock:
+        if not _bounds:
+            _outside = _private_memory(), resource.getrlimit(resource.RLIMIT_DATA)[0]
+        _bounds[thread] = most
+        _limit_memory()
+    try:
+        yield
+    except MemoryError as error:
+        # What was read would stay in memory as long as the error.
+        traceback.clear_frames(error.__traceback__)
+        raise DamagedInput(
+            f"{path} needs more memory than there is, or than a file of its size may take "
+            f"({format_bytes(most)})."
+        ) from None
+    finally:
+        with _lock:
+            del _bounds[thread]
+            _limit_memory()
+
+
+def most_memory(files: Sequence[Path]) -> int:
+    """Return the most bytes of memory that reading a file and those beside it may take.
+
+    A sparse file counts by what it occupies, as a packed one.
+    """
+    most = 0
+    for path in files:
+        with suppress(OSError):
+            status = path.stat()
+            most += min(_ratio(path) * status.st_size, PACKED_RATIO * status.st_blocks * 512)
+    return max(LEAST_MEMORY, most)
+
+
+def _ratio(path: Path) -> int:
+    if not path.is_file():
+        return MEMORY_RATIO
+    with path.open("rb") as file:
+        head = file.read(6)
+    if head.startswith(_PACKED):
+        return PACKED_RATIO
+    is_text = head.isascii() and b"\0" not in head
+    return MEMORY_RATIO if head == b"SQLite" or is_text else BINARY_RATIO
+
+
+def _limit_memory() -> None:
+    (before, most), hard = _outside, resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if _bounds:
+        limits = [one for one in (most, hard) if one != resource.RLIM_INFINITY]
+        most = min([before + sum(_bounds.values()), *limits])
+    resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+
+
+def _private_memory() -> int:
+    """Return the bytes of memory that this process has for itself; 0 where the system does not tell."""
+    try:
+        return int(_PAGES.read_text().split()[5]) * resource.getpagesize()
+    except OSError:
+        return 0
 
 
 def most_unpacked(size: int) -> int:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from hpcprof.common.errors import DamagedInput, UsageError, damage_named, reading
 from hpcprof.common.paths import is_folder
 from hpcprof.common.plugins import READERS, load_plugin, plugin_names
+from hpcprof.profiles.input_bounds import bounded_memory, most_memory
 from hpcprof.profiles.readers.declaration import ProfileContent, ProfilePart, Reader, SeveralRanks, load
 from hpcprof.profiles.readers.inspector import INSPECTOR
 from hpcprof.profiles.readers.kineto import TORCH
@@ -119,8 +121,27 @@ def _known_reader(path: Path) -> Iterator[Reader]:
     if reader is None:
         valid = ", ".join(suffix for reader in BUILT_IN for suffix in reader.suffixes)
         raise DamagedInput(f"{path} is not a profile that hpcprof reads: valid are {valid}.")
-    with damage_named(path):
+    with reading_profile(path):
         yield reader
+
+
+@contextmanager
+def reading_profile(path: Path) -> Iterator[None]:
+    """Turn whatever goes wrong in the block into damage of a profile, and bound the memory that it takes."""
+    try:
+        changed = path.stat().st_mtime_ns
+    except OSError:
+        changed = 0
+    with damage_named(path), bounded_memory(path, _most_memory(path, changed)):
+        yield
+
+
+@lru_cache(1024)
+def _most_memory(path: Path, changed: int) -> int:
+    """Return the memory that reading a profile may take; a change of it makes another one."""
+    with suppress(DamagedInput):
+        return most_memory(files_of(path))
+    return most_memory([path])
 
 
 def file_to_read(path: Path) -> Path:

@@ -14,10 +14,10 @@ from hpcprof.analysis.framework.outcome import Outcome, analyze_rank
 from hpcprof.analysis.steps.step_ranges import step_numbers, steps_of
 from hpcprof.analysis.steps.streams import launch_starts
 from hpcprof.analysis.steps.wall_time import step_intervals
-from hpcprof.common.errors import HpcprofError, damage_named
+from hpcprof.common.errors import HpcprofError
 from hpcprof.profiles.event_columns import STEPPED, dataset_name, table_schema, timeline_tables
 from hpcprof.profiles.readers.declaration import ProfilePart
-from hpcprof.profiles.readers.discovery import read_profile
+from hpcprof.profiles.readers.discovery import read_profile, reading_profile
 from hpcprof.profiles.timeline import StepRange, Timeline
 from hpcprof.profiles.timeline_parquet import RankEvents
 from hpcprof.results.collect.malloc import return_freed_memory
@@ -121,5 +121,5 @@ def _keep_events(task: KeepTask) -> str:
 
 def _profile(task: KeepTask) -> Timeline:
     assert task.path is not None
-    with damage_named(task.path):
+    with reading_profile(task.path):
         return cast("Timeline", with_captured(read_profile(task.path, task.part), task.captured))

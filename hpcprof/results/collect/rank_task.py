@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from hpcprof.analysis.framework.declaration import Scope
 from hpcprof.analysis.framework.registry import ANALYSES
-from hpcprof.common.errors import DamagedInput, damage_named, reading
+from hpcprof.common.errors import DamagedInput, reading
 from hpcprof.common.logs import log_traceback
 from hpcprof.profiles.readers.declaration import ProfileContent, ProfilePart
-from hpcprof.profiles.readers.discovery import BUILT_IN, content_of, files_of, read_profile
+from hpcprof.profiles.readers.discovery import BUILT_IN, content_of, files_of, read_profile, reading_profile
 from hpcprof.results.collect.malloc import return_freed_memory, use_one_heap
 from hpcprof.results.collect.step_choice import with_captured
 from hpcprof.results.store.analysis_table import AnalysisTable
@@ -133,7 +133,7 @@ def analyze_profile(task: ProfileTask) -> RankOutcome:
     Damage is returned, not raised, so that the other profiles are still collected.
     """
     try:
-        with damage_named(task.path):
+        with reading_profile(task.path):
             return _analyze(task)
     except DamagedInput as error:
         log_traceback(str(error), error.traceback)
