@@ -66,6 +66,8 @@ CASES = {
     "3 pairs (A B B A A B), 10 earlier, noise of B 2 %": Case(ABBA, 10, noise_of_b=2),
     "trend 0.2 %, 3 runs a side in blocks": Case(trend=0.002),
     "trend 0.2 %, 3 runs a side in blocks, 10 earlier": Case(earlier=10, trend=0.002),
+    "trend 0.5 %, 10 runs a side in blocks": Case(10 * "A" + 10 * "B", trend=0.005),
+    "trend 0.5 %, 10 runs a side in blocks, 10 earlier": Case(10 * "A" + 10 * "B", 10, trend=0.005),
     "trend 0.2 %, 3 pairs (A B A B A B)": Case(TURNS, trend=0.002),
     "trend 0.2 %, 3 pairs (A B A B A B), 10 earlier": Case(TURNS, 10, trend=0.002),
     "trend 0.2 %, 4 pairs (A B B A A B B A)": Case("ABBAABBA", trend=0.002),

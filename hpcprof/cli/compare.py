@@ -190,9 +190,9 @@ def _write(form: str, compared: Comparison, store: Store) -> None:
         from hpcprof.report.ci import junit_report
 
         click.echo(junit_report(compared, datetime.now(timezone.utc)))
+    elif form == "table":
+        show_comparison(compared, store)
     else:
-        if form == "table":
-            _show(compared, store)
         write_analysis(form, compared.analysis, compared.table)
 
 
@@ -206,10 +206,11 @@ def _summarize(text: str) -> None:
         file.write(text + "\n")
 
 
-def _show(compared: Comparison, store: Store) -> None:
-    """Print the sides, and what explains the difference of the step."""
+def show_comparison(compared: Comparison, store: Store) -> None:
+    """Print the sides, what explains the difference of the step, and the metrics."""
     for label, runs in (("A (baseline): ", compared.baseline), ("B (candidate):", compared.candidate)):
         click.echo(f"{label} {', '.join(run.id for run in runs)}")
     out = console()
     out.print(compared.explanation(store, out.width), crop=False)
     out.print(f"\n{compared.analysis.title}", style="bold")
+    write_analysis("table", compared.analysis, compared.table)

@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hpcprof.cli.completion import complete_baselines
 from hpcprof.cli.conventions import command_with_examples, typed_command
 from hpcprof.cli.job_options import job_options, log_origins, show_remarks
-from hpcprof.cli.options import db_option, flag, push_option
+from hpcprof.cli.options import db_option, flag, push_option, with_default
 from hpcprof.cli.pushing import push_each, pushing_to
 from hpcprof.cli.report import explain_first
 
 if TYPE_CHECKING:
+    from hpcprof.runs.directory import Run
+    from hpcprof.runs.job import Job
     from hpcprof.submit.jobs.job import JobSpec
     from hpcprof.submit.schedulers.base import JobStatus
+    from hpcprof.submit.sites.model import Site
 
 
 @command_with_examples(
@@ -25,12 +29,22 @@ if TYPE_CHECKING:
     "hpcprof run --workload ddp --ranks-per-node 2 --profiler torch",
     "hpcprof run --here --ranks-per-node 4 -- ./solver input.txt",
     "hpcprof run --site perlmutter --nodes 2 --profiler nsys -- python train.py",
+    "hpcprof run --repeat 5 --baseline main --profiler nsys -- python train.py",
 )
 @job_options
 @flag("--here", help="Use the nodes of the job that this shell is in (salloc, qsub -I), without a new job.")
+@with_default("--repeat", "count", type=click.IntRange(1, 100), default=1, help="Number of runs, one by one.")
+@click.option(
+    "--baseline",
+    metavar="NAME",
+    shell_complete=complete_baselines,
+    help="With --repeat: take turns with the job of this baseline (A B B A), and compare.",
+)
 @db_option
 @push_option
-def command(request: JobSpec, here: bool, db: str | None, hub: str | None) -> None:
+def command(
+    request: JobSpec, here: bool, count: int, baseline: str | None, db: str | None, hub: str | None
+) -> None:
     """Submit a job, wait for it, collect and explain its profiles, and show the report.
 
     The program is given as for hpcprof submit. Without --profiler, it runs under the profiler that the site's
@@ -39,14 +53,22 @@ def command(request: JobSpec, here: bool, db: str | None, hub: str | None) -> No
 
     With --here, inside an allocation, the program starts at once on all of its nodes, or on --nodes of them,
     by the launcher of the site; this can be repeated as long as the allocation lasts.
+
+    With --repeat and --baseline, the job of the baseline's last run is submitted as often as this one, in the
+    order A B B A, so that a drift of the machine meets both alike; then both sides are compared. The first
+    job that fails ends the repeats.
     """
     from hpcprof.cli.collect import collect_and_tell
+    from hpcprof.cli.repeats import check, exit_with, repeat
     from hpcprof.cli.submit import follow
     from hpcprof.cli.tables import show_report
+    from hpcprof.profiles.readers.discovery import find_profiles
+    from hpcprof.report.contents import gather
     from hpcprof.submit.jobs.merge import merged, site_of
     from hpcprof.submit.jobs.request import make_job
     from hpcprof.submit.submission import submit
 
+    check(count, baseline, here)
     address = pushing_to(hub)
     asked, request = request, merged(request)
     if here:
@@ -60,29 +82,46 @@ def command(request: JobSpec, here: bool, db: str | None, hub: str | None) -> No
     job = make_job(site, request, draft=here)
     log_origins(asked, site, job)
     show_remarks(site, [job])
-    run = submit(site, job, request.runs_dir, typed_command(), request.template, here=here)
-    click.echo(f"submitted {run.id}")
-    run, status = follow(run, request.template)
 
-    from hpcprof.profiles.readers.discovery import find_profiles
-    from hpcprof.report.contents import gather
     from hpcprof.results.store.store import open_store
 
-    profiles, store = find_profiles(run.outputs()), open_store(db, request.runs_dir)
-    if profiles or address is not None:
-        store.prepare()
-    if profiles or any((run.outputs() / "results").glob("rank*.json")):
-        if profiles:
+    store = open_store(db, request.runs_dir)
+
+    def run_job(site: Site, job: Job) -> tuple[Run, JobStatus, bool]:
+        """Submit a job, wait for it, collect it, and return whether it left profiles."""
+        run = submit(site, job, request.runs_dir, typed_command(), request.template, here=here)
+        click.echo(f"submitted {run.id}")
+        run, status = follow(run, request.template)
+        profiled = bool(find_profiles(run.outputs()))
+        if profiled or address is not None:
+            store.prepare()
+        if profiled:
             collect_and_tell(run, store, aside=True)
+        return run, status, profiled
+
+    def push(run: Run, profiled: bool) -> int:
+        """Push a run if a hub is given, and return 1 if it was not pushed."""
+        collect = None if profiled else partial(collect_and_tell, store=store, aside=True)
+        return int(address is not None and not push_each(address, [run], store, collect=collect))
+
+    def run_again(site: Site, job: Job) -> Run:
+        run, status, profiled = run_job(site, job)
+        exit_with(exit_code(status) or push(run, profiled), run.id)
+        return run
+
+    if (count, baseline) != (1, None):
+        repeat(count, baseline, site, job, store, request.runs_dir, run_again)
+        return
+    run, status, profiled = run_job(site, job)
+    if profiled or any((run.outputs() / "results").glob("rank*.json")):
         show_report(gather(run, store, status, unexplained=explain_first(run, store)))
     else:
         why = "its ranks left no profile, and"
         if job.profiler == "none":
             why = "nothing was recorded, since it ran without a profiler (--profiler nsys or torch), and"
         click.echo(f"hpcprof: no report of {run.id}: {why} its program wrote no results", err=True)
-    collect = None if profiles else partial(collect_and_tell, store=store, aside=True)
-    pushed = address is None or push_each(address, [run], store, collect=collect)
-    sys.exit(exit_code(status) or (0 if pushed else 1))
+    pushed = push(run, profiled)
+    sys.exit(exit_code(status) or pushed)
 
 
 def exit_code(status: JobStatus) -> int:

@@ -217,10 +217,10 @@ def _design(
     said = _of_order(taken)
     measured = [*(run for run, _ in had), *against, *runs]
     times = [run.submitted.timestamp() for run in measured if run.submitted]
-    if enough and taken is Order.BLOCKED and len(times) == len(before) + len(a) + len(b):
+    if taken is Order.BLOCKED and len(times) == len(before) + len(a) + len(b):
         places = np.argsort(np.argsort(times)).astype(np.float64)
         of_before, of_a, of_b = np.split(places, np.cumsum([len(before), len(a)]))
-        if continues(before, of_before, a, float(np.mean(of_a))):
+        if enough and continues(before, of_before, a, of_a):
             level, found = extrapolated(
                 np.concatenate([before, a]), np.concatenate([of_before, of_a]), b, float(np.mean(of_b))
             )
@@ -229,7 +229,14 @@ def _design(
                 "drift that they and the baseline show"
             )
             return _Sides(np.exp(level).tolist(), sides.b), found, drift
-    elif enough and alike(a, before) and not drifts(np.concatenate([before, a])):
+        blocks = [(a, of_a), (b, of_b)]
+        if enough:
+            blocks.insert(0, (before, of_before))
+        steady = with_common_slope(blocks)
+        if steady is not None:
+            drift = f"runs of one side drift in {name}, and the estimate is without this drift"
+            return sides, steady, "; ".join([drift, *said])
+    if enough and alike(a, before) and not drifts(np.concatenate([before, a])):
         said.insert(0, f"{len(before)} earlier runs of the baseline are part of it in {name}")
         widened = _Sides([*np.exp(before).tolist(), *sides.a], sides.b)
         return widened, independent(np.concatenate([before, a]), b), "; ".join(said)
@@ -453,6 +460,9 @@ POWER = 0.8
 _UNLIKE = 0.01
 """Samples are unlike if samples of one distribution differ as much less often than this."""
 
+_FEWEST_FOR_SLOPE = 6
+"""The fewest degrees of freedom with which a slope is looked for."""
+
 _TREND = 0.1
 """A series may have a trend if series without one show as much less often than this."""
 
@@ -523,8 +533,7 @@ def extrapolated(values: Floats, places: Floats, others: Floats, place: float) -
     least two values, whose mean place is ``place``.
     """
     apart = places - np.mean(places)
-    slope = float(apart @ values / (apart @ apart))
-    level = values + slope * (place - places)
+    level = values + _slope([(values, places)]) * (place - places)
     noise = float(np.sum((level - np.mean(level)) ** 2)) / (len(values) - 2)
     leverage = 1 / len(values) + float((place - np.mean(places)) ** 2 / (apart @ apart))
     few = float(np.var(others, ddof=1)), len(others)
@@ -596,10 +605,56 @@ def alike(a: Floats, b: Floats) -> bool:
     return _variances_alike(a, b) and _may_be_none(independent(a, b))
 
 
-def continues(before: Floats, places: Floats, values: Floats, place: float) -> bool:
-    """Return whether values may continue a series with a steady drift; the parameters of `extrapolated`."""
+def continues(before: Floats, places: Floats, values: Floats, of_values: Floats) -> bool:
+    """Return whether values may continue a series with a steady drift; both have their places in time."""
+    place = float(np.mean(of_values))
     level, found = extrapolated(before, places, values, place)
-    return _variances_alike(values, level) and _may_be_none(found)
+    # The same drift is within the values.
+    apart = values - _slope([(before, places)]) * (of_values - place)
+    return _variances_alike(apart, level) and _may_be_none(found)
+
+
+def with_common_slope(blocks: Sequence[tuple[Floats, Floats]]) -> Estimate | None:
+    """Return the difference of the levels of the last two blocks, if all drift (analysis of covariance).
+
+    Parameters
+    ----------
+    blocks : sequence of (values, places)
+        The values of each block, of shape (n,) and at least two in all but one, and their places in time.
+
+    Returns
+    -------
+    Estimate or None
+        The level of the last block less that of the one before it, at one place; None if the slope within the
+        blocks may be none, or there are too few values.
+    """
+    from scipy.special import stdtr
+
+    freedom = sum(len(values) for values, _ in blocks) - len(blocks) - 1
+    if freedom < _FEWEST_FOR_SLOPE:
+        return None
+    slope = _slope(blocks)
+    inside = sum(float(np.sum((places - np.mean(places)) ** 2)) for _, places in blocks)
+    left = np.concatenate(
+        [values - slope * places - np.mean(values - slope * places) for values, places in blocks]
+    )
+    noise = float(left @ left) / freedom
+    # Runs that resemble the run before tell less than as many independent ones.
+    wider = widening(left)
+    error = wider * math.sqrt(noise / inside)
+    if not 2 * stdtr(freedom, -abs(slope) / error if error else -math.inf) < _TREND:
+        return None
+    (a, of_a), (b, of_b) = blocks[-2:]
+    apart = float(np.mean(of_b) - np.mean(of_a))
+    leverage = 1 / len(a) + 1 / len(b) + apart**2 / inside
+    difference = float(np.mean(b) - np.mean(a)) - slope * apart
+    return Estimate(difference, wider * math.sqrt(noise * leverage), float(freedom))
+
+
+def _slope(blocks: Sequence[tuple[Floats, Floats]]) -> float:
+    """Return the slope by least squares that blocks with levels of their own have in common."""
+    apart = [(values, places - np.mean(places)) for values, places in blocks]
+    return sum(float(x @ values) for values, x in apart) / sum(float(x @ x) for _, x in apart)
 
 
 def _may_be_none(found: Estimate) -> bool:

@@ -493,3 +493,26 @@ def test_captures_of_different_length_without_steps_are_compared_by_the_time_of_
     assert "whether the program takes longer is unknown" in outcome.reason
     # As long as each other, they are compared by their span.
     assert compare([capture(40)] * 2, [capture(40)] * 2).rows["metric"].iloc[0] == "span_ns"
+
+
+@pytest.mark.parametrize("earlier", [0, 10])
+def test_runs_of_blocks_that_drift_are_no_regression(earlier: int) -> None:
+    # Each run is 0.5 % slower than the one before, and B was submitted after A.
+    draw = np.random.default_rng(0)
+    verdicts = []
+    for _ in range(20):
+        factors = np.exp(0.005 * np.arange(30) + draw.normal(0, 0.01, 30)).tolist()
+        every, b = in_order("A" * 20 + "B" * 10, *factors)
+        outcome = compare(b, every[10:], every[:earlier])
+        verdicts.append(outcome.rows.iloc[0]["verdict"])
+        assert "drift" in outcome.reason
+    assert verdicts.count("regression") <= 1
+
+
+def test_blocks_that_drift_still_show_a_change() -> None:
+    factors = [math.exp(0.005 * i) * NOISE[i % 10] * (1.1 if i >= 10 else 1) for i in range(20)]
+    a, b = in_order("A" * 10 + "B" * 10, *factors)
+    outcome = compare(b, a)
+    row = outcome.rows.iloc[0]
+    assert row["verdict"] == "regression" and row["ci_low"] < 1.1 < row["ci_high"]
+    assert "the estimate is without this drift" in outcome.reason
