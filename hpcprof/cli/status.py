@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -56,8 +57,7 @@ def command(runs_dir: Path, watching: bool, hub: str | None, runs: tuple[str, ..
     found = find_jobs(runs or ("last",), runs_dir)
     connect(found)
     for states in watch(found) if watching else [poll(found, LISTING_SECONDS)]:
-        rows = [(run.id, states[run.id].state.value, _detail(run, states[run.id])) for run in found]
-        show(rows, ("run", "state", "detail"))
+        show_states(found, states)
     for run in found:
         if staged := describe_staging(run):
             click.echo(f"{run.id}: environment: {staged}")
@@ -70,6 +70,12 @@ def command(runs_dir: Path, watching: bool, hub: str | None, runs: tuple[str, ..
         sys.exit(STALL_EXIT_CODE)
     if not pushed:
         sys.exit(1)
+
+
+def show_states(runs: Sequence[Run], states: Mapping[str, JobStatus]) -> None:
+    """Show the state of each run, and the reason for it."""
+    rows = [(run.id, states[run.id].state.value, _detail(run, states[run.id])) for run in runs]
+    show(rows, ("run", "state", "detail"))
 
 
 def _detail(run: Run, status: JobStatus) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import click
@@ -45,9 +46,15 @@ from hpcprof.workloads.sweep import parse_parameters, points, program_at
     metavar="N",
     help="Number of runs at once, in an array or on this machine.  [default: all; on this machine 1]",
 )
+@flag("--wait", help="Wait until all runs have ended; exit 0 only if all succeeded, 5 if one stalled.")
 @flag("--dry-run", help="Show the runs and the script of the array without submitting.")
 def command(
-    request: JobSpec, parameters: tuple[str, ...], as_array: bool, at_once: int | None, dry_run: bool
+    request: JobSpec,
+    parameters: tuple[str, ...],
+    as_array: bool,
+    at_once: int | None,
+    wait: bool,
+    dry_run: bool,
 ) -> None:
     """Submit a run for every combination of parameters.
 
@@ -89,8 +96,30 @@ def command(
         submitted = submit_in_turn(site, members, runs_dir, line, at_once or 1, template)
     else:
         submitted = (submit(site, job, runs_dir, line, template) for job in members)
+    runs = []
     for run, point in zip(submitted, combinations, strict=True):
+        runs.append(run)
         click.echo(f"submitted {run.id}  {' '.join(f'{key}={value}' for key, value in point.items())}")
     if as_array:
         sweep = run.path.with_name(sweep_of(run.id) or run.id)
         click.echo(f"the runs are one job array: hpcprof status {typed_name(sweep)}")
+    if wait:
+        _wait_for(runs)
+
+
+def _wait_for(runs: Sequence[Run]) -> None:
+    """Show each change until all runs have ended. Exit 5 if one was ended by a stall, 1 if one failed."""
+    from hpcprof.cli.status import show_states
+    from hpcprof.submit.schedulers.base import JobState
+    from hpcprof.submit.waiting import STALL_EXIT_CODE, ended_by_stall, watch
+
+    try:
+        for states in watch(runs):
+            show_states(runs, states)
+    except KeyboardInterrupt:
+        click.echo("\nleft the runs running: hpcprof status and hpcprof cancel take their names", err=True)
+        sys.exit(130)
+    if any(map(ended_by_stall, runs)):
+        sys.exit(STALL_EXIT_CODE)
+    if any(status.state is not JobState.COMPLETED for status in states.values()):
+        sys.exit(1)

@@ -69,6 +69,14 @@ def test_what_can_be_no_array_is_one_sentence(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_sweep_that_waits_tells_whether_all_runs_succeeded(hpcprof: Hpcprof) -> None:
+    done = hpcprof("sweep", "--wait", "-P", "n=0,3", "--", "sh", "-c", "exit {n}")
+    assert done.returncode == 1
+    last = done.stdout.splitlines()[-2:]
+    assert [line.split()[1] for line in last] == ["completed", "failed"], done.stdout
+    assert hpcprof("sweep", "--wait", "-P", "n=0", "--", "sh", "-c", "exit {n}").returncode == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("options", "most"), [((), 1), (("--at-once", "2"), 2)], ids=["default", "2"])
 def test_on_this_machine_so_many_runs_go_at_once(
