@@ -51,6 +51,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     launcher_args: list[str] = []
     signal: str = ""
     on_timeout: str = "report"
+    leftover_grace: int = 30
 
     @property
     def ranks(self) -> int:

@@ -19,7 +19,12 @@ from hpcprof.common.masking import without_targets
 from hpcprof.common.units import parse_memory
 from hpcprof.runs.job import Job as Job
 from hpcprof.submit.jobs.occasions import parse_capture_when, parse_memory_history
-from hpcprof.submit.jobs.walltime import parse_signal, parse_stall_timeout, parse_walltime
+from hpcprof.submit.jobs.walltime import (
+    parse_leftover_grace,
+    parse_signal,
+    parse_stall_timeout,
+    parse_walltime,
+)
 from hpcprof.submit.profilers import PROFILERS
 
 
@@ -229,6 +234,13 @@ class JobSpec:
         "report: the job ends at its time limit. resubmit: the program gets --signal (by default TERM@60), "
         "and when it has ended the job runs again, up to three times.",
         choices=("report", "resubmit"),
+    )
+    leftover_grace: str | None = _option(
+        "Time for processes that the program leaves behind, such as daemons, to end by themselves while its "
+        "profiler waits for them; then they are ended.",
+        default="30s",
+        metavar="TIME",
+        parse=parse_leftover_grace,
     )
     capture_when: str | None = _option(
         "Record steps with the PyTorch profiler when the last 20 take PERCENT (20) longer than those "

@@ -71,6 +71,14 @@ def parse_stall_timeout(text: str) -> int:
     return seconds
 
 
+def parse_leftover_grace(text: str) -> int:
+    """Return the seconds that processes which a program leaves behind have to end by themselves."""
+    seconds = _seconds(text)
+    if seconds is None:
+        raise UsageError(f"--leftover-grace {text!r} is not a time: write units such as 0s, 30s or 5m.")
+    return seconds
+
+
 SIGNALS = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "ALRM", "XCPU", "CONT")
 """The signals on which a program may save."""
 

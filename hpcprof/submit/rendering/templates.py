@@ -83,9 +83,6 @@ _LAUNCH_PLACES = {
 NODE = "node"
 """The folder of a run with what runs beside the ranks of a node."""
 
-_LEFTOVER_SECONDS = 30
-"""Seconds that processes which a program leaves behind have to end by themselves."""
-
 # How long a failed rank waits for the others to end, with profilers that still write and without.
 _PROFILERS_SECONDS, _PROGRAMS_SECONDS = 330, 60
 
@@ -131,8 +128,6 @@ class ScriptValues(msgspec.Struct, frozen=True, kw_only=True):
     """The families of environment variables that may tell a process its rank, in this order."""
     beside: bool
     """True if a process runs beside the ranks of each node: for samples, stalls, failures or leftovers."""
-    leftover_seconds: int = _LEFTOVER_SECONDS
-    """Seconds that processes which a program leaves behind have to end by themselves."""
     warning: tuple[str, int] = ("", 0)
     """The signal that job.sh sends ahead of the limit, and its seconds; empty and 0 for none."""
     signals: str = "HUP INT QUIT TERM USR1 USR2 ALRM XCPU"

@@ -10,6 +10,7 @@ from hpcprof.common.errors import UsageError
 from hpcprof.submit.jobs.walltime import (
     capture_lead,
     format_walltime,
+    parse_leftover_grace,
     parse_signal,
     parse_stall_timeout,
     parse_walltime,
@@ -88,6 +89,12 @@ def test_a_stall_timeout_is_written_as_a_walltime_is(text: str, seconds: int) ->
 def test_a_stall_timeout_without_a_unit_says_how_to_write_it(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         parse_stall_timeout(text)
+
+
+def test_the_time_of_leftover_processes_has_a_unit() -> None:
+    assert [parse_leftover_grace(text) for text in ("0s", "30s", "5m")] == [0, 30, 300]
+    with pytest.raises(UsageError, match=r"--leftover-grace '30' is not a time: write units such as 0s, 30s"):
+        parse_leftover_grace("30")
 
 
 def test_a_signal_ahead_of_the_limit_has_a_name_and_seconds() -> None:

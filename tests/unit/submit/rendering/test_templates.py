@@ -161,3 +161,9 @@ def test_slurm_is_asked_for_the_signal_and_elsewhere_job_sh_sends_it(tmp_path: P
     again = script(slurm, on_timeout="resubmit")
     assert "#SBATCH --requeue" in again and "--signal=USR1" not in again and "signal_ranks USR1" in again
     assert "job_end - 120 -" in script(local) and "signal_ranks USR1" in script(local)
+
+
+def test_processes_left_behind_have_the_time_that_the_job_gives_them() -> None:
+    texts = [rendered(job(**grace), Path("/r"))["wrapper.sh"] for grace in ({}, {"leftover_grace": 300})]
+    assert [text.count("\n        600 0 30 \\\n") for text in texts] == [1, 0]
+    assert "\n        600 0 300 \\\n" in texts[1]
